@@ -3,11 +3,11 @@
 Each message that a publisher accepted is, at every subscriber, delivered once and in order, or
 reported lost with its exact range and reason.
 
-The names here are what most programs need. The rest is by subject: `p2pmsg.config`,
-`p2pmsg.errors`, `p2pmsg.stats`, `p2pmsg.message`, `p2pmsg.frames`, `p2pmsg.log`, `p2pmsg.queue`,
-`p2pmsg.requests`, `p2pmsg.relay`, `p2pmsg.reader`, `p2pmsg.moldudp64`, `p2pmsg.metrics`,
-`p2pmsg.statsd`, `p2pmsg.testing`. Each is imported when it is first used: a program pays for what
-it uses.
+The names here are what most programs need; `p2pmsg.aio` has those for asyncio. The rest is by
+subject: `p2pmsg.config`, `p2pmsg.errors`, `p2pmsg.stats`, `p2pmsg.message`, `p2pmsg.frames`,
+`p2pmsg.log`, `p2pmsg.queue`, `p2pmsg.requests`, `p2pmsg.relay`, `p2pmsg.reader`, `p2pmsg.bridge`,
+`p2pmsg.moldudp64`, `p2pmsg.metrics`, `p2pmsg.statsd`, `p2pmsg.app`, `p2pmsg.webhooks`,
+`p2pmsg.testing`. Each is imported when it is first used: a program pays for what it uses.
 """
 
 from p2pmsg import ctrl_c  # first: the command `p2pmsg` may be interrupted at any moment
@@ -17,6 +17,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from p2pmsg import aio as aio
+    from p2pmsg import bridge as bridge
     from p2pmsg import config as config
     from p2pmsg import errors as errors
     from p2pmsg import frames as frames
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from p2pmsg import requests as requests
     from p2pmsg import stats as stats
     from p2pmsg import statsd as statsd
+    from p2pmsg import webhooks as webhooks
+    from p2pmsg.app import App as App
+    from p2pmsg.bridge import Bridge as Bridge
     from p2pmsg.config import CursorConfig as CursorConfig
     from p2pmsg.config import PublisherConfig as PublisherConfig
     from p2pmsg.config import SubscriberConfig as SubscriberConfig
@@ -60,7 +65,9 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "App",
     "BindError",
+    "Bridge",
     "ClosedError",
     "ConfigError",
     "CursorConfig",
@@ -90,6 +97,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "p2pmsg.app": ("App",),
+    "p2pmsg.bridge": ("Bridge",),
     "p2pmsg.config": ("CursorConfig", "PublisherConfig", "SubscriberConfig"),
     "p2pmsg.errors": (
         "BindError", "ClosedError", "ConfigError", "EndpointError", "LogError", "LossReport",
@@ -140,7 +149,7 @@ _MOVED_TO = {name: f"{home}.{name}" for home, names in _MOVED.items() for name i
     "QueueFullError": "p2pmsg.errors.SendQueueFullError",
 }
 _SUBMODULES = {home for home in (*_HOMES, *_MOVED) if home.count(".") == 1} | {
-    "p2pmsg.metrics", "p2pmsg.statsd", "p2pmsg.testing",
+    "p2pmsg.aio", "p2pmsg.metrics", "p2pmsg.statsd", "p2pmsg.testing", "p2pmsg.webhooks",
 }  # fmt: skip
 
 del ctrl_c

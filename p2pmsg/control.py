@@ -1,11 +1,10 @@
 """Bodies of the control frames, as msgpack arrays; a body that does not fit raises `FrameError`."""
 
 from collections.abc import Callable
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 from zlib import crc32
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.wire import Frame, FrameError
 
 RANGES_MAX: Final = 1024
@@ -21,33 +20,33 @@ _ANSWERS_MAX: Final = 64
 _HEAD_BYTES: Final = 40
 """What a head has at most in addition to its topic."""
 
-Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Id = Annotated[int, msgspec.Meta(ge=0)]  # msgpack has none above 64 bits
-Topic = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
-Name = Annotated[str, msgspec.Meta(max_length=255)]
+Sequence = Annotated[int, codec.Meta(ge=0, le=2**63 - 1)]
+Id = Annotated[int, codec.Meta(ge=0)]  # msgpack has none above 64 bits
+Topic = Annotated[str, codec.Meta(min_length=1, max_length=255)]
+Name = Annotated[str, codec.Meta(max_length=255)]
 Range = tuple[Sequence, Sequence]
 
 
-class Welcome(msgspec.Struct, array_like=True):
+class Welcome(codec.Struct, array_like=True):
     """Publisher to each new connection: who is here, and where repairs are to be asked for."""
 
     name: Name
-    recovery: Annotated[str, msgspec.Meta(max_length=1024)]
+    recovery: Annotated[str, codec.Meta(max_length=1024)]
     stall_ms: float
     """How long a full subscriber may hold up the publisher; negative: it may not."""
     receivers: int = -1
     """In a multicast, how many there are; negative: this is none."""
-    age_ms: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
+    age_ms: Annotated[float, codec.Meta(ge=0, le=1e12)] = 0.0
     """In a multicast, how long ago the publisher started; a session may be older, by its log."""
     life: Id = 0
     """Random, and new at each start of the publisher; 0: it does not say."""
 
 
-class Probe(msgspec.Struct, array_like=True):
+class Probe(codec.Struct, array_like=True):
     """Subscriber to publisher: answer me over the data path, to this id."""
 
     probe: Id
-    topics: list[Annotated[str, msgspec.Meta(max_length=256)]]
+    topics: list[Annotated[str, codec.Meta(max_length=256)]]
     """What it takes: a topic, or a prefix that ends in `*`."""
     start: str
     """`latest`, `earliest`, `sequence` or `time`."""
@@ -57,7 +56,7 @@ class Probe(msgspec.Struct, array_like=True):
     """Whether the answer must not be older than this: the heads are compared with what has come."""
 
 
-class Head(msgspec.Struct, array_like=True):
+class Head(codec.Struct, array_like=True):
     """One stream's place: what is kept begins at `earliest`, what comes next is `next`."""
 
     topic: Topic
@@ -68,15 +67,15 @@ class Head(msgspec.Struct, array_like=True):
     """Where the stream stood when its publisher's process opened its log; None: it does not say."""
 
 
-class Heads(msgspec.Struct, array_like=True):
+class Heads(codec.Struct, array_like=True):
     """Publisher to subscriber: ECHO over the data path, or HEADS over the recovery channel."""
 
     name: Name
     streams: list[Head]
     floor: Sequence = 0
     """Where any other stream of the session begins: what it had before was lost in a crash."""
-    page: Annotated[int, msgspec.Meta(ge=0, le=PAGES_MAX)] = 0
-    more: Annotated[int, msgspec.Meta(ge=0, le=PAGES_MAX)] = 0
+    page: Annotated[int, codec.Meta(ge=0, le=PAGES_MAX)] = 0
+    more: Annotated[int, codec.Meta(ge=0, le=PAGES_MAX)] = 0
     """How many pages follow: of many streams there are several, one right after the other."""
     life: Id = 0
     """In an echo, of the publisher; see `Welcome`."""
@@ -135,7 +134,7 @@ class HeadPages:
         return Heads(pages[0].name, streams, pages[0].floor) if pages else None
 
 
-class Joined(msgspec.Struct, array_like=True):
+class Joined(codec.Struct, array_like=True):
     """Subscriber to publisher: the echo came, so the data path works; repeated as a keep-alive."""
 
     subscriber: Id
@@ -149,23 +148,23 @@ class Joined(msgspec.Struct, array_like=True):
     otherwise only that it was received."""
 
 
-class Admitted(msgspec.Struct, array_like=True):
+class Admitted(codec.Struct, array_like=True):
     """Publisher to a subscriber of its multicast, over the recovery channel: you have joined."""
 
     token: Id
     """To be put into NACKs and marks by UDP; nobody else gets this one."""
     life: Id
     """Random, drawn when the publisher was started; a session that its log continues has others."""
-    parity: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
+    parity: Annotated[int, codec.Meta(ge=0, le=255)] = 0
     """How many parity datagrams follow a block; 0: there are none."""
 
 
-class Nack(msgspec.Struct, array_like=True):
+class Nack(codec.Struct, array_like=True):
     """Subscriber to publisher: I miss these."""
 
     topic: Topic
-    ranges: Annotated[list[Range], msgspec.Meta(max_length=RANGES_MAX)]
-    attempt: Annotated[int, msgspec.Meta(ge=1)] = 1
+    ranges: Annotated[list[Range], codec.Meta(max_length=RANGES_MAX)]
+    attempt: Annotated[int, codec.Meta(ge=1)] = 1
     """How often they have been asked for; a multicast looks at it."""
     parts_of: Sequence | None = None
     """Where given, the ranges are parts of the frame with this sequence, cut into fragments."""
@@ -177,7 +176,7 @@ HISTORY = "history"
 """Why a multicast publisher refuses by UDP: its buffer has forgotten it, its log may have it."""
 
 
-class Refused(msgspec.Struct, array_like=True):
+class Refused(codec.Struct, array_like=True):
     """Publisher to subscriber: these cannot be had (`evicted`), or not now (`budget`).
 
     Without ranges: the NACK was heard, and it is not known yet whether what it asks for can be had.
@@ -185,14 +184,14 @@ class Refused(msgspec.Struct, array_like=True):
 
     topic: Topic
     ranges: list[Range]
-    reason: Annotated[str, msgspec.Meta(max_length=32)]
+    reason: Annotated[str, codec.Meta(max_length=32)]
 
 
-class Heartbeat(msgspec.Struct, array_like=True):
+class Heartbeat(codec.Struct, array_like=True):
     """Publisher to subscribers of a stream: what is kept begins here; the header has the next."""
 
     earliest: Sequence
-    place: Annotated[int, msgspec.Meta(ge=0, lt=2**32)] = 0
+    place: Annotated[int, codec.Meta(ge=0, lt=2**32)] = 0
     """`place_of` the recovery endpoint: who knows another one has missed the last welcome."""
     life: Id = 0
     """Of the publisher; see `Welcome`. A relay says none."""
@@ -203,22 +202,22 @@ PATH_MAX: Final = 64
 SESSIONS_PER_PAGE: Final = 256
 
 
-class SessionEntry(msgspec.Struct, array_like=True):
+class SessionEntry(codec.Struct, array_like=True):
     """One session that a relay serves."""
 
     session: Id
     name: Name
-    hops: Annotated[int, msgspec.Meta(ge=1, le=PATH_MAX)]
+    hops: Annotated[int, codec.Meta(ge=1, le=PATH_MAX)]
     """How many relays are between the reader of this and the publisher: 1 next to it."""
 
 
-class Sessions(msgspec.Struct, array_like=True):
+class Sessions(codec.Struct, array_like=True):
     """Relay to subscriber: whose streams it serves, a page at a time."""
 
-    path: Annotated[list[Id], msgspec.Meta(max_length=PATH_MAX)]
+    path: Annotated[list[Id], codec.Meta(max_length=PATH_MAX)]
     """The relays from which it gets anything, and from which those do, itself included."""
-    sessions: Annotated[list[SessionEntry], msgspec.Meta(max_length=SESSIONS_PER_PAGE)]
-    following: Annotated[int, msgspec.Meta(ge=0, lt=2**32)] = 0
+    sessions: Annotated[list[SessionEntry], codec.Meta(max_length=SESSIONS_PER_PAGE)]
+    following: Annotated[int, codec.Meta(ge=0, lt=2**32)] = 0
     """Where the next page begins; 0: this is the last one."""
     settled: bool = True
     """Whether it knows of all that its upstreams have: none of them is away, or has just begun."""
@@ -229,19 +228,19 @@ def place_of(recovery: str) -> int:
     return crc32(recovery.encode())
 
 
-class Marked(msgspec.Struct, array_like=True):
+class Marked(codec.Struct, array_like=True):
     """Subscriber to a multicast publisher: I have read up to the mark in the header's sequence."""
 
     subscriber: Id
     complete: Sequence
     """The last mark before which I miss nothing."""
-    space_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+    space_bytes: Annotated[int, codec.Meta(ge=1, le=2**40)]
     """How much may be sent beyond it before my buffer may overflow."""
     token: Id = 0
     """What `Admitted` brought."""
 
 
-class Settled(msgspec.Struct, array_like=True):
+class Settled(codec.Struct, array_like=True):
     """Subscriber to publisher: the application is done with all of the stream below `next`.
 
     Beyond JOINED's `complete`: it says how far, at any time, and that the work is done.
@@ -252,9 +251,9 @@ class Settled(msgspec.Struct, array_like=True):
 
 
 T = TypeVar("T")
-B = TypeVar("B", bound=msgspec.Struct)
-_decoders: dict[type, msgspec.msgpack.Decoder[msgspec.Struct]] = {
-    kind: msgspec.msgpack.Decoder(kind)
+B = TypeVar("B", bound=codec.Struct)
+_decoders: dict[type, Any] = {
+    kind: codec.make_decoder(kind)
     for kind in (
         Welcome, Probe, Heads, Joined, Nack, Refused, Heartbeat, Marked, Sessions,
         Admitted, Settled,
@@ -273,5 +272,5 @@ def decoded(frame: Frame, decode: Callable[[memoryview], T]) -> T:
     """Return a frame's body as `decode` reads it; `FrameError` where it does not fit."""
     try:
         return decode(memoryview(frame.data)[frame.body_at :])
-    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
+    except (codec.CodecError, ValueError, RecursionError, OverflowError):
         raise FrameError("body") from None

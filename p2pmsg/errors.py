@@ -13,8 +13,10 @@
     │   └── MessageTooLargeError  … because of its size
     ├── BindError (OSError)       the endpoint could not be bound
     ├── LogFailedError (OSError)  the local log could not be written
-    ├── SendQueueFullError        on_full="raise", and a subscriber's queue is full
+    ├── SendQueueFullError        a subscriber's queue is full, or an asyncio pusher's
+    ├── WrongLoopError (RuntimeError)  an asyncio peer was used outside of its event loop
     ├── ReentrantCallError (RuntimeError)  a signal handler called what it had interrupted
+    ├── WrongLoopError (RuntimeError)  a peer of p2pmsg.aio was used outside of its event loop
     ├── AdminRefusedError         a pusher administers no dead letters over the wire
     ├── LogError                  a local log cannot be opened or read
     │   ├── LogInUseError (OSError)  another writer has it
@@ -24,6 +26,9 @@
     ├── RequestError              a request was not answered as it should be
     │   ├── RemoteError           the responder's handler raised; with type and text
     │   └── NoHandlerError        the responder has no handler for the topic
+    ├── InvalidValueError         a value does not fit the type that was asked for
+    ├── HandlerError              a handler of an App raised, and its policy is to stop
+    ├── StopTimeoutError          handlers of an App did not end within stop_timeout
     ├── SessionEndedError         on_end="stop", and a feed's session is over
     └── MessagesLostError         on_gap="raise", and a gap could not be repaired
         └── SessionRewoundError   … and a publisher uses sequences again that were in use
@@ -161,8 +166,15 @@ class ReentrantCallError(P2PError, RuntimeError):
         super().__init__("called, probably by a signal handler, while the same thread was inside")
 
 
+class WrongLoopError(P2PError, RuntimeError):
+    """A peer of `p2pmsg.aio` was made or used outside of its event loop; nothing was done."""
+
+
 class SendQueueFullError(P2PError):
-    """A subscriber's queue is full; the message was not accepted and may be tried again."""
+    """A subscriber's queue, or that of a pusher or requester of `p2pmsg.aio`, is full.
+
+    The message, job or request was not accepted, and may be tried again.
+    """
 
 
 class LogError(P2PError, recovery_errors.LogError):
@@ -241,12 +253,60 @@ class NoHandlerError(RequestError):
         super().__init__(topic, responder, "there is no handler for this topic")
 
 
+class HandlerError(P2PError):
+    """An app has stopped because its handler `handler` raised; the exception is the cause."""
+
+    def __init__(self, handler: str, event: str, reason: str) -> None:
+        super().__init__(f"{handler} failed with {event}: {reason}")
+        self.handler = handler
+
+
+class StopTimeoutError(P2PError):
+    """An app has stopped while `handlers`, their names, had not ended within `timeout` seconds."""
+
+    def __init__(self, handlers: "list[str]", timeout: float) -> None:
+        names = ", ".join(sorted(set(handlers)))
+        super().__init__(f"{names} did not end within {timeout:g} s after the app was to stop")
+        self.handlers = handlers
+        self.timeout = timeout
+
+
 class MessagesLostError(P2PError):
     """Messages were lost; `report` says which and why. Receiving may go on after them."""
 
     def __init__(self, report: "LossReport") -> None:
         super().__init__(str(report))
         self.report = report
+
+
+class InvalidValueError(P2PError):
+    """The value of a message does not fit its type. Receiving goes on with the next message.
+
+    Attributes:
+        message: the message, with its value as it is without a type.
+        path: where in the value, as `$.orders[3].price`; `$` is the value itself.
+        reason: what is wrong there.
+
+    """
+
+    def __init__(self, message: Any, path: str, reason: str) -> None:
+        super().__init__(
+            f"the value of message {message.sequence} of {message.topic!r} from "
+            f"{message.publisher!r} does not fit its type: {reason}, at {path}"
+        )
+        self.message = message
+        self.path = path
+        self.reason = reason
+
+    @property
+    def topic(self) -> str:
+        """The stream's topic."""
+        return str(self.message.topic)
+
+    @property
+    def sequence(self) -> int:
+        """The message's number within its stream."""
+        return int(self.message.sequence)
 
 
 class SessionRewoundError(MessagesLostError):

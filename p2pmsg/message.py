@@ -2,14 +2,32 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Any, overload
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Generic, overload
 
-import msgspec
+from p2pmsg import codec
+from p2pmsg.codec import Ext as Ext
 
-__all__ = ["FixedBatch", "Message", "MessageBatch", "Origin"]
+__all__ = ["Ext", "FixedBatch", "Message", "MessageBatch", "Origin"]
 
 
-class Origin(msgspec.Struct, frozen=True, gc=False):
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+    T_co = TypeVar("T_co", covariant=True)
+    """The type of a message's value; without one it is `Any`."""
+
+
+_IS_OF_C = codec.NAME == "msgspec"
+
+
+class Origin(codec.Struct, frozen=True, gc=False):
     """Where messages come from; those of a batch share one.
 
     Attributes:
@@ -22,7 +40,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
     publisher: str
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
+class Message(codec.Struct, Generic[T_co], frozen=True, gc=False):
     """An immutable event, as a subscriber gets it.
 
     A struct of msgspec, because it is made for every message: 50 ns, and a named tuple takes 150.
@@ -30,7 +48,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         topic: the stream's topic.
-        value: any msgpack value (bytes, str, int, float, bool, None, list, dict).
+        value: any msgpack value (bytes, str, int, float, bool, None, list, dict), or what the
+            subscriber makes of it (its argument `type`): of a `Message[Trade]` it is a Trade.
         timestamp_ns: when it happened, in ns since the epoch, set at the source.
         sequence: 0-based number of the message within its stream.
         origin: the publisher's session and its name; also to be had as `session` and `publisher`.
@@ -41,7 +60,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """
 
     topic: str
-    value: Any
+    value: T_co
     timestamp_ns: int
     sequence: int
     origin: Origin
@@ -60,7 +79,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return self.origin.publisher
 
 
-class MessageBatch(Sequence[Message]):
+class MessageBatch(Sequence[Message[T_co]]):
     """Consecutive messages of one stream, kept by column as they came off the wire.
 
     It is a sequence of `Message`, each made when it is looked at. Who wants one column takes that
@@ -91,7 +110,7 @@ class MessageBatch(Sequence[Message]):
         publisher: str,
         sequence: int,
         base_timestamp_ns: int,
-        values: list[Any],
+        values: list[T_co],
         timestamps_ns: list[int] | None = None,
         keys: list[str | None] | None = None,
         headers: list[dict[str, Any] | None] | None = None,
@@ -110,10 +129,10 @@ class MessageBatch(Sequence[Message]):
     def __len__(self) -> int:
         return len(self.values)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[T_co]]:
         return self.iterate(iter(self.values))
 
-    def iterate(self, values: Iterator[Any]) -> Iterator[Message]:
+    def iterate(self, values: Iterator[Any]) -> Iterator[Message[T_co]]:
         """Return the messages, driven by an iterator over `values` (whose rest can be asked)."""
         timestamps: Any = self.timestamps_ns
         keys: Any = self.keys
@@ -130,13 +149,17 @@ class MessageBatch(Sequence[Message]):
             columns.append(keys if keys is not None else repeat(None))
             columns.append(headers if headers is not None else repeat(None))
             columns.append(repeat(self.late))
-        return map(Message, *columns)
+        if _IS_OF_C:
+            return map(Message, *columns)
+        # Ctrl-C could come within Message's `__init__`, when the value has been taken already.
+        columns[1] = self.values
+        return map(itemgetter(0), zip(list(map(Message, *columns)), values, strict=False))
 
     @overload
-    def __getitem__(self, index: int) -> Message: ...
+    def __getitem__(self, index: int) -> Message[T_co]: ...
     @overload
-    def __getitem__(self, index: slice) -> "MessageBatch": ...
-    def __getitem__(self, index: int | slice) -> "Message | MessageBatch":
+    def __getitem__(self, index: slice) -> "MessageBatch[T_co]": ...
+    def __getitem__(self, index: int | slice) -> "Message[T_co] | MessageBatch[T_co]":
         count = len(self)
         if isinstance(index, slice):
             start, stop, step = index.indices(count)
@@ -161,7 +184,7 @@ class MessageBatch(Sequence[Message]):
         others = (*columns, self.timestamps_ns, self.keys, self.headers)
         return [None if column is None else column[start:stop] for column in others]
 
-    def part(self, start: int, stop: int) -> "MessageBatch":
+    def part(self, start: int, stop: int) -> "MessageBatch[T_co]":
         """Return the messages from index `start` up to `stop`."""
         if start == 0 and stop == len(self.values):
             return self

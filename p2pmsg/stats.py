@@ -180,6 +180,7 @@ class SubscriberStats:
             were neither delivered nor reported lost: their publisher was gone before it confirmed
             that there are any. A warning names the ranges. They are in no ledger, for anybody can
             send datagrams.
+        values_invalid: messages whose value did not fit its type; they count as delivered.
         streams_rewound: times that a publisher's log was found to be shorter than what was
             received of a stream, so that sequences are used again. `streams` has a ledger for each
             time, up to 16 a session.
@@ -206,6 +207,7 @@ class SubscriberStats:
     lines: list[LineStats] = field(default_factory=list)
     conflated: int = 0
     sessions_unjoined: int = 0
+    values_invalid: int = 0
     streams_rewound: int = 0
     messages_unconfirmed: int = 0
 

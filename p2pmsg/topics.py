@@ -1,9 +1,46 @@
 """Names of topics."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
 
 from p2pmsg import wire
-from p2pmsg.errors import MessageError
+from p2pmsg.errors import ConfigError, MessageError
+
+V = TypeVar("V")
+
+
+class ByTopic(Generic[V]):
+    """Something for each topic, given by topic, or by prefix followed by `*`.
+
+    Args:
+        field: what it is called in errors.
+        entries: what there is. Of several that fit a topic, the topic itself goes first, then the
+            longest prefix.
+        otherwise: what there is for a topic that none fits.
+        limit: what the keys are, for errors.
+
+    Raises:
+        ConfigError: a key is neither a topic nor a prefix.
+
+    """
+
+    __slots__ = ("_otherwise", "_prefixes", "_topics")
+
+    def __init__(self, field: str, entries: Mapping[str, V], otherwise: V, limit: str) -> None:
+        for topic in entries:
+            if not isinstance(topic, str) or not topic:
+                raise ConfigError(field, limit, topic)
+        self._otherwise = otherwise
+        self._topics = {name: one for name, one in entries.items() if name[-1] != "*"}
+        prefixes = [(name[:-1], one) for name, one in entries.items() if name[-1] == "*"]
+        self._prefixes = sorted(prefixes, key=lambda entry: -len(entry[0]))
+
+    def of(self, topic: str) -> V:
+        """Return what there is for a topic."""
+        if topic in self._topics:
+            return self._topics[topic]
+        fitting = (one for prefix, one in self._prefixes if topic.startswith(prefix))
+        return next(fitting, self._otherwise)
 
 
 def check_topic(topic: Any) -> bytes:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final, get_args
 
-import msgspec
+from p2pmsg import codec
 
 MAGIC: Final = b"p2"
 VERSION: Final = 1
@@ -221,15 +221,15 @@ Columns = tuple[
     list[Any], list[int] | None, list[str | None] | None, list[dict[str, Any] | None] | None
 ]
 Decode = Callable[[memoryview], Columns]
-_decode_columns: Final[Decode] = msgspec.msgpack.Decoder(Columns).decode
-encoder: Final = msgspec.msgpack.Encoder()
-_WIRE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
+_decode_columns: Final[Decode] = codec.make_decoder(Columns).decode
+encoder: Final = codec.encoder
+_WIRE_ERRORS: Final = (codec.CodecError, ValueError, RecursionError, OverflowError)
 
 
 def typed_decode(value_type: Any) -> Decode:
-    """Return a `decode` for `decode_columns` that makes each value a `value_type` of msgspec."""
+    """Return a `decode` for `decode_columns` that makes each value a `value_type`."""
     columns: Any = tuple[list[value_type], *get_args(_Others)]  # type: ignore[misc]
-    decode: Decode = msgspec.msgpack.Decoder(columns).decode
+    decode: Decode = codec.make_decoder(columns).decode
     return decode
 
 
@@ -261,7 +261,7 @@ def decode_body(
 
 _BIN8: Final = 0xC4
 _BIN16: Final = 0xC5
-_decode_others: Final = msgspec.msgpack.Decoder(_Others).decode
+_decode_others: Final = codec.make_decoder(_Others).decode
 _ARRAY3: Final = b"\x93"
 NO_COLUMNS: Final = b"\xc0\xc0\xc0"
 """How a body ends that has values only."""
@@ -308,11 +308,15 @@ def decode_others(frame: Frame, at: int) -> Columns:
 
 
 _PLAIN_BEGIN: Final = b"\x94\x91"
-_decode_value: Final = msgspec.msgpack.Decoder().decode
+_decode_value: Final = codec.make_decoder().decode
 
 
 def decode_one(
-    data: bytes, body_at: int, base_ns: int
+    data: bytes,
+    body_at: int,
+    base_ns: int,
+    decode_value: Callable[[memoryview], Any] = _decode_value,
+    decode: Decode = _decode_columns,
 ) -> tuple[Any, int, str | None, dict[str, Any] | None]:
     """Return value, timestamp, key and headers of a body of one message; `FrameError` if malformed.
 
@@ -321,12 +325,12 @@ def decode_one(
     at = body_at + 2
     if data[body_at:at] == _PLAIN_BEGIN and data.endswith(NO_COLUMNS, at + 1):
         try:
-            return _decode_value(memoryview(data)[at:-3]), base_ns, None, None
+            return decode_value(memoryview(data)[at:-3]), base_ns, None, None
         except _WIRE_ERRORS:
             pass  # such as an array of one value that ends like that
     if _count_of(data, body_at) != 1:
         raise FrameError("count")
-    values, timestamps, keys, headers = decode_body(data, body_at, 1, base_ns)
+    values, timestamps, keys, headers = decode_body(data, body_at, 1, base_ns, decode)
     return (
         values[0],
         base_ns if timestamps is None else timestamps[0],

@@ -22,11 +22,11 @@ from recovery.reorder import InsertResult, ReorderBuffer
 from recovery.replay_buffer import Kept, PartedFrame, ReplayBuffer, ReplayConfig
 from recovery.retransmit import RequesterStats, RetransmitConfig, RetransmitScheduler
 from recovery.stall import StallGuard
-from recovery.window import FlowWindow
 
 if TYPE_CHECKING:
     from recovery.cursor import CursorConfig, CursorFile, CursorFileError, CursorLockedError
     from recovery.cursor_store import CursorFileStore, MemoryCursorStore
+    from recovery.window import FlowWindow
 
 __all__ = [
     "CursorConfig",
@@ -69,10 +69,11 @@ __all__ = [
     "TokenBucket",
 ]
 
-# A publisher has no cursor, so these are imported when they are first named here.
+# A publisher has no cursor, and only a multicast one a window: imported when first named here.
 _LATER = {
     "cursor": ("CursorConfig", "CursorFile", "CursorFileError", "CursorLockedError"),
     "cursor_store": ("CursorFileStore", "MemoryCursorStore"),
+    "window": ("FlowWindow",),
 }
 
 

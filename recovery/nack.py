@@ -355,7 +355,6 @@ class NackScheduler:
         after the first gap waits for that to move. While it is `crowded` all but the first gap
         wait, and each gap that becomes the first is asked for at once.
         """
-        self._crowded = crowded
         by_attempt = self.due_by_attempt(
             now_ns=now_ns, ranges_max=ranges_max, window=window, crowded=crowded
         )
@@ -376,7 +375,7 @@ class NackScheduler:
         With feedback a gap that has just become the first starts again.
         """
         found: dict[int, RangeSet] = {}
-        taken = 0
+        taken, self._crowded = 0, crowded
         if not self._gaps:
             return found
         front = self._gaps[0]

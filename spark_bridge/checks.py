@@ -13,7 +13,7 @@ from spark_bridge.options import EVERYBODY, SourceOptions
 from spark_bridge.selection import Selection, named_by, offset_for
 from spark_bridge.session_directory import SessionDirectory
 
-_NAMES_SECONDS: Final = 2.0
+NAMES_SECONDS: Final = 2.0
 """How long a new query waits at relays for the publishers that its options name: a relay that was
 started again connects to its publishers one after the other."""
 _PAUSE_SECONDS: Final = 0.05
@@ -38,7 +38,7 @@ class Checks:
 
         A publisher starts where the options say only if it is there when the query begins.
         """
-        deadline = time.monotonic() + _NAMES_SECONDS
+        deadline = time.monotonic() + NAMES_SECONDS
         while True:
             directory = look()
             is_settled = not any(view.is_relay for view in directory.views.values())

@@ -17,9 +17,9 @@ from spark_bridge.options import SourceOptions, read_peers_file
 from spark_bridge.selection import Selection, Start, at_offsets
 from spark_bridge.session_directory import NO_TOPICS, PeerView
 
-_FIRST_WAIT_SECONDS: Final = 2.0
+FIRST_WAIT_SECONDS: Final = 2.0
 """How long the first look waits for peers; one that has not answered by then joins later."""
-_FIRST_WAIT_STRICT_SECONDS: Final = 5.0
+FIRST_WAIT_STRICT_SECONDS: Final = 5.0
 """The same where a peer that is away fails the query: a slow one must not."""
 _REREAD_SECONDS: Final = 1.0
 _FORMER_MAX: Final = 256
@@ -45,7 +45,7 @@ class PeersWatch:
         self._warned: set[str] = set()
         self._fresh = True
         self._first_wait = (
-            _FIRST_WAIT_STRICT_SECONDS if options.failOnPeerAway else _FIRST_WAIT_SECONDS
+            FIRST_WAIT_STRICT_SECONDS if options.failOnPeerAway else FIRST_WAIT_SECONDS
         )
         self._version = -1
         self._watch = p2pmsg.reader.HeadsWatch(

@@ -52,7 +52,7 @@ from spark_bridge.typed import layout_of, raw_names
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_BATCH_WAIT_SECONDS: Final = 2.0
+BATCH_WAIT_SECONDS: Final = 2.0
 _log: Final = logging.getLogger("spark_bridge")
 
 
@@ -83,7 +83,7 @@ def fix_ends(options: SourceOptions) -> FixedEnds:
         except OptionError as error:  # a stream has no `path` at all, and says so itself
             return FixedEnds((), (), error)
         return FixedEnds(tuple(ranges), (), *_objections(options, found, is_empty=not ranges))
-    heads = ask_once(options.peers, _BATCH_WAIT_SECONDS)
+    heads = ask_once(options.peers, BATCH_WAIT_SECONDS)
     views = {
         endpoint: PeerView({each.session: each for each in found})
         for endpoint, found in heads.items()
@@ -145,7 +145,7 @@ class P2pmsgBatchReader(DataSourceReader):  # type: ignore[misc]
         """Return what the tasks read."""
         options, ends = self._options, self._ends
         if ends.silent:
-            text = f"no heads from {', '.join(ends.silent)} within {_BATCH_WAIT_SECONDS:g} s"
+            text = f"no heads from {', '.join(ends.silent)} within {BATCH_WAIT_SECONDS:g} s"
             name = "failOnDataLoss" if options.failOnPeerAway is None else "failOnPeerAway"
             if getattr(options, name):
                 raise PeerUnavailableError(

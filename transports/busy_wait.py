@@ -83,23 +83,27 @@ class BusyWait:
         self._yield_core = yield_core if self._window_ns else None
         self._begun_ns = 0
 
-    def begin(self) -> None:
-        """Look, if it is worth it; what is still not there is then to be slept for."""
+    def begin(self) -> bool:
+        """Look, if it is worth it; what is still not there is then to be slept for.
+
+        Returns whether it has looked, and something has come.
+        """
         now_ns = self._now_ns
         self._begun_ns = begun_ns = now_ns()
         turn, yield_core = self._turn, self._yield_core
         if not (turn.is_theirs or self._always) or yield_core is None:
-            return
+            return False
         if self._rest:
             self._rest -= 1
-            return
+            return False
         turn.is_theirs = False
         until_ns = begun_ns + self._window_ns
         while not self._has_come():
             if now_ns() >= until_ns:
                 self._rest = self._rest_last = min(max(1, 2 * self._rest_last), _REST_MAX)
-                return
+                return False
             yield_core()
+        return True
 
     def end(self) -> None:
         """Note that something came."""

@@ -14,7 +14,7 @@ from typing import Final
 from transports.endpoint import Endpoint
 
 _CONNECT_S: float = 1.0
-_READ_S: float = 0.5
+READ_S: float = 0.5
 _GREETING_BYTES: Final = 64
 _SHOWN_BYTES: Final = 24
 _GREETING: Final = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -60,11 +60,11 @@ def describe_peer(endpoint: Endpoint) -> str:
 def _connect(endpoint: Endpoint) -> socket.socket:
     if endpoint.scheme == "tcp":
         stream = socket.create_connection((endpoint.host, endpoint.port), _CONNECT_S)
-        stream.settimeout(_READ_S)
+        stream.settimeout(READ_S)
         return stream
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        stream.settimeout(_READ_S)
+        stream.settimeout(READ_S)
         # Linux's abstract names begin with a zero byte, which endpoints write as "@".
         path = endpoint.path
         stream.connect("\0" + path[1:] if endpoint.is_abstract else path)

@@ -76,7 +76,7 @@ class ZmqRecoveryServer(ZmqSocket):
         """Return the next request as (requester, frame), or None; it never waits."""
         self.connections.update_soon()
         try:
-            while self._has_message():
+            while self.has_message():
                 requester = self.socket.recv(_NOBLOCK)
                 frame = self.socket.recv(_NOBLOCK)
                 if not self.socket.get(zmq.RCVMORE):
@@ -162,7 +162,7 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
     def receive(self) -> bytes | None:
         """Return the next reply, or None where there is none yet; it never waits."""
         try:
-            while self._has_message():
+            while self.has_message():
                 frame = self.socket.recv(_NOBLOCK)
                 if not self.socket.get(zmq.RCVMORE):
                     return frame

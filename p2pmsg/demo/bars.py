@@ -12,17 +12,16 @@ import math
 from collections.abc import Iterable
 from os import PathLike
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.demo.feed import FeedEvent, Trade
 
 WINDOW_NS = 1_000_000_000
 VOLUME_PLACES = 8
 
-_decode_trade = msgspec.json.Decoder(Trade).decode
+_decode_trade = codec.JsonDecoder(Trade).decode
 
 
-class Bar(msgspec.Struct, frozen=True, order=True):
+class Bar(codec.Struct, frozen=True, order=True):
     """The trades of one symbol in one second of event time; bars sort by symbol and window."""
 
     symbol: str

@@ -11,7 +11,7 @@ from os import PathLike, fspath
 from random import Random
 from typing import Annotated, BinaryIO, Literal, cast
 
-import msgspec
+from p2pmsg import codec
 
 GZIP_MAGIC = b"\x1f\x8b"
 LINE_BYTES_MAX = 1 << 20
@@ -37,7 +37,7 @@ class FeedError(ValueError):
         self.reason = reason
 
 
-class FeedEvent(msgspec.Struct, frozen=True, gc=False):
+class FeedEvent(codec.Struct, frozen=True, gc=False):
     """One event of a feed: `line` is the JSON text that is published, key is the symbol."""
 
     kind: Literal["trade", "quote"]
@@ -46,12 +46,12 @@ class FeedEvent(msgspec.Struct, frozen=True, gc=False):
     line: bytes
 
 
-_Symbol = Annotated[str, msgspec.Meta(min_length=1)]
-_Timestamp = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-_Size = Annotated[float, msgspec.Meta(ge=0)]
+_Symbol = Annotated[str, codec.Meta(min_length=1)]
+_Timestamp = Annotated[int, codec.Meta(ge=0, le=(1 << 63) - 1)]
+_Size = Annotated[float, codec.Meta(ge=0)]
 
 
-class _Event(msgspec.Struct, tag_field="kind", kw_only=True, gc=False):
+class _Event(codec.Struct, tag_field="kind", kw_only=True, gc=False):
     """What trades and quotes have; fields that the demo does not need may be missing."""
 
     symbol: _Symbol
@@ -77,7 +77,7 @@ class Quote(_Event, tag="quote", kw_only=True, gc=False):
     ask_size: _Size
 
 
-_decode_event: Callable[[bytes], Trade | Quote] = msgspec.json.Decoder(Trade | Quote).decode
+_decode_event: Callable[[bytes], Trade | Quote] = codec.JsonDecoder(Trade | Quote).decode
 
 
 def read_feed(path: str | PathLike[str]) -> Iterator[FeedEvent]:
@@ -107,7 +107,7 @@ def read_feed(path: str | PathLike[str]) -> Iterator[FeedEvent]:
 def _parse_line(line: bytes, name: str, line_number: int) -> FeedEvent:
     try:
         event = _decode_event(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (codec.DecodeError, UnicodeDecodeError) as error:
         raise FeedError(name, line_number, _explain(line, error)) from error
     kind: Literal["trade", "quote"] = "trade" if type(event) is Trade else "quote"
     return FeedEvent(kind, event.symbol, event.timestamp_ns, line)
@@ -116,8 +116,8 @@ def _parse_line(line: bytes, name: str, line_number: int) -> FeedEvent:
 def _explain(line: bytes, error: Exception) -> str:
     """Name the field and its value; msgspec's own error has only the field's path."""
     try:
-        fields = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as syntax_error:
+        fields = codec.json_decode(line)
+    except (codec.DecodeError, UnicodeDecodeError) as syntax_error:
         return f"not JSON ({syntax_error}): {_shorten(line.decode('utf-8', 'replace'))}"
     if not isinstance(fields, dict):
         return f"not a JSON object: {_shorten(line.decode())}"
@@ -127,7 +127,7 @@ def _explain(line: bytes, error: Exception) -> str:
     field = field_path.rstrip("`")
     if field not in fields:
         return f"{finding[:1].lower()}{finding[1:]}"
-    value = msgspec.json.encode(fields[field]).decode()
+    value = codec.json_encode(fields[field]).decode()
     return f"field {field!r}: {finding}; got {_shorten(value)}"
 
 
@@ -154,7 +154,7 @@ def random_walk(
         raise ValueError("symbols must name at least one symbol")
     rng = Random(seed)
     draw = rng.random
-    encode = msgspec.json.Encoder().encode
+    encode = codec.json_encode
     # Whole cents and 1e-5 lots, divided once: each float is the one nearest to its decimal.
     prices_cents = {symbol: int(10 ** (3 + draw() * 3.8)) for symbol in symbols}
     index = 0

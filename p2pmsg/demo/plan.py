@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.demo.bars import Bar, compute_bars
 from p2pmsg.demo.feed import FeedEvent, random_walk, read_feed
 
@@ -24,7 +23,7 @@ _REPLAY_BYTES_LOGGED = 2**20
 """With a log the buffer need not hold all, and some repairs should come from the log."""
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class Source(codec.Struct, frozen=True, kw_only=True):
     """Where the feed comes from: a file, or a random walk."""
 
     path: str | None = None
@@ -38,7 +37,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return random_walk(self.trades, self.seed)
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(codec.Struct, frozen=True, kw_only=True):
     """What is known before anything is published.
 
     Attributes:

@@ -4,8 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.config import PublisherConfig
 from p2pmsg.demo.child import emit, next_command
 from p2pmsg.demo.plan import TOPICS, Plan
@@ -22,7 +21,7 @@ _PROGRESS_S = 0.2
 
 def main() -> None:
     """Publish, and stay until the parent says `close`."""
-    plan = msgspec.json.decode(sys.argv[1], type=Plan)
+    plan = codec.json_decode(sys.argv[1], type=Plan)
     config = PublisherConfig(
         replay=ReplayConfig(bytes_max=plan.replay_bytes), stall_timeout=STALL_S, on_full="block"
     )

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.demo.bars import Bar, round_volume
 from p2pmsg.demo.plan import FEED_SECONDS, Plan, Source, make_plan
 from p2pmsg.demo.processes import Child, Children, DemoError, Event
@@ -20,7 +19,7 @@ SPARK_MODULE = "spark_bridge.bars"
 SPARK_MISSING_STATUS = 3
 """The exit status of the Spark child where Java or PySpark is missing."""
 _SPARK_START_S = 60.0
-_PATIENCE_S = 90.0
+PATIENCE_S = 90.0
 """The demo gives up when nothing has changed for so long."""
 _CLOSE_TIMEOUT_S = 5.0
 _LEAVE_TIMEOUT_S = 3.0
@@ -30,7 +29,7 @@ _SLOW_SHARE = 0.5
 """For this share of the feed's time the slow subscriber is slow."""
 
 
-class State(msgspec.Struct, kw_only=True):
+class State(codec.Struct, kw_only=True):
     """What is known while it runs, and at the end.
 
     Attributes:
@@ -107,7 +106,7 @@ def run_demo(
     began_s = time.monotonic()
     plan, expected = make_plan(source, seconds, log)
     if transport == "udp":
-        plan = msgspec.structs.replace(plan, endpoint=pick_group())
+        plan = codec.replace(plan, endpoint=pick_group())
     if not plan.total:
         raise DemoError("the input has no events")
     progress.begin(plan)
@@ -178,7 +177,7 @@ class _Demo:
             self._proxy.close()
 
     def _start(self, name: str, module: str, argument: Any) -> Child:
-        text = msgspec.json.encode(argument).decode()
+        text = codec.json_encode(argument).decode()
         return self._children.start(name, f"p2pmsg.demo.{module}", text)
 
     def _restart_publisher(self) -> None:
@@ -187,7 +186,7 @@ class _Demo:
         self._killed, self._joined = self._publisher, False
         self._killed.kill(signal.SIGKILL)
         self._follow(lambda: self._killed is not None and self._killed.poll())
-        plan = msgspec.structs.replace(self._plan, endpoint=self._endpoint)
+        plan = codec.replace(self._plan, endpoint=self._endpoint)
         self._publisher = self._start("publisher", "publishing", plan)
         self._state.restarts += 1
 
@@ -223,8 +222,8 @@ class _Demo:
             if self._proxy is not None:
                 self._state.cuts = self._proxy.cuts
             self._progress.update(self._state)
-            if now_s - self._changed_s > _PATIENCE_S:
-                raise DemoError(f"nothing has changed for {_PATIENCE_S:.0f} s: {self._outline()}")
+            if now_s - self._changed_s > PATIENCE_S:
+                raise DemoError(f"nothing has changed for {PATIENCE_S:.0f} s: {self._outline()}")
 
     def _outline(self) -> str:
         state = self._state
@@ -262,7 +261,7 @@ class _Demo:
 
     def _on_subscriber(self, name: str, event: Event) -> None:
         if "tally" in event:
-            tally = msgspec.convert(event["tally"], Tally)
+            tally = codec.convert(event["tally"], Tally)
             self._state.subscribers[name] = tally
             # The publisher's own figure comes only five times a second.
             self._state.published = max(self._state.published, tally.delivered)
@@ -359,7 +358,7 @@ def ledger_errors(tally: Tally, published: int) -> list[str]:
 
 def _to_bars(rows: list[list[Any]]) -> list[Bar]:
     bars = sorted(Bar(*row) for row in rows)
-    return [msgspec.structs.replace(bar, volume=round_volume(bar.volume)) for bar in bars]
+    return [codec.replace(bar, volume=round_volume(bar.volume)) for bar in bars]
 
 
 def first_difference(expected: list[Bar], got: list[Bar]) -> str | None:

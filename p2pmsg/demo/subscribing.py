@@ -5,8 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.demo.bars import Bar, compute_bars
 from p2pmsg.demo.child import emit
 from p2pmsg.demo.feed import FeedEvent
@@ -25,7 +24,7 @@ _PROGRESS_S = 0.2
 _KINDS = {topic: kind for kind, topic in TOPICS.items()}
 
 
-class Role(msgspec.Struct, frozen=True, kw_only=True):
+class Role(codec.Struct, frozen=True, kw_only=True):
     """What one subscriber process does.
 
     Attributes:
@@ -46,7 +45,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     loss: float = 0.0
 
 
-class Tally(msgspec.Struct, kw_only=True):
+class Tally(codec.Struct, kw_only=True):
     """A subscriber's ledger as the demo shows it: the library's figures, and its own count.
 
     Attributes:
@@ -106,7 +105,7 @@ def make_tally(stats: SubscriberStats, check: SequenceCheck) -> Tally:
 
 def main() -> None:
     """Receive all, then report the ledger and the bars."""
-    role = msgspec.json.decode(sys.argv[1], type=Role)
+    role = codec.json_decode(sys.argv[1], type=Role)
     receive_bytes = _SLOW_RECEIVE_BYTES if role.slow_seconds else None
     check = SequenceCheck()
     lost: list[LossReport] = []
@@ -122,7 +121,7 @@ def main() -> None:
         emit("ready")
 
         def report() -> None:
-            emit("progress", tally=msgspec.to_builtins(make_tally(subscriber.stats(), check)))
+            emit("progress", tally=codec.to_builtins(make_tally(subscriber.stats(), check)))
 
         events = receive_all(subscriber, role, check, lost, report)
         bars: list[Bar] = []
@@ -134,8 +133,8 @@ def main() -> None:
         tally = make_tally(subscriber.stats(), check)
         emit(
             "done",
-            tally=msgspec.to_builtins(tally),
-            bars=[list(msgspec.structs.astuple(bar)) for bar in bars],
+            tally=codec.to_builtins(tally),
+            bars=[list(codec.astuple(bar)) for bar in bars],
         )
 
 

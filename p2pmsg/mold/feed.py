@@ -111,9 +111,7 @@ class MoldFeed:
 
     """
 
-    def __init__(
-        self, taker: FeedTaker, line: int, topic: str, sessions: MoldSessions
-    ) -> None:
+    def __init__(self, taker: FeedTaker, line: int, topic: str, sessions: MoldSessions) -> None:
         self._taker = taker
         self._line = line
         self._topic = topic
@@ -287,9 +285,7 @@ class MoldFeed:
         """Make a session the line's; returns the head that a cursor knows of it, or 0."""
         name = packet.session.decode("latin-1").rstrip()
         can_ask = self._sessions.can_ask
-        feed = SessionAnnounced(
-            session.session, name, self._topic, FIRST, packet.sequence, can_ask
-        )
+        feed = SessionAnnounced(session.session, name, self._topic, FIRST, packet.sequence, can_ask)
         resumed, former = self._taker.announce(self._line, feed, now_ns)
         if resumed is not None:
             session.head, session.head_ns = max(session.head, resumed), now_ns

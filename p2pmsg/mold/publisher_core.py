@@ -174,9 +174,7 @@ class MoldPublisherCore:
                 continue
             _, count, data = codec.packets(self.session, start, messages, self._packet_bytes)[0]
             self.messages_repaired += count
-            self._scheduler.sent(
-                requester, _STREAM, start, start + count, len(data), now_ns=now_ns
-            )
+            self._scheduler.sent(requester, _STREAM, start, start + count, len(data), now_ns=now_ns)
             if start + count < stop:
                 self._scheduler.drop_range(requester, _STREAM, start + count, stop)
             return data, address

@@ -13,9 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
-import msgspec
-
-from p2pmsg import wire
+from p2pmsg import codec, wire
 from p2pmsg.errors import MissingExtraError
 from p2pmsg.wire import Frame, FrameError, Kind
 
@@ -25,27 +23,27 @@ FRAMES_HELD_MAX: Final = 4096
 BLOCKS_HELD_MAX: Final = 64
 FRAME_BYTES_MAX: Final = 65_536
 
-_Topic = Annotated[str, msgspec.Meta(max_length=255)]
-_Count = Annotated[int, msgspec.Meta(ge=1, le=DATA_MAX)]
-_Small = Annotated[int, msgspec.Meta(ge=0, le=DATA_MAX)]
-_Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-_Length = Annotated[int, msgspec.Meta(ge=1, le=FRAME_BYTES_MAX)]
+_Topic = Annotated[str, codec.Meta(max_length=255)]
+_Count = Annotated[int, codec.Meta(ge=1, le=DATA_MAX)]
+_Small = Annotated[int, codec.Meta(ge=0, le=DATA_MAX)]
+_Sequence = Annotated[int, codec.Meta(ge=0, le=2**63 - 1)]
+_Length = Annotated[int, codec.Meta(ge=1, le=FRAME_BYTES_MAX)]
 _Key = tuple[int, str, int]
 """Session, topic, sequence."""
 
 
-class Parity(msgspec.Struct, array_like=True):
+class Parity(codec.Struct, array_like=True):
     """The body of a parity frame."""
 
     data: _Count
-    parity: Annotated[int, msgspec.Meta(ge=1, le=PARITY_MAX)]
+    parity: Annotated[int, codec.Meta(ge=1, le=PARITY_MAX)]
     index: _Small
-    topics: Annotated[list[_Topic], msgspec.Meta(max_length=DATA_MAX)]
-    frames: Annotated[list[tuple[_Small, _Sequence, _Length]], msgspec.Meta(max_length=DATA_MAX)]
+    topics: Annotated[list[_Topic], codec.Meta(max_length=DATA_MAX)]
+    frames: Annotated[list[tuple[_Small, _Sequence, _Length]], codec.Meta(max_length=DATA_MAX)]
     code: bytes
 
 
-_decode: Final = msgspec.msgpack.Decoder(Parity).decode
+_decode: Final = codec.make_decoder(Parity).decode
 
 
 def require_codec(parity: int) -> None:
@@ -79,8 +77,10 @@ def encode(pieces: Sequence[bytes], parity: int) -> list[bytes]:
     if parity == 1:
         return [_xor(pieces)]
     count = len(pieces)
-    made: list[bytes] = _zfec().Encoder(count, count + parity).encode(
-        list(pieces), list(range(count, count + parity))
+    made: list[bytes] = (
+        _zfec()
+        .Encoder(count, count + parity)
+        .encode(list(pieces), list(range(count, count + parity)))
     )
     return made
 
@@ -179,16 +179,14 @@ class ParityReader:
         if len(self._held) > FRAMES_HELD_MAX:
             self._held.popitem(last=False)
 
-    def take(
-        self, frame: Frame, wants: Callable[[bytes], bool]
-    ) -> list[bytes]:
+    def take(self, frame: Frame, wants: Callable[[bytes], bool]) -> list[bytes]:
         """Take a parity frame; returns frames that were lost. `FrameError` where it is malformed.
 
         Blocks with topics that are not wanted cannot be used: their frames were not kept.
         """
         try:
             body = _decode(memoryview(frame.data)[frame.body_at :])
-        except (msgspec.MsgspecError, ValueError):
+        except (codec.CodecError, ValueError):
             raise FrameError("parity") from None
         size = len(body.code)
         if body.index >= body.parity or len(body.frames) != body.data:

@@ -27,9 +27,7 @@ class ProgressMarks:
         self._marks: dict[int, deque[_Mark]] = {}
         self.waiting = 0
 
-    def note(
-        self, session: int, position: int, gaps: Sequence[StreamReceiver[Any]]
-    ) -> None:
+    def note(self, session: int, position: int, gaps: Sequence[StreamReceiver[Any]]) -> None:
         """Note that a mark was read, while these streams of its session missed something."""
         if session not in self._places and len(self._places) >= SESSIONS_MAX:
             forgotten = next(iter(self._places))
@@ -60,8 +58,7 @@ class ProgressMarks:
         for session, marks in list(self._marks.items()):
             done = -1
             while marks and all(
-                receiver.expected >= head or not receiver.missing
-                for receiver, head in marks[0][1]
+                receiver.expected >= head or not receiver.missing for receiver, head in marks[0][1]
             ):
                 done = marks.popleft()[0]
                 self.waiting -= 1

@@ -2,9 +2,8 @@
 
 from typing import Any, Final
 
-import msgspec
-
-from p2pmsg.errors import MessageError, MessageTooLargeError
+from p2pmsg import codec
+from p2pmsg.errors import MessageError, MessageTooLargeError, P2PError
 from p2pmsg.wire import ARRAY4, NO_COLUMNS, REST, encoder, values_header
 from recovery import PartedFrame
 
@@ -19,13 +18,23 @@ _TIMESTAMP_MIN: Final = -(2**62)
 """Up to the year 2116; the difference of two such times fits in 64 bits."""
 _BUFFERS_MAX: Final = 8
 _encode_into: Final = encoder.encode_into
+_TEXT: Final = frozenset((str,))
+_PLAIN: Final = frozenset((type(None), bool, int, float, str, bytes))
 PACKING_ERRORS: Final = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def packing_error(field: str, value: Any, error: Exception) -> MessageError:
-    """Return what to raise where msgpack cannot express `value`."""
-    kind = type(value).__name__
-    return MessageError(field, f"of type {kind} cannot be packed as msgpack: {error}")
+    """Return what to raise where msgpack cannot express `value`; it names the path to the part."""
+    path = codec.path_of_refused(value, field)
+    kind = f"of type {type(value).__name__} " if path == field else ""
+    return MessageError(path, f"{kind}cannot be packed as msgpack: {error}")
+
+
+def is_of_packing(error: BaseException) -> bool:
+    """Whether packing a value failed: the type of a part is not known, or an int is too large."""
+    if isinstance(error, MessageError):
+        return error.field.startswith("value") and isinstance(error.__cause__, PACKING_ERRORS)
+    return isinstance(error, PACKING_ERRORS) and not isinstance(error, P2PError)
 
 
 def check_timestamp(timestamp_ns: Any) -> int:
@@ -50,14 +59,16 @@ def check_key(key: Any) -> str | None:
     return key
 
 
-def pack_headers(headers: Any) -> msgspec.Raw | None:
+def pack_headers(headers: Any) -> codec.Raw | None:
     """Return the headers packed, so that a later change of the dict changes nothing."""
     if headers is None:
         return None
-    if not isinstance(headers, dict) or not all(type(name) is str for name in headers):
+    if not isinstance(headers, dict) or not _TEXT.issuperset(map(type, headers)):
         raise MessageError("headers", f"must be a dict with str keys or None, not {headers!r}")
+    if not _PLAIN.issuperset(map(type, headers.values())):
+        headers = codec.prepare(headers, None, "headers")
     try:
-        return msgspec.Raw(encoder.encode(headers))
+        return codec.Raw(encoder.encode(headers))
     except PACKING_ERRORS as error:
         raise packing_error("headers", headers, error) from error
 
@@ -85,6 +96,7 @@ class Batch:
         "_body_at",
         "_columns",
         "_headers",
+        "_is_watched",
         "_keys",
         "_last_columns",
         "_timestamps",
@@ -119,9 +131,10 @@ class Batch:
         self.limit = min(frame_bytes, self.end + max(pace, _FIRST_LOOK_BYTES))
         self.beyond = frame_bytes - self.limit
         self._columns = self._last_columns = 0
+        self._is_watched = False
         self._timestamps: list[int] | None = None
         self._keys: list[str | None] | None = None
-        self._headers: list[msgspec.Raw | None] | None = None
+        self._headers: list[codec.Raw | None] | None = None
 
     @property
     def count(self) -> int:
@@ -137,6 +150,11 @@ class Batch:
     def pace(self) -> int:
         """How many bytes of values and of columns there are."""
         return self.end - self._begin + self._columns
+
+    def watch(self) -> None:
+        """Have each message go through the core, whose values must be looked at."""
+        self._is_watched = True
+        self.limit, self.beyond = 0, self.full_bytes
 
     def is_calm(self, now_ns: int, gather_ns: int) -> bool:
         """Whether the messages came further apart than those that are gathered.
@@ -156,7 +174,7 @@ class Batch:
         full, size = self.full_bytes, self.end
         if size >= full or self.opened_ns <= oldest_ns:
             return False
-        limit = min(full, size + self.pace)
+        limit = 0 if self._is_watched else min(full, size + self.pace)
         self.limit, self.beyond = limit, full - limit
         return True
 

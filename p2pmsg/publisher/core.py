@@ -23,6 +23,7 @@ from p2pmsg.publisher.batch import (
     check_size,
     check_timestamp,
     fill_slice,
+    is_of_packing,
     pack_alone,
     packing_error,
 )
@@ -32,6 +33,7 @@ from p2pmsg.publisher.kept_batch import KeptBatch
 from p2pmsg.publisher.log import PublisherLog, first_kept, next_sequence
 from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory, Multicast, Packed, PublisherStream
+from p2pmsg.publisher.values import ValueRules
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Kind
 from recovery import HeartbeatSchedule, Kept, Loss, PartedFrame, ReplayBuffer
@@ -103,6 +105,7 @@ class PublisherCore:
         self._batch_bytes = config.full_bytes
         stall_ms = config.stall_timeout * 1000 if config.on_full != "drop" else -1.0
         self.life = life
+        self._values = ValueRules(config.exact_types, config.enc_hook)
         self.greeting = control.Welcome(name, recovery, stall_ms, life=life)
         self.place = control.place_of(recovery)
         self.welcome = wire.control_frame(Kind.WELCOME, session, self.greeting)
@@ -192,9 +195,7 @@ class PublisherCore:
         body = self.greeting
         if self.multicast is not None:
             age_ms = (now_ns - self._started_ns) / _MS
-            body = control.Welcome(
-                self.name, body.recovery, body.stall_ms, self.joined, age_ms
-            )
+            body = control.Welcome(self.name, body.recovery, body.stall_ms, self.joined, age_ms)
         return wire.control_frame(Kind.WELCOME, self.session, body, flags=flags)
 
     def publish(
@@ -209,6 +210,25 @@ class PublisherCore:
         wall_ns: int,
     ) -> int:
         """Accept one message and return its sequence; raises `MessageError`, `LogFailedError`."""
+        ready = self._values.prepared(self.streams.get(topic) or self._make_stream(topic), value)
+        columns = key, timestamp_ns, headers
+        try:
+            return self._publish(topic, ready, *columns, now_ns=now_ns, wall_ns=wall_ns)
+        except MessageError as error:
+            again = self._values.after(error, value)
+        return self._publish(topic, again, *columns, now_ns=now_ns, wall_ns=wall_ns)
+
+    def _publish(
+        self,
+        topic: str,
+        value: Any,
+        key: str | None,
+        timestamp_ns: int | None,
+        headers: dict[str, Any] | None,
+        *,
+        now_ns: int,
+        wall_ns: int,
+    ) -> int:
         self._wall_offset_ns = wall_ns - now_ns
         batch, calm = self.open_batches.get(topic), False
         if batch is not None and batch.full_bytes <= 0:
@@ -225,7 +245,7 @@ class PublisherCore:
                 batch.end, batch.next = end, following
             calm = batch.is_calm(now_ns, self._gather_ns)
             self.seal(topic, now_ns=now_ns)
-        stream = self.streams.get(topic) or self._make_stream(topic)
+        stream = self.streams[topic]
         sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         large = type(value) is bytes and len(value) >= min(self._batch_bytes // 2, _LARGE_BYTES)
@@ -233,6 +253,8 @@ class PublisherCore:
         if not large and (not calm or self._is_gated):
             batch = self._begin_batch(stream, sequence, wall_ns, now_ns)
             if batch is not None:
+                if stream.exact:
+                    batch.watch()
                 end = batch.end
                 try:
                     if self._append(batch, value, key, timestamp_ns, headers):
@@ -293,6 +315,8 @@ class PublisherCore:
             return -1
         log = self.log
         if self.outbox or self.closing or topic in self.open_batches:
+            return -1
+        if stream.exact is not False:  # or its first value has not come since the log was opened
             return -1
         if log is not None and log.gated:
             return -1
@@ -369,6 +393,31 @@ class PublisherCore:
         self._wall_offset_ns = wall_ns - now_ns
         stream = self.streams.get(topic) or self._make_stream(topic)
         self.seal(topic, now_ns=now_ns)
+        if not self._values.looks_at(stream, next(iter(values[at : at + 1]))):
+            try:
+                return self._publish_many(
+                    stream, values, keys, timestamps_ns, at, now_ns, wall_ns, count
+                )
+            except MessageError as error:
+                if not is_of_packing(error):
+                    raise
+        stop = at + count
+        ready = self._values.prepared_all(values[at:stop], at)
+        part_keys = None if keys is None else keys[at:stop]
+        times = None if timestamps_ns is None else timestamps_ns[at:stop]
+        return self._publish_many(stream, ready, part_keys, times, 0, now_ns, wall_ns, count)
+
+    def _publish_many(
+        self,
+        stream: PublisherStream,
+        values: Sequence[Any],
+        keys: Sequence[str | None] | None,
+        timestamps_ns: Sequence[int] | None,
+        at: int,
+        now_ns: int,
+        wall_ns: int,
+        count: int,
+    ) -> int:
         if self.multicast is not None:
             return self._publish_datagrams(
                 self.multicast, stream, values, keys, timestamps_ns, at, now_ns, wall_ns
@@ -377,7 +426,7 @@ class PublisherCore:
         part = values[at:stop] if type(values) is list else list(values[at:stop])
         part_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
         times = None if timestamps_ns is None else [*map(check_timestamp, timestamps_ns[at:stop])]
-        sequence = next_sequence(self.replay, self.log, topic)
+        sequence = next_sequence(self.replay, self.log, stream.topic)
         bulk_bytes, bytes_max = self.config.bulk_bytes, self.config.message_bytes_max
         buffer = self._buffers.take()
         while True:

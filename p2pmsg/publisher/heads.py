@@ -32,8 +32,8 @@ ALL_AT_ONCE: Final = 250_000
 _SEARCH_COST: Final = 20
 """What a head counts for where a time is looked for: a frame is decoded, perhaps read from disk."""
 _ASKERS_MAX: Final = 4096
-_WAITING_MAX: Final = 4096
-_WAITING_BYTES_MAX: Final = 4 * 2**20
+WAITING_MAX: Final = 4096
+WAITING_BYTES_MAX: Final = 4 * 2**20
 """What waits to be answered; beyond it, it is not, and asked again."""
 
 _Question = tuple[bool, str, int, bool, tuple[str, ...]]
@@ -66,7 +66,7 @@ class HeadsMaker:
         """Keep the frame of a question for which `NotNow` was raised; of each kind one an asker."""
         former = self._waiting.get((requester, kind), b"")
         size = self._waiting_bytes + len(data) - len(former)
-        if size > _WAITING_BYTES_MAX or (not former and len(self._waiting) >= _WAITING_MAX):
+        if size > WAITING_BYTES_MAX or (not former and len(self._waiting) >= WAITING_MAX):
             self.throttled += 1
             return
         self._waiting_bytes = size

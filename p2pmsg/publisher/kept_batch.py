@@ -6,8 +6,8 @@ is put together here from the tail file by the next one.
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
+from p2pmsg import codec
+from p2pmsg.codec.spans import ends_of_values
 from p2pmsg.errors import MessageError
 from p2pmsg.publisher.batch import Batch, pack_headers
 from p2pmsg.wire import encoder, stream_prefix
@@ -134,7 +134,7 @@ class KeptBatch(Batch):
 
 def count_of(content: "TailContent") -> int:
     """Return how many messages were accepted; raises `ValueError` where they are damaged."""
-    return len(_ends_of_values(content.values))
+    return len(ends_of_values(content.values))
 
 
 def frame_of(content: "TailContent") -> tuple[bytes, int, int] | None:
@@ -144,7 +144,7 @@ def frame_of(content: "TailContent") -> tuple[bytes, int, int] | None:
         ValueError: it is damaged, which the death of a process does not do.
 
     """
-    ends = _ends_of_values(content.values)
+    ends = ends_of_values(content.values)
     if not ends:
         return None
     prefix = stream_prefix(content.topic, content.session)
@@ -171,63 +171,11 @@ def _columns_of(record: Any) -> tuple[int, list[Any]]:
 
 
 def _decode_all(data: bytes) -> list[Any]:
-    ends, begin, found = _ends_of_values(data), 0, []
+    ends, begin, found = ends_of_values(data), 0, []
     for end in ends:
         try:
-            found.append(msgspec.msgpack.decode(data[begin:end]))
-        except (msgspec.MsgspecError, ValueError) as error:
+            found.append(codec.decode(data[begin:end]))
+        except (codec.CodecError, ValueError) as error:
             raise ValueError(f"the columns: {error}") from error
         begin = end
     return found
-
-
-_FIXED: Final = {
-    **dict.fromkeys((0xC0, 0xC2, 0xC3), 0),
-    **{0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8},
-    **{0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17},
-}
-"""How many bytes follow a first byte."""
-_COUNTED: Final = {
-    **{0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1)},
-    **{0xD9: (1, 0), 0xDA: (2, 0), 0xDB: (4, 0)},
-}
-"""How many bytes a length has, and how many bytes more than it says follow."""
-_NESTED: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
-"""How many bytes a count has, and how many values each entry has."""
-
-
-def _ends_of_values(data: bytes) -> list[int]:
-    """Return where each msgpack value ends, of values that stand one after the other.
-
-    https://github.com/msgpack/msgpack/blob/master/spec.md
-    """
-    ends, at, size = [], 0, len(data)
-    while at < size:
-        waiting = 1
-        while waiting:
-            if at >= size:
-                raise ValueError("the last value is not whole")
-            first, at, waiting = data[at], at + 1, waiting - 1
-            if first < 0x80 or first >= 0xE0:
-                continue
-            if first < 0x90:
-                waiting += 2 * (first & 0x0F)
-            elif first < 0xA0:
-                waiting += first & 0x0F
-            elif first < 0xC0:
-                at += first & 0x1F
-            elif first in _FIXED:
-                at += _FIXED[first]
-            elif first in _COUNTED:
-                width, more = _COUNTED[first]
-                at += width + more + int.from_bytes(data[at : at + width], "big")
-            elif first in _NESTED:
-                width, each = _NESTED[first]
-                waiting += each * int.from_bytes(data[at : at + width], "big")
-                at += width
-            else:
-                raise ValueError(f"no value begins with 0x{first:02x}")
-        if at > size:
-            raise ValueError("the last value is not whole")
-        ends.append(at)
-    return ends

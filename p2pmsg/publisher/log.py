@@ -19,6 +19,7 @@ from p2pmsg.errors import (
     P2PError,
 )
 from p2pmsg.publisher.kept_batch import frame_of
+from p2pmsg.publisher.steps import Steps, run_steps
 from p2pmsg.trouble import Trouble
 from recovery import Kept, Loss, LossReason, ReplayBuffer
 from recovery import errors as recovery_errors
@@ -342,6 +343,10 @@ class PublisherLog:
         return self._sync_due_ns
 
     def sync(self, lock: AbstractContextManager[object]) -> bool:
+        """Do as `sync_steps`, and wait for the disk here."""
+        return run_steps(self.sync_steps(lock))
+
+    def sync_steps(self, lock: AbstractContextManager[object]) -> Steps[bool]:
         """Bring what was written to the disk; the lock is held only before and after the waiting.
 
         Where the fsync itself fails it is not tried again: the system has forgotten what it could
@@ -360,7 +365,7 @@ class PublisherLog:
         try:
             with lock:
                 pending = self._writer.begin_sync()
-            pending.wait()
+            yield pending.wait
             with lock:
                 self._writer.end_sync(pending)
         except self._write_error as error:

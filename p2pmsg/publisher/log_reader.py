@@ -10,9 +10,7 @@ from recovery.log import LogStore
 class LogReader(log.LogReader):  # noqa: D101
     __doc__ = log.LogReader.__doc__
 
-    def __init__(
-        self, directory: str | os.PathLike[str], *, store: LogStore | None = None
-    ) -> None:
+    def __init__(self, directory: str | os.PathLike[str], *, store: LogStore | None = None) -> None:
         with log_errors():
             super().__init__(directory, store=store)
 

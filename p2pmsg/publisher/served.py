@@ -31,6 +31,7 @@ class PublisherStream:
 
     __slots__ = (
         "beat_ns",
+        "exact",
         "guess",
         "heartbeat",
         "pace",
@@ -49,6 +50,7 @@ class PublisherStream:
         self.plain_prefix = wire.stream_prefix(topic, session, wire.FLAG_PLAIN)
         self.guess = 8  # messages that fit a datagram; put right by the first ones
         self.pace = 0  # of the last batch when it was sealed
+        self.exact: bool | None = None  # each value is looked at; None: the first one decides
         self.topic_bytes = topic_bytes
         self.heartbeat = heartbeat
         self.sealed_ns = -(2**62)

@@ -3,15 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.checks import check
 from p2pmsg.queue.rules import DeadJob, Failure, QueuedJob
 
-_decode = msgspec.msgpack.Decoder().decode
+_decode = codec.make_decoder().decode
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class DeadLetter(codec.Struct, frozen=True):
     """A job that no worker could do.
 
     Attributes:

@@ -26,16 +26,15 @@ value, else a list with an entry (or nil) a job.
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, NamedTuple
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.control import Id, Name, Range, Sequence, decoded
 from p2pmsg.queue.rules import DeliveryBatch, QueuedJob
 from p2pmsg.wire import HEADER, MAGIC, VERSION, Frame, FrameError, Kind, encoder, values_header
 
 RANGES_MAX: Final = 65_536
 REASON_CHARACTERS_MAX: Final = 4096
-Ranges = Annotated[list[Range], msgspec.Meta(max_length=RANGES_MAX)]
-Reason = Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX)]
+Ranges = Annotated[list[Range], codec.Meta(max_length=RANGES_MAX)]
+Reason = Annotated[str, codec.Meta(max_length=REASON_CHARACTERS_MAX)]
 
 
 class Process(NamedTuple):
@@ -48,15 +47,15 @@ class Process(NamedTuple):
     """When it began, in ticks of its system, to distinguish it from later ones of this pid."""
 
 
-class Hello(msgspec.Struct, array_like=True):
+class Hello(codec.Struct, array_like=True):
     """Puller to pusher."""
 
     name: Name
-    host: Annotated[str, msgspec.Meta(max_length=256)]
+    host: Annotated[str, codec.Meta(max_length=256)]
     pid: int
     started: int
     """Host, pid and started: its `Process`."""
-    prefetch: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+    prefetch: Annotated[int, codec.Meta(ge=1, le=2**31)]
     token: Sequence
     """That of the QUEUE_WHO that this answers. So all that was sent over an earlier connection has
     been received, or never will be."""
@@ -64,11 +63,11 @@ class Hello(msgspec.Struct, array_like=True):
     """The last report that was confirmed."""
     held: Ranges
     """Deliveries that it has, or has settled in a report that is not confirmed."""
-    claims: Annotated[list[tuple[Sequence, Sequence]], msgspec.Meta(max_length=RANGES_MAX)]
+    claims: Annotated[list[tuple[Sequence, Sequence]], codec.Meta(max_length=RANGES_MAX)]
     """The same as (delivery, sequence), where the pusher has another incarnation."""
 
 
-class QueueWelcome(msgspec.Struct, array_like=True):
+class QueueWelcome(codec.Struct, array_like=True):
     """Pusher to puller."""
 
     name: Name
@@ -80,7 +79,7 @@ class QueueWelcome(msgspec.Struct, array_like=True):
     gone: Ranges
 
 
-class Who(msgspec.Struct, array_like=True):
+class Who(codec.Struct, array_like=True):
     """Pusher to puller."""
 
     incarnation: Sequence
@@ -88,7 +87,7 @@ class Who(msgspec.Struct, array_like=True):
     token: Sequence
 
 
-class Refusal(msgspec.Struct, array_like=True):
+class Refusal(codec.Struct, array_like=True):
     """A job that was not done."""
 
     delivery: Sequence
@@ -98,46 +97,46 @@ class Refusal(msgspec.Struct, array_like=True):
     """How long it is to wait; negative: as the pusher likes."""
 
 
-class Report(msgspec.Struct, array_like=True):
+class Report(codec.Struct, array_like=True):
     """Puller to pusher; the header's sequence is its number, from 1."""
 
     acks: Ranges = []
-    refusals: Annotated[list[Refusal], msgspec.Meta(max_length=RANGES_MAX)] = []
+    refusals: Annotated[list[Refusal], codec.Meta(max_length=RANGES_MAX)] = []
     released: Ranges = []
     answers_recall: bool = False
-    extended: Annotated[list[tuple[Sequence, float]], msgspec.Meta(max_length=RANGES_MAX)] = []
+    extended: Annotated[list[tuple[Sequence, float]], codec.Meta(max_length=RANGES_MAX)] = []
     """Deliveries that take longer: for how long from now on, in ms."""
 
 
-class Recall(msgspec.Struct, array_like=True):
+class Recall(codec.Struct, array_like=True):
     """Pusher to puller."""
 
-    count: Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+    count: Annotated[int, codec.Meta(ge=1, le=2**31)]
 
 
-class Admin(msgspec.Struct, array_like=True):
+class Admin(codec.Struct, array_like=True):
     """Anybody to pusher, about dead letters."""
 
     request: Id
-    action: Annotated[str, msgspec.Meta(max_length=16)]
+    action: Annotated[str, codec.Meta(max_length=16)]
     """`list`, `retry` or `purge`."""
-    sequences: Annotated[list[Sequence], msgspec.Meta(max_length=RANGES_MAX)]
+    sequences: Annotated[list[Sequence], codec.Meta(max_length=RANGES_MAX)]
     """Which ones; `list`: only those after the first number given."""
     everything: bool = False
 
 
-class Answer(msgspec.Struct, array_like=True):
+class Answer(codec.Struct, array_like=True):
     """Pusher to the one that asked."""
 
     request: Id
     count: int
     """How many were retried or purged; with `list`, how many there are."""
     letters: list[Any] = []
-    refusal: Annotated[str, msgspec.Meta(max_length=1024)] = ""
+    refusal: Annotated[str, codec.Meta(max_length=1024)] = ""
     """Why the pusher does not do it; empty where it does."""
 
 
-class Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class Detail(codec.Struct, array_like=True, frozen=True, gc=False):
     """What a job has besides its value."""
 
     key: str | None
@@ -152,8 +151,8 @@ class Detail(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 JobColumns = tuple[list[Any], int | list[int], list[Detail | None] | None, int, int]
 _bodies: Final = (Hello, QueueWelcome, Who, Report, Recall, Admin, Answer)
-_decoders: Final[dict[type, Any]] = {kind: msgspec.msgpack.Decoder(kind) for kind in _bodies}
-_decode_columns: Final = msgspec.msgpack.Decoder(JobColumns).decode
+_decoders: Final[dict[type, Any]] = {kind: codec.make_decoder(kind) for kind in _bodies}
+_decode_columns: Final = codec.make_decoder(JobColumns).decode
 
 
 def read(frame: Frame, kind: type[Any]) -> Any:
@@ -200,7 +199,7 @@ def _detail(job: QueuedJob) -> tuple[Any, ...] | None:
     plain = job.key is None and job.message_id is None and job.headers is None
     if plain and job.deliveries == 1 and not job.priority and not job.history:
         return None
-    headers = None if job.headers is None else msgspec.Raw(job.headers)
+    headers = None if job.headers is None else codec.Raw(job.headers)
     return (
         job.key, job.priority, job.message_id, headers, job.deliveries, job.first_ns, job.reason,
         job.pushed_ns,

@@ -2,8 +2,7 @@
 
 from typing import Any, Protocol, Self
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.checks import at_least
 from p2pmsg.queue.frames import Detail
 
@@ -21,7 +20,7 @@ class _Core(Protocol):
     def unbegin(self, job: "Job") -> None: ...
 
 
-class Origin(msgspec.Struct, gc=False):
+class Origin(codec.Struct, gc=False):
     """What the jobs of one frame have in common."""
 
     core: _Core
@@ -30,11 +29,11 @@ class Origin(msgspec.Struct, gc=False):
     delivered_ns: int
 
 
-class Job(msgspec.Struct, gc=False):
+class Job(codec.Struct, gc=False):
     """A job that this worker has in flight, until it is acknowledged, rejected or discarded.
 
-    Used as a context manager it is acknowledged at the end of the block, or rejected if that
-    raises; the exception goes on. What was settled inside the block stays so.
+    Used as a context manager (`with`, `async with`) it is acknowledged at the end of the block, or
+    rejected if that raises; the exception goes on. What was settled inside the block stays so.
 
     A struct of msgspec, because one is made for every job: 80 ns, and a plain class takes 300.
 
@@ -166,6 +165,17 @@ class Job(msgspec.Struct, gc=False):
                 self._origin.core.ack(self)
             else:
                 self._origin.core.reject(self, f"{kind.__name__}: {error}", None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: object, trace: object
+    ) -> None:
+        if kind is None and self._state == HELD:
+            self._origin.core.ack(self)
+        else:
+            self.__exit__(kind, error, trace)
 
     def __repr__(self) -> str:
         return f"<Job {self.sequence} {self.state}, delivery {self.delivery_count}>"

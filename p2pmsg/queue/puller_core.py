@@ -395,4 +395,3 @@ class PullerCore:
                 reason = f"job_timeout: not done after {seconds:.1f} s"
                 self._refuse(job, REJECTED, reason, -1.0)
                 job._state = GONE
-

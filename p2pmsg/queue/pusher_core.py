@@ -65,6 +65,7 @@ class PusherCore:
         invalid: frames that were dropped, by reason.
         reports: reports that were taken.
         admin_refused: requests about dead letters that were refused.
+        frames_at_once: how many frames of jobs `pump` makes at most; it is called again then.
 
     """
 
@@ -85,6 +86,7 @@ class PusherCore:
         self.outbox: deque[tuple[bytes, bytes]] = deque()
         self.invalid: dict[str, int] = {}
         self.reports = 0
+        self.frames_at_once = 2**31
         self._incarnation = incarnation
         self._job_timeout = job_timeout
         self._is_gone = is_gone
@@ -313,7 +315,9 @@ class PusherCore:
     def pump(self, *, now_ns: int) -> None:
         """Hand out what can be handed out, ask back what should be, confirm what came in."""
         queue, outbox, session = self.queue, self.outbox, self.session
-        while (found := queue.take(now_ns=now_ns)) is not None:
+        left = self.frames_at_once
+        while left > 0 and (found := queue.take(now_ns=now_ns)) is not None:
+            left -= 1
             worker, batch = found
             connection = self._by_worker[worker.id]
             frame = frames.jobs_frame(session, batch, self._serials[worker.id])

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import transports
@@ -18,6 +19,13 @@ _ROUNDS_MAX: Final = 16
 _FRAMES_PER_ROUND: Final = 256
 _BYTES_AT_ONCE: Final = 2**20
 """Of frames that are read before the pusher's lock is left: some 10 ms, whatever they say."""
+_BYTES_IN_LOOP: Final = 2**18
+"""The same in an event loop, where others wait: some 2 ms."""
+_FRAMES_IN_LOOP: Final = 8
+"""Frames of jobs, of 256 KiB each, between two looks at the time."""
+_CHANGES_PER_LOOK: Final = 16
+_KEPT_BACK_MAX: Final = 4096
+"""Frames that wait for the disk; nothing is read while there are more."""
 _FAILING_S: Final = 0.01
 """Between two tries to write to a log that cannot be written."""
 _QUIET_NS: Final = 250 * _MS
@@ -33,7 +41,16 @@ _log = logging.getLogger("p2pmsg")
 class PusherIO:
     """Takes what comes in, has the core work, writes down what became of it, sends.
 
+    Args:
+        core: decides.
+        server: from where and to where.
+        journal: where what becomes of jobs is written; None without a log.
+        sync_soon: begins to force the journal to the disk, without waiting; frames that need it are
+            kept back meanwhile. Default None: it is done, and waited for, where it is due.
+        turn_ns_max: how long `work` goes on where there is always more, in ns. Default: on and on.
+
     Attributes:
+        is_failing: whether the journal could not be written the last time.
         journal: where to; None without a log.
         unsynced: jobs that are in the log and not yet on the disk, where they have to be before a
             worker gets them; each with up to where the log has to be there.
@@ -42,17 +59,32 @@ class PusherIO:
     """
 
     def __init__(
-        self, core: PusherCore, server: transports.ZmqQueueServer, journal: FileJournal | None
+        self,
+        core: PusherCore,
+        server: transports.ZmqQueueServer,
+        journal: FileJournal | None,
+        *,
+        sync_soon: Callable[[], None] | None = None,
+        turn_ns_max: int = 2**63,
     ) -> None:
         self.core = core
         self.journal = journal
         self._server = server
+        self._sync_soon = sync_soon
+        self._turn_ns_max = turn_ns_max
+        self._bytes_at_once = _BYTES_AT_ONCE
+        if sync_soon is not None:
+            self._bytes_at_once = _BYTES_IN_LOOP
+            core.frames_at_once = _FRAMES_IN_LOOP
+        self._needed = 0
+        """Up to where the journal has to be on the disk before the next frames are sent."""
+        self._kept_back: deque[tuple[int, bytes, bytes]] = deque()
         self.unsynced: deque[tuple[int, QueuedJob]] = deque()
         self.unsynced_bytes = 0
         self._has_changes = False
         self._said_admin = self._warnings_said = self._warnings_left_out = 0
         self._warn_period_ns = 0
-        self._journal_fails = False
+        self.is_failing = False
         self._said_open = False
         self._look_due_ns = 0
         self._pause_ns = _QUIET_NS
@@ -91,14 +123,16 @@ class PusherIO:
     def work(self, *, now_ns: int) -> bool:
         """Do all there is to do; False where there may be more at once."""
         core, server = self.core, self._server
-        left_bytes = _BYTES_AT_ONCE
+        left_bytes, until_ns = self._bytes_at_once, now_ns + self._turn_ns_max
         for _ in range(_ROUNDS_MAX):
-            if self._journal_fails and not self.record():
-                time.sleep(_FAILING_S)  # what came is left where it is, and would wake us at once
+            if self.is_failing and not self.record():
+                if self._sync_soon is None:
+                    time.sleep(_FAILING_S)  # what came is left where it is, and would wake us
                 return True
             came = 0
             while (
                 came < _FRAMES_PER_ROUND
+                and len(self._kept_back) < _KEPT_BACK_MAX
                 and left_bytes > 0
                 and (found := server.receive()) is not None
             ):
@@ -113,10 +147,12 @@ class PusherIO:
             if self.unsynced and self.journal is not None:
                 self._put_synced(self.journal.synced, now_ns)
             core.handle_timer(now_ns=now_ns)
-            if not self.record():
+            if not self.record(until_ns):
                 return True
+            if core.queue.store.changes:
+                return False  # there was no time to write them all; nothing may be sent before
             sent = self._send(now_ns)
-            if left_bytes <= 0:
+            if left_bytes <= 0 or time.monotonic_ns() > until_ns:
                 return False
             if not came and not sent:
                 self._say_whether_open()
@@ -137,8 +173,11 @@ class PusherIO:
         due_ns = self._look_due_ns if due_ns is None else min(due_ns, self._look_due_ns)
         return max(0.0, (due_ns - now_ns) / _MS)
 
-    def record(self) -> bool:
-        """Write what became of jobs to the log, before frames say so; False where that fails."""
+    def record(self, until_ns: int = 2**63) -> bool:
+        """Write what became of jobs to the log, before frames say so; False where that fails.
+
+        What could not be written by `until_ns` is left in the store's `changes`.
+        """
         journal = self.journal
         if journal is None:
             return True
@@ -152,15 +191,23 @@ class PusherIO:
                 journal.append(change_record(change, process))
                 written += 1
                 self._has_changes = True
+                if written % _CHANGES_PER_LOOK == 0 and time.monotonic_ns() > until_ns:
+                    break
             journal.allow_deliveries(self.core.queue.next_delivery)
-            if journal.is_always and self._has_changes:
-                journal.sync()  # of pushes that wait for it, too
+            if self._has_changes:
+                self._needed = journal.written
+            if self._sync_soon is not None:
+                if (journal.is_always and self._has_changes) or journal.is_due:
+                    self._sync_soon()
+            else:
+                if journal.is_always and self._has_changes:
+                    journal.sync()  # of pushes that wait for it, too
+                journal.tick()
             self._has_changes = False
-            journal.tick()
             if journal.broken is not None:
                 raise LogFailedError(journal.broken)
         except OSError as error:
-            if not self._journal_fails:
+            if not self.is_failing:
                 until = "it can" if journal.broken is None else "the pusher is started again"
                 _log.error(
                     "the queue's log cannot be written, and nothing is handed out until %s: %s",
@@ -169,18 +216,20 @@ class PusherIO:
             if journal.broken is not None:
                 self.unsynced.clear()  # their `push` raises
                 self.unsynced_bytes = 0
-            self._journal_fails = True
+            self.is_failing = True
         else:
-            if self._journal_fails:
+            if self.is_failing:
                 _log.warning("the queue's log can be written again")
-            self._journal_fails = False
+            self.is_failing = False
         finally:
             del changes[:written]
-        return not self._journal_fails
+        return not self.is_failing
 
     def _send(self, now_ns: int) -> bool:
         """Send what is in the outbox; whether anything was."""
         outbox, core = self.core.outbox, self.core
+        if self._sync_soon is not None and self.journal is not None and self.journal.is_always:
+            self._keep_back(self.journal.synced)
         sent = False
         while outbox:
             identity, frame = outbox[0]
@@ -193,6 +242,16 @@ class PusherIO:
             outbox.popleft()
             sent = True
         return sent
+
+    def _keep_back(self, synced: int) -> None:
+        """Take frames out of the outbox that say what is not yet on the disk; put back others."""
+        outbox, kept_back, needed = self.core.outbox, self._kept_back, self._needed
+        if kept_back or needed > synced:
+            kept_back.extend((needed, *frame) for frame in outbox)
+            outbox.clear()
+            while kept_back and kept_back[0][0] <= synced:
+                _, identity, frame = kept_back.popleft()
+                outbox.append((identity, frame))
 
     def _look_for_workers(self, now_ns: int) -> None:
         """Send a frame to workers that may be gone, which a broken connection refuses.
@@ -235,5 +294,3 @@ class PusherIO:
         elif self._said_open and not is_open:
             _log.warning("a job was done again: jobs are handed out as before")
         self._said_open = is_open
-
-

@@ -4,9 +4,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
-from p2pmsg import control, wire
+from p2pmsg import codec, control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError
 from p2pmsg.publisher.control_queue import ControlQueue
@@ -27,9 +25,9 @@ _TIDY_NS: Final = 1_000_000_000
 PULSE_NS: Final = 1_000_000_000
 """How often a relay says that it is there, in addition to what it relays; at once when it has other
 sessions: the frame's sequence counts these changes."""
-_Raw = msgspec.Raw
-_decode_times: Final = msgspec.msgpack.Decoder(tuple[_Raw, list[int] | None, _Raw, _Raw]).decode
-_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
+_Raw = codec.Raw
+_decode_times: Final = codec.make_decoder(tuple[_Raw, list[int] | None, _Raw, _Raw]).decode
+_ERRORS: Final = (codec.CodecError, ValueError, RecursionError, OverflowError)
 
 
 class RelayCore:

@@ -91,8 +91,15 @@ class RelayMetadata:
 
         An error is counted, and it is tried again.
         """
+        content = self.take(now_ns=now_ns)
+        if content is not None:
+            self.store(content)
+
+    def take(self, *, now_ns: int | None = None) -> bytes | None:
+        """Return what `write` would write now, or None; `store` it."""
         if not self._changed or (now_ns is not None and now_ns < self._due_ns):
-            return
+            return None
+        self._changed = False
         self._due_ns = 0 if now_ns is None else now_ns + WRITE_NS
         content = {
             "version": VERSION,
@@ -102,12 +109,19 @@ class RelayMetadata:
                 for session, topic, loss in self._losses
             ],
         }
+        return json.dumps(content).encode()
+
+    def store(self, content: bytes) -> None:
+        """Write what `take` returned; it waits for the disk, and any thread may call it."""
+        written = False
         try:
-            self._store.replace(NAME, json.dumps(content).encode(), durable=True)
+            self._store.replace(NAME, content, durable=True)
+            written = True
         except OSError as error:
             self.errors += 1
             what = f"it cannot be written: {error.strerror or error}"
             self._trouble.note(what, now_ns=self._due_ns)
         else:
-            self._changed = False
             self._trouble.over()
+        finally:
+            self._changed |= not written  # Ctrl-C may have come

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from p2pmsg.errors import RewoundReport
 from p2pmsg.relay.core import RelayCore, malformed
-from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.effects import Action, Command
 from recovery import Delivery, Loss, LossReason, Rewound
 from recovery._checks import to_ns
 
@@ -138,7 +138,7 @@ class Transfer:
             self._relay.lose(*place, Loss(cut.next, cut.end, LossReason.REWOUND), now_ns=now_ns)
         report = RewoundReport(stream.topic, stream.peer.session, stream.peer.name, rewound)
         text = f"{report}. Those that this relay has keep them here; it drops the other ones"
-        self._source.commands.append(Command("warn", text=text))
+        self._source.commands.append(Command(Action.WARN, text=text))
 
     def _open_ended(self, peer: "Session", now_ns: int) -> None:
         """Serve a session that ended before it was noted here, perhaps before it was joined."""
@@ -154,9 +154,12 @@ class Transfer:
                     start = stream.receiver.start
                     self._relay.open_stream(peer.session, topic, start, now_ns=now_ns)
 
-    def transfer(self, *, now_ns: int, wall_ns: int, count_max: int = 256) -> int:
+    def transfer(
+        self, *, now_ns: int, wall_ns: int, count_max: int = 256, writes: bool = True
+    ) -> int:
         """Move at most `count_max` frames and losses; returns how many.
 
+        With `writes` it writes the relay's metadata when that is due, which waits for the disk.
         `LogFailedError` where the log did not take the next one; it stays where it was.
         """
         source, relay = self._source, self._relay
@@ -183,6 +186,6 @@ class Transfer:
                 relay.lose(session, stream.topic, output, now_ns=now_ns)
             source.ready.pop()
             moved += 1
-        if relay.metadata is not None:
+        if writes and relay.metadata is not None:
             relay.metadata.write(now_ns=now_ns)
         return moved

@@ -7,15 +7,16 @@ REPLY has the same id and number, a `Status` as the count, and as body the value
 """
 
 import enum
+from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.control import decoded
 from p2pmsg.wire import HEADER, MAGIC, VERSION, Frame, Kind, encoder
 
-_decode: Final = msgspec.msgpack.Decoder().decode
-_decode_error: Final = msgspec.msgpack.Decoder(tuple[str, str]).decode
+_decode: Final = codec.make_decoder().decode
+_ErrorDecode = Callable[[memoryview], tuple[str, str]]
+_decode_error: Final[_ErrorDecode] = codec.make_decoder(tuple[str, str]).decode
 _COUNT_MAX: Final = 2**32 - 1
 _ERROR_CHARACTERS_MAX: Final = 16_384
 

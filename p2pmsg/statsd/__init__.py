@@ -3,6 +3,7 @@
 The parser needs nothing else; the collector and its outputs need `pip install 'p2pmsg[statsd]'`.
 """
 
+import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,21 @@ def _is_there(package: str) -> bool:
         return False
 
 
+class _MissingExtra:
+    """Names the extra in `from p2pmsg.statsd import Collector`, which looks for a module then."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        """Raise `ModuleNotFoundError` for a name that needs a package that is not there."""
+        package, _, last = name.rpartition(".")
+        if package == __name__ and last in _LATER:
+            try:
+                __getattr__(last)
+            except MissingExtraError as error:
+                raise ModuleNotFoundError(str(error), name=error.package) from error
+
+
 if not all(map(_is_there, _EXTRA)):  # so that `import *` works without them
+    sys.meta_path.append(_MissingExtra)
     for _name in _LATER:
         __all__.remove(_name)

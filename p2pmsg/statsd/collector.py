@@ -29,7 +29,7 @@ from p2pmsg.statsd.snapshot import Snapshot
 from p2pmsg.statsd.sockets import Sockets
 from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.statsd.values import Binned
-from p2pmsg.sync.lifecycle import ClosesItself
+from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, was_closed
 from p2pmsg.sync.publisher import Publisher
 from recovery._renamed import renamed_arguments
 
@@ -118,7 +118,10 @@ class Flushing:
     def _make_steps(self, snapshot: Snapshot) -> Iterator[None]:
         if snapshot.value_count > _THREAD_VALUES:
             thread = threading.Thread(target=snapshot.prepare, name="statsd-sort", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter ends
+                snapshot.prepare()
             while thread.is_alive():
                 thread.join(0.0005)
                 yield
@@ -210,8 +213,8 @@ class Collector(ClosesItself):
         percentiles: of timers. Default 90.
         exact: endpoints of `p2pmsg.metrics.Client`s, whose deltas are added up exactly, see
             `totals`. Default: none.
-        state: a file that keeps those totals over a crash of the collector. Default: none, and a
-            restart begins with what the clients' replay buffers hold.
+        state: a file that keeps those totals over a crash of the collector; one collector has it at
+            a time. Default: none, and a restart begins with what the clients' replay buffers hold.
         reuse_port: whether several collectors may listen at one UDP port; the kernel spreads the
             senders over them. Default False.
         receive_buffer_bytes: size of each socket's receive buffer. Default 8 MiB: some 7,000
@@ -259,6 +262,7 @@ class Collector(ClosesItself):
         self._sockets = Sockets(self._aggregator)
         self._publisher: Publisher | None = None
         self._exact: ExactReceiver | None = None
+        self._state: StateFile | None = None
         self._outputs: list[Output] = list(outputs)
         try:
             for place in places:
@@ -272,10 +276,12 @@ class Collector(ClosesItself):
             if port is not None:
                 self._sockets.listen_management(port, self._make_management(places))
             endpoints = [exact] if isinstance(exact, str) else list(exact)
-            file = None if state is None else StateFile(state)
+            self._state = None if state is None else StateFile(state)
             if endpoints:
-                self._exact = ExactReceiver(endpoints, self._aggregator, self._lock, file)
+                self._exact = ExactReceiver(endpoints, self._aggregator, self._lock, self._state)
         except BaseException:
+            if self._state is not None:
+                self._state.close()
             self._sockets.close()
             if self._publisher is not None:
                 self._publisher.close(timeout=0.0)
@@ -283,6 +289,7 @@ class Collector(ClosesItself):
         self._flushing = Flushing(self._outputs)
         self._thread = threading.Thread(target=self._run, name="statsd-collector", daemon=True)
         self._thread.start()
+        close_at_exit(self, Collector.close)  # before its subscriber and publisher
 
     @property
     def endpoints(self) -> list[str]:
@@ -351,6 +358,7 @@ class Collector(ClosesItself):
         if self._closed:
             return
         self._closed = True
+        was_closed(self)
         self._stop.set()
         self._sockets.wake()
         self._thread.join()
@@ -379,6 +387,8 @@ class Collector(ClosesItself):
             self._sockets.close()
             if self._exact is not None:
                 self._exact.close()
+            if self._state is not None:
+                self._state.close()
             self._flushing.abandon()
 
     def _serve(self) -> None:
@@ -434,7 +444,11 @@ class Collector(ClosesItself):
 
 def _in_thread(work: Callable[[], Binned]) -> Callable[[], Binned]:
     """Start the work in a thread; return a function that waits for its result."""
-    return ThreadPoolExecutor(1, "statsd-bins").submit(work).result
+    try:
+        return ThreadPoolExecutor(1, "statsd-bins").submit(work).result
+    except RuntimeError:  # the interpreter ends
+        result = work()
+        return lambda: result
 
 
 def _settings(

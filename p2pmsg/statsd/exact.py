@@ -15,7 +15,7 @@ from p2pmsg.subscriber.sessions import Session
 from p2pmsg.sync.subscriber import Subscriber
 from p2pmsg.trouble import Trouble
 from p2pmsg.wire import Kind
-from recovery.durable import replace_file, sync_path
+from recovery.durable import lock_file, replace_file, sync_path, unlock_file
 
 _log = logging.getLogger("p2pmsg")
 _SLICE_S = 0.05
@@ -31,13 +31,14 @@ _Marks = tuple[dict[int, int], frozenset[int]]
 
 
 class StateFile:
-    """Exact totals on disk. The file is always replaced as a whole.
+    """Exact totals on disk. The file is always replaced as a whole; a `.lock` file is next to it.
 
     Args:
         path: of the file; its folder must exist.
 
     Raises:
-        ConfigError: the folder does not exist; from `load`, the file is not readable, or is none.
+        ConfigError: the folder does not exist, or another collector has the file; from `load`, the
+            file is not readable, or is none.
 
     """
 
@@ -45,6 +46,13 @@ class StateFile:
         self._path = Path(path)
         if not self._path.parent.is_dir():
             raise ConfigError("state", "a file in a folder that is there", str(path))
+        try:
+            self._lock = lock_file(f"{self._path}.lock")
+        except BlockingIOError as error:
+            raise ConfigError("state", "a file that no other collector has", str(path)) from error
+        except OSError as error:
+            what = f"a file that can be locked ({error.strerror})"
+            raise ConfigError("state", what, str(path)) from error
 
     def load(self, names_max: int) -> ExactTotals:
         """Return the totals, from zero where there is no file yet."""
@@ -63,6 +71,10 @@ class StateFile:
         """Write a new file and rename it, so that a crash leaves the old one or the new one."""
         replace_file(self._path, data, mode=0o600).close()
         sync_path(self._path.parent)
+
+    def close(self) -> None:
+        """Let another collector have the file."""
+        unlock_file(self._lock)
 
 
 class ExactReceiver:

@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import Any
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.statsd.metric import STATISTICS, Kind, Metric, split_key
 
 TOPIC = "metrics.deltas"
@@ -280,13 +279,13 @@ class ExactTotals:
             "reached": [endpoint for endpoint, reached in self._endpoints.items() if reached],
             "forgotten": self.forgotten,
         }
-        return msgspec.msgpack.encode(state)
+        return codec.encode(state)
 
     @classmethod
     def decode(cls, data: bytes, names_max: int = 200_000) -> "ExactTotals":
         """Return the totals of what `encode` returned; raises `StateError`."""
         try:
-            state = msgspec.msgpack.decode(data)
+            state = codec.decode(data)
             if state["format"] != _FORMAT:
                 raise StateError(f"format {state['format']} is not known here")
             totals = cls(names_max)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from p2pmsg import wire
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber.sessions import Stream
+from p2pmsg.subscriber.typed import Misfit, SiftedBatch, sifted
 from p2pmsg.wire import Frame
 from recovery import Delivery
 
@@ -29,15 +30,47 @@ class DecodedFrame(Frame):
 
     __slots__ = ("batch", "settled_ns", "size")
 
-    def __init__(
-        self, stream: Stream, batch: MessageBatch, size: int, settled_ns: int = 0
-    ) -> None:
+    def __init__(self, stream: Stream, batch: MessageBatch, size: int, settled_ns: int = 0) -> None:
         self.topic, self.session = stream.topic, stream.peer.session
         self.kind, self.flags = wire.Kind.DATA, 0
         self.sequence, self.base_timestamp_ns = batch.sequence, batch.base_timestamp_ns
         self.count = len(batch)
         self.data, self.body_at = b"", 0
         self.batch, self.size, self.settled_ns = batch, size, settled_ns
+
+
+class SiftedFrame(DecodedFrame):
+    """Messages some of whose values are a `Misfit`; those up to a place were taken already.
+
+    Attributes:
+        bad: the indexes of these in `batch`, ascending.
+        at: the index of the message that comes next.
+        bad_at: the index in `bad` of the next one that does not fit.
+
+    """
+
+    __slots__ = ("at", "bad", "bad_at")
+
+    def __init__(
+        self,
+        stream: Stream,
+        batch: MessageBatch,
+        bad: list[int],
+        size: int,
+        settled_ns: int = 0,
+        *,
+        at: int = 0,
+        bad_at: int = 0,
+    ) -> None:
+        super().__init__(stream, batch, size, settled_ns)
+        self.bad, self.at, self.bad_at = bad, at, bad_at
+        self.count = len(batch) - at
+        self.sequence = self.sequence_at(at)
+
+    def sequence_at(self, at: int) -> int:
+        """Return the sequence of the message at an index."""
+        batch = self.batch
+        return batch.sequences[at] if isinstance(batch, ConflatedBatch) else batch.sequence + at
 
 
 def bytes_of(frame: Frame) -> int:
@@ -54,14 +87,22 @@ def estimated_bytes(batch: MessageBatch) -> int:
 def decode(stream: Stream, delivery: Delivery[Frame]) -> MessageBatch:
     """Return the messages of a delivery; `FrameError` where it is malformed."""
     frame = delivery.item
+    if isinstance(frame, SiftedFrame):
+        return frame.batch.part(frame.at, len(frame.batch))
     if isinstance(frame, DecodedFrame):
         return frame.batch
-    values, timestamps, keys, headers = wire.decode_columns(frame)
+    bad: list[int] = []
+    if stream.typed is None:
+        columns = wire.decode_columns(frame)
+    else:
+        columns, bad = stream.typed.sift(frame)
     batch = MessageBatch(
         stream.topic, frame.session, stream.peer.name, frame.sequence, frame.base_timestamp_ns,
-        values, timestamps, keys, headers,
+        *columns,
     )  # fmt: skip
     batch.late = delivery.late
+    if bad:
+        batch = sifted(batch, bad)
     if delivery.count == frame.count:
         return batch
     return batch.part(delivery.skip, delivery.skip + delivery.count)
@@ -136,12 +177,14 @@ class Newest:
     def __init__(self) -> None:
         self._stop = self._count = 0
         self._messages: dict[str | None, Message] = {}
+        self._is_sifted = False
 
     def add(self, output: Delivery[Frame], batch: MessageBatch) -> None:
         """Add the messages of the next delivery."""
         self._stop = output.sequence + output.count
         self._count += output.count
         messages = self._messages
+        self._is_sifted |= isinstance(batch, SiftedBatch) or isinstance(output.item, SiftedFrame)
         for message in batch:
             messages.pop(message.key, None)
             messages[message.key] = message
@@ -149,5 +192,9 @@ class Newest:
     def delivery(self, stream: Stream) -> Delivery[Frame]:
         """Return one delivery that stands for all."""
         batch = ConflatedBatch(list(self._messages.values()))
-        frame: Frame = DecodedFrame(stream, batch, estimated_bytes(batch))
+        size = estimated_bytes(batch)
+        frame: Frame = DecodedFrame(stream, batch, size)
+        if self._is_sifted:
+            bad = [at for at, value in enumerate(batch.values) if type(value) is Misfit]
+            frame = SiftedFrame(stream, batch, bad, size) if bad else frame
         return Delivery(frame, self._stop - self._count, 0, self._count)

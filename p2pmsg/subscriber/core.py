@@ -26,6 +26,7 @@ from p2pmsg.subscriber.routes import Ranges, Routes
 from p2pmsg.subscriber.sessions import Ending, RepairIn, Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
+from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, LossReason, RangeSet, ReceiverConfig
 from recovery._checks import to_ns
@@ -88,6 +89,7 @@ class SubscriberCore:
         relay: int | None = None,
         datagram_lines: Collection[int] = (),
         policy: GapPolicy | None = None,
+        types: ValueTypes = UNTYPED,
     ) -> None:
         settings = Settings(
             subscriber=subscriber, name=name, topics=topics, start=start, config=config,
@@ -112,8 +114,8 @@ class SubscriberCore:
         waits_ns = to_ns(config.second_line_wait), to_ns(config.second_line_max)
         self.tally = Redundancy(self.lines, *waits_ns) if lines > 1 else None
         self.stream_table = StreamTable(
-            config, self.receiver_config, start=start, policy=self.policy, cursor=cursor,
-            tally=self.tally, deliver=self.ready.append, rng=rng,
+            config, self.receiver_config, start=start, policy=self.policy, types=types,
+            cursor=cursor, tally=self.tally, deliver=self.ready.append, rng=rng,
         )  # fmt: skip
         self.gaps = self.stream_table.gaps
         self.last_stream: Stream | None = None
@@ -411,6 +413,7 @@ class SubscriberCore:
             losses=[loss for stream in streams for loss in stream.losses()],
             streams=ledgers,
             conflated=totals["conflated"],
+            values_invalid=self.ready.values_invalid,
             repair_latency=self.stream_table.repair_latency,
             nacks_sent=totals["nacks"],
             frames_received=self.frames_received,

@@ -2,22 +2,35 @@
 
 from collections import deque
 from dataclasses import dataclass
+from enum import StrEnum, auto
 from typing import Any, NamedTuple
 
 from p2pmsg import wire
 from p2pmsg.wire import Kind
 
 
-@dataclass(slots=True)
-class Command:
-    """Something that the shell is to do.
+class Action(StrEnum):
+    """What a shell can be asked to do.
 
-    `connect` and `disconnect` are for the recovery channel of a session, or of a relay;
-    `subscribe`, `unsubscribe`, `reconnect` and `leave` (until `reconnect`) for a line;
-    `warn` writes `text` to the program's log, after the endpoint of its line, if it has one.
+    `CONNECT` and `DISCONNECT` are for the recovery channel of a session, or of a relay;
+    `SUBSCRIBE`, `UNSUBSCRIBE`, `RECONNECT` and `LEAVE` (until `RECONNECT`) for a line;
+    `WARN` writes a text to the program's log, after the endpoint of its line, if it has one.
     """
 
-    what: str
+    CONNECT = auto()
+    DISCONNECT = auto()
+    SUBSCRIBE = auto()
+    UNSUBSCRIBE = auto()
+    RECONNECT = auto()
+    LEAVE = auto()
+    WARN = auto()
+
+
+@dataclass(slots=True)
+class Command:
+    """Something that the shell is to do, with what it needs for that."""
+
+    what: Action
     line: int = -1
     session: int = 0
     endpoint: str = ""
@@ -47,29 +60,29 @@ class Effects:
 
     def connect(self, line: int, key: int, endpoint: str = "") -> None:
         """Open the recovery channel of a session, or of a relay."""
-        self.commands.append(Command("connect", line, key, endpoint))
+        self.commands.append(Command(Action.CONNECT, line, key, endpoint))
 
     def disconnect(self, key: int) -> None:
         """Close the recovery channel of a session, or of a relay."""
-        self.commands.append(Command("disconnect", session=key))
+        self.commands.append(Command(Action.DISCONNECT, session=key))
 
     def subscribe(self, line: int, kind: Kind, number: int) -> None:
         """Subscribe to the control frames of a kind with a number."""
         prefix = wire.control_prefix(kind, number)
-        self.commands.append(Command("subscribe", line, prefix=prefix))
+        self.commands.append(Command(Action.SUBSCRIBE, line, prefix=prefix))
 
     def unsubscribe(self, line: int, kind: Kind, number: int) -> None:
         """Unsubscribe from the control frames of a kind with a number."""
         prefix = wire.control_prefix(kind, number)
-        self.commands.append(Command("unsubscribe", line, prefix=prefix))
+        self.commands.append(Command(Action.UNSUBSCRIBE, line, prefix=prefix))
 
     def reconnect(self, line: int) -> None:
         """Make the connection of a line again."""
-        self.commands.append(Command("reconnect", line))
+        self.commands.append(Command(Action.RECONNECT, line))
 
     def warn(self, line: int, session: int, text: str) -> None:
         """Write a warning about a session to the program's log."""
-        self.commands.append(Command("warn", line, session, text=text))
+        self.commands.append(Command(Action.WARN, line, session, text=text))
 
     def send(
         self, key: int, kind: Kind, session: int, body: Any = None, *, sequence: int = 0

@@ -6,7 +6,7 @@ for again.
 """
 
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.effects import Action, Command
 from p2pmsg.subscriber.sessions import Stream
 from recovery import Delivery, LossReason, Rewound
 
@@ -57,11 +57,12 @@ def _heal_peers(core: SubscriberCore, now_ns: int) -> None:
             for index, line in enumerate(core.lines):
                 if line.session == session:
                     line.session = None
-                core.commands.append(Command("reconnect", index))
+                core.commands.append(Command(Action.RECONNECT, index))
         elif session not in in_use and peer.feedback is None:  # a group's line has several
             core.joiner.end_peer(peer, now_ns)
         else:
-            core.commands.append(Command("connect", peer.handshake.line, session, peer.recovery))
+            endpoint = peer.recovery
+            core.commands.append(Command(Action.CONNECT, peer.handshake.line, session, endpoint))
             if peer.probe is not None:
                 core.joiner.send_probe(peer, peer.handshake.line, now_ns)
 

@@ -266,9 +266,8 @@ class SessionJoiner:
 
     def _end_unrouted(self, now_ns: int) -> None:
         """End the sessions to which no relay leads any more."""
-        ended = self.relays.ended
-        while ended:
-            self.end_peer(ended.pop(0), now_ns)
+        for peer in self.relays.unrouted():
+            self.end_peer(peer, now_ns)
 
     def announce(
         self, line: int, feed: "SessionAnnounced", now_ns: int

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from p2pmsg.errors import ConfigError
+from p2pmsg.topics import ByTopic
 
 MODES = ("wait", "raise", "skip", "latest")
 _LIMIT = '"wait", "raise", "skip", "latest" or a callable'
@@ -21,27 +22,24 @@ class GapPolicy:
 
     Attributes:
         any_skips, any_conflates: whether a policy is `skip`, or `latest`.
+        callables: those of the policies that are callables.
 
     """
 
     def __init__(self, on_gap: Any) -> None:
         by_topic = dict(on_gap) if isinstance(on_gap, Mapping) else {"*": on_gap}
-        for topic, policy in by_topic.items():
-            if not isinstance(topic, str) or not topic:
-                raise ConfigError("on_gap", "policies by topic, or prefix with a '*'", topic)
+        limit = "policies by topic, or prefix with a '*'"
+        self._policies: ByTopic[Any] = ByTopic("on_gap", by_topic, "wait", limit)
+        for policy in by_topic.values():
             if not callable(policy) and policy not in MODES:
                 raise ConfigError("on_gap", _LIMIT, policy)
-        self._topics = {name: policy for name, policy in by_topic.items() if name[-1] != "*"}
-        prefixes = [(name[:-1], policy) for name, policy in by_topic.items() if name[-1] == "*"]
-        self._prefixes = sorted(prefixes, key=lambda entry: -len(entry[0]))
         self.any_conflates = any(policy == "latest" for policy in by_topic.values())
+        self.callables = [policy for policy in by_topic.values() if callable(policy)]
         self.any_skips = any(policy == "skip" for policy in by_topic.values())
 
     def of(self, topic: str) -> Any:
         """Return the policy for a topic."""
-        if topic in self._topics:
-            return self._topics[topic]
-        return next((one for prefix, one in self._prefixes if topic.startswith(prefix)), "wait")
+        return self._policies.of(topic)
 
     def skips(self, topic: str) -> bool:
         """Whether what is missing of a topic is not waited for."""

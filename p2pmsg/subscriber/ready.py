@@ -22,6 +22,7 @@ from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber.conflation import (
     DecodedFrame,
     Newest,
+    SiftedFrame,
     batch_of,
     bytes_of,
     decode,
@@ -31,6 +32,7 @@ from p2pmsg.subscriber.conflation import (
 )
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
+from p2pmsg.subscriber.typed import InvalidValue, SiftedBatch, invalid_value
 from p2pmsg.wire import (
     NO_COLUMNS,
     REST,
@@ -48,9 +50,15 @@ _COUNT_MAX: Final = 2**32
 _NO_MESSAGES: Final[Iterator[Message]] = iter(())
 
 Entry = tuple[Stream, Delivery[Frame] | Loss]
-Taken = tuple[Stream, Loss | None, MessageBatch | None, Any, Iterator[Message]]
+Taken = tuple[Stream, Loss | InvalidValue | None, MessageBatch | None, Any, Iterator[Message]]
 """Stream, loss, batch (None for a single message), an iterator over the values, and one over the
-messages that is driven by it. Where there is a loss there are no messages."""
+messages that is driven by it. Where there is a loss, or a value that does not fit its type, there
+are no messages."""
+
+
+_Plan = tuple[Taken, int, int, int, int, Entry | None]
+"""What is taken, the stream's position after it, how many messages of the delivery that is, how
+many of these there are (the others were conflated), its bytes, and what is left of it."""
 
 
 class ReadyQueue:
@@ -59,18 +67,19 @@ class ReadyQueue:
     Attributes:
         entries: (stream, delivery or loss), to be read only.
         bytes_held: bytes of the frames in it.
+        values_invalid: messages that were delivered whose value does not fit its type.
         single: the stream whose last message `take_frame` took alone, until the shell has noted it
             for its cursor.
 
     """
 
-    __slots__ = ("_invalid", "_policy", "bytes_held", "entries", "single")
+    __slots__ = ("_invalid", "_policy", "bytes_held", "entries", "single", "values_invalid")
 
     def __init__(self, policy: GapPolicy, invalid: Counter[str]) -> None:
         self._policy = policy
         self._invalid = invalid
         self.entries: deque[Entry] = deque()
-        self.bytes_held = 0
+        self.bytes_held = self.values_invalid = 0
         self.single: Stream | None = None
 
     def __len__(self) -> int:
@@ -106,45 +115,53 @@ class ReadyQueue:
         if isinstance(output, Loss):
             self._pass_loss(stream, output)
             return stream, output, None, _NO_MESSAGES, _NO_MESSAGES
-        frame, size = output.item, bytes_of(output.item)
-        count, conflated = output.count, 0
-        batch: MessageBatch | None = None
-        rest: Entry | None = None
-        to = stream.position if output.late else output.sequence + count
         try:
-            if frame.count == 1 and not output.late and not isinstance(frame, DecodedFrame):
-                values = messages = iter((decode_single(stream, frame),))
-            else:
-                batch = decode(stream, output)
-                total = len(batch)
-                conflated = count - total
-                if total > count_max:
-                    left = total - count_max
-                    after = batch.part(count_max, total)
-                    batch = batch.part(0, count_max)
-                    part: Frame = DecodedFrame(
-                        stream, after, size * left // total, now_ns + refold_ns(left)
-                    )
-                    size -= bytes_of(part)
-                    count -= left
-                    start = output.sequence + count
-                    rest = stream, Delivery(part, start, 0, left, output.late)
-                    to = to if output.late else after.sequence
-                values = iter(batch.values)
-                messages = batch.iterate(values)
+            planned = self._plan(stream, output, count_max, now_ns)
         except FrameError as error:
             return self._pass_malformed(stream, output, str(error))
-        taken = stream, None, batch, values, messages
+        taken, to, count, messages, size, rest = planned
         delivered, held = stream.delivered_count + count, self.bytes_held - size
-        conflated += stream.conflated
+        conflated = stream.conflated + count - messages
+        invalid = self.values_invalid + (taken[1] is not None)
         # No call in between, so that Ctrl-C comes before it all or after it all.
         stream.delivered_to, stream.delivered_count, stream.conflated = to, delivered, conflated
-        self.bytes_held = held
+        self.bytes_held, self.values_invalid = held, invalid
         if rest is not None:
             self.entries[0] = rest
         else:
             del self.entries[0]
         return taken
+
+    def _plan(self, stream: Stream, output: Delivery[Frame], count_max: int, now_ns: int) -> _Plan:
+        """Return what is taken of a delivery, without taking it; `FrameError`: it is malformed."""
+        frame, size, count = output.item, bytes_of(output.item), output.count
+        to = stream.position if output.late else output.sequence + count
+        if isinstance(frame, SiftedFrame):
+            return _plan_sifted(stream, output, frame, count_max, now_ns)
+        is_lone = frame.count == 1 and not output.late and stream.typed is None
+        if is_lone and not isinstance(frame, DecodedFrame):
+            values = messages = iter((decode_single(stream, frame),))
+            return (stream, None, None, values, messages), to, 1, 1, size, None
+        batch = decode(stream, output)
+        if isinstance(batch, SiftedBatch):
+            whole = SiftedFrame(stream, batch, batch.bad, size)
+            return _plan_sifted(stream, output, whole, count_max, now_ns)
+        total = len(batch)
+        rest: Entry | None = None
+        if total > count_max:
+            left = total - count_max
+            after = batch.part(count_max, total)
+            batch = batch.part(0, count_max)
+            part: Frame = DecodedFrame(
+                stream, after, size * left // total, now_ns + refold_ns(left)
+            )
+            size -= bytes_of(part)
+            count -= left
+            rest = stream, Delivery(part, output.sequence + count, 0, left, output.late)
+            to = to if output.late else after.sequence
+        values = iter(batch.values)
+        taken = stream, None, batch, values, batch.iterate(values)
+        return taken, to, count, len(batch), size, rest
 
     def take_frame(
         self, stream: Stream, data: bytes, count_max: int, batched: bool
@@ -174,12 +191,14 @@ class ReadyQueue:
                 or length != size + 7
                 or size > 255
                 or data[-3:] != NO_COLUMNS
+                or stream.typed is not None
             ):
                 body_at = len(prefix) + _REST_BYTES
                 if length != len(data) - body_at:
                     return None
+                decode_lone = decode_one if stream.typed is None else stream.typed.decode_one
                 try:
-                    value, timestamp_ns, key, header = decode_one(data, body_at, timestamp_ns)
+                    value, timestamp_ns, key, header = decode_lone(data, body_at, timestamp_ns)
                 except FrameError:
                     return None
             if sequence >= SEQUENCE_MAX or not stream.receiver.accept(sequence, 1):
@@ -195,8 +214,9 @@ class ReadyQueue:
         body_at = len(prefix) + _REST_BYTES
         if length != len(data) - body_at:
             return None
+        decode_all = decode_body if stream.typed is None else stream.typed.decode_body
         try:
-            values, timestamps, keys, headers = decode_body(data, body_at, count, timestamp_ns)
+            values, timestamps, keys, headers = decode_all(data, body_at, count, timestamp_ns)
         except FrameError:
             return None
         if sequence + count > SEQUENCE_MAX or not stream.receiver.accept(sequence, count):
@@ -314,6 +334,36 @@ class ReadyQueue:
             and isinstance(output.item, DecodedFrame)
             and (output.item.sequence, output.late) == (rest.sequence, rest.late)
         )
+
+
+def _plan_sifted(
+    stream: Stream, output: Delivery[Frame], frame: SiftedFrame, count_max: int, now_ns: int
+) -> _Plan:
+    """Plan to take what comes before the next value that does not fit, or that one itself."""
+    batch, at, bad_at = frame.batch, frame.at, frame.bad_at
+    total = len(batch)
+    next_bad = frame.bad[bad_at] if bad_at < len(frame.bad) else total
+    is_bad = next_bad == at
+    stop = at + 1 if is_bad else min(at + count_max, next_bad)
+    left = total - stop
+    count, size = output.count - left, frame.size * (stop - at) // (total - at)
+    rest: Entry | None = None
+    to = stream.position if output.late else output.sequence + output.count
+    if left:
+        part = SiftedFrame(
+            stream, batch, frame.bad, frame.size - size, now_ns + refold_ns(left),
+            at=stop, bad_at=bad_at + is_bad,
+        )  # fmt: skip
+        rest = stream, Delivery(part, output.sequence + count, 0, left, output.late)
+        to = to if output.late else part.sequence
+    taken: Taken
+    if is_bad:
+        taken = stream, invalid_value(batch[at]), None, _NO_MESSAGES, _NO_MESSAGES
+    else:
+        run = batch.part(at, stop)
+        values = iter(run.values)
+        taken = stream, None, run, values, run.iterate(values)
+    return taken, to, count, stop - at, size, rest
 
 
 def _is_settled(output: Delivery[Frame] | Loss, now_ns: int) -> bool:

@@ -16,7 +16,7 @@ from typing import Final
 
 from p2pmsg import control
 from p2pmsg.subscriber.connections import Connection
-from p2pmsg.subscriber.effects import Command, Effects
+from p2pmsg.subscriber.effects import Action, Command, Effects
 from p2pmsg.subscriber.sessions import Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -93,7 +93,6 @@ class RelayClient:
         hurry: called with when `check` is due, if that is sooner than was known.
 
     Attributes:
-        ended: sessions that have lost their last route, until the caller has ended them.
         upstreams: the relays at the other ends, by their ids.
         loops_refused: how often a line was refused because it leads back to `own`.
 
@@ -118,7 +117,6 @@ class RelayClient:
         self._effects = effects
         self._hurry = hurry
         self._rng = rng
-        self.ended: list[Session] = []
         self.upstreams: dict[int, RelayConnection] = {}
         self.loops_refused = 0
         self._born_ns = now_ns
@@ -154,8 +152,7 @@ class RelayClient:
             if new and line.key is None and (self.own is not None or self.upstreams):
                 return True
         return any(
-            now_ns - max(up.met_ns, up.answered_ns) < REFORM_NS
-            and not (up.settled and up.complete)
+            now_ns - max(up.met_ns, up.answered_ns) < REFORM_NS and not (up.settled and up.complete)
             for up in self.upstreams.values()
         )
 
@@ -257,8 +254,11 @@ class RelayClient:
         peer.relayed.remove(route)
         if peer.current is route:
             peer.current = None
-        if not peer.relayed and not peer.direct and not peer.gone:
-            self.ended.append(peer)
+
+    def unrouted(self) -> list[Session]:
+        """List the sessions that have lost their last route and have not ended yet."""
+        known = self._peers.values()
+        return [peer for peer in known if not (peer.relayed or peer.direct or peer.gone)]
 
     def receive_heartbeat(self, frame: Frame, now_ns: int) -> int:
         """Take a relay's own heartbeat; return what stands for its place."""
@@ -368,7 +368,7 @@ class RelayClient:
         for line in list(up.lines):
             state = self._lines[line]
             state.refused_until_ns = now_ns + int(REFUSED_NS * (1 + self._rng.random()))
-            self._effects.commands.append(Command("leave", line))
+            self._effects.commands.append(Command(Action.LEAVE, line))
             self.leave_line(line)
 
     def check(self, now_ns: int) -> None:
@@ -379,8 +379,6 @@ class RelayClient:
         for peer in self._peers.values():
             if peer.direct:
                 peer.ending_ns = None
-            elif peer.ending_ns is not None:
-                self.ended.append(peer)
             for route in list(peer.relayed):
                 known = self.upstreams.get(route.key)
                 answered_ns = 0 if known is None else known.answered_ns

@@ -9,6 +9,7 @@ from p2pmsg.control import Heads, Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.message import Origin
 from p2pmsg.subscriber.handshake import Handshake
+from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, single_struct, stream_prefix
 from recovery import Feedback, Loss, LossReason, RangeSet, ReceiverConfig, StreamReceiver
 
@@ -234,6 +235,8 @@ class Stream:
     """How those begin that have values only."""
     single: Struct = field(init=False)
     """Reads `prefix`, the header after it, and four bytes of the body."""
+    typed: ValueType | None = None
+    """Decodes its values; None: into what msgpack says that they are."""
     delivered_to: int | None = None
     """Up to where the application took messages or losses; None: it took none."""
     delivered_count: int = 0

@@ -13,6 +13,7 @@ from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.redundancy import Redundancy
 from p2pmsg.subscriber.resume import Resume, WentBack, WentBackBelow
 from p2pmsg.subscriber.sessions import Session, Stream
+from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.wire import Frame
 from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig, Rewound
 from recovery._checks import to_ns
@@ -46,6 +47,7 @@ class StreamTable:
         *,
         start: Start,
         policy: GapPolicy,
+        types: ValueTypes = UNTYPED,
         cursor: Resume | None,
         tally: Redundancy | None,
         deliver: Deliver,
@@ -57,6 +59,7 @@ class StreamTable:
         self._group_config = replace(receiver_config, nack=group_nack)
         self.start = start
         self.policy = policy
+        self.types = types
         self.gaps = GapScheduler(to_ns(config.nack.deadline))
         self.count = self.rewound = 0
         self.forgotten: Counter[str] = Counter()
@@ -81,6 +84,7 @@ class StreamTable:
             config = replace(config, wait_for_repair=False)
         stream = Stream(peer, topic, config, self._rng)
         stream.unasked = unasked is not None
+        stream.typed = self.types.of(topic)
         if peer.group is not None:
             stream.jump_max = self.config.multicast.history_messages
         peer.streams[topic] = stream

@@ -1,12 +1,11 @@
 """Which topics a subscriber asked for although no publisher that it has joined has them."""
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 WAIT_NS: Final = 5_000_000_000
 """How long after joining it is said: a publisher and its first message may start one by one."""
-_LOOK_NS: Final = 1_000_000_000
+LOOK_NS: Final = 1_000_000_000
 _NEVER_NS: Final = 2**63
 _TOPICS_MAX: Final = 8
 """Topics that are named one by one; the others are counted."""
@@ -38,7 +37,7 @@ class UnpublishedTopics:
 
         """
         self._missing = [topic for topic in self._missing if topic not in known]
-        self.next_ns = now_ns + _LOOK_NS if self._missing else _NEVER_NS
+        self.next_ns = now_ns + LOOK_NS if self._missing else _NEVER_NS
         if not publishers:
             self._joined_ns = None
         elif self._joined_ns is None:
@@ -54,6 +53,8 @@ class UnpublishedTopics:
 
 
 def _describe(topic: str, known: set[str], publishers: Sequence[str]) -> str:
+    import difflib  # most programs never need it
+
     names = ", ".join(map(repr, publishers[:_PUBLISHERS_MAX]))
     if len(publishers) > _PUBLISHERS_MAX:
         names += f" and {len(publishers) - _PUBLISHERS_MAX:,} others"

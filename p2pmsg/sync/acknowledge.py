@@ -35,14 +35,16 @@ class Acknowledgements:
     Attributes:
         begun: how many commits have begun; changed under the publisher's lock.
         is_wanted: whether somebody waits for one that has not begun.
+        ended: how many have ended.
+        failure: why the last of them failed, or None.
 
     """
 
     def __init__(self) -> None:
         self.begun = 0
         self.is_wanted = False
-        self._ended = 0
-        self._failure: str | None = None
+        self.ended = 0
+        self.failure: str | None = None
         self._commits: dict[int, _Commit] = {}
         self._lock = threading.Lock()
 
@@ -63,7 +65,7 @@ class Acknowledgements:
         if is_first:
             wake()
         while not commit.lock.acquire(timeout=_LOOK_S):
-            if self._ended >= number:  # Ctrl-C kept a caller from passing it on
+            if self.ended >= number:  # Ctrl-C kept a caller from passing it on
                 return commit.failure
             if is_over():
                 return "the publisher was closed before it was on the disk"
@@ -73,9 +75,9 @@ class Acknowledgements:
     def _join(self, number: int) -> tuple[_Commit, bool]:
         """Return what to wait for, and whether the caller is the first who wants it."""
         with self._lock:
-            if self._ended >= number:
+            if self.ended >= number:
                 over = _Commit()
-                over.failure = self._failure
+                over.failure = self.failure
                 over.lock.release()
                 return over, False
             commit = self._commits.get(number)
@@ -85,23 +87,34 @@ class Acknowledgements:
             self.is_wanted |= is_first
             return commit, is_first
 
+    def ask(self) -> int:
+        """Ask for a commit, without waiting; return how many must have ended then."""
+        with self._lock:
+            self.is_wanted = True
+            return self.begun + 1
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a commit is to begin now: one is wanted, and none is on its way or put off."""
+        return self.is_wanted and self.ended == self.begun
+
     def begin(self) -> bool:
         """Begin a commit, if one is wanted, or go on with one that has not ended.
 
         It is called under the publisher's lock.
         """
         with self._lock:
-            if self._ended == self.begun and self.is_wanted:
+            if self.is_due:
                 self.is_wanted = False
                 self.begun += 1
-            return self._ended < self.begun
+            return self.ended < self.begun
 
     def end(self, failure: str | None) -> None:
         """End the commit that has begun, and let those who waited for it go on."""
         with self._lock:
-            self._ended += 1
-            self._failure = failure
-            commit = self._commits.pop(self._ended, None)
+            self.ended += 1
+            self.failure = failure
+            commit = self._commits.pop(self.ended, None)
         if commit is not None:
             commit.failure = failure
             commit.lock.release()

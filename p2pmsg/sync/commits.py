@@ -8,7 +8,7 @@ message (or the batch) returned last, until the next one is asked for.
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from p2pmsg.checks import at_least, check
@@ -31,6 +31,8 @@ _RETRY_NS = 1000 * _MS
 _log = logging.getLogger("p2pmsg")
 
 Commit = Literal["explicit", "message"]
+Positions = dict[Stream, int]
+"""The sequence after what was returned, by stream."""
 
 
 class Source(Protocol):
@@ -41,6 +43,10 @@ class Source(Protocol):
     _values: Any
 
     def _clear_active(self) -> None: ...
+
+
+class Receiver(Protocol):
+    """A subscriber whose threads wait."""
 
     def receive(self, timeout: float | None = None) -> Message:
         """Return the next message."""
@@ -85,6 +91,16 @@ class Commits:
     def newcomers(self) -> bool:
         """Whether sessions were joined that must be recorded before anything of them goes on."""
         return bool(self._points.newcomers)
+
+    @property
+    def failed(self) -> bool:
+        """Whether `asked` will raise."""
+        return self._failure is not None
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether each commit waits for the disk."""
+        return self._fsync == "always"
 
     @property
     def joining(self) -> bool:
@@ -142,10 +158,15 @@ class Commits:
 
     def commit(self, message: Message | MessageBatch | None) -> None:
         """Commit everything returned so far, or one stream up to and including `message`."""
-        durable = self._fsync != "never"
+        with self.lock:
+            self.write(self.positions(message))
+
+    def positions(self, message: Message | MessageBatch | None) -> Positions:
+        """Return what `commit` would write now; it is given to `write`."""
+        self._check_open()
         if message is None:
-            self.commit_returned(durable=durable)
-            return
+            with self._core_lock:
+                return self._positions(in_hand=True)
         of_kind = isinstance(message, Message | MessageBatch)
         if not of_kind:
             raise ConfigError("message", "a Message, a MessageBatch or None", message)
@@ -154,21 +175,24 @@ class Commits:
         else:
             count = len(message) if isinstance(message, MessageBatch) else 1
             following = message.sequence + count
-        with self.lock:
-            self._check_open()
+        with self._core_lock:
             peer = self._core.peers.get(message.session)
             stream = None if peer is None else peer.streams.get(message.topic)
-            with self._core_lock:
-                returned = -1 if stream is None else self._returned(stream)
-                former = [] if peer is None else peer.former
-                if following > returned and any(
-                    one.topic == message.topic and following <= self._returned(one)
-                    for one in former
-                ):
-                    return  # its sequence is another message's now; there is nothing to resume
-            if stream is None or following > returned:
-                raise ConfigError("message", "one that this subscriber has returned", message)
-            self._write([(stream, following)], durable=durable)
+            returned = -1 if stream is None else self._returned(stream)
+            former = [] if peer is None else peer.former
+            if following > returned and any(
+                one.topic == message.topic and following <= self._returned(one) for one in former
+            ):
+                return {}  # its sequence is another message's now; there is nothing to resume
+        if stream is None or following > returned:
+            raise ConfigError("message", "one that this subscriber has returned", message)
+        return {stream: following}
+
+    def write(self, positions: Positions) -> None:
+        """Commit what `positions` returned, now or before."""
+        with self.lock:
+            self._check_open()
+            self._write(positions, durable=self._fsync != "never")
 
     def commit_returned(self, *, durable: bool = False) -> None:
         """Commit everything that was returned so far."""
@@ -182,21 +206,30 @@ class Commits:
             self._check_open()
             self._core.record_newcomers()
 
+    def is_due(self, now_ns: int) -> bool:
+        """Whether `handle_timer` has something to do."""
+        if self._closed or now_ns < self._retry_ns:
+            return False
+        return self._commit_due(now_ns) or self._sync_due(now_ns) or self.newcomers
+
+    def _commit_due(self, now_ns: int) -> bool:
+        return self._interval_ns is not None and now_ns >= self._commit_due_ns
+
+    def _sync_due(self, now_ns: int) -> bool:
+        return (
+            self._fsync == "interval" and self._points.file.unsynced and now_ns >= self._sync_due_ns
+        )
+
     def handle_timer(self, now_ns: int) -> None:
-        """Do what is due; called by the background thread. It keeps what goes wrong for `asked`."""
-        interval_ns = self._interval_ns
-        commit_due = interval_ns is not None and now_ns >= self._commit_due_ns
-        sync_due = self._fsync == "interval" and self._points.file.unsynced
-        sync_due = sync_due and now_ns >= self._sync_due_ns
-        if not (commit_due or sync_due or self._points.newcomers):
-            return
-        if self._closed or now_ns < self._retry_ns or not self.lock.acquire(blocking=False):
+        """Do what is due, not in the thread that receives. It keeps what goes wrong for `asked`."""
+        if not self.is_due(now_ns) or not self.lock.acquire(blocking=False):
             return
         try:
             if self._closed:
                 return
-            if interval_ns is not None and commit_due:
-                self._commit_due_ns = now_ns + interval_ns
+            sync_due = self._sync_due(now_ns)
+            if self._interval_ns is not None and self._commit_due(now_ns):
+                self._commit_due_ns = now_ns + self._interval_ns
                 self._commit(in_hand=False, durable=self._fsync == "always")
             with _translated(self._points.file.path):
                 self._core.record_newcomers()
@@ -247,18 +280,18 @@ class Commits:
 
     def _commit(self, *, in_hand: bool, durable: bool) -> None:
         with self._core_lock:
-            if self._core.ready.single is not None:
-                self.touched.add(self._core.ready.single)
-            positions = {stream: self._returned(stream) for stream in self.touched}
-            held = None if in_hand else self._held()
-            if held is not None:
-                positions[held[0]] = held[1]
-        self._write(positions.items(), durable=durable)
-        with self._core_lock:
-            active = self._source._stream
-            for stream, following in positions.items():
-                if stream is not active and stream.position == following:
-                    self.touched.discard(stream)
+            positions = self._positions(in_hand=in_hand)
+        self._write(positions, durable=durable)
+
+    def _positions(self, *, in_hand: bool) -> Positions:
+        """Return how far the streams were returned; the core's lock is held."""
+        if self._core.ready.single is not None:
+            self.touched.add(self._core.ready.single)
+        positions = {stream: self._returned(stream) for stream in self.touched}
+        held = None if in_hand else self._held()
+        if held is not None:
+            positions[held[0]] = held[1]
+        return positions
 
     def _returned(self, stream: Stream) -> int:
         """Return the sequence after what was returned of a stream; the core's lock is held."""
@@ -282,10 +315,15 @@ class Commits:
             return stream, stream.position - left - 1
         return None if single is None else (single, single.position - 1)
 
-    def _write(self, positions: Iterable[tuple[Stream, int]], *, durable: bool) -> None:
+    def _write(self, positions: Positions, *, durable: bool) -> None:
         with _translated(self._points.file.path):
             self._core.record_newcomers()
-            self._points.commit(positions, durable=durable)
+            self._points.commit(positions.items(), durable=durable)
+        with self._core_lock:
+            active = self._source._stream
+            for stream, following in positions.items():
+                if stream is not active and stream.position == following:
+                    self.touched.discard(stream)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -295,7 +333,7 @@ class Commits:
 class EachCommitted:
     """Iterates over a subscriber's messages, and commits each when the next one is asked for."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Receiver) -> None:
         self._receive = source.receive
 
     def __iter__(self) -> Iterator[Message]:

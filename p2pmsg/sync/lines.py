@@ -1,20 +1,23 @@
 """Connecting a subscriber's lines."""
 
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import transports
 from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import ConfigError, translated
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.sync.subscriber_thread import SubscriberDriver
+from p2pmsg.sync.subscriber_io import SubscriberIO
 from p2pmsg.wire import Kind
 
 if TYPE_CHECKING:
     from p2pmsg.sync.datagram_line import DatagramLine
     from p2pmsg.sync.mold_line import MoldGroup
+
+IO = TypeVar("IO", bound=SubscriberIO)
 
 
 def open_lines(
@@ -22,13 +25,25 @@ def open_lines(
     places: list[transports.Endpoint],
     topics: list[str],
     config: SubscriberConfig,
-) -> SubscriberDriver:
-    """Return a driver with all lines connected.
+    make: Callable[..., IO],
+) -> IO:
+    """Return what `make` makes of the core and its lines, all connected; raises as `connect`."""
+    lock = threading.RLock()
+    return make(core, connect(core, places, topics, config, lock), places, lock)
+
+
+def connect(
+    core: SubscriberCore,
+    places: list[transports.Endpoint],
+    topics: list[str],
+    config: SubscriberConfig,
+    lock: threading.RLock,
+) -> "list[transports.ZmqReceiver | DatagramLine]":
+    """Return all lines, connected; names of groups and of their hosts are looked up meanwhile.
 
     `EndpointError` where a host or interface is unknown, `BindError` where a group cannot be joined
     or an address is not this machine's.
     """
-    lock = threading.RLock()
     lines: list[transports.ZmqReceiver | DatagramLine] = []
     group: MoldGroup | None = None
     with translated(), ExitStack() as undo:
@@ -50,7 +65,7 @@ def open_lines(
         for one in lines:
             one.connect()
         undo.pop_all()
-    return SubscriberDriver(core, lines, places, lock)
+    return lines
 
 
 def make_receiver(

@@ -38,7 +38,7 @@ class PublishLock:
 
         lock = self._lock
         me = lock.mark
-        if not me._is_owned(): me = get_ident()
+        if not me._is_owned(): me = lock.ident()
         if lock.owner is not None: … take the lock instead
         lock.owner = me
         try: …
@@ -57,16 +57,18 @@ class PublishLock:
         owner: the thread inside: its `get_ident()`, or its mark; `free` if there is none.
         mark: a lock that one thread owns for as long as it lives, the one that is there most often:
             to ask it takes a third of the time of `get_ident()`, which is a tenth of a `publish`.
+        ident: returns which thread calls; what belongs to one thread alone raises here.
         free: None; 0 where only the lock may be taken, since there is no GIL.
         unlock: the last step of a release, of which C does the whole.
         wanted: whether a thread waits for the lock; see `give_way`.
 
     """
 
-    __slots__ = ("_mutex", "_nests", "free", "mark", "owner", "unlock", "wanted")
+    __slots__ = ("_mutex", "_nests", "free", "ident", "mark", "owner", "unlock", "wanted")
 
-    def __init__(self, *, nests: bool = False) -> None:
+    def __init__(self, *, nests: bool = False, ident: Callable[[], int] = _get_ident) -> None:
         """Make it; with `nests` a thread that has the lock may `run` under it once more."""
+        self.ident = ident
         self._mutex: Any = threading.RLock()
         self._nests = nests
         self.mark = _mark_of_thread()

@@ -203,9 +203,7 @@ class MoldLine(DatagramLine):
         self._group.servers.close()
         super().close()
 
-    def _give(
-        self, data: memoryview, segment: int, address: object, *, shed: bool = False
-    ) -> None:
+    def _give(self, data: memoryview, segment: int, address: object, *, shed: bool = False) -> None:
         arrival = Arrival(_now_ns(), time.time_ns(), shed)
         for at in range(0, len(data) or 1, segment):
             self._feed.receive(data[at : at + segment], arrival)

@@ -9,7 +9,7 @@ decodes. So what is to be found out before waiting is not asked again while the 
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, cycle, repeat, takewhile
 from operator import attrgetter, call
 from typing import Any, Final, Literal, Protocol
@@ -19,7 +19,7 @@ from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber.conflation import ConflatedBatch, refold_ns
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.sync.subscriber_thread import SubscriberDriver
+from p2pmsg.sync.subscriber_io import SubscriberIO
 
 _now_ns: Final = time.monotonic_ns
 _BATCHED_BYTES: Final = 4096
@@ -28,26 +28,66 @@ _turns: Final = (attrgetter("_waiter"), attrgetter("_active"))
 _is_open: Final = attrgetter("_open")
 
 
+Find = Callable[[SubscriberCore, SubscriberIO, int | None], tuple[Stream, bytes] | None]
+
+
 class Reader(Protocol):
     """A subscriber, as far as what reads for it needs to know it."""
 
     _core: SubscriberCore
-    _driver: SubscriberDriver
+    _driver: SubscriberIO
     _stream: Stream | None
     """Whose messages are being read; `_batch` they, `_values` what is left of their values."""
     _batch: MessageBatch | None
     _values: Any
     _active: Iterator[Message]
-    """The messages that are there; `_waiter` makes others so, while `_open`."""
+    """The messages that are there."""
+
+    def _put_back(self, stream: Stream, batch: MessageBatch, left: int) -> None: ...
+
+
+class WaitingReader(Reader, Protocol):
+    """One whose threads wait: `_waiter` makes messages active, while `_open`."""
+
     _waiter: Iterator[Message]
     _open: bool
 
     def _advance(self, timeout: float | None) -> None: ...
-    def _put_back(self, stream: Stream, batch: MessageBatch, left: int) -> None: ...
+
+
+def _follow(driver: SubscriberIO) -> tuple[Stream, bytes] | None:
+    """Return the frame that is there already, where nothing else is to be done."""
+    stream, receiver = driver.followed, driver.zmq_receiver
+    if stream is None or receiver is None or driver.stopping:
+        return None
+    data = receiver.receive()
+    return None if data is None else (stream, data)
+
+
+def _wait(
+    core: SubscriberCore, driver: SubscriberIO, deadline_ns: int | None
+) -> tuple[Stream, bytes] | None:
+    """Wait for a frame, if nothing else is to be done; return it and the last one's stream."""
+    driver.followed = None
+    stream, receiver = core.last_stream, driver.only_receiver()
+    wait_ms = driver.wait_ms(deadline_ns)
+    if stream is None or receiver is None or core.ready.entries:
+        return None
+    if wait_ms <= 0 or driver.stopping:
+        return None
+    if core.cursor is not None and core.cursor.newcomers:
+        return None
+    data = receiver.receive_wait(wait_ms)
+    return None if data is None else (stream, data)
 
 
 def receive_frame(
-    source: Reader, deadline_ns: int | None, count_max: int, batched: bool, activate: bool = False
+    source: Reader,
+    deadline_ns: int | None,
+    count_max: int,
+    batched: bool,
+    activate: bool = False,
+    find: Find = _wait,
 ) -> Any:
     """Wait for a frame; return its messages, or `activate` them and return True.
 
@@ -60,6 +100,7 @@ def receive_frame(
         count_max: how many messages the frame may have.
         batched: whether one message is wanted as a batch, too.
         activate: whether the messages are to be the subscriber's active batch.
+        find: what waits for a frame, or only looks.
 
     """
     core, driver = source._core, source._driver
@@ -72,7 +113,7 @@ def receive_frame(
         try:
             if driver.last_round_ns >= driver.late_ns:
                 driver.give_way()
-            found = _follow(driver) or _wait(core, driver, deadline_ns)
+            found = _follow(driver) or find(core, driver, deadline_ns)
             if found is None:
                 return None
             stream, data = found
@@ -123,33 +164,7 @@ def _activate(source: Reader, stream: Stream, taken: Message | MessageBatch) -> 
     return True
 
 
-def _follow(driver: SubscriberDriver) -> tuple[Stream, bytes] | None:
-    """Return the frame that is there already, where nothing else is to be done."""
-    stream, receiver = driver.followed, driver.zmq_receiver
-    if stream is None or receiver is None or driver.stopping:
-        return None
-    data = receiver.receive()
-    return None if data is None else (stream, data)
-
-
-def _wait(
-    core: SubscriberCore, driver: SubscriberDriver, deadline_ns: int | None
-) -> tuple[Stream, bytes] | None:
-    """Wait for a frame, if nothing else is to be done; return it and the last one's stream."""
-    driver.followed = None
-    stream, receiver = core.last_stream, driver.only_receiver()
-    wait_ms = driver.wait_ms(deadline_ns)
-    if stream is None or receiver is None or core.ready.entries:
-        return None
-    if wait_ms <= 0 or driver.stopping:
-        return None
-    if core.cursor is not None and core.cursor.newcomers:
-        return None
-    data = receiver.receive_wait(wait_ms)
-    return None if data is None else (stream, data)
-
-
-def waiter(source: Reader) -> Iterator[Message]:
+def waiter(source: WaitingReader) -> Iterator[Message]:
     """Return an iterator that waits until there are messages, and ends without one, each time."""
 
     def wait(_: Any) -> Message:
@@ -162,7 +177,7 @@ def waiter(source: Reader) -> Iterator[Message]:
     return map(wait, repeat(None))
 
 
-def iterate(source: Reader) -> Iterator[Message]:
+def iterate(source: WaitingReader) -> Iterator[Message]:
     """Return an iterator over all messages, until the subscriber is closed or a session ends.
 
     A message takes 20 ns, where a `__next__` would take 100. The waiter and the messages that are

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 _MS = 1_000_000
 UNSYNCED_MAX = 64
 """So many frames may wait for the disk before `publish` waits, too."""
+UNSENT_BYTES_MAX = 16 * 2**20
+"""Where `publish` never waits: with so many bytes that wait for space or for the disk it refuses
+what comes. As many as a subscriber holds that is slow, and more than a caller should lose sight
+of that does not wait now and then."""
+UNSENT_FRAMES_MAX = 4096
+"""The same in frames: counting their bytes takes 80 µs."""
 _SLICE_MS = 5
 """A publisher that waits for space lets others have the lock this often."""
 
@@ -22,7 +28,10 @@ _SLICE_MS = 5
 class Outgoing:
     """Sends what is in the outbox, by the rule of `on_full`; every call is made under the lock.
 
-    `guard` says how long full queues may hold the publisher up.
+    Attributes:
+        guard: how long full queues may hold the publisher up.
+        has_more: whether `send_now` stopped only because its time was over: see `never_wait`.
+
     """
 
     def __init__(self, core: "PublisherCore | RelayCore", sender: transports.ZmqSender) -> None:
@@ -31,17 +40,44 @@ class Outgoing:
         self._sender = sender
         self._on_full = core.config.on_full
         self._held_up = False
+        self._slice_ns: int | None = None
+        self.has_more = False
         self.guard = StallGuard(core.config.stall_timeout)
         self._control_guard = StallGuard(core.config.stall_timeout)
 
+    def never_wait(self, slice_ns: int) -> None:
+        """Wait for nothing in `send`, and send for so long at most in one call.
+
+        What has no space stays in the outbox, which `make_space` bounds.
+        """
+        self._slice_ns = slice_ns
+
     def make_space(self) -> None:
-        """Before something is accepted: with `raise`, refuse it while frames cannot leave."""
-        if self._outbox and self._on_full == "raise" and not self.send_now():
+        """Before something is accepted: refuse it with `raise` while frames cannot leave.
+
+        Where `send` never waits, it is also refused while too much is there that cannot leave.
+        """
+        if self._outbox and self._on_full == "raise" and not self.send_now() and not self.has_more:
             raise SendQueueFullError(f"{len(self._outbox)} frames wait for a slow subscriber")
+        if self._slice_ns is not None and (self._core.unsynced or self._outbox):
+            self._check_bounds()
+
+    def _check_bounds(self) -> None:
+        unsynced = self._core.unsynced
+        self.send_now()
+        count = len(self._outbox) + len(unsynced)
+        size = sum(map(len, self._outbox)) + sum(len(entry[2]) for entry in unsynced)
+        if count >= UNSENT_FRAMES_MAX or size >= UNSENT_BYTES_MAX:
+            raise SendQueueFullError(
+                f"{count:,} frames with {size:,} bytes wait to be sent; await drain() before there "
+                f"are {UNSENT_FRAMES_MAX:,} of them, or {UNSENT_BYTES_MAX:,} bytes"
+            )
 
     def send_now(self) -> bool:
         """Send what there is space for, or shed it; False where frames remain. It never waits."""
-        outbox = self._outbox
+        outbox, slice_ns = self._outbox, self._slice_ns
+        end_ns = 0 if slice_ns is None else time.monotonic_ns() + slice_ns
+        self.has_more = False
         while outbox:
             if self._sender.send(outbox[0]):
                 self._flows()
@@ -50,6 +86,9 @@ class Outgoing:
             else:
                 self._sender.send_shedding(outbox[0])
             outbox.popleft()
+            if end_ns and outbox and time.monotonic_ns() > end_ns:
+                self.has_more = True
+                return False
         return True
 
     def send(self) -> bool:
@@ -58,6 +97,8 @@ class Outgoing:
         False: it is to be called again, after the lock was left for a moment. The driver needs it
         then: it answers the others' NACKs.
         """
+        if self._slice_ns is not None:
+            return self.send_now()
         outbox, sender = self._outbox, self._sender
         while outbox:
             frame = outbox[0]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import transports
 from p2pmsg.checks import at_least, check
+from p2pmsg.codec import EncHook
 from p2pmsg.config import OnEnd, OnFull, PublisherConfig, SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError, translated
 from p2pmsg.publisher.batch import PACKING_ERRORS, packing_error
@@ -29,6 +30,8 @@ def publisher_config(
     replay_bytes: int | None,
     on_full: OnFull | None,
     stall_timeout: float | None,
+    exact_types: bool | None = None,
+    enc_hook: EncHook | None = None,
 ) -> PublisherConfig:
     """Return `config` with the keywords that were given."""
     config = _config_of(PublisherConfig, config)
@@ -40,6 +43,10 @@ def publisher_config(
         changes["on_full"] = on_full
     if stall_timeout is not None:
         changes["stall_timeout"] = stall_timeout
+    if exact_types is not None:
+        changes["exact_types"] = exact_types
+    if enc_hook is not None:
+        changes["enc_hook"] = enc_hook
     return replace(config, **changes) if changes else config
 
 

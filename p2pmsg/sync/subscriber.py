@@ -1,59 +1,29 @@
 """The threaded subscriber."""
 
-import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
-from pathlib import Path
-from random import Random, SystemRandom
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
-from p2pmsg.errors import (
-    ClosedError,
-    ConfigError,
-    LossReport,
-    MessagesLostError,
-    RewoundReport,
-    SessionEnd,
-    SessionEndedError,
-    SessionRewoundError,
-)
-from p2pmsg.message import Message, MessageBatch
-from p2pmsg.start import parse_start
-from p2pmsg.subscriber.conflation import ConflatedBatch, batch_of
-from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.policy import GapPolicy
-from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.sync.commits import Commit, Commits, EachCommitted, check_commit, open_cursor
-from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
+from p2pmsg.config import SubscriberConfig
+from p2pmsg.errors import ClosedError, ConfigError
+from p2pmsg.message import Message, MessageBatch, T_co
+from p2pmsg.sync.commits import EachCommitted
+from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, was_closed
 from p2pmsg.sync.lines import open_lines
-from p2pmsg.sync.receiving import ConflatedIterator, iterate, receive_frame, waiter
-from p2pmsg.sync.settings import (
-    check_endpoints,
-    check_name,
-    check_on_end,
-    check_topics,
-    cursor_config,
-    deadline,
-    subscriber_config,
-)
-from recovery import CursorConfig, Loss, Rewound
+from p2pmsg.sync.receiving import iterate, receive_frame, waiter
+from p2pmsg.sync.settings import deadline
+from p2pmsg.sync.subscriber_base import NO_VALUES, NOTHING, SubscriberBase
+from p2pmsg.sync.subscriber_thread import SubscriberDriver
 
 if TYPE_CHECKING:
-    from p2pmsg.stats import SubscriberStats
+    import transports
 
 _MS = 1_000_000
 _WAIT_MS = 1000
 _COUNT_MAX = 2**32
-_NOTHING: Iterator[Message] = iter(())
-_NO_VALUES: Iterator[Any] = iter([])
-_log = logging.getLogger("p2pmsg")
-_random = SystemRandom()  # a forked child would repeat what another one draws
 
 
-class Subscriber(ClosesAtOnce):
+class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
     """Receives messages: each once and in order, or reported lost.
 
     It connects; a publisher that is away is waited for. The thread that waits in `receive` (or
@@ -97,6 +67,15 @@ class Subscriber(ClosesAtOnce):
         commit_interval: instead of `commit`: every so many seconds what is processed by then
             counts; what was returned in the last so many seconds (and 0.05 more) comes again, and
             what is in hand. At least 0.001. Default: none.
+        type: what each value is decoded into: a dataclass, a TypedDict, a `msgspec.Struct`, a
+            pydantic model, or any other type that msgspec knows, such as `list[int]`. Default: what
+            was published, a record as a dict.
+        types: types by topic or by prefix (`quotes*`), where they differ; an exact topic goes
+            before the longest prefix, and the values of other topics are not typed.
+        on_invalid: what to do about a value that does not fit its type. `raise` (default): raise
+            `InvalidValueError` in the place of the message; the next call goes on with the next
+            message. A callable gets that exception instead. `skip`: go on. The message counts as
+            delivered, in `stats().values_invalid` too, and is committed like any other.
         config: all settings; the arguments above go before it.
 
     Raises:
@@ -105,68 +84,17 @@ class Subscriber(ClosesAtOnce):
 
     """
 
-    def __init__(
-        self,
-        endpoints: str | Sequence[str],
-        *,
-        topics: str | Sequence[str] | None = None,
-        start: str | int | datetime = "latest",
-        on_gap: OnGap = "wait",
-        on_end: OnEnd = "wait",
-        name: str = "",
-        receive_bytes: int | None = None,
-        repair_timeout: float | None = None,
-        cursor: str | Path | CursorConfig | None = None,
-        commit: Commit = "explicit",
-        commit_interval: float | None = None,
-        config: SubscriberConfig | None = None,
-    ) -> None:
-        self._policy, self._on_end = GapPolicy(on_gap), check_on_end(on_end)
-        how, first = check_commit(commit, commit_interval), parse_start(start)
-        if self._policy.any_skips and (first.kind != "latest" or cursor is not None):
-            # What came before is a gap, and skipping is not to wait for gaps.
-            raise ConfigError("start", '"latest", without a cursor, where on_gap is "skip"', start)
-        settings = subscriber_config(config, receive_bytes, repair_timeout)
-        keeping = cursor_config(cursor, *how)
-        places = check_endpoints(endpoints)
-        names, name = check_topics(topics), check_name(name)
-        points = None if keeping is None else open_cursor(keeping, [*map(str, places)], names)
-        self._core = SubscriberCore(
-            topics=names,
-            lines=len(places),
-            start=first,
-            subscriber=_random.getrandbits(64),
-            name=name,
-            config=settings,
-            wait_for_repair=True,
-            policy=self._policy,
-            rng=Random(_random.getrandbits(64)),
-            now_ns=time.monotonic_ns(),
-            cursor=points,
-            datagram_lines=[at for at, place in enumerate(places) if place.is_datagram],
-        )
-        self._active: Iterator[Message] = _NOTHING
-        self._values: Any = _NO_VALUES
-        self._batch: MessageBatch | None = None
-        self._stream: Stream | None = None
-        self._commits: Commits | None = None
-        self._on_ask: Callable[[], None] | None = None
-        self._closed, self._waiter, self._open = False, waiter(self), True
-        try:
-            self._driver = open_lines(self._core, places, names, settings)
-            if points is not None and keeping is not None:
-                commits = Commits(self, self._core, self._driver.lock, points, keeping, *how)
-                self._commits = self._driver.commits = commits
-                self._on_ask = commits.asked_each if commits.each else None
-            close_in_children(self)
-            self._driver.start()
-            close_at_exit(self, lambda one, left: one.close())
-        except BaseException:
-            if points is not None:
-                points.file.close()
-            raise
+    def _open_io(
+        self, places: "list[transports.Endpoint]", topics: list[str], config: SubscriberConfig
+    ) -> SubscriberDriver:
+        return open_lines(self._core, places, topics, config, SubscriberDriver)
 
-    def __iter__(self) -> Iterator[Message]:
+    def _begin(self) -> None:
+        self._waiter, self._open = waiter(self), True
+        self._driver.start()
+        close_at_exit(self, lambda one, left: one.close())
+
+    def __iter__(self) -> Iterator[Message[T_co]]:
         """Iterate over messages without end; it ends when the subscriber is closed.
 
         With `on_end="stop"` it also ends with a feed's session; then iterate again for the next.
@@ -175,7 +103,7 @@ class Subscriber(ClosesAtOnce):
         self._open = not self._closed
         return iterate(self) if self._on_ask is None else EachCommitted(self)
 
-    def receive(self, timeout: float | None = None) -> Message:
+    def receive(self, timeout: float | None = None) -> Message[T_co]:
         """Return the next message.
 
         Args:
@@ -204,7 +132,9 @@ class Subscriber(ClosesAtOnce):
             for message in self._active:
                 return message
 
-    def receive_many(self, count_max: int = 65_536, timeout: float | None = None) -> MessageBatch:
+    def receive_many(
+        self, count_max: int = 65_536, timeout: float | None = None
+    ) -> MessageBatch[T_co]:
         """Return the next messages of one stream, as many as are there.
 
         Args:
@@ -224,48 +154,12 @@ class Subscriber(ClosesAtOnce):
         if self._commits is not None:
             self._commits.asked()
         while True:
-            taken = None if self._values is _NO_VALUES else self._take_batch(count_max)
+            taken = None if self._values is NO_VALUES else self._take_batch(count_max)
             if not taken and self._driver.takes_batches:
                 taken = receive_frame(self, deadline_ns, count_max, True)
             if taken:
                 return taken
             self._advance(timeout, deadline_ns, count_max)
-
-    def _take_batch(self, count_max: int) -> MessageBatch | None:
-        """Return what is left of the active batch, or put it back if that is above `count_max`."""
-        rest: list[Any] = []
-        stream, batch = self._stream, self._batch
-        try:
-            with self._driver.lock:
-                if isinstance(self._active, ConflatedIterator):
-                    self._active.renew()
-                stream, batch = self._stream, self._batch
-                if not self._closed:
-                    # All of it, so that a loop or a thread that iterates over it gets none.
-                    rest.extend(self._values)
-                if stream is None or not rest:
-                    self._clear_active()
-                    return None
-                whole = batch if batch is not None else batch_of(rest[0])
-                if len(rest) > count_max:
-                    self._put_back(stream, whole, len(rest))
-                    return None
-                self._clear_active()
-                taken = whole.part(len(whole) - len(rest), len(whole))
-                if self._commits is not None:
-                    self._commits.hand_out(stream, taken.sequence)
-            return taken
-        except BaseException:
-            if stream is not None and rest:  # Ctrl-C: what was not returned comes again
-                with self._driver.lock:
-                    whole = batch if batch is not None else batch_of(rest[0])
-                    self._put_back(stream, whole, len(rest))
-            raise
-
-    def _put_back(self, stream: Stream, batch: MessageBatch, left: int) -> None:
-        """Put back the last `left` messages of the active batch; the core's lock is held."""
-        self._core.ready.put_back(stream, batch, left)
-        self._clear_active()
 
     def commit(self, message: Message | MessageBatch | None = None) -> None:
         """Note durably that messages are processed, so that they do not come after a restart.
@@ -286,25 +180,6 @@ class Subscriber(ClosesAtOnce):
         if self._commits is None:
             raise ConfigError("cursor", "given where commit() is called", None)
         self._commits.commit(message)
-
-    @property
-    def connected(self) -> int:
-        """How many of its endpoints have a publisher, or relay, that was joined and answers.
-
-        0 is false: `if not subscriber.connected`. One that vanishes without closing counts until it
-        was silent for `SubscriberConfig.publisher_timeout_ms`. `stats().lines` says which they are.
-        """
-        return sum(self._driver.connected())
-
-    def stats(self) -> "SubscriberStats":
-        """Return the ledger and the counters as they are now; also after `close`."""
-        with self._driver.lock:
-            if self._driver.interrupted:
-                self._driver.heal()
-            left = 0 if self._stream is None else self._values.__length_hint__()
-            commits = None if self._commits is None else self._commits.stats()
-            lines = self._driver.line_stats()
-            return self._core.stats(self._stream, left, lines, commits)
 
     def close(self) -> None:
         """Close; what was not delivered yet stays outstanding in `stats()`.
@@ -327,7 +202,7 @@ class Subscriber(ClosesAtOnce):
             if self._commits is not None:
                 self._commits.close(in_hand=in_hand)
         finally:
-            self._active = _NOTHING
+            self._active = NOTHING
             self._driver.stop()
 
     def _leave(self, error: BaseException | None) -> None:
@@ -361,82 +236,3 @@ class Subscriber(ClosesAtOnce):
             has_next = ready.entries and not (commits is not None and commits.joining)
             if deadline_ns is not None and wait_ms == 0 and not has_next:
                 raise TimeoutError(f"no message within {timeout} s")
-
-    def _activate(self, count_max: int) -> bool:
-        """Take from the core what is ready: True when there are messages."""
-        core, commits, ready = self._core, self._commits, self._core.ready
-        if core.endings:
-            self._report_endings()
-        if not ready.entries:
-            return bool(self._values.__length_hint__())
-        while not self._closed:
-            with self._driver.lock:
-                if self._values.__length_hint__():
-                    return True
-                if not ready.entries or (commits is not None and commits.newcomers):
-                    return False
-                if commits is not None:
-                    commits.touched.add(ready.entries[0][0])
-                else:
-                    self._batch = None  # two would not fit in the processor's cache
-                now_ns = time.monotonic_ns() if self._policy.any_conflates else 0
-                taken = ready.take(count_max, now_ns=now_ns)
-                if taken is None:
-                    return False
-                stream, loss, batch, values, messages = taken
-                if loss is None:
-                    # No call since `take`, so that Ctrl-C comes before it all or after it all.
-                    self._stream, self._batch, self._values, self._active = (
-                        stream, batch, values, messages,
-                    )  # fmt: skip
-                    if isinstance(batch, ConflatedBatch):
-                        self._active = ConflatedIterator(self, stream, messages, values)
-                    return True
-                if commits is not None:
-                    commits.hand_out(stream, loss.start)
-            self._report(stream, loss)
-            if core.endings:
-                self._report_endings()
-        return False
-
-    def _clear_active(self) -> None:
-        self._stream = self._batch = None
-        self._values, self._active = _NO_VALUES, _NOTHING
-
-    def _report(self, stream: Stream, loss: Loss) -> None:
-        rewound = isinstance(loss, Rewound)
-        kind = RewoundReport if rewound else LossReport
-        report = kind(stream.topic, stream.peer.session, stream.peer.name, loss)
-        on_gap = self._policy.of(stream.topic)
-        if on_gap == "raise":
-            raise SessionRewoundError(report) if rewound else MessagesLostError(report)
-        if callable(on_gap):
-            on_gap(report)
-        elif rewound or on_gap != "skip":
-            _log.warning("%s", report)
-
-    def _report_endings(self) -> None:
-        """Report sessions that are over and all of which was delivered."""
-        while True:
-            with self._driver.lock:
-                left = self._values.__length_hint__()  # another thread has them
-                ending = None if left else self._core.pop_ending()
-            if ending is None:
-                return
-            stream = ending.stream
-            peer = stream.peer
-            end = SessionEnd(stream.topic, peer.session, peer.name, ending.stop, ending.announced)
-            if callable(self._on_end):
-                self._on_end(end)
-            elif self._on_end == "stop":
-                raise SessionEndedError(end)
-            else:
-                _log.info("%s", end)
-
-    def _forget(self) -> None:
-        """In a forked child: the sockets and the thread are the parent's, perhaps the lock too."""
-        self._closed = self._driver.stopping = True
-        self._driver.lock = threading.RLock()
-        if self._commits is not None:
-            self._commits.forget()
-        self._active, self._values = _NOTHING, _NO_VALUES

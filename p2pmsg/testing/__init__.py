@@ -14,6 +14,7 @@ from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from p2pmsg.testing.simulation import Simulation
+from p2pmsg.testing.virtual import VirtualNetwork, VirtualPublisher, VirtualSubscriber
 
 __all__ = [
     "InvariantError",
@@ -25,5 +26,8 @@ __all__ = [
     "SimulatedSubscriber",
     "Simulation",
     "TcpProxy",
+    "VirtualNetwork",
+    "VirtualPublisher",
+    "VirtualSubscriber",
     "lose_datagrams",
 ]

@@ -77,6 +77,11 @@ class FaultyNetwork:
         """Let `action(*args)` happen in `ms` milliseconds."""
         self.at(self.clock.now_ns + int(ms * MS), action, *args)
 
+    @property
+    def next_ns(self) -> int | None:
+        """When the next thing happens; None: nothing does."""
+        return self._queue[0][0] if self._queue else None
+
     def after_chance(self, rate: float, action: Callable[..., None], *args: Any) -> None:
         """Let `action(*args)` happen after a random time, at `rate` a second on average."""
         self.after_ms(self.rng.expovariate(rate) * 1000, action, *args)

@@ -26,7 +26,7 @@ from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.start import parse_start
 from p2pmsg.stats import SubscriberStats
 from p2pmsg.subscriber.core import Intake, SubscriberCore
-from p2pmsg.subscriber.effects import Send
+from p2pmsg.subscriber.effects import Action, Send
 from p2pmsg.wire import Frame, Kind
 
 _DATA, _REQUEST, _REPLY = range(3)
@@ -188,11 +188,11 @@ class PeerPair:
         for effect in core.effects():
             if isinstance(effect, Send):
                 end.send(_REQUEST, effect.frame)
-            elif effect.what == "subscribe":
+            elif effect.what is Action.SUBSCRIBE:
                 self._prefixes.add(effect.prefix)
-            elif effect.what == "unsubscribe":
+            elif effect.what is Action.UNSUBSCRIBE:
                 self._prefixes.discard(effect.prefix)
-            elif effect.what == "reconnect":  # a new connection begins with a welcome
+            elif effect.what is Action.RECONNECT:  # a new connection begins with a welcome
                 self._here.send(_DATA, self._publisher.welcome)
-            elif effect.what == "warn":
+            elif effect.what is Action.WARN:
                 logging.getLogger("p2pmsg").warning("%s", effect.text)

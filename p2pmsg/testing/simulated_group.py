@@ -150,9 +150,7 @@ class GroupReceiving:
             forged, address = self._forged.popleft()
             taken += 1
             view = memoryview(forged)
-            core.receive_datagrams(
-                self._line, view, len(view), address, now_ns=now_ns, shed=shed
-            )
+            core.receive_datagrams(self._line, view, len(view), address, now_ns=now_ns, shed=shed)
         train: list[bytes] = []
         while shed or not core.is_full:
             data = self._receiver.receive()

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from p2pmsg import codec
 from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
@@ -235,6 +236,27 @@ class SimulatedPublisher:
             self._publish_many(core, topic, messages, keyed=rng.random() < 0.5)
         self._side.send_outbox(now_ns)
         self._schedule()
+
+    def accept(
+        self,
+        topic: str,
+        value: Any,
+        key: str | None = None,
+        timestamp_ns: int | None = None,
+        headers: dict[str, Any] | None = None,
+    ) -> int:
+        """Publish this message, whether there is space or not, and return its sequence."""
+        core, now_ns = self.core, self._network.clock.now_ns
+        assert core is not None
+        sequence = core.publish(
+            topic, value, key, timestamp_ns, headers, now_ns=now_ns, wall_ns=WALL_NS + now_ns
+        )
+        as_it_comes = codec.decode(codec.encode([value, headers]))
+        message = Accepted(as_it_comes[0], key, timestamp_ns, as_it_comes[1], now_ns)
+        self._history.accept(core.session, topic, sequence, message)
+        self._side.send_outbox(now_ns)
+        self._schedule()
+        return sequence
 
     def pump(self) -> None:
         """Do what is due: timers, requests, replies, sending."""

@@ -60,7 +60,7 @@ class SimulatedReader:
             if taken is None:
                 return None
             stream, loss, batch, _, messages = taken
-            if loss is not None:
+            if isinstance(loss, Loss):
                 return stream, loss
             if batch is None:
                 batch = batch_of(next(messages))

@@ -12,11 +12,13 @@ from p2pmsg.message import MessageBatch
 from p2pmsg.publisher.requests import matches
 from p2pmsg.relay.transfer import Resumption
 from p2pmsg.start import parse_start
+from p2pmsg.subscriber.conflation import batch_of
 from p2pmsg.subscriber.core import Intake, SubscriberCore
-from p2pmsg.subscriber.effects import Command, Send
+from p2pmsg.subscriber.effects import Action, Command, Send
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Session, Stream
+from p2pmsg.subscriber.typed import InvalidValue
 from p2pmsg.testing.network import MS, FaultyNetwork
 from p2pmsg.testing.oracle import History, Oracle
 from p2pmsg.testing.simulated_cursor import SimulatedCursor
@@ -70,6 +72,8 @@ class SimulatedSubscriber:
         wait_for_repair: bool = True,
         config: SubscriberConfig | None = None,
         conflate: bool = False,
+        policy: GapPolicy | None = None,
+        reads: bool = True,
     ) -> None:
         self.name = name
         self.places = list(publishers)
@@ -77,7 +81,9 @@ class SimulatedSubscriber:
         self.topics = list(topics)
         self.start = parse_start(start)
         self.wait_for_repair = wait_for_repair
-        self.conflate = conflate
+        self.conflate = conflate or (policy is not None and policy.any_conflates)
+        self._policy = GapPolicy("latest") if conflate else policy
+        self._reads = reads
         self._network = network
         self.config = self._make_config(config or SubscriberConfig())
         self.core: SubscriberCore | None = None
@@ -162,7 +168,7 @@ class SimulatedSubscriber:
             name=self.name,
             config=self.config,
             wait_for_repair=self.wait_for_repair,
-            policy=GapPolicy("latest") if self.conflate else None,
+            policy=self._policy,
             rng=Random(self._network.rng.getrandbits(64)),
             now_ns=self._network.clock.now_ns,
             cursor=cursor,
@@ -302,9 +308,25 @@ class SimulatedSubscriber:
                 core.receive_reply(session, reply, now_ns=now_ns)
         return taken
 
+    def take(self, count_max: int) -> tuple[Stream, MessageBatch | Loss] | None:
+        """Take at most `count_max` messages of one stream, or a loss; None: nothing is ready."""
+        core, now_ns = self.core, self._network.clock.now_ns
+        taken = None if core is None else core.ready.take(count_max, now_ns=now_ns)
+        if core is None or taken is None:
+            return None
+        stream, loss, batch, _, messages = taken
+        assert not isinstance(loss, InvalidValue)  # its values have no types
+        output = loss or batch or batch_of(next(messages))
+        self._deliver(core, stream, output)
+        self.pump()
+        return stream, output
+
+    def _is_reading(self, now_ns: int) -> bool:
+        return self._reads and now_ns >= self._stopped_until_ns and not self._reading
+
     def _read_frame(self, core: SubscriberCore, data: bytes, now_ns: int) -> bool:
         """Give a frame of the only connection to an application that waits; False: it does not."""
-        if len(self.places) > 1 or now_ns < self._stopped_until_ns or self._reading:
+        if len(self.places) > 1 or not self._is_reading(now_ns):
             return False
         received = core.frames_received
         read = self.reader.read_frame(data, now_ns)
@@ -323,7 +345,7 @@ class SimulatedSubscriber:
 
     def _read(self, core: SubscriberCore, now_ns: int) -> int:
         """Let the application read what is ready, if it does read now."""
-        if now_ns < self._stopped_until_ns or self._reading:
+        if not self._is_reading(now_ns):
             return 0
         count = 0
         if self.cursor is not None and core.ready:
@@ -371,7 +393,7 @@ class SimulatedSubscriber:
         what = command.what
         network = self._network
         network.note(f"{self.name} does {what} {command.prefix.hex()}")
-        if what == "connect":
+        if what is Action.CONNECT:
             socket = f"{self.name}/{self.crashes}/{command.session:x}"
             client = self._clients[command.session] = MemoryRecoveryClient(
                 command.endpoint,
@@ -381,16 +403,16 @@ class SimulatedSubscriber:
             )
             network.receivers[socket] = self.pump
             client.connect()
-        elif what == "disconnect":
+        elif what is Action.DISCONNECT:
             gone = self._clients.pop(command.session, None)
             if gone is not None:
                 gone.close()
                 network.receivers.pop(gone.name, None)
-        elif what == "subscribe":
+        elif what is Action.SUBSCRIBE:
             self._receivers[command.line].subscribe(command.prefix)
-        elif what == "unsubscribe":
+        elif what is Action.UNSUBSCRIBE:
             self._receivers[command.line].unsubscribe(command.prefix)
-        elif what in ("reconnect", "leave"):  # there is no ring in the simulator
+        elif what in (Action.RECONNECT, Action.LEAVE):  # there is no ring in the simulator
             self._receivers[command.line].reconnect()
 
     def _note_joins(self, core: SubscriberCore) -> None:

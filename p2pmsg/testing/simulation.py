@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from p2pmsg.config import PublisherConfig, SubscriberConfig
+from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.invariants import final_violations, has_all_of_relay, relay_violations
 from p2pmsg.testing.network import MS, FaultyNetwork, name_of
@@ -42,6 +43,7 @@ class Simulation:
         options: the circumstances.
         publishers, subscribers, relays: the simulated processes.
         stranger: forges frames where `forged_per_s` is above 0.
+        network: carries the frames, loses some of them, and has the clock.
 
     """
 
@@ -55,14 +57,14 @@ class Simulation:
         self.publishers: list[SimulatedPublisher] = []
         self.subscribers: list[SimulatedSubscriber] = []
         self.relays: list[SimulatedRelay] = []
-        self._network = FaultyNetwork(self.options, log)
+        self.network = FaultyNetwork(self.options, log)
         self._history = History()
         self._healed = False
         options = self.options
         if options.join_kills:
-            self._network.step = self._step_of_join
+            self.network.step = self._step_of_join
         self._history.has_forged = options.forged_per_s > 0
-        self.stranger = Stranger(self._network, self._history, self.publishers, self.subscribers)
+        self.stranger = Stranger(self.network, self._history, self.publishers, self.subscribers)
         for rate, fault in (
             (options.partitions_per_s, self._part),
             (options.cuts_per_s, self._cut),
@@ -78,12 +80,12 @@ class Simulation:
     @property
     def clock(self) -> ManualClock:
         """The time."""
-        return self._network.clock
+        return self.network.clock
 
     @property
     def trace(self) -> str:
         """A hash of everything that has happened: the same options give the same one."""
-        return self._network.trace
+        return self.network.trace
 
     @property
     def published(self) -> int:
@@ -107,12 +109,12 @@ class Simulation:
     @property
     def frames_sent(self) -> dict[str, int]:
         """How many frames were put on the way, by kind."""
-        return dict(self._network.sent)
+        return dict(self.network.sent)
 
     @property
     def events(self) -> int:
         """How many events have happened."""
-        return self._network.events
+        return self.network.events
 
     def add_publisher(self, config: PublisherConfig | None = None) -> SimulatedPublisher:
         """Add a publisher, which publishes at random from now on.
@@ -123,7 +125,7 @@ class Simulation:
 
         """
         name = f"p{len(self.publishers)}"
-        publisher = SimulatedPublisher(name, self._network, self._history, config)
+        publisher = SimulatedPublisher(name, self.network, self._history, config)
         self.publishers.append(publisher)
         return publisher
 
@@ -142,7 +144,7 @@ class Simulation:
         """
         name = f"r{len(self.relays)}"
         upstreams = self.publishers if upstreams is None else upstreams
-        relay = SimulatedRelay(name, self._network, self._history, upstreams, log=log)
+        relay = SimulatedRelay(name, self.network, self._history, upstreams, log=log)
         self.relays.append(relay)
         return relay
 
@@ -155,6 +157,8 @@ class Simulation:
         wait_for_repair: bool = True,
         config: SubscriberConfig | None = None,
         conflate: bool = False,
+        policy: GapPolicy | None = None,
+        reads: bool = True,
     ) -> SimulatedSubscriber:
         """Add a subscriber and an application that reads what it gets.
 
@@ -165,11 +169,13 @@ class Simulation:
             wait_for_repair: False is what `on_gap="skip"` means.
             config: its settings; what `NetworkOptions` has too is taken from there.
             conflate: True is what `on_gap="latest"` means.
+            policy: what to do about gaps, topic by topic, in place of `conflate`.
+            reads: whether the application reads by itself. Otherwise it does in `take`.
 
         """
         subscriber = SimulatedSubscriber(
             f"s{len(self.subscribers)}",
-            self._network,
+            self.network,
             self._history,
             self.publishers if publishers is None else publishers,
             topics=topics,
@@ -177,22 +183,35 @@ class Simulation:
             wait_for_repair=wait_for_repair,
             config=config,
             conflate=conflate,
+            policy=policy,
+            reads=reads,
         )
         self.subscribers.append(subscriber)
         return subscriber
 
     def run(self, duration_ms: float) -> None:
         """Let `duration_ms` pass."""
-        self._network.run_until(self.clock.now_ns + int(duration_ms * MS))
+        self.network.run_until(self.clock.now_ns + int(duration_ms * MS))
         self._check_publishers()
         for subscriber in self.subscribers:
             subscriber.check_streams()
 
+    def run_until(self, is_so: Callable[[], bool], limit_ms: float) -> bool:
+        """Run from event to event until what `is_so` returns is true; False after `limit_ms`."""
+        end_ns = self.clock.now_ns + int(limit_ms * MS)
+        while not is_so():
+            due_ns = self.network.next_ns
+            if due_ns is None or due_ns > end_ns:
+                self.network.run_until(end_ns)
+                return is_so()
+            self.network.run_until(due_ns)
+        return True
+
     def heal(self) -> None:
         """End all faults: nothing is lost from now on, dead processes come back, all read."""
         self._healed = True
-        self._network.note("heal")
-        self._network.heal()
+        self.network.note("heal")
+        self.network.heal()
         for publisher in self.publishers:
             publisher.start()
             publisher.stop_publishing()
@@ -208,6 +227,11 @@ class Simulation:
                 return False
             self.run(_STEP_MS)
         return True
+
+    @property
+    def violations(self) -> list[str]:
+        """What went wrong so far, without what `check` looks for at the end."""
+        return list(self._history.violations)
 
     def check(self, quiet_ms: float = 2000.0) -> None:
         """Raise `InvariantError` unless every promise was kept.
@@ -235,7 +259,7 @@ class Simulation:
         """
         if self.options.multicast:
             return []
-        asked, got = self._network.probes, self._network.echoes
+        asked, got = self.network.probes, self.network.echoes
         each = 2 if self.options.duplication else 1
         return [
             f"{name} asked for {asked[name]} echoes, and was sent {count}"
@@ -245,9 +269,9 @@ class Simulation:
 
     def _check_quiet(self, quiet_ms: float) -> None:
         self.run(max(_CALM_MS, 3 * self.options.delay_max_ms))  # what was asked is answered
-        before = self._network.sent.copy()
+        before = self.network.sent.copy()
         self.run(quiet_ms)
-        noise = self._network.sent - before
+        noise = self.network.sent - before
         heartbeat = self.publishers[0].core.config.heartbeat if self.publishers[0].core else None
         ceiling_ms = heartbeat.interval_max * 1000 if heartbeat else 1000.0
         pairs = sum(
@@ -291,7 +315,7 @@ class Simulation:
         return are_idle and all(map(_has_everything, self._receivers))
 
     def _fault_later(self, rate: float, fault: Callable[[], None]) -> None:
-        self._network.after_chance(rate, self._do_fault, rate, fault)
+        self.network.after_chance(rate, self._do_fault, rate, fault)
 
     def _do_fault(self, rate: float, fault: Callable[[], None]) -> None:
         if not self._healed:
@@ -299,33 +323,37 @@ class Simulation:
             self._fault_later(rate, fault)
 
     def _about(self, ms: float) -> float:
-        return ms * (0.5 + self._network.rng.random())
+        return ms * (0.5 + self.network.rng.random())
+
+    def part(self, publisher: str, subscriber: str, ms: float) -> None:
+        """Let nothing pass between the processes named `publisher` and `subscriber` for `ms` ms."""
+        self.network.note(f"{publisher} and {subscriber} are parted for {ms} ms")
+        self.network.part(publisher, subscriber, ms)
 
     def _part(self) -> None:
-        subscriber = self._network.rng.choice(self.subscribers)
-        publisher = self._network.rng.choice(subscriber.places)
+        subscriber = self.network.rng.choice(self.subscribers)
+        publisher = self.network.rng.choice(subscriber.places)
         ms = self._about(self.options.partition_ms)
-        self._network.note(f"{publisher.name} and {subscriber.name} are parted for {ms} ms")
-        self._network.part(publisher.name, subscriber.name, ms)
+        self.part(publisher.name, subscriber.name, ms)
 
     def _cut(self) -> None:
-        rng = self._network.rng
+        rng = self.network.rng
         subscriber = rng.choice(self.subscribers)
         subscriber.cut(rng.randrange(len(subscriber.places)), recovery=rng.random() < 0.5)
 
     def _crash_publisher(self) -> None:
-        publisher = self._network.rng.choice(self.publishers)
+        publisher = self.network.rng.choice(self.publishers)
         publisher.crash()
-        self._network.after_ms(self._about(self.options.restart_ms), publisher.start)
+        self.network.after_ms(self._about(self.options.restart_ms), publisher.start)
 
     def _crash_subscriber(self) -> None:
-        subscriber = self._network.rng.choice(self.subscribers)
+        subscriber = self.network.rng.choice(self.subscribers)
         subscriber.crash()
-        self._network.after_ms(self._about(self.options.restart_ms), subscriber.revive)
+        self.network.after_ms(self._about(self.options.restart_ms), subscriber.revive)
 
     def _step_of_join(self, kind: str, source: str, target: str) -> None:
         """Let one of two processes die at a step of a join, perhaps."""
-        rng, options = self._network.rng, self.options
+        rng, options = self.network.rng, self.options
         if self._healed or kind not in _JOIN_KINDS or rng.random() >= options.join_kills:
             return
         ends = {name_of(source), name_of(target)}
@@ -337,16 +365,16 @@ class Simulation:
         if not victims:
             return
         victim = rng.choice(victims)
-        self._network.note(f"{victim.name} dies at a {kind}")
+        self.network.note(f"{victim.name} dies at a {kind}")
         restart_ms = self._about(options.restart_ms)
         if not isinstance(victim, SimulatedPublisher):
             victim.crash()
-            self._network.after_ms(restart_ms, victim.revive)
+            self.network.after_ms(restart_ms, victim.revive)
         elif rng.random() < options.gone_for_good:
             victim.leave_for_good()
         else:
             victim.crash()
-            self._network.after_ms(restart_ms, victim.start)
+            self.network.after_ms(restart_ms, victim.start)
 
     @property
     def _receivers(self) -> list[SimulatedSubscriber]:
@@ -361,12 +389,12 @@ class Simulation:
         )
 
     def _stop_process(self) -> None:
-        subscriber = self._network.rng.choice(self.subscribers)
-        self._network.note(f"{subscriber.name} stops")
+        subscriber = self.network.rng.choice(self.subscribers)
+        self.network.note(f"{subscriber.name} stops")
         subscriber.stop_process(self._about(self.options.process_stop_ms))
 
     def _stop_reading(self) -> None:
-        subscriber = self._network.rng.choice(self.subscribers)
+        subscriber = self.network.rng.choice(self.subscribers)
         subscriber.stop_reading(self._about(self.options.read_stop_ms))
 
 

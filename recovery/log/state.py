@@ -12,7 +12,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from recovery.errors import LogWriteError
+from recovery.errors import LogWriteError, SyncFailedError
 from recovery.log.index import SegmentIndex, StreamIndex
 from recovery.log.store import LogStore
 
@@ -76,13 +76,17 @@ class StateFile:
     """The file of a state; a state that could not be written goes back to what is in the file.
 
     Otherwise a mark could be relied upon that no crash survives.
+
+    Attributes:
+        has_failed: whether an fsync failed as it was written; see `LogWriter.has_failed`.
+
     """
 
     def __init__(self, store: LogStore, state: LogState) -> None:
         self._store = store
         self.state = state
         self._data: bytes | None = None
-        self._is_removed = False
+        self._is_removed = self.has_failed = False
 
     def write(self) -> None:
         """Bring the state to the disk; raises `LogWriteError`."""
@@ -92,6 +96,7 @@ class StateFile:
         try:
             self._store.replace(NAME, self._encode, durable=True)
         except BaseException as error:
+            self.has_failed |= isinstance(error, SyncFailedError)
             if self._data is not None:
                 former = decode_state(self._data)
                 for name in LogState.__slots__:

@@ -436,6 +436,14 @@ class LogWriter:
         """Return a reader that sees every frame as soon as it is appended."""
         return LogReader.of_writer(self._store, self._catalog, self._state)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether an fsync has failed: the system may have dropped what it should have written.
+
+        Such a log is not said to be closed cleanly, since names of its files may be missing, too.
+        """
+        return self._is_failed or self._state_file.has_failed
+
     def abandon(self) -> None:
         """Write no more, and let no one go on in this session: what follows is in no log."""
         self._is_abandoned = True
@@ -466,7 +474,7 @@ class LogWriter:
         try:
             if self._is_abandoned:
                 self._state_file.remove()
-            elif not self._is_failed:
+            elif not self.has_failed:
                 if self._segment_bytes < 0:
                     self._roll()  # which has failed before
                 self._write_index()

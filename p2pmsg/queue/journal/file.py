@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.checks import at_least, check, whole
 from p2pmsg.errors import LogFailedError, LogInUseError
 from p2pmsg.queue.frames import Process
@@ -36,7 +35,7 @@ from recovery import platform
 from recovery._renamed import renamed_fields
 from recovery.durable import lock_file, make_folder, sync_path, unlock_file
 
-_decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
+_decode: Final = codec.make_decoder(list[Any]).decode
 _LOCK: Final = "queue.lock"
 _log = logging.getLogger("p2pmsg")
 
@@ -104,6 +103,7 @@ class FileJournal:
         written, synced: how many bytes were appended by this run, and how many of them are on the
             disk for certain.
         broken: why nothing can be brought to the disk any more; None while it can.
+        empties_later: whether the owner empties old segments in steps, and `append` does not.
 
     """
 
@@ -121,6 +121,7 @@ class FileJournal:
             raise LogInUseError(str(self._folder)) from error
         self._fd = -1
         self.is_always = settings.fsync == "always"
+        self.empties_later = False
         self.written = self.synced = 0
         self.broken: str | None = None
         self._position = PositionFile(self._folder, self._lock.fileno())
@@ -169,13 +170,17 @@ class FileJournal:
 
     def tick(self) -> None:
         """Force to the disk what waits for it longer than `fsync_interval`."""
+        if self.is_due:
+            if self._reserved.is_low(self._next_sequence, self._next_delivery):
+                self._renew_marks()
+            self.sync()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether something waits for the disk longer than `fsync_interval`."""
         settings = self._settings
-        if self.written > self.synced and settings.fsync == "interval":
-            is_due = time.monotonic() - self._synced_at >= settings.fsync_interval
-            if is_due:
-                if self._reserved.is_low(self._next_sequence, self._next_delivery):
-                    self._renew_marks()
-                self.sync()
+        waits = self.written > self.synced and settings.fsync == "interval"
+        return waits and time.monotonic() - self._synced_at >= settings.fsync_interval
 
     def sync(self) -> None:
         """Force to the disk what was written; `LogFailedError` where that fails, now or before."""
@@ -185,19 +190,26 @@ class FileJournal:
             pending.wait()
             self.end_sync(pending)
 
-    def begin_sync(self) -> "PendingSync":
+    def begin_sync(self, *, reserves: bool = False) -> "PendingSync":
         """Begin to force to the disk what was written; then call its `wait`, then `end_sync`.
 
-        Only `wait` takes time, and during it other methods may be called.
+        Only `wait` takes time, and during it other methods may be called. With `reserves`, it
+        reserves more numbers where these run low, so that no append has to wait for that.
         """
         self._check_usable()
+        marks = None
+        if reserves and self._reserved.is_low(self._next_sequence, self._next_delivery):
+            marks = self._reserved.beyond(self._next_sequence, self._next_delivery)
+            self._write(records.marks_record(*marks))
         try:
             fd = os.dup(self._fd)
         except OSError:  # no descriptor is left: do it now, while this one cannot be closed
             pending = PendingSync(self._fd, self.written)
             pending.wait()
-            return pending
-        return PendingSync(fd, self.written, owns=True)
+        else:
+            pending = PendingSync(fd, self.written, owns=True)
+        pending.marks, pending.segment = marks, self._number
+        return pending
 
     def end_sync(self, pending: "PendingSync") -> None:
         """Take the result of a sync; `LogFailedError` where it failed.
@@ -210,6 +222,9 @@ class FileJournal:
             raise LogFailedError(self.broken, pending.error.errno) from pending.error
         self.synced = max(self.synced, pending.stop)
         self._synced_at = time.monotonic()
+        # A later segment begins with the marks that hold then, and must not outlive others.
+        if pending.marks is not None and pending.segment == self._number:
+            self._reserved.set(pending.marks)
 
     def close(self) -> None:
         """Let go of the log; it may be called again."""
@@ -277,8 +292,10 @@ class FileJournal:
         return first, state.next_sequence
 
     def _warn_of_missing(self, state: JournalState, start: int, stop: int) -> None:
-        left_out = f"sequences {start} to {stop - 1} are left out" if stop > start else (
-            "no sequence is used twice"
+        left_out = (
+            f"sequences {start} to {stop - 1} are left out"
+            if stop > start
+            else ("no sequence is used twice")
         )
         if state.is_copy:
             _log.warning(
@@ -406,17 +423,36 @@ class FileJournal:
             self._cut()
         self.sync()  # whatever `fsync` says: only the last segment may lack its tail
         self._begin_segment()
-        limit = 2 * self._live_bytes + 2 * self._settings.segment_bytes
-        while self._segments and self.size > limit:
+        while self.has_to_empty and not self.empties_later:
             self._empty_oldest()
 
     def _empty_oldest(self) -> None:
-        path, _ = self._segments[0]
-        for record, _ in read_records(path.read_bytes()):
+        self.copy(self.read_oldest())
+        self.sync()  # whatever `fsync` says: these records were on the disk before
+        self.delete_oldest()
+
+    # An event loop calls these one by one: `read_oldest`, `copy` in pieces, and `delete_oldest`
+    # when what was copied is on the disk. It may append in between: copies may come late.
+
+    @property
+    def has_to_empty(self) -> bool:
+        """Whether the oldest segment is to be emptied into the newest, and deleted."""
+        limit = 2 * self._live_bytes + 2 * self._settings.segment_bytes
+        return bool(self._segments) and self.size > limit
+
+    def read_oldest(self) -> list[bytes]:
+        """Return the records of the oldest segment; any thread may call this."""
+        return [record for record, _ in read_records(self._segments[0][0].read_bytes())]
+
+    def copy(self, found: list[bytes]) -> None:
+        """Write again what of these records is still to be kept."""
+        for record in found:
             for copy in self._of_use(record):
                 self._write(copy)
-        self.sync()  # whatever `fsync` says: these records were on the disk before
-        path.unlink(missing_ok=True)
+
+    def delete_oldest(self) -> None:
+        """Delete the oldest segment; any thread may call this."""
+        self._segments[0][0].unlink(missing_ok=True)
         del self._segments[0]  # whatever comes next: it would not be found again
         sync_path(self._folder)
 
@@ -455,16 +491,19 @@ class PendingSync:
     Attributes:
         stop: up to where it goes, as `FileJournal.written` counts.
         error: why it failed; None where all is well.
+        marks, segment: numbers that it reserves, if any, and the segment that says so.
 
     """
 
-    __slots__ = ("_fd", "_owns", "error", "stop")
+    __slots__ = ("_fd", "_owns", "error", "marks", "segment", "stop")
 
     def __init__(self, fd: int, stop: int, *, owns: bool = False) -> None:
         self._fd = fd
         self._owns = owns
         self.stop = stop
         self.error: OSError | None = None
+        self.marks: tuple[int, int] | None = None
+        self.segment = 0
 
     def wait(self) -> None:
         """Wait for the disk, once."""
@@ -494,9 +533,7 @@ class GroupCommit:
 
     """
 
-    def __init__(
-        self, lock: PublishLock, journal: FileJournal, work: Callable[[], object]
-    ) -> None:
+    def __init__(self, lock: PublishLock, journal: FileJournal, work: Callable[[], object]) -> None:
         self._lock = lock
         self._journal = journal
         self._work = work

@@ -10,8 +10,7 @@ ignored.
 from collections.abc import Iterator
 from typing import Any, Final
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.queue.frames import Process
 from p2pmsg.queue.rules import (
     Change,
@@ -29,7 +28,7 @@ from p2pmsg.wire import encoder
 
 HEAD, PUSH, DONE, FAILED, DEAD, DROPPED, GIVEN, SEEN, RETRIED, MARKS, CLOSED = range(1, 12)
 _encode: Final = encoder.encode
-_decode: Final = msgspec.msgpack.Decoder(list[Any]).decode
+_decode: Final = codec.make_decoder(list[Any]).decode
 
 
 def push_record(job: QueuedJob) -> bytes:
@@ -58,9 +57,7 @@ def change_record(change: Change, process: Process | None = None) -> bytes:
     return given_record(change.worker, change.delivery, change.sequences, process or Process())
 
 
-def given_record(
-    worker: int, delivery: int, sequences: list[int], process: Process
-) -> bytes:
+def given_record(worker: int, delivery: int, sequences: list[int], process: Process) -> bytes:
     """Return the record of jobs with keys that a worker was given."""
     return _encode((GIVEN, worker, delivery, sequences, *process))
 
@@ -142,7 +139,7 @@ class JournalState:
             fields = _decode(record)
             _APPLY[fields[0]](self, *fields[1:])
             self.is_closed = fields[0] == CLOSED
-        except (msgspec.MsgspecError, LookupError, TypeError, AssertionError) as error:
+        except (codec.CodecError, LookupError, TypeError, AssertionError) as error:
             raise ValueError(f"not a record of a queue: {error}") from error
 
     def jobs(self) -> Iterator[tuple[QueuedJob, int | None]]:
@@ -178,9 +175,7 @@ class JournalState:
         self.next_sequence = max(self.next_sequence, sequence + 1)
         if message_id is not None:
             self.seen[message_id] = (sequence, pushed_ns)
-        return QueuedJob(
-            sequence, payload, pushed_ns, key, priority, message_id, headers, due_ns
-        )
+        return QueuedJob(sequence, payload, pushed_ns, key, priority, message_id, headers, due_ns)
 
     def _done(self, start: int, stop: int) -> None:
         for sequence in range(start, stop):
@@ -196,9 +191,7 @@ class JournalState:
         elif fate[0] > job.deliveries:
             _set_fate(job, *fate)
 
-    def _dead_letter(
-        self, push: bytes, why: str, at_ns: int, sequence: int, *fate: Any
-    ) -> None:
+    def _dead_letter(self, push: bytes, why: str, at_ns: int, sequence: int, *fate: Any) -> None:
         known = self.open.get(sequence)
         if known is not None and known.deliveries > fate[0]:
             return  # it was retried since

@@ -315,8 +315,10 @@ class JobQueue:
                     self.lose(worker.id, "connection broken", now_ns=now_ns)
                 elif without_key:
                     self._lose_jobs(worker, without_key, "connection broken", now_ns)
-            elif worker.cut_ns is None and worker.assigned.count and (
-                now_ns >= self._hold_due_ns(worker)
+            elif (
+                worker.cut_ns is None
+                and worker.assigned.count
+                and (now_ns >= self._hold_due_ns(worker))
             ):
                 holders.append((worker, self._act_on_holder(worker, now_ns)))
         return holders
@@ -409,9 +411,7 @@ class JobQueue:
     def _settle_all(self, worker: Worker, batches: list[DeliveryBatch]) -> list[QueuedJob]:
         """Settle what is open of some batches; return these jobs."""
         settle = worker.assigned.settle
-        return [
-            job for batch in batches for job in self._alone(settle(batch.first, batch.stop))
-        ]
+        return [job for batch in batches for job in self._alone(settle(batch.first, batch.stop))]
 
     def _alone(self, found: list[tuple[DeliveryBatch, int]]) -> list[QueuedJob]:
         """Return the settled jobs one by one; their bytes are counted so from now on."""
@@ -536,9 +536,7 @@ def _has_key(batch: DeliveryBatch) -> bool:
     return batch.jobs is not None and any(job.key is not None for job in batch.jobs)
 
 
-def _minus(
-    ranges: list[tuple[int, int]], others: list[tuple[int, int]]
-) -> list[tuple[int, int]]:
+def _minus(ranges: list[tuple[int, int]], others: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return what of sorted `ranges` is in none of the sorted `others`."""
     left: list[tuple[int, int]] = []
     at = 0

@@ -4,15 +4,14 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.statsd.metric import Event, ServiceCheck
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.snapshot import Row, Snapshot
 from p2pmsg.sync.publisher import Publisher
 
 _SECOND_NS = 1_000_000_000
-_encode = msgspec.json.Encoder().encode
+_encode = codec.json_encode
 
 
 class StreamOutput(Output):

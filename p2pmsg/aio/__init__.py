@@ -1,0 +1,59 @@
+"""The peers for asyncio: the same names, arguments and protocol as the threaded ones.
+
+Each is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from p2pmsg.aio import metrics as metrics
+    from p2pmsg.aio.publisher import Publisher as Publisher
+    from p2pmsg.aio.puller import Puller as Puller
+    from p2pmsg.aio.pusher import Pusher as Pusher
+    from p2pmsg.aio.relay import Relay as Relay
+    from p2pmsg.aio.requester import Answer as Answer
+    from p2pmsg.aio.requester import Requester as Requester
+    from p2pmsg.aio.responder import Responder as Responder
+    from p2pmsg.aio.subscriber import Subscriber as Subscriber
+
+__all__ = [
+    "Answer",
+    "Publisher",
+    "Puller",
+    "Pusher",
+    "Relay",
+    "Requester",
+    "Responder",
+    "Subscriber",
+]
+
+_HOME = {
+    "Answer": "p2pmsg.aio.requester",
+    "Publisher": "p2pmsg.aio.publisher",
+    "Puller": "p2pmsg.aio.puller",
+    "Pusher": "p2pmsg.aio.pusher",
+    "Relay": "p2pmsg.aio.relay",
+    "Requester": "p2pmsg.aio.requester",
+    "Responder": "p2pmsg.aio.responder",
+    "Subscriber": "p2pmsg.aio.subscriber",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is first named here.
+
+    Raises:
+        AttributeError: there is no such name.
+
+    """
+    if name == "metrics":
+        return import_module("p2pmsg.aio.metrics")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "metrics"})

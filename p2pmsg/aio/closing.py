@@ -1,0 +1,54 @@
+"""How asyncio's peers of the queue and of requests end: by `async with`, or with their loop."""
+
+import asyncio
+import sys
+import warnings
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from p2pmsg.aio.loop import LoopDriver
+
+
+class ClosesInLoop(ABC):
+    """Closes at the end of its `async with` block."""
+
+    _driver: LoopDriver
+    _closed: bool
+    _is_made: bool = False
+    """Whether there is something to close."""
+    _hurried_s: ClassVar[float] = 0.2
+    """How long closing may take where the block was left by a cancellation, or Ctrl-C."""
+
+    @abstractmethod
+    async def close(self, timeout: Any = 1.0) -> None:
+        """Close within so many seconds."""
+
+    @abstractmethod
+    def close_now(self) -> None:
+        """Close without waiting for anybody, also where its event loop has ended."""
+
+    def _forget(self) -> None:
+        """In a forked child: nothing of this is the child's, and its loop is the parent's, too."""
+        self._closed = True
+        self._driver.stopping = True
+
+    async def __aenter__(self) -> Self:
+        self._driver.check_loop()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+            await self.close(timeout=self._hurried_s)
+        else:
+            await self.close()
+
+    def __del__(self) -> None:
+        if self._is_made and not self._closed and not sys.is_finalizing():
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+            self.close_now()

@@ -1,0 +1,178 @@
+"""The puller for asyncio."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final, Self
+
+from p2pmsg.aio.closing import ClosesInLoop
+from p2pmsg.aio.loop import LoopDriver
+from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, until_of
+from p2pmsg.errors import ClosedError
+from p2pmsg.queue.job import Job
+from p2pmsg.queue.puller_base import PullerBase
+from p2pmsg.sync.lifecycle import close_in_children
+
+_FRAMES_PER_ROUND: Final = 8
+_get_ident = threading.get_ident
+_get_loop = asyncio.get_running_loop
+_monotonic_ns = time.monotonic_ns
+
+
+class Puller(PullerBase, ClosesInLoop):
+    """Takes jobs from pushers, one after the other.
+
+    ::
+
+        async with aio.Puller("tcp://127.0.0.1:5558") as puller:
+            async for job in puller:
+                try:
+                    async with job:     # acknowledged at the end, rejected if it raises
+                        await work(job.value)
+                except Exception:       # it is tried again; without this the loop would end here
+                    logging.exception("job %d failed", job.sequence)
+
+    It connects; pushers bind, and come and go as they like. It has no thread: what it has in flight
+    is kept alive by the event loop, so a loop that is held up for `ack_timeout` loses its jobs to
+    other workers. Several tasks may take jobs from it. A job may be settled from another thread,
+    too; all else is for the loop in which it was made.
+
+    A task that is cancelled while it waits for a job has taken none. One that is cancelled inside
+    of `async with job` rejects the job, as Ctrl-C does in a thread.
+
+    The arguments are those of `p2pmsg.Puller`.
+
+    Raises:
+        ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+        WrongLoopError: no event loop is running.
+
+    """
+
+    _turn_ns_max = SLICE_NS
+    _frames_per_round = _FRAMES_PER_ROUND
+
+    # --------------------------------------------------------------------------------- public
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Job:
+        core = self._core
+        ready = core.ready
+        # The fast path: as `Puller.__next__` of the threads, where nobody has to be let in.
+        if ready and ready[0]._detail is None and _get_loop() is self._loop:
+            now_ns = _monotonic_ns()
+            if now_ns < self._pace.until_ns:
+                job = ready[0]
+                core.open[job.delivery] = job
+                job._begun_ns = now_ns
+                ready.popleft()
+                return job
+        try:
+            return await self.receive()
+        except ClosedError:
+            raise StopAsyncIteration from None
+
+    async def receive(self, timeout: float | None = None) -> Job:
+        """Return the next job; one that is cancelled meanwhile has taken none.
+
+        Args:
+            timeout: how long to wait, in seconds. Default None: without end.
+
+        Raises:
+            TimeoutError: none came in time.
+            ClosedError: the puller is closed.
+            WrongLoopError: it was made in another event loop.
+
+        """
+        self._check_usable()
+        self._driver.check_loop()
+        until = until_of(self._loop, timeout)
+        if self._pace.is_over():
+            await self._pace.rest()
+        while True:
+            taken: list[Job] = []
+            self._lock.run_whole(self._take, taken)
+            self._wake_waiting()
+            if taken:
+                return taken[0]  # nothing is waited for from here on, so it reaches the caller
+            if not await self._waiters.wait(until):
+                raise TimeoutError(f"no job came within {timeout} s")
+
+    async def close(self, timeout: float = 1.0) -> None:
+        """Give back what was not begun, reject what was, and close; who waits gets `ClosedError`.
+
+        Args:
+            timeout: how long to wait, in seconds, until the pushers have confirmed what was
+                acknowledged. Default 1.
+
+        """
+        if self._closed:
+            return
+        if not self._driver.stopping:
+            self._driver.check_loop()
+        self._closed = True
+        self._waiters.close()
+        try:
+            if not self._driver.stopping:
+                await self._driver.wait_for(self._is_settled, timeout)
+        finally:
+            self.close_now()
+
+    def close_now(self) -> None:
+        """Close without waiting for the pushers, also where its event loop has ended."""
+        if self._unusable is None:
+            self._closed, self._unusable = True, "it is closed"
+            self._waiters.close()
+            self._driver.stop()
+            self._lock.run_whole(self._close_all)
+
+    # -------------------------------------------------------------------------------- private
+
+    def _prepare(self, endpoints: str | Sequence[str]) -> None:
+        who = f"the puller of {endpoints if isinstance(endpoints, str) else ', '.join(endpoints)}"
+        self._driver = LoopDriver(who, self._turn, at_loop_end=self.close_now)
+        self._loop = self._driver.loop
+        self._thread = threading.get_ident()
+        self._waiters = Waiters(self._loop)
+        self._pace = Pace()
+
+    def _begin(self) -> None:
+        self._is_made = True
+        close_in_children(self)
+        self._driver.watch(client.fd for client in self._clients)
+        self._driver.start()
+
+    def _turn(self) -> float:
+        self._pace.begin()
+        wait_ms: float = self._lock.run_whole(self._background)
+        self._wake_waiting()
+        return wait_ms / 1000
+
+    def _wake_waiting(self) -> None:
+        if self._waiters:
+            self._waiters.offer(sum(len(core.ready) for core in self._cores))
+
+    def _work(self, now_ns: int) -> bool:
+        done = super()._work(now_ns)
+        if not done:
+            self._driver.wake()
+        return done
+
+    def _settled(self) -> None:
+        """Report what was settled in the loop's next round, or at once where that is a lot."""
+        if _get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self._driver.wake)
+        elif self._core.acks_waiting() >= self._flush_at:
+            self._lock.run(self._flush, _monotonic_ns())
+        else:
+            self._driver.wake()
+
+    def _is_settled(self) -> bool:
+        return not self._lock.run_whole(self._is_unsettled)
+
+    def _forget(self) -> None:
+        """In a forked child: nothing of this is the child's."""
+        PullerBase._forget(self)
+        ClosesInLoop._forget(self)

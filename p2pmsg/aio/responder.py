@@ -1,0 +1,317 @@
+"""The responder for asyncio."""
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final, Self
+
+import transports
+from p2pmsg.aio.closing import ClosesInLoop
+from p2pmsg.aio.loop import SAFETY_S, LoopDriver
+from p2pmsg.aio.waiting import Look, Pace, in_executor, is_looked_up
+from p2pmsg.checks import check_busy_wait, whole
+from p2pmsg.errors import ClosedError, translated
+from p2pmsg.requests.responder_base import Handler, Request, ResponderBase
+from p2pmsg.sync.lifecycle import close_in_children
+
+_NOT_OPEN: Final = "it is not open yet; `async with` opens it, or `await open()`"
+_log = logging.getLogger("p2pmsg")
+AsyncHandler = Callable[[Any], Awaitable[Any]]
+
+
+class Responder(ResponderBase, ClosesInLoop):
+    """Answers requests: what a topic's handler returns is the reply.
+
+    ::
+
+        async def price(name):
+            return await look_up(name)
+
+        async with aio.Responder("tcp://127.0.0.1:5560", {"price": price}) as responder:
+            ...                                  # the event loop answers
+
+    or `await responder.serve()`. A handler is a function or a coroutine function. A function is
+    called in the loop, and must not block; give work that blocks to `asyncio.to_thread`, in a
+    coroutine. Each call of a coroutine function is a task; `tasks_max` of them are at work at once.
+    What a handler raises goes to the requester, with its type and text. A request that comes again
+    is answered from a cache.
+
+    Where the endpoint has a name for an address (other than `localhost`), it is bound by
+    `async with` or by `open`, since looking the name up may take long, and not when it is made.
+
+    Args:
+        endpoint: where to bind.
+        handlers: by topic; more with `on`. Default: none.
+        tasks_max: how many requests are at work at once in coroutines. Default 100.
+        pending_max: how many requests may wait for that; further ones are left to be asked again,
+            and counted in `refused`. Default 1000.
+        cache_max: how many replies are kept. Default 10,000.
+        cache_bytes_max: bytes of them. Default 64 MiB.
+        cache_age: for how long, in seconds. Default 60: beyond the retries of most requests.
+        message_bytes_max: largest reply, packed. Default 1 MiB.
+        busy_wait: for how long the loop looks for the next request before it sleeps, in seconds, as
+            for `Requester`. Default 0.0002.
+
+    Raises:
+        ConfigError: an argument is out of its limits; `EndpointError` for the endpoint.
+        BindError: the endpoint could not be bound.
+        WrongLoopError: no event loop is running.
+
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        handlers: Mapping[str, Handler | AsyncHandler] | None = None,
+        *,
+        tasks_max: int = 100,
+        pending_max: int = 1000,
+        cache_max: int = 10_000,
+        cache_bytes_max: int = 64 * 2**20,
+        cache_age: float = 60.0,
+        message_bytes_max: int = 1024 * 1024,
+        busy_wait: float = transports.BUSY_WAIT_US / 1e6,
+    ) -> None:
+        self._driver = LoopDriver(
+            f"the responder at {endpoint}", self._turn, at_loop_end=self.close_now
+        )
+        self._loop = self._driver.loop
+        with translated():
+            place = transports.parse_endpoint(endpoint)
+        whole("tasks_max", tasks_max, 1)
+        check_busy_wait(busy_wait)
+        self._tasks_max = tasks_max
+        self._slow: set[str] = set()
+        self._configure(
+            handlers, pending_max, cache_max, cache_bytes_max, cache_age, message_bytes_max
+        )
+        self._place = endpoint
+        self._look = Look(busy_wait)
+        self._pace = Pace()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: deque[tuple[Request, Awaitable[Any]]] = deque()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._opening = asyncio.Lock()
+        self._open_it = partial(self._bind, endpoint, 0.0)
+        self._started = self._is_in_turn = False
+        if not is_looked_up(place):
+            self._begin(self._open_it())
+
+    # --------------------------------------------------------------------------------- public
+
+    @property
+    def endpoint(self) -> str:
+        """Where requesters connect to, with the port that was picked once it is bound."""
+        return self._server.endpoint if self._is_made else self._place
+
+    async def open(self) -> Self:
+        """Bind the endpoint, where that is still to be done.
+
+        Raises:
+            BindError: the endpoint could not be bound.
+            ClosedError: the responder is closed.
+
+        """
+        self._driver.check_loop()
+        async with self._opening:
+            if not self._is_made:
+                if self._closed:
+                    raise ClosedError("the responder", self._unusable)
+                self._begin(await in_executor(self._open_it, transports.ZmqQueueServer.close))
+        return self
+
+    def start(self) -> None:
+        """Answer requests from now on.
+
+        Raises:
+            ClosedError: the responder is closed, or not open yet.
+            WrongLoopError: it was made in another event loop.
+
+        """
+        if self._closed:
+            raise ClosedError("the responder", self._unusable)
+        self._driver.check_loop()
+        if not self._is_made:
+            raise ClosedError("the responder", _NOT_OPEN)
+        if not self._started:
+            self._started = True
+            self._driver.watch([self._server.fd])
+            self._driver.start()
+
+    async def serve(self) -> None:
+        """Answer requests until `close` is called by another task, or this one is cancelled.
+
+        Raises:
+            BindError: the endpoint could not be bound.
+            ClosedError: the responder is closed.
+            WrongLoopError: it was made in another event loop.
+
+        """
+        await self.open()
+        self.start()
+        await asyncio.shield(self._ended)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Stop answering: what is at work is finished and answered first.
+
+        Args:
+            timeout: how long to wait for that, in seconds; then, or where this is cancelled, the
+                tasks at work are cancelled. Default None: without end.
+
+        """
+        if self._closed:
+            return
+        if not self._driver.stopping:
+            self._driver.check_loop()
+        self._closed = True
+        try:
+            if self._tasks and not self._driver.stopping:
+                await self._driver.wait_for(lambda: not self._tasks, timeout)
+        finally:
+            self.close_now()
+
+    def close_now(self) -> None:
+        """Close without waiting for what is at work, also where its event loop has ended."""
+        self._closed = True
+        if self._driver.stopping:
+            return
+        self._driver.stop()
+        if not self._loop.is_closed():
+            for task in self._tasks:
+                task.cancel()
+            if not self._ended.done():
+                self._ended.set_result(None)
+        while self._waiting:
+            result = self._waiting.popleft()[1]
+            if inspect.iscoroutine(result):
+                result.close()  # it was never begun
+        if self._is_made:
+            self._server.close(linger_ms=500)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        self.start()
+        return self
+
+    # -------------------------------------------------------------------------------- private
+
+    def _begin(self, server: transports.ZmqQueueServer) -> None:
+        if self._closed:
+            server.close()
+            raise ClosedError("the responder", self._unusable)
+        self._server = server
+        self._is_made = True
+        close_in_children(self)
+
+    def _turn(self) -> float:
+        pace, look = self._pace, self._look
+        pace.begin()
+        self._is_in_turn = True
+        try:
+            while not self._closed and (self._read_next() or look.find(self._read_next)):
+                if pace.is_over():
+                    return 0.0
+        finally:
+            self._is_in_turn = False
+        return 0.0 if look.is_on else SAFETY_S
+
+    def _read_next(self) -> bool:
+        """Take the next request; whether there was one."""
+        found = self._server.receive()
+        if found is None:
+            return False
+        self._look.end()
+        self._take(*found)
+        return True
+
+    def _reply(self, where: bytes, reply: bytes) -> None:
+        super()._reply(where, reply)
+        # A send takes the descriptor's signal, so what has come must be looked for.
+        is_worth_it = self._look.begin()
+        if not self._is_in_turn and (is_worth_it or self._server.has_message()):
+            self._driver.wake()
+
+    def _take(self, where: bytes, data: bytes) -> None:
+        found = self._read(data)
+        if found is None:
+            return
+        request, topic, value = found
+        is_new, reply = self._cache.begin(request, where)
+        if reply is not None:
+            self._reply(where, reply)
+        elif is_new and topic in self._slow:
+            if len(self._tasks) + len(self._waiting) < self._tasks_max + self._pending_max:
+                self._begin_work(request, self._handlers[topic](value))
+            else:
+                self.refused += 1
+                self._cache.drop(request)
+        elif is_new:
+            self._work_at_once(request, topic, value)
+
+    def _work_at_once(self, request: Request, topic: str, value: Any) -> None:
+        handler = self._handlers.get(topic)
+        if handler is None:
+            self._reply_to(request, self._refusal(request))
+            return
+        try:
+            result = handler(value)
+            if inspect.isawaitable(result):  # it cannot be seen of the function itself
+                self._begin_work(request, result)
+                return
+            reply = self._pack(request, result)
+        except (Exception, asyncio.CancelledError) as error:
+            reply = self._pack_error(request, error)
+        except BaseException as error:
+            self._reply_to(request, self._pack_error(request, error))
+            raise
+        self._reply_to(request, reply)
+
+    def _add(self, topic: str, handler: Handler) -> None:
+        super()._add(topic, handler)
+        call = getattr(handler, "__call__", None)  # noqa: B004  # of an object that can be called
+        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call):
+            self._slow.add(topic)
+        else:
+            self._slow.discard(topic)
+
+    def _begin_work(self, request: Request, result: Awaitable[Any]) -> None:
+        """Have a task wait for a result, or have it wait for a task."""
+        if len(self._tasks) >= self._tasks_max:
+            self._waiting.append((request, result))
+            return
+        task = self._loop.create_task(self._handle(request, result))
+        self._tasks.add(task)
+        task.add_done_callback(self._end_task)
+
+    async def _handle(self, request: Request, result: Awaitable[Any]) -> None:
+        try:
+            reply = self._pack(request, await result)
+        except Exception as error:
+            reply = self._pack_error(request, error)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                self._cache.drop(request)  # asked again, it is done again
+                raise
+            reply = self._pack_error(request, error)  # what the handler waited for was cancelled
+        except BaseException as error:
+            self._reply_to(request, self._pack_error(request, error))
+            raise
+        self._reply_to(request, reply)
+
+    def _end_task(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("the responder failed to reply", exc_info=task.exception())
+        if self._closed:
+            self._driver.notify()
+        elif self._waiting and len(self._tasks) < self._tasks_max:
+            self._begin_work(*self._waiting.popleft())
+
+    def _forget(self) -> None:
+        """In a forked child: neither the socket nor the tasks are the child's."""
+        ResponderBase._forget(self)
+        ClosesInLoop._forget(self)

@@ -1,0 +1,276 @@
+"""What the pullers for threads and for asyncio share: connecting, taking, settling, counting."""
+
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar, Final
+
+import transports
+from p2pmsg.checks import of_kind
+from p2pmsg.errors import ClosedError, translated
+from p2pmsg.queue.config import PullerConfig
+from p2pmsg.queue.job import Job
+from p2pmsg.queue.process_id import this_process, worker_name
+from p2pmsg.queue.puller_core import PullerCore
+from p2pmsg.queue.stats import PullerStats
+from p2pmsg.sync.lock import PublishLock
+from p2pmsg.sync.settings import check_endpoints, check_name
+from p2pmsg.sync.unanswered import Unanswered
+from recovery._checks import to_ns
+
+_MS: Final = 1_000_000
+_ROUNDS_MAX: Final = 16
+_COUNTERS: Final = (
+    "received", "acked", "rejected", "discarded", "refused", "given_back", "dropped",
+)  # fmt: skip
+_monotonic_ns = time.monotonic_ns
+
+
+class PullerBase(ABC):
+    """Takes jobs under a lock, and does the work of one turn; who waits, and how, is left out."""
+
+    _turn_ns_max: ClassVar[int] = 2**63
+    """How long a turn reads on, in ns; what is left is for the next one."""
+    _frames_per_round: ClassVar[int] = 64
+    """How many frames are read between two looks at what there is to send, and at the time."""
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        *,
+        prefetch: int | None = None,
+        name: str | None = None,
+        config: PullerConfig | None = None,
+    ) -> None:
+        self._prepare(endpoints)
+        self._open(endpoints, prefetch, name, config)
+        self._begin()
+
+    def _prepare(self, endpoints: str | Sequence[str]) -> None:  # noqa: B027  # threads need nothing
+        """Do what comes before anything is opened."""
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Have turns taken from now on."""
+
+    def _open(
+        self,
+        endpoints: str | Sequence[str],
+        prefetch: int | None,
+        name: str | None,
+        config: PullerConfig | None,
+    ) -> None:
+        config = config if config is not None else PullerConfig()
+        of_kind("config", config, PullerConfig)
+        self._config = replace(config, prefetch=prefetch) if prefetch is not None else config
+        self._name = check_name(name if name is not None else worker_name())
+        places = check_endpoints(endpoints)
+        self._places = [*map(str, places)]
+        self._lock = PublishLock(nests=True)  # what is settled may be so by itself
+        self._closed = False
+        self._unusable: str | None = None
+        self._clients: list[transports.ZmqQueueClient] = []
+        self._cores: list[PullerCore] = []
+        self._flushed_ns = 0
+        self._ack_linger_ns = to_ns(self._config.ack_linger)
+        # Answers are sent together, and still soon enough that the next jobs come in time.
+        self._flush_at = max(1, min(self._config.prefetch // 2, 1024))
+        try:
+            self._connect(places)
+        except BaseException:
+            for client in self._clients:
+                client.close()
+            raise
+        self._core = self._cores[0]
+        self._lost_ns = [-1] * len(places)  # what `heard_ns` was set to when one was found silent
+        self._unanswered = Unanswered("pusher", places, now_ns=_monotonic_ns(), usual="ROUTER")
+        self._turns = 0
+
+    def _connect(self, places: Sequence[transports.Endpoint]) -> None:
+        process, now_ns = this_process(), _monotonic_ns()
+        for place in places:
+            with translated():
+                client = transports.ZmqQueueClient(
+                    place,
+                    context=transports.context(),
+                    frame_bytes_max=self._config.frame_bytes_max,
+                )
+                self._clients.append(client)
+                client.connect()
+            # Not from a generator: forked children would have the same id.
+            core = PullerCore(
+                secrets.randbits(64), self._name, self._config.prefetch, process, now_ns=now_ns
+            )
+            core.on_settled = self._settled
+            self._cores.append(core)
+
+    # --------------------------------------------------------------------------------- public
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return self._name
+
+    @property
+    def connected(self) -> int:
+        """How many of its endpoints have a pusher that was joined, and answers."""
+        return sum(self._answering())
+
+    def __repr__(self) -> str:
+        return f"<Puller {self._name!r}{' closed' if self._closed else ''}>"
+
+    def stats(self) -> PullerStats:
+        """Return the counters as they are now; also after `close`."""
+        return self._lock.look(self._stats)
+
+    # -------------------------------------------------------------------------------- private
+
+    def _take(self, taken: list[Job]) -> None:
+        """Begin the next job, and put it into `taken`; nothing where there is none."""
+        self._check_usable()
+        self._lock.favour()
+        now_ns = _monotonic_ns()
+        before = [core.begun for core in self._cores]
+        try:
+            job = self._next_ready(now_ns)
+            if job is None:
+                # Nothing is there: before waiting, say what is done, so that there is credit.
+                self._report(now_ns)
+                job = self._next_ready(now_ns)
+            if job is not None:
+                taken.append(job)
+        except BaseException:
+            taken.clear()
+            for core, former in zip(self._cores, before, strict=True):
+                if core.begun is not None and core.begun is not former:
+                    core.unbegin(core.begun)
+                core.resume()
+            raise
+
+    def _next_ready(self, now_ns: int) -> Job | None:
+        """Begin the next job that is there; the pushers take turns."""
+        cores = self._cores
+        for _ in cores:
+            self._turns += 1
+            core = cores[self._turns % len(cores)]
+            if core.ready:
+                job = core.take(now_ns=now_ns)
+                if job is not None:
+                    self._core = core
+                    return job
+        return None
+
+    def _settled(self) -> None:
+        """Report to the pusher what was settled, or leave that for a moment."""
+        now_ns = _monotonic_ns()
+        late = now_ns - self._flushed_ns >= self._ack_linger_ns
+        if late or self._core.acks_waiting() >= self._flush_at:
+            self._lock.run(self._flush, now_ns)
+
+    def _flush(self, now_ns: int) -> None:
+        if self._unusable is None:
+            self._flushed_ns = now_ns
+            try:
+                self._report(now_ns)
+            except BaseException:
+                for core in self._cores:
+                    core.resume()
+                raise
+
+    def _report(self, now_ns: int) -> None:
+        for core in self._cores:
+            core.flush(now_ns=now_ns)
+        self._work(now_ns)
+
+    def _work(self, now_ns: int) -> bool:
+        """Send what there is to send, take what came; False where there may be more at once."""
+        done = True
+        frames_max, until_ns = self._frames_per_round, now_ns + self._turn_ns_max
+        for core, client in zip(self._cores, self._clients, strict=True):
+            for _ in range(_ROUNDS_MAX):
+                outbox = core.outbox
+                while outbox and client.send(outbox[0]):
+                    outbox.popleft()
+                came = 0
+                while came < frames_max and (frame := client.receive()) is not None:
+                    came += 1
+                    core.receive(frame, now_ns=now_ns)
+                if not came and not outbox:
+                    break
+                if _monotonic_ns() > until_ns:
+                    done = False
+                    break
+            else:
+                done = False
+        return done
+
+    def _background(self) -> float:
+        """Take the background thread's turn; return how long it may sleep, in ms."""
+        if self._unusable is not None:
+            raise transports.ClosedError("puller")
+        now_ns = _monotonic_ns()
+        silence_ns = self._config.pusher_timeout * 1e9
+        for at, (core, client) in enumerate(zip(self._cores, self._clients, strict=True)):
+            core.handle_timer(now_ns=now_ns)
+            if now_ns - core.heard_ns > silence_ns:
+                core.heard_ns = self._lost_ns[at] = now_ns
+                client.reconnect()
+        if now_ns >= self._unanswered.next_ns:
+            strange = [sum(core.invalid.values()) for core in self._cores]
+            self._unanswered.look([core.joined for core in self._cores], strange, now_ns)
+        if not self._work(now_ns):
+            return 0.0
+        return self._wait_ms()
+
+    def _wait_ms(self) -> float:
+        now_ns = _monotonic_ns()
+        due_ns = min(core.next_deadline_ns() for core in self._cores)
+        if any(core.unsent for core in self._cores):
+            due_ns = min(due_ns, now_ns + 5 * _MS)
+        return max(0.0, (due_ns - now_ns) / _MS)
+
+    def _is_unsettled(self) -> bool:
+        self._report(_monotonic_ns())
+        return any(core.unsettled for core in self._cores)
+
+    def _close_all(self) -> None:
+        now_ns = _monotonic_ns()
+        for core in self._cores:
+            core.leave(now_ns=now_ns)
+        self._work(now_ns)
+        for client in self._clients:
+            client.close(linger_ms=500)
+
+    def _stats(self) -> PullerStats:
+        cores = self._cores
+        invalid = Counter({"parts": sum(client.malformed for client in self._clients)})
+        for core in cores:
+            invalid.update(core.invalid)
+        ready = sum(len(core.ready) for core in cores)
+        return PullerStats(
+            **{name: sum(getattr(core, name) for core in cores) for name in _COUNTERS},
+            in_hand=ready + sum(len(core.open) for core in cores),
+            ready=ready,
+            pushers=sum(core.joined for core in cores),
+            frames_invalid={name: count for name, count in invalid.items() if count},
+            unanswered=self._unanswered.by_endpoint(),
+            answering=dict(zip(self._places, self._answering(), strict=True)),
+        )
+
+    def _answering(self) -> list[bool]:
+        pairs = zip(self._cores, self._lost_ns, strict=True)
+        return [
+            core.joined and core.heard_ns != lost_ns and not self._closed for core, lost_ns in pairs
+        ]
+
+    def _check_usable(self) -> None:
+        if self._unusable is not None or self._closed:
+            raise ClosedError("the puller", self._unusable or "it is closed")
+
+    def _forget(self) -> None:
+        """In a forked child: nothing of this is the child's."""
+        self._closed = True
+        self._unusable = "it belongs to the parent process"

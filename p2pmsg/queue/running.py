@@ -1,0 +1,245 @@
+"""Calls a function for each job, until it is to stop: `Puller.run`."""
+
+import inspect
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+from p2pmsg.checks import check, whole
+from p2pmsg.errors import ClosedError
+from p2pmsg.queue.job import Job
+from p2pmsg.sync.stop_signals import StopSignals
+
+_LOOK_S: Final = 0.1
+"""While no job comes, how often is looked whether to stop."""
+_log = logging.getLogger("p2pmsg")
+
+OnError = Literal["retry", "discard", "stop"] | Callable[[Job, Exception], Any]
+"""What becomes of a job whose handler raised; see `Puller.run`."""
+
+
+class RunsJobs(ABC):
+    """The part of a puller that calls a handler."""
+
+    _run: "JobRun | None" = None
+
+    @abstractmethod
+    def receive(self, timeout: float | None = None) -> Job:
+        """Return the next job."""
+
+    def run(
+        self,
+        handler: Callable[[Job], Any],
+        *,
+        on_error: OnError = "retry",
+        threads: int = 1,
+        count: int | None = None,
+        signals: bool = True,
+    ) -> None:
+        """Call `handler(job)` for each job; a failing one does not end it.
+
+        ::
+
+            def work(job):
+                resize(job.value)
+
+            with p2pmsg.Puller("tcp://127.0.0.1:5557") as puller:
+                puller.run(work)
+
+        A job is acknowledged when its handler returns, unless the handler has settled it itself. It
+        ends when `close` is called, and at SIGTERM or Ctrl-C: it takes no further job, finishes
+        those in hand, and returns. A second signal does what it did before, so Ctrl-C raises
+        KeyboardInterrupt then, and the job is rejected.
+
+        Args:
+            handler: takes a `Job`; what it returns is ignored. No `async def`: those are for
+                `p2pmsg.App`.
+            on_error: what becomes of a job whose handler raised; each failure is logged. `retry`
+                (default): it is rejected, so that the pusher has it tried again, by its own rules.
+                `discard`: it becomes a dead letter at once. `stop`: it is rejected, `run` finishes
+                the other jobs in hand, and raises the exception. A callable gets the job and the
+                exception, and may `discard` the job, or `reject` it with a delay; if it does
+                neither the job is rejected, and if it raises, that ends `run`, too.
+            threads: how many jobs are worked on at once, each in a thread of its own. Default 1:
+                in the caller's thread. A puller has at most `prefetch` jobs.
+            count: end after so many jobs, failed ones included. Default: never.
+            signals: whether SIGTERM and Ctrl-C end it as said above. Default True; in a thread
+                other than the main one they do not.
+
+        Raises:
+            ConfigError: an argument is out of its limits.
+            ClosedError: the puller is closed, or another call of `run` takes its jobs.
+
+        """
+        check("handler", handler, callable(handler), "a function that takes a job")
+        is_async = inspect.iscoroutinefunction(handler)
+        check("handler", handler, not is_async, "no async function; those are for p2pmsg.App")
+        ok = callable(on_error) or on_error in ("retry", "discard", "stop")
+        check("on_error", on_error, ok, '"retry", "discard", "stop" or a callable')
+        whole("threads", threads, 1)
+        if count is not None:
+            whole("count", count, 1)
+        if self._run is not None:
+            raise ClosedError("the puller", "another call of run() takes its jobs")
+        self._run = run = JobRun(self.receive, handler, on_error, count)
+        try:
+            if signals:
+                with StopSignals(run.stop):
+                    run.run(threads)
+            else:
+                run.run(threads)
+        finally:
+            self._run = None
+            run.ended.set()
+
+    def _end_run(self, timeout: float) -> None:
+        """Stop `run`, and wait until the jobs in hand are finished; not where it is called there.
+
+        Args:
+            timeout: how long to wait at most, in seconds.
+
+        """
+        run = self._run
+        if run is not None:
+            run.stop()
+            if threading.current_thread() not in run.threads:
+                run.ended.wait(timeout)
+
+
+class JobRun:
+    """One call of `run`.
+
+    Args:
+        receive: returns the next job, as `Puller.receive`.
+        handler: called with each.
+        on_error: what becomes of those that fail.
+        count: how many at most; None: no limit.
+
+    Attributes:
+        threads: those that take jobs.
+        ended: set when the call has ended.
+
+    """
+
+    def __init__(
+        self,
+        receive: Callable[[float], Job],
+        handler: Callable[[Job], Any],
+        on_error: OnError,
+        count: int | None,
+    ) -> None:
+        self._receive = receive
+        self._handler = handler
+        self._on_error = on_error
+        self._left = count
+        self._lock = threading.Lock()
+        self._is_stopping = False
+        self._error: BaseException | None = None
+        self.threads: list[threading.Thread] = []
+        self.ended = threading.Event()
+
+    def stop(self) -> None:
+        """Take no further jobs; those in hand are finished."""
+        self._is_stopping = True
+
+    def run(self, threads: int) -> None:
+        """Work until it is to stop; raise what ended it."""
+        if threads == 1:
+            self.threads = [threading.current_thread()]
+            self._work()
+        else:
+            self._work_in(threads)
+        if self._error is not None:
+            raise self._error
+
+    def _work_in(self, count: int) -> None:
+        names = (f"p2pmsg-run-{number}" for number in range(count))
+        self.threads = [
+            threading.Thread(target=self._work, name=name, daemon=True) for name in names
+        ]
+        for thread in self.threads:
+            thread.start()
+        try:
+            for thread in self.threads:
+                while thread.is_alive():
+                    thread.join(_LOOK_S)  # signals are handled in between
+        except BaseException:  # Ctrl-C once more: the jobs in hand are not waited for
+            self.stop()
+            raise
+
+    def _work(self) -> None:
+        try:
+            while not self._is_stopping and self._may_take():
+                try:
+                    job = self._receive(_LOOK_S)
+                except TimeoutError:
+                    self._give_back()
+                    continue
+                self._do(job)
+        except ClosedError:
+            self.stop()
+        except BaseException as error:
+            self.stop()
+            if self._error is None:
+                self._error = error
+
+    def _may_take(self) -> bool:
+        with self._lock:
+            if self._left is None:
+                return True
+            self._left -= 1
+            return self._left >= 0
+
+    def _give_back(self) -> None:
+        with self._lock:
+            if self._left is not None:
+                self._left += 1
+
+    def _do(self, job: Job) -> None:
+        try:
+            self._handler(job)
+        except Exception as error:
+            self._failed(job, error)
+        except BaseException as error:
+            job.reject(reason_of(error))
+            raise
+        else:
+            if job.state == "held":
+                job.ack()
+            if job.state == "gone":
+                _log.warning(
+                    "job %d is done, but is this worker's no more: it took %.1f s",
+                    job.sequence, (time.time_ns() - job.last_delivered_ns) / 1e9,
+                )  # fmt: skip
+
+    def _failed(self, job: Job, error: Exception) -> None:
+        _log.error("job %d failed at delivery %d", job.sequence, job.delivery_count, exc_info=error)
+        try:
+            if callable(self._on_error):
+                self._on_error(job, error)
+            elif self._on_error == "discard":
+                job.discard(reason_of(error))
+            elif self._on_error == "stop":
+                raise error
+        finally:
+            if job.state == "held":
+                job.reject(reason_of(error))
+
+
+def acknowledge(job: Job) -> None:
+    """Acknowledge a job that its handler has done and not settled; warn where it is too late."""
+    if job.state == "held":
+        job.ack()
+    if job.state == "gone":
+        seconds = (time.time_ns() - job.last_delivered_ns) / 1e9
+        _log.warning(
+            "job %d is done, but is this worker's no more: it took %.1f s", job.sequence, seconds
+        )
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what a failed job's history says of an exception."""
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,176 @@
+"""What the requesters for threads and for asyncio share: packing, reading answers, diagnosis."""
+
+import itertools
+import secrets
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import transports
+from p2pmsg import codec
+from p2pmsg.checks import check, check_busy_wait, whole
+from p2pmsg.errors import ClosedError, ConfigError, NoHandlerError, RemoteError, RequestError
+from p2pmsg.publisher.batch import PACKING_ERRORS, check_size, packing_error
+from p2pmsg.requests import frames
+from p2pmsg.requests.frames import Status
+from p2pmsg.sync.settings import check_endpoints
+from p2pmsg.sync.unanswered import Unanswered
+from p2pmsg.topics import check_topic
+from p2pmsg.wire import Frame, FrameError, Kind, encoder
+
+_TOPICS_MAX: Final = 1024
+_TIMEOUT_MAX: Final = 1e6
+
+
+class RequesterBase:
+    """Knows what to ask and what was answered; who waits, and how, is left out.
+
+    Attributes:
+        retries: how often a request was asked again.
+        strays: answers that nobody waited for any more.
+
+    """
+
+    def _configure(
+        self, endpoints: str | Sequence[str], message_bytes_max: int, busy_wait: float
+    ) -> None:
+        self._endpoints = check_endpoints(endpoints)
+        whole("message_bytes_max", message_bytes_max, 64)
+        check_busy_wait(busy_wait)
+        self._bytes_max = message_bytes_max
+        self._id = secrets.randbits(64)
+        self._numbers = itertools.count(1)
+        self._topics: dict[str, bytes] = {}
+        self._closed = False
+        self._unusable = "it is closed"
+        self._first = 0
+        self.retries = self.strays = 0
+        self._has_answered = [False] * len(self._endpoints)
+        self._unanswered = Unanswered(
+            "responder", self._endpoints, now_ns=time.monotonic_ns(),
+            usual="ROUTER", first_ns=0, says_at_once=False,
+        )  # fmt: skip
+
+    # --------------------------------------------------------------------------------- public
+
+    def unanswered(self) -> dict[str, str]:
+        """Return what is found at endpoints that have never answered a request, by endpoint.
+
+        It looks when a quarter of a request's time has passed; when all of it has, that is logged
+        as a warning, once, and stands in the `TimeoutError`.
+        """
+        return self._unanswered.by_endpoint()
+
+    def __repr__(self) -> str:
+        return f"<Requester{' closed' if self._closed else ''} of {len(self._endpoints)}>"
+
+    # -------------------------------------------------------------------------------- private
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise ClosedError("the requester", self._unusable)
+
+    def _connect(self, busy_wait_us: float) -> list[transports.ZmqQueueClient]:
+        """Return new connections, one to each endpoint."""
+        context = transports.context()
+        return [
+            transports.ZmqQueueClient(at, context=context, busy_wait_us=busy_wait_us)
+            for at in self._endpoints
+        ]
+
+    def _pack(self, topic: str, value: Any) -> bytes:
+        try:
+            known = topic in self._topics
+        except TypeError:
+            known = False
+        if not known:
+            check_topic(topic)
+            if len(self._topics) >= _TOPICS_MAX:
+                self._topics.clear()
+            self._topics[topic] = topic.encode()
+        try:
+            packed = encoder.encode(value)
+        except PACKING_ERRORS as error:
+            raise packing_error("value", value, error) from error
+        if len(packed) > self._bytes_max:
+            check_size("request", len(packed), self._bytes_max)
+        return packed
+
+    def _look_who_is_there(self) -> None:
+        """Find out what is at endpoints that have never answered."""
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._unanswered.next_ns:
+            answered = self._has_answered
+            self._unanswered.look(answered, [0] * len(answered), now_ns)
+
+    def _note_answer(self, at: int) -> None:
+        self._has_answered[at] = True
+        self._unanswered.answered(at)
+
+    def _say_who_is_there(self, asked: list[int]) -> str:
+        """Log what is at endpoints that have never answered; return that as the end of a text."""
+        now_ns, places = time.monotonic_ns(), []
+        for at in asked:
+            found = "" if self._has_answered[at] else self._unanswered.found[at]
+            if found:
+                self._unanswered.say(at, now_ns)
+                places.append(f"{self._endpoints[at]}: {found}")
+        return f" ({'; '.join(places[:4])})" if places else ""
+
+    def _reply_in(self, data: bytes) -> Frame | None:
+        """Return the reply to a request of this requester; None where it is none."""
+        try:
+            frame = Frame(data)
+        except FrameError:
+            return None
+        return frame if frame.kind == Kind.REPLY and frame.session == self._id else None
+
+    def _outcome(self, topic: str, at: int, frame: Frame, responder: str, kind: Any = None) -> Any:
+        try:
+            if frame.count == Status.DONE:
+                value = frames.body_of(frame)
+                return value if kind is None else _converted(topic, responder, value, kind)
+            if frame.count == Status.NO_HANDLER:
+                raise NoHandlerError(topic, responder)
+            if frame.count == Status.RAISED:
+                raise RemoteError(topic, responder, *frames.error_of(frame))
+        except FrameError:
+            pass
+        raise RequestError(topic, responder, "the answer is malformed")
+
+
+def _converted(topic: str, responder: str, value: Any, kind: Any) -> Any:
+    try:
+        return codec.convert(value, kind)
+    except Exception as error:  # also what a type of the user's raises
+        reason = f"the answer does not fit its type: {error}"
+        raise RequestError(topic, responder, reason) from error
+
+
+def check_type(kind: Any) -> None:
+    """Raise `ConfigError` where answers cannot be made a `kind`; None is no type."""
+    if kind is not None:
+        try:
+            _check_kind(kind)
+        except (TypeError, NameError) as error:
+            limit = f"a type that answers can be made ({error})"
+            raise ConfigError("type", limit, kind) from error
+
+
+_check_kind: Final = lru_cache(maxsize=256)(codec.check_kind)
+
+
+def check_request(timeout: Any, attempts_max: Any) -> None:
+    """Raise `ConfigError` where the arguments of a request are out of their limits."""
+    if type(timeout) is not float or not 0 < timeout <= _TIMEOUT_MAX:
+        check_time("timeout", timeout)
+    if type(attempts_max) is not int or attempts_max < 1:
+        whole("attempts_max", attempts_max, 1)
+
+
+def check_time(name: str, seconds: Any) -> None:
+    """Raise `ConfigError` where `seconds` is no time to wait."""
+    ok = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    ok = ok and 0 < seconds <= _TIMEOUT_MAX
+    check(name, seconds, ok, f"a number of seconds above 0, at most {_TIMEOUT_MAX:.0f}")

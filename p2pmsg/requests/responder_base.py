@@ -1,0 +1,229 @@
+"""What the responders for threads and for asyncio share: handlers, the cache, reading, replying."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import transports
+from p2pmsg.checks import at_least, check, whole
+from p2pmsg.errors import ConfigError, translated
+from p2pmsg.publisher.batch import check_size
+from p2pmsg.requests import frames
+from p2pmsg.requests.frames import Status
+from p2pmsg.topics import check_topic
+from p2pmsg.wire import Frame, FrameError, Kind, encoder
+
+Handler = Callable[[Any], Any]
+H = TypeVar("H", bound=Handler)
+Request = tuple[int, int]
+"""The requester's id, and the request's number."""
+
+
+class ReplyCache:
+    """Replies by request, so that one that comes again does not do the work again.
+
+    Bounded by number, bytes and age.
+
+    Attributes:
+        bytes: of the replies kept.
+        hits: requests that were answered from it, or were being worked on.
+
+    """
+
+    def __init__(self, count_max: int, bytes_max: int, age_ns: int) -> None:
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._age_ns = age_ns
+        self._replies: OrderedDict[Request, tuple[bytes, int]] = OrderedDict()
+        self._pending: dict[Request, bytes] = {}
+        self.bytes = 0
+        self.hits = 0
+
+    def find(self, request: Request) -> bytes | None:
+        """Return the reply to a request that came before, or None."""
+        known = self._replies.get(request)
+        if known is None:
+            return None
+        self.hits += 1
+        return known[0]
+
+    def keep(self, request: Request, reply: bytes, *, now_ns: int) -> None:
+        """Keep a reply."""
+        replies = self._replies
+        replies[request] = (reply, now_ns)
+        self.bytes += len(reply)
+        while replies:
+            oldest, at_ns = next(iter(replies.values()))
+            full = len(replies) > self._count_max or self.bytes > self._bytes_max
+            if not full and now_ns - at_ns < self._age_ns:
+                return
+            replies.popitem(last=False)
+            self.bytes -= len(oldest)
+
+    def begin(self, request: Request, where: bytes) -> tuple[bool, bytes | None]:
+        """Note that a request came from `where`; return whether it is new, and its reply if any."""
+        reply = self.find(request)
+        if reply is not None:
+            return False, reply
+        is_new = request not in self._pending
+        self.hits += not is_new
+        self._pending[request] = where  # it is answered where it was asked last
+        return is_new, None
+
+    def end(self, request: Request, reply: bytes, *, now_ns: int) -> bytes | None:
+        """Keep the reply to what was begun; return where it is to go."""
+        self.keep(request, reply, now_ns=now_ns)
+        return self._pending.pop(request, None)
+
+    def drop(self, request: Request) -> None:
+        """Forget what was begun and will not be done: asked again, it is new."""
+        self._pending.pop(request, None)
+
+    @property
+    def pending(self) -> int:
+        """How many requests are being worked on."""
+        return len(self._pending)
+
+
+class ResponderBase:
+    """Reads requests and sends replies; who works on them, and when, is left out.
+
+    Attributes:
+        answered: replies that were sent.
+        raised: handlers that raised.
+        refused: requests that were not taken, since too many waited.
+        unsent: replies that did not fit into the requester's queue.
+        invalid: frames that were dropped, by reason.
+
+    """
+
+    _server: transports.ZmqQueueServer
+
+    def _configure(
+        self,
+        handlers: Mapping[str, Handler] | None,
+        pending_max: int,
+        cache_max: int,
+        cache_bytes_max: int,
+        cache_age: float,
+        message_bytes_max: int,
+    ) -> None:
+        whole("pending_max", pending_max, 1)
+        whole("cache_max", cache_max, 0)
+        whole("cache_bytes_max", cache_bytes_max, 0)
+        at_least("cache_age", cache_age, 0)
+        whole("message_bytes_max", message_bytes_max, 64)
+        self._pending_max = pending_max
+        self._bytes_max = message_bytes_max
+        self._cache = ReplyCache(cache_max, cache_bytes_max, round(cache_age * 1e9))
+        self._handlers: dict[str, Handler] = {}
+        for topic, handler in (handlers or {}).items():
+            self._add(topic, handler)
+        self.answered = self.raised = self.refused = self.unsent = 0
+        self.invalid: dict[str, int] = {}
+        self._closed = False
+        self._unusable = "it is closed"
+
+    def _bind(self, endpoint: str, busy_wait: float) -> transports.ZmqQueueServer:
+        """Return a bound socket; a host's name is looked up, which may take long."""
+        with translated():
+            server = transports.ZmqQueueServer(
+                endpoint, context=transports.context(), busy_wait_us=busy_wait * 1e6
+            )
+        # There is no credit here: a requester that never reads must not fill the memory.
+        server.memory = transports.ReplyMemory()
+        return server
+
+    # --------------------------------------------------------------------------------- public
+
+    @property
+    def endpoint(self) -> str:
+        """Where requesters connect to, with the port that was picked."""
+        return self._server.endpoint
+
+    @property
+    def cached(self) -> int:
+        """How many requests were answered from the cache, or were at work already."""
+        return self._cache.hits
+
+    def on(self, topic: str) -> Callable[[H], H]:
+        """Return a decorator that makes a function the handler of `topic`."""
+
+        def add(handler: H) -> H:
+            self._add(topic, handler)
+            return handler
+
+        return add
+
+    def __repr__(self) -> str:
+        return f"<Responder {'closed' if self._closed else self.endpoint}>"
+
+    # -------------------------------------------------------------------------------- private
+
+    def _forget(self) -> None:
+        """In a forked child: neither the socket nor the thread is the child's."""
+        self._closed = True
+        self._unusable = "it belongs to the parent process"
+
+    def _add(self, topic: str, handler: Handler) -> None:
+        try:
+            check_topic(topic)
+        except ValueError as error:
+            raise ConfigError("topic", f"a topic ({error})", topic) from error
+        check("handler", handler, callable(handler), "something that can be called")
+        self._handlers[topic] = handler
+
+    def _read(self, data: bytes) -> tuple[Request, str, Any] | None:
+        """Return a request, its topic and its value; what is malformed is counted."""
+        try:
+            frame = Frame(data)
+            if frame.kind != Kind.REQUEST or not frame.topic:
+                raise FrameError("kind")
+            value = frames.body_of(frame)
+        except FrameError as error:
+            self.invalid[str(error)] = self.invalid.get(str(error), 0) + 1
+            return None
+        return (frame.session, frame.sequence), frame.topic, value
+
+    def _pack(self, request: Request, value: Any) -> bytes:
+        """Return the frame that answers with a value; raises where that cannot be sent."""
+        packed = encoder.encode(value)
+        if len(packed) > self._bytes_max:
+            check_size("reply", len(packed), self._bytes_max)
+        return frames.reply_frame(*request, Status.DONE, packed)
+
+    def _pack_error(self, request: Request, error: BaseException) -> bytes:
+        """Return the frame that answers with an exception: the requester's, not ours."""
+        self.raised += 1
+        return frames.reply_frame(*request, Status.RAISED, frames.error_body(error))
+
+    def _refusal(self, request: Request) -> bytes:
+        """Return the frame that says that there is no handler."""
+        return frames.reply_frame(*request, Status.NO_HANDLER, b"\xc0")
+
+    def _work(self, request: Request, topic: str, value: Any) -> bytes:
+        """Call the handler; return the frame that answers."""
+        handler = self._handlers.get(topic)
+        if handler is None:
+            return self._refusal(request)
+        try:
+            return self._pack(request, handler(value))
+        except Exception as error:
+            return self._pack_error(request, error)
+
+    def _reply_to(self, request: Request, reply: bytes) -> None:
+        """Keep the reply to what was begun, and send it to where it was asked last."""
+        where = self._cache.end(request, reply, now_ns=time.monotonic_ns())
+        if where is not None:
+            self._reply(where, reply)
+
+    def _reply(self, where: bytes, reply: bytes) -> None:
+        try:
+            if self._server.reply(where, reply):
+                self.answered += 1
+                transports.TURN.is_theirs = True
+            else:
+                self.unsent += 1
+        except transports.PeerUnreachableError:
+            pass  # it asks again over its next connection, and is answered from the cache

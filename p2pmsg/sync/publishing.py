@@ -1,0 +1,471 @@
+"""What a publisher does, with a thread or in an event loop: accept messages, and send them."""
+
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from p2pmsg.codec import EncHook
+from p2pmsg.config import OnFull, PublisherConfig
+from p2pmsg.errors import ClosedError, LogFailedError
+from p2pmsg.publisher.batch import OpenBatches, is_of_packing
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.sync.lifecycle import close_in_children
+from p2pmsg.sync.lock import PublishLock
+from p2pmsg.sync.opening import open_publisher
+from p2pmsg.sync.sending import Outgoing
+from p2pmsg.sync.serving import ServingPeer, ServingRounds
+from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
+from p2pmsg.wire import encoder
+from recovery._renamed import renamed_arguments
+from transports import TURN
+
+if TYPE_CHECKING:
+    from p2pmsg.stats import PublisherStats
+    from recovery.log import LogConfig
+
+_COUNT_MAX: Final = 65_536
+_LAST_FRAMES: Final = 4
+_encode_into = encoder.encode_into
+_now_ns = time.monotonic_ns
+_wall_ns = time.time_ns
+R = TypeVar("R")
+
+
+class PublishingPeer(ServingPeer):
+    """A publisher; the subclass makes its rounds, and waits.
+
+    Attributes:
+        _rounds: answer requests, send heartbeats, flush.
+
+    """
+
+    _kind = "publisher"
+    _core: PublisherCore
+    _rounds: ServingRounds
+
+    @renamed_arguments(stall_ms="stall_timeout")
+    def __init__(
+        self,
+        endpoint: str | Sequence[str],
+        *,
+        name: str | None = None,
+        replay_bytes: int | None = None,
+        on_full: OnFull | None = None,
+        stall_timeout: float | None = None,
+        recovery_endpoint: str | None = None,
+        log: "LogConfig | None" = None,
+        exact_types: bool | None = None,
+        enc_hook: EncHook | None = None,
+        config: PublisherConfig | None = None,
+    ) -> None:
+        self._config = publisher_config(
+            config, replay_bytes, on_full, stall_timeout, exact_types, enc_hook
+        )
+        self._name = check_name(name if name is not None else str(endpoint)[:80])
+        self._lock = self._make_lock()
+        self._unusable: str | None = None
+        self._open_by(partial(self._open, endpoint, recovery_endpoint, log))
+
+    def _open(
+        self,
+        endpoint: str | Sequence[str],
+        recovery_endpoint: str | None,
+        log: "LogConfig | None",
+    ) -> None:
+        self._core, self._sender, self._server, self._outgoing = open_publisher(
+            self._name, endpoint, recovery_endpoint, self._config, log
+        )
+        self._batches = self._core.open_batches
+        self._send = self._sender.send
+        self._publish_alone: Callable[..., int] = self._core.publish_alone
+        self._bulk = _Bulk(self._core, self._outgoing)
+        kept = self._core.log
+        self._is_synced = kept is not None and kept.gated
+        self._gathers = True  # whether what is gathered leaves by the clock
+        self._fast_batches = self._batches
+        if kept is not None and kept.keeps_batches:
+            # What outlives the process cannot just be added to a batch in memory. A subclass with a
+            # `publish` of its own goes the long way, and finds no batch.
+            self._fast_batches = OpenBatches()
+            if type(self).publish is PublishingPeer.publish:
+                self.publish = self._publish_kept  # type: ignore[method-assign]
+        close_in_children(self)
+
+    @abstractmethod
+    def _send_rest(self, is_done: Callable[[], bool] | None = None) -> None:
+        """Send what has no space yet, or see to it that it is sent; until `is_done`."""
+
+    @abstractmethod
+    def _wait_for_disk(self) -> None:
+        """Wait until all that was accepted is on the disk, where a call may wait."""
+
+    def _check_caller(self) -> None:
+        """Raise where the publisher must not be used from here."""
+
+    @property
+    def session(self) -> int:
+        """The 64-bit id of this publisher's sequence space."""
+        return self._core.session
+
+    def publish(
+        self,
+        topic: str,
+        value: Any,
+        key: str | None = None,
+        timestamp_ns: int | None = None,
+        headers: dict[str, Any] | None = None,
+    ) -> int:
+        """Accept one message and return its sequence.
+
+        With a log it is in there on return, as safe as `LogConfig.acknowledge` says. It is sent at
+        once where the stream is idle, and shares a frame with others where messages follow one
+        another closely, for at most `linger`. What is changed in `value` afterwards does not
+        change the message.
+
+        Args:
+            topic: UTF-8, 1 to 255 bytes, without a zero byte, not ending in `*`.
+            value: bytes, str, int, float, bool, None, aware datetime, list or dict of these. A
+                tuple or set arrives as a list, a dataclass, Struct or pydantic model as a dict, a
+                numpy scalar as a number; for a Decimal and the like see `exact_types`.
+            key: what it belongs to. Default None.
+            timestamp_ns: when it happened, in ns since the epoch. Default: the time at which its
+                frame was begun, at most `linger` ago.
+            headers: further fields by name, msgpack values. Default None.
+
+        Raises:
+            MessageError: it cannot be published as it is; it names the part: `value["a"][3].price`.
+            SendQueueFullError: `on_full="raise"`, and a subscriber's queue is full. In an event
+                loop also: too much waits to be sent; await `drain`.
+            LogFailedError: the local log could not be written. With `acknowledge="synced"` the
+                message may be sent all the same when the log can be written again.
+            ReentrantCallError: a signal handler called it that came within the publisher.
+            ClosedError: the publisher is closed.
+
+        """
+        # Written out, since each call saved is a tenth of it: see PublishLock. Whatever comes
+        # after that (Ctrl-C too), a message is in or out by the setting of `end` and `next`, which
+        # is one step, and repair() cuts off the rest.
+        lock = self._lock
+        me = lock.mark
+        if not me._is_owned():
+            me = lock.ident()
+        if lock.owner is not None:
+            return self._publish_locked(topic, value, key, timestamp_ns, headers)
+        lock.owner = me
+        try:
+            batches = self._fast_batches
+            batch = batches.batch if topic is batches.topic else batches.get(topic)
+            if batch is not None:
+                buffer = batch.buffer
+                _encode_into(value, buffer, -1)
+                if key is not None or timestamp_ns is not None or headers is not None:
+                    batch.add_columns(key, timestamp_ns, headers)
+                size = len(buffer)
+                if size < batch.limit:
+                    sequence = batch.next
+                    batch.end, batch.next = size, sequence + 1
+                    lock.owner = None
+                    return sequence
+                batch.repair()  # it fills the batch: the core looks at it closely
+            else:
+                now_ns = _now_ns()
+                sequence = self._publish_alone(
+                    topic, value, key, timestamp_ns, headers, now_ns, _wall_ns()
+                )
+                if sequence >= 0:
+                    core, outbox = self._core, self._core.outbox
+                    sent = self._send(outbox[0])
+                    if sent:
+                        outbox.popleft()
+                    core.note_beat(topic, now_ns=now_ns)
+                    TURN.is_theirs = True
+                    lock.owner = None
+                    if not sent:
+                        self._send_rest()
+                    return sequence
+        except BaseException as error:
+            self._repair(topic)
+            lock.owner = None
+            if not is_of_packing(error):  # else the core looks at the parts of the value
+                raise publish_error(error, topic, value) from None
+        lock.owner = None
+        return self._publish_locked(topic, value, key, timestamp_ns, headers)
+
+    def _publish_kept(
+        self,
+        topic: str,
+        value: Any,
+        key: str | None = None,
+        timestamp_ns: int | None = None,
+        headers: dict[str, Any] | None = None,
+    ) -> int:
+        """Do as `publish`, where messages are gathered in the log's tail file: see `KeptBatch`."""
+        lock = self._lock
+        me = lock.mark
+        if not me._is_owned():
+            me = lock.ident()
+        if lock.owner is not None:
+            return self._publish_locked(topic, value, key, timestamp_ns, headers)
+        lock.owner = me
+        try:
+            batches: Any = self._batches  # each is a KeptBatch
+            batch = batches.batch if topic is batches.topic else batches.get(topic)
+            if batch is not None:
+                packed, end = batch.scratch, batch.end
+                _encode_into(value, packed)
+                size = end + len(packed)
+                if size < batch.limit and (
+                    (key is None and timestamp_ns is None and headers is None)
+                    or batch.add_columns(key, timestamp_ns, headers)
+                ):
+                    batch.memory[end:size] = packed
+                    sequence: int = batch.next
+                    batch.header[0] = size  # from here on the message outlives the process
+                    batch.end, batch.next = size, sequence + 1
+                    lock.owner = None
+                    return sequence
+                batch.repair()  # it fills the batch: the core looks at it closely
+        except BaseException as error:
+            self._repair(topic)
+            lock.owner = None
+            if is_of_packing(error):  # the core looks at the parts of the value
+                return self._publish_locked(topic, value, key, timestamp_ns, headers)
+            raise publish_error(error, topic, value) from None
+        lock.owner = None
+        if batch is None:
+            return PublishingPeer.publish(self, topic, value, key, timestamp_ns, headers)
+        return self._publish_locked(topic, value, key, timestamp_ns, headers)
+
+    def publish_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[str | None] | None = None,
+        timestamps_ns: Sequence[int] | None = None,
+    ) -> tuple[int, int]:
+        """Accept many messages in one call; returns the first and the last sequence.
+
+        It is some ten times faster than as many calls of `publish`. If it raises, the exception's
+        note says how many of the values were accepted.
+
+        Args:
+            topic: as for `publish`.
+            values: what to publish, one message each; at least one.
+            keys: one key (or None) a value. Default: none has one.
+            timestamps_ns: one a value. Default: now, for all.
+
+        Raises:
+            MessageError, SendQueueFullError, LogFailedError, ClosedError: as for `publish`.
+            ConfigError: no values, or as many keys or timestamps as values are not there.
+
+        """
+        count = check_columns(values, keys, timestamps_ns)
+        at, last, bulk = 0, -1, self._bulk
+        try:
+            while at < count:
+                taken, last, gone = self._under_lock(
+                    bulk.take, topic, values, keys, timestamps_ns, at
+                )
+                at += taken
+                if not gone or not taken:
+                    self._send_rest()
+                elif self._lock.wanted:
+                    self._lock.give_way()
+            if self._is_synced:
+                self._wait_for_disk()
+        except BaseException as error:
+            meant = publish_error(error, topic, values)
+            meant.add_note(f"{at} of {count} values were accepted")
+            raise meant from None
+        finally:
+            if bulk.reserved:
+                bulk.end(topic)
+        return last - count + 1, last
+
+    def flush(self) -> None:
+        """Send what is gathered now, without waiting for others to share its frame.
+
+        Raises:
+            ClosedError: the publisher is closed.
+
+        """
+        if not self._under_lock(self._flush):
+            self._send_rest(self._flushed)
+
+    def stats(self) -> "PublisherStats":
+        """Return the counters as they are now; also after `close`."""
+        from p2pmsg.sync.stats import publisher_stats
+
+        sockets = self._sender, self._server
+        return self._lock.look(
+            publisher_stats, self._core, self._outgoing.guard, *sockets, self._undelivered
+        )
+
+    def _check_logged(self, failure: LogFailedError | None) -> None:
+        unlogged = self._core.pending
+        if unlogged:
+            what = f"{unlogged} messages could not be written to the log, and were not sent"
+            kept = self._core.log
+            if kept is not None and kept.keeps_batches:
+                what += "; they are in its tail file, and the next publisher on this log sends them"
+            raise LogFailedError(what) from failure
+        if failure is not None:
+            raise failure
+
+    def _publish_locked(
+        self, topic: str, value: Any, key: Any, timestamp_ns: Any, headers: Any
+    ) -> int:
+        if self._unusable is not None:
+            raise ClosedError("the publisher", self._unusable)
+        self._check_caller()
+        lock = self._lock
+        lock.acquire()
+        try:
+            if self._unusable is not None:
+                raise ClosedError("the publisher", self._unusable)
+            core = self._core
+            lock.favour()
+            taken = not self._bulk.reserved or topic not in self._bulk.reserved
+            gone = True
+            if taken:
+                self._outgoing.make_space()
+                sequence = core.publish(
+                    topic, value, key, timestamp_ns, headers,
+                    now_ns=time.monotonic_ns(), wall_ns=time.time_ns(),
+                )  # fmt: skip
+                if core.outbox or core.unsynced:
+                    gone = self._send_now()
+                if self._batches and self._gathers and not self._rounds.ticking:
+                    self._rounds.tick()
+        except BaseException as error:
+            self._repair(topic)
+            raise publish_error(error, topic, value) from None
+        finally:
+            lock.owner = lock.free  # written out: see PublishLock
+            lock.unlock()
+        if not gone or not taken:
+            self._send_rest()
+        if not taken:
+            return self._publish_locked(topic, value, key, timestamp_ns, headers)
+        return sequence
+
+    def _send_more(self) -> bool:
+        log = self._core.log
+        broken = log is not None and log.broken is not None
+        return self._unusable is not None or self._send_now() or broken
+
+    def _send_now(self) -> bool:
+        """Send what may go; what must be on the disk first is seen to by the driver."""
+        if self._core.unsynced:
+            self._rounds.wake()
+        return self._outgoing.send()
+
+    def _flush(self) -> bool:
+        self._core.flush(now_ns=time.monotonic_ns())
+        return self._flushed()
+
+    def _flushed(self) -> bool:
+        sent = self._send_more()
+        log = self._core.log
+        if log is not None and log.broken is not None:
+            raise LogFailedError(log.broken)
+        return sent and not self._core.unsynced
+
+    def _begin_close(self) -> None:
+        self._lock.run(self._refuse_more)
+
+    def _refuse_more(self) -> None:
+        self._unusable = "it is closed"
+        self._core.begin_close(now_ns=time.monotonic_ns())
+
+    def _close_log(self) -> None:
+        if self._core.log is not None:
+            self._core.log.close(time.time_ns(), keeps_tail=self._core.pending > 0)
+
+    def _under_lock(self, call: Callable[..., R], *arguments: Any) -> R:
+        """Call under the lock, if the publisher can be used."""
+        self._check_caller()
+        result: R = self._lock.run(self._if_usable, call, *arguments)
+        return result
+
+    def _if_usable(self, call: Callable[..., R], *arguments: Any) -> R:
+        if self._unusable is not None:
+            raise ClosedError("the publisher", self._unusable)
+        return call(*arguments)
+
+    def _repair(self, topic: Any) -> None:
+        """Cut off what an exception left half done in a batch."""
+        batch = self._batches.get(topic) if isinstance(topic, str) else None
+        if batch is not None:
+            batch.repair()
+
+    def _forget(self) -> None:
+        """In a forked child: the sockets and the thread are the parent's, perhaps the lock too."""
+        self._unusable = "it belongs to the parent process"
+        self._closed = True
+        self._lock = PublishLock()
+        self._core.closing = True
+        # So that publish() goes by the lock, and looks at _unusable.
+        self._batches = self._fast_batches = OpenBatches()
+
+
+class _Bulk:
+    """Takes values by the frame, while others wait who publish to the same topic.
+
+    Attributes:
+        reserved: the topics that a call is not through with, and its thread. The lock is left while
+            a call waits for space, and its sequences are to be one range all the same.
+
+    """
+
+    def __init__(self, core: PublisherCore, outgoing: Outgoing) -> None:
+        self._core = core
+        self._outgoing = outgoing
+        self._frame_bytes = core.config.bulk_bytes
+        self._counts: dict[str, int] = {}
+        self.reserved: dict[str, int] = {}
+
+    def take(
+        self, topic: str, values: Any, keys: Any, timestamps_ns: Any, at: int
+    ) -> tuple[int, int, bool]:
+        """Accept a frame of `values` from `at` on: how many, the last sequence, whether it left.
+
+        None, where the topic is reserved by another thread. It is called under the lock.
+        """
+        reserved, thread = self.reserved, threading.get_ident()
+        if reserved and reserved.get(topic, thread) != thread:
+            return 0, -1, False
+        core = self._core
+        self._outgoing.make_space()
+        taken = core.publish_many(
+            topic, values, keys, timestamps_ns, at,
+            now_ns=_now_ns(), wall_ns=_wall_ns(),
+            count=_share(len(values) - at, self._counts.get(topic, 64)),
+        )  # fmt: skip
+        if at + taken < len(values):
+            reserved[topic] = thread
+            core.hold(topic)
+        elif reserved:
+            reserved.pop(topic, None)
+        last = core.replay.next(topic) - 1
+        size = len(core.outbox[-1]) if core.outbox else self._frame_bytes
+        self._counts[topic] = max(1, min(_COUNT_MAX, taken * self._frame_bytes // size))
+        return taken, last, self._outgoing.send()
+
+    def end(self, topic: str) -> None:
+        """Let others publish to `topic`, where an exception ended the call."""
+        if self.reserved.get(topic) == threading.get_ident():
+            self.reserved.pop(topic, None)
+
+
+def _share(left: int, count: int) -> int:
+    """Return how many of the values that are left make the next frame, where `count` fill one.
+
+    The last few frames share them evenly: a small one at the end would cost as much as a full one.
+    """
+    if left >= _LAST_FRAMES * count:
+        return count
+    return -(-left // max(1, round(left / count)))

@@ -1,0 +1,262 @@
+"""What a relay does, with threads or in an event loop: receive, keep, and serve on."""
+
+import logging
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import transports
+from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig
+from p2pmsg.errors import ClosedError, ConfigError, LogFailedError, translated
+from p2pmsg.publisher.log import PublisherLog
+from p2pmsg.relay.core import SESSIONS_MAX, RelayCore
+from p2pmsg.relay.metadata import RelayMetadata
+from p2pmsg.relay.stats import RelayStats
+from p2pmsg.relay.transfer import Resumption, Transfer
+from p2pmsg.start import Start
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.sync.lifecycle import close_in_children
+from p2pmsg.sync.lock import PublishLock
+from p2pmsg.sync.opening import ZMQ_MEMORY, recovery_endpoint_of
+from p2pmsg.sync.relay_stats import relay_stats
+from p2pmsg.sync.sending import Outgoing
+from p2pmsg.sync.serving import ServingPeer, ServingRounds
+from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, publisher_config
+from p2pmsg.sync.settings import subscriber_config as intake_config
+from p2pmsg.sync.subscriber_io import SubscriberIO
+from p2pmsg.trouble import Refusals
+from recovery._renamed import renamed_arguments
+
+if TYPE_CHECKING:
+    from recovery.log import LogConfig
+
+REPAIR_TIMEOUT_S: Final = 5.0
+"""How long a relay waits for a repair without progress: half as long as subscribers do. What it has
+after a gap it serves when the gap is repaired or given up, and they should not give up first."""
+LOG_RETRY_S: Final = 0.1
+"""How long it rests when the log did not take what came."""
+_log = logging.getLogger("p2pmsg")
+_random = Random()
+
+
+class RelayingPeer(ServingPeer):
+    """A relay; the subclass makes what takes its rounds, and moves what has come.
+
+    Attributes:
+        _receiving: the I/O of its receiving side.
+
+    """
+
+    _kind = "relay"
+    _core: RelayCore
+    _outgoing: Outgoing
+    _rounds: ServingRounds
+    _receiving: SubscriberIO
+
+    @renamed_arguments(stall_ms="stall_timeout")
+    def __init__(
+        self,
+        upstreams: str | Sequence[str],
+        endpoint: str,
+        *,
+        name: str | None = None,
+        topics: str | Sequence[str] | None = None,
+        replay_bytes: int | None = None,
+        on_full: OnFull | None = None,
+        stall_timeout: float | None = None,
+        recovery_endpoint: str | None = None,
+        log: "LogConfig | None" = None,
+        config: PublisherConfig | None = None,
+        intake: SubscriberConfig | None = None,
+    ) -> None:
+        settings = publisher_config(config, replay_bytes, on_full, stall_timeout)
+        receiving = intake_config(intake, None, REPAIR_TIMEOUT_S if intake is None else None)
+        self._name = check_name(name if name is not None else str(endpoint)[:80])
+        places, names = check_endpoints(upstreams), check_topics(topics)
+        self._upstreams = [*map(str, places)]
+        self._lock = self._make_lock()
+        self._loops_said = 0
+        self._log_failure: str | None = None
+        publishing = partial(self._open_publishing, endpoint, recovery_endpoint, settings, log)
+        self._open_by(partial(self._open, publishing, places, names, receiving))
+
+    def _open(
+        self,
+        open_publishing: Callable[[ExitStack], None],
+        places: list[transports.Endpoint],
+        names: list[str],
+        receiving: SubscriberConfig,
+    ) -> None:
+        with translated(), ExitStack() as undo:
+            open_publishing(undo)
+            undo.pop_all()
+        self._source = SubscriberCore(
+            topics=names,
+            lines=len(places),
+            start=Start("earliest"),
+            subscriber=_random.getrandbits(64),
+            name=self._name,
+            config=receiving,
+            wait_for_repair=True,
+            rng=Random(_random.getrandbits(64)),
+            now_ns=time.monotonic_ns(),
+            cursor=Resumption(self._core),
+            relay=self._core.id,
+            datagram_lines=[at for at, place in enumerate(places) if place.is_datagram],
+        )
+        self._transfer = Transfer(self._source, self._core)
+        try:
+            self._receiving = self._open_receiving(places, names, receiving)
+        except BaseException:
+            self._close_sockets(0)
+            self._close_log()
+            raise
+        close_in_children(self)
+
+    @abstractmethod
+    def _open_receiving(
+        self, places: list[transports.Endpoint], topics: list[str], config: SubscriberConfig
+    ) -> SubscriberIO:
+        """Open the receiving side."""
+
+    def _open_publishing(
+        self,
+        endpoint: str,
+        recovery_endpoint: str | None,
+        config: PublisherConfig,
+        log: "LogConfig | None",
+        undo: ExitStack,
+    ) -> None:
+        at = transports.parse_endpoint(endpoint)
+        if at.is_datagram:
+            raise ConfigError("endpoint", "tcp://…, ipc://… or inproc://… for a relay", endpoint)
+        recovery_at = recovery_endpoint_of(at, recovery_endpoint)
+        context, relay = transports.context(), _random.getrandbits(64)
+        kept, metadata = None, None
+        if log is not None:
+            kept = PublisherLog(log, session=relay, wall_ns=time.time_ns())
+            undo.callback(kept.close, time.time_ns())
+            relay, metadata = kept.session, RelayMetadata(kept.store)
+            if kept.topics():
+                limit = "the log of a relay, or a new one; this is a publisher's"
+                raise ConfigError("log", limit, str(log.directory))
+            if metadata.is_damaged:
+                _log.warning("%s: its metadata is damaged; names are unknown", log.directory)
+            metadata.write()
+        server = transports.ZmqRecoveryServer(
+            recovery_at, context=context, queue_frames=config.queue_frames
+        )
+        undo.callback(server.close)
+        self._core = RelayCore(
+            name=self._name,
+            relay=relay,
+            recovery=server.endpoint,
+            config=config,
+            now_ns=time.monotonic_ns(),
+            log=kept,
+            metadata=metadata,
+            memory=ZMQ_MEMORY,
+        )
+        self._too_many_sessions = Refusals(f"sessions than {SESSIONS_MAX:,}")
+        self._too_many_streams = Refusals(f"streams than {self._core.streams_max:,}")
+        self._server = server
+        self._sender = transports.ZmqSender(
+            at, context=context, queue_frames=config.queue_frames, welcome=self._core.welcome
+        )
+        self._outgoing = Outgoing(self._core, self._sender)
+
+    def _refuse_wait_for_streams(self, count: int, timeout: float | None) -> NoReturn:
+        """Raise that not so many streams came."""
+        if self._closed:
+            raise ClosedError("the relay")
+        there = self._lock.run(self._count_streams)
+        raise TimeoutError(f"{there} of {count} streams came within {timeout} s")
+
+    def _count_streams(self) -> int:
+        return sum(len(served.streams) for served in self._core.sessions.values())
+
+    @property
+    def connected(self) -> int:
+        """How many of its upstreams' endpoints have somebody who was joined, and answers."""
+        return sum(self._receiving.connected())
+
+    def stats(self) -> RelayStats:
+        """Return the counters as they are now; also after `close`."""
+        with self._receiving.lock:
+            return self._lock.look(
+                relay_stats,
+                self._core,
+                self._source,
+                self._outgoing.guard,
+                self._sender,
+                self._server,
+                upstreams=self._upstreams,
+                undelivered=self._undelivered,
+                unanswered=self._receiving.unanswered(),
+                answering=dict(zip(self._upstreams, self._receiving.connected(), strict=True)),
+            )
+
+    def _check_logged(self, failure: LogFailedError | None) -> None:
+        """Raise what failed; what the log did not take was not taken from the upstream either."""
+        if failure is not None:
+            raise failure
+
+    def _close_log(self) -> None:
+        if self._core.metadata is not None:
+            self._core.metadata.write()
+        if self._core.log is not None:
+            self._core.log.close(time.time_ns())
+
+    def _move_some(self, count_max: int = 256, *, writes: bool = True) -> tuple[int, bool]:
+        """Move what is ready: how many frames and losses, and whether all has left."""
+        now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
+        version = self._core.version
+        with self._receiving.lock, self._lock:
+            moved = self._transfer.transfer(
+                now_ns=now_ns, wall_ns=wall_ns, count_max=count_max, writes=writes
+            )
+            gone = self._send()
+        if version != self._core.version:
+            self._rounds.wake()
+        return moved, gone
+
+    def _send(self) -> bool:
+        if self._core.unsynced:
+            self._rounds.wake()
+        return self._outgoing.send()
+
+    def _after_move(self) -> None:
+        """Say what is new to say."""
+        self._log_failure = None
+        self._say_loops()
+        self._say_refusals()
+
+    def _note_log_failure(self, error: LogFailedError) -> None:
+        if str(error) != self._log_failure:
+            _log.error("the relay cannot keep what it receives, and waits: %s", error)
+        self._log_failure = str(error)
+
+    def _say_loops(self) -> None:
+        loops = self._source.relays.loops_refused
+        if loops and not self._loops_said:
+            _log.warning(
+                "%r refuses an upstream that gets what it has from this relay: a loop", self._name
+            )
+        self._loops_said = loops
+
+    def _say_refusals(self) -> None:
+        core, now_ns = self._core, time.monotonic_ns()
+        self._too_many_sessions.look(self._name, core.sessions_refused, now_ns=now_ns)
+        self._too_many_streams.look(self._name, core.streams_refused, now_ns=now_ns)
+
+    def _forget(self) -> None:
+        """In a forked child: the sockets and the threads are the parent's, perhaps the lock too."""
+        self._closed = True
+        self._lock = PublishLock()
+        self._receiving.lock = threading.RLock()
+        self._core.closing = True

@@ -1,0 +1,342 @@
+"""What publishers and relays do when nobody publishes: answer requests, send heartbeats, flush.
+
+A thread (`publisher_thread`) or an event loop (`p2pmsg.aio`) takes the rounds.
+"""
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
+
+import transports
+from p2pmsg.errors import ClosedError, LogFailedError
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.publisher.log import PublisherLog
+from p2pmsg.publisher.requests import Reply
+from p2pmsg.publisher.steps import Steps
+from p2pmsg.sync.acknowledge import Acknowledgements
+from p2pmsg.sync.lock import PublishLock
+from p2pmsg.sync.sending import Outgoing
+
+if TYPE_CHECKING:
+    from p2pmsg.relay.core import RelayCore
+    from p2pmsg.sync.datagram_sender import DatagramSender
+
+MS: Final = 1_000_000
+RETRY_NS: Final = 2 * MS
+"""How soon what has no space is tried again."""
+BUSY_NS: Final = 20 * MS
+"""How long after a frame the publisher counts as busy, and how long requests wait then at most."""
+ROUND_NS: Final = 10 * MS
+"""While batches are looked at, how often more than that is done."""
+_REPLIES_PER_ROUND: Final = 64
+_REQUESTS_PER_ROUND: Final = 256
+_OUTBOX_MAX: Final = 64
+"""While so many frames cannot leave, no heartbeats are added to them."""
+_log = logging.getLogger("p2pmsg")
+
+
+class ServingRounds(ABC):
+    """The rounds; the subclass decides who takes them, and when.
+
+    Attributes:
+        ticking: whether it looks at the batches by itself; set and read under the lock.
+        acknowledgements: who waits until something is on the disk.
+
+    """
+
+    _subscription_calls: ClassVar[int] = 8
+    """Times 2 ms that are spent on subscriptions a round, before requests are answered."""
+    _serving_ns: ClassVar[int] = 1000 * MS
+    """How long requests are taken and answered a round at most."""
+
+    def __init__(
+        self,
+        core: "PublisherCore | RelayCore",
+        sender: "transports.ZmqSender | DatagramSender",
+        server: transports.ZmqRecoveryServer,
+        lock: PublishLock,
+        outgoing: Outgoing,
+    ) -> None:
+        self._core = core
+        self._publisher = core if isinstance(core, PublisherCore) else None
+        self._sender = sender
+        self._server = server
+        self._lock = lock
+        self._outgoing = outgoing
+        self.ticking = False
+        self.acknowledgements = Acknowledgements()
+        self._joined = 0
+        core.control.awaits_subscriptions = isinstance(sender, transports.ZmqSender)
+        if self._publisher is not None:
+            self._publisher.heartbeats.sooner = self._wake_sleeper
+        self._prepare()
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make what the subclass has in addition."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Have a round taken now."""
+
+    @abstractmethod
+    def tick(self) -> None:
+        """Look at the open batches from now on; called under the lock."""
+
+    def _wake_sleeper(self) -> None:
+        if not self.ticking:
+            self.wake()
+
+    def _flush(self, core: PublisherCore) -> None:
+        """Seal the batches that have lingered, and send; called under the lock."""
+        now_ns = time.monotonic_ns()
+        for topic in core.lingering(now_ns=now_ns):
+            core.seal_if_possible(topic, now_ns=now_ns)
+        self._outgoing.send_now()
+
+    def _deadline_ms(self) -> int:
+        """Return how long there is nothing to do, in ms."""
+        if len(self._core.outbox) >= _OUTBOX_MAX or self._core.control.is_full:
+            return RETRY_NS // MS  # deadlines pass unseen until there is space
+        with self._lock:
+            now_ns = time.monotonic_ns()
+            deadline_ns = now_ns + 1000 * MS
+            log, sender = self._core.log, self._sender
+            datagrams = None if isinstance(sender, transports.ZmqSender) else sender
+            for due_ns in (
+                self._core.next_deadline_ns(),
+                self._core.requests.next_deadline_ns(now_ns=now_ns),
+                None if log is None else log.next_deadline_ns(now_ns=now_ns),
+                None if datagrams is None else datagrams.multicast.next_repair_ns(now_ns=now_ns),
+            ):
+                if due_ns is not None:
+                    deadline_ns = min(deadline_ns, due_ns)
+            if self._core.outbox or self._core.control:
+                deadline_ns = min(deadline_ns, now_ns + RETRY_NS)
+        return max(0, -((now_ns - deadline_ns) // MS))
+
+    @property
+    def _has_more_subscriptions(self) -> bool:
+        sender = self._sender
+        return isinstance(sender, transports.ZmqSender) and sender.has_more
+
+    def _round(self) -> Steps[None]:
+        self._take_subscriptions()
+        with self._lock:
+            self._handle_timer()
+        yield from self._answer()
+        if self._core.log is not None:
+            yield from self._sync(self._core.log)
+        self._send_waiting()
+
+    def _take_subscriptions(self) -> None:
+        self._server.connections.update()
+        for _ in range(self._subscription_calls):  # an echo needs its own, which came just now
+            with self._lock:
+                for note in self._sender.receive_subscriptions():
+                    self._core.control.note_subscription(note, now_ns=time.monotonic_ns())
+            if not self._has_more_subscriptions:
+                break
+
+    def _handle_timer(self) -> None:
+        """Do what is due; called under the lock."""
+        if len(self._core.outbox) < _OUTBOX_MAX:
+            self._core.handle_timer(now_ns=time.monotonic_ns())
+
+    def _answer(self) -> Steps[None]:
+        """Take requests and answer them."""
+        yield from self._serve(_REPLIES_PER_ROUND)
+
+    def _send_waiting(self) -> None:
+        if self._core.outbox:
+            with self._lock:
+                self._outgoing.send_now()
+        if self._core.control:
+            with self._lock:
+                self._outgoing.send_control()
+
+    def _sync(self, log: PublisherLog) -> Steps[None]:
+        """Bring the log to the disk where that is due; one fsync for all frames that wait."""
+        now_ns, failure = time.monotonic_ns(), None
+        with self._lock:
+            is_awaited = self.acknowledgements.begin()
+            if is_awaited:
+                failure = self._seal_all(now_ns)
+            due_ns = log.next_deadline_ns(now_ns=now_ns)
+            count = len(self._core.unsynced)
+            if due_ns is None and log.broken is None:
+                self._core.frames_synced(count)
+        is_put_off = due_ns is not None and due_ns > now_ns and log.put_off is not None
+        try:
+            if due_ns is not None and due_ns <= now_ns:
+                is_put_off = not (yield from self._sync_now(log, count))
+        finally:
+            if is_awaited and not (is_put_off and log.overdue is None):
+                self.acknowledgements.end(log.broken or failure or log.overdue)
+
+    def _sync_now(self, log: PublisherLog, count: int) -> Steps[bool]:
+        """Bring the log to the disk; False where that could not be begun, and is tried again."""
+        if (yield from log.sync_steps(self._lock)):
+            with self._lock:
+                self._core.frames_synced(count)
+            return True
+        return log.put_off is None
+
+    def _seal_all(self, now_ns: int) -> str | None:
+        """Append all that was accepted; return why that failed, or None."""
+        if self._publisher is None:
+            return None  # a relay receives frames, and gathers no messages
+        try:
+            self._publisher.flush(now_ns=now_ns)
+        except LogFailedError as error:
+            return str(error)
+        return None
+
+    def _joined_changed(self) -> bool:
+        before, self._joined = self._joined, self._core.joined
+        return before != self._joined
+
+    def _serve(self, logged_max: int) -> Steps[bool]:
+        """Take requests and answer them; returns whether it stopped because of the log's part."""
+        requests = self._core.requests
+        end_ns = time.monotonic_ns() + self._serving_ns
+        logged = 0
+        for _ in range(_REQUESTS_PER_ROUND):
+            request = self._server.receive()
+            if request is None:
+                break
+            with self._lock:
+                requests.receive(*request, now_ns=time.monotonic_ns())
+            if time.monotonic_ns() > end_ns:
+                break
+        if self._server.malformed:
+            requests.invalid["parts"] = self._server.malformed
+        for _ in range(_REPLIES_PER_ROUND):
+            with self._lock:
+                reply = requests.next_reply(now_ns=time.monotonic_ns())
+            if reply is None:
+                return False
+            logged += reply.is_in_log
+            yield from self._reply(reply)
+            if logged >= logged_max:
+                return True
+            if time.monotonic_ns() > end_ns:
+                break
+        return False
+
+    def _reply(self, reply: Reply) -> Steps[None]:
+        """Read what is to be sent again, if it is in the log, and send it."""
+        requests = self._core.requests
+        found = True
+        if reply.is_in_log:
+            try:
+                found = yield lambda: requests.read(reply)
+            except OSError:  # no descriptor is left to read with: it is there all the same
+                with self._lock:
+                    requests.reply_blocked(reply, now_ns=time.monotonic_ns())
+                return
+        if not found:
+            with self._lock:
+                requests.refuse(reply)
+            return
+        try:
+            sent = self._server.reply(reply.requester, reply.frame)
+        except transports.PeerUnreachableError:
+            with self._lock:
+                requests.requester_gone(reply)
+            return
+        with self._lock:
+            if sent:
+                requests.reply_sent(reply, now_ns=time.monotonic_ns())
+            else:
+                requests.reply_blocked(reply, now_ns=time.monotonic_ns())
+
+
+class ServingPeer(ABC):
+    """What publishers and relays have in common: where and who they are.
+
+    The subclass makes all that it consists of.
+    """
+
+    _kind: ClassVar[str]
+    _core: Any
+    _sender: "transports.ZmqSender | DatagramSender"
+    _server: transports.ZmqRecoveryServer
+    _lock: PublishLock
+    _name: str
+    _closed = False
+    _undelivered = 0
+    _opens_later = False
+    _opening: Callable[[], None]
+
+    @abstractmethod
+    def _make_lock(self) -> PublishLock:
+        """Return the lock; raise where the peer cannot be made here."""
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Make what takes its rounds, and begin to take them."""
+
+    def _open_by(self, opening: Callable[[], None]) -> None:
+        """Open all that it consists of, and begin; `opening` may wait."""
+        self._opening = opening
+        if not self._opens_later:
+            opening()
+            self._begin()
+
+    @property
+    def endpoint(self) -> str:
+        """Where subscribers connect to, with the port that was picked."""
+        return self._sender.endpoint
+
+    @property
+    def recovery_endpoint(self) -> str:
+        """Where repairs are asked for; subscribers learn it by themselves."""
+        return self._server.endpoint
+
+    @property
+    def name(self) -> str:
+        """Who publishes or relays, for people."""
+        return self._name
+
+    def _refuse_wait(self, count: int, timeout: float | None) -> NoReturn:
+        """Raise that not so many subscribers came."""
+        if self._closed:
+            raise ClosedError(f"the {self._kind}")
+        there = self._core.joined
+        raise TimeoutError(f"{there} of {count} subscribers came within {timeout} s")
+
+    @abstractmethod
+    def _begin_close(self) -> None: ...
+
+    @abstractmethod
+    def _check_logged(self, failure: LogFailedError | None) -> None: ...
+
+    def _note_undelivered(self) -> None:
+        """Count those who have not got everything; before the sockets are closed."""
+        self._undelivered = self._core.requests.incomplete + bool(self._core.outbox)
+
+    def _check_delivered(self, failure: LogFailedError | None) -> None:
+        """Say what is lacking, when all is closed."""
+        if self._undelivered:
+            _log.warning("%d subscribers had not got everything at close", self._undelivered)
+        self._check_logged(failure)
+
+    def _close_sockets(self, linger_ms: int) -> None:
+        self._sender.close(linger_ms=linger_ms)
+        self._server.close(linger_ms=linger_ms)
+
+    @abstractmethod
+    def _close_log(self) -> None:
+        """Close the log, if there is one; raises `LogFailedError`. It waits for the disk."""
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self.endpoint
+        return f"<{self._kind.capitalize()} {self._name!r} {state}>"
+
+
+def linger_ms(timeout: float) -> int:
+    """Return how long a peer's frames may still leave that was closed within so many seconds."""
+    return int(max(0.0, min(timeout, 1.0)) * 1000)

@@ -1,0 +1,281 @@
+"""What the subscribers of threads and of event loops have in common."""
+
+import builtins
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import TYPE_CHECKING, Any, Final, Generic
+
+from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
+from p2pmsg.errors import (
+    ConfigError,
+    LossReport,
+    MessagesLostError,
+    RewoundReport,
+    SessionEnd,
+    SessionEndedError,
+    SessionRewoundError,
+)
+from p2pmsg.message import Message, MessageBatch, T_co
+from p2pmsg.start import parse_start
+from p2pmsg.subscriber.conflation import ConflatedBatch, batch_of
+from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.sessions import Stream
+from p2pmsg.subscriber.typed import InvalidValue, OnInvalid, ValueTypes
+from p2pmsg.sync.commits import Commit, Commits, check_commit, open_cursor
+from p2pmsg.sync.lifecycle import close_in_children
+from p2pmsg.sync.receiving import ConflatedIterator
+from p2pmsg.sync.settings import (
+    check_endpoints,
+    check_name,
+    check_on_end,
+    check_topics,
+    cursor_config,
+    subscriber_config,
+)
+from p2pmsg.sync.subscriber_io import SubscriberIO
+from recovery import CursorConfig, Loss, Rewound
+
+if TYPE_CHECKING:
+    import transports
+    from p2pmsg.stats import SubscriberStats
+
+NOTHING: Final[Iterator[Message]] = iter(())
+NO_VALUES: Final[Iterator[Any]] = iter([])
+_log = logging.getLogger("p2pmsg")
+_random = SystemRandom()  # a forked child would repeat what another one draws
+
+
+class SubscriberBase(ABC, Generic[T_co]):
+    """A core with its sockets and cursor, and the messages that are being read.
+
+    The arguments are those of `p2pmsg.Subscriber`. Nothing here waits.
+    """
+
+    _driver: SubscriberIO
+    _pending: Any
+    """What a callable that is a coroutine function returned; nothing is taken before it is done."""
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        *,
+        topics: str | Sequence[str] | None = None,
+        start: str | int | datetime = "latest",
+        on_gap: OnGap = "wait",
+        on_end: OnEnd = "wait",
+        name: str = "",
+        receive_bytes: int | None = None,
+        repair_timeout: float | None = None,
+        cursor: str | Path | CursorConfig | None = None,
+        commit: Commit = "explicit",
+        commit_interval: float | None = None,
+        type: builtins.type[T_co] | None = None,  # noqa: A002  # as msgspec's decoders call it
+        types: Mapping[str, Any] | None = None,
+        on_invalid: OnInvalid = "raise",
+        config: SubscriberConfig | None = None,
+    ) -> None:
+        self._policy, self._on_end = GapPolicy(on_gap), check_on_end(on_end)
+        self._types = ValueTypes(type, types, on_invalid)
+        how, first = check_commit(commit, commit_interval), parse_start(start)
+        if self._policy.any_skips and (first.kind != "latest" or cursor is not None):
+            # What came before is a gap, and skipping is not to wait for gaps.
+            raise ConfigError("start", '"latest", without a cursor, where on_gap is "skip"', start)
+        settings = subscriber_config(config, receive_bytes, repair_timeout)
+        keeping = cursor_config(cursor, *how)
+        places = check_endpoints(endpoints)
+        names, name = check_topics(topics), check_name(name)
+        points = None if keeping is None else open_cursor(keeping, [*map(str, places)], names)
+        self._core = SubscriberCore(
+            topics=names, lines=len(places), start=first, subscriber=_random.getrandbits(64),
+            name=name, config=settings, wait_for_repair=True, policy=self._policy,
+            types=self._types, rng=Random(_random.getrandbits(64)), now_ns=time.monotonic_ns(),
+            cursor=points,
+            datagram_lines=[at for at, place in enumerate(places) if place.is_datagram],
+        )  # fmt: skip
+        self._active: Iterator[Message] = NOTHING
+        self._values: Any = NO_VALUES
+        self._batch: MessageBatch | None = None
+        self._stream: Stream | None = None
+        self._commits: Commits | None = None
+        self._on_ask: Callable[[], None] | None = None
+        self._closed = False
+        self._pending: Any = None
+        try:
+            self._driver = self._open_io(places, names, settings)
+            if points is not None and keeping is not None:
+                commits = Commits(self, self._core, self._driver.lock, points, keeping, *how)
+                self._commits = self._driver.commits = commits
+                self._on_ask = commits.asked_each if commits.each else None
+            close_in_children(self)
+            self._begin()
+        except BaseException:
+            if points is not None:
+                points.file.close()
+            raise
+
+    @abstractmethod
+    def _open_io(
+        self, places: "list[transports.Endpoint]", topics: list[str], config: SubscriberConfig
+    ) -> SubscriberIO:
+        """Return the I/O, with its lines connected."""
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Begin to read, now that all is there."""
+
+    @property
+    def connected(self) -> int:
+        """How many of its endpoints have a publisher, or relay, that was joined and answers.
+
+        0 is false: `if not subscriber.connected`. One that vanishes without closing counts until it
+        was silent for `SubscriberConfig.publisher_timeout_ms`. `stats().lines` says which they are.
+        """
+        return sum(self._driver.connected())
+
+    def stats(self) -> "SubscriberStats":
+        """Return the ledger and the counters as they are now; also after `close`."""
+        with self._driver.lock:
+            if self._driver.interrupted:
+                self._driver.heal()
+            left = 0 if self._stream is None else self._values.__length_hint__()
+            commits = None if self._commits is None else self._commits.stats()
+            lines = self._driver.line_stats()
+            return self._core.stats(self._stream, left, lines, commits)
+
+    def _take_batch(self, count_max: int) -> MessageBatch | None:
+        """Return what is left of the active batch, or put it back if that is above `count_max`."""
+        rest: list[Any] = []
+        stream, batch = self._stream, self._batch
+        try:
+            with self._driver.lock:
+                if isinstance(self._active, ConflatedIterator):
+                    self._active.renew()
+                stream, batch = self._stream, self._batch
+                if not self._closed:
+                    # All of it, so that a loop or a thread that iterates over it gets none.
+                    rest.extend(self._values)
+                if stream is None or not rest:
+                    self._clear_active()
+                    return None
+                whole = batch if batch is not None else batch_of(rest[0])
+                if len(rest) > count_max:
+                    self._put_back(stream, whole, len(rest))
+                    return None
+                self._clear_active()
+                taken = whole.part(len(whole) - len(rest), len(whole))
+                if self._commits is not None:
+                    self._commits.hand_out(stream, taken.sequence)
+            return taken
+        except BaseException:
+            if stream is not None and rest:  # Ctrl-C: what was not returned comes again
+                with self._driver.lock:
+                    whole = batch if batch is not None else batch_of(rest[0])
+                    self._put_back(stream, whole, len(rest))
+            raise
+
+    def _put_back(self, stream: Stream, batch: MessageBatch, left: int) -> None:
+        """Put back the last `left` messages of the active batch; the core's lock is held."""
+        self._core.ready.put_back(stream, batch, left)
+        self._clear_active()
+
+    def _activate(self, count_max: int) -> bool:
+        """Take from the core what is ready: True when there are messages."""
+        core, commits, ready = self._core, self._commits, self._core.ready
+        if core.endings:
+            self._report_endings()
+        if not ready.entries:
+            return bool(self._values.__length_hint__())
+        while not self._closed and self._pending is None:
+            with self._driver.lock:
+                if self._values.__length_hint__():
+                    return True
+                if not ready.entries or (commits is not None and commits.newcomers):
+                    return False
+                if commits is not None:
+                    commits.touched.add(ready.entries[0][0])
+                else:
+                    self._batch = None  # two would not fit in the processor's cache
+                now_ns = time.monotonic_ns() if self._policy.any_conflates else 0
+                taken = ready.take(count_max, now_ns=now_ns)
+                if taken is None:
+                    return False
+                stream, loss, batch, values, messages = taken
+                if loss is None:
+                    # No call since `take`, so that Ctrl-C comes before it all or after it all.
+                    self._stream, self._batch, self._values, self._active = (
+                        stream, batch, values, messages,
+                    )  # fmt: skip
+                    if isinstance(batch, ConflatedBatch):
+                        self._active = ConflatedIterator(self, stream, messages, values)
+                    return True
+                if commits is not None:
+                    commits.hand_out(stream, loss.start)
+            if isinstance(loss, InvalidValue):
+                self._types.report(loss.error, self._call)
+            else:
+                self._report(stream, loss)
+            if core.endings:
+                self._report_endings()
+        return False
+
+    def _is_ready(self) -> bool:
+        """Whether there is something to take, or to report."""
+        commits = self._commits
+        if commits is not None and (commits.newcomers or commits.failed):
+            return commits.failed
+        if self._core.ready.entries or self._values.__length_hint__():
+            return True
+        return any(one.stream.position >= one.stop for one in self._core.endings)
+
+    def _clear_active(self) -> None:
+        self._stream = self._batch = None
+        self._values, self._active = NO_VALUES, NOTHING
+
+    def _report(self, stream: Stream, loss: Loss) -> None:
+        rewound = isinstance(loss, Rewound)
+        kind = RewoundReport if rewound else LossReport
+        report = kind(stream.topic, stream.peer.session, stream.peer.name, loss)
+        on_gap = self._policy.of(stream.topic)
+        if on_gap == "raise":
+            raise SessionRewoundError(report) if rewound else MessagesLostError(report)
+        if callable(on_gap):
+            self._call(on_gap, report)
+        elif rewound or on_gap != "skip":
+            _log.warning("%s", report)
+
+    def _call(self, callback: Callable[[Any], Any], report: Any) -> None:
+        """Call the application's `on_gap`, `on_end` or `on_invalid`."""
+        callback(report)
+
+    def _report_endings(self) -> None:
+        """Report sessions that are over and all of which was delivered."""
+        while self._pending is None:
+            with self._driver.lock:
+                left = self._values.__length_hint__()  # another thread has them
+                ending = None if left else self._core.pop_ending()
+            if ending is None:
+                return
+            stream = ending.stream
+            peer = stream.peer
+            end = SessionEnd(stream.topic, peer.session, peer.name, ending.stop, ending.announced)
+            if callable(self._on_end):
+                self._call(self._on_end, end)
+            elif self._on_end == "stop":
+                raise SessionEndedError(end)
+            else:
+                _log.info("%s", end)
+
+    def _forget(self) -> None:
+        """In a forked child: the sockets and the thread are the parent's, perhaps the lock too."""
+        self._closed = self._driver.stopping = True
+        self._driver.lock = threading.RLock()
+        if self._commits is not None:
+            self._commits.forget()
+        self._active, self._values = NOTHING, NO_VALUES

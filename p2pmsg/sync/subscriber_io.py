@@ -1,0 +1,453 @@
+"""A subscriber's I/O without threads: between its sockets and its core, one round at a time."""
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import zmq
+
+import transports
+from p2pmsg.errors import ClosedError, TransportError
+from p2pmsg.subscriber.core import Intake, SubscriberCore
+from p2pmsg.subscriber.effects import Command
+from p2pmsg.subscriber.heal import heal
+from p2pmsg.subscriber.redundancy import LineCount
+from p2pmsg.subscriber.sessions import Stream
+from p2pmsg.subscriber.unpublished import UnpublishedTopics
+from p2pmsg.sync.unanswered import Unanswered
+
+if TYPE_CHECKING:
+    from p2pmsg.stats import LineStats
+    from p2pmsg.sync.commits import Commits
+    from p2pmsg.sync.datagram_line import DatagramLine
+    from p2pmsg.sync.mold_line import MoldClient, MoldLine
+
+_MS = 1_000_000
+NEVER_NS = 2**63
+_SLICE_MS = 100
+"""Longest single wait, so that close() and other threads get their turn."""
+_GIVEN_S = 20e-6
+"""For how long a reader sleeps to let the thread run; with what the kernel adds it is 70 µs."""
+_GIVEN_AGAIN_NS = 10 * _MS
+"""When again, if that was not enough."""
+_log = logging.getLogger("p2pmsg")
+
+
+class SubscriberIO:
+    """Moves frames between the sockets and the core.
+
+    `io_lock` belongs to the thread that does the I/O, which may wait; `lock` guards the core and is
+    held only while frames are worked on.
+
+    Attributes:
+        stopping: set before the sockets are closed; rounds end soon after.
+        interrupted: set when an exception may have cut the core's work short; `heal` is called
+        then.
+        commits: the subscriber's, if it has a cursor.
+        last_round_ns: when the sockets were last looked at.
+        late_ns: from when on the background thread, if there is one, lacks the interpreter: it
+            should have had its turn before. Not where a line is UDP, which is not kept waiting.
+        zmq_receiver: the only socket that messages come from, if it is ZeroMQ's; else None.
+        followed: the stream whose frames come one after the other with nothing else to be done and
+            no repairs to wait for, or None where that is to be found out.
+        takes_batches: whether the fast path takes a frame of several messages.
+        fds_changed: set where `fds` may return others than before.
+        frames_per_round: how many frames a round takes from a socket, where there are several.
+
+    """
+
+    frames_per_round = 64
+
+    def __init__(
+        self,
+        core: SubscriberCore,
+        receivers: "list[transports.ZmqReceiver | DatagramLine]",
+        endpoints: list[transports.Endpoint],
+        lock: threading.RLock,
+    ) -> None:
+        self._core = core
+        self._endpoints = endpoints
+        self._clients: dict[int, transports.ZmqRecoveryClient | MoldClient] = {}
+        self._unconnected: dict[int, Command] = {}  # for lack of descriptors
+        self.lock = lock
+        self.io_lock = threading.RLock()
+        self._unanswered = Unanswered(
+            "publisher", endpoints, now_ns=time.monotonic_ns(), datagrams=True
+        )
+        self._unpublished = UnpublishedTopics(core.topics)
+        self.stopping = False
+        self.interrupted = False
+        self.fds_changed = False
+        self.commits: Commits | None = None
+        self.last_round_ns, self.late_ns = 0, NEVER_NS
+        self._has_datagrams = any(place.is_datagram for place in endpoints)
+        self.set_lines(receivers)
+        self.followed: Stream | None = None
+        self.takes_batches = core.cursor is None and not core.policy.any_conflates
+
+    def set_lines(self, receivers: "list[transports.ZmqReceiver | DatagramLine]") -> None:
+        """Set the lines; nothing else is called before there are any."""
+        self._receivers = receivers
+        only = receivers[0] if len(receivers) == 1 else None
+        self.zmq_receiver = only if isinstance(only, transports.ZmqReceiver) else None
+        self._feeds: dict[int, MoldLine] = {}
+        if self._has_datagrams:  # only then is it imported
+            from p2pmsg.sync import mold_line
+
+            lines = enumerate(receivers)
+            self._feeds = {at: one for at, one in lines if isinstance(one, mold_line.MoldLine)}
+
+    def start(self) -> None:
+        """Begin to read in the background."""
+
+    def stop(self) -> None:
+        """Announce it to the publishers, close the sockets."""
+        self.stopping = True
+        with self.io_lock:
+            with self.lock:
+                self._core.leave()
+                self._send_requests()
+            for receiver in self._receivers:
+                receiver.close()
+            for client in self._clients.values():
+                client.close(linger_ms=100)
+
+    def fds(self) -> set[int]:
+        """Return the descriptors that become readable when something has come.
+
+        ZeroMQ's signal a change only once: read until there is nothing before waiting for them.
+        """
+        found: set[int] = set()
+        for receiver in self._receivers:
+            if isinstance(receiver, transports.ZmqReceiver):
+                found.add(receiver.fileno())
+            else:
+                found.update(one.fileno() for one in receiver.sockets)
+        for client in self._clients.values():
+            found |= fds_of(client)
+        return found
+
+    def has_input(self) -> bool:
+        """Look whether there is anything at ZeroMQ's sockets, whose descriptors then rest."""
+        kinds = transports.ZmqReceiver, transports.ZmqRecoveryClient
+        every = [*self._receivers, *self._clients.values()]
+        found = [one.has_message() for one in every if isinstance(one, kinds)]
+        return True in found  # all were looked at
+
+    def before_close(self, client: "transports.ZmqRecoveryClient | MoldClient") -> None:
+        """Do what must be done before a client is closed."""
+
+    def read(self, wait_ms: int) -> int:
+        """Do a `round` for somebody who waits; `io_lock` is held."""
+        try:
+            if self.last_round_ns >= self.late_ns:
+                self.give_way()
+            return self.round(wait_ms)
+        except transports.ClosedError as error:
+            raise ClosedError("the subscriber", str(error)) from error
+        except transports.TransportError as error:
+            raise TransportError(str(error)) from error
+        except BaseException:
+            self.interrupted = True  # Ctrl-C, somewhere in the core's work
+            raise
+
+    def round(self, wait_ms: int) -> int:
+        """Do I/O once, waiting at most `wait_ms` for something to come; `io_lock` is held.
+
+        Returns how much came: frames, trains of datagrams, replies.
+        """
+        core = self._core
+        now_ns = time.monotonic_ns()
+        self.last_round_ns, self.followed = now_ns, None
+        if self.interrupted:
+            self.heal()
+        deadline_ns = core.next_deadline_ns()
+        if now_ns >= deadline_ns:
+            if self._feeds and not core.is_full:
+                # What seems to be missing may have come; its wait is short, if nobody can be asked.
+                self._take_all()
+            self._handle_timer(now_ns)
+            deadline_ns = core.next_deadline_ns()
+        wait_ms = max(0, min(wait_ms, _SLICE_MS, -((now_ns - deadline_ns) // _MS)))
+        with self.lock:
+            intake = core.intake(now_ns)
+        if intake is not Intake.READ:
+            shed = intake is Intake.SHED
+            taken = self._take_all(lines=shed, shed=shed)
+            if not taken and wait_ms:
+                time.sleep(min(wait_ms, 5) / 1000)
+            return taken
+        if len(self._receivers) == 1 and not core.recovering:
+            # Waiting straight in recv saves the poll: 5 µs of a ping-pong's 65.
+            receiver = self._receivers[0]
+            if not isinstance(receiver, transports.ZmqReceiver):
+                taken = receiver.take()
+                if not taken and wait_ms and receiver.wait(wait_ms):
+                    taken = receiver.take()
+                if core.commands or core.requests:
+                    self.do_commands()
+                return taken
+            data = receiver.receive_wait(wait_ms) if wait_ms else receiver.receive()
+            if data is not None:
+                with self.lock:
+                    core.receive_frame(0, data, now_ns=time.monotonic_ns())
+                if core.commands or core.requests:
+                    self.do_commands()
+            return int(data is not None)
+        if wait_ms:
+            self._poll(wait_ms)
+        return self._take_all()
+
+    def only_receiver(self) -> "transports.ZmqReceiver | DatagramLine | None":
+        """Return the only socket that anything can come from; None where there are several."""
+        receivers = self._receivers
+        if len(receivers) != 1 or self._core.is_full or self._core.recovering:
+            return None
+        return receivers[0]
+
+    def give_way(self) -> None:
+        """Let the thread have the interpreter; for who reads when it is `late_ns`.
+
+        Taking a frame gives the interpreter up for some 20 µs. That wakes the thread, which takes
+        6 µs of the reader's time, but is over before it runs; it waited for 75 ms of such frames.
+        """
+        self.late_ns = self.last_round_ns + _GIVEN_AGAIN_NS
+        time.sleep(_GIVEN_S)
+
+    def line_stats(self) -> "list[LineStats]":
+        """Return what each line brought."""
+        from p2pmsg.stats import LineStats
+
+        core, endpoints, found = self._core, self._endpoints, self._unanswered.found
+        counts = [LineCount() for _ in endpoints] if core.tally is None else core.tally.counts
+        connected = self.connected()
+        made: list[LineStats] = []
+        if not self._receivers:
+            return made
+        for endpoint, receiver, line, count, text, is_connected in zip(
+            endpoints, self._receivers, core.lines, counts, found, connected, strict=True
+        ):
+            own = None if isinstance(receiver, transports.ZmqReceiver) else receiver
+            made.append(
+                LineStats(
+                    endpoint=str(endpoint),
+                    frames=line.received,
+                    first=count.first,
+                    second=count.second,
+                    missing=count.missing,
+                    lag_ms=count.lag_ns / 1e6,
+                    kernel_drops=0 if own is None else own.kernel_drops,
+                    buffer_bytes=0 if own is None else own.buffer_bytes,
+                    frames_invalid=line.invalid,
+                    found=text,
+                    connected=is_connected,
+                )
+            )
+        return made
+
+    def connected(self) -> list[bool]:
+        """Return which endpoints have somebody who was joined, and answers."""
+        with self.lock:
+            if self.stopping:
+                return [False] * len(self._endpoints)
+            joiner, now_ns = self._core.joiner, time.monotonic_ns()
+            return [joiner.is_connected(line, now_ns) for line in range(len(self._endpoints))]
+
+    def unanswered(self) -> dict[str, str]:
+        """Return what is at endpoints from which no welcome has come, where that is known."""
+        return self._unanswered.by_endpoint()
+
+    def look_for_answers(self, now_ns: int) -> None:
+        """Say which endpoints have not answered, and which topics nobody has, when that is due."""
+        if now_ns >= self._unpublished.next_ns:
+            with self.lock:
+                known, publishers = self._core.joiner.known_topics()
+            for text in self._unpublished.look(known, publishers, now_ns):
+                _log.warning("%s", text)
+        if now_ns >= self._unanswered.next_ns:
+            lines = self._core.lines
+            answered = [line.key is not None for line in lines]
+            self._unanswered.look(answered, [line.invalid for line in lines], now_ns)
+
+    def wait_ms(self, deadline_ns: int | None) -> int:
+        """Return how long to wait at most, up to a caller's deadline; 0 where something is due."""
+        now_ns = time.monotonic_ns()
+        self.last_round_ns = now_ns
+        due_ns = self._core.next_deadline_ns()
+        if deadline_ns is not None and deadline_ns < due_ns:
+            due_ns = deadline_ns
+        return min(_SLICE_MS, (due_ns - now_ns) // _MS)
+
+    def heal(self) -> None:
+        """Put the core right after an exception."""
+        with self.lock:
+            heal(self._core, now_ns=time.monotonic_ns())
+            self.interrupted = False
+
+    def _poll(self, wait_ms: int) -> None:
+        poller = zmq.Poller()
+        for receiver in self._receivers:
+            if not isinstance(receiver, transports.ZmqReceiver):
+                for one in receiver.sockets:
+                    poller.register(one, zmq.POLLIN)
+            else:
+                poller.register(receiver.socket, zmq.POLLIN)
+        for client in self._clients.values():
+            if client.socket is not None:
+                poller.register(client.socket, zmq.POLLIN)
+        poller.poll(wait_ms)
+
+    def _take_all(self, *, lines: bool = True, shed: bool = False) -> int:
+        core = self._core
+        taken = 0
+        if not core.replies_full:
+            for session, client in list(self._clients.items()):
+                for _ in range(self.frames_per_round):
+                    reply = client.receive()
+                    if reply is None:
+                        break
+                    taken += 1
+                    with self.lock:
+                        core.receive_reply(session, reply, now_ns=time.monotonic_ns())
+                    if core.replies_full:
+                        break
+                if client.malformed:
+                    core.invalid["parts"] += client.malformed
+                    client.malformed = 0
+        for index, receiver in enumerate(self._receivers if lines else ()):
+            if not isinstance(receiver, transports.ZmqReceiver):
+                taken += receiver.take(shed=shed)
+                continue
+            for _ in range(self.frames_per_round):
+                data = receiver.receive()
+                if data is None:
+                    break
+                taken += 1
+                with self.lock:
+                    core.receive_frame(index, data, now_ns=time.monotonic_ns(), shed=shed)
+                if core.is_full and not shed:
+                    break
+        if core.commands or core.requests:
+            self.do_commands()
+        return taken
+
+    def _handle_timer(self, now_ns: int) -> None:
+        with self.lock:
+            unread = any(feed.unread for feed in self._feeds.values())
+            self._core.handle_timer(now_ns=now_ns, unread=unread)
+        if self._core.commands or self._core.requests:
+            self.do_commands()
+        if self._core.member is not None and self._core.member.outgoing:
+            for receiver in self._receivers:
+                if not isinstance(receiver, transports.ZmqReceiver):
+                    receiver.flush()
+
+    def do_commands(self) -> None:
+        """Do what the core wants done, and send its requests."""
+        commands = self._core.commands
+        with self.lock:
+            while commands:
+                try:
+                    self._do(commands[0])
+                except transports.TransportError as error:
+                    _log.warning("%s", error)
+                commands.popleft()  # last, so that none is forgotten whatever comes
+            self._send_requests()
+
+    def _do(self, command: Command) -> None:
+        what = command.what
+        if what == "connect":
+            if command.session in self._clients:
+                return
+            if command.line in self._feeds:
+                feed = self._feeds[command.line]
+                self._clients[command.session] = feed.open_client(command.session)
+                self.fds_changed = True
+                return
+            try:
+                self._clients[command.session] = self._connect(command)
+            except transports.EndpointError:
+                raise  # it will not do later either
+            except transports.TransportError:
+                self._unconnected[command.session] = command
+                raise
+        elif what == "disconnect":
+            self._unconnected.pop(command.session, None)
+            gone = self._clients.pop(command.session, None)
+            if gone is not None:
+                self.fds_changed = True
+                self.before_close(gone)
+                gone.close()
+        elif what == "subscribe":
+            self._receivers[command.line].subscribe(command.prefix)
+        elif what == "unsubscribe":
+            self._receivers[command.line].unsubscribe(command.prefix)
+        elif what == "reconnect":
+            self._receivers[command.line].reconnect()
+            key = self._core.lines[command.line].key
+            if key in self._clients:
+                self._clients[key].reconnect()
+        elif what == "warn":
+            place = f"{self._endpoints[command.line]}: " if command.line >= 0 else ""
+            _log.warning("%s%s", place, command.text)
+        elif what == "leave":
+            left = self._receivers[command.line]
+            if isinstance(left, transports.ZmqReceiver):
+                left.disconnect()
+
+    def _connect(self, command: Command) -> transports.ZmqRecoveryClient:
+        endpoint = _recovery_address(command.endpoint, self._host_of(command))
+        client = transports.ZmqRecoveryClient(
+            endpoint,
+            context=transports.context(),
+            queue_frames=self._core.config.queue_frames,
+            frame_bytes_max=self._core.config.frame_bytes_max,
+        )
+        client.connect()
+        self.fds_changed = True
+        return client
+
+    def _connect_again(self, session: int) -> transports.ZmqRecoveryClient | None:
+        """Try once more what had no descriptor left; None: there is none yet."""
+        try:
+            client = self._clients[session] = self._connect(self._unconnected[session])
+        except transports.TransportError:
+            return None
+        del self._unconnected[session]
+        return client
+
+    def _host_of(self, command: Command) -> str:
+        """Return the host that a publisher's wildcard stands for."""
+        member = self._core.member
+        if member is not None and command.session in member.sources:
+            from p2pmsg.sync.datagram_line import host_of
+
+            return host_of(member.sources[command.session][1])
+        return self._endpoints[command.line].host
+
+    def _send_requests(self) -> None:
+        requests = self._core.requests
+        while requests:
+            session, frame = requests[0]
+            client = self._clients.get(session)
+            if client is None and session in self._unconnected:
+                client = self._connect_again(session)
+            if client is not None:
+                client.send(frame)  # what has no space is asked for again
+            requests.popleft()
+
+
+def fds_of(client: "transports.ZmqRecoveryClient | MoldClient") -> set[int]:
+    """Return the descriptors of a client; a feed's has none while nothing was asked."""
+    if isinstance(client, transports.ZmqRecoveryClient):
+        return {client.fileno()}
+    return set() if client.socket is None else {client.socket.fileno()}
+
+
+def _recovery_address(text: str, host: str) -> transports.Endpoint:
+    """Return where to ask for repairs: a wildcard stands for the host that the line goes to."""
+    endpoint = transports.parse_endpoint(text)
+    if endpoint.is_wildcard:
+        endpoint = endpoint.with_host(host)
+    return endpoint.require_connectable()
