@@ -1,0 +1,251 @@
+"""One registered handler: calls it through the middleware, and applies its error policy."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+from p2pmsg.app.events import Event, Kind
+from p2pmsg.app.parameters import MisfitError, Parameters, name_of, plan
+from p2pmsg.app.policy import DeadLetter, OnError, parse
+from p2pmsg.app.threads import HandlerThreads
+from p2pmsg.errors import HandlerError, InvalidValueError
+from p2pmsg.queue.running import reason_of
+
+Next = Callable[[Event], Awaitable[Any]]
+Middleware = Callable[[Next, Event], Awaitable[Any]]
+_COUNTERS: Final = (
+    "received", "handled", "given_up", "left", "cancelled", "failed", "retried", "dead_lettered",
+)  # fmt: skip
+_MISFITS: Final = (InvalidValueError, MisfitError)
+_log = logging.getLogger("p2pmsg")
+
+
+class NotDoneError(Exception):
+    """An event was not handled and will not be by this process; it must not be committed."""
+
+
+class Runtime(Protocol):
+    """What a handler needs of the app that runs."""
+
+    app: object
+    threads: HandlerThreads
+    middleware: list[Middleware]
+    stopping: bool
+
+    def fail(self, error: BaseException) -> None:
+        """Stop the app, which raises `error` in the end."""
+
+    async def pause(self, seconds: float) -> None:
+        """Wait so long, or until the app stops."""
+
+    async def keep(self, letter: DeadLetter, event: Event, error: Exception) -> None:
+        """Keep a dead letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerStats:
+    """One handler's counters."""
+
+    name: str
+    """The function's qualified name."""
+    kind: Kind
+    """`message`, `job`, `request` or `timer`."""
+    received: int
+    """Events that came; each is counted in one of the next four, or is running or waiting."""
+    handled: int
+    """Events whose handler returned, at the first attempt or a later one."""
+    given_up: int
+    """Events whose handler raised, and for which the error policy was applied."""
+    left: int
+    """Events that were read and not handled, because the app stopped."""
+    cancelled: int
+    """Events whose handler did not end within `stop_timeout`."""
+    failed: int
+    """How often the handler raised."""
+    retried: int
+    """How often it was tried again; jobs are by their pusher, and are not counted here."""
+    dead_lettered: int
+    """Dead letters that were kept."""
+    running: int
+    """Events that the handler works on now."""
+
+
+class Handler:
+    """A function and what is to be done with it.
+
+    Args:
+        function: what users registered.
+        kind: of which events.
+        on_error: what becomes of those that fail.
+        app_class: of the parameter `app`.
+
+    Attributes:
+        name: of the function.
+        then: what becomes of an event that is not tried again.
+        running: the events that it works on.
+        received, handled, given_up, left, cancelled, failed, retried, dead_lettered: see
+            `HandlerStats`.
+
+    """
+
+    def __init__(self, function: Any, kind: Kind, on_error: OnError, app_class: type) -> None:
+        self._function = function
+        self._parameters: Parameters = plan(function, kind, app_class)
+        self.name = name_of(function)
+        self.kind = kind
+        self.retry, self.then = parse(on_error, kind)
+        self.running: set[Event] = set()
+        self.received = self.handled = self.given_up = self.left = self.cancelled = 0
+        self.failed = self.retried = self.dead_lettered = 0
+
+    def stats(self) -> HandlerStats:
+        """Return the counters."""
+        counted = {name: getattr(self, name) for name in _COUNTERS}
+        return HandlerStats(name=self.name, kind=self.kind, running=len(self.running), **counted)
+
+    @property
+    def value_type(self) -> Any:
+        """Into which it wants values decoded; None: as they are."""
+        return self._parameters.value_type
+
+    async def handle(self, event: Event, run: Runtime, unfit: Exception | None = None) -> Any:
+        """Call the function, and apply the error policy; return what it returned.
+
+        Where the message is not for the function (its value does not fit, it has no key), `unfit`
+        says why, and the error policy is applied at once.
+
+        `NotDoneError`: the event is left. For a request, what the function raised is raised.
+        """
+        self.running.add(event)
+        value = event.value
+        try:
+            while True:
+                event.value = value
+                try:
+                    if unfit is not None:
+                        raise unfit
+                    result = await self._call(event, run)
+                except (Exception, asyncio.CancelledError, SystemExit) as error:
+                    failure = _failure(error)
+                    self.failed += 1
+                    if unfit is None and await self._is_again(event, failure, run):
+                        continue
+                    await self._give_up(event, failure, run)
+                    self.given_up += 1
+                    return None
+                self.handled += 1
+                return result
+        except NotDoneError:
+            self.left += 1
+            raise
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running.discard(event)
+
+    async def _call(self, event: Event, run: Runtime) -> Any:
+        if event.message is None:
+            event.value = self._parameters.convert(event.value)
+        if not run.middleware:
+            return await self._invoke(run, event)
+        call: Next = partial(self._invoke, run)
+        for each in reversed(run.middleware):
+            call = partial(each, call)
+        return await call(event)
+
+    async def _invoke(self, run: Runtime, event: Event) -> Any:
+        positional, named = self._parameters.arguments(event, run.app)
+        if self._parameters.is_async:
+            return await self._function(*positional, **named)
+        return await run.threads.run(partial(self._function, *positional, **named))
+
+    async def _is_again(self, event: Event, error: Exception, run: Runtime) -> bool:
+        """Whether to try again in this place; returns after the pause."""
+        retry = self.retry
+        if retry is None or event.job is not None or isinstance(error, _MISFITS):
+            return False
+        if event.attempt >= retry.attempts:
+            return False
+        pause = retry.pause(event.attempt)
+        _log.warning(
+            "%s failed with %s at attempt %d of %d; the next is in %g s: %s",
+            self.name, event, event.attempt, retry.attempts, pause, reason_of(error),
+        )  # fmt: skip
+        await run.pause(pause)
+        if run.stopping:
+            _log.warning("%s does not try %s again, since the app stops", self.name, event)
+            raise NotDoneError
+        event.attempt += 1
+        self.retried += 1
+        return True
+
+    async def _give_up(self, event: Event, error: Exception, run: Runtime) -> None:
+        _log.error("%s failed with %s", self.name, event, exc_info=error)
+        then, job, reason = self.then, event.job, reason_of(error)
+        retry = None if isinstance(error, _MISFITS) else self.retry
+        if job is not None and retry is not None and event.attempt < retry.attempts:
+            job.reject(reason, retry.pause(event.attempt))
+            return
+        if then == "stop":
+            failure = HandlerError(self.name, str(event), reason)
+            failure.__cause__ = error
+            run.fail(failure)
+        if event.request is not None:
+            self.given_up += 1
+            raise error  # to the requester
+        if then == "stop":
+            raise NotDoneError
+        if isinstance(then, DeadLetter) or callable(then):
+            await self._hand_over(event, error, run)
+        elif then == "dead_letter" and job is not None:
+            job.discard(reason)
+            self.dead_lettered += 1
+        elif then == "reject" and job is not None:
+            job.reject(reason)
+
+    async def _hand_over(self, event: Event, error: Exception, run: Runtime) -> None:
+        """Give an event to a dead letter's place, or to the function that decides."""
+        then = self.then
+        try:
+            if isinstance(then, DeadLetter) and then.call is None:
+                await run.keep(then, event, error)
+            else:
+                call = then.call if isinstance(then, DeadLetter) else then
+                await self._ask(call, event, error, run)
+        except Exception as second:
+            what = f"{event}, whose error could not be handled"
+            failure = HandlerError(self.name, what, reason_of(second))
+            failure.__cause__ = second
+            run.fail(failure)
+            raise NotDoneError from second
+        if isinstance(then, DeadLetter):
+            self.dead_lettered += 1
+        elif event.job is not None and event.job.state == "held":
+            event.job.reject(reason_of(error))
+
+    async def _ask(self, call: Any, event: Event, error: Exception, run: Runtime) -> None:
+        if inspect.iscoroutinefunction(call):
+            await call(event, error)
+        else:
+            result = await run.threads.run(partial(call, event, error))
+            if inspect.isawaitable(result):
+                await result
+
+
+def _failure(error: BaseException) -> Exception:
+    """Return what counts as the handler's failure; raise again what is ours."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise error
+        return RuntimeError("the handler was cancelled from inside")
+    if isinstance(error, NotDoneError):
+        raise error
+    if isinstance(error, Exception):
+        return error
+    return RuntimeError(f"the handler called sys.exit({error.args[0] if error.args else ''})")

@@ -1,0 +1,264 @@
+"""One run of an app: starts its sources, and stops them gracefully."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from inspect import iscoroutinefunction, signature
+from typing import Any, Final
+
+from p2pmsg.app.dead_letters import Keep, letter_of, open_place
+from p2pmsg.app.events import Event
+from p2pmsg.app.handler import Handler, Middleware
+from p2pmsg.app.parameters import name_of
+from p2pmsg.app.policy import DeadLetter
+from p2pmsg.app.sources import Source
+from p2pmsg.app.threads import HandlerThreads
+from p2pmsg.errors import HandlerError, StopTimeoutError
+
+_CANCELLED_S: Final = 1.0
+"""How long a handler that was cancelled may still take."""
+_BLOCKED_S: Final = 2.0
+"""So long after `stop_timeout` it is reported that the event loop does not run."""
+_ALIVE_S: Final = 1.0
+"""How long the event loop may take to answer."""
+_log = logging.getLogger("p2pmsg")
+
+
+class Run:
+    """What an app is while it runs.
+
+    Args:
+        app: the app, for handlers.
+        sources: of its events.
+        middleware: around each call of a handler.
+        on_start, on_stop: called before the first and after the last event.
+        threads: how many there may be for plain functions.
+        stop_timeout: how long handlers may take to end after `stop`, in seconds.
+
+    Attributes:
+        stopping: whether it is to stop.
+
+    """
+
+    def __init__(
+        self,
+        app: object,
+        sources: Sequence[Source],
+        middleware: Sequence[Middleware],
+        on_start: Sequence[Callable[..., Any]],
+        on_stop: Sequence[Callable[..., Any]],
+        *,
+        threads: int,
+        stop_timeout: float,
+    ) -> None:
+        self.app = app
+        self.threads = HandlerThreads(threads)
+        self.middleware = list(middleware)
+        self.stopping = False
+        self._sources = sources
+        self._opened: list[Source] = []
+        self._on_start, self._on_stop = on_start, on_stop
+        self._stop_timeout = stop_timeout
+        self._loop = asyncio.get_running_loop()
+        self._stopped, self._hurried = asyncio.Event(), asyncio.Event()
+        self._error: BaseException | None = None
+        self._stuck: list[str] = []
+        self._places: dict[DeadLetter, Keep] = {}
+        self._watch: threading.Timer | None = None
+
+    @property
+    def handlers(self) -> list[Handler]:
+        """All handlers."""
+        return [handler for source in self._sources for handler in source.handlers]
+
+    async def run(self) -> None:
+        """Run until `stop`, then end gracefully; raise what went wrong."""
+        try:
+            for hook in self._on_start:
+                if not await self._call(hook):
+                    break
+            try:
+                if not self._stuck:
+                    async with AsyncExitStack() as stack:
+                        await self._serve(stack)
+            finally:
+                self.stop()
+                for hook in reversed(self._on_stop):
+                    await self._call(hook)
+        finally:
+            self.stopping = True
+            self.threads.close()
+            if self._watch is not None:
+                self._watch.cancel()
+        if self._error is not None:
+            raise self._error
+        if self._stuck:
+            raise StopTimeoutError(self._stuck, self._stop_timeout)
+
+    def stop(self) -> None:
+        """Get no more events, let handlers finish, and end."""
+        if not self.stopping:
+            self.stopping = True
+            self._stopped.set()
+
+    def stop_from_signal(self) -> None:
+        """Stop, called by a signal handler; say so if the event loop does not run any more."""
+        self._watch = threading.Timer(self._stop_timeout + _BLOCKED_S, self._report_blocked)
+        self._watch.daemon = True
+        self._watch.start()
+        self._loop.call_soon_threadsafe(self.stop)
+
+    def hurry_from_signal(self) -> None:
+        """Wait for handlers no longer, called by a signal handler."""
+        self._loop.call_soon_threadsafe(self._hurried.set)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop; `run` raises `error` in the end, if it is the first one."""
+        if self._error is None:
+            self._error = error
+        else:
+            _log.error("while the app stops: %s", error)
+        self.stop()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait so long, or until the app is to stop."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+        except TimeoutError:
+            pass
+
+    async def keep(self, letter: DeadLetter, event: Event, error: Exception) -> None:
+        """Keep a dead letter."""
+        key = event.message.key if event.message else event.job.key if event.job else None
+        await self._places[letter](letter_of(event, error), key)
+
+    async def _serve(self, stack: AsyncExitStack) -> None:
+        for handler in self.handlers:
+            letter = handler.then
+            is_place = isinstance(letter, DeadLetter) and letter.call is None
+            if is_place and letter not in self._places:
+                self._places[letter] = await open_place(letter, stack)
+        try:
+            for source in self._sources:
+                await source.open(self, stack)
+                self._opened.append(source)
+                if source.reader is not None:
+                    source.reader.add_done_callback(partial(self._reader_ended, source))
+                for task in source.tasks:
+                    task.add_done_callback(partial(self._task_ended, source))
+            await self._stopped.wait()
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        """Let what runs finish, cancel what does not, and commit."""
+        self.stopping = True
+        self._stopped.set()
+        for source in self._opened:
+            source.stop()
+        readers = [one.reader for one in self._opened if one.reader is not None]
+        if readers:
+            await asyncio.wait(readers)
+        tasks = [task for source in self._opened for task in source.tasks]
+        pending = await self._wait_for(tasks)
+        if pending:
+            self._report_stuck()
+            for task in pending:
+                task.cancel()
+            await asyncio.wait(pending, timeout=_CANCELLED_S)
+        for source in self._opened:
+            try:
+                await source.finish()
+            except Exception as error:
+                self.fail(error)
+        for handler in self.handlers:
+            if handler.left:
+                _log.warning(
+                    "%s: %d that had been read are not handled, since the app stops",
+                    handler.name, handler.left,
+                )  # fmt: skip
+
+    async def _wait_for(self, tasks: list[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+        """Wait for tasks, at most `stop_timeout`; return those that have not ended."""
+        if not tasks:
+            return set()
+        hurry = asyncio.create_task(self._hurried.wait())
+        end = self._loop.time() + self._stop_timeout
+        pending = set(tasks)
+        while pending and not hurry.done() and (left := end - self._loop.time()) > 0:
+            _, rest = await asyncio.wait(
+                {*pending, hurry}, timeout=left, return_when=asyncio.FIRST_COMPLETED
+            )
+            pending &= rest
+        hurry.cancel()
+        return pending
+
+    def _report_stuck(self) -> None:
+        for handler in self.handlers:
+            for event in handler.running:
+                self._stuck.append(handler.name)
+                _log.error(
+                    "%s did not end within %g s after the app was to stop; it is at %s",
+                    handler.name, self._stop_timeout, event,
+                )  # fmt: skip
+
+    def _report_blocked(self) -> None:
+        """Report that the event loop does nothing, if that is so; called in a thread."""
+        is_alive = threading.Event()
+        try:
+            self._loop.call_soon_threadsafe(is_alive.set)
+        except RuntimeError:
+            return  # it is closed
+        if is_alive.wait(_ALIVE_S):
+            return  # a peer that closes may take as long
+        names = sorted({handler.name for handler in self.handlers if handler.running})
+        _log.error(
+            "the event loop is blocked, perhaps by %s: the app cannot stop", ", ".join(names)
+        )
+
+    def _reader_ended(self, source: Source, task: asyncio.Task[None]) -> None:
+        """Stop where a source failed, or where none is left that will get anything."""
+        self._task_ended(source, task)
+        if not any(source.keeps_running for source in self._opened):
+            self.stop()
+
+    def _task_ended(self, source: Source, task: asyncio.Task[None]) -> None:
+        """Stop where a task failed, or was cancelled by another than the app: none replaces it."""
+        if not task.cancelled():
+            if (error := task.exception()) is not None:
+                self.fail(error)
+        elif not self.stopping:
+            names = ", ".join(handler.name for handler in source.handlers)
+            reason = "it was cancelled, and not by the app"
+            self.fail(HandlerError(names, "its task", reason))
+
+    async def _call(self, hook: Callable[..., Any]) -> bool:
+        """Call a hook; False: the app is to stop, and the hook did not end in time."""
+        arguments = [self.app] * bool(len(signature(hook).parameters))
+        call = partial(hook, *arguments)
+        task = asyncio.ensure_future(
+            call() if iscoroutinefunction(hook) else self.threads.run(call)
+        )
+        stopped = asyncio.create_task(self._stopped.wait())
+        try:
+            await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+            pending = await self._wait_for([task])
+        finally:
+            stopped.cancel()
+            if not task.done():
+                task.cancel()
+        if pending:
+            name = name_of(hook)
+            self._stuck.append(name)
+            _log.error("%s did not end within %g s", name, self._stop_timeout)
+            await asyncio.wait(pending, timeout=_CANCELLED_S)
+            return False
+        task.result()
+        return True

@@ -1,0 +1,432 @@
+"""Where events come from: subscribers, pullers, responders, timers."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Hashable, Iterable
+from contextlib import AsyncExitStack
+from time import monotonic_ns
+from typing import Any, Final
+
+from p2pmsg.aio.puller import Puller
+from p2pmsg.aio.responder import Responder
+from p2pmsg.aio.subscriber import Subscriber
+from p2pmsg.app.events import Event, Request
+from p2pmsg.app.handler import Handler, NotDoneError, Runtime
+from p2pmsg.app.order import WINDOW_MAX, Entry, InOrder, KeyQueue
+from p2pmsg.checks import check
+from p2pmsg.errors import InvalidValueError, SessionEndedError
+from p2pmsg.message import Message
+from p2pmsg.queue.job import Job
+from p2pmsg.queue.running import acknowledge
+from p2pmsg.topics import check_topic
+
+_SLICE_NS: Final = 2_000_000
+_SLICE_MIN_NS: Final = 100_000
+"""How long handlers that wait for nothing go on, all tasks together, until others have a turn."""
+KeyOf = Callable[[Message], Hashable]
+Options = dict[str, Any]
+_Item = tuple[Message, Entry | None, Exception | None]
+
+
+class Source(ABC):
+    """Gets events and has them handled.
+
+    Attributes:
+        handlers: whose events these are.
+        reader: the task that gets events; cancelled when the app stops.
+        tasks: those that handle them; waited for when the app stops.
+
+    """
+
+    handlers: list[Handler]
+
+    def __init__(self) -> None:
+        self.reader: asyncio.Task[None] | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def keeps_running(self) -> bool:
+        """Whether the app runs because of it: there may be events."""
+        return self.reader is None or not self.reader.done()
+
+    @abstractmethod
+    async def open(self, run: Runtime, stack: AsyncExitStack) -> None:
+        """Make the peer, which `stack` closes, and the tasks."""
+
+    def stop(self) -> None:
+        """Get no more events; what has not begun is left."""
+        if self.reader is not None:
+            self.reader.cancel()
+
+    async def finish(self) -> None:  # noqa: B027 - most have nothing to do
+        """Do what is to be done after the last event."""
+
+
+class Workers:
+    """Some tasks, each of which handles one item after the other.
+
+    Args:
+        run: of the app; when it stops nothing more is begun.
+        count: how many tasks.
+        waiting_max: how many items may wait for a task.
+        handle: what they do.
+
+    Attributes:
+        tasks: the tasks.
+
+    """
+
+    def __init__(
+        self,
+        run: Runtime,
+        count: int,
+        waiting_max: int,
+        handle: Callable[[Any], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._run = run
+        self._handle = handle
+        self._slice_ns = max(_SLICE_NS // count, _SLICE_MIN_NS)
+        self._since_ns = monotonic_ns()
+        self._queue: KeyQueue[Any] = KeyQueue()
+        self._held = 0
+        self._held_max = count + waiting_max
+        self._low = self._held_max - max(1, waiting_max // 2)
+        self._idle: list[asyncio.Future[None]] = []
+        self._has_space, self._is_empty = asyncio.Event(), asyncio.Event()
+        self.tasks = [asyncio.create_task(self._work()) for _ in range(count)]
+
+    async def space(self) -> int:
+        """Wait until there is space; return for how many items."""
+        if self._held >= self._held_max:
+            self._has_space.clear()
+            await self._has_space.wait()
+        return self._held_max - self._held
+
+    async def drained(self) -> None:
+        """Wait until all items are done."""
+        while self._held:
+            self._is_empty.clear()
+            await self._is_empty.wait()
+
+    def put(self, item: Any, *key: Hashable) -> None:
+        """Add an item; with a key it waits for the earlier ones of that key."""
+        self._held += 1
+        self._queue.put(item, *key)
+        self._wake_one()
+
+    def stop(self) -> int:
+        """Begin nothing more; return how many items are left."""
+        while self._idle:
+            self._wake_one()
+        return self._queue.clear()
+
+    async def _work(self) -> None:
+        while not self._run.stopping:
+            taken = self._queue.take()
+            if taken is None:
+                future = asyncio.get_running_loop().create_future()
+                self._idle.append(future)
+                await future
+                self._since_ns = monotonic_ns()
+                continue
+            key, item = taken
+            try:
+                await self._handle(item)
+            finally:
+                self._queue.done(key)
+                self._held -= 1
+                if self._held <= self._low:
+                    self._has_space.set()
+                if not self._held:
+                    self._is_empty.set()
+            if monotonic_ns() - self._since_ns > self._slice_ns:  # others have their turn
+                await asyncio.sleep(0)
+                self._since_ns = monotonic_ns()
+
+    def _wake_one(self) -> None:
+        while self._idle:
+            future = self._idle.pop()
+            if not future.done():
+                future.set_result(None)
+                return
+
+
+class SubscriberSource(Source):
+    """Messages of one subscriber.
+
+    Args:
+        handler: for the messages.
+        endpoints: as for `Subscriber`.
+        options: further arguments of `Subscriber`.
+        concurrency: how many messages are handled at once.
+        key: what messages have in common that are handled one after the other; None: nothing.
+        prefetch: how many messages may be read and wait.
+
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        endpoints: Any,
+        options: Options,
+        concurrency: int,
+        key: KeyOf | None,
+        prefetch: int,
+    ) -> None:
+        super().__init__()
+        self.handlers = [handler]
+        self._handler = handler
+        self._endpoints, self._options = endpoints, options
+        self._concurrency, self._key, self._prefetch = concurrency, key, prefetch
+        self._order: InOrder | None = None
+
+    async def open(self, run: Runtime, stack: AsyncExitStack) -> None:
+        """Make the subscriber and the tasks."""
+        self._run = run
+        options, kind = self._options, self._handler.value_type
+        if kind is not None and options.keys().isdisjoint(("type", "types")):
+            options = {**options, "type": kind}
+        self._subscriber = await stack.enter_async_context(Subscriber(self._endpoints, **options))
+        self._workers = Workers(run, self._concurrency, self._prefetch, self._handle)
+        self._committer: asyncio.Task[None] | None = None
+        self._due, self._moved, self._order = asyncio.Event(), asyncio.Event(), None
+        if self._options.get("cursor") is not None:
+            self._order = InOrder(self._advanced)
+            self._committer = asyncio.create_task(self._commit())
+            self._committer.add_done_callback(lambda task: _fail_of(task, run))
+        self.tasks = self._workers.tasks
+        self.reader = asyncio.create_task(self._read())
+
+    def stop(self) -> None:
+        """Read no more; messages that have not begun are left."""
+        super().stop()
+        self._handler.left += self._workers.stop()
+
+    async def finish(self) -> None:
+        """Commit what is done."""
+        if self._committer is not None:
+            self._committer.cancel()
+            await asyncio.wait([self._committer])
+            await self._commit_due()
+
+    async def _read(self) -> None:
+        handler, order, key_of = self._handler, self._order, self._key
+        put = self._workers.put
+        while True:
+            space = await self._workers.space()
+            if order is not None:
+                while order.held >= WINDOW_MAX:
+                    self._moved.clear()
+                    await self._moved.wait()
+                space = min(space, WINDOW_MAX - order.held)
+            invalid: InvalidValueError | None = None
+            batch: Iterable[Message]
+            try:
+                batch = await self._subscriber.receive_many(space)
+            except InvalidValueError as error:
+                batch, invalid = [error.message], error
+            except SessionEndedError:  # on_end="stop"
+                await self._workers.drained()
+                return
+            for message in batch:
+                handler.received += 1
+                entry = None if order is None else order.begin(message)
+                if key_of is None or invalid is not None:
+                    put((message, entry, invalid))
+                    continue
+                try:
+                    key = key_of(message)
+                    hash(key)
+                except Exception as error:
+                    put((message, entry, error))
+                else:
+                    put((message, entry, None), key)
+
+    async def _handle(self, item: _Item) -> None:
+        message, entry, error = item
+        handler = self._handler
+        event = Event("message", handler.name, message.value, message=message)
+        try:
+            await handler.handle(event, self._run, error)
+        except NotDoneError:
+            return
+        if entry is not None and self._order is not None:
+            self._order.done(entry)
+
+    def _advanced(self) -> None:
+        self._due.set()
+        self._moved.set()
+
+    async def _commit(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            await self._commit_due()
+
+    async def _commit_due(self) -> None:
+        order = self._order
+        while order is not None and order.due:
+            stream = next(iter(order.due))
+            message = order.due.pop(stream)
+            try:
+                await self._subscriber.commit(message)
+            except BaseException:
+                order.due.setdefault(stream, message)
+                raise
+
+
+class WorkerSource(Source):
+    """Jobs of one puller.
+
+    Args:
+        handler: for the jobs.
+        endpoints: as for `Puller`.
+        options: further arguments of `Puller`.
+        concurrency: how many jobs are handled at once.
+
+    """
+
+    def __init__(
+        self, handler: Handler, endpoints: Any, options: Options, concurrency: int
+    ) -> None:
+        super().__init__()
+        self.handlers = [handler]
+        self._handler = handler
+        self._endpoints, self._options, self._concurrency = endpoints, options, concurrency
+
+    async def open(self, run: Runtime, stack: AsyncExitStack) -> None:
+        """Make the puller and the tasks."""
+        self._run = run
+        self._puller = await stack.enter_async_context(Puller(self._endpoints, **self._options))
+        self._workers = Workers(run, self._concurrency, 0, self._handle)
+        self.tasks = self._workers.tasks
+        self.reader = asyncio.create_task(self._read())
+
+    def stop(self) -> None:
+        """Take no more jobs."""
+        super().stop()
+        self._handler.left += self._workers.stop()
+
+    async def _read(self) -> None:
+        while True:
+            await self._workers.space()
+            job = await self._puller.receive()
+            self._handler.received += 1
+            self._workers.put(job)
+
+    async def _handle(self, job: Job) -> None:
+        handler = self._handler
+        event = Event("job", handler.name, job.value, job=job, attempt=job.delivery_count)
+        try:
+            await handler.handle(event, self._run)
+        except NotDoneError:
+            job.reject("the app stops", 0.0)
+        except asyncio.CancelledError:
+            job.reject("the app stopped while it was handled", 0.0)
+            raise
+        else:
+            if job.state in ("held", "gone"):
+                acknowledge(job)
+
+
+class ResponderSource(Source):
+    """Requests of one responder, for one handler a topic.
+
+    Args:
+        endpoint: where to bind.
+
+    Attributes:
+        options: further arguments of `Responder`.
+
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__()
+        self.handlers = []
+        self.options: Options = {}
+        self._endpoint = endpoint
+        self._topics: dict[str, tuple[Handler, int]] = {}
+
+    def add(self, topic: str, handler: Handler, concurrency: int, options: Options) -> None:
+        """Add the handler of a topic; `ConfigError` where another one has it."""
+        check_topic(topic)
+        check("topic", topic, topic not in self._topics, "without a handler at this endpoint")
+        for name, value in options.items():
+            known = self.options.setdefault(name, value)
+            check(name, value, known == value, f"{known!r} for all topics of this endpoint")
+        self._topics[topic] = handler, concurrency
+        self.handlers.append(handler)
+
+    async def open(self, run: Runtime, stack: AsyncExitStack) -> None:
+        """Make the responder."""
+        calls = {
+            topic: self._call_of(topic, handler, asyncio.Semaphore(concurrency), run)
+            for topic, (handler, concurrency) in self._topics.items()
+        }
+        tasks_max = sum(concurrency for _, concurrency in self._topics.values())
+        self.tasks = []
+        made = Responder(self._endpoint, calls, tasks_max=tasks_max, **self.options)
+        self._responder = await stack.enter_async_context(made)
+
+    def stop(self) -> None:
+        """Take no more requests; those that came are answered."""
+        self.tasks = [asyncio.create_task(self._responder.close())]
+
+    def _call_of(
+        self, topic: str, handler: Handler, free: asyncio.Semaphore, run: Runtime
+    ) -> Callable[[Any], Coroutine[Any, Any, Any]]:
+        async def answer(value: Any) -> Any:
+            handler.received += 1
+            async with free:
+                request = Request(topic, value)
+                return await handler.handle(
+                    Event("request", handler.name, value, request=request), run
+                )
+
+        return answer
+
+
+class TimerSource(Source):
+    """Ticks, which alone do not keep an app running whose feeds have ended.
+
+    Args:
+        handler: for the ticks.
+        seconds: from one to the next.
+        at_start: whether the first one comes at once.
+
+    """
+
+    def __init__(self, handler: Handler, seconds: float, *, at_start: bool) -> None:
+        super().__init__()
+        self.handlers = [handler]
+        self._handler = handler
+        self._seconds, self._at_start = seconds, at_start
+
+    @property
+    def keeps_running(self) -> bool:
+        """Not where other sources have ended."""
+        return False
+
+    async def open(self, run: Runtime, stack: AsyncExitStack) -> None:
+        """Make the task."""
+        self.tasks = [asyncio.create_task(self._tick(run))]
+
+    async def _tick(self, run: Runtime) -> None:
+        now = asyncio.get_running_loop().time
+        due = now() + (0.0 if self._at_start else self._seconds)
+        while True:
+            await run.pause(due - now())
+            if run.stopping:
+                return
+            self._handler.received += 1
+            try:
+                await self._handler.handle(Event("timer", self._handler.name), run)
+            except NotDoneError:
+                pass
+            late = max(0.0, now() - due)  # ticks that were missed are left out
+            due += self._seconds * (late // self._seconds + 1)
+
+
+def _fail_of(task: "asyncio.Task[None]", run: Runtime) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        run.fail(error)
