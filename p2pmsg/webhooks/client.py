@@ -1,0 +1,175 @@
+"""Posts to one endpoint, by aiohttp: signed, in time, and to allowed addresses only."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from p2pmsg.errors import MissingExtraError
+from p2pmsg.webhooks.addresses import ForbiddenAddressError, check_address, parse_networks
+from p2pmsg.webhooks.delivery import Failure
+from p2pmsg.webhooks.endpoint import Endpoint
+from p2pmsg.webhooks.formats import Request
+from p2pmsg.webhooks.signatures import content_of, signature_header, signers
+
+_ANSWER_BYTES_MAX: Final = 65_536
+"""How much of an answer is read, so that its connection can be used again."""
+_REASON_MAX: Final = 200
+_AGENT: Final = "p2pmsg-webhooks"
+
+
+def import_aiohttp() -> Any:
+    """Return aiohttp; `MissingExtraError` where it is not installed."""
+    try:
+        import aiohttp
+    except ImportError as error:
+        raise MissingExtraError("webhooks.Sender", str(error.name), "webhooks") from error
+    return aiohttp
+
+
+class Client:
+    """Posts requests to an endpoint; must be made, used and closed in one event loop.
+
+    The address is checked where the socket for it is made, after names are looked up: a name that
+    resolves to another address the second time is checked again.
+
+    Args:
+        endpoint: where to.
+        resolver: aiohttp's, to look names up; None: the system's.
+
+    Attributes:
+        is_allowed: whether the handshake was done, or none is needed.
+        rate: requests a second that the handshake allowed; None: not limited.
+
+    """
+
+    def __init__(self, endpoint: Endpoint, resolver: Any = None) -> None:
+        aiohttp = import_aiohttp()
+        self._endpoint = endpoint
+        self._keys = signers(endpoint.secret)
+        self._allowed = parse_networks(endpoint.allow)
+        self._error = aiohttp.ClientError
+        self.is_allowed = endpoint.handshake is None
+        self.rate: float | None = None
+        self._asking = asyncio.Lock()
+        connector = aiohttp.TCPConnector(
+            limit=endpoint.rules.concurrency,
+            use_dns_cache=False,  # a name that is looked up again is checked again
+            resolver=resolver,
+            socket_factory=self._make_socket,
+            ssl=True if endpoint.tls is None else endpoint.tls,
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=endpoint.timeout),
+            headers={"user-agent": _AGENT, "accept-encoding": "identity", **endpoint.headers},
+            auto_decompress=False,
+            trust_env=False,
+        )
+
+    async def post(self, request: Request, hook_id: str) -> Failure | int:
+        """Send a request; return why it failed, or the status, from 200 to 299."""
+        if not self.is_allowed:
+            async with self._asking:
+                failure = None if self.is_allowed else await self._shake_hands()
+            if failure is not None:
+                return failure
+        headers = dict(request.headers)
+        if self._keys:
+            stamp = int(time.time())
+            headers["webhook-id"] = hook_id
+            headers["webhook-timestamp"] = str(stamp)
+            content = content_of(hook_id, stamp, request.body)
+            headers["webhook-signature"] = signature_header(self._keys, content)
+        elif self._endpoint.format in ("standard", "json"):
+            headers["webhook-id"] = hook_id
+        try:
+            async with self._session.post(
+                self._endpoint.url, data=request.body, headers=headers, allow_redirects=False
+            ) as answer:
+                if 200 <= answer.status < 300:
+                    await _read(answer)
+                    return int(answer.status)
+                return await _failure(answer)
+        except (TimeoutError, OSError, ValueError, self._error) as error:
+            return self._failed(error)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def _shake_hands(self) -> Failure | None:
+        """Ask whether posting is allowed, as CloudEvents has it; return why it is not."""
+        origin = str(self._endpoint.handshake)
+        try:
+            async with self._session.options(
+                self._endpoint.url,
+                headers={"WebHook-Request-Origin": origin},
+                allow_redirects=False,
+            ) as answer:
+                status = int(answer.status)
+                allowed = answer.headers.get("WebHook-Allowed-Origin", "")
+                rate = answer.headers.get("WebHook-Allowed-Rate", "*")
+        except (TimeoutError, OSError, ValueError, self._error) as error:
+            return self._failed(error)
+        if status == 410:
+            return Failure("the handshake was answered 410", status)
+        if not 200 <= status < 300 or allowed.strip().lower() not in ("*", origin.lower()):
+            shown = f"{status}, allowed {allowed!r}"[:_REASON_MAX]
+            return Failure(f"the endpoint does not allow {origin!r} to post: {shown}")
+        if rate.strip().isdecimal() and int(rate) > 0:
+            self.rate = int(rate) / 60  # a minute
+        self.is_allowed = True
+        return None
+
+    def _make_socket(self, address: tuple[Any, Any, int, str, tuple[Any, ...]]) -> socket.socket:
+        family, kind, protocol, _, place = address
+        check_address(str(place[0]), self._allowed)
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+
+    def _failed(self, error: BaseException) -> Failure:
+        if isinstance(error, TimeoutError):
+            return Failure(f"no answer within {self._endpoint.timeout:g} s")
+        cause = getattr(error, "os_error", error)
+        if isinstance(cause, ForbiddenAddressError):
+            return Failure(str(cause))
+        return Failure(f"{type(error).__name__}: {cause}"[:_REASON_MAX])
+
+
+async def _read(answer: Any) -> bytes:
+    """Read a short answer whole; of a long one its beginning, and its connection is closed."""
+    found: bytes = await answer.content.read(_ANSWER_BYTES_MAX)
+    while found and len(found) < _ANSWER_BYTES_MAX and not answer.content.at_eof():
+        more = await answer.content.read(_ANSWER_BYTES_MAX - len(found))
+        if not more:
+            break
+        found += more
+    if not answer.content.at_eof():
+        answer.close()
+    return found
+
+
+async def _failure(answer: Any) -> Failure:
+    text = (await _read(answer))[:_REASON_MAX].decode(errors="replace")
+    said = f": {' '.join(text.split())}" if text.strip() else ""
+    return Failure(
+        f"answered {answer.status}{said}", int(answer.status), _retry_after(answer.headers)
+    )
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of `Retry-After`, which may be a date; None where there is none."""
+    text = headers.get("Retry-After", "").strip()
+    if not text:
+        return None
+    if text.isascii() and text.isdecimal():
+        return float(text[:12])
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None

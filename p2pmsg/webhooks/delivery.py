@@ -1,0 +1,519 @@
+"""Decides what is sent to an endpoint next, and what may be committed: no clock, no sockets.
+
+A message is *settled* when the subscriber need not bring it again: it was delivered, or is on this
+machine's disk, as a dead letter or *parked* (it failed, and waits for its next attempt while others
+go on). Per stream, the cursor may move up to the first message that is not settled.
+
+The shell calls `take` until it returns nothing, and sends what that returns as one request; then it
+calls `succeeded` or `failed`. After each call it does what `effects` has.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from random import Random
+from typing import Any, Final, Literal
+
+from p2pmsg.webhooks.rules import DeliveryRules
+
+_S: Final = 1_000_000_000
+_AWAY: Final = (None, 408, 425, 429, 502, 503, 504)
+"""Answers (None: no answer) that are about the endpoint rather than the message."""
+_GONE: Final = 410
+_HELD: Final = (429, 503)
+"""Answers whose `Retry-After` asks for a pause, which uses up no attempt."""
+_PAUSE_S: Final = 1.0
+"""The shortest pause that a `Retry-After` asks for."""
+_RELEASE_NS: Final = 2 * _S
+"""Within how long, after an endpoint came back, all that failed meanwhile is tried again."""
+
+
+class State(Enum):
+    """Where a message is."""
+
+    WAITING = auto()
+    IN_FLIGHT = auto()
+    DYING = auto()
+    """It is to become a dead letter, and is not on the disk yet."""
+    DONE = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """A message on its way to an endpoint.
+
+    Attributes:
+        id: the same for each attempt, and after a restart.
+        stream: (session, topic).
+        key: its key, for `order="key"`.
+        size: bytes that it takes.
+        content: what the shell sends; not looked at.
+        attempts: how many failed.
+        due_ns: when it may be sent.
+        reason: why the last attempt failed.
+
+    """
+
+    id: str
+    stream: Hashable
+    key: str | None
+    size: int
+    content: Any
+    number: int = 0
+    group: Hashable = None
+    attempts: int = 0
+    due_ns: int = 0
+    reason: str = ""
+    state: State = State.WAITING
+    is_parked: bool = False
+    is_parking: bool = False
+    is_settled: bool = False
+    is_alone: bool = False
+    is_early: bool = False
+    is_probe: bool = False
+    was_away: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a request failed.
+
+    Attributes:
+        reason: for people.
+        status: the answer's status; None without an answer.
+        retry_after: what the answer asked for, in seconds.
+        is_final: whether trying again is of no use.
+
+    """
+
+    reason: str
+    status: int | None = None
+    retry_after: float | None = None
+    is_final: bool = False
+
+
+EffectKind = Literal["park", "unpark", "dead", "stopped", "opened", "closed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What the shell has to do, or to report.
+
+    `park` and `dead` bring the item to the disk, and are answered by `persisted` or `refused`;
+    `unpark` removes it there. `stopped`, `opened` and `closed` are about the endpoint.
+    """
+
+    kind: EffectKind
+    item: Item | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened since the start."""
+
+    offered: int = 0
+    delivered: int = 0
+    requests: int = 0
+    failures: int = 0
+    retries: int = 0
+    dead: int = 0
+    refused_letters: int = 0
+    opened: int = 0
+    probes: int = 0
+    statuses: dict[int, int] = field(default_factory=dict)
+
+
+class Delivery:
+    """The state of the delivery to one endpoint.
+
+    Args:
+        rules: how it is delivered.
+        rng: for the jitter.
+
+    Attributes:
+        counters: what happened.
+        effects: what the shell has to do; it takes them from the left.
+        in_flight: requests under way.
+        held: messages in memory that are not parked, and `held_bytes` their size.
+        parked: messages that are parked, and `parked_bytes` their size.
+        stopped: why nothing is sent any more; None while it is.
+        is_open: whether the breaker is open: only probes are sent.
+        reason: why the last request failed.
+
+    """
+
+    def __init__(self, rules: DeliveryRules, rng: Random) -> None:
+        self._rules = rules
+        self._rng = rng
+        self.counters = Counters()
+        self.effects: deque[Effect] = deque()
+        self.in_flight = 0
+        self.held = self.held_bytes = self.parked = self.parked_bytes = 0
+        self.stopped: str | None = None
+        self.is_open = False
+        self.reason = ""
+        self._rate = rules.rate
+        self._number = 0
+        self._groups: dict[Hashable, deque[Item]] = {}
+        self._heap: list[tuple[int, int, Item]] = []
+        self._unsettled: dict[Hashable, deque[Item]] = {}
+        self._committable: dict[Hashable, Item] = {}
+        self._known: dict[str, None] = {}
+        self._streak = 0
+        self._hold_ns = self._next_ns = self._probe_ns = 0
+        self._cooldown_ns = 0
+        self._is_probing = False
+        few = rules.order == "stream"
+        self._failures_max = min(2, rules.breaker.failures) if few else rules.breaker.failures
+
+    @property
+    def wants(self) -> int:
+        """How many more messages may be offered; 0 while what is here is enough."""
+        if self.stopped is not None or self.held_bytes >= self._rules.window_bytes:
+            return 0
+        return max(0, self._rules.window - self.held)
+
+    def offer(self, item: Item, now_ns: int) -> None:
+        """Take a message, the next one of its stream; one whose letter is known is settled."""
+        self.counters.offered += 1
+        self._unsettled.setdefault(item.stream, deque()).append(item)
+        if item.id in self._known:
+            item.state = State.DONE
+            self._settle(item)
+            return
+        self.held += 1
+        self.held_bytes += item.size
+        self._enqueue(item, now_ns)
+        group = self._groups.get(item.group)
+        if group is not None and (group[0].is_parked or group[0].is_parking):
+            self._park(item)
+
+    def restore(self, item: Item, now_ns: int, attempts: int = 0) -> None:
+        """Take a message whose letter is on the disk: one that was parked, or is sent again."""
+        if item.id in self._known:
+            return
+        self._known[item.id] = None
+        item.is_parked = item.is_settled = True
+        item.attempts = min(attempts, len(self._rules.retry.delays) - 1)
+        self.parked += 1
+        self.parked_bytes += item.size
+        self._enqueue(item, now_ns)
+
+    def know(self, letter_id: str) -> None:
+        """Note that a dead letter is on the disk, so that its message is not sent again."""
+        self._known[letter_id] = None
+
+    def forget(self, letter_id: str) -> None:
+        """Note that a dead letter is not there any more."""
+        self._known.pop(letter_id, None)
+
+    def take(self, now_ns: int) -> list[Item]:
+        """Return the messages of the next request, or none where there is nothing to do now."""
+        rules = self._rules
+        if self.stopped is not None or self.in_flight >= rules.concurrency or not self._heap:
+            return []
+        if now_ns < self._hold_ns or now_ns < self._next_ns:
+            return []
+        if self.is_open:
+            if self._is_probing or now_ns < self._probe_ns:
+                return []
+            self._is_probing = True
+            self.counters.probes += 1
+        elif self._heap[0][0] > now_ns:
+            return []
+        items = self._take_items(now_ns, 1 if self.is_open else rules.batch_max)
+        for item in items:
+            item.state = State.IN_FLIGHT
+            item.is_early = item.due_ns > now_ns
+            item.is_probe = self.is_open
+            self.counters.retries += item.attempts > 0
+        self.in_flight += 1
+        self.counters.requests += 1
+        if self._rate is not None:
+            self._next_ns = now_ns + int(_S / self._rate)
+        return items
+
+    def succeeded(self, items: Sequence[Item], now_ns: int, status: int = 200) -> None:
+        """Note that a request was answered with a status from 200 to 299."""
+        self._answered(status)
+        self._streak = 0
+        self._is_probing = False
+        self.counters.delivered += len(items)
+        for item in items:
+            if item.is_parked:
+                self.effects.append(Effect("unpark", item))
+            self._finish(item, now_ns)
+        if self.is_open:
+            self.is_open = False
+            self._cooldown_ns = 0
+            self.effects.append(Effect("closed"))
+            self._release(now_ns)
+
+    def failed(self, items: Sequence[Item], now_ns: int, failure: Failure) -> None:
+        """Note that a request failed: each of its messages waits, or becomes a dead letter."""
+        self._answered(failure.status)
+        self.counters.failures += 1
+        self.reason = failure.reason
+        was_probe = items[0].is_probe
+        if was_probe:
+            self._is_probing = False
+        is_away = failure.status in _AWAY and not failure.is_final
+        if failure.status == _GONE:
+            self._stop(items, now_ns, failure.reason)
+            return
+        pause_ns = self._pause(failure)
+        is_held = pause_ns > 0 and failure.status in _HELD
+        if pause_ns:
+            self._hold_ns = max(self._hold_ns, now_ns + pause_ns)
+        for item in items:
+            item.reason = failure.reason
+            item.is_alone = item.is_alone or len(items) > 1
+            item.was_away = is_away
+            self._wait(item, now_ns, failure.is_final, is_held)
+        if failure.is_final or is_held:
+            pass
+        elif is_away or any(item.attempts == 1 for item in items):
+            self._streak += 1
+        self._open_if_due(now_ns, was_probe)
+        for item in items:
+            if item.state is State.WAITING:
+                self._park_group(item)
+        for item in reversed(items):
+            self._requeue(item)
+
+    def persisted(self, effect: Effect, now_ns: int) -> None:
+        """Note that what `park` or `dead` asked for is on the disk."""
+        item = effect.item
+        assert item is not None
+        if effect.kind == "dead":
+            self.counters.dead += 1
+            self._finish(item, now_ns)
+            self._known[item.id] = None
+            return
+        item.is_parking = False
+        if item.state is State.DONE:  # it was delivered meanwhile
+            self.effects.append(Effect("unpark", item))
+            return
+        self._known[item.id] = None
+        item.is_parked = True
+        self.held -= 1
+        self.held_bytes -= item.size
+        self._settle(item)
+
+    def refused(self, effect: Effect, now_ns: int) -> None:
+        """Note that the disk could not take it: it is tried again, and not given up."""
+        item = effect.item
+        assert item is not None
+        self.counters.refused_letters += 1
+        if effect.kind == "dead":
+            item.state = State.WAITING
+            item.attempts = len(self._rules.retry.delays) - 1
+            item.due_ns = now_ns + self._jittered(max(1.0, self._rules.retry.delays[-1]))
+            self._requeue(item)
+            return
+        item.is_parking = False
+        if item.state is not State.DONE:
+            self.parked -= 1
+            self.parked_bytes -= item.size
+
+    def resume(self, now_ns: int) -> None:
+        """Send again to an endpoint that was stopped."""
+        self.stopped = None
+        self.is_open = self._is_probing = False
+        self._streak = self._cooldown_ns = 0
+        self._release(now_ns)
+
+    def limit_rate(self, rate: float) -> None:
+        """Send at most so many requests a second from now on."""
+        self._rate = rate if self._rules.rate is None else min(rate, self._rules.rate)
+
+    def committable(self) -> list[Item]:
+        """Return, by stream, the last message before one that is not settled, where that moved."""
+        found = [*self._committable.values()]
+        self._committable.clear()
+        return found
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when to call `take` again at the latest; None: only after another call."""
+        if self.stopped is not None or not self._heap or self.in_flight >= self._rules.concurrency:
+            return None
+        if self.is_open:
+            if self._is_probing:
+                return None
+            return max(self._probe_ns, self._hold_ns, self._next_ns)
+        return max(self._heap[0][0], self._hold_ns, self._next_ns)
+
+    @property
+    def waiting(self) -> int:
+        """How many messages are here, delivered ones excepted."""
+        return self.held + self.parked
+
+    def _enqueue(self, item: Item, now_ns: int) -> None:
+        self._number += 1
+        item.number = self._number
+        item.due_ns = now_ns
+        if self._rules.order == "stream":
+            item.group = item.stream
+        elif self._rules.order == "key" and item.key is not None:
+            item.group = (item.stream, item.key)
+        else:
+            self._push(item)
+            return
+        group = self._groups.setdefault(item.group, deque())
+        group.append(item)
+        if len(group) == 1:
+            self._push(item)
+
+    def _push(self, item: Item) -> None:
+        heapq.heappush(self._heap, (item.due_ns, item.number, item))
+
+    def _take_items(self, now_ns: int, count_max: int) -> list[Item]:
+        first = heapq.heappop(self._heap)[2]
+        items = [first]
+        if first.is_alone or count_max == 1:
+            return items
+        if first.group is not None:
+            for item in [*self._groups[first.group]][1:count_max]:
+                if item.is_alone or item.state is not State.WAITING:
+                    break
+                items.append(item)
+            return items
+        while self._heap and len(items) < count_max and self._heap[0][0] <= now_ns:
+            if self._heap[0][2].is_alone or self._heap[0][2].group is not None:
+                break
+            items.append(heapq.heappop(self._heap)[2])
+        return items
+
+    def _answered(self, status: int | None) -> None:
+        self.in_flight -= 1
+        if status is not None:
+            self.counters.statuses[status] = self.counters.statuses.get(status, 0) + 1
+
+    def _finish(self, item: Item, now_ns: int) -> None:
+        """Take an item out of its group, whose next one may go."""
+        item.state = State.DONE
+        if item.is_parked:
+            self.parked -= 1
+            self.parked_bytes -= item.size
+            self._known.pop(item.id, None)
+        else:
+            if item.is_parking:
+                self.parked -= 1
+                self.parked_bytes -= item.size
+            self.held -= 1
+            self.held_bytes -= item.size
+        self._settle(item)
+        group = self._groups.get(item.group) if item.group is not None else None
+        if group is None:
+            return
+        was_first = group[0] is item
+        group.remove(item)
+        if not group:
+            del self._groups[item.group]
+        elif was_first and group[0].state is State.WAITING:
+            group[0].due_ns = max(now_ns, group[0].due_ns)
+            self._push(group[0])
+
+    def _settle(self, item: Item) -> None:
+        if item.is_settled:
+            return
+        item.is_settled = True
+        stream = self._unsettled[item.stream]
+        last = None
+        while stream and stream[0].is_settled:
+            last = stream.popleft()
+        if last is not None:
+            self._committable[item.stream] = last
+        if not stream:
+            del self._unsettled[item.stream]
+
+    def _wait(self, item: Item, now_ns: int, is_final: bool, is_held: bool) -> None:
+        delays = self._rules.retry.delays
+        item.state = State.WAITING
+        if is_held:
+            item.due_ns = self._hold_ns
+            return
+        if item.is_early and not is_final:
+            return  # a probe: the message's own attempt is yet to come
+        item.attempts += 1
+        if is_final or item.attempts >= len(delays):
+            item.state = State.DYING
+            self.effects.append(Effect("dead", item, item.reason))
+        else:
+            item.due_ns = now_ns + self._jittered(delays[item.attempts])
+
+    def _requeue(self, item: Item) -> None:
+        """Put an item that waits where `take` finds it, if it is the first of its group."""
+        if item.state is not State.WAITING:
+            return
+        if item.group is None or self._groups[item.group][0] is item:
+            self._push(item)
+
+    def _jittered(self, seconds: float) -> int:
+        jitter = self._rules.retry.jitter
+        return int(seconds * (1 + jitter * (2 * self._rng.random() - 1)) * _S)
+
+    def _pause(self, failure: Failure) -> int:
+        if failure.retry_after is None:
+            return 0
+        return int(min(max(_PAUSE_S, failure.retry_after), self._rules.retry.retry_after_max) * _S)
+
+    def _open_if_due(self, now_ns: int, was_probe: bool) -> None:
+        breaker = self._rules.breaker
+        if self.is_open:
+            if was_probe:
+                most_ns = int(breaker.cooldown_max * _S)
+                self._cooldown_ns = min(2 * self._cooldown_ns, most_ns)
+                self._probe_ns = now_ns + self._jittered(self._cooldown_ns / _S)
+        elif self._streak >= self._failures_max:
+            self.is_open = True
+            self._is_probing = False
+            self._cooldown_ns = int(breaker.cooldown * _S)
+            self._probe_ns = now_ns + self._jittered(breaker.cooldown)
+            self.counters.opened += 1
+            self.effects.append(Effect("opened", None, self.reason))
+
+    def _park_group(self, item: Item) -> None:
+        """Park what failed and, in its group, what waits for it: others are to go on."""
+        if self.is_open or self._rules.order == "stream":
+            return  # the endpoint is away, or must wait: the publisher's log keeps the rest
+        for each in self._groups[item.group] if item.group is not None else (item,):
+            if not self._park(each):
+                return
+
+    def _park(self, item: Item) -> bool:
+        """Ask for an item to be parked; False where no more may be."""
+        if item.is_parked or item.is_parking:
+            return True
+        rules = self._rules
+        is_full = self.parked >= rules.parked_max
+        if is_full or self.parked_bytes + item.size > rules.parked_bytes or self.is_open:
+            return False
+        item.is_parking = True
+        self.parked += 1
+        self.parked_bytes += item.size
+        self.effects.append(Effect("park", item))
+        return True
+
+    def _stop(self, items: Sequence[Item], now_ns: int, reason: str) -> None:
+        if self.stopped is None:
+            self.stopped = reason
+            self.effects.append(Effect("stopped", None, reason))
+        for item in reversed(items):
+            item.state, item.due_ns, item.reason = State.WAITING, now_ns, reason
+            self._requeue(item)
+
+    def _release(self, now_ns: int) -> None:
+        """Have all that failed because the endpoint was away tried again soon."""
+        for item in self._waiting_items():
+            if item.was_away:
+                soon_ns = now_ns + int(self._rng.random() * _RELEASE_NS)
+                item.due_ns = min(item.due_ns, soon_ns)
+        self._heap = [(item.due_ns, item.number, item) for _, _, item in self._heap]
+        heapq.heapify(self._heap)
+
+    def _waiting_items(self) -> Iterator[Item]:
+        return (item for _, _, item in self._heap)

@@ -1,0 +1,169 @@
+"""Where webhooks go, and how: the settings of one endpoint."""
+
+import hashlib
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+from p2pmsg.checks import at_least, check, whole
+from p2pmsg.errors import ConfigError
+from p2pmsg.webhooks.addresses import parse_networks
+from p2pmsg.webhooks.formats import FORMATS, Format
+from p2pmsg.webhooks.rules import BreakerConfig, DeliveryRules, Order, Retry
+from p2pmsg.webhooks.signatures import signers, texts_of
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_RESERVED: Final = ("content-length", "host", "transfer-encoding", "connection")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A URL to which messages are posted. `ConfigError` for a value out of its limits."""
+
+    url: str = field(repr=False)
+    """`https://…` or `http://…`. Redirects are never followed: they count as failures."""
+
+    _: KW_ONLY
+
+    secret: str | Sequence[str] = field(default=(), repr=False)
+    """What requests are signed with: `whsec_…` (HMAC, `v1`) or `whsk_…` (an Ed25519 private key,
+    `v1a`); several while one is replaced. Default: none, and requests are not signed."""
+
+    topics: str | Sequence[str] | None = None
+    """Topics, and prefixes that end in `*`. Default: all."""
+
+    order: Order = "stream"
+    """`stream` (default): the next message of a topic goes when the one before was delivered, or
+    became a dead letter. `key`: the same for each key; messages without one have no order. `none`:
+    as many as `concurrency`, in any order; one that fails does not hold up others."""
+
+    concurrency: int | None = None
+    """Requests under way at once. Default: 8; of one stream, or key, there is never more than one
+    where order is kept."""
+
+    format: Format = "standard"
+    """`standard` (Standard Webhooks), `cloudevents` (1.0, binary mode), `cloudevents-structured`,
+    `cloudevents-batch`, or `json`: the value alone."""
+
+    batch_max: int = 100
+    """How many messages a batch has at most, for `cloudevents-batch`. Default 100."""
+
+    timeout: float = 20.0
+    """How long a request may take in all, in seconds. Default 20, of 15 to 30 that Standard
+    Webhooks recommends."""
+
+    retry: Retry = field(default_factory=Retry)
+    """When a message is tried again. Default: Standard Webhooks' schedule."""
+
+    breaker: BreakerConfig = field(default_factory=BreakerConfig)
+    """When the endpoint counts as down."""
+
+    rate: float | None = None
+    """Requests a second at most. Default: as many as there are."""
+
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What is sent in addition, such as `Authorization`."""
+
+    handshake: str | None = None
+    """The origin that CloudEvents' OPTIONS request names, such as `events.example.com`: nothing is
+    posted before the endpoint allows it. Default None: no handshake."""
+
+    allow: Sequence[str] = ()
+    """Private networks to which requests may go, such as `127.0.0.0/8`. Default: none; loopback,
+    private, link-local, multicast and reserved addresses are refused."""
+
+    name: str = ""
+    """Names the folder of its cursor and dead letters. Default: host and a hash of the URL. Give it
+    one where the URL may change."""
+
+    window: int = 1000
+    """Messages that are held in memory; all others wait in the publisher's log. Default 1000."""
+
+    window_bytes: int = 64 * 2**20
+    """The same in bytes. Default 64 MiB."""
+
+    parked_max: int = 10_000
+    """With `order` `key` or `none`: messages that failed and wait on the disk. Default 10,000."""
+
+    parked_bytes: int = 64 * 2**20
+    """The same in bytes. Default 64 MiB."""
+
+    dead_max: int = 100_000
+    """Dead letters; with so many, messages that fail are tried on. Default 100,000."""
+
+    dead_bytes: int = 2**30
+    """The same in bytes. Default 1 GiB."""
+
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    """For `https`, e.g. with a certificate of yours. Default: the system's authorities."""
+
+    def __post_init__(self) -> None:
+        parts = _checked_url(self.url)
+        check("format", self.format, self.format in FORMATS, f"one of {', '.join(FORMATS)}")
+        for name in ("batch_max", "dead_max", "dead_bytes"):
+            whole(name, getattr(self, name), 1)
+        at_least("timeout", self.timeout, 0.001)
+        signers(self.secret)
+        parse_networks(self.allow)
+        _check_headers(self.headers)
+        if not self.name:
+            digest = hashlib.blake2b(self.url.encode(), digest_size=4).hexdigest()
+            host = re.sub("[^A-Za-z0-9.-]", "-", parts).strip(".-")[:80] or "endpoint"
+            object.__setattr__(self, "name", f"{host}-{digest}")
+        limit = "1 to 100 letters, digits, dots, dashes and underscores"
+        check("name", self.name, bool(_NAME.fullmatch(self.name)), limit)
+        _ = self.rules  # checks the rest
+
+    @property
+    def rules(self) -> DeliveryRules:
+        """What the delivery goes by."""
+        return DeliveryRules(
+            order=self.order,
+            concurrency=8 if self.concurrency is None else self.concurrency,
+            batch_max=self.batch_max if self.format == "cloudevents-batch" else 1,
+            window=self.window,
+            window_bytes=self.window_bytes,
+            parked_max=self.parked_max,
+            parked_bytes=self.parked_bytes,
+            rate=self.rate,
+            retry=self.retry,
+            breaker=self.breaker,
+        )
+
+    @property
+    def secrets(self) -> list[str]:
+        """The secrets, as a list."""
+        return texts_of(self.secret)
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people: without what a URL's path and query may have of secrets."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+
+def _checked_url(url: str) -> str:
+    """Return the URL's host; the URL itself, which may hold a token, is in no error."""
+    limit = "http:// or https:// with a host, and without user or fragment"
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+        ok = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigError("url", limit, "something else") from None
+    ok = ok and "@" not in parts.netloc and not parts.fragment
+    ok = ok and not re.search(r"[\x00-\x20\x7f]", url)
+    check("url", f"{parts.scheme}://…", ok, limit)
+    return str(parts.hostname)
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    for name, value in headers.items():
+        ok = isinstance(name, str) and isinstance(value, str)
+        ok = ok and _HEADER_NAME.fullmatch(name) is not None
+        ok = ok and name.lower() not in _RESERVED and not re.search(r"[\r\n\x00]", value)
+        check("headers", name, ok, "a header's name, with a text as its value")

@@ -1,0 +1,458 @@
+"""Requests of others into a stream: an ASGI application without dependencies."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from p2pmsg.checks import at_least, check, whole
+from p2pmsg.errors import MessageError, P2PError
+from p2pmsg.topics import check_topic
+from p2pmsg.webhooks.events import Hook, events_of
+from p2pmsg.webhooks.schemes import Proof, RejectedError, Scheme, make_verify
+from p2pmsg.webhooks.seen import SeenIds
+from recovery.budget import TokenBucket
+
+KEEP_S: Final = 80 * 3600.0
+"""Longer than the 75 hours in which Standard Webhooks' schedule tries again."""
+_CLIENTS_MAX: Final = 10_000
+_THREADS: Final = 8
+_SYNC_S: Final = 1.0
+_UNHEALTHY_S: Final = 15.0
+"""How long a failure is reported, so that it is tried again where nothing is sent meanwhile."""
+_TYPE: Final = "{type}"
+_log = logging.getLogger("p2pmsg")
+
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Topic = str | Callable[[Hook], str]
+
+
+class AnyPublisher(Protocol):
+    """A `p2pmsg.Publisher`, or one of `p2pmsg.aio`."""
+
+    @property
+    def publish(self) -> Callable[..., int]:
+        """Accepts a message: topic, value, and by name `key`, `timestamp_ns` and `headers`."""
+
+    def stats(self) -> Any:
+        """Return the counters."""
+
+
+def receive(
+    publisher: AnyPublisher,
+    *,
+    secrets: str | Sequence[str],
+    topic: Topic,
+    scheme: Scheme = "standard",
+    key: Callable[[Hook], str | None] | None = None,
+    seen: str | Path | None = None,
+    keep: float = KEEP_S,
+    ids_max: int = 500_000,
+    tolerance: float = 300.0,
+    body_bytes_max: int = 2**20,
+    body_timeout: float = 10.0,
+    rate: int | None = None,
+    client_rate: int | None = None,
+    origins: Sequence[str] = (),
+    health_path: str | None = "/health",
+    metrics_path: str | None = "/metrics",
+) -> "Intake":
+    """Return an ASGI application that publishes the webhooks that are posted to it.
+
+    A request is verified by its raw body, and answered with 204 when its messages are in the
+    publisher's log (on the disk, where the log is so), or were before: each id is taken once. A
+    failure of the publisher is answered with 503, so that the sender tries again. CloudEvents of
+    all modes are recognized by their headers. Each message has the headers `webhook-id` and, where
+    they are known, `webhook-type` and `source`.
+
+    Args:
+        publisher: where to; a threaded one, or one of `p2pmsg.aio` in the server's event loop.
+        secrets: what requests are signed with; several while one is replaced. `standard`: `whsec_…`
+            or `whpk_…` (a public key of Ed25519); else as GitHub or Stripe show it, or the token.
+        topic: under which it is published: a topic, in which `{type}` stands for the event's type,
+            or a function of the `Hook`.
+        scheme: who signs: `standard` (default), `github`, `stripe`, or `token`
+            (`Authorization: Bearer …`). GitHub's signature says nothing of the time or the id.
+        key: returns a message's key. Default: a CloudEvent's `partitionkey`, else none.
+        seen: a file for the ids that were taken, so that a restart does not forget them; only one
+            process may use it. Default: in memory only.
+        keep: how long an id is kept, in seconds. Default 80 h, longer than senders try.
+        ids_max: how many ids are kept; the oldest is forgotten first, and counted. Default 500,000,
+            some 70 MB.
+        tolerance: how old a signature may be, or how far ahead, in seconds. Default 300.
+        body_bytes_max: size of a body, in bytes. Default 1 MiB.
+        body_timeout: how long a body may take to come, in seconds. Default 10.
+        rate: requests a second, over all; more are answered with 429. Default: not limited.
+        client_rate: the same for each client's address. Default: not limited.
+        origins: who may post CloudEvents, for the OPTIONS handshake; `*` for all. Default: nobody
+            is given leave, and senders that do not ask are not affected.
+        health_path: answers 200, or 503 where nothing can be published. None: not there.
+        metrics_path: answers with Prometheus' text. None: not there.
+
+    Raises:
+        ConfigError: an argument is out of its limits.
+        MissingExtraError: Ed25519 needs the package cryptography.
+        LogInUseError: another process uses the file `seen`.
+        LogFormatError: the file `seen` is something else.
+        OSError: the file `seen` cannot be read or written.
+
+    """
+    for name, value in (("keep", keep), ("tolerance", tolerance), ("body_timeout", body_timeout)):
+        at_least(name, value, 0.001)
+    whole("ids_max", ids_max, 1)
+    whole("body_bytes_max", body_bytes_max, 1)
+    for name, limit in (("rate", rate), ("client_rate", client_rate)):
+        if limit is not None:
+            whole(name, limit, 1)
+    if isinstance(topic, str):
+        check_topic(topic.replace(_TYPE, "type"))
+    else:
+        check("topic", topic, callable(topic), "a topic, or a function of the Hook")
+    return Intake(
+        publisher,
+        make_verify(scheme, secrets, tolerance),
+        topic,
+        key or _partition_key,
+        SeenIds(seen, keep, ids_max, time.time()),
+        body_bytes_max,
+        body_timeout,
+        Limits(rate, client_rate),
+        tuple(origins),
+        (health_path, metrics_path),
+    )
+
+
+class Limits:
+    """How many requests a second are taken, over all and of each client."""
+
+    def __init__(self, rate: int | None, client_rate: int | None) -> None:
+        self.rate = rate
+        self._client_rate = client_rate
+        self._all = None if rate is None else TokenBucket(rate, rate)
+        self._clients: dict[str, TokenBucket] = {}
+
+    def check(self, client: str, now_ns: int) -> None:
+        """Raise `RejectedError` where it is one too many."""
+        buckets = [self._all]
+        if self._client_rate is not None:
+            bucket = self._clients.pop(client, None)
+            bucket = bucket or TokenBucket(self._client_rate, self._client_rate)
+            self._clients[client] = bucket  # the last one in the order of the dict
+            if len(self._clients) > _CLIENTS_MAX:
+                del self._clients[next(iter(self._clients))]
+            buckets.append(bucket)
+        for each in buckets:
+            if each is not None and not each.try_take(1, now_ns):
+                raise RejectedError(429, "rate", "too many requests", 1)
+
+
+class Intake:
+    """The ASGI application that `receive` returns.
+
+    Attributes:
+        published: messages that were published.
+        duplicates: events that had been taken before.
+        statuses: answers by status.
+        rejected: requests that were refused, by the reason in a word.
+
+    """
+
+    def __init__(
+        self,
+        publisher: AnyPublisher,
+        verify: Callable[[Mapping[str, str], bytes, float], Proof],
+        topic: Topic,
+        key: Callable[[Hook], str | None],
+        seen: SeenIds,
+        body_bytes_max: int,
+        body_timeout: float,
+        limits: Limits,
+        origins: tuple[str, ...],
+        paths: tuple[str | None, str | None],
+    ) -> None:
+        self._publisher: Any = publisher
+        self._verify = verify
+        self._topic = topic
+        self._key = key
+        self._seen = seen
+        self._body_bytes_max = body_bytes_max
+        self._body_timeout = body_timeout
+        self._limits = limits
+        self._origins = {origin.lower() for origin in origins}
+        self._health_path, self._metrics_path = paths
+        self._is_async = asyncio.iscoroutinefunction(getattr(publisher, "drain", None))
+        self._threads = ThreadPoolExecutor(_THREADS, "webhooks-in")
+        self._lock = threading.Lock()
+        self._taking: dict[str, asyncio.Future[None]] = {}
+        self._synced_s = time.monotonic()
+        self._closed = False
+        self._bytes = self._journal_failures = 0
+        self._failure, self._failed_s = "", 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.published = self.duplicates = 0
+        self.statuses: Counter[int] = Counter()
+        self.rejected: Counter[str] = Counter()
+
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Callable[[], Awaitable[Event]],
+        send: Callable[[Event], Awaitable[None]],
+    ) -> None:
+        """Answer a request, as ASGI has it."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        headers: dict[str, str] = {}
+        body = b""
+        try:
+            status, headers, body = await self._answer(scope, receive)
+        except RejectedError as error:
+            status, body = error.status, f"{error}\n".encode()
+            self.rejected[error.why] += 1
+            headers = {"content-type": "text/plain; charset=utf-8"}
+            if error.retry_after is not None:
+                headers["retry-after"] = str(error.retry_after)
+            if status in (408, 413):
+                headers["connection"] = "close"
+            _log.debug("a webhook was answered %d: %s", status, error)
+        self.statuses[status] += 1
+        if body or status != 204:
+            headers["content-length"] = str(len(body))
+        raw = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
+        await send({"type": "http.response.start", "status": status, "headers": raw})
+        await send({"type": "http.response.body", "body": body})
+
+    def close(self) -> None:
+        """Finish what is under way, and close the file of ids; the publisher stays open."""
+        if self._closed:
+            return
+        self._closed = True
+        self._threads.shutdown()
+        with self._lock:
+            try:
+                self._seen.sync()
+            finally:
+                self._seen.close()
+
+    async def _live(
+        self,
+        receive: Callable[[], Awaitable[Event]],
+        send: Callable[[Event], Awaitable[None]],
+    ) -> None:
+        while True:
+            event = await receive()
+            if event["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            elif event["type"] == "lifespan.shutdown":
+                await asyncio.get_running_loop().run_in_executor(None, self.close)
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _answer(
+        self, scope: Scope, receive: Callable[[], Awaitable[Event]]
+    ) -> tuple[int, dict[str, str], bytes]:
+        path, method = str(scope["path"]), scope["method"]
+        text = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
+        if method in ("GET", "HEAD") and path == self._health_path:
+            failure = self._unhealthy()
+            return (503 if failure else 200), text, f"{failure or 'ok'}\n".encode()
+        if method in ("GET", "HEAD") and path == self._metrics_path:
+            return 200, text, self.metrics().encode()
+        headers = _headers(scope)
+        if method == "OPTIONS":
+            return 204, self._handshake(headers), b""
+        if method != "POST":
+            raise RejectedError(405, "method", "post it")
+        if self._closed:
+            raise RejectedError(503, "closed", "it is closing", 1)
+        client = scope.get("client")
+        self._limits.check(str(client[0]) if client else "", time.monotonic_ns())
+        body = await self._body(headers, receive)
+        proof = self._verify(headers, body, time.time())
+        for event in (events := events_of(headers, body, proof, path)):
+            self._topic_of(event)  # all are good, or none is published
+        await self._take(events)
+        self._bytes += len(body)
+        return 204, {}, b""
+
+    def _handshake(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Answer CloudEvents' question whether an origin may post."""
+        origin = headers.get("webhook-request-origin", "")
+        if not origin or not ({"*", origin.lower()} & self._origins):
+            raise RejectedError(403, "origin", "this origin may not post")
+        found = {"allow": "POST", "webhook-allowed-origin": origin}
+        if self._limits.rate is not None:
+            found["webhook-allowed-rate"] = str(self._limits.rate * 60)
+        return found
+
+    async def _body(
+        self, headers: Mapping[str, str], receive: Callable[[], Awaitable[Event]]
+    ) -> bytes:
+        limit = self._body_bytes_max
+        said = headers.get("content-length", "")
+        too_large = RejectedError(413, "size", f"the body has more than {limit} bytes")
+        if said.isdecimal() and (len(said) > 15 or int(said) > limit):
+            raise too_large
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self._body_timeout):
+                while True:
+                    event = await receive()
+                    if event["type"] != "http.request":
+                        raise RejectedError(400, "disconnected", "the client has gone")
+                    part = event.get("body", b"")
+                    size += len(part)
+                    if size > limit:
+                        raise too_large
+                    parts.append(part)
+                    if not event.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            limit_s = f"{self._body_timeout:g} s"
+            raise RejectedError(408, "slow", f"the body took more than {limit_s}") from None
+
+    async def _take(self, events: Sequence[Hook]) -> None:
+        """Publish what is new; one that is just being taken is waited for."""
+        loop = asyncio.get_running_loop()
+        new, others = [], []
+        with self._lock:
+            for event in events:
+                if event.id and event.id in self._taking:
+                    others.append((event, self._taking[event.id]))
+                elif event.id and self._seen.has(event.id, time.time()):
+                    self.duplicates += 1
+                else:
+                    new.append(event)
+                    if event.id:
+                        self._taking[event.id] = loop.create_future()
+        if new:
+            task = loop.create_task(self._take_new(new))
+            self._tasks.add(task)  # it goes on where this request is cancelled
+            task.add_done_callback(self._tasks.discard)
+            await asyncio.shield(task)
+        for event, future in others:
+            await future
+            if not self._seen.has(event.id, time.time()):
+                raise RejectedError(503, "publisher", "it cannot be published now", 5)
+            self.duplicates += 1
+
+    async def _take_new(self, events: Sequence[Hook]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            if self._is_async:
+                self._publish(events, is_noted=False)
+                await self._publisher.drain()
+                await loop.run_in_executor(self._threads, self._note, events)
+            else:
+                await loop.run_in_executor(self._threads, self._publish, events)
+            self._failed_s = 0.0
+        except MessageError as error:
+            raise RejectedError(400, "message", str(error)) from error
+        except (P2PError, OSError) as error:
+            self._failure, self._failed_s = str(error), time.monotonic()
+            _log.warning("webhooks cannot be published: %s", error)
+            raise RejectedError(503, "publisher", "it cannot be published now", 5) from error
+        finally:
+            for event in events:
+                future = self._taking.pop(event.id, None)
+                if future is not None and not future.done():
+                    future.set_result(None)
+
+    def _publish(self, events: Sequence[Hook], is_noted: bool = True) -> None:
+        """Publish events, and note each when it is in the log."""
+        for event in events:
+            headers = {"webhook-id": event.id, "webhook-type": event.type}
+            headers["source"] = str(event.attributes.get("source", ""))
+            self._publisher.publish(
+                self._topic_of(event),
+                event.value,
+                key=self._key(event),
+                timestamp_ns=event.timestamp_ns,
+                headers={name: text for name, text in headers.items() if text} or None,
+            )
+            if is_noted:
+                self._note([event])
+
+    def _note(self, events: Sequence[Hook]) -> None:
+        with self._lock:
+            self.published += len(events)
+            try:
+                for event in events:
+                    if event.id:
+                        self._seen.add(event.id, time.time())
+                now_s = time.monotonic()
+                if now_s - self._synced_s >= _SYNC_S:
+                    self._synced_s = now_s
+                    self._seen.sync()
+            except OSError as error:  # it is published; after a restart it might be again
+                self._journal_failures += 1
+                _log.warning("the file of webhook ids: %s", error)
+
+    def _topic_of(self, event: Hook) -> str:
+        """Return the topic; one that is none is the request's fault."""
+        if callable(self._topic):
+            topic = self._topic(event)
+        else:
+            topic = self._topic.replace(_TYPE, event.type or "unknown")
+        try:
+            check_topic(topic)
+        except MessageError as error:
+            raise RejectedError(400, "topic", str(error)) from error
+        return topic
+
+    def _unhealthy(self) -> str | None:
+        if self._closed:
+            return "closed"
+        log = getattr(self._publisher.stats(), "log", None)
+        failed = None if log is None else log.failed
+        if self._failed_s and time.monotonic() - self._failed_s < _UNHEALTHY_S:
+            return self._failure
+        return None if failed is None else str(failed)
+
+    def metrics(self) -> str:
+        """Return the counters as Prometheus' text."""
+        name = "p2pmsg_webhooks"
+        lines = [f"# TYPE {name}_requests_total counter"]
+        lines += [
+            f'{name}_requests_total{{status="{status}"}} {count}'
+            for status, count in sorted(self.statuses.items())
+        ]
+        lines.append(f"# TYPE {name}_rejected_total counter")
+        lines += [
+            f'{name}_rejected_total{{reason="{why}"}} {count}'
+            for why, count in sorted(self.rejected.items())
+        ]
+        for what, kind, number in (
+            ("published_total", "counter", self.published),
+            ("duplicates_total", "counter", self.duplicates),
+            ("body_bytes_total", "counter", self._bytes),
+            ("ids", "gauge", len(self._seen)),
+            ("ids_forgotten_total", "counter", self._seen.forgotten),
+            ("journal_failures_total", "counter", self._journal_failures),
+            ("healthy", "gauge", int(self._unhealthy() is None)),
+        ):
+            lines += [f"# TYPE {name}_{what} {kind}", f"{name}_{what} {number}"]
+        return "\n".join([*lines, ""])
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """Return the headers; of one that is there twice, both, with a comma."""
+    found: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        found[name] = f"{found[name]},{value}" if name in found else value
+    return found
+
+
+def _partition_key(hook: Hook) -> str | None:
+    key = hook.attributes.get("partitionkey")
+    return key if isinstance(key, str) else None

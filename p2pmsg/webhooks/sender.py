@@ -1,0 +1,233 @@
+"""Delivers streams to HTTP endpoints: one durable subscriber for each endpoint."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from p2pmsg.checks import check
+from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
+from p2pmsg.start import parse_start
+from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.settings import check_endpoints, check_name, check_topics
+from p2pmsg.webhooks.channel import Channel, Source
+from p2pmsg.webhooks.client import import_aiohttp
+from p2pmsg.webhooks.endpoint import Endpoint
+from p2pmsg.webhooks.letters import Letter, read_letters
+from p2pmsg.webhooks.state_folder import LETTERS, StateFolder
+from p2pmsg.webhooks.stats import HookEvent, SenderStats
+
+_THREADS: Final = 32
+"""For names that are looked up and cursors; one that hangs holds up no other."""
+_JOIN_S: Final = 5.0
+_log = logging.getLogger("p2pmsg")
+R = TypeVar("R")
+
+
+class Sender(ClosesItself):
+    """Posts the messages of streams to HTTP endpoints: each at least once, and in order.
+
+    Each endpoint has a subscriber of its own with a cursor, which moves when a message was answered
+    with 2xx. So a receiver may be away for as long as the publisher's log, or a relay's, keeps the
+    messages; that costs disk only. A message has the same id in each attempt, and after each
+    restart. All runs in one thread with an event loop of its own.
+
+    Args:
+        publishers: endpoints of publishers, or of relays that keep a log, as for a `Subscriber`.
+        state: a folder for cursors, parked messages and dead letters; made where it is missing.
+            One sender uses it at a time.
+        endpoints: where messages go, and how.
+        start: where an endpoint that is new begins; as for a `Subscriber`. Default `latest`.
+        name: the subscribers' name, for people.
+        on_event: gets each `HookEvent`, in the sender's thread; it should not block. An exception
+            that it raises is logged. Default: events are only logged, as warnings.
+        resolver: aiohttp's `AbstractResolver` that looks names up. Default: the system's. What it
+            returns is checked as any other address.
+
+    Raises:
+        ConfigError: a setting is out of its limits; `EndpointError` for the publishers.
+        MissingExtraError: aiohttp, or for Ed25519 cryptography, is not installed.
+        LogInUseError: another sender uses the folder.
+        CursorError, LogFormatError: what is in the folder cannot be used.
+
+    """
+
+    def __init__(
+        self,
+        publishers: str | Sequence[str],
+        *,
+        state: str | Path,
+        endpoints: Sequence[Endpoint],
+        start: str | int | datetime = "latest",
+        name: str = "",
+        on_event: Callable[[HookEvent], object] | None = None,
+        resolver: Any = None,
+    ) -> None:
+        import_aiohttp()
+        places = [str(each) for each in check_endpoints(publishers)]
+        parse_start(start)
+        self._on_event = on_event
+        self._state = Path(state)
+        self._closed = False
+        given = _checked(endpoints)
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "webhooks"))
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="p2pmsg-webhooks", daemon=True)
+        self._channels: dict[str, Channel] = {}
+        self._thread.start()
+        source = Source(places, start, check_name(name))
+        try:
+            self._call(self._open(source, given, resolver))
+        except BaseException:
+            self.close(timeout=0)
+            raise
+        close_at_exit(self, Sender.close)
+        close_in_children(self)
+
+    def stats(self) -> SenderStats:
+        """Return the counters as they are now; also after `close`."""
+        return SenderStats(endpoints={n: each.stats() for n, each in self._channels.items()})
+
+    def resume(self, name: str) -> None:
+        """Send again to an endpoint that was stopped, since it answered 410.
+
+        Args:
+            name: the endpoint's name.
+
+        Raises:
+            ConfigError: there is no endpoint of this name.
+            ClosedError: the sender is closed.
+            ReentrantCallError: called by `on_event`, in the sender's own thread.
+
+        """
+        check("name", name, name in self._channels, f"one of {', '.join(self._channels)}")
+        if self._closed:
+            raise ClosedError("the sender")
+        self._check_thread()
+        self._call(self._resume(name))
+
+    def dead_letters(self, name: str) -> list[Letter]:
+        """Return the messages that no attempt could deliver.
+
+        Args:
+            name: the endpoint's name.
+
+        Raises:
+            ConfigError: there is no endpoint of this name.
+            OSError: the file cannot be read.
+
+        """
+        found = read_letters(self._folder(name).path / LETTERS)
+        return [letter for letter in found if letter.why == "dead"]
+
+    def retry(self, name: str, ids: Iterable[str]) -> None:
+        """Send dead letters again, within a second or so; each has all its attempts.
+
+        Args:
+            name: the endpoint's name.
+            ids: the letters' ids; those that are none are left out.
+
+        Raises:
+            ConfigError: there is no endpoint of this name.
+            OSError: the folder cannot be written.
+
+        """
+        self._folder(name).ask("retry", ids)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the sender is closed, at most `timeout` seconds; return whether it is.
+
+        Args:
+            timeout: in seconds. Default None: without end.
+
+        """
+        return self._ended.wait(timeout)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Take no more messages, wait for requests under way, commit, and close.
+
+        Args:
+            timeout: how long requests under way may take, in seconds. Default 5. The messages of
+                those that take longer are sent again at the next start.
+
+        Raises:
+            ReentrantCallError: called by `on_event`, in the sender's own thread.
+
+        """
+        if self._closed:
+            return
+        self._check_thread()
+        self._closed = True
+        was_closed(self)
+        try:
+            self._call(self._close(timeout))
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_JOIN_S)
+            self._ended.set()
+
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise ReentrantCallError
+
+    def _forget(self) -> None:
+        """In a forked child: the thread is the parent's."""
+        self._closed = True
+
+    def _folder(self, name: str) -> StateFolder:
+        check("name", name, name in self._channels, f"one of {', '.join(self._channels)}")
+        return StateFolder(self._state / name)
+
+    def _run(self) -> None:
+        loop = self._loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    def _call(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        future: Future[R] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return future.result()
+
+    async def _open(self, source: Source, endpoints: list[Endpoint], resolver: Any) -> None:
+        for endpoint in endpoints:
+            channel = Channel(source, endpoint, self._state, self._report, resolver)
+            self._channels[endpoint.name] = channel
+            await channel.open()
+
+    async def _resume(self, name: str) -> None:
+        self._channels[name].resume()
+
+    async def _close(self, timeout: float) -> None:
+        await asyncio.gather(*(each.close(timeout) for each in self._channels.values()))
+
+    def _report(self, event: HookEvent) -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except Exception:
+            _log.exception("on_event failed for %r", event)
+
+
+def _checked(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+    found: list[Endpoint] = [*endpoints]
+    if not found:
+        raise ConfigError("endpoints", "at least one Endpoint", found)
+    names: set[str] = set()
+    for each in found:
+        if not isinstance(each, Endpoint):
+            raise ConfigError("endpoints", "Endpoints", type(each).__name__)
+        check("name", each.name, each.name not in names, "of one endpoint only")
+        check_topics(each.topics)
+        names.add(each.name)
+    return found

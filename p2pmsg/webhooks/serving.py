@@ -1,0 +1,113 @@
+"""Serves an ASGI application by uvicorn, with limits for slow clients."""
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from typing import Any, Final
+
+from p2pmsg.errors import BindError, MissingExtraError
+
+_HEADERS_BYTES_MAX: Final = 65_536
+_KEEP_ALIVE_S: Final = 5
+_SHUTDOWN_S: Final = 5
+_BACKLOG: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What a server puts up with."""
+
+    header_timeout: float = 10.0
+    """How long the headers of a request may take to come, in seconds."""
+    connections_max: int = 1000
+    """Connections at once; further ones are answered with 503."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; `BindError` where it cannot."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise BindError(f"{host}:{port}: {error.strerror or error}", error.errno) from error
+
+
+def make_server(
+    app: Any,
+    *,
+    limits: ServerLimits | None = None,
+    cert: str | None = None,
+    key: str | None = None,
+) -> Any:
+    """Return a `uvicorn.Server`, whose `run(sockets=[…])` serves until a signal.
+
+    Raises:
+        MissingExtraError: uvicorn is not installed.
+
+    """
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtraError("p2pmsg hook in", str(error.name), "webhooks") from error
+    limits = limits or ServerLimits()
+    config = uvicorn.Config(
+        app,
+        http=_protocol(limits.header_timeout),
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=limits.connections_max,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_SHUTDOWN_S,
+        h11_max_incomplete_event_size=_HEADERS_BYTES_MAX,
+        ssl_certfile=cert,
+        ssl_keyfile=key,
+    )
+    return uvicorn.Server(config)
+
+
+def _protocol(header_timeout: float) -> Any:
+    """Return uvicorn's HTTP protocol, which closes where headers take too long.
+
+    uvicorn itself waits without end for the rest of a request's headers.
+    """
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class ImpatientProtocol(H11Protocol):  # type: ignore[misc,unused-ignore]
+        _headers_timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._unwatch()
+            super().connection_lost(exc)
+
+        def _watch(self) -> None:
+            """Start the time when headers begin, and end it when they are there."""
+            cycle = self.cycle
+            if cycle is not None and not cycle.response_complete:
+                self._unwatch()
+            elif self._headers_timer is None:
+                loop = asyncio.get_running_loop()
+                self._headers_timer = loop.call_later(header_timeout, self._give_up)
+
+        def _unwatch(self) -> None:
+            if self._headers_timer is not None:
+                self._headers_timer.cancel()
+                self._headers_timer = None
+
+        def _give_up(self) -> None:
+            self._headers_timer = None
+            cycle = self.cycle
+            if cycle is None or cycle.response_complete:
+                self.transport.close()
+
+    return ImpatientProtocol

@@ -1,0 +1,183 @@
+"""Standard Webhooks' signatures: HMAC-SHA256 (`v1`) and Ed25519 (`v1a`).
+
+What is signed is `ID.TIMESTAMP.BODY`. The header has one signature for each secret, separated by
+spaces, so that a secret can be replaced without a moment in which nothing fits.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from p2pmsg.errors import ConfigError, MissingExtraError
+
+SIGNATURES_MAX: Final = 16
+"""How many signatures of a header are looked at; Ed25519 takes 0.1 ms for each."""
+_HMAC, _PRIVATE, _PUBLIC = "whsec_", "whsk_", "whpk_"
+_HMAC_BYTES = range(16, 129)
+_SHOWN: Final = 8
+
+
+class Signer(Protocol):
+    """A secret with which content is signed."""
+
+    def sign(self, content: bytes) -> str:
+        """Return the signature, as it stands in the header."""
+
+
+class Verifier(Protocol):
+    """A secret, or a public key, by which a signature is checked."""
+
+    def accepts(self, version: str, signature: str, content: bytes) -> bool:
+        """Whether it is a signature of the content with this secret."""
+
+
+class HmacSecret:
+    """A secret that both sides have."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def sign(self, content: bytes) -> str:
+        """Return `v1,` and the signature."""
+        digest = hmac.digest(self._secret, content, hashlib.sha256)
+        return f"v1,{base64.b64encode(digest).decode()}"
+
+    def accepts(self, version: str, signature: str, content: bytes) -> bool:
+        """Whether it is a signature of the content; takes as long whatever is wrong."""
+        own = self.sign(content).partition(",")[2]
+        return version == "v1" and hmac.compare_digest(own.encode(), signature.encode())
+
+
+class PrivateKey:
+    """An Ed25519 key, of which the receiver has the public half."""
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def sign(self, content: bytes) -> str:
+        """Return `v1a,` and the signature."""
+        return f"v1a,{base64.b64encode(self._key.sign(content)).decode()}"
+
+    @property
+    def public(self) -> str:
+        """The public key, as receivers are given it: `whpk_…`."""
+        return _PUBLIC + base64.b64encode(self._key.public_key().public_bytes_raw()).decode()
+
+
+class PublicKey:
+    """The public half of an Ed25519 key."""
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def accepts(self, version: str, signature: str, content: bytes) -> bool:
+        """Whether it is a signature of the content."""
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            if version == "v1a":
+                self._key.verify(base64.b64decode(signature, validate=True), content)
+                return True
+        except (InvalidSignature, binascii.Error, ValueError):
+            pass
+        return False
+
+
+def texts_of(secrets: str | Sequence[str]) -> list[str]:
+    """Return one secret, or several, as a list; `ConfigError` where one is no text."""
+    texts = [secrets] if isinstance(secrets, str) else list(secrets)
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise ConfigError("secret", "a text, or several", type(text).__name__)
+    return texts
+
+
+def signers(secrets: str | Sequence[str]) -> list[Signer]:
+    """Return what signs; `whsec_…` is for HMAC, `whsk_…` an Ed25519 private key.
+
+    Raises:
+        ConfigError: a secret is neither.
+        MissingExtraError: Ed25519 needs the package cryptography.
+
+    """
+    return [_signer(text) for text in texts_of(secrets)]
+
+
+def verifiers(secrets: str | Sequence[str]) -> list[Verifier]:
+    """Return what checks signatures; `whsec_…` is for HMAC, `whpk_…` an Ed25519 public key.
+
+    Raises:
+        ConfigError: a secret is neither.
+        MissingExtraError: Ed25519 needs the package cryptography.
+
+    """
+    return [_verifier(text) for text in texts_of(secrets)]
+
+
+def content_of(message_id: str, timestamp: int | str, body: bytes) -> bytes:
+    """Return what is signed."""
+    return b"%s.%s.%s" % (message_id.encode(), str(timestamp).encode(), body)
+
+
+def signature_header(keys: Iterable[Signer], content: bytes) -> str:
+    """Return the value of `webhook-signature`."""
+    return " ".join(key.sign(content) for key in keys)
+
+
+def is_signed(keys: Sequence[Verifier], header: str, content: bytes) -> bool:
+    """Whether one of the header's signatures is by one of the keys.
+
+    All are looked at, so that the time taken shows no key.
+    """
+    is_good = False
+    for each in header.split(" ")[:SIGNATURES_MAX]:
+        version, _, signature = each.partition(",")
+        for key in keys:
+            is_good |= key.accepts(version, signature, content)
+    return is_good
+
+
+def _signer(text: str) -> Signer:
+    if text.startswith(_PRIVATE):
+        data = _decoded(text, _PRIVATE, (32, 64))
+        return PrivateKey(_ed25519().Ed25519PrivateKey.from_private_bytes(data[:32]))
+    if text.startswith(_HMAC):
+        return HmacSecret(_decoded(text, _HMAC, _HMAC_BYTES))
+    raise _wrong(text, f"{_HMAC}… or {_PRIVATE}…")
+
+
+def _verifier(text: str) -> Verifier:
+    if text.startswith(_PUBLIC):
+        return PublicKey(
+            _ed25519().Ed25519PublicKey.from_public_bytes(_decoded(text, _PUBLIC, (32,)))
+        )
+    if text.startswith(_HMAC):
+        return HmacSecret(_decoded(text, _HMAC, _HMAC_BYTES))
+    raise _wrong(text, f"{_HMAC}… or {_PUBLIC}…")
+
+
+def _decoded(text: str, prefix: str, sizes: Sequence[int]) -> bytes:
+    try:
+        data = base64.b64decode(text[len(prefix) :], validate=True)
+    except (binascii.Error, ValueError):
+        raise _wrong(text, f"{prefix} and base64") from None
+    if len(data) not in sizes:
+        raise _wrong(text, f"{prefix} and base64 of {sizes[0]} to {sizes[-1]} bytes")
+    return data
+
+
+def _wrong(text: str, limit: str) -> ConfigError:
+    return ConfigError(
+        "secret", limit, text[: min(_SHOWN, len(text) // 2)] + "…"
+    )  # no secrets in logs
+
+
+def _ed25519() -> Any:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError as error:
+        raise MissingExtraError("an Ed25519 secret", str(error.name), "webhooks") from error
+    return ed25519

@@ -1,0 +1,93 @@
+"""What a sender of webhooks reports."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+EventKind = Literal["opened", "closed", "stopped", "dead", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class HookEvent:
+    """Something about an endpoint that somebody should know.
+
+    Attributes:
+        kind: `opened`: it counts as down, and only probes are sent; `closed`: it works again;
+            `stopped`: it answered 410, and nothing is sent any more; `dead`: a message became a
+            dead letter; `lost`: messages of the stream are lost, before they came here.
+        endpoint: the endpoint's name.
+        reason: for people.
+        detail: the `Letter` that is dead, or the `LossReport`; None for the others.
+
+    """
+
+    kind: EventKind
+    endpoint: str
+    reason: str
+    detail: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointStats:
+    """The delivery to one endpoint, since the sender was started.
+
+    Attributes:
+        name: the endpoint's name.
+        received: messages that came from the stream.
+        delivered: messages that were answered with 2xx.
+        requests: requests that were sent; `retries` of them after a failure.
+        retries: messages that were sent again.
+        failures: requests that failed.
+        statuses: answers by status.
+        dead: messages that became dead letters; `dead_letters` is how many there are.
+        dead_letters: dead letters on the disk.
+        parked: messages that failed, and wait on the disk while others go on.
+        waiting: messages that are here and not delivered, the parked ones included.
+        in_flight: requests under way.
+        lost: messages of the stream that are lost.
+        is_open: whether the breaker is open: the endpoint counts as down.
+        opened: how often it opened.
+        stopped: why nothing is sent any more; None while it is.
+        reason: why the last request failed; empty if none did.
+        refused_letters: how often the disk could not take a letter; the message is kept.
+        commit_failures: how often the cursor could not be written; it is tried again.
+        error: what keeps the endpoint's subscriber from working now; None while it works.
+
+    """
+
+    name: str
+    received: int
+    delivered: int
+    requests: int
+    retries: int
+    failures: int
+    statuses: dict[int, int]
+    dead: int
+    dead_letters: int
+    parked: int
+    waiting: int
+    in_flight: int
+    lost: int
+    is_open: bool
+    opened: int
+    stopped: str | None
+    reason: str
+    refused_letters: int
+    commit_failures: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderStats:
+    """What a sender did since it was started.
+
+    Attributes:
+        endpoints: by the endpoints' names.
+
+    """
+
+    endpoints: dict[str, EndpointStats]
+
+    @property
+    def delivered(self) -> int:
+        """How many messages were delivered, over all endpoints."""
+        return sum(each.delivered for each in self.endpoints.values())
