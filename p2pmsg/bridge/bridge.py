@@ -1,0 +1,235 @@
+"""The bridge."""
+
+import logging
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Literal
+
+from p2pmsg.bridge.config import BridgeConfig, Codec, TopicAt
+from p2pmsg.bridge.ends import SLICE_S, Batch, Written
+from p2pmsg.bridge.opening import Wishes, open_ends
+from p2pmsg.bridge.sequences import Rarely
+from p2pmsg.bridge.stats import BridgeStats
+from p2pmsg.errors import translated
+from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.worker import Worker
+
+if TYPE_CHECKING:
+    from p2pmsg.config import CursorConfig
+    from recovery.log import LogConfig
+
+_DRAIN_S: Final = 0.5
+"""At close: so long at most what has come already is passed on."""
+_log = logging.getLogger("p2pmsg")
+
+
+class Bridge(ClosesItself):
+    """Passes messages on between p2pmsg and programs that speak plain ZeroMQ, nanomsg or nng.
+
+    ::
+
+        bridge = p2pmsg.Bridge("zmq+sub://127.0.0.1:5555", "tcp://127.0.0.1:5556", log=…)
+
+    An end is a plain socket of the bridge's own, `zmq+sub://HOST:PORT`, `zmq+pull://`,
+    `zmq+pub://`, `zmq+push://` (`zmq+sub+ipc://PATH`; with `sp+` of nanomsg and nng, by the extra
+    `nng`): it connects, or binds with `?bind=1`. Or it is p2pmsg's: `tcp://HOST:PORT`,
+    `ipc://PATH`. Opposite `sub` and `pub` that is a stream: a `Publisher` as the target, a
+    `Subscriber` as the source; opposite `pull` and `push` a work queue: a `Pusher`, a `Puller`;
+    opposite `sp+rep` and `sp+req` requests: a `Requester`, a `Responder`. `stream+tcp://…` and
+    `queue+tcp://…` say it in so many words.
+
+    What is promised depends on the direction; `p2pmsg/bridge/README.md` has it exactly. A thread of
+    its own does the work, until `close`.
+
+    Args:
+        source: where messages come from.
+        target: where they go.
+        topic: the topic of messages that have none. Default `zmq`.
+        topic_at: where a plain message has its topic. `part`: the first part, the default of
+            `zmq+sub` and `zmq+pub`. `prefix`: the begin of the first part, up to a separator (a
+            space, see `BridgeConfig`), the default of `sp+sub` and `sp+pub`. `none`: nowhere, the
+            default of `pull` and `push`.
+        topics: which topics are taken, as of a `Subscriber`. Default: all. With requests to
+            `sp+req`: which topics are answered; default: `topic`.
+        codec: `bytes` (default): a message is the bytes of its one part, or a list of several.
+            `json`, `msgpack`: it is decoded from these, or encoded into them.
+        sequence_at: where plain messages have a number, so that gaps are counted:
+            `OFFSET:SIZE`, `OFFSET:SIZE:le` (bytes of the first part after the topic), or the path
+            of a field of decoded values (`header.seq`). Default: they have none.
+        log: a local log for the stream, or the queue, that is the target: a directory, or a
+            `LogConfig` (`QueueLogConfig` for a queue). Default: none.
+        cursor: where the source is a stream: the file that keeps how far it was passed on. Default:
+            none.
+        start: where the source is a stream: as of a `Subscriber`. Default `latest`.
+        name: the bridge's name as a peer. Default: as of that peer.
+        config: further settings.
+
+    Raises:
+        ConfigError: a setting is out of its limits, or does not go with the ends; `EndpointError`
+            for the ends.
+        MessageError: `topic` cannot be one.
+        BindError: an end could not be bound.
+        LogError, LogFailedError, CursorError: the log or the cursor cannot be used.
+
+    """
+
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        *,
+        topic: str = "zmq",
+        topic_at: TopicAt | None = None,
+        topics: list[str] | None = None,
+        codec: Codec = "bytes",
+        sequence_at: str | None = None,
+        log: "LogConfig | str | None" = None,
+        cursor: "CursorConfig | str | None" = None,
+        start: "Literal['latest', 'earliest'] | int | datetime | None" = None,
+        name: str | None = None,
+        config: BridgeConfig | None = None,
+    ) -> None:
+        wishes = Wishes(
+            source=source, target=target, topic=topic, topic_at=topic_at, topics=topics,
+            codec=codec, sequence_at=sequence_at, log=log, cursor=cursor, start=start, name=name,
+            config=config or BridgeConfig(),
+        )  # fmt: skip
+        with translated():
+            self._ends = open_ends(wishes)
+        self._received = self._passed_on = self._refused = self._dropped = self._unsent = 0
+        self._refused_said = Rarely()
+        self._closed = False
+        self._last_stats: BridgeStats | None = None
+        self._worker = Worker("p2pmsg-bridge", "the bridge", self._turn)
+        close_in_children(self)
+        self._worker.start()
+        close_at_exit(self, Bridge.close)
+
+    @property
+    def endpoint(self) -> str:
+        """Where the stream or the queue that is the target is bound, with its port; else ""."""
+        return self._ends.endpoint
+
+    @property
+    def source(self) -> str:
+        """Where messages come from; a bound socket with its port."""
+        return self._ends.source_name
+
+    @property
+    def target(self) -> str:
+        """Where messages go; a bound socket with its port."""
+        return self._ends.target_name
+
+    def stats(self) -> BridgeStats:
+        """Return the counters as they are now; also after `close`."""
+        if self._last_stats is not None:
+            return self._last_stats
+        ends = self._ends
+        reader, sequences, plain = ends.reader, ends.sequences, ends.plain
+        ours = ends.target.stats() or ends.source.stats()
+        return BridgeStats(
+            source=ends.source_name,
+            target=ends.target_name,
+            received=self._received,
+            received_bytes=plain.received_bytes if plain else 0,
+            passed_on=self._passed_on,
+            refused=self._refused,
+            dropped=self._dropped,
+            unsent=self._unsent,
+            without_topic=reader.without_topic if reader else 0,
+            undecoded=reader.undecoded if reader else 0,
+            gaps=sequences.gaps if sequences else 0,
+            missing=sequences.missing if sequences else 0,
+            back=sequences.back if sequences else 0,
+            unnumbered=sequences.unnumbered if sequences else 0,
+            overruns=plain.overruns if plain else 0,
+            reconnected=sum(one.socket.given_up for one in ends.connections),
+            unanswered="; ".join(filter(None, (one.found for one in ends.connections))),
+            ours=ours,
+        )
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Pass on what has come already, and close both ends.
+
+        Args:
+            timeout: how long the target may take, in seconds: a stream until its subscribers have
+                everything, a queue without a log until its jobs are done, a plain socket until its
+                queue has left. A queue with a log does not wait. Default 5.0.
+
+        Raises:
+            LogFailedError, CursorError: not everything could be written.
+
+        """
+        if self._closed:
+            return
+        self._closed = True
+        was_closed(self)
+        self._worker.stop()
+        try:
+            if not self._worker.thread.is_alive():
+                self._drain(time.monotonic() + min(_DRAIN_S, timeout))
+        finally:
+            try:
+                self._ends.source.close()
+            finally:
+                try:
+                    self._ends.target.close(timeout)
+                finally:
+                    self._last_stats = self.stats()
+
+    def __repr__(self) -> str:
+        return f"<Bridge {self.source} to {self.target}{' closed' if self._closed else ''}>"
+
+    def _turn(self) -> None:
+        self._look()
+        for batch in self._ends.source.read(SLICE_S):
+            self._pass_on(batch)
+
+    def _drain(self, deadline: float) -> None:
+        """Pass on what has come from a plain socket, which would be lost with it."""
+        plain = self._ends.plain
+        while plain is not None and time.monotonic() < deadline:
+            batches = plain.read(0.0)
+            if not batches:
+                return
+            for batch in batches:
+                self._pass_on(batch)
+
+    def _pass_on(self, batch: Batch) -> None:
+        self._received += len(batch.values)
+        written = Written()
+        try:
+            written = self._ends.target.write(batch, self._is_over)
+        finally:  # what raises counts as unsent
+            self._settle(batch, written)
+
+    def _settle(self, batch: Batch, written: Written) -> None:
+        if written.refused:
+            self._say_refused(batch, written)
+        self._passed_on += written.done - len(written.refused)
+        self._refused += len(written.refused)
+        self._dropped += written.dropped
+        self._unsent += len(batch.values) - written.done
+        self._ends.source.settle(batch, written)
+
+    def _look(self) -> None:
+        for connection in self._ends.connections:
+            connection.look()
+
+    def _is_over(self) -> bool:
+        """Whether to give up waiting for space; asked again and again meanwhile."""
+        self._look()
+        return self._worker.stopping
+
+    def _say_refused(self, batch: Batch, written: Written) -> None:
+        if self._refused_said.is_due():
+            index, reason = next(iter(written.refused.items()))
+            what = f"job {batch.jobs[index].sequence}" if batch.jobs else f"topic {batch.topic!r}"
+            _log.warning(
+                "%s: a message cannot be passed on to %s: %s (%d so far)",
+                what, self._ends.target_name, reason, self._refused + len(written.refused),
+            )  # fmt: skip
+
+    def _forget(self) -> None:
+        """Close the copy in a forked child: sockets and threads are the parent's."""
+        self._closed = True

@@ -1,0 +1,83 @@
+"""The settings of a bridge."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from p2pmsg.checks import at_least, check, whole
+from p2pmsg.topics import check_topic
+
+TOPICS_AT: Final = ("part", "prefix", "none")
+CODECS: Final = ("bytes", "json", "msgpack")
+TopicAt = Literal["part", "prefix", "none"]
+Codec = Literal["bytes", "json", "msgpack"]
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeConfig:
+    """The settings of a bridge that few programs change.
+
+    Raises:
+        ConfigError: a value is out of its limits; it names the field, the limit and the value.
+
+    """
+
+    separator: bytes = b" "
+    """With `topic_at="prefix"`, what ends the topic. Default: a space."""
+
+    sequence_per: Literal["topic", "all"] = "topic"
+    """Whether the sender numbers each topic, or all its messages in one row. Default: each topic.
+    With `all`, a subscription to some of the topics shows gaps."""
+
+    single_parts: bool = False
+    """Whether every message of the plain sender has one part, so that reading takes a third of the
+    time. Where the first message that is waiting has several, the bridge notices and warns; it then
+    reads as without this, but parts that came before may have become messages of their own. Not
+    with `topic_at="part"`. Default False."""
+
+    queue_messages: int = 10_000
+    """The high-water mark of the plain socket: so many messages wait at each peer's connection.
+    Default 10,000, ten times ZeroMQ's own: a PUB drops what finds no space there."""
+
+    part_bytes_max: int = 16 * 2**20
+    """The largest part of a message that is taken, in bytes. ZeroMQ ends the connection of a peer
+    that sends a larger one. Default 16 MiB."""
+
+    stall_timeout: float = 1.0
+    """How long a plain SUB whose queue is full may hold up the bridge, in seconds; then messages
+    are dropped for it, and counted, until it has space again. Default 1.0, as of a `Publisher`."""
+
+    commit_interval: float = 0.1
+    """With a cursor: how often it is written, in seconds. So much comes again after a SIGKILL.
+    Default 0.1."""
+
+    in_flight_max: int = 1000
+    """With a queue as the target: so many jobs may be accepted and not done; further ones stay with
+    the plain PUSH. Default 1000."""
+
+    prefetch: int = 64
+    """With a queue as the source: how many jobs the bridge has in flight at each pusher. Default
+    64."""
+
+    request_timeout: float = 5.0
+    """With requests: how long an answer may take, in seconds. Default 5.0, as of a `Requester`."""
+
+    def __post_init__(self) -> None:
+        ok = isinstance(self.separator, bytes) and 0 < len(self.separator) <= 255
+        check("separator", self.separator, ok, "1 to 255 bytes")
+        ok = self.sequence_per in ("topic", "all")
+        check("sequence_per", self.sequence_per, ok, '"topic" or "all"')
+        whole("queue_messages", self.queue_messages, 1)
+        whole("part_bytes_max", self.part_bytes_max, 1)
+        at_least("stall_timeout", self.stall_timeout, 0)
+        at_least("commit_interval", self.commit_interval, 0)
+        whole("in_flight_max", self.in_flight_max, 1)
+        at_least("request_timeout", self.request_timeout, 0.001)
+        whole("prefetch", self.prefetch, 1)
+
+
+def check_choices(topic: str, topic_at: str | None, codec: str) -> None:
+    """Check what `Bridge` takes; `MessageError` for the topic, `ConfigError` for the others."""
+    check_topic(topic)
+    ok = topic_at is None or topic_at in TOPICS_AT
+    check("topic_at", topic_at, ok, "one of " + ", ".join(TOPICS_AT))
+    check("codec", codec, codec in CODECS, "one of " + ", ".join(CODECS))

@@ -1,0 +1,71 @@
+"""Says who is not there, or is not what it should be, at the other side of a plain socket."""
+
+import logging
+import time
+from typing import Final, Protocol
+
+from p2pmsg.bridge.sequences import Rarely
+from transports import Endpoint, describe_peer
+
+FIRST_NS: Final = 5_000_000_000
+"""So long a connection may take until a warning says who is there instead."""
+_LOOK_NS: Final = 100_000_000
+_log = logging.getLogger("p2pmsg")
+
+
+class Connecting(Protocol):
+    """A plain socket."""
+
+    given_up: int
+
+    @property
+    def connected(self) -> bool:
+        """Whether who is connected to is there; True where that is not known."""
+
+    def look(self) -> None:
+        """Check the connections; called a few times a second."""
+
+
+class Connection:
+    """Watches a plain socket.
+
+    Args:
+        socket: the socket.
+        name: whose it is, for the log.
+        endpoint: where it connects.
+
+    Attributes:
+        found: what is at the endpoint, if nobody has answered there for 5 s; else "".
+
+    """
+
+    def __init__(self, socket: Connecting, name: str, endpoint: Endpoint) -> None:
+        self.socket = socket
+        self._name = name
+        self._endpoint = endpoint
+        self._due_ns = 0
+        self._away_ns = time.monotonic_ns()
+        self._given_up = 0
+        self._said = Rarely()
+        self.found = ""
+
+    def look(self) -> None:
+        """Look whether somebody is there; called often."""
+        now_ns = time.monotonic_ns()
+        if now_ns < self._due_ns:
+            return
+        self._due_ns = now_ns + _LOOK_NS
+        socket = self.socket
+        socket.look()
+        if socket.given_up > self._given_up and self._said.is_due():
+            self._given_up = socket.given_up
+            _log.warning(
+                "%s: ZeroMQ had given up the connection, and it was made again (%d times so far): "
+                "the peer sends parts above part_bytes_max, or does not speak ZeroMQ's protocol",
+                self._name, socket.given_up,
+            )  # fmt: skip
+        if socket.connected:
+            self._away_ns, self.found = now_ns, ""
+        elif not self.found and now_ns - self._away_ns >= FIRST_NS:
+            self.found = describe_peer(self._endpoint)
+            _log.warning("%s: nobody answers: %s", self._name, self.found)

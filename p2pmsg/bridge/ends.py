@@ -1,0 +1,271 @@
+"""What a bridge reads from and writes to, and the ends that are peers of p2pmsg."""
+
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from p2pmsg.errors import LogFailedError, MessageError, SendQueueFullError
+from p2pmsg.queue.job import Job
+from p2pmsg.queue.puller import Puller
+from p2pmsg.queue.pusher import Pusher
+from p2pmsg.sync.publisher import Publisher
+from p2pmsg.sync.subscriber import Subscriber
+from p2pmsg.trouble import Trouble
+
+SLICE_S: Final = 0.1
+"""So long a wait lasts until it is looked whether the bridge is to stop."""
+_BATCH_MESSAGES: Final = 2048
+_JOBS: Final = 64
+_ACCEPTED: Final = re.compile(r"([0-9]+) of [0-9]+ values were accepted")
+IsOver = Callable[[], bool]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Messages of one topic, on their way."""
+
+    topic: str
+    values: list[Any]
+    jobs: list[Job] = field(default_factory=list)
+    """Where they come from a queue: the job of each value."""
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of a batch.
+
+    Attributes:
+        done: how many of its first values were dealt with; fewer than all: the bridge is to stop.
+        refused: by index, why a value can never be sent.
+        dropped: how many did not get to every peer, since a queue was full.
+        answers: where the batch is a request: its answer; none: `refused` says why.
+
+    """
+
+    done: int = 0
+    refused: dict[int, str] = field(default_factory=dict)
+    dropped: int = 0
+    answers: list[Any] = field(default_factory=list)
+
+
+class Source(ABC):
+    """Where messages come from."""
+
+    @abstractmethod
+    def read(self, timeout: float) -> list[Batch]:
+        """Return what has come, waiting for so many seconds at most."""
+
+    @abstractmethod
+    @abstractmethod
+    def settle(self, batch: Batch, written: Written) -> None:
+        """Take note of what became of a batch."""
+
+    @abstractmethod
+    def stats(self) -> Any:
+        """Return the counters of a peer of ours; None: it is none."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close."""
+
+
+class Target(ABC):
+    """Where messages go."""
+
+    @abstractmethod
+    def write(self, batch: Batch, is_over: IsOver) -> Written:
+        """Pass on a batch; it waits for space until `is_over`."""
+
+    @abstractmethod
+    def stats(self) -> Any:
+        """As of `Source`."""
+
+    @abstractmethod
+    def close(self, timeout: float) -> None:
+        """Close within so many seconds."""
+
+
+class StreamSource(Source):
+    """A subscriber.
+
+    Args:
+        subscriber: closed with this.
+        commit_interval: with a cursor: how often to commit, in seconds; None: there is none.
+
+    """
+
+    def __init__(self, subscriber: Subscriber, commit_interval: float | None) -> None:
+        self._subscriber = subscriber
+        self._interval = commit_interval
+        self._commit_s: float | None = None
+
+    def read(self, timeout: float) -> list[Batch]:
+        """See `Source`."""
+        if self._commit_s is not None and time.monotonic() >= self._commit_s:
+            self._commit()
+        try:
+            taken = self._subscriber.receive_many(_BATCH_MESSAGES, timeout)
+        except TimeoutError:
+            return []
+        return [Batch(taken.topic, list(taken.values))]
+
+    def settle(self, batch: Batch, written: Written) -> None:
+        """See `Source`."""
+        if self._interval is None:
+            return
+        if written.done < len(batch.values):
+            self._interval = self._commit_s = None  # what is left comes again
+        elif self._commit_s is None:
+            self._commit_s = time.monotonic() + self._interval
+
+    def stats(self) -> Any:
+        """See `Source`."""
+        return self._subscriber.stats()
+
+    def close(self) -> None:
+        """See `Source`."""
+        try:
+            if self._commit_s is not None:
+                self._commit()
+        finally:
+            self._subscriber.close()
+
+    def _commit(self) -> None:
+        self._commit_s = None
+        self._subscriber.commit()
+
+
+class QueueSource(Source):
+    """A puller, closed with this."""
+
+    def __init__(self, puller: Puller) -> None:
+        self._puller = puller
+
+    def read(self, timeout: float) -> list[Batch]:
+        """See `Source`."""
+        jobs: list[Job] = []
+        try:
+            jobs.append(self._puller.receive(timeout))
+            while len(jobs) < _JOBS:
+                jobs.append(self._puller.receive(0))
+        except TimeoutError:
+            pass
+        if not jobs:
+            return []
+        return [Batch("", [job.value for job in jobs], jobs)]
+
+    def settle(self, batch: Batch, written: Written) -> None:
+        """See `Source`."""
+        for index, job in enumerate(batch.jobs):
+            if index in written.refused:
+                job.discard(written.refused[index])
+            elif index < written.done:
+                job.ack()
+            else:
+                job.reject("the bridge was closed", 0.0)
+
+    def stats(self) -> Any:
+        """See `Source`."""
+        return self._puller.stats()
+
+    def close(self) -> None:
+        """See `Source`."""
+        self._puller.close()
+
+
+class StreamTarget(Target):
+    """A publisher, closed with this."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._trouble = Trouble(
+            publisher.name, "what a plain PUB sends meanwhile is dropped at its high-water mark"
+        )
+
+    def write(self, batch: Batch, is_over: IsOver) -> Written:
+        """See `Target`."""
+        written, values = Written(), batch.values
+        while written.done < len(values):
+            at = written.done
+            try:
+                self._publisher.publish_many(batch.topic, values[at:] if at else values)
+                written.done = len(values)
+                self._trouble.over()
+            except MessageError as error:
+                written.done += _accepted(error)
+                written.refused[written.done] = str(error)
+                written.done += 1
+            except (LogFailedError, SendQueueFullError) as error:
+                written.done += _accepted(error)
+                self._trouble.note(str(error), now_ns=time.monotonic_ns())
+                if is_over():
+                    break
+                time.sleep(SLICE_S)
+        return written
+
+    def stats(self) -> Any:
+        """See `Target`."""
+        return self._publisher.stats()
+
+    def close(self, timeout: float) -> None:
+        """See `Target`."""
+        self._publisher.close(timeout)
+
+
+class QueueTarget(Target):
+    """A pusher, closed with this.
+
+    Args:
+        pusher: takes the jobs.
+        with_topic: whether each job gets the header `topic`.
+        has_log: whether jobs that are not done outlive the pusher, so that `close` need not wait.
+
+    """
+
+    def __init__(self, pusher: Pusher, *, with_topic: bool, has_log: bool) -> None:
+        self._pusher = pusher
+        self._has_log = has_log
+        self._with_topic = with_topic
+        self._trouble = Trouble(pusher.name, "jobs stay with those who push")
+
+    def write(self, batch: Batch, is_over: IsOver) -> Written:
+        """See `Target`."""
+        written, values = Written(), batch.values
+        headers = {"topic": batch.topic} if self._with_topic else None
+        while written.done < len(values):
+            try:
+                self._pusher.push(values[written.done], headers=headers, timeout=SLICE_S)
+                written.done += 1
+            except MessageError as error:
+                written.refused[written.done] = str(error)
+                written.done += 1
+            except TimeoutError:  # as many as may be are in flight
+                if is_over():
+                    break
+            except LogFailedError as error:
+                self._trouble.note(str(error), now_ns=time.monotonic_ns())
+                if is_over():
+                    break
+                time.sleep(SLICE_S)
+        if written.done == len(values):
+            self._trouble.over()
+        return written
+
+    def stats(self) -> Any:
+        """See `Target`."""
+        return self._pusher.stats()
+
+    def close(self, timeout: float) -> None:
+        """See `Target`."""
+        self._pusher.close(0.0 if self._has_log else timeout)
+
+
+def _accepted(error: BaseException) -> int:
+    """Return how many values `publish_many` accepted before it raised this."""
+    for note in reversed(getattr(error, "__notes__", ())):
+        if match := _ACCEPTED.fullmatch(note):
+            return int(match[1])
+    return 0

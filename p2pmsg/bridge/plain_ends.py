@@ -1,0 +1,269 @@
+"""The ends that are sockets of other libraries."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from p2pmsg.bridge.ends import SLICE_S, Batch, IsOver, Source, Target, Written
+from p2pmsg.bridge.sequences import Rarely, Sequences
+from p2pmsg.bridge.shapes import Parts, Reader, UnsendableError, Writer
+
+_BATCH_MESSAGES: Final = 2048
+_log = logging.getLogger("p2pmsg")
+
+
+class PlainReceiver(Protocol):
+    """A socket of another library that messages come from."""
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Wait for a message at most so long; return whether there is one."""
+
+    def receive_singles(self, count_max: int) -> tuple[list[Parts], int, bool]:
+        """Do as `receive_many`, faster; every message but the first has one part."""
+
+    def receive_many(self, count_max: int) -> tuple[list[Parts], int, bool]:
+        """Return messages that have come, their bytes, and whether there may be more.
+
+        It does not wait.
+        """
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close."""
+
+
+class PlainSender(Protocol):
+    """A socket of another library that messages go to."""
+
+    def wait_for_space(self, timeout_ms: int) -> bool:
+        """Wait at most so long until something can be sent; return whether it can."""
+
+    def send(self, parts: list[bytes]) -> bool:
+        """Send a message; return False where there is no space for it, or nobody to take it."""
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close; what is queued may take so long to leave."""
+
+
+class PlainSource(Source):
+    """Reads a SUB or PULL socket.
+
+    Args:
+        socket: closed with this.
+        name: whose messages these are, for the log.
+        reader: makes topics and values of them.
+        sequences: looks at the numbers in them; None: there are none.
+        queue_messages: the socket's high-water mark.
+        drops: whether the sender drops what finds no space, as a PUB does.
+        single_parts: whether every message has one part.
+
+    Attributes:
+        received_bytes: what came.
+        overruns: how often a whole queue of messages was read without finding it empty once.
+
+    """
+
+    def __init__(
+        self,
+        socket: PlainReceiver,
+        name: str,
+        reader: Reader,
+        sequences: Sequences | None,
+        *,
+        queue_messages: int,
+        drops: bool,
+        single_parts: bool,
+    ) -> None:
+        self._socket = socket
+        self._name = name
+        self._reader = reader
+        self._sequences = sequences
+        self._queue_messages = queue_messages
+        self._drops = drops
+        self._receive = socket.receive_singles if single_parts else socket.receive_many
+        self._run = 0
+        self._overrun_said, self._gap_said = Rarely(), Rarely()
+        self._strange_said = Rarely()
+        self._gaps_seen = self._strange_seen = 0
+        self.received_bytes = self.overruns = 0
+
+    def read(self, timeout: float) -> list[Batch]:
+        """See `Source`."""
+        messages, size, has_more = self._receive(_BATCH_MESSAGES)
+        if not messages:
+            self._run = 0
+            if timeout:
+                self._socket.wait(int(timeout * 1000))
+            return []
+        self.received_bytes += size
+        if type(messages[0]) is list and self._receive != self._socket.receive_many:
+            self._receive = self._socket.receive_many
+            _log.warning(
+                "%s sends messages of several parts, against single_parts: they are read as such "
+                "from now on; parts of earlier ones may have become messages", self._name,
+            )  # fmt: skip
+        self._run = self._run + len(messages) if has_more else 0
+        if self._run >= self._queue_messages:
+            self._run = 0
+            self._note_overrun()
+        return [self._batch(topic, taken) for topic, taken in self._reader.group(messages).items()]
+
+    def settle(self, batch: Batch, written: Written) -> None:
+        """See `Source`: the sender knows of no answer."""
+
+    def stats(self) -> Any:
+        """See `Source`."""
+        return None
+
+    def close(self) -> None:
+        """See `Source`."""
+        self._socket.close()
+
+    def _batch(self, topic: str, values: list[Any]) -> Batch:
+        sequences, reader = self._sequences, self._reader
+        decoded = reader.decode(values) if reader.decodes else values
+        if sequences is not None:
+            note = sequences.note
+            for value in decoded if sequences.reads_values else values:
+                note(topic, value)
+            if sequences.gaps > self._gaps_seen and self._gap_said.is_due():
+                self._say_gaps(sequences)
+        strange = reader.undecoded + reader.without_topic
+        if strange > self._strange_seen and self._strange_said.is_due():
+            self._strange_seen = strange
+            _log.warning(
+                "%s: so far, %d messages without a topic, which got the bridge's, and %d that "
+                "could not be decoded, which stay bytes", self._name, reader.without_topic,
+                reader.undecoded,
+            )  # fmt: skip
+        return Batch(topic, decoded)
+
+    def _note_overrun(self) -> None:
+        self.overruns += 1
+        if not self._overrun_said.is_due():
+            return
+        if self._drops:
+            what = "a PUB drops what finds no space at its high-water mark" + (
+                "" if self._sequences else "; how much cannot be known without sequence_at"
+            )
+        else:
+            what = "who pushes is held up at its high-water mark"
+        _log.warning(
+            "%s sends faster than the bridge reads (%d messages without a pause): %s",
+            self._name, self._queue_messages, what,
+        )  # fmt: skip
+
+    def _say_gaps(self, sequences: Sequences) -> None:
+        self._gaps_seen = sequences.gaps
+        assert sequences.newest is not None
+        topic, start, stop = sequences.newest
+        _log.warning(
+            "%s: %d messages were lost before they came here, in %d gaps; the newest is "
+            "[%d, %d)%s", self._name, sequences.missing, sequences.gaps, start, stop,
+            f" of {topic!r}" if topic else "",
+        )  # fmt: skip
+
+
+class PlainTarget(Target):
+    """Writes to a PUSH socket: waits until somebody takes a message.
+
+    Args:
+        socket: closed with this.
+        name: where messages go, for the log.
+        writer: makes messages of values.
+
+    """
+
+    def __init__(self, socket: PlainSender, name: str, writer: Writer) -> None:
+        self._socket = socket
+        self._name = name
+        self._writer = writer
+
+    def write(self, batch: Batch, is_over: IsOver) -> Written:
+        """See `Target`."""
+        written = Written()
+        for value in batch.values:
+            try:
+                parts = self._writer.parts(batch.topic, value)
+            except UnsendableError as error:
+                written.refused[written.done] = str(error)
+            else:
+                if not self._send(parts, is_over):
+                    break
+            written.done += 1
+        return written
+
+    def stats(self) -> Any:
+        """See `Target`."""
+        return None
+
+    def close(self, timeout: float) -> None:
+        """See `Target`."""
+        self._socket.close(linger_ms=int(timeout * 1000))
+
+    def _send(self, parts: list[bytes], is_over: IsOver) -> bool:
+        """Send once there is space; False: it was not sent, since the bridge is to stop."""
+        if self._socket.send(parts):
+            return True
+        while not is_over():
+            self._socket.wait_for_space(int(SLICE_S * 1000))
+            if self._socket.send(parts):
+                return True
+        return False
+
+
+class FanOutTarget(PlainTarget):
+    """Writes to a PUB socket: a full queue may hold up the bridge for a while, and then loses.
+
+    Args:
+        socket, name, writer: as of `PlainTarget`.
+        set_lossy: lets the socket drop a message where a queue is full.
+        stall_timeout: how long a full queue may hold up the bridge, in seconds.
+
+    """
+
+    def __init__(
+        self,
+        socket: PlainSender,
+        name: str,
+        writer: Writer,
+        set_lossy: Callable[[bool], None],
+        stall_timeout: float,
+    ) -> None:
+        super().__init__(socket, name, writer)
+        self._set_lossy = set_lossy
+        self._stall_timeout = stall_timeout
+        self._is_shedding = False
+        self._said = Rarely()
+        self._dropped = 0
+
+    def write(self, batch: Batch, is_over: IsOver) -> Written:
+        """See `Target`."""
+        before = self._dropped
+        written = super().write(batch, is_over)
+        written.dropped = self._dropped - before
+        return written
+
+    def _send(self, parts: list[bytes], is_over: IsOver) -> bool:
+        if self._socket.send(parts):
+            self._is_shedding = False
+            return True
+        deadline = time.monotonic() + self._stall_timeout
+        while not self._is_shedding and not is_over():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self._is_shedding = True
+                break
+            time.sleep(min(0.001, left))  # a PUB is always said to have space
+            if self._socket.send(parts):
+                return True
+        self._set_lossy(True)
+        self._socket.send(parts)
+        self._set_lossy(False)
+        self._dropped += 1
+        if self._said.is_due():
+            _log.warning(
+                "%s: a subscriber's queue was full for %g s; messages are dropped for it until it "
+                "has space again (%d so far)", self._name, self._stall_timeout, self._dropped,
+            )  # fmt: skip
+        return True

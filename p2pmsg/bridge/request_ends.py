@@ -1,0 +1,207 @@
+"""The ends that carry requests and answers: REQ and REP of nanomsg and nng, and our own."""
+
+import logging
+import queue
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from p2pmsg.bridge.ends import SLICE_S, Batch, IsOver, Source, Target, Written
+from p2pmsg.bridge.shapes import Reader, UnsendableError, Writer
+from p2pmsg.errors import MessageError, RequestError
+from p2pmsg.requests import Requester, Responder
+
+if TYPE_CHECKING:
+    from transports.sp_plain import SpPlainSocket
+
+_WAITING_MAX: Final = 64
+_log = logging.getLogger("p2pmsg")
+_Question = tuple[str, Any, "Future[Any]"]
+
+
+class UnansweredError(Exception):
+    """What a requester of ours gets where the plain side has no answer; its argument says why."""
+
+
+class RepSource(Source):
+    """A REP socket: takes one request at a time, and sends its answer back.
+
+    Args:
+        socket: closed with this.
+        reader: makes topics and values of requests.
+        writer: makes messages of answers.
+
+    """
+
+    def __init__(self, socket: "SpPlainSocket", reader: Reader, writer: Writer) -> None:
+        self._socket = socket
+        self._reader = reader
+        self._writer = writer
+
+    def read(self, timeout: float) -> list[Batch]:
+        """See `Source`."""
+        if not self._socket.wait(int(timeout * 1000)):
+            return []
+        messages, _, _ = self._socket.receive_many(1)
+        groups = self._reader.group(messages)
+        return [Batch(topic, self._reader.decode(values)) for topic, values in groups.items()]
+
+    def settle(self, batch: Batch, written: Written) -> None:
+        """Answer; without an answer nothing is sent, and the REQ asks again by its own rules."""
+        for answer in written.answers:
+            try:
+                self._socket.send(self._writer.parts("", answer))
+            except UnsendableError as error:
+                _log.warning("topic %r: an answer cannot be sent: %s", batch.topic, error)
+
+    def stats(self) -> Any:
+        """See `Source`."""
+        return None
+
+    def close(self) -> None:
+        """See `Source`."""
+        self._socket.close()
+
+
+class RequesterTarget(Target):
+    """Asks a responder of ours.
+
+    Args:
+        requester: closed with this.
+        timeout: how long an answer may take, in seconds.
+
+    """
+
+    def __init__(self, requester: Requester, timeout: float) -> None:
+        self._requester = requester
+        self._timeout = timeout
+
+    def write(self, batch: Batch, is_over: IsOver) -> Written:
+        """See `Target`."""
+        written = Written(done=1)
+        try:
+            answer = self._requester.request(batch.topic, batch.values[0], timeout=self._timeout)
+            written.answers.append(answer)
+        except (TimeoutError, RequestError, MessageError) as error:
+            written.refused[0] = str(error)
+        return written
+
+    def stats(self) -> Any:
+        """See `Target`."""
+        return None
+
+    def close(self, timeout: float) -> None:
+        """See `Target`."""
+        self._requester.close()
+
+
+class ResponderSource(Source):
+    """A responder of ours, whose requests are answered by the plain side, one at a time.
+
+    Args:
+        endpoint: where it binds.
+        topics: which it answers.
+        timeout: how long an answer may take, in seconds, its wait for others included.
+
+    """
+
+    def __init__(self, endpoint: str, topics: Sequence[str], timeout: float) -> None:
+        self._timeout = timeout
+        self._waiting: queue.Queue[_Question] = queue.Queue(_WAITING_MAX)
+        self._asked: list[Future[Any]] = []
+        handlers = {topic: partial(self._ask, topic) for topic in topics}
+        self.responder = Responder(endpoint, handlers, threads=_WAITING_MAX)
+        self.responder.start()
+
+    def read(self, timeout: float) -> list[Batch]:
+        """See `Source`."""
+        try:
+            topic, value, asked = self._waiting.get(timeout=timeout or SLICE_S)
+        except queue.Empty:
+            return []
+        if not asked.set_running_or_notify_cancel():
+            return []  # nobody waits for it any more
+        self._asked.append(asked)
+        return [Batch(topic, [value])]
+
+    def settle(self, batch: Batch, written: Written) -> None:
+        """See `Source`."""
+        asked = self._asked.pop()
+        if written.answers:
+            asked.set_result(written.answers[0])
+        else:
+            asked.set_exception(UnansweredError(written.refused.get(0, "the bridge was closed")))
+
+    def stats(self) -> Any:
+        """See `Source`."""
+        return None
+
+    def close(self) -> None:
+        """See `Source`; requests that wait get an error."""
+        while True:
+            try:
+                asked = self._waiting.get_nowait()[2]
+            except queue.Empty:
+                break
+            if asked.set_running_or_notify_cancel():
+                asked.set_exception(UnansweredError("the bridge was closed"))
+        self.responder.close()
+
+    def _ask(self, topic: str, value: Any) -> Any:
+        asked: Future[Any] = Future()
+        try:
+            self._waiting.put((topic, value, asked), timeout=self._timeout)
+            return asked.result(self._timeout)
+        except (queue.Full, TimeoutError):
+            asked.cancel()
+            raise UnansweredError(f"no answer within {self._timeout} s") from None
+
+
+class ReqTarget(Target):
+    """A REQ socket: sends a request, and waits for its answer.
+
+    Args:
+        socket: closed with this.
+        writer: makes messages of requests.
+        reader: decodes answers.
+        timeout: how long an answer may take, in seconds.
+
+    """
+
+    def __init__(
+        self, socket: "SpPlainSocket", writer: Writer, reader: Reader, timeout: float
+    ) -> None:
+        self._socket = socket
+        self._writer = writer
+        self._reader = reader
+        self._timeout = timeout
+
+    def write(self, batch: Batch, is_over: IsOver) -> Written:
+        """See `Target`."""
+        written = Written(done=1)
+        try:
+            parts = self._writer.parts(batch.topic, batch.values[0])
+        except UnsendableError as error:
+            written.refused[0] = str(error)
+            return written
+        deadline = time.monotonic() + self._timeout
+        is_sent = False
+        while time.monotonic() < deadline and not is_over():
+            is_sent = is_sent or self._socket.send(parts)
+            if is_sent and self._socket.wait(int(SLICE_S * 1000)):
+                answers, _, _ = self._socket.receive_many(1)
+                written.answers += self._reader.decode(answers)
+                return written
+        why = f"no answer within {self._timeout} s" if is_sent else "nobody takes requests there"
+        written.refused[0] = "the bridge was closed" if is_over() else why
+        return written
+
+    def stats(self) -> Any:
+        """See `Target`."""
+        return None
+
+    def close(self, timeout: float) -> None:
+        """See `Target`."""
+        self._socket.close()

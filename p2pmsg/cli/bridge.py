@@ -1,0 +1,116 @@
+"""`p2pmsg bridge`: pass messages on between p2pmsg and plain ZeroMQ programs."""
+
+import argparse
+import threading
+import time
+
+from p2pmsg.bridge import Bridge, BridgeConfig, BridgeStats
+from p2pmsg.cli import arguments as kinds
+from p2pmsg.cli.command import OneOf, UsageError, command, flag, note, option
+
+_TICK_S = 0.2
+
+
+@command(
+    "bridge",
+    option("--from", "where messages come from: zmq+sub://HOST:PORT, zmq+pull://HOST:PORT "
+           "(connects; ?bind=1 binds; zmq+sub+ipc://PATH; sp+sub, sp+pull of nanomsg and nng), or "
+           "a stream or queue of p2pmsg",
+           "ENDPOINT", dest="source", required=True),
+    option("--to", "where they go: a stream or queue of p2pmsg (tcp://HOST:PORT, ipc://PATH), or "
+           "zmq+pub://HOST:PORT, zmq+push://HOST:PORT, sp+pub, sp+push", "ENDPOINT", dest="target",
+           required=True),
+    option("--topic", "the topic of messages that have none (default zmq)", "TOPIC", kinds.topic,
+           default="zmq"),
+    option("--topic-at", "where a plain message has its topic: part, the first one (default of "
+           "zmq+sub and zmq+pub); prefix, up to the separator (of sp+sub and sp+pub); none (of "
+           "pull and push)",
+           choices=("part", "prefix", "none")),
+    option("--separator", "what ends a prefix (default: a space)", "TEXT", default=" "),
+    option("--topics", "which topics: topics, and prefixes that end in * (default: all)", "TOPIC",
+           kinds.topic_or_prefix, nargs="+"),
+    OneOf((
+        flag("--json", "values are JSON in plain messages"),
+        flag("--msgpack", "values are msgpack in plain messages"),
+    )),
+    option("--sequence-at", "where plain messages have a number, to count gaps: OFFSET:SIZE, "
+           "OFFSET:SIZE:le, or with --json or --msgpack a field such as header.seq", "PLACE"),
+    option("--sequence-per", "whether each topic has numbers of its own, or all share one row "
+           "(default topic)", choices=("topic", "all"), default="topic"),
+    flag("--single-parts", "every plain message has one part: reading takes a third of the time"),
+    option("--log", "keep the stream, or the queue, in this log", "DIR"),
+    option("--cursor", "from a stream: the file that keeps how far it was passed on", "FILE"),
+    option("--start", "from a stream: latest (default), earliest, a sequence, or a time", "START",
+           kinds.start),
+    option("--name", "the bridge's name"),
+    option("--queue", "high-water mark of the plain socket in messages (default 10000)", "N",
+           kinds.count(1), default=10_000),
+    option("--stall", "how long a plain SUB with a full queue may hold up the bridge, in seconds "
+           "(default 1)", "S", kinds.seconds, default=1.0),
+    option("--in-flight", "to a queue: how many jobs may be accepted and not done (default 1000)",
+           "N", kinds.count(1), default=1000),
+    option("--stats", "report the counters on standard error every so many seconds (default: "
+           "never)", "S", kinds.seconds, default=0.0),
+    ended_by=(),
+)  # fmt: skip
+def bridge(arguments: argparse.Namespace) -> int:
+    """Pass messages on between p2pmsg and plain ZeroMQ programs.
+
+    A plain PUB becomes a stream: numbered, kept, repaired, with --log on the disk. A stream reaches
+    plain SUBs. A plain PUSH fills a work queue, and jobs reach plain PULLs. What a plain PUB has
+    dropped before it came here cannot be known: that the bridge is slower is said, and with
+    --sequence-at gaps are counted. It runs until Ctrl-C.
+
+    For example:
+      p2pmsg bridge --from zmq+sub://127.0.0.1:5555 --to tcp://127.0.0.1:5556 --log var/log
+      p2pmsg bridge --from tcp://127.0.0.1:5557 --to 'zmq+push://*:5558?bind=1'
+    """
+    try:
+        separator = arguments.separator.encode()
+        config = BridgeConfig(
+            separator=separator, sequence_per=arguments.sequence_per,
+            single_parts=arguments.single_parts, queue_messages=arguments.queue,
+            stall_timeout=arguments.stall, in_flight_max=arguments.in_flight,
+        )  # fmt: skip
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    running = Bridge(
+        arguments.source, arguments.target, topic=arguments.topic, topic_at=arguments.topic_at,
+        topics=arguments.topics, sequence_at=arguments.sequence_at, log=arguments.log,
+        codec="json" if arguments.json else "msgpack" if arguments.msgpack else "bytes",
+        cursor=arguments.cursor, start=arguments.start, name=arguments.name, config=config,
+    )  # fmt: skip
+    try:
+        with running:
+            note("bridge", f"from {running.source} to {running.target}")
+            _wait(running, arguments.stats)
+    finally:
+        note("bridge", _summary(running.stats()))
+    return 0
+
+
+def _wait(running: Bridge, every_s: float) -> None:
+    never = threading.Event()
+    reported_s = time.monotonic()
+    while True:
+        never.wait(_TICK_S)
+        if every_s and time.monotonic() - reported_s >= every_s:
+            reported_s = time.monotonic()
+            note("bridge", _summary(running.stats()))
+
+
+def _summary(stats: BridgeStats) -> str:
+    parts = [f"{stats.received:,} messages received", f"{stats.passed_on:,} passed on"]
+    others = {
+        "refused": stats.refused,
+        "not sent": stats.unsent,
+        "dropped for a full subscriber": stats.dropped,
+        "without a topic": stats.without_topic,
+        "not decoded": stats.undecoded,
+        "lost before they came here": stats.missing,
+        "without a number": stats.unnumbered,
+    }
+    parts += [f"{count:,} {what}" for what, count in others.items() if count]
+    if stats.overruns:
+        parts.append(f"the sender was faster {stats.overruns:,} times")
+    return "; ".join(parts)

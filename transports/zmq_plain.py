@@ -1,0 +1,246 @@
+"""ZeroMQ sockets whose other side is not ours: SUB, PUB, PULL and PUSH, messages of any parts."""
+
+import struct
+import time
+from itertools import count
+from typing import Final
+
+import zmq
+
+from transports.context import Context, Socket
+from transports.endpoint import Endpoint
+from transports.errors import ConnectError
+from transports.zmq_socket import ZmqSocket
+
+KINDS: Final = {"sub": zmq.SUB, "pub": zmq.PUB, "pull": zmq.PULL, "push": zmq.PUSH}
+"""The sockets by name."""
+_SILENCE_MS: Final = 24 * 3600 * 1000
+"""A worker that is busy may leave its full queue alone for as long as it likes: a connection that
+is given up loses what is in it."""
+_NOBLOCK: Final = zmq.NOBLOCK
+_BYTES_MAX: Final = 4 * 2**20
+"""So many bytes `receive_many` returns at most, and a message more."""
+_CHUNK_MESSAGES: Final = 32
+Parts = bytes | list[bytes]
+"""A message: the bytes of its one part, or a list of several."""
+
+
+_EVENT: Final = struct.Struct("=hi")
+_TRIES: Final = int(zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_DELAYED | zmq.EVENT_CONNECT_RETRIED)
+_ENDED: Final = int(
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_JOINED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_EVENTS_PER_LOOK: Final = 1000
+_GIVEN_UP_NS: Final = 2_000_000_000
+"""Longer than ZeroMQ waits until it connects again (`RECONNECT_IVL_MAX`, 1 s)."""
+_numbers: Final = count()
+
+
+class _ConnectWatch:
+    """Follows the connection of a socket that connects.
+
+    Attributes:
+        connected: whether there is one, after its handshake.
+
+    """
+
+    def __init__(self, socket: Socket, context: Context) -> None:
+        address = f"inproc://p2pmsg-plain-monitor-{next(_numbers)}"
+        socket.monitor(address, _TRIES | _ENDED | _JOINED)
+        self._monitor: Socket = context.socket(zmq.PAIR)
+        self._monitor.set(zmq.RCVHWM, 0)  # at most a few events a second, with RECONNECT_IVL
+        self._monitor.connect(address)
+        self._broke_ns = 0
+        self.connected = False
+
+    def has_given_up(self) -> bool:
+        """Read what happened; return whether ZeroMQ does not connect any more."""
+        now_ns = time.monotonic_ns()
+        for _ in range(_EVENTS_PER_LOOK):
+            try:
+                what, _ = _EVENT.unpack(self._monitor.recv_multipart(_NOBLOCK)[0])
+            except (zmq.ZMQError, struct.error):
+                break
+            if what & _JOINED:
+                self.connected = True
+            elif what & _ENDED:
+                self.connected, self._broke_ns = False, now_ns
+            else:
+                self._broke_ns = 0
+        if not self._broke_ns or now_ns - self._broke_ns < _GIVEN_UP_NS:
+            return False
+        self._broke_ns = 0
+        return True
+
+    def close(self) -> None:
+        self._monitor.close(linger=0)
+
+
+class ZmqPlainSocket(ZmqSocket):
+    """A socket that binds or connects, and speaks to programs that know nothing of p2pmsg.
+
+    Args:
+        kind: one of `KINDS`.
+        endpoint: where it binds or connects: tcp, ipc or inproc.
+        binds: whether it binds.
+        context: the ZeroMQ context.
+        queue_messages: the high-water mark of each peer's queue.
+        message_bytes_max: the largest part that is received; a peer that sends a larger one is
+            disconnected.
+
+    Attributes:
+        given_up: how often ZeroMQ had given up the connection, and it was made again by `look`.
+
+    Raises:
+        EndpointError, BindError: as `ZmqSocket`.
+        ConnectError: the system refuses the endpoint.
+
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        endpoint: Endpoint,
+        *,
+        binds: bool,
+        context: Context,
+        queue_messages: int,
+        message_bytes_max: int,
+    ) -> None:
+        super().__init__(
+            endpoint if binds else endpoint.require_connectable(), context=context,
+            kind=KINDS[kind], queue_frames=queue_messages, frame_bytes_max=message_bytes_max,
+            silence_ms=_SILENCE_MS,
+        )  # fmt: skip
+        if kind == "pub":
+            self.set_lossy(False)
+        elif kind == "push":
+            # Nothing is queued for a peer that is not there: what is, is lost with this process.
+            self.socket.set(zmq.IMMEDIATE, 1)
+        self.given_up = 0
+        self._watch: _ConnectWatch | None = None
+        if binds:
+            self._watch_connections()
+            self._bind()
+        elif endpoint.scheme != "inproc":
+            self._watch = _ConnectWatch(self.socket, context)
+
+    def open(self, prefixes: tuple[bytes, ...] = ()) -> None:
+        """Subscribe a SUB to prefixes; then connect, unless it is bound."""
+        for prefix in prefixes:
+            self.socket.setsockopt(zmq.SUBSCRIBE, prefix)
+        if self._bound:
+            return
+        try:
+            self.socket.connect(self.endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise ConnectError(self.endpoint, error.strerror or str(error), error.errno) from error
+
+    @property
+    def connected(self) -> bool:
+        """Whether who is connected to is there; True where that is not known."""
+        return self._watch is None or self._watch.connected
+
+    def look(self) -> None:
+        """Check the connections; called a few times a second.
+
+        ZeroMQ gives up an endpoint permanently, and silently, where the peer breaks the protocol,
+        is no ZeroMQ peer, or sends a part that is too large. So it is connected to again.
+        """
+        if self._connections is not None:
+            self._connections.update_soon()
+        if self._watch is not None and self._watch.has_given_up():
+            self.given_up += 1
+            try:
+                self.socket.disconnect(self.endpoint)
+            except zmq.ZMQError:
+                pass  # ZeroMQ has forgotten it already
+            self.socket.connect(self.endpoint)
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Do as `ZmqSocket.close`."""
+        if self._watch is not None and not self.socket.closed:
+            self.socket.disable_monitor()
+            self._watch.close()
+        super().close(linger_ms)
+
+    def set_lossy(self, lossy: bool) -> None:
+        """Let a PUB drop a message for peers whose queues are full; else `send` returns False."""
+        self.socket.set(zmq.XPUB_NODROP, 0 if lossy else 1)
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Wait for a message at most so long; return whether there is one."""
+        return bool(self.socket.poll(timeout_ms, zmq.POLLIN))
+
+    def wait_for_space(self, timeout_ms: int) -> bool:
+        """Wait at most so long until something can be sent; return whether it can."""
+        return bool(self.socket.poll(timeout_ms, zmq.POLLOUT))
+
+    def receive_many(self, count_max: int) -> tuple[list[Parts], int, bool]:
+        """Return messages that have come, their bytes, and whether there may be more.
+
+        It does not wait.
+        """
+        receive = self.socket.recv
+        taken: list[Parts] = []
+        take = taken.append
+        size = 0
+        try:
+            while len(taken) < count_max and size < _BYTES_MAX:
+                # The copy is cheap, and asking the socket for RCVMORE takes three times as long.
+                frame = receive(_NOBLOCK, False, False)
+                data = frame.bytes
+                size += len(data)
+                if not frame.more:
+                    take(data)
+                    continue
+                parts = [data]
+                while frame.more:  # they come whole, or not at all
+                    frame = receive(_NOBLOCK, False, False)
+                    parts.append(frame.bytes)
+                    size += len(parts[-1])
+                take(parts)
+        except zmq.Again:
+            return taken, size, False
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+        return taken, size, True
+
+    def receive_singles(self, count_max: int) -> tuple[list[Parts], int, bool]:
+        """Do as `receive_many`, in a third of the time, where every message has one part.
+
+        The first message is looked at; where that has several parts, it is `receive_many`. Parts of
+        a later one come as messages of their own.
+        """
+        receive = self.socket.recv
+        taken, size, has_more = self.receive_many(1)
+        if not has_more or type(taken[0]) is list:
+            return taken, size, has_more
+        take = taken.append
+        seen = 1
+        try:
+            while len(taken) < count_max and size < _BYTES_MAX:
+                for _ in range(_CHUNK_MESSAGES):
+                    take(receive(_NOBLOCK))
+                size += sum(map(len, taken[seen:]))
+                seen = len(taken)
+        except zmq.Again:
+            return taken, size + sum(map(len, taken[seen:])), False
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+        return taken, size, True
+
+    def send(self, parts: list[bytes]) -> bool:
+        """Send a message; return False where there is no space for it, or nobody to take it."""
+        try:
+            self.socket.send_multipart(parts, _NOBLOCK)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+        return True
