@@ -84,6 +84,14 @@ def _endpoint(text: str) -> transports.Endpoint:
     return endpoint
 
 
+def address(text: str) -> tuple[str, int]:
+    """Check a host and a TCP or UDP port."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise _Refused(f"must be HOST:PORT, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
 def topic(text: str) -> str:
     """Check a topic."""
     try:

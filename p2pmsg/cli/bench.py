@@ -9,9 +9,10 @@ from typing import Any
 
 from p2pmsg.cli.arguments import JSON, count, seconds
 from p2pmsg.cli.command import OneOf, command, flag, option
-from p2pmsg.cli.text import render_columns, to_json
+from p2pmsg.cli.text import render_columns
 from p2pmsg.demo.child import emit, next_command
 from p2pmsg.demo.processes import Children, DemoError
+from p2pmsg.json_text import to_json
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.subscriber import Subscriber
 

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 from p2pmsg.cli.arguments import JSON, byte_count, count, rate, span
 from p2pmsg.cli.command import OneOf, command, option
-from p2pmsg.cli.text import bytes_text, rate_text, span_text, to_json
+from p2pmsg.cli.text import bytes_text, rate_text, span_text
 from p2pmsg.config import PublisherConfig
+from p2pmsg.json_text import to_json
 
 _SIZE_MAX = 2**30
 _SECONDS_A_DAY = 86_400
 _TOPIC_BYTES = 8
 _HEADER_BYTES = 39
 """The zero byte after the topic, and the header of a frame."""
-_RECORD_BYTES = 48
+RECORD_BYTES = 48
 """What the log puts around a frame."""
 _BODY_BYTES_ALONE, _BODY_BYTES = 5, 9
 """The arrays around the values, of one message and of several, and three absent columns."""
@@ -49,7 +50,7 @@ def footprint(
     lead = 2 if size < 2**8 else 3 if size < 2**16 else 5
     shared = float(per_frame) if per_frame is not None else _per_frame(rate / streams, size + lead)
     body = _BODY_BYTES_ALONE if shared == 1 else _BODY_BYTES
-    around = _RECORD_BYTES + _TOPIC_BYTES + _HEADER_BYTES + body
+    around = RECORD_BYTES + _TOPIC_BYTES + _HEADER_BYTES + body
     return Footprint(
         value_bytes=size, msgpack_bytes=lead, share_bytes=around / shared, per_frame=shared
     )

@@ -16,8 +16,9 @@ from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import check_program, run_program
 from p2pmsg.cli.progress import Bar, looking, make_bar
 from p2pmsg.cli.pubsub import publish_lines
-from p2pmsg.cli.text import json_value, render_columns, to_json, value_text
+from p2pmsg.cli.text import render_columns, value_text
 from p2pmsg.cli.waiting import Answers, Waiting
+from p2pmsg.json_text import json_value, to_json
 from p2pmsg.queue.admin import LiveBox, LogBox
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.dead_letters import DeadLetter

@@ -11,9 +11,10 @@ from typing import Any
 import transports
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, note, option
-from p2pmsg.cli.text import rate_text, render_columns, to_json
+from p2pmsg.cli.text import rate_text, render_columns
 from p2pmsg.demo.child import emit
 from p2pmsg.demo.processes import Children, DemoError
+from p2pmsg.json_text import to_json
 from p2pmsg.requests import Requester, Responder
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.subscriber import Subscriber

@@ -62,9 +62,7 @@ def _listen(
     end_s = None if arguments.seconds is None else began_s + arguments.seconds
     before: dict[tuple[str, str], tuple[int, int]] = {}
     silence = f"waiting for {arguments.endpoint}: nothing heard yet"
-    waiting = Waiting(
-        "listen", lambda: "" if listener.streams else silence, quiet=arguments.quiet
-    )
+    waiting = Waiting("listen", lambda: "" if listener.streams else silence, quiet=arguments.quiet)
     while True:
         waiting.look()
         now_s = time.monotonic()

@@ -25,6 +25,7 @@ from p2pmsg.cli.log_access import (
 )
 from p2pmsg.cli.log_replay import replay
 from p2pmsg.cli.progress import drawn, make_bar
+from p2pmsg.json_text import to_json
 from p2pmsg.message import MessageBatch
 from p2pmsg.wire import Frame, FrameError, decode_columns
 
@@ -71,7 +72,7 @@ def ls(arguments: argparse.Namespace) -> int:
     result = summarize(streams, begins, log_bytes, disk)
     if arguments.json:
         named = {"directory": directory, "session": session and text.session_text(session)}
-        print(text.to_json({**named, **result, "waiting": waiting}))
+        print(to_json({**named, **result, "waiting": waiting}))
     else:
         print(render(streams, result, is_stated=arguments.disk is not None))
     return 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from p2pmsg.cli.command import UsageError
-from p2pmsg.cli.text import to_json
+from p2pmsg.json_text import to_json
 
 _TERMINATE_S = 5.0
 Process = subprocess.Popen[bytes]

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import OneOf, command, flag, note, option
 from p2pmsg.cli.text import (
@@ -170,12 +169,12 @@ def reader(as_json: bool, key_field: str | None) -> Callable[[bytes], tuple[Any,
     """Return what makes a value and a key of a line."""
     if not as_json and key_field is None:
         return lambda line: (line, None)
-    decode = msgspec.json.decode
+    decode = codec.json_decode
 
     def read(line: bytes) -> tuple[Any, str | None]:
         try:
             value = decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (codec.DecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"is not JSON: {error}") from error
         key = None if key_field is None else _key(value, key_field)
         return (value if as_json else line), key

@@ -4,11 +4,13 @@ import argparse
 import sys
 from typing import Any
 
-import msgspec
-
-from p2pmsg.cli.arguments import count, is_terminal, seconds, stream_endpoints, topic
+from p2pmsg import codec
+from p2pmsg.cli.arguments import QUIET, count, is_terminal, seconds, stream_endpoints, topic
 from p2pmsg.cli.command import UsageError, command, flag, option
-from p2pmsg.cli.text import to_json, value_text
+from p2pmsg.cli.progress import looking
+from p2pmsg.cli.text import value_text
+from p2pmsg.cli.waiting import Waiting, several
+from p2pmsg.json_text import to_json
 from p2pmsg.requests import Requester
 
 
@@ -22,6 +24,7 @@ from p2pmsg.requests import Requester
     option("--timeout", "how long to wait in all, in seconds (default 5)", "S", seconds,
            default=5.0),
     option("--attempts", "how often to ask (default 3)", "N", count(1, 1000), default=3),
+    QUIET,
 )  # fmt: skip
 def request(arguments: argparse.Namespace) -> int:
     """Ask one of several responders, or all, and print the answer.
@@ -36,10 +39,14 @@ def request(arguments: argparse.Namespace) -> int:
     value: Any = arguments.value
     if arguments.json and value is not None:
         try:
-            value = msgspec.json.decode(value)
-        except msgspec.DecodeError as error:
+            value = codec.json_decode(value)
+        except codec.DecodeError as error:
             raise UsageError(f"VALUE is not JSON: {error}") from error
-    with Requester(arguments.endpoints) as requester:
+    requester = Requester(arguments.endpoints)
+    waiting = Waiting(
+        "request", lambda: _describe(requester, arguments.endpoints), quiet=arguments.quiet
+    )
+    with requester, looking(None if arguments.quiet else waiting.look):
         if arguments.all:
             return _ask_all(requester, arguments, value)
         answer = requester.request(
@@ -47,6 +54,12 @@ def request(arguments: argparse.Namespace) -> int:
         )
     print(value_text(answer, to_terminal=is_terminal(sys.stdout)))
     return 0
+
+
+def _describe(requester: Requester, endpoints: list[str]) -> str:
+    """Return what is waited for, with what was found at endpoints that have never answered."""
+    found = [f"{endpoint}: {text}" for endpoint, text in requester.unanswered().items()]
+    return "; ".join([f"waiting for an answer of {several(endpoints)}", *found])
 
 
 def _ask_all(requester: Requester, arguments: argparse.Namespace, value: Any) -> int:

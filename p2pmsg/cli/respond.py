@@ -5,8 +5,7 @@ import subprocess
 import threading
 from typing import Any
 
-import msgspec
-
+from p2pmsg import codec
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import Process, check_program, run_program, stop
@@ -90,8 +89,8 @@ class _Answers:
         )  # fmt: skip
         if not wrong and self._arguments.json:
             try:
-                return msgspec.json.decode(output)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                return codec.json_decode(output)
+            except (codec.DecodeError, UnicodeDecodeError) as error:
                 wrong = f"the output is not JSON: {error}"
         if wrong:
             note("respond", f"a request failed: {wrong}")

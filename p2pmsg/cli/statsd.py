@@ -5,7 +5,14 @@ import sys
 import time
 from typing import Any
 
-from p2pmsg.cli.arguments import bind_endpoint, connect_endpoints, count, output_file, seconds
+from p2pmsg.cli.arguments import (
+    address,
+    bind_endpoint,
+    connect_endpoints,
+    count,
+    output_file,
+    seconds,
+)
 from p2pmsg.cli.command import command, flag, note, one_line, option
 from p2pmsg.errors import ConfigError, P2PError
 from p2pmsg.statsd.dialect import DIALECTS
@@ -26,13 +33,6 @@ def _listen_endpoint(text: str) -> str:
     except ConfigError as error:
         raise _Refused(str(error)) from error
     return text
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise _Refused(f"must be HOST:PORT, not {text!r}")
-    return host.strip("[]"), int(port)
 
 
 def _percentiles(text: str) -> tuple[float, ...]:
@@ -73,14 +73,14 @@ def _fields(text: str) -> tuple[str, ...]:
            count(1), default=200_000),
     option("--publish", "publish each flush here, as JSON under the topic metrics", "ENDPOINT",
            bind_endpoint),
-    option("--graphite", "send each flush to carbon", "HOST:PORT", _address),
+    option("--graphite", "send each flush to carbon", "HOST:PORT", address),
     option("--graphite-protocol", "(default: plaintext)", choices=("plaintext", "pickle"),
            default="plaintext"),
     flag("--new-namespace", "Graphite paths as stats.counters.NAME.rate instead of stats.NAME"),
     option("--timer-metrics", "which fields of timers go to Graphite, such as "
            "count,median,upper_percent, as statsd's calculatedTimerMetrics (default: all)", "LIST",
            _fields, default=()),
-    option("--prometheus", "serve /metrics here", "HOST:PORT", _address),
+    option("--prometheus", "serve /metrics here", "HOST:PORT", address),
     flag("--console", "show a live table in addition to other outputs"),
     option("--exact", "of p2pmsg.metrics.Client, whose totals are kept exactly", "ENDPOINTS",
            connect_endpoints, default=[]),

@@ -14,13 +14,16 @@ COMMANDS = {
     "sub": ("pubsub", "Print messages as they come"),
     "listen": ("listen", "Print what a multicast carries: its sessions, topics, rates and loss"),
     "relay": ("relay", "Receive streams and serve them on"),
+    "bridge": ("bridge", "Pass messages on between p2pmsg and plain ZeroMQ programs"),
     "push": ("jobs", "Make a job of each line of standard input"),
     "pull": ("jobs", "Run a command for each job, with its value on standard input"),
     "request": ("request", "Ask one of several responders, or all, and print the answer"),
     "respond": (
         "respond", "Answer requests by running a command, with the value on its standard input",
     ),
+    "run": ("run", "Run an app: its handlers for messages, jobs, requests and timers"),
     "dead-letters": ("jobs", "List, show, retry or purge dead letters"),
+    "hook": ("hook", "Post streams to webhooks, publish webhooks, list dead letters"),
     "statsd": (
         "statsd",
         "Receive metrics of StatsD and DogStatsD clients, aggregate them, and pass them on",

@@ -1,7 +1,6 @@
 """How values, messages, amounts, times and tables are printed."""
 
 import base64
-import json
 import math
 import string
 import sys
@@ -9,12 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
-
+from p2pmsg.json_text import BASE64_MARK, to_json
 from p2pmsg.message import Message
 from p2pmsg.stats import SubscriberStats
 
-BASE64_MARK = "base64"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AMOUNTS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SPANS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
@@ -31,42 +28,6 @@ def write_lines(lines: Iterable[str]) -> None:
     """Write lines on standard output as UTF-8, whatever its own encoding is."""
     if sys.stdout is not None:
         sys.stdout.buffer.write("\n".join([*lines, ""]).encode(errors="replace"))
-
-
-def json_value(value: Any) -> Any:
-    """Return `value` as JSON can say it.
-
-    Bytes become text; those that are not UTF-8 become `{"base64": "…"}`. NaN and the infinities,
-    which JSON does not know, become null.
-    """
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {BASE64_MARK: base64.b64encode(value).decode()}
-    if isinstance(value, dict):
-        return {_json_key(key): json_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_value(item) for item in value]
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, msgspec.msgpack.Ext):
-        return {"extension": value.code, "data": json_value(bytes(value.data))}
-    return str(value)
-
-
-def _json_key(key: Any) -> str:
-    plain = json_value(key)
-    return plain if isinstance(plain, str) else to_json(plain)
-
-
-def to_json(value: Any) -> str:
-    """Return `value` as JSON in one line."""
-    return json.dumps(json_value(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def value_text(value: Any, *, to_terminal: bool = False) -> str:
