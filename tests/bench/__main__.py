@@ -9,7 +9,10 @@ from pathlib import Path
 
 from tests.bench.harness import Plan, say
 
-AREAS = ("spine", "log", "spark", "multicast", "queue", "statsd", "packaging")
+AREAS = (
+    "spine", "log", "spark", "multicast", "queue", "statsd", "reach", "packaging", "asyncio",
+    "typed",
+)  # fmt: skip
 """Each is a module of this package with `run(plan)`, which yields rows."""
 
 RUN_COUNT = 5

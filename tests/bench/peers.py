@@ -33,6 +33,7 @@ class ZmqSender(Sender):
         self._socket.bind("tcp://127.0.0.1:*")
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.send_one = self._socket.send
+        self.socket = self._socket
 
     def wait_ready(self, subscriber_count: int) -> None:
         for _ in range(subscriber_count):
@@ -193,18 +194,23 @@ class ZenohReceiver:
     """
 
     def __init__(self, endpoint: str) -> None:
-        import zenoh
         from zenoh import ext
 
         self._session = _open_zenoh(listen=None, connect=endpoint)
         self._subscriber = ext.declare_advanced_subscriber(
             self._session,
             "bench/t",
-            zenoh.handlers.FifoChannel(4096),
+            self.handler(),
             recovery=ext.RecoveryConfig(periodic_queries=None, heartbeat=True),
             history=ext.HistoryConfig(detect_late_publishers=True, max_samples=1000),
             subscriber_detection=True,
         )
+
+    def handler(self) -> Any:
+        """Return what Zenoh gives samples to."""
+        import zenoh
+
+        return zenoh.handlers.FifoChannel(4096)
 
     def receive(self, count: int) -> list[Any]:
         receive = self._subscriber.recv

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.testing.proxy import TcpProxy
-from tests.integration import inside
+from tests.integration import aio, inside
 from tests.integration.commands import command
 from tests.integration.peers import LOOPBACK, eventually, start_child
 
@@ -56,8 +57,15 @@ def make_relay(opened):
 
 
 @pytest.fixture
-def make_subscriber(opened):
+def shell():
+    """What subscribers run in; tests of both shells override it by `aio.shell`."""
+    return "threads"
+
+
+@pytest.fixture
+def make_subscriber(opened, shell):
     """Make a subscriber; with `joins`, wait until these publishers have one that is new."""
+    kind = p2pmsg.Subscriber if shell == "threads" else aio.InLoop
 
     def ids(publisher):
         # Not their number: one that was closed just now may still be counted.
@@ -66,7 +74,7 @@ def make_subscriber(opened):
     def make(endpoints, *, joins=None, **options):
         publishers = [joins] if isinstance(joins, p2pmsg.Publisher) else (joins or [])
         before = [ids(publisher) for publisher in publishers]
-        made = opened.enter_context(p2pmsg.Subscriber(endpoints, **options))
+        made = opened.enter_context(kind(endpoints, **options))
         for publisher, known in zip(publishers, before, strict=True):
             eventually(lambda publisher=publisher, known=known: ids(publisher) - known)
         return made
@@ -147,6 +155,29 @@ def carbon():
     made = Carbon()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def compile_with_libzmq(tmp_path_factory):
+    """Compile a C program that uses libzmq; returns where it is. Skip without a compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler is there")
+    folder = tmp_path_factory.mktemp("compiled")
+    probe = subprocess.run(
+        [compiler, "-x", "c", "-", "-o", folder / "probe", "-lzmq"], capture_output=True,
+        input=b"#include <zmq.h>\nint main(void) { return zmq_errno() > 0; }\n",
+    )  # fmt: skip
+    if probe.returncode:
+        pytest.skip("libzmq's headers are not there (Debian: libzmq3-dev)")
+
+    def make(source):
+        program = folder / source.stem
+        flags = ["-Wall", "-Wextra", "-Werror", "-fsanitize=undefined,address"]
+        subprocess.run([compiler, *flags, "-o", program, source, "-lzmq"], check=True)
+        return program
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -61,7 +61,7 @@ def read_all(directory):
     return found
 
 
-@pytest.mark.parametrize("how", ["one", "columns", "many", "bursts", "threads"])
+@pytest.mark.parametrize("how", ["one", "columns", "many", "bursts", "threads", "asyncio"])
 @pytest.mark.parametrize("options", [{}, {"acknowledge": "synced"}, {"fsync": "always"}], ids=str)
 @pytest.mark.long
 def test_killed_again_and_again_it_loses_nothing(tmp_path, options, how):
@@ -79,6 +79,8 @@ def test_killed_again_and_again_it_loses_nothing(tmp_path, options, how):
         ({}, "threads"),
         ({"acknowledge": "synced"}, "threads"),
         ({"fsync": "always"}, "one"),
+        ({}, "asyncio"),
+        ({"acknowledge": "synced"}, "asyncio"),
     ],
     ids=str,
 )

@@ -3,8 +3,11 @@
 import p2pmsg
 from p2pmsg.subscriber import unpublished
 from p2pmsg.sync import unanswered
+from tests.integration.aio import shell
 from tests.integration.peers import eventually
 from tests.integration.test_udp_multicast import free_port
+
+__all__ = ["shell"]
 
 
 def test_connected_follows_publishers_and_relays(make_publisher, make_relay, make_subscriber):
@@ -37,7 +40,7 @@ def test_a_topic_that_nobody_publishes_is_named(
     make_publisher, make_subscriber, caplog, monkeypatch
 ):
     monkeypatch.setattr(unpublished, "WAIT_NS", 10**8)
-    monkeypatch.setattr(unpublished, "_LOOK_NS", 10**7)
+    monkeypatch.setattr(unpublished, "LOOK_NS", 10**7)
     publisher = make_publisher(name="feed")
     publisher.publish("quotes.btc", 1)
     make_subscriber(publisher.endpoint, topics=["quote.btc", "quotes.*", "sports.*"])
@@ -64,14 +67,16 @@ def test_commands_say_what_they_wait_for_on_standard_error(start, make_publisher
     feed = make_publisher(name="feed").endpoint
     sub, quiet = start("sub", feed, "trades"), start("sub", feed, "trades", "--quiet")
     pull = start("pull", endpoint)
+    request = start("request", endpoint, "square", "--timeout", "100")
 
     lines = {
         sub: "p2pmsg sub: connected to feed; no message on 'trades' yet\n",
         pull: f"p2pmsg pull: waiting for {endpoint}: nobody answers there yet\n",
+        request: f"p2pmsg request: waiting for an answer of {endpoint}\n",
     }
     for command, line in lines.items():
         eventually(lambda command=command, line=line: command.said() == line)
-    for command in (sub, pull, quiet):
+    for command in (sub, pull, request, quiet):
         command.interrupt()
         assert command.wait() == 130
         assert command.output() == b""

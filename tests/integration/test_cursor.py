@@ -12,6 +12,7 @@ import pytest
 import p2pmsg
 from p2pmsg import ConfigError, CursorConfig, MessagesLostError
 from p2pmsg.errors import CursorError, CursorInUseError
+from tests.integration.aio import shell
 from tests.integration.cursor_children import committing
 from tests.integration.cursors import committed, publish
 from tests.integration.inside import commits_of
@@ -27,6 +28,8 @@ from tests.integration.peers import (
     take,
 )
 from tests.places import lasting_place
+
+__all__ = ["shell"]
 
 
 def test_it_resumes_after_what_was_committed(make_publisher, resume):

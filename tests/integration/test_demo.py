@@ -333,7 +333,7 @@ def test_a_spark_that_is_silent_is_given_up(stand_in, monkeypatch):
         def update(self, state):
             done = [one.delivered == state.total for one in state.subscribers.values()]
             if state.spark == "reading" and done == [True, True]:
-                monkeypatch.setattr(demo_run, "_PATIENCE_S", 1.0)
+                monkeypatch.setattr(demo_run, "PATIENCE_S", 1.0)
 
     with pytest.raises(DemoError, match=r"nothing has changed for 1 s: .*Spark reading"):
         stand_in("time.sleep(100)\n", Impatient())

@@ -50,6 +50,23 @@ def test_quickstart(tmp_path):
     assert "delivered 5 of 5, lost 0" in shown
 
 
+def test_webhook_out():
+    pytest.importorskip("aiohttp", reason="the extra webhooks is not installed")
+    shown, errors = run_example("webhook_out.py")
+
+    found = re.fullmatch(r"20 of 20 orders arrived, in (\d+) requests\n", shown)
+    assert int(found[1]) >= 20
+    assert "Traceback" not in errors
+
+
+def test_webhook_in():
+    pytest.importorskip("uvicorn", reason="the extra webhooks is not installed")
+    shown, errors = run_example("webhook_in.py")
+
+    assert shown == "10 of 10 published, 10 came again, the forged one got 401\n"
+    assert errors == ""
+
+
 def test_durable_consumer():
     shown, errors = run_example("durable_consumer.py")
 
@@ -101,6 +118,29 @@ def test_relay():
     assert errors == ""
 
 
+def test_typed(tmp_path):
+    shown, errors = run_example("typed.py", f"ipc://{tmp_path}/typed")
+
+    assert "trades 250: Expected `decimal`, got `null`, at $.price" in shown
+    assert "quotes.us 0: Object missing required field `ask`, at $" in shown
+    assert "499 trades of Decimal 31125.00" in shown
+    assert "delivered 502, of which 2 did not fit" in shown
+    assert errors == ""
+
+
+def test_gui_latest():
+    shown, errors = run_example("gui_latest.py", "0.5")
+
+    sent, delivered, conflated, lost = (
+        int(re.search(rf"{name} ([\d,]+)", shown)[1].replace(",", ""))
+        for name in ("sent", "delivered", "conflated", "lost")
+    )
+    assert delivered + conflated == sent
+    assert conflated > delivered > 0 == lost
+    assert "each symbol shows its last price" in shown
+    assert errors == ""
+
+
 def test_task_queue(tmp_path):
     shown, _ = run_example("task_queue.py", f"ipc://{tmp_path}/queue")
 
@@ -121,6 +161,25 @@ def test_scatter_gather(tmp_path):
     assert "2 of 3 answered in time, the best ask is 61680.5" in shown
     assert f"no answer from ipc://{tmp_path}/exchange-2" in shown
     assert "LookupError: NOTHING is not traded here" in shown
+
+
+def test_aio_service(tmp_path):
+    shown, errors = run_example("aio_service.py", str(tmp_path))
+
+    assert "20 of 20 orders were accepted" in shown
+    assert shown.count("is tried again: no bell is in stock") == 5
+    assert "20 of 20 are done, by worker 1 and worker 2\ndelivered 20 of 20, lost 0" in shown
+    assert errors == ""
+
+
+def test_bridge_zeromq():
+    shown, _ = run_example("bridge_zeromq.py")
+
+    sent, has, lost = map(int, re.search(r"sent (\d+).* has (\d+), of which (\d+)", shown).groups())
+    assert 0 < has < sent
+    assert lost == 0
+    assert f"{sent - has} were dropped while no bridge was there, 0 afterwards" in shown
+    assert "100 of 100 jobs were done, 10 of them at the second try" in shown
 
 
 def test_market_feed():

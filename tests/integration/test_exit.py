@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import p2pmsg
+from p2pmsg.statsd.totals import ExactTotals
 from recovery.log import LogWriter
 from tests.integration.peers import LOOPBACK, ROOT, eventually, take
 from tests.integration.statsd_tools import collecting
@@ -174,6 +175,27 @@ atexit.register(client.increment, "late", 5)
 @pytest.mark.parametrize("python", PYTHONS)
 def test_a_client_that_is_first_used_at_exit_needs_no_thread(run, python):
     finish(run(python, "import p2pmsg.metrics\n" + LATE))
+
+
+COLLECT = """
+import time
+from p2pmsg.statsd import Collector
+collector = Collector("udp://127.0.0.1:0", exact=sys.argv[1], state=sys.argv[2], interval=1000.0)
+while not collector.totals().counters:
+    time.sleep(0.01)
+print("counted", flush=True)
+sys.stdin.readline()
+raise SystemExit(0)
+"""
+
+
+def test_a_collector_that_is_not_closed_ends_silently_and_keeps_its_state(run, tmp_path):
+    with p2pmsg.metrics.Client(LOOPBACK, interval=0.0) as client:
+        client.increment("orders", 7)
+        child = run(sys.executable, COLLECT, client.endpoint, str(tmp_path / "state"))
+        assert child.stdout.readline() == "counted\n"
+        finish(child)
+    assert ExactTotals.decode((tmp_path / "state").read_bytes(), 10).counters == {"orders": 7}
 
 
 DAEMON = """

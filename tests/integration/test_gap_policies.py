@@ -9,6 +9,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.testing import lose_datagrams
+from tests.integration.aio import shell
 from tests.integration.inside import unheard_requests
 from tests.integration.peers import (
     TOPIC,
@@ -20,6 +21,8 @@ from tests.integration.peers import (
     take_all,
 )
 from tests.integration.test_udp_multicast import GROUP, free_port
+
+__all__ = ["shell"]
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import p2pmsg
 from p2pmsg import PublisherConfig, control, wire
 from p2pmsg.wire import Kind, control_frame
+from tests.integration.aio import shell
 from tests.integration.hostile import (
     HostilePublisher,
     data_body,
@@ -30,8 +31,9 @@ from tests.integration.peers import (
     check_ledger,
     eventually,
     small_frames,
-    take,
 )
+
+__all__ = ["shell"]
 
 FEW_EXAMPLES = settings(
     max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -310,9 +312,9 @@ def test_malformed_frames_are_counted_by_reason(joined):
     frames = malformed(PREFIX, bad.session)
     # Only what begins with a topic or a welcome gets through the filter: all topics are taken.
     bad.send(*frames)
-    eventually(lambda: sum(subscriber.stats().frames_invalid.values()) > 30)
-    reasons = set(subscriber.stats().frames_invalid)
-    assert {"magic", "version", "kind", "compression", "length", "session", "count"} <= reasons
+    reasons = {"magic", "version", "kind", "compression", "length", "session", "count"}
+    eventually(lambda: reasons <= set(subscriber.stats().frames_invalid))
+    assert sum(subscriber.stats().frames_invalid.values()) >= len(reasons)
     check_good_one_goes_on(publisher, collector)
 
 
@@ -489,10 +491,3 @@ def test_anything_from_a_publisher(shared, frames):
 def shared(joined):
     publisher, bad, subscriber = joined(repair_timeout=0.2, on_gap=lambda report: None)
     return publisher, bad, Collector(subscriber)
-
-
-def test_a_good_message_after_all_that(joined):
-    publisher, bad, subscriber = joined()
-    bad.send(*malformed(b"trades", bad.session ^ 3))
-    publisher.publish(TOPIC, "good")
-    assert take(subscriber, 1)[0].value == "good"

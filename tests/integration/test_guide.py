@@ -91,6 +91,8 @@ def test_quickstart_prints_what_the_readme_shows(tmp_path):
 
 @pytest.mark.parametrize("program", programs(pages(), spark=False))
 def test_page(program, tmp_path):
+    if "webhooks" in program:
+        pytest.importorskip("aiohttp", reason="the extra webhooks is not installed")
     run(program, tmp_path)
 
 

@@ -14,14 +14,14 @@ import pytest
 import p2pmsg
 import p2pmsg.queue.rules
 from p2pmsg.publisher import batch, core, kept_batch
-from p2pmsg.queue import batching, driver, job, puller, puller_core, pusher
+from p2pmsg.queue import batching, driver, job, puller, puller_base, puller_core, pusher_base
 from p2pmsg.subscriber import ready
 from p2pmsg.sync import acknowledge, lock, publisher, receiving, sending, subscriber
 from tests.integration.peers import LOOPBACK, TOPIC, check_ledger, take, work_until
 from transports import busy_wait, zmq_pubsub
 
 SUBSCRIBER = (busy_wait, ready, receiving, subscriber, zmq_pubsub)
-PULLER = (driver, lock, job, puller, puller_core)
+PULLER = (driver, lock, job, puller, puller_base, puller_core)
 PUSHER = [
     str(path)
     for package in (p2pmsg.queue, p2pmsg.queue.rules)
@@ -236,7 +236,7 @@ STRIKES = 60
 FILES = {
     module.__file__
     for module in (
-        acknowledge, batch, lock, batching, kept_batch, sending, publisher, core, pusher,
+        acknowledge, batch, lock, batching, kept_batch, sending, publisher, core, pusher_base,
     )
 }  # fmt: skip
 

@@ -17,7 +17,6 @@ from tests.integration.inside import core_of, unheard_requests
 from tests.integration.peers import (
     LOOPBACK,
     TOPIC,
-    Collector,
     check_exact,
     check_ledger,
     check_silence,
@@ -209,16 +208,6 @@ def test_a_forked_child_cannot_use_the_peers_and_the_parent_goes_on(make_child):
     assert child.line(40) == "0"
     assert child.line() == "True"
     assert child.wait() == 0
-
-
-def test_a_publisher_closes_while_its_subscriber_reads_on(make_publisher, make_subscriber):
-    publisher = make_publisher()
-    collector = Collector(make_subscriber(publisher.endpoint, joins=publisher))
-    for n in range(100_000):
-        publisher.publish(TOPIC, n)
-    publisher.close()
-    assert publisher.stats().undelivered == 0
-    check_exact(collector.wait_for(100_000))
 
 
 def test_forked_children_have_ids_of_their_own(make_publisher):

@@ -241,14 +241,15 @@ def test_gauges_and_totals_stand_as_they_were_after_a_restart(tmp_path):
 
 def test_what_was_kept_last_is_written_however_late_it_was_kept(tmp_path):
     path, aggregator = tmp_path / "s", Aggregator(AggregateConfig())
-    receiver = ExactReceiver(["tcp://127.0.0.1:1"], aggregator, threading.Lock(), StateFile(path))
-    receiver.stop()
-    receiver.keep()
-    eventually(path.exists)
-    receiver._writer.join(0.2)  # who writes has nothing to do: it must not end for that
-    path.unlink()
-    receiver.keep()  # as the last flush does
-    receiver.close()
+    with contextlib.closing(StateFile(path)) as state:
+        receiver = ExactReceiver(["tcp://127.0.0.1:1"], aggregator, threading.Lock(), state)
+        receiver.stop()
+        receiver.keep()
+        eventually(path.exists)
+        receiver._writer.join(0.2)  # who writes has nothing to do: it must not end for that
+        path.unlink()
+        receiver.keep()  # as the last flush does
+        receiver.close()
     assert path.exists()
 
 
@@ -350,6 +351,17 @@ def test_a_state_that_is_none_is_refused(tmp_path):
     with pytest.raises(p2pmsg.ConfigError, match="a folder that is there"):
         with collecting(exact=LOOPBACK.replace(":0", ":1"), state=tmp_path / "no" / "state"):
             pass
+
+
+def test_a_state_has_one_collector_at_a_time(tmp_path):
+    options = {"exact": LOOPBACK.replace(":0", ":1"), "state": tmp_path / "state"}
+    with collecting(**options):
+        with pytest.raises(p2pmsg.ConfigError, match="a file that no other collector has"):
+            with collecting(**options):
+                pass
+    with collecting(**options):
+        pass
+    assert not (tmp_path / "state.tmp").exists()
 
 
 def test_a_state_that_cannot_be_written_for_a_while_is_written_later(tmp_path, monkeypatch, caplog):

@@ -12,6 +12,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.testing.kernel_loss import lose_datagrams
+from tests.integration.aio import shell
 from tests.integration.mold import (
     Group,
     itch_messages,
@@ -24,7 +25,7 @@ from tests.integration.mold import (
 from tests.integration.peers import check_ledger, eventually, ranges, take
 from tests.integration.test_udp_multicast import free_port
 
-__all__ = ["make_feed", "place"]
+__all__ = ["make_feed", "place", "shell"]
 
 
 def say_end(feed):

@@ -43,6 +43,7 @@ def test_the_sdist_makes_the_wheel_of_this_tree(tmp_path):
     about = {name.partition("/")[2]: data for name, data in content.items() if name not in wanted}
     assert about["licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
     assert b"p2pmsg = p2pmsg.cli:main" in about["entry_points.txt"]
+    assert b"[pytest11]\np2pmsg = p2pmsg.pytest_plugin" in about["entry_points.txt"]
     assert {"tests", "examples", "LICENSE", "CHANGELOG.md"} <= {p.name for p in source.iterdir()}
 
 

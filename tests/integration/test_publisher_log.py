@@ -147,16 +147,6 @@ def test_with_always_a_flushed_message_is_on_the_disk(tmp_path, connect):
     assert sorted(take(subscriber, 2000)) == sorted(list(range(500)) * 4)
 
 
-def test_a_log_has_one_publisher(tmp_path, make_publisher):
-    from recovery.log import LogLockedError
-
-    first = make_publisher(log=LogConfig(tmp_path))
-    with pytest.raises(LogLockedError):
-        p2pmsg.Publisher(LOOPBACK, log=LogConfig(tmp_path))
-    first.close()
-    make_publisher(log=LogConfig(tmp_path))
-
-
 def test_a_log_that_cannot_be_opened_leaves_nothing_bound(tmp_path, make_publisher):
     (tmp_path / "file").write_text("no directory")
     endpoint = make_publisher().endpoint

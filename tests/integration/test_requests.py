@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -42,6 +43,35 @@ class OwnError(Exception):
 
 def fail_oddly(value):
     raise OwnError
+
+
+@dataclass
+class Price:
+    symbol: str
+    price: float
+
+
+PRICES = {
+    "price": lambda symbol: {"symbol": symbol, "price": 1},
+    "odd": lambda symbol: {"symbol": symbol, "price": [1]},
+}
+MISFIT = r"does not fit its type: Expected `float`, got `array` - at `\$\.price`"
+
+
+class NoType:
+    pass
+
+
+def test_an_answer_is_made_a_type_or_said_not_to_fit(make_responder, make_requester):
+    requester = make_requester(make_responder(PRICES).endpoint)
+
+    assert requester.request("price", "A", type=Price) == Price("A", 1.0)
+    assert requester.request("price", "A", type=dict[str, str | float])["price"] == 1.0
+    with pytest.raises(p2pmsg.RequestError, match=MISFIT):
+        requester.request("odd", "A", type=Price)
+    with pytest.raises(p2pmsg.ConfigError, match="NoType"):
+        requester.request("price", "A", type=NoType)
+    assert requester.request("odd", "A") == {"symbol": "A", "price": [1]}
 
 
 @pytest.mark.parametrize("threads", [1, 4])

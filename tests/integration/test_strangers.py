@@ -26,7 +26,7 @@ def soon(monkeypatch):
     """Check after a tenth of a second instead of five, and again soon."""
     monkeypatch.setattr(unanswered, "FIRST_NS", 100_000_000)
     monkeypatch.setattr(unanswered, "AGAIN_NS", 100_000_000)
-    monkeypatch.setattr(diagnosis, "_READ_S", 0.2)
+    monkeypatch.setattr(diagnosis, "READ_S", 0.2)
 
 
 @pytest.fixture

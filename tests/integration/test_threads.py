@@ -17,7 +17,6 @@ from tests.integration.peers import (
     LOOPBACK,
     TOPIC,
     Collector,
-    check_exact,
     check_ledger,
     eventually,
     in_threads,
@@ -76,21 +75,6 @@ def test_threads_publish_one_by_one_and_many_at_a_time(make_publisher, make_subs
     assert sorted(expected) == list(range(69_000))
     for message in collector.wait_for(69_000):
         assert message.value[:2] == expected[message.sequence][:2]
-
-
-def test_threads_publish_to_topics_of_their_own(make_publisher, make_subscriber, make_proxy):
-    publisher = make_publisher(config=small_frames())
-    proxy = make_proxy(publisher, frame_loss=0.1, seed=4, loss_after_frames=10)
-    collector = Collector(make_subscriber(proxy.endpoint, joins=publisher))
-
-    def publish(topic):
-        for n in range(3_000):
-            assert publisher.publish(topic, n) == n
-
-    in_threads(*(lambda topic=topic: publish(f"topic {topic}") for topic in range(6)))
-    collector.wait_for(18_000)
-    for topic in range(6):
-        check_exact([m for m in collector.messages if m.topic == f"topic {topic}"])
 
 
 @pytest.mark.parametrize("ways", ["receive", "iterate", "receive_many", "all"])
@@ -209,29 +193,6 @@ def test_close_while_another_thread_waits_for_space(connect):
     assert sorted(returned) == list(range(publisher.stats().published))
     taken = take(subscriber, 10)
     assert [message.sequence for message in taken] == list(range(10))
-
-
-def test_stats_and_flush_from_other_threads(make_publisher, make_subscriber):
-    publisher = make_publisher()
-    collector = Collector(make_subscriber(publisher.endpoint, joins=publisher))
-    ends = threading.Event()
-
-    def publish():
-        for n in range(50_000):
-            publisher.publish(TOPIC, n)
-        ends.set()
-
-    def look():
-        before = 0
-        while not ends.is_set():
-            stats = publisher.stats()
-            assert stats.published >= before
-            before = stats.published
-            publisher.flush()
-            check_ledger(collector.subscriber)
-
-    in_threads(publish, look, look)
-    check_exact(collector.wait_for(50_000))
 
 
 @pytest.mark.parametrize("seed", [1, 2])

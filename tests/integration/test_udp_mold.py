@@ -11,11 +11,12 @@ import pytest
 import p2pmsg
 from p2pmsg.mold import codec
 from p2pmsg.testing.kernel_loss import lose_datagrams
+from tests.integration.aio import shell
 from tests.integration.inside import lose_requests
 from tests.integration.mold import Group, itch_messages, make_feed, place, playing, reader_of
 from tests.integration.peers import check_ledger, eventually, take
 
-__all__ = ["make_feed", "place"]
+__all__ = ["make_feed", "place", "shell"]
 
 
 def test_a_feed_has_its_own_sequences(make_feed, make_subscriber, place):

@@ -136,7 +136,7 @@ class Log:
     def close(self):
         self.store.failing = {}
         before = {key: self.writer.next(*key) for key in KEYS}
-        has_failed = self.writer._is_failed
+        has_failed = self.writer.has_failed
         self.writer.close(self.now_ns)
         self.store.kill()
         # What a failed sync leaves open has the index of an earlier time, if any.

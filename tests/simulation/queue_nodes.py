@@ -3,7 +3,7 @@
 from collections import deque
 
 from p2pmsg.queue.frames import Report
-from p2pmsg.queue.job import GONE, HELD, Job
+from p2pmsg.queue.job import Job
 from p2pmsg.queue.puller_core import Process, PullerCore
 from p2pmsg.wire import Kind, control_frame
 
@@ -157,7 +157,7 @@ class WorkerNode:
 
     def _look_for_gone(self):
         for job in self.busy.values():
-            if job is not None and job._state == GONE:
+            if job is not None and job.state == "gone":
                 self.world.history.gone(self.pid, job, self._hold_end())
 
     def _hold_end(self):
@@ -237,7 +237,7 @@ class WorkerNode:
     def _end_process(self):
         world = self.world
         for job in self.busy.values():
-            if job is not None and job._state == HELD:
+            if job is not None and job.state == "held":
                 world.history.died(self.pid, job, self._hold_end())
         self.line = None
         self.life += 1
@@ -277,7 +277,7 @@ class WorkerNode:
         if self.line is None or self.stopped:
             return
         for job in self.busy.values():
-            if job is not None and job._state == HELD:
+            if job is not None and job.state == "held":
                 self.world.history.died(self.pid, job, self._hold_end())
         self.line.leave(now_ns=self.world.now)
         connection = self.connection

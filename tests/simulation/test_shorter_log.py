@@ -112,9 +112,9 @@ def passed(seed, seen=None, *, reconnects=False):
     simulation.run(rng.uniform(100, 1000))  # so that it says up to where it has come
     for subscriber in simulation.subscribers:
         away_ms = rng.uniform(900, 2000)
-        simulation._network.part(publisher.name, subscriber.name, away_ms)
+        simulation.network.part(publisher.name, subscriber.name, away_ms)
         if reconnects:
-            simulation._network.after_ms(away_ms, partial(subscriber.cut, 0, recovery=False))
+            simulation.network.after_ms(away_ms, partial(subscriber.cut, 0, recovery=False))
     publisher.crash_to_copy()
     publisher.start()
     publisher.publish_again()

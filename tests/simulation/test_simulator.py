@@ -154,7 +154,7 @@ def test_the_checks_find_a_network_that_does_not_calm_down():
     def chatter():
         subscriber.core.requests.append((session, nack))
         subscriber.pump()
-        simulation._network.after_ms(50, chatter)
+        simulation.network.after_ms(50, chatter)
 
     chatter()
     with pytest.raises(InvariantError, match="not quiet"):

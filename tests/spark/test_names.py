@@ -46,10 +46,10 @@ def warnings(caplog):
 
 @pytest.fixture
 def short_waits(monkeypatch):
-    monkeypatch.setattr(heads, "_FIRST_WAIT_SECONDS", 1.0)
-    monkeypatch.setattr(heads, "_FIRST_WAIT_STRICT_SECONDS", 1.0)
-    monkeypatch.setattr(source, "_BATCH_WAIT_SECONDS", 1.0)
-    monkeypatch.setattr(checks, "_NAMES_SECONDS", 0.3)
+    monkeypatch.setattr(heads, "FIRST_WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(heads, "FIRST_WAIT_STRICT_SECONDS", 1.0)
+    monkeypatch.setattr(source, "BATCH_WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(checks, "NAMES_SECONDS", 0.3)
 
 
 def chosen(feed, options):

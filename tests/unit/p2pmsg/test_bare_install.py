@@ -14,10 +14,10 @@ def output_of(code):
 
 ONLY = """
 import importlib.machinery, sys, sysconfig
-HAD = {"zmq", "msgspec", "crc32c"}
+HAD = {"zmq", "msgpack", "msgspec", "crc32c"}
 
 class Bare:
-    \"\"\"Finds no third-party package but the three that p2pmsg needs.\"\"\"
+    \"\"\"Finds no third-party package but those that p2pmsg needs.\"\"\"
 
     def find_spec(self, name, path=None, target=None):
         root = name.partition(".")[0]
@@ -74,6 +74,38 @@ else:
 import inspect, p2pmsg
 inspect.getmembers(p2pmsg)
 assert all(hasattr(p2pmsg, name) for name in p2pmsg.__all__)
+""",
+    "what is missing is named by from-imports": """
+try:
+    from p2pmsg.statsd import Collector
+except ModuleNotFoundError as error:
+    assert "p2pmsg.statsd.Collector needs the package" in str(error), error
+    assert "pip install 'p2pmsg[statsd]'" in str(error)
+else:
+    raise AssertionError
+try:
+    from p2pmsg.statsd import Frobnicator
+except ImportError as error:
+    assert "cannot import name 'Frobnicator'" in str(error)
+import p2pmsg.statsd
+assert not hasattr(p2pmsg.statsd, "Collector")
+""",
+    "webhooks": """
+import p2pmsg
+from p2pmsg import errors, webhooks
+from p2pmsg.webhooks import serving
+assert webhooks.receive and webhooks.Endpoint("https://example.com")
+for make in (
+    lambda: webhooks.Sender("tcp://127.0.0.1:1", state="/nonexistent", endpoints=[]),
+    lambda: webhooks.Endpoint("https://example.com", secret="whsk_" + "A" * 43 + "="),
+    lambda: serving.make_server(None),
+):
+    try:
+        make()
+    except errors.MissingExtraError as error:
+        assert "pip install 'p2pmsg[webhooks]'" in str(error)
+    else:
+        raise AssertionError
 """,
     "what is missing is named": """
 from p2pmsg import errors, statsd

@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from enum import Enum
 from itertools import pairwise
 
+import p2pmsg
 from tests.unit.p2pmsg.test_public_names import MODULES
 
 TIMED = re.compile(
     r"timeout|linger$|interval|keep_alive|delay$|(^|_)(age|wait|pause|backoff|grace)$|bytes|duration"
 )
 """What is a time or a size, unless its name ends in the unit: `timestamp_ns`."""
+SAME_ARGUMENTS = re.compile(
+    r"`p2pmsg\.(\w+)` for asyncio, with the same arguments|arguments are those of `p2pmsg\.(\w+)`"
+)
 HIDDEN = ("self", "args", "kwargs")
 IN_NAME = re.compile(r"_(s|ms|us|ns|seconds)$")
 UNIT = re.compile(
@@ -92,6 +96,8 @@ def findings(thing: type | object) -> Iterator[str]:
         yield from of_function(thing, inspect.getdoc(thing) or "", "")
         return
     text, own = texts(thing), inspect.getdoc(thing) or ""
+    if same := SAME_ARGUMENTS.search(own):  # a peer for asyncio, and the threaded one
+        text += "\n\n" + texts(getattr(p2pmsg, same[1] or same[2]))
     if not own or own.startswith(f"{thing.__name__}("):
         yield "no docstring"
     if not issubclass(thing, Exception | Enum) and not made_by_others(thing):

@@ -9,8 +9,8 @@ import pytest
 import p2pmsg
 
 MODULES = (
-    "config", "errors", "frames", "log", "message", "metrics", "moldudp64", "queue", "reader",
-    "relay", "requests", "stats", "statsd", "testing",
+    "aio", "app", "config", "errors", "frames", "log", "message", "metrics", "moldudp64", "queue",
+    "reader", "relay", "requests", "stats", "statsd", "testing", "webhooks",
 )  # fmt: skip
 
 
@@ -57,11 +57,12 @@ def test_an_unknown_name_is_refused_by_name():
 UNUSED = {
     "": ("asyncio", "dataclasses", "json", "logging", "msgspec", "recovery", "transports", "zmq"),
     "Publisher Subscriber": (
-        "argparse", "asyncio", "crc32c", "ctypes", "email", "hashlib", "importlib.metadata",
-        "multiprocessing", "p2pmsg.mold", "p2pmsg.multicast.datagram", "p2pmsg.multicast.sender",
-        "p2pmsg.queue", "p2pmsg.reader", "p2pmsg.relay", "p2pmsg.requests", "p2pmsg.stats",
-        "p2pmsg.subscriber.group", "p2pmsg.testing", "recovery.log", "ssl", "transports.diagnosis",
-        "transports.memory", "transports.udp",
+        "argparse", "asyncio", "crc32c", "ctypes", "difflib", "email", "hashlib",
+        "importlib.metadata", "multiprocessing", "p2pmsg.mold", "p2pmsg.multicast.datagram",
+        "p2pmsg.multicast.sender", "p2pmsg.queue", "p2pmsg.reader", "p2pmsg.relay",
+        "p2pmsg.requests", "p2pmsg.stats", "p2pmsg.subscriber.group", "p2pmsg.testing",
+        "recovery.log", "recovery.window", "ssl", "transports.diagnosis", "transports.memory",
+        "transports.udp",
     ),
     "Publisher": ("p2pmsg.subscriber", "recovery.cursor"),
 }  # fmt: skip

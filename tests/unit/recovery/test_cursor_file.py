@@ -1,11 +1,9 @@
 """Joins and commits, on a disk that fails and in a thread that Ctrl-C may strike anywhere."""
 
-import errno
 import itertools
 import os
 import sys
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -23,7 +21,6 @@ from recovery import durable as durable_files
 
 CONFIG = CursorConfig("a.cursor")
 ALL = ("*",)
-FAILURES = ["write_new", "sync_new", "rename_new", "sync_folder", "append", "sync"]
 
 
 def streams(file):
@@ -60,12 +57,6 @@ def test_a_new_file_is_there_at_once(store):
     assert streams(file) == {}
 
 
-def test_what_was_joined_is_on_the_disk(store, file):
-    assert store.durable == store.data
-    assert reopened(store) == {(1, "a"): 5}  # 0 is where the unknown begins
-    assert file.cursor.places == ("here",)
-
-
 def test_joining_again_writes_only_what_is_new(store, file):
     before = store.data
     assert not file.join(1, ALL, {"a": 9}, ["here"])
@@ -85,13 +76,6 @@ def test_a_commit_outlives_the_process_and_a_durable_one_the_system(store, file)
     assert store.durable == store.data
     assert file.commits == 2
     assert reopened(store) == {(1, "a"): 7, (1, "b"): 3}
-
-
-def test_positions_do_not_go_back_and_strangers_are_left_out(store, file):
-    before = store.data
-    assert file.advance([(1, "a", 5), (1, "a", 4), (2, "a", 9)], durable=True) == 0
-    assert store.data is before
-    assert file.commits == 0
 
 
 def test_sync_is_done_once(store, file):
@@ -114,31 +98,6 @@ def test_a_torn_end_is_cut_and_reported(store, file):
     assert reopened(store) == {(1, "a"): 7}
 
 
-def test_a_file_that_comes_back_shorter_repeats_and_never_skips(store, file):
-    """Cut at each byte: it says what it said at some time before, or is refused."""
-    known, whole = [streams(file)], store.data
-    for step in range(1, 8):
-        for durable in (False, True):
-            name = "ab"[step % 2]
-            file.advance([(1, name, 10 * step + durable)], durable=durable)
-            known.append(streams(file))
-    full, found = store.data, []
-    store.kill()
-    for size in range(len(full), len(whole) - 1, -1):
-        store.data = store.durable = full[:size]
-        try:
-            again = CursorFile(store, CONFIG)
-        except CursorFileError:
-            continue
-        found.append({key: at for key, at in streams(again).items() if at})
-        again.close()
-        store.kill()
-    earlier = [{key: at for key, at in each.items() if at} for each in known]
-    assert found[0] == earlier[-1]
-    assert all(each in earlier for each in found)
-    assert sorted(found, key=earlier.index, reverse=True) == found
-
-
 def test_a_damaged_file_is_let_go_of_and_left_as_it_is(store, file):
     store.kill()
     damaged = store.data = store.data[:-1]
@@ -146,56 +105,6 @@ def test_a_damaged_file_is_let_go_of_and_left_as_it_is(store, file):
         with pytest.raises(CursorFileError):
             CursorFile(store, CONFIG)
     assert store.data == damaged
-
-
-@pytest.mark.parametrize("what", FAILURES)
-def test_a_commit_that_fails_leaves_the_old_or_the_new(store, file, what):
-    file.advance([(1, "a", 6)], durable=True)
-    before = streams(file)
-    after = {**before, (1, "a"): 7, (1, "b"): 1}
-    store.failing[what] = OSError(errno.ENOSPC, "no space")
-    if what in ("append", "sync"):
-        with pytest.raises(OSError, match="no space"):
-            file.advance([(1, "a", 7), (1, "b", 1)], durable=True)
-        assert streams(file) == before
-    else:
-        with pytest.raises(OSError, match="no space"):
-            file.join(2, ALL, {}, ["there"])
-        with pytest.raises(OSError, match="no space"):  # what it left is not built upon
-            file.advance([(1, "a", 7), (1, "b", 1)], durable=False)
-    copy = MemoryCursorStore()
-    copy.data = store.data
-    assert reopened(copy) in (before, after)
-
-    store.failing.clear()
-    assert file.advance([(1, "a", 8)], durable=False) == 1
-    assert reopened(store) == {**before, (1, "a"): 8}
-
-
-@pytest.mark.parametrize("what", FAILURES[:4])
-def test_a_join_that_fails_is_done_by_the_next_one(store, file, what):
-    store.failing[what] = OSError("no space")
-    for _ in range(2):
-        with pytest.raises(OSError, match="no space"):
-            file.join(2, ALL, {"c": 4}, ["there"])
-    store.failing.clear()
-    assert file.join(2, ALL, {"c": 4}, ["there"])
-    assert reopened(store) == {(1, "a"): 5, (2, "c"): 4}
-
-
-def test_a_system_that_crashes_takes_back_whole_commits_only():
-    seen = set()
-    for seed in range(300):
-        store = MemoryCursorStore()
-        file = CursorFile(store, CONFIG)
-        file.join(1, ALL, {"a": 1}, [])
-        for at in range(2, 8):
-            file.advance([(1, "a", at), (1, "b", at)], durable=at == 4)
-        store.crash(Random(seed))
-        found = reopened(store)
-        assert found[1, "a"] == found[1, "b"] >= 4
-        seen.add(found[1, "a"])
-    assert seen == {4, 5, 6, 7}
 
 
 FILES = {module.__file__ for module in (cursor, cursor_store, durable_files)}

@@ -25,13 +25,6 @@ def test_a_gap_is_asked_for_at_once_and_again_with_back_off():
     assert nacks.sent == 5
 
 
-def test_a_gap_is_not_asked_for_again_before_its_back_off():
-    nacks = scheduler((0, 1), retry_interval=0.02)
-    nacks.due(now_ns=0)
-    assert nacks.due(now_ns=20 * MS - 1) == []
-    assert nacks.due(now_ns=20 * MS) == [(0, 1)]
-
-
 def test_the_first_nack_waits_for_its_delay():
     nacks = scheduler((0, 1), delay=0.005)
     assert nacks.due(now_ns=5 * MS - 1) == []
@@ -71,25 +64,6 @@ def test_jitter_makes_receivers_differ():
         deadlines.add(nacks.next_deadline_ns())
     assert len(deadlines) == 10
     assert all(10 * MS <= deadline <= 20 * MS for deadline in deadlines)
-
-
-@pytest.mark.parametrize(
-    ("filled", "rest", "ages"),
-    [
-        pytest.param((10, 20), [], [7], id="all"),
-        pytest.param((0, 99), [], [7], id="more than all"),
-        pytest.param((10, 15), [(15, 20)], [], id="front"),
-        pytest.param((15, 25), [(10, 15)], [], id="end"),
-        pytest.param((12, 15), [(10, 12), (15, 20)], [], id="middle"),
-        pytest.param((20, 30), [(10, 20)], [], id="next to"),
-    ],
-)
-def test_what_arrives_is_taken_out(filled, rest, ages):
-    nacks = scheduler((10, 20))
-    assert nacks.fill(*filled, now_ns=7) == ages
-    assert nacks.ranges() == rest
-    assert nacks.missing_count == sum(stop - start for start, stop in rest)
-    assert (nacks.next_deadline_ns() is None) == (not rest)
 
 
 def test_progress_restarts_attempts_deadline_and_the_wait():
@@ -140,13 +114,6 @@ def test_a_gap_is_lost_for_the_reason_last_set():
     assert nacks.expire(now_ns=100 * MS) == [Loss(0, 5, LossReason.PUBLISHER_GONE)]
 
 
-def test_a_refusal_takes_exactly_what_is_missing_of_it():
-    nacks = scheduler((0, 5), (8, 12))
-    losses = nacks.reject(3, 9, LossReason.EVICTED, now_ns=0)
-    assert losses == [Loss(3, 5, LossReason.EVICTED), Loss(8, 9, LossReason.EVICTED)]
-    assert nacks.ranges() == [(0, 3), (9, 12)]
-
-
 def test_a_pause_in_reading_silences_and_restarts_deadlines():
     nacks = scheduler((0, 5), deadline=0.1, attempts_max=1)
     nacks.due(now_ns=0)
@@ -155,21 +122,6 @@ def test_a_pause_in_reading_silences_and_restarts_deadlines():
     assert nacks.due(now_ns=60 * MS - 1) == []
     assert nacks.due(now_ns=60 * MS) == [(0, 5), (9, 10)]
     assert nacks.expire(now_ns=60 * MS) == []
-
-
-def test_abandoning_loses_everything_at_once():
-    nacks = scheduler((0, 5), (8, 9))
-    gone = LossReason.PUBLISHER_GONE
-    assert nacks.give_up(gone) == [Loss(0, 5, gone), Loss(8, 9, gone)]
-    assert (len(nacks), nacks.missing_count, nacks.next_deadline_ns()) == (0, 0, None)
-
-
-def test_a_gap_too_many_is_refused_and_counted():
-    nacks = scheduler(gaps_max=2)
-    assert nacks.add(0, 10, now_ns=0)
-    assert nacks.add(20, 30, now_ns=0)
-    assert not nacks.add(40, 50, now_ns=0)
-    assert (nacks.gaps_refused, nacks.missing_count) == (1, 20)
 
 
 def test_no_split_passes_the_bound():
@@ -290,16 +242,20 @@ def test_a_gap_without_space_is_not_looked_at_again_and_again():
     assert nacks.sent == 1
 
 
-def test_while_it_is_crowded_the_next_front_is_asked_for_at_once():
-    nacks = scheduler((0, 10), (20, 30), (40, 50))
+def asked_by_attempt(nacks, **options):
+    return [pair for ranges in nacks.due_by_attempt(**options).values() for pair in ranges]
 
-    assert nacks.due(now_ns=0, window=100, crowded=True) == [(0, 10)]
+
+@pytest.mark.parametrize("ask", [NackScheduler.due, asked_by_attempt], ids=["due", "by attempt"])
+def test_while_it_is_crowded_the_next_front_is_asked_for_at_once(ask):
+    nacks = scheduler((0, 10), (20, 30), (40, 50))
+    assert ask(nacks, now_ns=0, window=100, crowded=True) == [(0, 10)]
     nacks.fill(0, 5, now_ns=MS)  # the rest of this answer is on its way
-    assert nacks.due(now_ns=MS, window=100, crowded=True) == []
+    assert ask(nacks, now_ns=MS, window=100, crowded=True) == []
     nacks.fill(5, 10, now_ns=2 * MS)
-    assert nacks.due(now_ns=2 * MS, window=100, crowded=True) == [(20, 30)]
+    assert ask(nacks, now_ns=2 * MS, window=100, crowded=True) == [(20, 30)]
     nacks.fill(20, 30, now_ns=3 * MS)
-    assert nacks.due(now_ns=3 * MS, window=100, crowded=True) == [(40, 50)]
+    assert ask(nacks, now_ns=3 * MS, window=100, crowded=True) == [(40, 50)]
 
 
 def test_with_space_again_all_are_asked_for():

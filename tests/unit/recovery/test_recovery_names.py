@@ -20,11 +20,6 @@ FILES = sorted(
 IMPURE = {"time", "socket", "select", "threading", "asyncio", "zmq", "p2pmsg", "transports", "os"}
 
 
-def test_every_public_name_is_there_and_sorted():
-    assert list(recovery.__all__) == sorted(recovery.__all__)
-    assert all(hasattr(recovery, name) for name in recovery.__all__)
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_nothing_reads_a_clock_or_does_io(path):
     for node in ast.walk(ast.parse(path.read_text())):

@@ -22,12 +22,6 @@ def ranges(frames) -> list[tuple[int, int]]:
     return [(kept.start, kept.stop) for kept in frames]
 
 
-def test_the_oldest_frame_goes_first_whichever_stream_it_is_of():
-    buffer = buffer_of(("a", 0, 2), ("b", 0, 1), ("a", 2, 3), bytes_max=25)
-    assert (buffer.earliest("a"), buffer.earliest("b")) == (2, 0)
-    assert (buffer.frames_evicted, buffer.messages_evicted, buffer.bytes_held) == (1, 2, 20)
-
-
 def test_a_frame_larger_than_the_bound_evicts_nothing():
     buffer = buffer_of(("a", 0, 2), bytes_max=10)
     buffer.append("a", 2, 3, bytes(11), now_ns=0, timestamp_ns_max=0)
@@ -38,22 +32,6 @@ def test_a_frame_larger_than_the_bound_evicts_nothing():
 def test_a_stream_too_many_is_not_kept():
     buffer = buffer_of(("a", 0, 2), ("b", 0, 2), streams_max=1)
     assert (buffer.streams(), buffer.next("b"), buffer.frames_refused) == (["a"], 0, 1)
-
-
-def test_age_evicts_at_its_deadline():
-    buffer = buffer_of(("a", 0, 1), ("a", 1, 2), age_max=0.01)
-    assert buffer.next_deadline_ns() == 10 * MS
-    buffer.expire(now_ns=10 * MS - 1)
-    assert buffer.frames_held == 2
-    buffer.expire(now_ns=10 * MS)
-    assert (buffer.frames_held, buffer.next_deadline_ns()) == (1, 11 * MS)
-
-
-def test_an_emptied_stream_still_knows_its_next_sequence():
-    buffer = buffer_of(("a", 0, 4), age_max=0.001)
-    buffer.expire(now_ns=5 * MS)
-    assert (buffer.earliest("a"), buffer.next("a"), buffer.next("x")) == (None, 4, 0)
-    assert buffer.frames("a", 0, 4, 1000) == []
 
 
 @pytest.mark.parametrize(("start", "count"), [(3, 1), (4, 0)])

@@ -1,4 +1,3 @@
-
 from recovery import RequesterStats, RetransmitConfig, RetransmitScheduler
 
 MS = 1_000_000
@@ -20,14 +19,6 @@ def serve(of: RetransmitScheduler, count: int, *, now_ns: int = 0, size: int = 1
         of.sent(requester, stream, start, start + 1, size, now_ns=now_ns)
         served.append((requester, stream, start))
     return served
-
-
-def test_ranges_of_several_nacks_are_merged():
-    answers = scheduler()
-    answers.request(b"a", "s", [(0, 5)], now_ns=0)
-    answers.request(b"a", "s", [(3, 8), (9, 10)], now_ns=0)
-    assert list(answers.waiting(b"a", "s")) == [(0, 8), (9, 10)]
-    assert answers.next_job(now_ns=0) == (b"a", "s", 0, 8)
 
 
 def test_requesters_and_their_streams_take_turns():
@@ -65,15 +56,6 @@ def test_a_greedy_requester_waits_for_its_budget_and_the_others_do_not():
     ready_ns = answers.next_deadline_ns(now_ns=0)
     assert ready_ns == MS  # one byte at 1000 bytes a second
     assert serve(answers, 9, now_ns=ready_ns) == [(b"greedy", "s", 10)]
-
-
-def test_a_full_queue_is_left_alone_until_its_time():
-    answers = scheduler()
-    answers.request(b"a", "s", [(0, 2)], now_ns=0)
-    answers.block(b"a", 5 * MS)
-    assert answers.next_job(now_ns=5 * MS - 1) is None
-    assert answers.next_deadline_ns(now_ns=0) == 5 * MS
-    assert answers.next_job(now_ns=5 * MS) == (b"a", "s", 0, 2)
 
 
 def test_what_is_not_kept_is_dropped_without_a_charge():
@@ -129,13 +111,6 @@ def test_one_that_is_gone_leaves_nothing():
     answers.drop_range(b"a", "s", 0, 1)
     answers.block(b"a", 5)
     assert (len(answers), answers.next_job(now_ns=0)) == (0, None)
-
-
-def test_stats_name_what_each_got():
-    answers = scheduler()
-    answers.request(b"a", "s", [(0, 5)], now_ns=0)
-    serve(answers, 3, size=7)
-    assert answers.requester_stats() == {b"a": RequesterStats(21, 3, 0, 1, 0)}
 
 
 def test_a_block_is_never_shortened():

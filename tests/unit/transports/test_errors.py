@@ -57,9 +57,3 @@ def test_an_address_error_is_an_os_error_with_its_number():
 )
 def test_zmq_errors_are_translated(number, kind):
     assert type(errors.translate(zmq.ZMQError(number), "inproc://x")) is kind
-
-
-def test_all_names_that_are_exported_exist():
-    constants_first = sorted(transports.__all__, key=lambda name: (not name.isupper(), name))
-    assert constants_first == transports.__all__
-    assert all(hasattr(transports, name) for name in transports.__all__)

@@ -5,7 +5,7 @@ import pytest
 
 from p2pmsg import PublisherConfig
 from p2pmsg.cli import main
-from p2pmsg.cli.capacity import _RECORD_BYTES, footprint
+from p2pmsg.cli.capacity import RECORD_BYTES, footprint
 from p2pmsg.publisher.batch import pack_alone, pack_slice
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.wire import stream_prefix
@@ -17,7 +17,7 @@ CAPACITY = ["capacity", "--rate", "50000", "--size", "128"]
 def test_the_record_is_the_logs_own():
     log_format = pytest.importorskip("recovery.log.format")
 
-    assert log_format.HEAD_BYTES == _RECORD_BYTES
+    assert log_format.HEAD_BYTES == RECORD_BYTES
 
 
 def frame_bytes(size, count):
@@ -30,7 +30,7 @@ def frame_bytes(size, count):
 @pytest.mark.parametrize("size", [0, 128, 255, 256, 65_535, 65_536])
 @pytest.mark.parametrize("count", [1, 20, 500])
 def test_a_message_takes_what_its_frame_takes(size, count):
-    expected = (_RECORD_BYTES + frame_bytes(size, count)) / count
+    expected = (RECORD_BYTES + frame_bytes(size, count)) / count
 
     # Arrays have a header of 1, 3 or 5 bytes: the longest is reckoned with.
     assert footprint(1, size, per_frame=count).total_bytes == pytest.approx(expected, abs=4 / count)

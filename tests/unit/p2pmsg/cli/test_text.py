@@ -2,9 +2,9 @@ import json
 import math
 from datetime import UTC, datetime
 
-import msgspec
 import pytest
 
+from p2pmsg import codec
 from p2pmsg.cli.pubsub import InputError, lines, reader
 from p2pmsg.cli.text import (
     bytes_text,
@@ -45,7 +45,7 @@ JSONS = {
     "keys that are no text": ({1: "a", None: "b", b"c": 1}, {"1": "a", "null": "b", "c": 1}),
     "large int": (2**63, 2**63),
     "a time": (datetime(2024, 8, 9, tzinfo=UTC), "2024-08-09T00:00:00+00:00"),
-    "an extension": (msgspec.msgpack.Ext(5, b"x"), {"extension": 5, "data": "x"}),
+    "an extension": (codec.Ext(5, b"x"), {"extension": 5, "data": "x"}),
 }
 
 

@@ -153,7 +153,7 @@ def test_a_gap_is_asked_for_at_the_source_and_then_over_the_recovery_channel():
             line, address, data = core.member.outgoing.popleft()
             assert (line, address) == (0, SOURCE)
             frame = Frame(datagram.open_datagram(data))
-            body = wire.msgspec.msgpack.decode(frame.data[frame.body_at :], type=Nack)
+            body = wire.codec.make_decoder(Nack).decode(frame.data[frame.body_at :])
             asked.append((body.ranges, body.attempt))
         if any(Frame(data).kind == Kind.NACK for _, data in core.requests):
             break
@@ -167,14 +167,14 @@ def test_large_frames_come_together_and_their_parts_are_asked_for():
     give(core, parts[:2])
     give(core, parts[3:4])
     beat = wire.control_frame(
-        Kind.HEARTBEAT, SESSION, wire.msgspec.Raw(b"\x91\x00"), sequence=1, topic=b"t"
+        Kind.HEARTBEAT, SESSION, wire.codec.Raw(b"\x91\x00"), sequence=1, topic=b"t"
     )
     give(core, [beat])
     core.handle_timer(now_ns=10**6)
     bodies = []
     while core.member.outgoing:
         sent = Frame(datagram.open_datagram(core.member.outgoing.popleft()[2]))
-        bodies.append(wire.msgspec.msgpack.decode(sent.data[sent.body_at :], type=Nack))
+        bodies.append(wire.codec.make_decoder(Nack).decode(sent.data[sent.body_at :]))
     assert [(body.parts_of, body.ranges) for body in bodies] == [(0, [(2, 3), (4, len(parts))])]
     for part in (parts[2], *parts[4:]):
         give(core, [datagram.with_flags(part, add=wire.FLAG_RETRANSMISSION)])

@@ -88,7 +88,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
 def test_what_is_malformed_is_refused(body):
-    raw = wire.msgspec.Raw(body) if isinstance(body, bytes) else body
+    raw = wire.codec.Raw(body) if isinstance(body, bytes) else body
     frame = wire.control_frame(Kind.PARITY, SESSION, raw)
     with pytest.raises(FrameError, match="parity"):
         parity.ParityReader().take(Frame(frame), wants)

@@ -1,6 +1,6 @@
 """A session as `RequestHandler` and `HeartbeatSender` see it, made of a few dicts."""
 
-from p2pmsg import wire
+from p2pmsg import control, wire
 from p2pmsg.wire import Frame, Kind
 from recovery import Kept
 from tests.unit.p2pmsg.frames import SESSION, data
@@ -69,3 +69,22 @@ def kinds(frames):
     """(kind, topic, sequence) of frames."""
     made = map(Frame, frames)
     return [(Kind(frame.kind).name, frame.topic, frame.sequence) for frame in made]
+
+
+def answers(handler, requester, request, *, now_ns=0):
+    """Return the replies to a request; a frame of the log is read as the shell reads it."""
+    handler.receive(requester, request, now_ns=now_ns)
+    found = []
+    while (reply := handler.next_reply(now_ns=now_ns)) is not None:
+        if reply.is_in_log and not handler.read(reply):
+            handler.refuse(reply)
+            continue
+        handler.reply_sent(reply, now_ns=now_ns)
+        found.append(reply.frame)
+    return found
+
+
+def refusals(replies):
+    """(ranges, reason) of refusals."""
+    bodies = [control.read_body(Frame(data), control.Refused) for data in replies]
+    return [(body.ranges, body.reason) for body in bodies]

@@ -80,7 +80,6 @@ def test_columns_are_filled_where_a_message_has_no_part_in_them(early, late):
 BAD = {
     "a value": {"value": object()},
     "a value inside": {"value": [b"x" * 100, {"a": object()}]},
-    "an int too large": {"value": 2**64},
     "a str that is not UTF-8": {"value": "\ud800"},
     "a value without end": {},
     "a key": {"value": 1, "key": 5},

@@ -2,13 +2,12 @@ from random import Random
 
 import pytest
 
-from p2pmsg import control
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, MessageError
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.wire import FLAG_CLOSING, Frame, Kind, decode_columns, encoder
-from recovery import HeartbeatConfig, ReplayConfig
+from recovery import ReplayConfig
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000 * 10**9
@@ -190,29 +189,6 @@ def test_data_that_ends_a_silence_says_that_a_heartbeat_is_due_sooner():
         publisher.handle_timer(now_ns=publisher.next_deadline_ns())
     publish(publisher, "c", now_ns=100 * MS)
     assert woken == [11, 110]
-
-
-def test_every_stream_has_heartbeats_of_its_own():
-    publisher = core(heartbeat=HeartbeatConfig(interval_min=0.01, interval_max=0.01))
-    for index in range(5):
-        publish(publisher, "a", topic=f"t{index}", now_ns=index * MS)
-    publisher.frames_to_send()
-    publisher.handle_timer(now_ns=20 * MS)
-    topics = [Frame(data).topic for data in publisher.frames_to_send()]
-    assert topics == ["t0", "t1", "t2", "t3", "t4"]
-
-
-def test_a_heartbeat_says_what_is_kept():
-    publisher = core(replay=ReplayConfig(frames_max=2))
-    for index in range(5):
-        publish(publisher, "a", now_ns=index * MS)
-    publisher.frames_to_send()
-    publisher.handle_timer(now_ns=20 * MS)
-
-    (data,) = publisher.frames_to_send()
-    frame = Frame(data)
-    assert frame.sequence == 5
-    assert control.read_body(frame, control.Heartbeat).earliest == 3
 
 
 def test_closing_flushes_and_says_so_again_and_again():

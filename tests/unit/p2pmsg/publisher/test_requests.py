@@ -11,7 +11,7 @@ from p2pmsg.publisher.requests import RequestHandler, matches
 from p2pmsg.wire import Frame, Kind, decode_columns
 from recovery import Loss, LossReason, ReplayConfig, RetransmitConfig
 from tests.unit.p2pmsg.frames import SESSION, header, heartbeat, joined, nack, probe
-from tests.unit.p2pmsg.publisher.served import FakeServed, kept
+from tests.unit.p2pmsg.publisher.served import FakeServed, answers, kept, refusals
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000 * 10**9
@@ -64,23 +64,6 @@ def test_a_nack_is_answered_with_the_frames_themselves():
     ]
     assert publisher.requests.messages_repaired == {"buffer": 3, "log": 0}
     assert publisher.requests.frames_repaired == 3
-
-
-def test_requesters_take_turns():
-    publisher = core()
-    ask(publisher, nack((0, 2)))
-    ask(publisher, nack((5, 7)), requester=BOB)
-    assert [reply[0] for reply in replies(publisher)] == [ALICE, BOB, ALICE, BOB]
-
-
-def test_a_nack_that_is_repeated_at_once_is_not_answered_again():
-    publisher = core()
-    for _ in range(3):
-        ask(publisher, nack((2, 3)))
-        answered = replies(publisher)
-    assert answered == []
-    ask(publisher, nack((2, 3)), now_ns=20 * MS)
-    assert replies(publisher, now_ns=20 * MS) == [(ALICE, "DATA", (2, [2]))]
 
 
 HEAD = 10
@@ -143,18 +126,6 @@ def test_ranges_beyond_the_bound_are_refused_for_budget():
     publisher = core(retransmit=RetransmitConfig(ranges_max=2))
     ask(publisher, nack((0, 1), (2, 3), (4, 5)))
     assert ("REFUSED", ([(4, 5)], "budget")) in [reply[1:] for reply in replies(publisher)]
-
-
-def test_a_requester_beyond_its_budget_waits_and_holds_up_nobody():
-    publisher = core(retransmit=RetransmitConfig(budget_bytes_s=1, budget_burst_bytes=60))
-    ask(publisher, nack((0, 10)))
-    ask(publisher, nack((0, 1)), requester=BOB)
-    answered = replies(publisher)
-    assert [reply[0] for reply in answered].count(BOB) == 1
-    assert [reply[0] for reply in answered].count(ALICE) < 10
-    stats = publisher.requests.scheduler.requester_stats()
-    assert stats[ALICE].throttled > 0
-    assert publisher.requests.next_deadline_ns(now_ns=0) > 0
 
 
 def test_a_full_requester_is_left_alone_for_a_while():
@@ -312,7 +283,8 @@ HOSTILE = {
     "too many ranges": (nack(*[(0, 1)] * 1025), "body"),
     "a NACK without body": (wire.control_frame(Kind.NACK, SESSION), "body"),
     "a NACK that claims to be huge": (
-        header(topic=b"", kind=20, count=0, body=b"\x92\xa1t" + HUGE), "body",
+        header(topic=b"", kind=20, count=0, body=b"\x92\xa1t" + HUGE),
+        "body",
     ),
     "a probe of another shape": (
         wire.control_frame(Kind.PROBE, SESSION, control.Heartbeat(1)),
@@ -391,7 +363,7 @@ class TestManyAskers:
         assert [reply[0] for reply in replies(publisher, now_ns=now_ns)] == [ALICE]
 
     def test_questions_that_wait_are_bounded(self, publisher, monkeypatch):
-        monkeypatch.setattr(heads, "_WAITING_MAX", 5)
+        monkeypatch.setattr(heads, "WAITING_MAX", 5)
         for number in range(20):
             ask(publisher, self.question(number), requester=b"%d" % number)
         assert publisher.requests.heads.throttled == 20 - 3 - 5
@@ -400,7 +372,7 @@ class TestManyAskers:
         assert publisher.requests.next_deadline_ns(now_ns=10**10) is None
 
     def test_waiting_questions_are_bounded_in_bytes(self, publisher, monkeypatch):
-        monkeypatch.setattr(heads, "_WAITING_BYTES_MAX", 300)
+        monkeypatch.setattr(heads, "WAITING_BYTES_MAX", 300)
         for number in range(20):
             ask(publisher, self.question(number), requester=b"%d" % number)
         assert publisher.requests.heads.throttled
@@ -428,18 +400,8 @@ class Handling:
         self.queue = ControlQueue()
         self.handler = RequestHandler(served, self.queue, PublisherConfig(**options))
 
-    def ask(self, request, *, now_ns=0):
-        """Return the replies to a request; a frame of the log is read as the shell reads it."""
-        handler = self.handler
-        handler.receive(ALICE, request, now_ns=now_ns)
-        found = []
-        while (reply := handler.next_reply(now_ns=now_ns)) is not None:
-            if reply.is_in_log and not handler.read(reply):
-                handler.refuse(reply)
-                continue
-            handler.reply_sent(reply, now_ns=now_ns)
-            found.append(reply.frame)
-        return found
+    def ask(self, request):
+        return answers(self.handler, ALICE, request)
 
     def heads(self, request):
         """Return the heads of the echo of a probe."""
@@ -447,11 +409,6 @@ class Handling:
         (echo,) = map(Frame, self.queue.drain())
         assert echo.kind == Kind.ECHO
         return control.read_body(echo, control.Heads)
-
-
-def refusals(replies):
-    bodies = [control.read_body(Frame(data), control.Refused) for data in replies]
-    return [(body.ranges, body.reason) for body in bodies]
 
 
 def test_the_log_answers_for_what_the_buffer_has_forgotten():

@@ -119,14 +119,6 @@ def test_who_hears_nothing_more_knocks_again_after_a_beat():
     assert len(line.outbox) == 1
 
 
-def test_a_stranger_cannot_send_a_worker_away():
-    pusher = make_pusher()
-    joined(pusher)
-    pusher.receive(b"stranger", control_frame(Kind.QUEUE_LEAVE, 1, None), now_ns=0)
-
-    assert 1 in pusher.queue.workers
-
-
 def test_a_frame_that_is_sent_twice_is_taken_once():
     """A pusher may send one again that Ctrl-C interrupted right after the sending."""
     pusher = make_pusher()

@@ -17,6 +17,7 @@ from recovery import Delivery, Loss, LossReason, ReplayConfig
 from recovery.log import LogConfig, MemoryStore
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION
+from tests.unit.p2pmsg.publisher.served import answers, refusals
 
 MS = 1_000_000
 RELAY = 0xAA
@@ -55,27 +56,13 @@ class RelayTalk:
         loss = Loss(start, stop, LossReason(reason))
         self.core.lose(session, "t", loss, now_ns=self.now_ns)
 
-    def ask(self, request, requester=b"s"):
-        """Return the replies to a request."""
-        self.core.requests.receive(requester, request, now_ns=self.now_ns)
-        found = []
-        while (reply := self.core.requests.next_reply(now_ns=self.now_ns)) is not None:
-            if reply.is_in_log and not self.core.requests.read(reply):
-                self.core.requests.refuse(reply)
-                continue
-            self.core.requests.reply_sent(reply, now_ns=self.now_ns)
-            found.append(reply.frame)
-        return found
+    def ask(self, request):
+        return answers(self.core.requests, b"s", request, now_ns=self.now_ns)
 
     def sent(self):
         found = [*self.core.outbox, *self.core.control.drain()]
         self.core.outbox.clear()
         return found
-
-
-def refusals(replies):
-    bodies = [control.read_body(Frame(data), control.Refused) for data in replies]
-    return [(body.ranges, body.reason) for body in bodies]
 
 
 def test_frames_go_out_byte_for_byte():
@@ -103,12 +90,6 @@ def test_a_part_of_a_frame_becomes_a_frame():
     frame = Frame(talk.sent()[0])
     assert (frame.sequence, frame.count, frame.session) == (1, 2, SESSION)
     assert wire.decode_columns(frame) == (["v1", "v2"], [1001, 1002], ["b", "c"], None)
-
-
-def test_a_nack_is_answered_from_the_buffer():
-    talk = RelayTalk().open()
-    sent = [talk.give(0, 3), talk.give(3, 3)]
-    assert talk.ask(frames.nack((1, 5))) == sent
 
 
 def test_losses_are_passed_on_with_their_reason():

@@ -142,32 +142,20 @@ class TestTwoRoutes:
         talk.hear(data(1), line=0)
         assert talk.read() == [("t", 0, 1), ("t", 1, 1)]
 
-    def test_the_publisher_is_asked_first(self):
-        talk = Relayed().two()
-        talk.hear(data(3), line=1)
-        talk.pass_ms(1)
-        assert talk.nacks() == [(SESSION, [(0, 3)])]
-
-    def test_the_relay_is_asked_when_the_publisher_gives_no_answer(self):
+    @pytest.mark.parametrize("is_welcomed", [False, True])
+    def test_the_relay_is_asked_when_the_publisher_gives_no_answer(self, is_welcomed):
         talk = Relayed().two()
         talk.hear(data(3), line=1)
         talk.pass_ms(400)
         assert {key for key, _ in talk.nacks()} == {SESSION, RELAY}
         talk.reply(data(0), session=RELAY)
+        if is_welcomed:  # which makes the publisher the first again
+            talk.hear(welcome(), line=0)
+            talk.requests()
         talk.pass_ms(100)
-        assert {key for key, _ in talk.nacks()} == {RELAY}  # who answers is kept
-        stream = talk.core.peers[SESSION].streams["t"]
-        assert stream.relayed == 1
-
-    def test_a_new_welcome_makes_the_publisher_the_first_again(self):
-        talk = Relayed().two()
-        talk.hear(data(3), line=1)
-        talk.pass_ms(400)
-        talk.reply(data(0), session=RELAY)
-        talk.hear(welcome(), line=0)
-        talk.requests()
-        talk.pass_ms(100)
-        assert {key for key, _ in talk.nacks()} == {SESSION}
+        # Who answers is kept.
+        assert {key for key, _ in talk.nacks()} == {SESSION if is_welcomed else RELAY}
+        assert talk.core.peers[SESSION].streams["t"].relayed == 1
 
     @pytest.mark.parametrize("reason", ["evicted", "crash", "timeout", "publisher_gone"])
     def test_a_refusal_is_no_loss_while_another_may_have_it(self, reason):

@@ -182,7 +182,8 @@ def test_a_state_is_what_it_was(tmp_path):
     assert read.statistics == {"ms t": [2, 3.5]}
     assert read.losses == totals.losses
     assert (read.next_sequence(A), read.next_sequence(B)) == (2, 2)
-    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+    file.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"state", "state.lock"}
 
 
 @given(st.binary(max_size=60))

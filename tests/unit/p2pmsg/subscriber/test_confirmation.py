@@ -1,21 +1,18 @@
 """What a subscriber believes of datagrams, and what it asks its publisher first."""
 
+from functools import partial
+
 import pytest
 
 from p2pmsg import control, wire
-from p2pmsg.control import Admitted, Head, Heads, Heartbeat, Welcome
+from p2pmsg.control import Admitted, Head, Heads, Welcome
 from p2pmsg.multicast import datagram
 from p2pmsg.wire import Frame, Kind
 from recovery import Delivery
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.subscriber.test_group import MS, SESSION, Member
 
-
-def heartbeat(topic, following, earliest=0):
-    body = Heartbeat(earliest)
-    return wire.control_frame(
-        Kind.HEARTBEAT, SESSION, body, sequence=following, topic=topic.encode()
-    )
+heartbeat = partial(frames.heartbeat, session=SESSION)
 
 
 def questions(member):
@@ -42,7 +39,7 @@ def admit(member, token, life=1):
 def test_a_head_beyond_what_can_be_is_asked_for_and_changes_nothing():
     member = Member()
     member.message(0)
-    member.give(heartbeat("t", 2**62, 2**62))
+    member.give(heartbeat(2**62, earliest=2**62))
     assert (member.stream.receiver.head, member.stream.receiver.lost) == (1, 0)
     ((request, topics),) = questions(member)
     assert topics == ["t"]
@@ -55,7 +52,7 @@ def test_a_head_beyond_what_can_be_is_asked_for_and_changes_nothing():
 def test_an_answer_that_takes_a_second_counts_in_the_end():
     member = Member()
     member.message(0)
-    member.give(heartbeat("t", 50))
+    member.give(heartbeat(50))
     asked = []  # (when, request)
     for _ in range(400):
         asked += [(member.now_ns, request) for request, _ in questions(member)]
@@ -68,17 +65,10 @@ def test_an_answer_that_takes_a_second_counts_in_the_end():
     assert len({request for _, request in asked}) <= 2
 
 
-def test_the_earliest_of_a_datagram_loses_nothing():
-    member = Member()
-    member.message(0)
-    member.give(heartbeat("t", 50, 50))
-    assert (member.stream.receiver.lost, member.stream.receiver.missing) == (0, 49)
-
-
 def test_nothing_is_lost_before_the_publisher_said_that_it_was_published():
     member = Member()
     member.message(0)
-    member.give(heartbeat("t", 10))
+    member.give(heartbeat(10, earliest=10))
     asked = []
     while not asked and member.now_ns < 5000 * MS:
         member.now_ns += 50 * MS
@@ -89,14 +79,14 @@ def test_nothing_is_lost_before_the_publisher_said_that_it_was_published():
     answer(member, request, Head("t", 0, 1))
     assert (member.stream.receiver.head, member.stream.receiver.missing) == (1, 0)
     assert member.core.member.confirmation.retracted == 9
-    member.give(heartbeat("t", 10))  # this stream's heartbeats are believed no more
+    member.give(heartbeat(10))  # this stream's heartbeats are believed no more
     assert member.stream.receiver.head == 1
 
 
 def test_what_nobody_denies_for_two_seconds_is_given_up_all_the_same():
     member = Member()
     member.message(0)
-    member.give(heartbeat("t", 10))
+    member.give(heartbeat(10))
     fall_silent(member)
     assert (member.stream.receiver.lost, member.stream.receiver.missing) == (9, 0)
 
@@ -105,7 +95,7 @@ def test_a_stream_begins_when_its_publisher_knows_it_and_is_forgotten_when_not()
     member = Member()
     member.message(0)
     for topic in ("real", "forged"):
-        member.give(heartbeat(topic, 3))
+        member.give(heartbeat(3, topic=topic))
     peer = member.core.peers[SESSION]
     assert not peer.streams["real"].receiver.started
     for _ in range(3):
@@ -120,7 +110,7 @@ def test_a_stream_begins_when_its_publisher_knows_it_and_is_forgotten_when_not()
 def test_only_the_address_of_the_echo_counts():
     member = Member()
     member.message(0)
-    forged = memoryview(datagram.seal(heartbeat("t", 10)))
+    forged = memoryview(datagram.seal(heartbeat(10)))
     member.core.receive_datagrams(0, forged, len(forged), ("10.6.6.6", 9), now_ns=member.now_ns)
     assert member.stream.receiver.head == 1
     assert dict(member.core.invalid) == {"source": 1}
@@ -137,15 +127,15 @@ def test_nacks_bear_the_token():
     assert {control.read_body(frame, control.Nack).token for frame in frames} == {4711}
 
 
+def echo(member, peer, *heads):
+    member.give(wire.control_frame(Kind.ECHO, peer.probe, Heads("p", list(heads))))
+
+
 def probed_again(member):
     """Have the session probed again; returns its peer."""
     peer = member.core.peers[SESSION]
     member.core.joiner.send_probe(peer, 0, member.now_ns)
     return peer
-
-
-def echo(member, peer, *heads):
-    member.give(wire.control_frame(Kind.ECHO, peer.probe, Heads("p", list(heads))))
 
 
 def outputs(member, topic):
@@ -160,7 +150,7 @@ def outputs(member, topic):
 def test_a_head_that_was_only_heard_of_is_no_publisher_that_went_back():
     member = Member()
     member.message(0)
-    member.give(heartbeat("t", 10))
+    member.give(heartbeat(10))
     echo(member, probed_again(member), Head("t", 0, 1))
     assert member.core.stream_table.rewound == 0
     assert outputs(member, "t") == [(0, 1)]
@@ -265,7 +255,7 @@ def receiver(member, topic):
     return member.core.peers[SESSION].streams[topic].receiver
 
 
-HINTS = {"data": data(100_000, 5), "a heartbeat": heartbeat("t", 100_005)}
+HINTS = {"data": data(100_000, 5), "a heartbeat": heartbeat(100_005)}
 
 
 @pytest.mark.parametrize("hint", HINTS.values(), ids=HINTS)
@@ -312,7 +302,7 @@ def test_gaps_of_a_stream_that_nobody_confirmed_are_lost_up_to_the_bound_and_the
 
 def test_a_heartbeat_of_a_stream_that_nobody_confirmed_counts():
     member = Member()
-    member.give(data(0, 2, "new"), heartbeat("new", 9_000_000))
+    member.give(data(0, 2, "new"), heartbeat(9_000_000, topic="new"))
     unconfirmed, (text,) = fall_silent(member)
     assert unconfirmed == 9_000_000 - 2
     assert "[2, 9000000) of 'new'" in text

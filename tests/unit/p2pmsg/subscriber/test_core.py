@@ -89,13 +89,6 @@ def test_a_gap_is_asked_for_at_once_and_repaired():
     assert talk.core.recovering == []
 
 
-def test_a_lost_tail_is_shown_by_a_heartbeat():
-    talk = Talk().join(head(0))
-    talk.hear(heartbeat(4))
-    talk.pass_ms(0)
-    assert talk.asked(Kind.NACK)[0][1].ranges == [(0, 4)]
-
-
 def test_what_is_evicted_is_reported_lost_at_once():
     talk = Talk().join(head(0))
     talk.hear(data(9))
@@ -130,14 +123,6 @@ def test_a_gap_of_a_silent_publisher_is_lost_because_it_is_gone():
     talk.hear(data(1))
     talk.pass_ms(3001)
     assert talk.read() == [("t", 0, 1, "publisher_gone"), ("t", 1, 1)]
-
-
-def test_who_does_not_wait_skips():
-    talk = Talk(wait_for_repair=False).join(head(0))
-    talk.hear(data(2))
-    assert talk.read() == [("t", 0, 2, "skipped"), ("t", 2, 1)]
-    talk.pass_ms(100)
-    assert talk.asked(Kind.NACK) == []
 
 
 FORGED = {

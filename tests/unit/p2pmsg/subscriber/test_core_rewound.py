@@ -1,5 +1,7 @@
 """A subscriber's core whose publisher has gone back: its log came back shorter."""
 
+import pytest
+
 from p2pmsg import control
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.core import PublisherCore
@@ -68,23 +70,21 @@ def test_a_topic_that_the_publisher_does_not_know_any_more_has_gone_back_to_its_
     assert talk.read() == [("t", 0, 10, "rewound"), ("t", 0, 2)]
 
 
-def test_an_echo_that_data_has_overtaken_is_no_publisher_that_went_back():
+OVERTAKING = {"of a known stream": (3, 4, "t", 5), "of one opened since": (0, 2, "u", 3)}
+
+
+@pytest.mark.parametrize(
+    ("sequence", "count", "topic", "following"), OVERTAKING.values(), ids=OVERTAKING
+)
+def test_an_echo_that_data_has_overtaken_is_no_publisher_that_went_back(
+    sequence, count, topic, following
+):
     talk = received(3)
     talk.hear(welcome())
     number = talk.probe().probe
-    talk.hear(data(3, 4))
-    talk.hear(echo(number, began(0, 5)))
-    assert talk.read() == [("t", 3, 4)]
-    assert talk.core.stream_table.rewound == 0
-
-
-def test_a_stream_that_was_opened_after_the_probe_is_no_publisher_that_went_back():
-    talk = received(3)
-    talk.hear(welcome())
-    number = talk.probe().probe
-    talk.hear(data(0, 2, topic="u"))
-    talk.hear(echo(number, began(0, 3)))
-    assert talk.read() == [("u", 0, 2)]
+    talk.hear(data(sequence, count, topic=topic))
+    talk.hear(echo(number, began(0, following)))
+    assert talk.read() == [(topic, sequence, count)]
     assert talk.core.stream_table.rewound == 0
 
 
@@ -170,21 +170,15 @@ def test_a_publisher_that_went_back_and_passed_the_position_again_is_known_by_it
     assert talk.core.stream_table.rewound == 1
 
 
-def test_a_publisher_that_went_on_where_it_was_has_not_gone_back():
+def test_a_publisher_that_is_met_again_or_went_on_where_it_was_has_not_gone_back():
     talk = followed(10)
-    lived(talk, 2, began(10, 30))
-    talk.reply(data(10, 20))
+    lived(talk, 1, began(0, 12))
+    talk.reply(data(10, 2))
+    lived(talk, 2, began(12, 30))
+    talk.reply(data(12, 18))
     lived(talk, 3, began(35, 40))
     talk.reply(data(30, 10))
-    assert talk.read() == [("t", 10, 20), ("t", 30, 10)]
-    assert talk.core.stream_table.rewound == 0
-
-
-def test_the_same_life_that_is_met_again_has_not_gone_back():
-    talk = followed(10)
-    lived(talk, 1, began(0, 30))
-    talk.reply(data(10, 20))
-    assert talk.read() == [("t", 10, 20)]
+    assert talk.read() == [("t", 10, 2), ("t", 12, 18), ("t", 30, 10)]
     assert talk.core.stream_table.rewound == 0
 
 

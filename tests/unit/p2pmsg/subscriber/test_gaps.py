@@ -6,9 +6,9 @@ import pytest
 
 from p2pmsg.subscriber.gaps import TURNS_MAX, GapScheduler, ReceiveWindow
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.wire import Frame, Kind
+from p2pmsg.wire import Frame
 from recovery import NackConfig, ReceiverConfig, StreamReceiver
-from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head, session
+from tests.unit.p2pmsg.subscriber_talk import MS, data, session
 
 DEADLINE_NS = 1000 * MS
 
@@ -136,22 +136,6 @@ def test_what_the_streams_hold_is_summed_up():
     assert list(troubled) == [streams[0], streams[2]]
     troubled.clear()
     assert (troubled.bytes_held, len(troubled), troubled.next_deadline_ns()) == (0, 0, None)
-
-
-def test_a_late_joiner_of_thousands_of_streams_asks_for_all_of_them_in_turns():
-    count = 5000
-    talk = Talk(start="earliest").join(*(head(1, topic=f"t{n}", start=0) for n in range(count)))
-    asked = {}
-    while len(asked) < count:
-        talk.pass_ms(1)
-        nacks = [body.topic for _, body, _ in talk.asked(Kind.NACK)]
-        assert 0 < len(nacks) <= TURNS_MAX
-        for topic in nacks:
-            asked[topic] = asked.get(topic, 0) + 1
-            talk.reply(data(0, topic=topic))
-    assert set(asked.values()) == {1}
-    assert len(talk.read()) == count
-    assert not talk.core.gaps
 
 
 CONFIG = ReceiverConfig(reorder_frames_max=4096)

@@ -19,7 +19,7 @@ from p2pmsg.wire import Frame
 from recovery import Delivery, Loss, LossReason, ReceiverConfig, Rewound
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.interrupts import interrupt_at
-from tests.unit.p2pmsg.subscriber_talk import Talk, data, head, session
+from tests.unit.p2pmsg.subscriber_talk import session
 
 PACKAGE = str(Path(p2pmsg.__file__).parent)
 
@@ -113,8 +113,9 @@ def test_a_publisher_that_went_back_moves_no_position():
     assert one.stream.position == 7
 
 
-def test_a_malformed_frame_is_counted_and_taken_as_a_loss():
-    one = Exit()
+@pytest.mark.parametrize("policy", ["wait", "latest"])
+def test_a_malformed_frame_is_counted_and_taken_as_a_loss(policy):
+    one = Exit(policy)
     one.add(1)
     bad = Frame(frames.header(sequence=1, count=1, body=b"\x94\x91\xc1\xc0\xc0\xc0"))
     one.stream.receiver.accept(1, 1)
@@ -220,14 +221,21 @@ def test_a_part_of_a_conflated_batch_that_is_put_back_is_joined_to_the_rest():
     one.check(3, 5)
 
 
-def test_losses_stay_in_their_place_where_a_stream_is_folded():
+def test_losses_stay_in_their_place_where_a_stream_is_folded_again_and_again():
     one = Exit("latest")
-    one.add(2, 2)
+    for size in (2, 2):
+        one.add(size)
+        one.queue.fold_all()
+    ((_, output),) = one.queue
+    assert isinstance(output.item, DecodedFrame)
+    assert (output.count, output.item.batch.sequences) == (4, [3])  # they have no keys
+    assert one.queue.bytes_held == output.item.size
     one.lose(1)
     one.add(2)
     one.queue.fold_all()
     one.check(0, 0)
-    assert [one.take(), one.take(), one.take()] == [[3], (4, 5), [6]]
+    found = [(one.take(), one.stream.position) for _ in range(3)]
+    assert found == [([3], 4), ((4, 5), 5), ([6], 7)]
     one.check(2, 7)
 
 
@@ -322,69 +330,3 @@ def test_a_loss_alone_is_no_message():
     stream, loss, batch, values, messages = one.queue.take()
     assert (stream, loss.stop, batch) == (one.stream, 2, None)
     assert [*values, *messages] == []
-
-
-def ready(talk):
-    return [
-        (output.sequence, output.count, len(output.item.batch))
-        if isinstance(output, Delivery)
-        else (output.start, output.stop)
-        for _, output in talk.core.ready
-    ]
-
-
-def fold_all(talk):
-    (stream,) = talk.core.streams
-    talk.core.ready.fold(stream)
-    return stream
-
-
-def test_what_is_ready_comes_down_to_the_newest_of_each_key():
-    talk = Talk(start="earliest").join(head(0))
-    for sequence in (0, 2, 4):
-        talk.hear(data(sequence, 2))
-    fold_all(talk)
-
-    ((stream, output),) = talk.core.ready
-    assert isinstance(output.item, DecodedFrame)
-    assert (output.sequence, output.count) == (0, 6)
-    assert output.item.batch.sequences == [5]  # they have no keys
-    assert talk.core.ready.bytes_held == output.item.size > 0
-    assert talk.read() == [("t", 0, 6)]
-    assert stream.position == 6
-
-
-def test_a_loss_stays_between_what_came_before_it_and_what_came_after():
-    talk = Talk(start="earliest").join(head(0))
-    for sequence in (0, 2, 6, 8):
-        talk.hear(data(sequence, 2))
-    talk.reply(frames.refused((4, 6)))
-    stream = fold_all(talk)
-
-    assert ready(talk) == [(0, 4, 1), (4, 6), (6, 4, 1)]
-    positions = []
-    while talk.core.ready.take() is not None:
-        positions.append(stream.position)
-    assert positions == [4, 6, 10]
-
-
-def test_folding_again_takes_what_has_come_since():
-    talk = Talk(start="earliest").join(head(0))
-    talk.hear(data(0, 2))
-    fold_all(talk)
-    talk.hear(data(2, 2))
-    fold_all(talk)
-
-    assert ready(talk) == [(0, 4, 1)]
-
-
-def test_what_is_malformed_is_a_loss_in_its_place():
-    talk = Talk(start="earliest").join(head(0))
-    talk.hear(data(0, 2))
-    talk.hear(data(2, 2)[:-1] + b"\xc1")
-    talk.hear(data(4, 2))
-    fold_all(talk)
-
-    assert ready(talk) == [(0, 2, 1), (2, 4), (4, 2, 1)]
-    assert isinstance(list(talk.core.ready)[1][1], Loss)
-    assert sum(talk.core.invalid.values()) == 1

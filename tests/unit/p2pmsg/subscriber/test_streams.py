@@ -11,7 +11,7 @@ from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.resume import WentBack, find_below, find_rewound, note_probed
 from p2pmsg.subscriber.streams import FORMER_MAX, StreamTable
 from p2pmsg.wire import Frame
-from recovery import Delivery, NackConfig, ReceiverConfig, Rewound
+from recovery import NackConfig, ReceiverConfig, Rewound
 from tests.unit.p2pmsg import subscriber_talk
 from tests.unit.p2pmsg.subscriber_talk import data, head
 
@@ -63,16 +63,6 @@ def test_what_is_in_order_is_delivered_and_the_rest_is_a_gap(table, session):
     assert (len(table.gaps), session.gaps) == (0, 0)
 
 
-def test_a_stream_of_a_topic_that_skips_waits_for_no_repair(session):
-    table = Table(policy="skip")
-    stream = table.add(session, "t")
-    table.begin(stream, 0, now_ns=0)
-    table.take(stream, 0)
-    table.take(stream, 2)
-    assert [(one.sequence if isinstance(one, Delivery) else (one.start, one.stop))
-            for _, one in table.delivered] == [0, (1, 2), 2]  # fmt: skip
-
-
 def test_there_are_no_more_streams_than_there_may_be(table, session):
     first, _ = table.add(session, "t"), table.add(session, "u")
     assert table.is_full
@@ -115,14 +105,6 @@ def test_of_streams_that_go_back_again_and_again_the_last_are_remembered(table, 
         table.rewind(WentBack(session.streams["t"], 0, 0), 0)
     assert len(session.former) == FORMER_MAX
     assert table.count == FORMER_MAX + 1
-
-
-def test_a_publisher_that_has_all_that_was_heard_of_did_not_go_back(table, session):
-    stream = table.add(session, "t")
-    table.begin(stream, 0, now_ns=0)
-    table.take(stream, 0)
-    note_probed(session, 0)
-    assert find_rewound(session, control.Heads("feed", [head(1)]), 0) == []
 
 
 def test_what_was_committed_and_is_gone_is_found_and_reported(table, session):

@@ -104,3 +104,29 @@ def test_a_caller_that_ctrl_c_takes_away_holds_up_the_others_for_a_second_at_mos
     acks.end(None)  # nobody passes it on
     assert callers.join() == {"first": None, "second": None}
     assert commit.lock.locked()
+
+
+def test_who_asks_does_not_wait_and_gets_the_next_commit():
+    acks = Acknowledgements()
+    assert (acks.begin(), acks.ask(), acks.ask()) == (False, 1, 1)
+    assert acks.begin()
+    assert acks.ask() == 2  # the first one may not have what was accepted just now
+    acks.end("no disk")
+    assert (acks.ended, acks.failure) == (1, "no disk")
+    assert acks.begin()
+    acks.end(None)
+    assert (acks.ended, acks.failure, acks.begin()) == (2, None, False)
+
+
+def test_while_a_commit_is_put_off_none_is_due_though_one_is_wanted():
+    acks = Acknowledgements()
+    assert not acks.is_due
+    acks.ask()
+    assert acks.is_due
+    assert acks.begin()
+    acks.ask()  # another caller, while the first commit has not ended
+    assert acks.is_wanted
+    assert not acks.is_due  # else the thread would go round without a wait
+    assert acks.begin()
+    acks.end(None)
+    assert acks.is_due

@@ -33,11 +33,6 @@ def reader(log, request):
     return log.writer.reader() if request.param.startswith("the") else log.reader()
 
 
-def test_the_order_is_that_in_which_frames_were_appended(log, reader):
-    assert len(segments(log.store)) > 3
-    assert read_all(reader) == log.written
-
-
 def test_records_begin_at_a_time(log, reader):
     at_ns = T0 + 100 * S
     found = [tuple(record) for record in reader.records(start_ns=at_ns)]
@@ -58,51 +53,6 @@ def test_segments_that_nobody_looks_at_are_passed_over(log, reader):
     assert [*reader.records(parts={(OTHER, "a"): (0, 100)})] == []
 
 
-def test_every_sequence_is_found(log, reader):
-    frames = log.of("a")
-    for start in range(log.next[SESSION, "a"]):
-        (found,) = read_stream(reader, "a", start, start + 1)
-        assert found[0] <= start < found[1]
-        assert found in frames
-
-
-RANGES = {
-    "all": (0, 2**62),
-    "from the middle": (150, 2**62),
-    "from within a frame": (151, 160),
-    "nothing": (10, 10),
-    "the wrong way round": (20, 10),
-    "after the end": (300, 400),
-}
-
-
-@pytest.mark.parametrize(("start", "stop"), RANGES.values(), ids=RANGES)
-def test_a_range_is_read(log, reader, start, stop):
-    expected = [kept for kept in log.of("a") if kept[1] > start and kept[0] < stop]
-
-    assert read_stream(reader, "a", start, stop) == (expected if start < stop else [])
-
-
-def test_a_read_has_a_bound_and_goes_on_after_it(log, reader):
-    found, start = [], 0
-    while frames := read_stream(reader, "a", start, 2**62, bytes_max=1000):
-        assert sum(len(frame[2]) for frame in frames) <= 1000
-        found += frames
-        start = frames[-1][1]
-    assert found == log.of("a")
-
-    assert len(read_stream(reader, "a", 0, 2**62, bytes_max=1)) == 1
-
-
-def test_every_time_is_found(log, reader):
-    frames = log.of("b")
-    for tenths in range(-20, 2010, 5):
-        at_ns = T0 + tenths * S // 10
-        found = reader.first_at_or_after(SESSION, "b", at_ns)
-        expected = [kept for kept in frames if kept[3] >= at_ns]
-        assert (found and tuple(found)) == (expected[0] if expected else None)
-
-
 def test_a_stream_that_is_not_there_has_nothing(reader):
     assert read_stream(reader, "none") == []
     assert read_stream(reader, "a", session=OTHER) == []
@@ -118,19 +68,6 @@ def test_the_streams_are_listed_with_what_there_is_of_them(log, reader):
     assert (b.timestamp_ns_min, b.timestamp_ns_max) == (T0 - S // 2, T0 + 198 * S - S // 2)
     assert (b.appended_ns_first, b.appended_ns_last) == (T0, T0 + 198 * S)
     assert reader.session == SESSION
-
-
-def test_one_topic_of_two_sessions_is_two_streams():
-    log = Log()
-    log.append("a", 5)
-    log.append("a", 1, session=OTHER, skip=70)
-    log.append("a", 1)
-
-    for reader in (log.writer.reader(), log.reader()):
-        assert read_stream(reader, "a") == log.of("a")
-        assert read_stream(reader, "a", session=OTHER) == log.of("a", OTHER)
-        assert read_all(reader) == log.written
-    assert (log.writer.next(SESSION, "a"), log.writer.next(OTHER, "a")) == (6, 71)
 
 
 def test_times_that_go_back_are_found_all_the_same():
@@ -213,21 +150,6 @@ def test_a_clock_that_goes_back_begins_and_deletes_no_segment():
     at_ns = T0 - 50 * S
     found = [tuple(record) for record in log.reader().records(start_ns=at_ns)]
     assert found == [one for one in log.written if one[5] >= at_ns]
-
-
-def test_a_reader_sees_what_is_appended_while_it_reads(log):
-    own, other = log.writer.reader(), log.reader()
-    log.append("a")
-    log.append("new")
-    assert read_stream(own, "new") == log.of("new")
-    assert read_stream(own) == log.of()
-
-    other.refresh()
-    assert read_all(other) == log.written
-    log.append_each(100, "a")
-    assert read_all(own) == log.written
-    other.refresh()
-    assert read_all(other) == log.written
 
 
 def test_a_reader_goes_on_although_its_files_were_closed_meanwhile(log):

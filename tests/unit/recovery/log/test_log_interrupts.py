@@ -8,6 +8,7 @@ import pytest
 import recovery.log
 from recovery.log import LogConfig, LogReader, LogWriter, MemoryStore, verify
 from tests.unit.p2pmsg.interrupts import interrupt_at
+from tests.unit.recovery.log.logs import segments
 
 PLACE = str(Path(recovery.log.__file__).parent)
 TESTED = {"writer.py", "state.py", "index.py", "catalog.py", "tail.py"}
@@ -32,9 +33,9 @@ def append(writer, topic, size=40):
     writer.append(1, topic, start, 1, frame, timestamp_ns_max=start, now_ns=0)
 
 
-def fill(writer):
+def fill(store, writer):
     """Append so that the next frame needs a new segment, and a reservation."""
-    while writer._segment.size + 300 < CONFIG.segment_bytes:
+    while len(store.read(segments(store)[-1])) + 300 < CONFIG.segment_bytes:
         append(writer, "old")
 
 
@@ -48,7 +49,7 @@ def test_an_append_that_was_interrupted_leaves_nothing(topic, is_full, more):
         writer = opened(store)
         append(writer, "old")
         if is_full:
-            fill(writer)
+            fill(store, writer)
         before = writer.next(1, topic)
         where = interrupt_at(step, partial(append, writer, topic, 1000), is_inside, "signal")
         if where is not None and writer.next(1, topic) == before:

@@ -53,44 +53,6 @@ def test_a_new_log_is_clean_and_has_the_session_given():
     assert list(verify("log", store=log.store)) == []
 
 
-@pytest.mark.parametrize("count", [0, 1, 500])
-def test_a_closed_log_is_opened_without_reading_a_segment(count):
-    log = Log(segment_bytes=4096, index_bytes=200)
-    for _ in range(count):
-        log.append("a", 2)
-        log.append("b", session=OTHER)
-    for _ in range(3):
-        log.close()
-        report = log.reopen()
-        assert (report.clean, report.segments_scanned, report.bytes_cut) == (True, 0, 0)
-        assert report.findings == report.skipped == ()
-        assert log.writer.next(SESSION, "a") == log.next[SESSION, "a"]
-        log.append("a")
-    assert read_all(log.writer.reader()) == read_all(log.reader()) == log.written
-
-
-def test_after_a_kill_the_last_segment_is_read_and_nothing_is_skipped():
-    log = Log(segment_bytes=4096)
-    log.append_each(300, "a", 2)
-    report = log.reopen()
-
-    assert (report.clean, report.os_crash, report.skipped) == (False, False, ())
-    assert (report.segments_scanned, report.bytes_cut, report.findings) == (1, 0, ())
-    assert log.writer.next(SESSION, "a") == 600
-    log.append("a")
-    assert read_all(log.reader()) == log.written
-
-
-def test_the_session_of_a_log_stays():
-    log = Log()
-    log.append()
-    log.kill()
-    again = LogWriter(log.config, session=OTHER, now_ns=log.now_ns, store=log.store)
-
-    assert again.session == SESSION
-    assert again.next(SESSION, "a") == 1
-
-
 def test_a_log_has_one_writer_at_a_time(tmp_path):
     log = log_in(tmp_path / "log")
     log.append()

@@ -92,20 +92,6 @@ def test_a_segment_that_is_read_stays_until_it_is_not():
     assert segments(log.store) == names[-1:]
 
 
-@pytest.mark.parametrize("is_own", [True, False], ids=["the writer's own", "another process'"])
-def test_a_reader_goes_on_with_what_is_left(is_own):
-    log = Log(segment_bytes=4096, retention_bytes=10_000)
-    fill(log)
-    reader = log.writer.reader() if is_own else log.reader()
-    log.writer.expire(log.now_ns)
-    fill(log)
-
-    reader.refresh()
-    kept = read_all(reader)
-    assert kept == log.written[-len(kept) :]
-    assert (reader.streams()[0].earliest, reader.streams()[0].next) == (kept[0][2], 800)
-
-
 def test_a_reader_that_does_not_look_leaves_out_what_was_deleted():
     log = Log(segment_bytes=4096, retention_bytes=10_000)
     fill(log)

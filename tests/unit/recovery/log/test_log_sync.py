@@ -5,34 +5,18 @@ from random import Random
 
 import pytest
 
-from recovery.log import FileStore, LogWriteError, MemoryStore, verify
+from recovery.log import FileStore, LogWriteError, MemoryStore
 from recovery.log.index import SegmentIndex
 from recovery.log.sync import STEP_BYTES, PageCache
 from tests.unit.recovery.log.logs import (
     OTHER,
     SESSION,
     Log,
-    S,
     boundaries,
     read_all,
     read_stream,
     segments,
 )
-
-
-def test_what_was_synced_survives_a_crash_of_the_system():
-    log = Log()
-    log.append("a", 3)
-    log.append("b")
-    assert log.writer.unsynced_bytes > 0
-    log.writer.sync()
-    assert log.writer.unsynced_bytes == 0
-    synced = list(log.written)
-    log.append("a")
-
-    report = log.crash()
-    assert (report.clean, report.os_crash) == (False, True)
-    assert read_all(log.reader()) == synced
 
 
 def test_a_sync_takes_what_was_there_when_it_began():
@@ -106,24 +90,6 @@ def test_a_stream_of_which_nothing_is_left_begins_above_all_it_may_have_had():
     assert log.writer.skips(SESSION, "a") == [(0, 10)]
 
 
-def test_several_crashes_skip_several_ranges():
-    log = Log(reserve=10)
-    for _ in range(3):
-        log.append("a", 2)
-        log.writer.sync()
-        log.crash()
-        log.next[SESSION, "a"] = log.writer.next(SESSION, "a")
-    log.append("a")
-
-    at, expected = 0, []
-    for start, stop in log.writer.skips(SESSION, "a"):
-        expected += range(at, start)
-        at = stop
-    held = [s for kept in read_stream(log.reader()) for s in range(kept[0], kept[1])]
-    assert held == [*expected, at]
-    assert log.reader().skips(SESSION, "a") == log.writer.skips(SESSION, "a")
-
-
 def test_a_reserve_is_renewed_before_it_is_used_up():
     log = Log(reserve=10)
     log.append("a", 8)
@@ -132,28 +98,6 @@ def test_a_reserve_is_renewed_before_it_is_used_up():
     log.append("a", 9)  # the sync has reserved up to 18
     with pytest.raises(LogWriteError):
         log.append("a", 2)
-
-
-def test_synced_always_nothing_is_skipped():
-    log = Log(fsync="always", reserve=10)
-    log.append("a", 100)
-    log.writer.sync()
-    log.append("a", 5)  # not sent before the next sync
-
-    report = log.crash()
-    assert (report.os_crash, report.skipped) == (True, ())
-    assert log.writer.next(SESSION, "a") == 100
-
-
-def test_what_a_killed_process_left_is_on_the_disk_before_it_is_served():
-    log = Log(fsync="always")
-    log.append("a", 5)
-    log.reopen()
-    assert read_all(log.reader()) == log.written  # and subscribers may have it now
-
-    log.crash()
-    assert log.writer.next(SESSION, "a") == 5
-    assert read_all(log.reader()) == log.written
 
 
 @pytest.mark.parametrize("before", ["interval", "never"])
@@ -167,26 +111,6 @@ def test_marks_hold_when_another_way_to_sync_is_chosen(before):
 
     assert log.writer.next(SESSION, "a") >= 40
     assert report.os_crash
-
-
-def test_a_crash_leaves_any_part_of_what_was_not_synced():
-    for seed in range(100):
-        rng = Random(seed)
-        log = Log(segment_bytes=4096, reserve=1000)
-        for _ in range(rng.randint(1, 80)):
-            log.append("a", size=rng.randint(0, 200))
-            log.now_ns += S
-            if rng.random() < 0.05:
-                log.writer.sync()
-        log.crash(rng)
-        kept = read_all(log.reader())
-        assert kept == log.written[: len(kept)], seed
-        assert log.writer.next(SESSION, "a") >= len(log.written), seed
-        # An index is written without a sync: it is made again where it is not whole.
-        assert all(one.path.endswith(".idx") for one in log.writer.opened.findings), seed
-        log.close()
-        assert list(verify("log", store=log.store)) == [], seed
-        assert log.open().segments_scanned == 0, seed
 
 
 def test_a_file_of_zeros_after_a_crash_is_a_torn_one():
@@ -271,30 +195,6 @@ def test_a_hole_without_a_crash_is_none_of_the_system():
 
 
 MB = 2**20
-
-
-def test_what_is_kept_is_the_newest():
-    cache = PageCache(8 * MB)
-    segment = SegmentIndex(0, 8 * MB)
-    assert cache.due([segment]) == []
-    segment.size = 12 * MB - 1
-    assert cache.due([segment]) == []
-    segment.size = 13 * MB
-    assert cache.due([segment]) == [(segment.name, 0, 4 * MB)]
-    assert cache.due([]) == []
-    segment.size = 30 * MB
-    assert cache.due([segment]) == [(segment.name, 4 * MB, 20 * MB)]
-
-
-def test_the_rest_of_a_segment_goes_with_the_next_one():
-    cache = PageCache(0)
-    first, second = SegmentIndex(0, 5 * MB + 1), SegmentIndex(7, 3)
-    assert cache.due([first]) == [(first.name, 0, 4 * MB)]
-    second.size = 9 * MB
-    assert cache.due([first, second]) == [
-        (first.name, 4 * MB, 5 * MB + 1),
-        (second.name, 0, 8 * MB),
-    ]
 
 
 def test_nothing_is_given_back_where_everything_is_to_be_kept():

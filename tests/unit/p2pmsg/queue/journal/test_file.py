@@ -300,6 +300,7 @@ def test_sequences_are_skipped_only_where_some_may_be_lost(tmp_path, end, boot, 
     journal, state = opened(tmp_path, boot=boot)
     assert state.next_sequence == (RESERVE if skips else 3)
     assert state.has_crashed == skips
+    assert state.is_short is state.is_copy is False
     push(journal, state, 1)
     journal.close()
     assert reopened(tmp_path, "boot 9").next_sequence == (RESERVE if skips else 3) + 1
@@ -340,21 +341,6 @@ def test_what_is_copied_is_on_the_disk_before_its_segment_is_deleted(tmp_path, c
     crash.strike(journal)
 
     assert {0, 1, 2} <= reopened(tmp_path, "boot 2").open.keys()
-
-
-def test_a_segment_that_cannot_be_begun_leaves_the_former_one(tmp_path, monkeypatch):
-    journal, state = opened(tmp_path, segment_bytes=4096)
-    push(journal, state, 60)
-    before = segments(tmp_path)
-    (tmp_path / f"queue-{len(before) + 1:012d}.log").mkdir()  # its name is taken
-    with pytest.raises(IsADirectoryError):
-        push(journal, state, 100)
-    (tmp_path / f"queue-{len(before) + 1:012d}.log").rmdir()
-    known = read_log(tmp_path).open.keys()
-    state.next_sequence = max(known) + 1
-    push(journal, state, 100)
-    journal.close()
-    assert read_log(tmp_path).open.keys() == set(range(max(known) + 101))
 
 
 BAD = {
@@ -430,6 +416,8 @@ def without_the_newest(folder):
 
 
 SHORTER = {"cut": cut, "empty": cut_to_nothing, "without": without_the_newest}
+
+
 @pytest.mark.parametrize("shorten", SHORTER.values(), ids=SHORTER)
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_no_sequence_is_used_again_where_the_end_is_missing(tmp_path, caplog, shorten, end):
@@ -504,7 +492,10 @@ def segments_only(folder, copy):
 
 
 RESTORES = {
-    "copy": copied, "over": copied_over, "rsync": synchronised, "segments": segments_only,
+    "copy": copied,
+    "over": copied_over,
+    "rsync": synchronised,
+    "segments": segments_only,
 }
 
 
@@ -533,18 +524,6 @@ def test_a_log_out_of_a_copy_goes_on_as_another_session(tmp_path, caplog, restor
     journal, state = opened(folder)
     journal.close()
     assert (state.session, state.is_incomplete) == (known, False)
-
-
-@pytest.mark.parametrize("boot", ["boot 1", "boot 2"])
-def test_a_log_that_was_killed_and_left_alone_is_whole(tmp_path, boot):
-    journal, state = opened(tmp_path)
-    used = push(journal, state, 3)
-    journal.forget()
-
-    journal, state = opened(tmp_path, boot)
-    journal.close()
-    assert state.is_short is state.is_copy is False
-    assert state.next_sequence == (used.stop if boot == "boot 1" else RESERVE)
 
 
 def test_keys_wait_where_it_is_not_known_who_has_them(tmp_path):
@@ -675,9 +654,7 @@ def test_a_segment_that_cannot_be_begun_is_begun_later(tmp_path, monkeypatch, na
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_segment_that_could_not_be_begun_nor_deleted_is_taken_again(
-    tmp_path, monkeypatch, name
-):
+def test_a_segment_that_could_not_be_begun_nor_deleted_is_taken_again(tmp_path, monkeypatch, name):
     journal, _ = opened(tmp_path, segment_bytes=4096)
     sequence = fill_segment(journal)
     with monkeypatch.context() as patch:

@@ -250,6 +250,7 @@ def test_dead_letters_beyond_the_bound_are_dropped_at_a_restart_too():
 
     assert [dead.job.sequence for dead in machine.store.dead.list()] == [1, 2]
     assert machine.store.changes == [Dropped(0)]
+    assert machine.store.dead.dropped == 1
 
 
 def test_the_breaker_stops_everything_and_tries_one():
@@ -271,38 +272,6 @@ def test_the_breaker_stops_everything_and_tries_one():
     machine.ack(worker, 7, 8, now_ns=300 * MS)
     assert all_taken(machine, 300 * MS) == [b"01", b"02"]
     assert machine.breaker.trips == 1
-
-
-def test_a_worker_that_fails_while_others_do_not_is_stopped():
-    machine = queue(retry_delay=0.0, breaker=BreakerConfig(worker_failures_max=3))
-    bad = machine.join(1, "bad", 1, now_ns=0)
-    good = machine.join(2, "good", 1, now_ns=0)
-    for sequence in range(20):
-        machine.store.push(job(sequence), now_ns=0)
-    for _ in range(4):
-        for worker_id, _ in taken(machine):
-            worker = machine.workers[worker_id]
-            delivery = worker.assigned.open_ranges()[0][0]
-            if worker is good:
-                machine.ack(good, delivery, delivery + 1, now_ns=0)
-            else:
-                machine.reject(bad, delivery, "no", 0, now_ns=0)
-
-    assert bad.breaker.state is BreakerState.OPEN
-    assert machine.breaker.state is BreakerState.CLOSED
-    assert [worker for worker, _ in taken(machine)] == [2]
-
-
-def test_dead_letters_are_bounded_and_counted():
-    machine = queue(deliveries_max=1, dead_letters_max=2)
-    worker = machine.join(1, "w", 16, now_ns=0)
-    machine.store.push_run(run(4))
-    taken(machine)
-    for delivery in range(4):
-        machine.discard(worker, delivery, "never", now_ns=0)
-
-    assert [dead.job.sequence for dead in machine.store.dead.list()] == [2, 3]
-    assert machine.store.dead.dropped == 2
 
 
 def test_message_ids_are_remembered_for_a_time_and_not_beyond_a_number():

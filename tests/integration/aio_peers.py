@@ -1,0 +1,50 @@
+"""For tests of asyncio's queue and requests: peers of one loop, child processes, waiting."""
+
+import asyncio
+import contextlib
+import sys
+
+import p2pmsg
+from p2pmsg.aio.puller import Puller
+from p2pmsg.aio.pusher import Pusher
+from p2pmsg.errors import LogFailedError
+from tests.integration.peers import LOOPBACK
+
+FAST = p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay=0.001, ack_timeout=1.0))
+CANCELS = p2pmsg.queue.PusherConfig(
+    queue=p2pmsg.QueueConfig(retry_delay=0.0001, deliveries_max=1_000_000)
+)
+
+
+async def eventually(is_so):
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.002)
+
+
+@contextlib.asynccontextmanager
+async def a_queue(endpoint=LOOPBACK, *, prefetch=16, **options):
+    """Have a pusher and a puller of this loop."""
+    async with Pusher(endpoint, **options) as pusher:
+        async with Puller(pusher.endpoint, prefetch=prefetch) as puller:
+            yield pusher, puller
+        with contextlib.suppress(LogFailedError):
+            await pusher.close(timeout=0.0)
+
+
+async def start_program(code, *arguments):
+    """Run Python code in a child process, and wait for its first line."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, *map(str, arguments), stdout=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(60):
+        await process.stdout.readline()
+    return process
+
+
+async def work(puller, done):
+    """Do jobs until the puller is closed."""
+    async for job in puller:
+        async with job:
+            await asyncio.sleep(0)
+            done.append(job.value)

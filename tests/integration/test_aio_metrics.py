@@ -1,0 +1,180 @@
+"""p2pmsg.aio.metrics.Client, with threaded collectors opposite."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+
+import pytest
+
+import p2pmsg
+from p2pmsg.aio import metrics
+from p2pmsg.errors import ClosedError, ConfigError, WrongLoopError
+from p2pmsg.testing.proxy import TcpProxy
+from tests.integration.peers import LOOPBACK, eventually
+from tests.integration.statsd_tools import collecting
+
+WAIT_S = 20.0
+
+
+def run(main):
+    asyncio.run(asyncio.wait_for(main(), WAIT_S), debug=True)
+
+
+async def until(is_so):
+    while not is_so():
+        await asyncio.sleep(0.002)
+
+
+@pytest.mark.parametrize("interval", [0.0, 0.01])
+def test_totals_are_exact_though_frames_are_lost(interval):
+    async def main():
+        async with metrics.Client(LOOPBACK, interval=interval) as client:
+            with TcpProxy(client.endpoint, frame_loss=0.2, seed=1) as proxy:
+                with collecting(exact=[proxy.endpoint]) as (collector, _):
+                    await client.wait_for_collectors(timeout=WAIT_S)
+                    for number in range(300):
+                        client.increment("hits", number, tags=["a:b"])
+                        with client.timed("step"):
+                            await asyncio.sleep(0)
+                    await client.close()
+                    assert client.undelivered == 0
+                    totals = collector.totals()
+        assert totals.counters == {"hits|#a:b": sum(range(300))}
+        assert totals.statistics["ms step"][0] == 300
+        assert totals.is_exact
+
+    run(main)
+
+
+def test_it_has_no_thread_and_sends_by_itself():
+    async def main():
+        before = set(threading.enumerate())
+        async with metrics.Client(LOOPBACK, interval=0.01, close_timeout=0.0) as client:
+            client.increment("a")
+            assert client.sent == 0
+            await until(lambda: client.sent == 1)
+            await asyncio.sleep(0.05)
+            assert client.sent == 1  # nothing was gathered since
+            assert set(threading.enumerate()) == before
+        with pytest.raises(ClosedError):
+            client.increment("a")
+
+    run(main)
+
+
+def test_what_no_collector_has_is_counted(caplog):
+    async def main():
+        async with metrics.Client(LOOPBACK, close_timeout=0.05) as client:
+            client.increment("a")
+        assert (client.sent, client.undelivered) == (1, 1)
+        assert "1 of 1 messages of deltas went nowhere: no collector was there" in caplog.text
+
+    run(main)
+
+
+def test_cancelled_at_each_step_it_can_be_closed_again():
+    async def one(at):
+        client = metrics.Client(LOOPBACK, close_timeout=60.0)
+        client.increment("a")
+        waits = asyncio.create_task(client.wait_for_collectors())
+        for timeout in (None, 0.01):
+            task = asyncio.create_task(client.close(timeout))
+            for _ in range(at):
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await client.close(0.0)
+        with pytest.raises(ClosedError):
+            await waits
+        assert (client.sent, client.undelivered) == (1, 1)
+
+    async def main():
+        for at in range(12):
+            await one(at)
+
+    run(main)
+
+
+def test_in_another_loop_or_thread_it_is_refused():
+    with pytest.raises(WrongLoopError, match="must be made where an event loop runs"):
+        metrics.Client(LOOPBACK)
+
+    async def main():
+        for endpoint in (LOOPBACK, "udp://127.0.0.1:9"):
+            async with metrics.Client(endpoint, close_timeout=0.0) as client:
+                with pytest.raises(WrongLoopError, match="the metrics client"):
+                    await asyncio.to_thread(client.increment, "a")
+                with pytest.raises(WrongLoopError, match="the metrics client"):
+                    await asyncio.to_thread(asyncio.run, client.close())
+
+    run(main)
+
+
+def test_a_loop_that_ends_sends_the_rest_and_says_so(caplog, memory_path):
+    """The log has what was gathered and not sent yet."""
+    log = p2pmsg.LogConfig(memory_path / "log")
+    kept = []
+
+    async def main():
+        client = metrics.Client(LOOPBACK, name="left open", interval=60.0, log=log)
+        client.increment("a", 7)
+        kept.append(client)
+
+    asyncio.run(main())
+    texts = [one.getMessage() for one in caplog.records]
+    assert texts[0] == "the metrics client 'left open' was not closed before its event loop ended"
+    assert [text for text in texts[1:] if "not closed" in text] == []
+
+    async def again():
+        async with metrics.Client(LOOPBACK, log=log) as client:
+            with collecting(exact=client.endpoint) as (collector, _):
+                await asyncio.to_thread(
+                    eventually, lambda: collector.totals().counters.get("a") == 7
+                )
+
+    run(again)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_plain_statsd_server_gets_lines(host):
+    async def main():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+            server.bind(("127.0.0.1", 0))
+            server.settimeout(WAIT_S)
+            place = f"udp://{host}:{server.getsockname()[1]}"
+            async with metrics.Client(place, interval=0.0, prefix="app") as client:
+                client.increment("a", 2)
+                assert await asyncio.to_thread(server.recv, 100) == b"app.a:2|c"
+                client.gauge("b", 3)
+                assert await asyncio.to_thread(server.recv, 100) == b"app.b:3|g"
+            assert client.undelivered == 0
+
+    run(main)
+
+
+def test_a_host_that_is_unknown_is_looked_up_in_the_executor_and_named(monkeypatch, caplog):
+    here, found, real = threading.get_ident(), [], socket.getaddrinfo
+
+    def look_up(*arguments, **options):
+        found.append(threading.get_ident())
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    async def main():
+        client = metrics.Client("udp://no-such-host.invalid:8125", interval=0.0)
+        client.increment("a")
+        with pytest.raises(ConfigError, match="a host that is known"):
+            await client.close(WAIT_S)
+        assert client.undelivered == 1
+        await client.close()
+
+    with caplog.at_level(logging.ERROR, "p2pmsg"):
+        run(main)
+    assert "a host that is known" in caplog.text
+    assert len(found) == 2
+    assert found[0] == here  # a number is asked for without the network
+    assert found[1] != here

@@ -1,0 +1,671 @@
+"""p2pmsg.aio.Publisher, with threaded subscribers opposite."""
+
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import random
+import threading
+import warnings
+from functools import partial
+
+import pytest
+
+from p2pmsg import LogConfig
+from p2pmsg.aio.publisher import Publisher
+from p2pmsg.aio.relay import Relay
+from p2pmsg.errors import (
+    ClosedError,
+    ConfigError,
+    LogFailedError,
+    LogInUseError,
+    SendQueueFullError,
+    WrongLoopError,
+)
+from recovery import platform
+from recovery.log import LogReader
+from tests.integration import aio
+from tests.integration.peers import (
+    LOOPBACK,
+    TOPIC,
+    Collector,
+    check_exact,
+    check_ledger,
+    eventually,
+    in_threads,
+    take,
+)
+
+WAIT_S = 20.0
+
+
+def run(main, *, wait_s=WAIT_S, **options):
+    """Run `main()` in a new event loop; fail where it hangs."""
+    asyncio.run(asyncio.wait_for(main(), wait_s), **options)
+
+
+async def join(publisher, make_subscriber, **options):
+    """Make a threaded subscriber that has joined."""
+    count = publisher.stats().subscribers
+    made = await asyncio.to_thread(make_subscriber, publisher.endpoint, **options)
+    await publisher.wait_for_subscribers(count + 1, WAIT_S)
+    return made
+
+
+@pytest.mark.parametrize("loop", aio.LOOPS)
+@pytest.mark.parametrize("place", ["tcp", "ipc", "inproc", "udp"])
+def test_everything_arrives(make_subscriber, tmp_path, place, loop):
+    endpoint = {
+        "tcp": LOOPBACK,
+        "ipc": f"ipc://{tmp_path}/feed",
+        "inproc": "inproc://aio-publisher",
+        "udp": "udp://239.255.77.1:40177?interface=127.0.0.1&loopback=1",
+    }[place]
+
+    async def main():
+        async with Publisher(endpoint) as publisher:
+            subscriber = await join(publisher, make_subscriber, on_gap="raise")
+            collector = Collector(subscriber)
+            for number in range(5000):
+                assert publisher.publish(TOPIC, number) == number
+                if number % 500 == 0:
+                    await publisher.drain()
+            assert publisher.publish_many(TOPIC, [*range(5000, 20_000)]) == (5000, 19_999)
+            await publisher.drain()
+            assert publisher.stats().unsent_frames == 0
+            await asyncio.to_thread(collector.wait_for, 20_000)
+            publisher.publish(TOPIC, 20_000)  # to an idle stream: at once
+            await asyncio.to_thread(collector.wait_for, 20_001)
+            check_exact(collector.messages)
+            check_ledger(subscriber, delivered=20_001, lost=0)
+        with pytest.raises(ClosedError):
+            publisher.publish(TOPIC, 1)
+
+    aio.run(main, loop, debug=True)
+
+
+def test_what_was_published_leaves_without_a_further_call(make_subscriber):
+    async def main():
+        async with Publisher(LOOPBACK) as publisher:
+            subscriber = await join(publisher, make_subscriber)
+            for number in range(10):  # the first ones alone, the others share a frame
+                publisher.publish(TOPIC, number)
+            check_exact(await asyncio.to_thread(take, subscriber, 10, 5.0))
+
+    run(main)
+
+
+def test_without_a_loop_or_in_another_one_it_is_refused():
+    with pytest.raises(WrongLoopError, match="made where an event loop runs"):
+        Publisher(LOOPBACK)
+
+    async def main():
+        async with Publisher(LOOPBACK, name="mine") as publisher:
+            publisher.publish(TOPIC, 0)
+            publisher.publish(TOPIC, 1)
+
+            def use(call, *arguments):
+                with pytest.raises(WrongLoopError, match="'mine' was made in one event loop"):
+                    call(*arguments)
+
+            def use_there(call, *arguments):
+                with pytest.raises(WrongLoopError, match="used in another event loop"):
+                    asyncio.run(call(*arguments))
+
+            for one in (
+                (publisher.publish, TOPIC, 2), (publisher.publish, "new", 2),
+                (publisher.publish_many, TOPIC, [2]), (publisher.flush,),
+            ):  # fmt: skip
+                await asyncio.to_thread(use, *one)
+            for one in ((publisher.drain,), (publisher.wait_for_subscribers,), (publisher.close,)):
+                await asyncio.to_thread(use_there, *one)
+            assert publisher.stats().published == 2
+
+    run(main)
+
+
+def test_another_loop_of_the_same_thread_is_refused():
+    one, two = asyncio.new_event_loop(), asyncio.new_event_loop()
+    with contextlib.closing(one), contextlib.closing(two):
+
+        async def make():
+            return Publisher(LOOPBACK)
+
+        async def use():
+            publisher.publish(TOPIC, 0)
+
+        publisher = one.run_until_complete(make())
+        with pytest.raises(WrongLoopError):
+            two.run_until_complete(use())
+        with pytest.raises(WrongLoopError, match="outside"):
+            publisher.publish(TOPIC, 0)
+        one.run_until_complete(use())
+        assert publisher.stats().published == 1
+        one.run_until_complete(publisher.close())
+
+
+async def steps(count):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def fill(publisher, value):
+    """Publish until there is no space; return how many messages were accepted."""
+    with pytest.raises(SendQueueFullError, match="await drain"):
+        for _ in range(10**6):
+            publisher.publish(TOPIC, value)
+    return publisher.stats().published
+
+
+def test_what_has_no_space_waits_within_bounds(make_subscriber, make_proxy):
+    async def main():
+        async with Publisher(LOOPBACK, stall_timeout=60.0) as publisher:
+            proxy = make_proxy(publisher)
+            subscriber = await asyncio.to_thread(make_subscriber, proxy.endpoint, on_gap="raise")
+            await publisher.wait_for_subscribers(1, WAIT_S)
+            collector = Collector(subscriber)
+            proxy.stall()
+            count = await fill(publisher, bytes(50_000))
+            unsent = publisher.stats().unsent_frames
+            assert 16 * 2**20 <= unsent * 50_000 < 20 * 2**20
+            with pytest.raises(SendQueueFullError) as many:
+                publisher.publish_many(TOPIC, [bytes(50_000)] * 3)
+            assert many.value.__notes__ == ["0 of 3 values were accepted"]
+            assert publisher.stats().published == count
+            drains = [asyncio.create_task(publisher.drain()) for _ in range(3)]
+            await steps(5)
+            assert not any(one.done() for one in drains)
+            drains[0].cancel()
+            await steps(5)
+            assert [one.done() for one in drains] == [True, False, False]
+            proxy.resume()
+            await asyncio.gather(*drains[1:])
+            assert publisher.stats().unsent_frames == 0
+            assert publisher.publish(TOPIC, b"after") == count
+            await publisher.drain()
+            await asyncio.to_thread(collector.wait_for, count + 1)
+            assert [one.sequence for one in collector.messages] == list(range(count + 1))
+            assert check_ledger(subscriber, lost=0).nacks_sent == 0
+            assert publisher.stats().frames_shed == 0
+
+    run(main)
+
+
+def test_a_stalled_subscriber_is_shed_and_drain_returns(make_subscriber, make_proxy):
+    async def main():
+        async with Publisher(LOOPBACK, stall_timeout=0.1) as publisher:
+            proxy = make_proxy(publisher)
+            subscriber = await asyncio.to_thread(make_subscriber, proxy.endpoint, on_gap="raise")
+            await publisher.wait_for_subscribers(1, WAIT_S)
+            proxy.stall()
+            count = await fill(publisher, bytes(50_000))
+            await publisher.drain()
+            assert publisher.stats().frames_shed > 0
+            proxy.resume()
+            taken = await asyncio.to_thread(take, subscriber, count)
+            assert [one.sequence for one in taken] == list(range(count))
+
+    run(main)
+
+
+def test_closing_wakes_those_who_wait(make_subscriber, make_proxy):
+    async def main():
+        publisher = Publisher(LOOPBACK, stall_timeout=60.0)
+        proxy = make_proxy(publisher)
+        await asyncio.to_thread(make_subscriber, proxy.endpoint)
+        await publisher.wait_for_subscribers(1, WAIT_S)
+        proxy.stall()
+        await fill(publisher, bytes(50_000))
+        waiting = [
+            asyncio.create_task(one)
+            for one in (publisher.drain(), publisher.wait_for_subscribers(2), publisher.drain())
+        ]
+        await steps(3)
+        await publisher.close(0.05)
+        for one in waiting:
+            with pytest.raises(ClosedError):
+                await one
+        with pytest.raises(ClosedError):
+            await publisher.drain()
+        with pytest.raises(ClosedError):
+            await publisher.wait_for_subscribers()
+        await publisher.close()
+        assert publisher.stats().undelivered > 0
+
+    run(main)
+
+
+def test_time_outs_leave_it_usable(make_subscriber):
+    async def main():
+        async with Publisher(LOOPBACK) as publisher:
+            with pytest.raises(TimeoutError, match="0 of 1 subscribers came"):
+                await publisher.wait_for_subscribers(1, 0.01)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await publisher.wait_for_subscribers()
+            subscriber = await join(publisher, make_subscriber)
+            publisher.publish(TOPIC, 0)
+            check_exact(await asyncio.to_thread(take, subscriber, 1))
+
+    run(main)
+
+
+@pytest.mark.parametrize("acknowledge", ["written", "synced"])
+def test_cancelled_at_each_step_it_can_be_closed_again(make_subscriber, memory_path, acknowledge):
+    """A round more is let pass before each cancellation, until the call has ended before it."""
+
+    async def one(at):
+        config = LogConfig(memory_path / "log", acknowledge=acknowledge)
+        publisher = Publisher(LOOPBACK, log=config)
+        if at % 3 == 0:
+            await join(publisher, make_subscriber)
+        first = publisher.publish(TOPIC, at)
+        publisher.publish(TOPIC, at)
+        calls = [publisher.drain(), publisher.wait_for_subscribers(9), publisher.close()]
+        for call in calls:
+            task = asyncio.create_task(call)
+            await steps(at)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if at:
+            with pytest.raises(ClosedError):
+                publisher.publish(TOPIC, "too late")
+        await publisher.close()
+        assert publisher.stats().published == first + 2
+        return not task.cancelled()
+
+    async def main():
+        closed = [await one(at) for at in range(40)]
+        assert True in closed
+        assert False in closed
+
+    run(main)
+    with contextlib.closing(LogReader(memory_path / "log")) as reader:
+        assert reader.streams()[0].next == 80
+
+
+def test_a_cancelled_block_closes_it(memory_path):
+    async def main():
+        config = LogConfig(memory_path / "log")
+        entered = asyncio.Event()
+
+        async def serve():
+            async with Publisher(LOOPBACK, log=config) as publisher:
+                publisher.publish(TOPIC, 1)
+                entered.set()
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(serve())
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with Publisher(LOOPBACK, log=config) as publisher:
+            assert publisher.publish(TOPIC, 2) == 1
+
+    run(main)
+
+
+def test_a_loop_that_ends_closes_it_and_says_so(memory_path, make_subscriber, caplog):
+    """The subscriber has what was published, though nobody closed the publisher."""
+    subscribers = []
+    config = LogConfig(memory_path / "log")
+
+    async def main():
+        publisher = Publisher(LOOPBACK, name="left open", log=config)
+        subscribers.append(await join(publisher, make_subscriber))
+        publisher.publish_many(TOPIC, [0, 1, 2])
+        kept.append(publisher)
+
+    for start in (0, 3):  # twice in one process
+        kept = []
+        caplog.clear()
+        asyncio.run(main())
+        assert [one.getMessage() for one in caplog.records] == [
+            "the publisher 'left open' was not closed before its event loop ended"
+        ]
+        assert [one.sequence for one in take(subscribers[-1], 3)] == [start, start + 1, start + 2]
+        with pytest.raises((WrongLoopError, ClosedError)):
+            kept[0].publish(TOPIC, 3)
+        assert kept[0].stats().published == start + 3
+    run(partial(reopen, config, 6))
+
+
+async def reopen(config, following):
+    async with Publisher(LOOPBACK, log=config) as publisher:
+        assert publisher.publish(TOPIC, "next") == following
+
+
+def test_loops_in_several_threads(make_subscriber):
+    def use(number):
+        async def main():
+            async with Publisher(LOOPBACK) as publisher:
+                subscriber = await join(publisher, make_subscriber)
+                for n in range(2000):
+                    publisher.publish(TOPIC, n)
+                await publisher.drain()
+                check_exact(await asyncio.to_thread(take, subscriber, 2000))
+
+        run(main)
+
+    in_threads(*(partial(use, number) for number in range(3)))
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """Hold each fsync up that is not made in this thread, until the event that is returned."""
+    here, goes_on, real = threading.get_ident(), threading.Event(), platform.sync_data
+
+    def sync(fd):
+        if threading.get_ident() != here:
+            assert goes_on.wait(WAIT_S)
+        real(fd)
+
+    monkeypatch.setattr(platform, "sync_data", sync)
+    return goes_on
+
+
+@pytest.mark.parametrize("how", ["drain", "close"])
+def test_the_loop_goes_on_while_the_disk_is_waited_for(
+    slow_disk, make_subscriber, memory_path, how
+):
+    async def main():
+        config = LogConfig(memory_path / "log", acknowledge="synced")
+        async with Publisher(LOOPBACK, log=config) as publisher:
+            subscriber = await join(publisher, make_subscriber)
+            for number in range(10):
+                publisher.publish(TOPIC, number)
+            waits = asyncio.create_task(publisher.drain() if how == "drain" else publisher.close())
+            await asyncio.sleep(0.05)
+            assert not waits.done()
+            assert subscriber.stats().delivered == publisher.stats().messages_repaired == 0
+            assert publisher.stats().log.unsynced_bytes > 0
+            slow_disk.set()
+            await waits
+            assert publisher.stats().log.unsynced_bytes == 0
+            check_exact(await asyncio.to_thread(take, subscriber, 10))
+
+    run(main)
+
+
+def test_a_disk_that_fails_is_reported_by_drain(monkeypatch, memory_path):
+    fails = []
+
+    def sync(fd):
+        if fails:
+            raise OSError(errno.EIO, "no disk")
+
+    monkeypatch.setattr(platform, "sync_data", sync)
+
+    async def main():
+        config = LogConfig(memory_path / "log", acknowledge="synced")
+        publisher = Publisher(LOOPBACK, log=config)
+        publisher.publish(TOPIC, 0)
+        await publisher.drain()
+        fails.append(True)
+        publisher.publish(TOPIC, 1)
+        for _ in range(2):
+            with pytest.raises(LogFailedError, match="no disk"):
+                await publisher.drain()
+        with pytest.raises(LogFailedError):
+            publisher.publish_many("new", [2])
+        with pytest.raises(LogFailedError):
+            await publisher.close(0.1)
+        await publisher.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("acknowledge", ["written", "synced"])
+def test_drains_share_a_commit(monkeypatch, memory_path, acknowledge):
+    """Many tasks that publish and drain: all is in the log when each drain returns."""
+
+    async def main():
+        config = LogConfig(memory_path / "log", acknowledge=acknowledge)
+        async with Publisher(LOOPBACK, log=config) as publisher:
+
+            async def use(task):
+                for number in range(20):
+                    publisher.publish(f"topic {task}", number)
+                    await publisher.drain()
+                    if acknowledge == "synced":
+                        log = publisher._core.log
+                        assert log.next(f"topic {task}") == number + 1
+
+            await asyncio.gather(*map(use, range(20)))
+            if acknowledge == "synced":
+                assert publisher._rounds.acknowledgements.ended < 200
+
+    run(main)
+
+
+def has_all(collector, count):
+    """Check that what came is right; return whether it is all."""
+    own = [message for message in collector.messages if message.topic == TOPIC]
+    check_exact(own)
+    return len(own) == count
+
+
+def test_what_the_buffer_has_forgotten_is_read_in_the_executor(make_subscriber, memory_path):
+    threads = set()
+
+    async def main():
+        config = LogConfig(memory_path / "log")
+        async with Publisher(LOOPBACK, log=config, replay_bytes=10_000) as publisher:
+            read = publisher._core.requests.read
+
+            def note(reply):
+                threads.add(threading.get_ident())
+                return read(reply)
+
+            publisher._core.requests.read = note
+            for at in range(0, 50_000, 5000):
+                publisher.publish_many(TOPIC, range(at, at + 5000))
+                await publisher.drain()
+            for _ in range(2):
+                subscriber = await join(
+                    publisher, make_subscriber, start="earliest", on_gap="raise"
+                )
+                collector = Collector(subscriber)
+                for number in range(1000):  # published meanwhile
+                    publisher.publish("other", number)
+                    await asyncio.sleep(0)
+                check = partial(has_all, collector, 50_000)
+                await asyncio.to_thread(eventually, check)
+            assert publisher.stats().repaired["log"] >= 90_000
+        assert threads
+        assert threading.get_ident() not in threads
+
+    run(main)
+
+
+def test_a_subclass_with_its_own_publish_is_called(make_subscriber):
+    class Doubling(Publisher):
+        def publish(self, topic, value, *arguments, **options):
+            return super().publish(topic, 2 * value, *arguments, **options)
+
+    async def main():
+        async with Doubling(LOOPBACK) as publisher:
+            subscriber = await join(publisher, make_subscriber)
+            publisher.publish(TOPIC, 1)
+            publisher.publish(TOPIC, 2)
+            publisher.flush()
+            assert [one.value for one in await asyncio.to_thread(take, subscriber, 2)] == [2, 4]
+
+    run(main)
+
+
+def test_a_task_that_drains_all_the_time_lets_others_run():
+    async def main():
+        async with Publisher(LOOPBACK) as publisher:
+            turns = 0
+
+            async def other():
+                nonlocal turns
+                while True:
+                    await asyncio.sleep(0)
+                    turns += 1
+
+            task = asyncio.create_task(other())
+            for number in range(50_000):
+                publisher.publish(TOPIC, number)
+                await publisher.drain()
+            task.cancel()
+            assert turns > 5
+
+    run(main)
+
+
+def test_a_frame_that_follows_while_drain_wakes_is_no_reason_to_raise(make_subscriber, make_proxy):
+    async def main():
+        async with Publisher(LOOPBACK, stall_timeout=60.0) as publisher:
+            proxy = make_proxy(publisher)
+            await asyncio.to_thread(make_subscriber, proxy.endpoint)
+            await publisher.wait_for_subscribers(1, WAIT_S)
+            proxy.stall()
+            await fill(publisher, bytes(50_000))
+            outbox = publisher._core.outbox
+            drain = asyncio.create_task(publisher.drain())
+            await steps(3)
+            frames = [*outbox]
+            outbox.clear()
+            publisher._driver.notify()  # as after a turn that could send all
+            outbox.extend(frames)
+            await drain
+            await publisher.close(0.01)
+
+    run(main)
+
+
+@pytest.mark.parametrize("kind", ["publisher", "relay"])
+def test_opening_may_be_done_in_the_executor(monkeypatch, memory_path, make_subscriber, kind):
+    here, threads, goes_on = threading.get_ident(), set(), threading.Event()
+    real = os.fsync
+
+    def sync(fd):
+        threads.add(threading.get_ident())
+        assert goes_on.wait(WAIT_S)
+        real(fd)
+
+    config = LogConfig(memory_path / "log")
+
+    def make():
+        if kind == "publisher":
+            return Publisher.open(LOOPBACK, log=config)
+        return Relay.open("tcp://127.0.0.1:9", LOOPBACK, log=config)
+
+    async def main():
+        monkeypatch.setattr(os, "fsync", sync)
+        cancelled = asyncio.create_task(make())
+        await asyncio.sleep(0.02)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        goes_on.set()
+        while True:
+            try:
+                made = await make()
+                break
+            except LogInUseError:  # until the one that was cancelled has been closed
+                await asyncio.sleep(0.001)
+        assert threads
+        assert here not in threads
+        monkeypatch.undo()
+        async with made:
+            if kind == "publisher":
+                subscriber = await join(made, make_subscriber)
+                assert (made.publish(TOPIC, 0), made.publish(TOPIC, 1)) == (0, 1)
+                check_exact(await asyncio.to_thread(take, subscriber, 2))
+        with pytest.raises(ConfigError):
+            await Publisher.open(LOOPBACK, name=5)
+
+    run(main)
+
+
+def test_in_a_forked_child_it_is_closed(make_subscriber):
+    async def main():
+        async with Publisher(LOOPBACK) as publisher:
+            subscriber = await join(publisher, make_subscriber)
+            publisher.publish(TOPIC, 0)
+            child = os.fork()
+            if not child:
+                refused = 0
+                try:
+                    publisher.publish(TOPIC, "child")
+                except ClosedError:
+                    refused = 1
+                os._exit(refused)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+            publisher.publish(TOPIC, 1)
+            check_exact(await asyncio.to_thread(take, subscriber, 2))
+
+    run(main)
+
+
+@pytest.mark.rounds(1000, 100_000)
+@pytest.mark.parametrize("acknowledge", [None, "synced"])
+def test_random_cancellations_cost_nothing(make_subscriber, memory_path, acknowledge, rounds):
+    """Tasks publish and drain, and are cancelled at random; what was accepted comes once."""
+    rng = random.Random(7)
+
+    async def main():
+        log = LogConfig(memory_path / "log", acknowledge=acknowledge) if acknowledge else None
+        async with Publisher(LOOPBACK, log=log) as publisher:
+            subscriber = await join(publisher, make_subscriber, on_gap="raise")
+            collector = Collector(subscriber)
+            accepted = 0
+
+            async def use():
+                nonlocal accepted
+                while True:
+                    for _ in range(rng.randrange(1, 60)):
+                        publisher.publish(TOPIC, accepted)
+                        accepted += 1
+                    await publisher.drain()
+                    if rng.random() < 0.1:
+                        with contextlib.suppress(TimeoutError):
+                            await publisher.wait_for_subscribers(2, 0.0)
+
+            tasks = [asyncio.create_task(use()) for _ in range(3)]
+            for _ in range(rounds):
+                at = rng.randrange(3)
+                await steps(rng.randrange(4))
+                tasks[at].cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await tasks[at]
+                tasks[at] = asyncio.create_task(use())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await publisher.drain()
+            assert publisher.stats().published == accepted
+            await asyncio.to_thread(collector.wait_for, accepted)
+            check_exact(collector.messages)
+            assert accepted > rounds
+
+    run(main, wait_s=WAIT_S + rounds / 100)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of the loop itself
+def test_a_loop_that_was_just_closed_leaves_a_publisher_that_closes_when_it_is_collected(
+    memory_path, recwarn
+):
+    config = LogConfig(memory_path / "log")
+
+    async def make():
+        publisher = Publisher(LOOPBACK, name="forgotten", log=config)
+        publisher.publish(TOPIC, 0)
+        return publisher
+
+    loop = asyncio.new_event_loop()
+    publisher = loop.run_until_complete(make())
+    loop.close()
+    with pytest.raises(WrongLoopError):
+        publisher.publish(TOPIC, 1)
+    warnings.simplefilter("always")
+    del publisher, loop
+    gc.collect()
+    assert "<Publisher 'forgotten' tcp" in str([one.message for one in recwarn])
+    run(partial(reopen, config, 1))

@@ -1,0 +1,498 @@
+"""Pusher and puller of asyncio over real sockets, with threaded ones opposite, kills and a log."""
+
+import asyncio
+import contextlib
+import threading
+from random import Random
+
+import pytest
+
+import p2pmsg
+from p2pmsg.aio.puller import Puller
+from p2pmsg.aio.pusher import Pusher
+from p2pmsg.errors import ClosedError, SendQueueFullError, WrongLoopError
+from p2pmsg.queue.journal.file import QueueLogConfig
+from tests.integration.aio import LOOPS, Strike, run
+from tests.integration.aio_peers import CANCELS, FAST, a_queue, eventually, work
+from tests.integration.peers import LOOPBACK, in_threads, work_until
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("kind", ["tcp", "ipc", "inproc"])
+def test_jobs_are_done_once_each(loop, kind, tmp_path):
+    endpoint = {"tcp": LOOPBACK, "ipc": f"ipc://{tmp_path}/q", "inproc": f"inproc://{tmp_path}"}
+
+    async def main():
+        done = []
+        async with a_queue(endpoint[kind], in_flight_max=50) as (pusher, puller):
+
+            async def work():
+                async for job in puller:
+                    async with job:
+                        done.append(job.value)
+                        if job.value % 7 == 0:
+                            await asyncio.sleep(0)
+
+            workers = [asyncio.create_task(work()) for _ in range(3)]
+            for number in range(600):
+                pusher.push(number, key="k" if number % 5 == 0 else None)
+                await pusher.drain(timeout=20)
+            await pusher.join(timeout=20)
+            assert sorted(done) == list(range(600))
+            assert pusher.stats().balanced
+            assert pusher.stats().done == 600
+        await asyncio.gather(*workers)  # they end with the puller
+
+    run(main, loop, debug=True)
+
+
+def test_a_threaded_puller_opposite(make_puller):
+    done, stop = [], threading.Event()
+
+    async def main():
+        async with Pusher(LOOPBACK) as pusher:
+            puller = make_puller(pusher.endpoint)
+            thread = threading.Thread(
+                target=work_until, args=(stop, puller, lambda job: done.append(job.value))
+            )
+            thread.start()
+            try:
+                for number in range(3000):
+                    pusher.push(number)
+                    await pusher.drain()
+                await pusher.join(timeout=20)
+            finally:
+                stop.set()
+                await asyncio.to_thread(thread.join)
+
+    run(main)
+    assert sorted(done) == list(range(3000))
+
+
+def test_a_threaded_pusher_opposite_and_settling_in_another_thread(make_pusher):
+    pusher = make_pusher()
+
+    async def main():
+        async with Puller(pusher.endpoint, name="loop") as puller:
+            await asyncio.to_thread(in_threads, lambda: [pusher.push(n) for n in range(200)])
+            done = []
+            async for job in puller:
+                done.append(job.value)
+                if job.value % 2:
+                    await asyncio.to_thread(job.ack)
+                else:
+                    job.ack()
+                if len(done) == 200:
+                    break
+            await asyncio.to_thread(pusher.drain, 20)
+            assert sorted(done) == list(range(200))
+            assert puller.connected == 1
+            assert puller.stats().acked == 200
+            assert pusher.stats().workers[0].name == "loop"
+
+    run(main)
+
+
+def test_a_block_that_raises_rejects_and_so_does_a_cancellation():
+    async def main():
+        async with a_queue(config=FAST) as (pusher, puller):
+            pusher.push(1)
+            with pytest.raises(ZeroDivisionError):
+                async with await puller.receive(timeout=20) as job:
+                    job.value / 0
+
+            async def work():
+                async with await puller.receive(timeout=20) as job:
+                    assert job.last_reason == "ZeroDivisionError: division by zero"
+                    begun.set_result(None)
+                    await asyncio.sleep(60)
+
+            begun = asyncio.get_running_loop().create_future()
+            task = asyncio.create_task(work())
+            await begun
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+
+            async with await puller.receive(timeout=20) as job:
+                assert (job.delivery_count, job.last_reason) == (3, "CancelledError: ")
+            await pusher.join(timeout=20)
+
+    run(main)
+
+
+def test_time_outs_take_nothing():
+    async def main():
+        async with a_queue() as (pusher, puller):
+            with pytest.raises(TimeoutError, match=r"no job came within 0\.01 s"):
+                await puller.receive(timeout=0.01)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await anext(puller)
+            with pytest.raises(p2pmsg.ConfigError, match="timeout"):
+                await puller.receive(timeout=-1)
+            pusher.push("a")
+            job = await puller.receive(timeout=20)
+            with pytest.raises(TimeoutError, match=r"1 jobs were not done within 0\.01 s"):
+                await pusher.join(timeout=0.01)
+            job.ack()
+            await pusher.join(timeout=20)
+
+    run(main)
+
+
+def test_dead_letters_duplicates_and_what_comes_with_a_job():
+    async def main():
+        async with a_queue(config=FAST, deliveries_max=2) as (pusher, puller):
+            sequence = pusher.push(1, key="k", priority=3, message_id="m", headers={"h": [2]})
+            assert pusher.push(2, message_id="m") == sequence
+            assert pusher.stats().duplicates == 1
+            for count in (1, 2):
+                job = await puller.receive(timeout=20)
+                assert (job.sequence, job.key, job.priority, job.delivery_count) == (
+                    sequence, "k", 3, count,
+                )  # fmt: skip
+                assert job.headers == {"h": [2]}
+                job.reject("not today")
+            await eventually(lambda: len(pusher.dead_letters()) == 1)
+            await pusher.join(timeout=20)
+            letters = pusher.dead_letters()
+            assert (letters[0].sequence, letters[0].reason) == (sequence, "not today")
+            assert letters.retry() == 1
+            async with await puller.receive(timeout=20) as job:
+                assert job.value == 1
+            await pusher.join(timeout=20)
+            with pytest.raises(p2pmsg.MessageError):
+                pusher.push(object())
+            with pytest.raises(p2pmsg.ConfigError, match="priority"):
+                pusher.push(1, priority=10)
+
+    run(main)
+
+
+# ------------------------------------------------------------------------------------ a full queue
+
+
+def test_a_full_queue_refuses_and_drain_waits_for_space():
+    async def main():
+        async with a_queue(in_flight_max=3) as (pusher, puller):
+            for number in range(3):
+                pusher.push(number)
+            with pytest.raises(SendQueueFullError, match=r"in_flight_max \(3\)"):
+                pusher.push("one too many")
+            with pytest.raises(TimeoutError, match=r"in_flight_max \(3\)"):
+                await pusher.drain(timeout=0.01)
+            waiting = asyncio.create_task(pusher.drain())
+            async with await puller.receive(timeout=20):
+                assert not waiting.done()
+            await waiting
+            pusher.push("fits")
+            assert pusher.stats().in_flight == 3
+
+    run(main)
+
+
+def test_of_many_tasks_that_drain_each_may_push():
+    async def main():
+        async with a_queue(in_flight_max=10, prefetch=4) as (pusher, puller):
+
+            async def feed():
+                for _ in range(10):
+                    await pusher.drain()
+                    pusher.push(None)  # never refused
+
+            async def work():
+                async for job in puller:
+                    async with job:
+                        await asyncio.sleep(0)
+
+            worker = asyncio.create_task(work())
+            feeds = [asyncio.create_task(feed()) for _ in range(60)]
+            rng = Random(1)
+            for _ in range(20):  # a cancelled one hands its place on
+                await asyncio.sleep(0)
+                rng.choice(feeds[:10]).cancel()
+            ended = await asyncio.gather(*feeds, return_exceptions=True)
+            errors = {type(each) for each in ended if each is not None}
+            assert errors <= {asyncio.CancelledError}
+            assert sum(each is None for each in ended) >= 50
+            await pusher.join(timeout=20)
+        await worker
+
+    run(main)
+
+
+def test_bytes_in_flight_are_bounded_and_a_push_after_drain_always_fits():
+    config = p2pmsg.queue.PusherConfig(in_flight_bytes_max=4096, message_bytes_max=2048)
+
+    async def main():
+        async with a_queue(config=config) as (pusher, puller):
+            for _ in range(2):
+                await pusher.drain()
+                pusher.push(bytes(2000))
+            with pytest.raises(SendQueueFullError):
+                pusher.push(bytes(2000))
+            with pytest.raises(TimeoutError):
+                await pusher.drain(timeout=0.01)
+            for _ in range(20):
+                async with await puller.receive(timeout=20):
+                    pass
+                await pusher.drain(timeout=20)
+                pusher.push(bytes(2000))
+
+    run(main)
+
+
+# -------------------------------------------------------------------------------- cancellations
+
+
+async def by_receive(puller, done):
+    async with await puller.receive() as job:
+        done.append(job.value)
+
+
+async def by_iteration(puller, done):
+    async for job in puller:
+        async with job:
+            done.append(job.value)
+        break
+
+
+async def by_timeout(puller, done):
+    async with asyncio.timeout(0.0002):
+        await by_receive(puller, done)
+
+
+async def by_wait_for(puller, done):
+    job = await asyncio.wait_for(puller.receive(), 0.0002)
+    async with job:
+        done.append(job.value)
+
+
+async def by_own_timeout(puller, done):
+    async with await puller.receive(timeout=0.0002) as job:
+        done.append(job.value)
+
+
+WAYS = (by_receive, by_iteration, work, by_timeout, by_wait_for, by_own_timeout)
+
+
+class Struck:
+    """A queue whose tasks are cancelled; each job's value is its number."""
+
+    def __init__(self, pusher, puller):
+        self.pusher, self.puller = pusher, puller
+        self.pushed, self.strikes, self.done = 0, 0, []
+
+    def push(self, count):
+        for _ in range(count):
+            self.pusher.push(self.pushed)
+            self.pushed += 1
+
+    async def strike(self, how, step, before, after):
+        """Cancel at a step; of the jobs some are pushed before it begins, others while it waits."""
+        self.push(before)
+        task = asyncio.create_task(how(self.puller, self.done))
+        with Strike(task, step) as strike:
+            asyncio.get_running_loop().call_later(0.0001, self.push, after)
+            await asyncio.wait([task], timeout=0.001)
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is not None:
+            assert isinstance(task.exception(), TimeoutError)
+        self.strikes += strike.struck
+
+    async def do_rest(self):
+        async with asyncio.timeout(60):
+            while len(self.done) < self.pushed:
+                async with await self.puller.receive() as job:
+                    self.done.append(job.value)
+
+    def check(self):
+        assert sorted(self.done) == list(range(self.pushed))
+        assert self.pusher.stats().refused == 0
+
+
+@pytest.mark.parametrize("how", WAYS, ids=lambda how: how.__name__)
+def test_a_cancellation_at_every_step_loses_no_job_and_does_none_twice(how):
+    async def main():
+        async with a_queue("inproc://strikes", config=CANCELS) as (pusher, puller):
+            await eventually(lambda: puller.connected)
+            struck = Struck(pusher, puller)
+            for step in range(1, 16):
+                for before, after in ((0, 1), (2, 0), (1, 2)):
+                    await struck.strike(how, step, before, after)
+                    await asyncio.sleep(0.0002)
+                    await struck.do_rest()
+            assert struck.strikes > 5
+            struck.check()
+
+    run(main)
+
+
+@pytest.mark.rounds(1500, 100_000)
+def test_random_cancellations_lose_no_job_and_do_none_twice(rounds):
+    rng = Random(20)
+
+    async def main():
+        async with a_queue("inproc://random", config=CANCELS) as (pusher, puller):
+            await eventually(lambda: puller.connected)
+            struck = Struck(pusher, puller)
+            while struck.strikes < rounds:
+                before, after = rng.choice([(0, 2), (2, 0), (1, 1), (3, 1)])
+                await struck.strike(rng.choice(WAYS), rng.randint(1, 6), before, after)
+                if struck.pushed - len(struck.done) > 100:
+                    await struck.do_rest()
+            await asyncio.sleep(0.001)
+            await struck.do_rest()
+            struck.check()
+
+    run(main)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.rounds(400, 20_000)
+def test_workers_that_are_cancelled_at_random_share_all_jobs(loop, rounds):
+    rng = Random(21)
+
+    async def main():
+        done = []
+        async with a_queue(config=CANCELS, in_flight_max=100_000) as (pusher, puller):
+
+            def start():
+                return asyncio.create_task(work(puller, done))
+
+            workers = [start() for _ in range(5)]
+            for _ in range(rounds):
+                for _ in range(rng.randint(1, 4)):
+                    pusher.push(pusher.stats().pushed)
+                for _ in range(rng.randint(0, 4)):
+                    await asyncio.sleep(rng.choice([0, 0, 0.0001]))
+                which = rng.randrange(len(workers))
+                workers[which].cancel()
+                workers[which] = start()
+            await pusher.join(timeout=60)
+            assert sorted(done) == list(range(pusher.stats().pushed))
+        await asyncio.gather(*workers)
+
+    run(main, loop)
+
+
+@pytest.mark.rounds(200, 5_000)
+def test_waits_of_a_pusher_may_be_cancelled_at_every_step(rounds, memory_path):
+    """What was pushed is done once, whatever becomes of those who wait for space or the disk."""
+    rng = Random(22)
+    log = QueueLogConfig(directory=memory_path, fsync="always")
+
+    async def main():
+        done = []
+        async with a_queue(log=log, config=CANCELS, in_flight_max=5) as (pusher, puller):
+            worker = asyncio.create_task(work(puller, done))
+            pushed = 0
+            for number in range(rounds):
+                wait = pusher.drain() if rng.random() < 0.7 else pusher.join(timeout=1.0)
+                task = asyncio.create_task(wait)
+                with Strike(task, 1 + number % 9):
+                    await asyncio.wait([task], timeout=0.01)
+                task.cancel()
+                await asyncio.wait([task])
+                with contextlib.suppress(SendQueueFullError):
+                    pusher.push(pushed)
+                    pushed += 1
+            await pusher.join(timeout=30)
+            assert sorted(done) == list(range(pushed))
+        await worker
+
+    run(main)
+
+
+# -------------------------------------------------------------------------- closing, other loops
+
+
+def test_closing_wakes_all_who_wait():
+    async def main():
+        pusher = await Pusher(LOOPBACK, in_flight_max=1).open()
+        puller = Puller(pusher.endpoint)
+        waits = [asyncio.create_task(puller.receive()) for _ in range(3)]
+        ends = asyncio.create_task(work(puller, []))
+        await asyncio.sleep(0.01)
+        await puller.close()
+        await ends  # an iteration ends
+        pusher.push(1)
+        waits += [asyncio.create_task(pusher.drain()), asyncio.create_task(pusher.join())]
+        await asyncio.sleep(0.01)
+        await pusher.close(timeout=0.0)
+        ended = await asyncio.gather(*waits, return_exceptions=True)
+        assert [type(each) for each in ended] == [ClosedError] * 5
+        for call in (lambda: puller.receive(), lambda: pusher.drain(), lambda: pusher.join()):
+            with pytest.raises(ClosedError):
+                await call()
+        with pytest.raises(ClosedError):
+            pusher.push(1)
+        await pusher.close()
+        await puller.close()
+        assert pusher.stats().in_flight == 1
+        assert puller.stats().pushers == 0
+
+    run(main)
+
+
+def test_a_cancelled_close_closes_all_the_same():
+    async def main():
+        pusher = Pusher(LOOPBACK)
+        pusher.push(1)
+        task = asyncio.create_task(pusher.close(timeout=60))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+        with pytest.raises(ClosedError):
+            pusher.push(1)
+
+    run(main)
+
+
+def test_another_loop_and_another_thread_are_refused():
+    async def make():
+        return Pusher(LOOPBACK), Puller("tcp://127.0.0.1:9")
+
+    async def use(pusher, puller):
+        for call in (
+            lambda: pusher.drain(), lambda: pusher.join(), lambda: puller.receive(),
+            lambda: anext(puller), lambda: puller.__aenter__(), lambda: pusher.open(),
+        ):  # fmt: skip
+            with pytest.raises(WrongLoopError, match="in another event loop"):
+                await call()
+        with pytest.raises(WrongLoopError, match="the pusher"):
+            pusher.push(1)
+
+    async def main():
+        pusher, puller = await make()
+        await asyncio.to_thread(asyncio.run, use(pusher, puller))
+        with pytest.raises(WrongLoopError, match="outside of an event loop"):
+            await asyncio.to_thread(pusher.push, 1)
+        assert pusher.stats().pushed == 0
+        await pusher.close()
+        await puller.close()
+
+    run(main)
+    for kind in (Pusher, Puller):
+        with pytest.raises(WrongLoopError, match="must be made where an event loop runs"):
+            kind("tcp://127.0.0.1:9")
+
+
+def test_a_loop_that_ends_closes_what_was_left_open_and_names_it(caplog):
+    kept = []
+
+    async def main():
+        pusher = Pusher(LOOPBACK)
+        puller = Puller(pusher.endpoint)
+        pusher.push(1)
+        await puller.receive(timeout=20)
+        kept.extend((pusher, puller))
+
+    run(main)
+    run(main)
+    assert caplog.text.count("the puller of tcp://") == 2
+    assert caplog.text.count("the pusher at tcp://") == 2
+    assert caplog.text.count("was not closed before its event loop ended") == 4
+    assert all("closed" in repr(each) for each in kept)

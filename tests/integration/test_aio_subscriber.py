@@ -1,0 +1,541 @@
+"""`p2pmsg.aio.Subscriber`: everything that only a subscriber in an event loop does."""
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import importlib.util
+import logging
+import select
+import socket
+import threading
+import time
+
+import pytest
+
+import p2pmsg
+from p2pmsg import aio
+from p2pmsg.aio.loop import LoopDriver
+from p2pmsg.errors import ClosedError, CursorInUseError, WrongLoopError
+from tests.integration.aio import LOOPS, connected, run
+from tests.integration.mold import make_feed, place, reader_of
+from tests.integration.peers import LOOPBACK, TOPIC
+from tests.integration.test_udp_multicast import free_port
+
+__all__ = ["make_feed", "place"]
+
+
+def publish(publisher, *values):
+    publisher.publish_many(TOPIC, list(values))
+    publisher.flush()
+
+
+async def values_of(iterator, count):
+    return [(await anext(iterator)).value for _ in range(count)]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("kind", ["tcp", "ipc", "inproc", "udp"])
+def test_all_ways_of_receiving_share_one_order(loop, kind, tmp_path):
+    place = {
+        "tcp": LOOPBACK,
+        "ipc": f"ipc://{tmp_path}/feed",
+        "inproc": f"inproc://{tmp_path}-{loop}",
+        "udp": f"udp://239.255.10.1:{free_port()}?interface=127.0.0.1",
+    }[kind]
+
+    async def main():
+        async with connected(place, topics=[TOPIC]) as (publisher, subscriber):
+            assert subscriber.connected == 1
+            waiting = asyncio.create_task(subscriber.receive())
+            await asyncio.sleep(0.01)
+            publish(publisher, *range(1000))
+            assert (await waiting).value == 0
+            iterator = aiter(subscriber)
+            assert await values_of(iterator, 10) == [*range(1, 11)]
+            assert (await subscriber.receive(timeout=20)).value == 11
+            assert list((await subscriber.receive_many(5, timeout=20)).values) == [*range(12, 17)]
+            async for batch in subscriber.batches(3):
+                assert list(batch.values) == [17, 18, 19]
+                break
+            rest = []
+            async for message in subscriber:
+                rest.append(message.value)
+                if len(rest) == 980:
+                    break
+            assert rest == [*range(20, 1000)]
+            with pytest.raises(TimeoutError, match=r"within 0.01 s"):
+                await subscriber.receive(timeout=0.01)
+            with pytest.raises(TimeoutError):
+                await subscriber.receive_many(timeout=0)
+            stats = subscriber.stats()
+            assert (stats.delivered, stats.lost, stats.outstanding) == (1000, 0, 0)
+
+    run(main, loop, debug=True)
+
+
+@pytest.mark.parametrize("is_entered", [True, False])
+def test_a_name_is_looked_up_in_an_executor(is_entered, monkeypatch):
+    threads = []
+    real = socket.getaddrinfo
+
+    def look_up(*arguments, **options):
+        threads.append(threading.current_thread())
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    async def main():
+        port = free_port()
+        publisher = p2pmsg.Publisher(f"udp://127.0.0.1:{port}")
+        threads.clear()
+        subscriber = aio.Subscriber(f"udp://localhost:{port}", start="earliest")
+        assert subscriber.stats().lines == []
+        assert subscriber.receive_nowait() is None
+        publish(publisher, 1, 2)
+        if is_entered:
+            async with subscriber:
+                assert subscriber.wait_fds()
+                assert (await subscriber.receive(20)).value == 1
+        else:
+            assert (await subscriber.receive(20)).value == 1
+        await subscriber.close()
+        publisher.close(timeout=0.0)
+
+    run(main, debug=True)
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+def test_a_name_that_is_unknown_is_reported_where_it_is_awaited(monkeypatch):
+    def look_up(*arguments, **options):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    async def main():
+        with pytest.raises(p2pmsg.EndpointError, match="unknown"):
+            async with aio.Subscriber("udp://no-such-host.invalid:9"):
+                pass
+        subscriber = aio.Subscriber("udp://no-such-host.invalid:9")
+        for _ in range(2):
+            with pytest.raises(p2pmsg.EndpointError, match="unknown"):
+                await subscriber.receive()
+            with pytest.raises(p2pmsg.EndpointError, match="unknown"):
+                subscriber.receive_nowait()
+        await subscriber.close()
+        closed = aio.Subscriber("udp://localhost:9")
+        await closed.close()  # before it is found
+
+    run(main, debug=True)
+
+
+def test_a_mold_feed_and_the_end_of_its_sessions(make_feed, place):
+    feed = make_feed()
+
+    async def main():
+        options = {"start": "earliest", "on_end": "stop"}
+        async with aio.Subscriber(reader_of(place, feed), **options) as subscriber:
+            feed.publish_many([b"one", b"two"])
+            iterator = aiter(subscriber)
+            assert await values_of(iterator, 2) == [b"one", b"two"]
+            await asyncio.to_thread(feed.close)
+            assert [message async for message in subscriber] == []  # it ends with the session
+
+    run(main)
+
+
+@pytest.mark.parametrize("how", ["receive", "receive_many", "iterate", "batches"])
+def test_a_loss_is_raised_in_its_place_and_the_same_iterator_goes_on(how):
+    async def main():
+        publisher = p2pmsg.Publisher(LOOPBACK, replay_bytes=5_000)
+        for number in range(50):
+            publisher.publish(TOPIC, number, headers={"padding": bytes(1000)})
+            publisher.flush()
+        async with aio.Subscriber(publisher.endpoint, start=0, on_gap="raise") as subscriber:
+            iterator = aiter(subscriber) if how == "iterate" else subscriber.batches()
+            got, losses = [], []
+            while not got or got[-1] < 49:
+                try:
+                    if how == "receive":
+                        got.append((await subscriber.receive(20)).value)
+                    elif how == "receive_many":
+                        got += (await subscriber.receive_many(timeout=20)).values
+                    elif how == "iterate":
+                        got.append((await anext(iterator)).value)
+                    else:
+                        got += (await anext(iterator)).values
+                except p2pmsg.MessagesLostError as error:
+                    losses.append((error.report.start, error.report.stop))
+            assert losses == [(0, got[0])]
+            assert got == [*range(got[0], 50)]
+        publisher.close(timeout=0.0)
+
+    run(main)
+
+
+def test_a_coroutine_function_gets_the_report_before_the_next_message():
+    async def main():
+        order = []
+
+        async def on_gap(report):
+            order.append("begun")
+            await asyncio.sleep(0.01)
+            order.append((report.start, report.reason.value))
+
+        publisher = p2pmsg.Publisher(LOOPBACK, replay_bytes=5_000)
+        for number in range(20):
+            publisher.publish(TOPIC, number, headers={"padding": bytes(1000)})
+            publisher.flush()
+        async with aio.Subscriber(publisher.endpoint, start=0, on_gap=on_gap) as subscriber:
+
+            async def receive():
+                order.append((await subscriber.receive(20)).value)
+
+            first = asyncio.create_task(receive())
+            while not order:
+                await asyncio.sleep(0)
+            first.cancel()  # the report is awaited all the same, and by others
+            await asyncio.gather(first, receive(), receive(), return_exceptions=True)
+            assert order[:2] == ["begun", (0, "evicted")]
+            assert order[3] == order[2] + 1
+        publisher.close(timeout=0.0)
+
+    run(main)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_closing_wakes_all_who_wait(loop):
+    async def main():
+        async with connected() as (_, subscriber):
+
+            async def iterate():
+                return [message async for message in subscriber]
+
+            async def iterate_batches():
+                return [batch async for batch in subscriber.batches()]
+
+            waiting = [
+                asyncio.create_task(call)
+                for call in (
+                    subscriber.receive(), subscriber.receive_many(), iterate(), iterate_batches(),
+                )
+            ]  # fmt: skip
+            await asyncio.sleep(0.01)
+            await subscriber.close()
+            found = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(one) for one in found[:2]] == [ClosedError, ClosedError]
+            assert found[2:] == [[], []]
+            with pytest.raises(ClosedError):
+                await subscriber.receive()
+            with pytest.raises(ClosedError):
+                subscriber.turn()
+            assert subscriber.stats().delivered == 0
+            assert not subscriber.connected
+            await subscriber.close()  # again
+
+    run(main, loop)
+
+
+def test_it_is_refused_outside_of_its_own_loop():
+    async def use(subscriber):
+        calls = (
+            subscriber.receive, subscriber.receive_many, subscriber.close, subscriber.commit,
+            subscriber.__aenter__,
+        )  # fmt: skip
+        for call in calls:
+            with pytest.raises(WrongLoopError, match=r"the subscriber of tcp://.*another event"):
+                await call()
+        for call in (subscriber.__aiter__, subscriber.batches, subscriber.receive_nowait):
+            with pytest.raises(WrongLoopError, match="the subscriber of"):
+                call()
+
+    async def main():
+        async with connected() as (_, subscriber):
+            await asyncio.to_thread(asyncio.run, use(subscriber))
+            with pytest.raises(WrongLoopError, match="outside"):
+                await asyncio.to_thread(subscriber.receive_nowait)
+
+    run(main)
+
+
+def test_several_loops_in_several_threads():
+    publisher = p2pmsg.Publisher(LOOPBACK)
+    failures = []
+
+    def read():
+        async def main():
+            async with aio.Subscriber(publisher.endpoint, topics=[TOPIC]) as subscriber:
+                assert await values_of(aiter(subscriber), 5000) == [*range(5000)]
+
+        try:
+            run(main)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    publisher.wait_for_subscribers(3, timeout=20)
+    publish(publisher, *range(5000))
+    for thread in threads:
+        thread.join()
+    publisher.close(timeout=0.0)
+    assert not failures
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_that_ends_without_closing_it_names_it(loop, caplog):
+    kept = []
+
+    async def main():
+        publisher = p2pmsg.Publisher(LOOPBACK)
+        kept.extend([publisher, aio.Subscriber(publisher.endpoint)])
+        await asyncio.sleep(0.01)
+
+    run(main, loop, debug=True)
+    publisher, subscriber = kept
+    publisher.close(timeout=0.0)
+    text = f"the subscriber of {publisher.endpoint} was not closed before its event loop ended"
+    assert caplog.messages.count(text) == 1
+    assert subscriber.wait_fds() == []
+
+
+def test_one_that_is_forgotten_with_its_loop_is_named_when_it_is_collected():
+    loop = asyncio.new_event_loop()
+
+    async def main():
+        return aio.Subscriber("tcp://127.0.0.1:1")
+
+    loop.run_until_complete(main())
+    loop.close()  # without the end that asyncio.run makes
+    with pytest.warns(ResourceWarning, match=r"the subscriber of tcp://127.0.0.1:1 was not closed"):
+        gc.collect()
+
+
+def test_two_runs_in_one_process(caplog):
+    async def main():
+        async with connected() as (publisher, subscriber):
+            publish(publisher, 1, 2)
+            return await values_of(aiter(subscriber), 2)
+
+    with caplog.at_level(logging.WARNING):
+        assert run(main, debug=True) == run(main, debug=True) == [1, 2]
+    # Of a busy machine, and of the publisher.
+    others = [text for text in caplog.messages if "took" in text or "at close" in text]
+    assert caplog.messages == others
+
+
+@pytest.mark.parametrize("how", ["iterate", "receive", "receive_many", "batches"])
+def test_other_tasks_run_while_messages_are_always_there(how):
+    count = 20_000
+
+    async def main():
+        rounds = 0
+
+        async def other():
+            nonlocal rounds
+            while True:
+                rounds += 1
+                await asyncio.sleep(0)
+
+        async with connected() as (publisher, subscriber):
+            publish(publisher, *range(count))
+            while subscriber.stats().frames_received < 10:  # most are there
+                await asyncio.sleep(0.01)
+            task = asyncio.create_task(other())
+            await asyncio.sleep(0)
+            before, got = rounds, 0
+            iterator, batches = aiter(subscriber), subscriber.batches(100)
+            while got < count:
+                time.sleep(0.0005)  # the work, which never awaits
+                if how == "iterate":
+                    for _ in range(100):
+                        await anext(iterator)
+                    got += 100
+                elif how == "receive":
+                    for _ in range(100):
+                        await subscriber.receive()
+                    got += 100
+                elif how == "receive_many":
+                    got += len(await subscriber.receive_many(100))
+                else:
+                    got += len(await anext(batches))
+            assert rounds - before > 30
+            task.cancel()
+
+    run(main)
+
+
+def test_a_cursor_resumes_and_commits_in_an_executor(tmp_path):
+    path = tmp_path / "a.cursor"
+
+    async def read(endpoint, count, **options):
+        got = []
+        async with aio.Subscriber(
+            endpoint, topics=[TOPIC], start="earliest", cursor=path, **options
+        ) as subscriber:
+            if not options:
+                with pytest.raises(CursorInUseError):
+                    aio.Subscriber(endpoint, cursor=path)
+            async for message in subscriber:
+                got.append(message.value)
+                if len(got) == count:
+                    break
+            if not options:
+                await subscriber.commit(message)
+                await subscriber.receive(20)  # comes again
+                assert subscriber.stats().streams[0].committed == message.sequence + 1
+        return got
+
+    async def main():
+        publisher = p2pmsg.Publisher(LOOPBACK)
+        publish(publisher, *range(100))
+        assert await read(publisher.endpoint, 10) == [*range(10)]
+        assert await read(publisher.endpoint, 10, commit="message") == [*range(10, 20)]
+        config = p2pmsg.CursorConfig(path, fsync="always")
+        options = {"commit": "message"}
+        async with aio.Subscriber(publisher.endpoint, cursor=config, **options) as subscriber:
+            assert await values_of(aiter(subscriber), 10) == [*range(20, 30)]
+        assert await read(publisher.endpoint, 5, commit_interval=0.001) == [*range(30, 35)]
+        async with aio.Subscriber(publisher.endpoint, cursor=path) as subscriber:
+            assert (await subscriber.receive(20)).value == 35
+        publisher.close(timeout=0.0)
+
+    run(main, debug=True)
+
+
+def test_commits_of_tasks_that_are_cancelled_are_there_whole_or_not_at_all(tmp_path):
+    async def main():
+        publisher = p2pmsg.Publisher(LOOPBACK)
+        publish(publisher, *range(200))
+        options = {"topics": [TOPIC], "start": "earliest", "cursor": tmp_path / "a.cursor"}
+        async with aio.Subscriber(publisher.endpoint, **options) as subscriber:
+            for step in range(50):
+                message = await subscriber.receive(20)
+                commit = asyncio.create_task(subscriber.commit())
+                for _ in range(step % 4):
+                    await asyncio.sleep(0)
+                commit.cancel()
+                await asyncio.wait([commit])
+                committed = subscriber.stats().streams[0].committed or 0
+                assert committed <= message.sequence + 1
+            await subscriber.commit()
+        async with aio.Subscriber(publisher.endpoint, **options) as subscriber:
+            assert (await subscriber.receive(20)).value == 50
+            await asyncio.gather(subscriber.close(), subscriber.close())
+            assert subscriber.wait_fds() == []
+            aio.Subscriber(publisher.endpoint, **options).close_now()  # the file is free
+        publisher.close(timeout=0.0)
+
+    run(main)
+
+
+def turns_by_poll(subscriber, count):
+    """Drive a subscriber by `poll`, without an event loop."""
+    got = []
+    while len(got) < count:
+        while subscriber.turn() <= 0:
+            pass
+        while (message := subscriber.receive_nowait()) is not None:
+            got.append(message.value)
+        if len(got) < count:
+            poll = select.poll()
+            for fd in subscriber.wait_fds():
+                poll.register(fd, select.POLLIN)
+            poll.poll(1000 * max(0.0, subscriber.next_deadline - time.monotonic()))
+    return got
+
+
+@pytest.mark.parametrize("kind", ["tcp", "udp"])
+def test_without_an_event_loop(kind):
+    udp = f"udp://239.255.10.2:{free_port()}?interface=127.0.0.1"
+    publisher = p2pmsg.Publisher(udp if kind == "udp" else LOOPBACK)
+    subscriber = aio.Subscriber(publisher.endpoint, topics=[TOPIC], start="earliest")
+    with contextlib.closing(publisher):
+        publish(publisher, *range(3000))
+        assert turns_by_poll(subscriber, 3000) == [*range(3000)]
+        assert subscriber.receive_many_nowait() is None
+        publish(publisher, "more")
+        assert turns_by_poll(subscriber, 1) == ["more"]
+        with pytest.raises(WrongLoopError, match="made outside"):
+            asyncio.run(subscriber.receive())
+        subscriber.close_now()
+        with pytest.raises(ClosedError):
+            subscriber.receive_nowait()
+
+
+def test_a_coroutine_function_is_refused_where_no_loop_could_run_it():
+    async def on_gap(report):
+        pass
+
+    with pytest.raises(p2pmsg.ConfigError, match="plain functions"):
+        aio.Subscriber("tcp://127.0.0.1:1", on_gap=on_gap)
+
+
+def test_in_trio():
+    if importlib.util.find_spec("trio") is None:
+        pytest.skip("trio is not there")
+    trio = importlib.import_module("trio")
+    publisher = p2pmsg.Publisher(LOOPBACK)
+
+    async def wait_for_one(fd, cancel):
+        await trio.lowlevel.wait_readable(fd)
+        cancel()
+
+    async def messages(subscriber):
+        while True:
+            while subscriber.turn() <= 0:
+                await trio.lowlevel.checkpoint()
+            while (message := subscriber.receive_nowait()) is not None:
+                yield message
+            with trio.move_on_at(trio.current_time() + 0.1):
+                async with trio.open_nursery() as nursery:
+                    for fd in subscriber.wait_fds():
+                        nursery.start_soon(wait_for_one, fd, nursery.cancel_scope.cancel)
+
+    async def main():
+        subscriber = aio.Subscriber(publisher.endpoint, topics=[TOPIC], start="earliest")
+        got = []
+        async with contextlib.aclosing(messages(subscriber)) as found:
+            async for message in found:
+                got.append(message.value)
+                if len(got) == 2000:
+                    break
+        await subscriber.close()
+        return got
+
+    with contextlib.closing(publisher):
+        publish(publisher, *range(2000))
+        assert trio.run(main) == [*range(2000)]
+
+
+@pytest.mark.parametrize("how", ["nobody waits", "waiting", "full"])
+def test_the_loop_sleeps_while_there_is_nothing_to_do(how, monkeypatch):
+    turns = 0
+    real = LoopDriver.take_turn
+
+    def take_turn(driver):
+        nonlocal turns
+        turns += 1
+        real(driver)
+
+    monkeypatch.setattr(LoopDriver, "take_turn", take_turn)
+
+    async def main():
+        nonlocal turns
+        options = {"receive_bytes": 2**16, "on_gap": lambda report: None}
+        async with connected(publisher={"stall_timeout": 0.05}, **options) as (made, subscriber):
+            if how == "full":
+                await asyncio.to_thread(publish, made, *[bytes(1000)] * 1000)
+            task = asyncio.create_task(subscriber.receive()) if how == "waiting" else None
+            await asyncio.sleep(0.3)
+            before, turns = time.monotonic(), 0
+            await asyncio.sleep(0.5)
+            # Deadlines, heartbeats, ZeroMQ's own signals; a loop kept awake would take thousands.
+            assert turns < 400 * (time.monotonic() - before)
+            assert turns > 1
+            if task is not None:
+                task.cancel()
+
+    run(main)

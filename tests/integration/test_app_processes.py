@@ -1,0 +1,386 @@
+"""Apps as processes: `p2pmsg run`, signals in the middle of each kind of handler, kills."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import p2pmsg
+from p2pmsg import cli
+from tests.integration.commands import P2PMSG
+from tests.integration.peers import ROOT, eventually
+
+HEAD = """
+import asyncio, os, sys, time, p2pmsg
+from p2pmsg.app import App, Retry
+app = p2pmsg.App(stop_timeout=float(os.environ.get("STOP", 10)))
+def say(*words):
+    print(*words, flush=True)
+app.on_start(lambda: say("started"))
+app.on_stop(lambda: say("stopped"))
+"""
+
+
+@pytest.fixture
+def run(tmp_path, opened):
+    """Start `p2pmsg run` on a module with this body; lines of its output can be read."""
+
+    def start(body, *arguments, module="service", **environment):
+        (tmp_path / f"{module}.py").write_text(HEAD + body)
+        child = subprocess.Popen(
+            [*P2PMSG, "run", f"{module}:app", *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        )  # fmt: skip
+        opened.callback(child.communicate)
+        opened.callback(child.kill)
+        return child
+
+    return start
+
+
+def lines_to(child, last):
+    """Read up to the line that begins so."""
+    found = []
+    while not found or not found[-1].startswith(last):
+        line = child.stdout.readline()
+        assert line, (found, child.stderr.read())
+        found.append(line.rstrip("\n"))
+    return found
+
+
+HANDLERS = {
+    "async message": """
+@app.subscriber(PLACE, cursor="cursor", start="earliest")
+async def on(value):
+    say("begun")
+    await asyncio.sleep(0.2)
+    say("done")
+""",
+    "plain message": """
+@app.subscriber(PLACE, cursor="cursor", start="earliest")
+def on(value):
+    say("begun")
+    time.sleep(0.2)
+    say("done")
+""",
+    "job": """
+@app.worker(PLACE)
+async def on(value):
+    say("begun")
+    await asyncio.sleep(0.2)
+    say("done")
+""",
+    "request": """
+@app.responder(PLACE, "ask")
+async def on(value):
+    say("begun")
+    await asyncio.sleep(0.2)
+    say("done")
+    return "answer"
+""",
+    "tick": """
+@app.timer(0.01)
+async def on():
+    say("begun")
+    await asyncio.sleep(0.2)
+    say("done")
+""",
+}
+
+
+SHORT = {("plain message", signal.SIGINT), ("job", signal.SIGTERM), ("request", signal.SIGTERM)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        pytest.param(*both, marks=[] if both in SHORT else pytest.mark.long)
+        for both in itertools.product(HANDLERS, [signal.SIGTERM, signal.SIGINT])
+    ],
+)
+def test_a_signal_lets_the_handler_finish(run, opened, endpoint, tmp_path, kind, number):
+    peer, asking = None, None
+    if "message" in kind:
+        peer = opened.enter_context(p2pmsg.Publisher(endpoint))
+        peer.publish_many("t", [1, 2, 3])
+    elif kind == "job":
+        peer = opened.enter_context(p2pmsg.Pusher(endpoint))
+        peer.push(1)
+    child = run(f"PLACE = {endpoint!r}\n{HANDLERS[kind]}")
+    if kind == "request":
+        asking = subprocess.Popen(
+            [*P2PMSG, "request", endpoint, "ask", "1", "--timeout", "30"],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        opened.callback(asking.kill)
+    assert lines_to(child, "begun") == ["started", "begun"]
+    child.send_signal(number)
+    output, errors = child.communicate(timeout=30)
+
+    assert output.split() == ["done", "stopped"]
+    assert child.returncode == 0
+    assert "Traceback" not in errors
+    if kind == "job":
+        eventually(lambda: peer.stats().done == 1)
+    elif kind == "request":
+        assert asking.communicate(timeout=30)[0] == "answer\n"
+    elif "message" in kind:  # the first was committed, the others come again
+        assert "2 that had been read are not handled" in errors
+        with p2pmsg.Subscriber(endpoint, cursor=tmp_path / "cursor") as subscriber:
+            assert subscriber.receive(timeout=10).value == 2
+
+
+STUCK = """
+@app.timer(0.01)
+async def stuck():
+    say("begun")
+    try:
+        await asyncio.sleep(1000)
+    except asyncio.CancelledError:
+        await asyncio.sleep(1000)
+"""
+STUCK_THREAD = """
+@app.timer(0.01)
+def stuck():
+    say("begun")
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [pytest.param(STUCK, marks=pytest.mark.long), STUCK_THREAD],
+    ids=["async", "plain"],
+)
+def test_a_handler_that_never_ends_is_named_and_the_process_ends(run, body):
+    child = run(body, STOP="0.1")
+    lines_to(child, "begun")
+    child.send_signal(signal.SIGTERM)
+    _, errors = child.communicate(timeout=30)
+
+    assert child.returncode == 1
+    assert "stuck did not end within 0.1 s after the app was to stop" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_second_ctrl_c_waits_for_no_handler(run):
+    body = """
+@app.on_start
+async def look():
+    async def wait():
+        while not app._run.stopping:
+            await asyncio.sleep(0.01)
+        say("stopping")
+    app.state.task = asyncio.create_task(wait())
+"""
+    child = run(body + STUCK_THREAD, STOP="1000")
+    lines_to(child, "begun")
+    child.send_signal(signal.SIGINT)
+    lines_to(child, "stopping")
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=30)
+
+    assert child.returncode == 1
+    assert "stuck did not end" in errors
+
+
+@pytest.mark.rounds(1, 30)
+def test_ctrl_c_at_any_moment_ends_it_without_a_traceback(run, rounds):
+    for number in range(rounds):
+        child = run(HANDLERS["tick"], "--stop-timeout", "30")
+        time.sleep(0.25 + 0.4 * number / rounds)
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=30)
+
+        assert child.returncode in (0, 130)
+        assert all(line.startswith("p2pmsg run: ") for line in errors.splitlines()), errors
+
+
+@pytest.mark.long
+def test_a_blocked_event_loop_is_reported(run):
+    body = """
+@app.timer(0.01)
+async def block():
+    say("begun")
+    time.sleep(5)
+"""
+    child = run(body, STOP="0.01")
+    lines_to(child, "begun")
+    child.send_signal(signal.SIGTERM)
+    _, errors = child.communicate(timeout=30)
+
+    assert "the event loop is blocked, perhaps by block" in errors
+
+
+def test_a_failure_that_stops_it_has_status_1_and_one_line(run):
+    body = """
+@app.timer(0.01, on_error="stop")
+async def fail():
+    raise ValueError("no good")
+"""
+    child = run(body)
+    _, errors = child.communicate(timeout=30)
+
+    assert child.returncode == 1
+    assert errors.rstrip().splitlines()[-1] == (
+        "p2pmsg run: fail failed with a tick: ValueError: no good"
+    )
+
+
+CONSUMER = """
+@app.subscriber(PLACE, cursor="cursor", start="earliest", concurrency=4, by_key=True)
+async def on(value: int):
+    await asyncio.sleep(0.001)
+    say(value)
+"""
+
+
+@pytest.mark.rounds(3, 20)
+def test_kills_and_restarts_lose_nothing(run, make_publisher, endpoint, tmp_path, rounds):
+    publisher, total = make_publisher(endpoint), 100 * rounds
+    keys = [f"k{number % 7}" for number in range(total)]
+    publisher.publish_many("t", [*range(total)], keys=keys)
+    body, seen = f"PLACE = {endpoint!r}\n{CONSUMER}", []
+    for number in range(rounds):
+        child = run(body)
+        lines_to(child, "started")
+        seen += [int(child.stdout.readline()) for _ in range(60)]
+        child.send_signal(signal.SIGTERM if number % 3 == 2 else signal.SIGKILL)
+        seen += map(int, child.stdout.read().replace("stopped", "").split())
+        child.wait()
+    child = run(body)
+    lines_to(child, "started")
+    while len(set(seen)) < total:
+        seen.append(int(child.stdout.readline()))
+    child.send_signal(signal.SIGTERM)
+    output, errors = child.communicate(timeout=30)
+    assert child.returncode == 0, errors
+
+    seen += map(int, output.replace("stopped", "").split())
+    assert set(seen) == set(range(total))  # at least once
+    assert len(seen) < 2 * total  # and not again what was committed
+    with p2pmsg.Subscriber(endpoint, cursor=tmp_path / "cursor") as subscriber:
+        publisher.publish("t", "last")
+        assert subscriber.receive(timeout=10).value == "last"
+
+
+@pytest.mark.long
+def test_a_graceful_stop_and_start_handles_each_once(run, make_publisher, endpoint):
+    publisher = make_publisher(endpoint)
+    publisher.publish_many("t", [*range(200)])
+    seen = []
+    for _ in range(2):
+        child = run(f"PLACE = {endpoint!r}\n{CONSUMER}")
+        lines_to(child, "started")
+        seen += [int(child.stdout.readline()) for _ in range(60)]
+        child.send_signal(signal.SIGTERM)
+        output, _ = child.communicate(timeout=30)
+        assert child.returncode == 0
+        seen += [int(word) for word in output.split() if word.isdigit()]
+
+    assert len(seen) == len(set(seen))
+
+
+@pytest.mark.parametrize(
+    ("target", "source", "text"),
+    [
+        ("nowhere:app", "", "there is no module 'nowhere' in "),
+        ("wrong.py", "", "a module, not a file"),
+        ("wrong:", "app = 5", "'wrong:' is no p2pmsg.App, but of type int; it has no app"),
+        ("wrong:service", "import p2pmsg\none = p2pmsg.App()",
+         "the module 'wrong' has no 'service'; its apps are one"),
+        ("wrong", "1 / 0", "the module 'wrong' cannot be imported: ZeroDivisionError"),
+        ("wrong", "import nowhere", "the module 'wrong' cannot be imported: No module named"),
+        ("wrong", "raise SystemExit", "has called sys.exit"),
+        ("wrong", "import p2pmsg\napp = p2pmsg.App()", "'wrong' has no handlers"),
+    ],
+)  # fmt: skip
+def test_a_wrong_app_is_named_in_one_line(tmp_path, monkeypatch, capsys, target, source, text):
+    (tmp_path / "wrong.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    sys.modules.pop("wrong", None)
+
+    assert cli.main(["run", target]) == 2
+
+    errors = capsys.readouterr().err
+    assert text in errors.splitlines()[-1]
+    assert "importlib" not in errors
+    assert ("line 1, in <module>" in errors) == (source in ("1 / 0", "import nowhere"))
+
+
+def test_a_change_restarts_it_gracefully(run, tmp_path):
+    body = """
+@app.timer(0.01, at_start=True)
+async def tick():
+    say("VERSION 1")
+"""
+    child = run(body, P2PMSG_RUN_RELOAD="1")  # its own process has that setting, too
+    lines_to(child, "VERSION 1")
+    file = tmp_path / "service.py"
+    file.write_text(HEAD + body.replace("VERSION 1", "VERSION 2"))
+    assert "stopped" in lines_to(child, "VERSION 2")
+    file.write_text(HEAD + "1 / 0")
+    lines_to(child, "stopped")
+    errors = ""
+    while "waiting for a change" not in errors:
+        errors += child.stderr.readline()
+    assert "ZeroDivisionError" in errors
+    file.write_text(HEAD + body.replace("VERSION 1", "VERSION 3"))
+    lines_to(child, "VERSION 3")
+    child.send_signal(signal.SIGINT)
+    output, errors = child.communicate(timeout=30)
+
+    assert output.splitlines()[-1] == "stopped"
+    assert child.returncode == 0
+    assert "Traceback" not in errors
+
+
+@pytest.mark.long
+def test_the_app_ends_when_its_reloader_is_killed(run):
+    body = """
+@app.timer(1000.0)
+async def tick(): ...
+"""
+    child = run(body, "--reload")
+    lines_to(child, "started")
+    child.kill()
+
+    assert child.stdout.read() == "stopped\n"
+
+
+def test_reload_dir_goes_with_reload(tmp_path, capsys):
+    assert cli.main(["run", "a:b", "--reload-dir", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "p2pmsg run: --reload-dir goes with --reload\n"
+
+
+@pytest.mark.long
+def test_a_slow_end_is_not_called_a_blocked_loop(run):
+    body = """
+@app.timer(0.01)
+async def tick():
+    say("begun")
+@app.on_stop
+async def slow():
+    try:
+        await asyncio.sleep(1000)  # it is cancelled, and takes a second more
+    except asyncio.CancelledError:
+        await asyncio.sleep(1000)
+@app.on_stop
+async def slow_too():
+    await slow()
+@app.on_stop
+async def slow_again():
+    await slow()
+"""
+    child = run(body, STOP="0.5")
+    lines_to(child, "begun")
+    child.send_signal(signal.SIGTERM)
+    _, errors = child.communicate(timeout=30)
+
+    assert "blocked" not in errors

@@ -1,0 +1,52 @@
+"""`p2pmsg bridge`, run as a user does."""
+
+import re
+import signal
+
+import pytest
+import zmq
+
+from p2pmsg import Subscriber
+from tests.integration.commands import command, eventually, run
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_bridges_until_it_is_asked_to_end(tmp_path, number, status):
+    with zmq.Context() as context, context.socket(zmq.XPUB) as pub:
+        pub.bind(f"ipc://{tmp_path}/plain")
+        arguments = [
+            "--from", f"zmq+sub+ipc://{tmp_path}/plain", "--to", "tcp://127.0.0.1:0",
+            "--log", str(tmp_path / "log"), "--json", "--sequence-at", "n", "--stats", "0.1",
+        ]  # fmt: skip
+        with command(tmp_path, "bridge", *arguments) as bridge:
+            assert pub.recv() == b"\1"
+            for count in (0, 1, 2, 5):
+                pub.send_multipart([b"t", b'{"n": %d}' % count])
+            endpoint = eventually(lambda: re.search(r"from .* to (tcp://\S+)", bridge.errors()))[1]
+            with Subscriber(endpoint, start="earliest") as subscriber:
+                assert [subscriber.receive(20).value["n"] for _ in range(4)] == [0, 1, 2, 5]
+            counts = "4 messages received; 4 passed on; 2 lost before they came here"
+            eventually(lambda: counts in bridge.errors())
+            bridge.process.send_signal(number)
+            assert bridge.wait() == status
+            errors = bridge.errors()
+    assert "Traceback" not in errors
+    assert all(line.startswith("p2pmsg bridge: ") for line in errors.splitlines())
+    assert counts in errors.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--from", "zmq+sub://*:1", "--to", "tcp://127.0.0.1:0"], "it binds with ?bind=1"),
+        (["--from", "zmq+sub://a:1", "--to", "tcp://127.0.0.1:0", "--sequence-at", "x"],
+         "sequence_at"),
+        (["--from", "zmq+sub://a:1", "--to", "tcp://127.0.0.1:0", "--separator", ""], "separator"),
+        (["--from", "zmq+sub://a:1", "--to", "zmq+sub://a:2"], "target must be a socket"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line(arguments, words):
+    ended = run("bridge", *arguments)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.decode().splitlines()
+    assert words in line

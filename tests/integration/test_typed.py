@@ -1,0 +1,319 @@
+"""Typed subscribers over real sockets: every way of reading, cursors, relays, type checkers."""
+
+import datetime
+import decimal
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import pytest
+
+import p2pmsg
+from p2pmsg import codec
+from p2pmsg.errors import InvalidValueError
+from tests.integration.peers import ROOT, check_ledger, eventually
+from tests.integration.test_udp_multicast import GROUP, free_port
+
+
+@dataclass
+class Trade:
+    symbol: str
+    price: float
+
+
+class Quote(TypedDict):
+    bid: float
+
+
+class Exact(codec.Struct):
+    price: decimal.Decimal
+    day: datetime.date
+
+
+def trades(start, stop, bad=()):
+    return [{"symbol": "A", "price": "x" if n in bad else n} for n in range(start, stop)]
+
+
+def read(subscriber, count, way):
+    """Read `count` messages; return (sequence, price), the price None where it does not fit."""
+    found, iterator = [], iter(subscriber)
+    while len(found) < count:
+        try:
+            if way == "receive_many":
+                got: Any = subscriber.receive_many(timeout=10)
+            else:
+                got = [subscriber.receive(10) if way == "receive" else next(iterator)]
+        except InvalidValueError as error:
+            assert error.path == "$.price"
+            found.append((error.sequence, None))
+        else:
+            assert all(type(message.value) is Trade for message in got)
+            found += [(message.sequence, message.value.price) for message in got]
+    return found
+
+
+@pytest.mark.parametrize("way", ["receive", "receive_many", "iteration"])
+def test_a_value_that_does_not_fit_comes_in_its_place(make_publisher, make_subscriber, way):
+    publisher = make_publisher()
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher, type=Trade)
+    bad = {0, 3, 250, 499, 503}
+    publisher.publish("t", trades(0, 1, bad)[0])
+    publisher.publish_many("t", trades(1, 500, bad))
+    for value in trades(500, 510, bad):
+        publisher.publish("t", value)
+
+    assert read(subscriber, 510, way) == [(n, None if n in bad else n) for n in range(510)]
+    stats = check_ledger(subscriber, lost=0, delivered=510)
+    assert stats.values_invalid == len(bad)
+    assert stats.bytes_held == 0
+
+
+@pytest.mark.parametrize("how", ["skip", "callable"])
+def test_invalid_values_are_skipped_or_given_to_a_callable(make_publisher, make_subscriber, how):
+    said = []
+    publisher = make_publisher(name="feed")
+    subscriber = make_subscriber(
+        publisher.endpoint, joins=publisher, type=Trade,
+        on_invalid=said.append if how == "callable" else "skip",
+    )  # fmt: skip
+    publisher.publish_many("t", trades(0, 20, {0, 7, 8}), keys=[f"k{n}" for n in range(20)])
+    publisher.publish("t", {"symbol": "A"})
+    publisher.publish("t", {"symbol": "end", "price": 0})
+    found = []
+    while not found or found[-1].value.symbol != "end":
+        found.append(subscriber.receive(10))
+
+    assert [m.sequence for m in found] == [n for n in range(20) if n not in {0, 7, 8}] + [21]
+    assert check_ledger(subscriber, lost=0, delivered=22).values_invalid == 4
+    if how == "callable":
+        assert [error.sequence for error in said] == [0, 7, 8, 20]
+        assert (said[1].message.key, said[1].topic) == ("k7", "t")
+        assert "message 7 of 't' from 'feed'" in str(said[1])
+        assert "missing required field `price`" in str(said[3])
+
+
+def test_types_by_topic(make_publisher, make_subscriber):
+    publisher = make_publisher()
+    subscriber = make_subscriber(
+        publisher.endpoint, joins=publisher, types={"trades": Trade, "quotes*": Quote, "e": Exact}
+    )
+    exact = Exact(decimal.Decimal("1.50"), datetime.date(2026, 11, 23))
+    values = {
+        "trades": Trade("A", 1.0), "quotes.eu": {"bid": 2.0}, "other": {"symbol": 3}, "e": exact,
+    }  # fmt: skip
+    for _ in range(3):
+        for topic, value in values.items():
+            publisher.publish(topic, value)
+    publisher.publish_many("e", [exact] * 5)
+
+    for _ in range(12):
+        message = subscriber.receive(10)
+        assert message.value == values[message.topic]
+        assert type(message.value) is type(values[message.topic])
+    assert [message.value for message in subscriber.receive_many(timeout=10)] == [exact] * 5
+
+
+@pytest.mark.parametrize("commit", ["explicit", "message"])
+def test_an_invalid_message_is_committed_like_any_other(
+    make_publisher, make_subscriber, tmp_path, commit
+):
+    publisher = make_publisher()
+    options = {
+        "type": Trade, "cursor": tmp_path / "cursor", "commit": commit, "start": "earliest",
+    }  # fmt: skip
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher, **options)
+    publisher.publish_many("t", trades(0, 10, {4}))
+    assert read(subscriber, 4, "receive") == [(n, n) for n in range(4)]
+    with pytest.raises(InvalidValueError):
+        subscriber.receive(10)
+    if commit == "explicit":
+        subscriber.commit()
+        subscriber.close()
+    else:
+        assert subscriber.receive(10).sequence == 5  # so 4 is committed, and 5 is in hand
+        subscriber.close()
+    again = make_subscriber(publisher.endpoint, **options)
+
+    assert read(again, 5, "receive") == [(n, n) for n in range(5, 10)]
+
+
+def test_a_slow_reader_of_newest_values_gets_types_and_invalid_ones(
+    make_publisher, make_subscriber
+):
+    publisher = make_publisher()
+    subscriber = make_subscriber(
+        publisher.endpoint, joins=publisher, type=Trade, on_gap="latest", on_invalid="raise"
+    )
+    publisher.publish_many("t", trades(0, 100, {50, 99}), keys=["a"] * 50 + ["b"] * 50)
+    eventually(lambda: subscriber.stats().published == 100)
+
+    assert read(subscriber, 2, "receive") == [(49, 49), (99, None)]
+    stats = subscriber.stats()
+    assert (stats.delivered, stats.conflated, stats.values_invalid) == (2, 98, 1)
+    assert stats.balanced
+
+
+def test_over_a_relay_types_are_the_same(make_publisher, make_relay, make_subscriber):
+    publisher = make_publisher()
+    relay = make_relay(publisher.endpoint)
+    subscriber = make_subscriber(relay.endpoint, type=Trade, start="earliest")
+    publisher.wait_for_subscribers(1, timeout=20)
+    publisher.publish_many("t", trades(0, 50, {7}))
+
+    assert read(subscriber, 50, "receive_many") == [(n, None if n == 7 else n) for n in range(50)]
+
+
+def test_exact_types_over_the_log_and_by_publish_many(make_publisher, make_subscriber, tmp_path):
+    log = p2pmsg.LogConfig(tmp_path / "log")
+    publisher = make_publisher(log=log)
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    values = [decimal.Decimal("1.50"), {"a": [datetime.date(2026, 1, 1)]}, "text", 5]
+    for value in values:
+        publisher.publish("t", value)
+    publisher.publish_many("t", values)
+    publisher.publish("plain", 1)
+    with pytest.raises(p2pmsg.MessageError, match="complex") as caught:
+        publisher.publish("plain", {"a": [1, 1j]})
+    assert caught.value.field == 'value["a"][1]'
+    with pytest.raises(p2pmsg.MessageError) as caught:
+        publisher.publish_many("t", [1, {"a": 1j}])
+    assert caught.value.field == 'values[1]["a"]'
+
+    found = [subscriber.receive(10).value for _ in range(9)]
+    assert found == [*values, *values, 1]
+    assert type(found[0]) is decimal.Decimal
+
+
+def test_jobs_requests_and_answers_name_the_part_that_cannot_be_sent(opened):
+    pusher = opened.enter_context(p2pmsg.Pusher("tcp://127.0.0.1:0"))
+    handlers = {"odd": lambda value: {"a": [value, 1j]}}
+    responder = opened.enter_context(p2pmsg.Responder("tcp://127.0.0.1:0", handlers))
+    requester = opened.enter_context(p2pmsg.Requester(responder.endpoint))
+    for send in (pusher.push, lambda value: requester.request("odd", value)):
+        for part in (1j, 2**64):
+            with pytest.raises(p2pmsg.MessageError) as caught:
+                send({"orders": [0, {"price": part}]})
+            assert caught.value.field == 'value["orders"][1]["price"]'
+    with pytest.raises(p2pmsg.RequestError, match="complex"):
+        requester.request("odd", 1, timeout=10.0)
+
+
+def test_exact_types_by_datagrams_with_keys_and_times(make_publisher, make_subscriber):
+    group = GROUP.format(201, free_port())
+    publisher = make_publisher(group)
+    subscriber = make_subscriber(group, joins=publisher, type=Exact)
+    values = [Exact(decimal.Decimal(n), datetime.date(2026, 1, 1)) for n in range(300)]
+    publisher.publish_many("e", values, [f"k{n}" for n in range(300)], [*range(300)])
+    publisher.publish_many("e", values)
+    publisher.publish("e", values[7])
+    found = [subscriber.receive(20) for _ in range(601)]
+
+    assert [message.value for message in found] == [*values, *values, values[7]]
+    assert [message.key for message in found[:300]] == [f"k{n}" for n in range(300)]
+    assert [message.timestamp_ns for message in found[:300]] == [*range(300)]
+
+
+def test_a_hook_and_the_setting_of_exact_types(make_publisher, make_subscriber):
+    hooked = make_publisher(enc_hook=lambda value: [value.real, value.imag])
+    loose = make_publisher(exact_types=False)
+    strict = make_publisher(exact_types=True)
+    for publisher, first, value, expected in (
+        (hooked, 1, {"z": 1j}, {"z": [0.0, 1.0]}),
+        (loose, decimal.Decimal(1), decimal.Decimal("1.5"), "1.5"),
+        (strict, 1, decimal.Decimal("1.5"), decimal.Decimal("1.5")),
+    ):
+        subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+        publisher.publish("t", first)
+        for _ in range(20):
+            publisher.publish("t", value, headers={"day": datetime.date(2026, 1, 1)})
+        assert subscriber.receive(10).value in (first, str(first))
+        for _ in range(20):
+            message = subscriber.receive(10)
+            assert message.value == expected
+            assert type(message.value) is type(expected)
+            assert message.headers == {"day": datetime.date(2026, 1, 1)}
+    for wrong in ({"exact_types": 1}, {"enc_hook": "f"}):
+        with pytest.raises(p2pmsg.ConfigError, match=next(iter(wrong))):
+            make_publisher(**wrong)
+
+
+SAMPLE = """
+from dataclasses import dataclass
+from typing import TypedDict
+from p2pmsg import Message, Requester, Subscriber
+
+@dataclass
+class Trade:
+    price: float
+
+class Quote(TypedDict):
+    bid: float
+
+def handle(message: Message[Trade]) -> float:
+    return message.value.price
+
+def loose(message: Message) -> object:
+    return message.value
+
+def typed() -> None:
+    for message in Subscriber("tcp://127.0.0.1:1", type=Trade):
+        reveal_type(message.value)  # Trade
+        handle(message)
+        loose(message)
+    batch = Subscriber("tcp://127.0.0.1:1", type=Trade).receive_many()
+    reveal_type(batch.values)  # list[Trade]
+    reveal_type(batch[0].value)  # Trade
+    reveal_type(Subscriber("tcp://127.0.0.1:1", type=Quote).receive().value["bid"])  # float
+    reveal_type(Subscriber("tcp://127.0.0.1:1", type=list[int]).receive().value)  # list[int]
+    reveal_type(Subscriber("tcp://127.0.0.1:1", types={"t": Trade}).receive().value)  # Any
+    reveal_type(Requester("tcp://127.0.0.1:1").request("t", type=Trade))  # Trade
+    reveal_type(Requester("tcp://127.0.0.1:1").request("t"))  # Any
+    wide: Message[object] = Subscriber("tcp://127.0.0.1:1", type=Trade).receive()
+    loose(wide)
+
+def wrong() -> None:
+    message = Subscriber("tcp://127.0.0.1:1", type=Quote).receive()
+    handle(message)  # error
+"""
+
+
+def check_types(command, tmp_path, revealed):
+    sample = tmp_path / "sample.py"
+    sample.write_text(SAMPLE)
+    ended = subprocess.run(
+        [*command, str(sample)], capture_output=True, text=True, timeout=100, cwd=ROOT,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+    )  # fmt: skip
+    said = {}
+    for line in ended.stdout.splitlines():
+        number = line.partition("sample.py:")[2].partition(":")[0]
+        if number.isdigit() and ("error" in line or revealed in line):
+            said[int(number)] = line.replace("sample.", "")
+    wanted = [(n, line.partition("  # ")[2]) for n, line in enumerate(SAMPLE.splitlines(), 1)]
+    assert {n for n, comment in wanted if comment} == set(said), ended.stdout + ended.stderr
+    for n, comment in wanted:
+        if comment:
+            assert ("error" if comment == "error" else f'"{comment}"') in said[n]
+
+
+def test_mypy_knows_the_type_of_a_value(tmp_path):
+    pytest.importorskip("msgspec")  # type checkers read its types
+    cache = ["--cache-dir", str(ROOT / ".mypy_cache")]
+    strict = ["--strict", "--python-version", "3.11"]
+    check_types([sys.executable, "-m", "mypy", *strict, *cache], tmp_path, "Revealed type")
+
+
+def test_pyright_knows_the_type_of_a_value(tmp_path):
+    if shutil.which("pyright"):
+        command = ["pyright"]
+    elif importlib.util.find_spec("basedpyright"):
+        command = [sys.executable, "-m", "basedpyright"]
+    else:
+        pytest.skip("neither pyright nor basedpyright (pip install basedpyright) is there")
+    settings = tmp_path / "pyrightconfig.json"
+    settings.write_text(f'{{"typeCheckingMode": "standard", "extraPaths": ["{ROOT}"]}}')
+    check_types([*command, "-p", str(settings)], tmp_path, "Type of")

@@ -1,0 +1,24 @@
+"""A sender of webhooks to be killed: `python -m tests.integration.webhook_children …`."""
+
+import sys
+
+from p2pmsg.webhooks import BreakerConfig, Endpoint, Retry, Sender
+from tests.integration.webhooks import LOOPBACK
+
+RETRY = Retry(delays=(0, *[0.02] * 200), jitter=0.5)
+BREAKER = BreakerConfig(cooldown=0.02, cooldown_max=0.1)
+
+
+def endpoint(url, order, form="standard"):
+    return Endpoint(
+        url, allow=LOOPBACK, order=order, format=form, concurrency=4, name="hook",
+        retry=RETRY, breaker=BREAKER,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    place, address, state, order, form = sys.argv[1:]
+    with Sender(place, state=state, endpoints=[endpoint(address, order, form)],
+                start="earliest") as sender:  # fmt: skip
+        print("ready", flush=True)
+        sender.wait()

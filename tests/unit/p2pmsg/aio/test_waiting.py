@@ -1,0 +1,282 @@
+"""Waiters, Pace, Look: who is woken, who lets others run, and how long an answer is looked for."""
+
+import asyncio
+import random
+import threading
+import time
+
+import pytest
+
+from p2pmsg.aio import waiting
+from p2pmsg.aio.waiting import Look, Pace, Reply, Waiters, in_executor, is_looked_up
+from transports import parse_endpoint
+
+
+async def settle(rounds: int = 3) -> None:
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+def test_as_many_are_woken_as_are_offered_and_the_first_ones_first() -> None:
+    async def run() -> None:
+        waiters = Waiters(asyncio.get_running_loop())
+        woken: list[int] = []
+
+        async def wait(number: int) -> None:
+            assert await waiters.wait(None)
+            woken.append(number)
+
+        tasks = [asyncio.create_task(wait(number)) for number in range(4)]
+        await settle()
+        waiters.offer(2)
+        waiters.offer(2)  # they have not looked yet: nobody else is woken
+        assert len(waiters) == 2
+        await settle()
+        assert woken == [0, 1]
+        waiters.offer(1)
+        await settle()
+        assert woken == [0, 1, 2]
+        waiters.close()
+        await asyncio.gather(*tasks)
+        assert await waiters.wait(None)  # nobody waits any more
+
+    asyncio.run(run())
+
+
+def test_who_is_cancelled_after_it_was_woken_wakes_the_next_one() -> None:
+    async def run() -> None:
+        waiters = Waiters(asyncio.get_running_loop())
+        first, second = (asyncio.create_task(waiters.wait(None)) for _ in range(2))
+        await settle()
+        waiters.offer(1)
+        first.cancel()
+        await settle()
+        assert first.cancelled()
+        assert second.done()
+        assert second.result() is True
+
+    asyncio.run(run())
+
+
+def test_a_time_out_leaves_nobody_waiting() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        waiters = Waiters(loop)
+        assert not await waiters.wait(loop.time() + 0.001)
+        assert len(waiters) == 0
+
+    asyncio.run(run())
+
+
+def test_none_is_forgotten_whatever_is_cancelled_and_when() -> None:
+    """Each offer is one thing to take; tasks are cancelled at random steps."""
+    rng = random.Random(7)
+
+    async def run() -> None:
+        waiters = Waiters(asyncio.get_running_loop())
+        there = taken = 0
+
+        async def take() -> None:
+            nonlocal there, taken
+            while not there:
+                await waiters.wait(None)
+            there -= 1
+            taken += 1
+
+        tasks: set[asyncio.Task[None]] = set()
+        for _ in range(3000):
+            task = asyncio.create_task(take())
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            if rng.random() < 0.4:
+                there += 1
+                waiters.offer(there)
+            if rng.random() < 0.5 and tasks:
+                rng.choice([*tasks]).cancel()
+            await settle(rng.randrange(3))
+        await settle()
+        assert there == 0 or not tasks  # who waits, waits for nothing that is there
+        assert taken > 500
+        assert len(waiters) == len(tasks)
+        for task in tasks:
+            task.cancel()
+        await settle()
+        assert len(waiters) == 0
+
+    asyncio.run(run())
+
+
+def test_tasks_that_never_wait_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = 0
+    monkeypatch.setattr(waiting, "_monotonic_ns", lambda: now_ns)
+
+    async def run() -> list[int]:
+        nonlocal now_ns
+        pace, spent = Pace(), [0, 0, 0]
+
+        async def work(number: int) -> None:
+            nonlocal now_ns
+            while sum(spent) < 300_000_000:
+                if pace.is_over():
+                    await pace.rest()
+                now_ns += 10_000
+                spent[number] += 10_000
+
+        await asyncio.gather(*map(work, range(3)))
+        return spent
+
+    spent = asyncio.run(run())
+    assert max(spent) < 1.5 * min(spent)
+
+
+def test_it_looks_where_answers_came_within_the_window_and_seldom_after_looks_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_ns = 10**9
+
+    def later() -> None:
+        nonlocal now_ns
+        now_ns += 20_000
+
+    monkeypatch.setattr(waiting, "_monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr(waiting, "sched_yield", later)
+    look = Look(200e-6)
+
+    assert not look.begin()  # the first one sleeps
+    now_ns += 100_000
+    look.end()
+    for _ in range(3):
+        assert look.begin()
+        begun_ns = now_ns
+        assert look.find(lambda begun_ns=begun_ns: now_ns > begun_ns + 50_000)
+        look.end()
+        assert not look.is_on
+    looks = 0
+    for _ in range(1000):  # no answer ever comes
+        looks += look.begin()
+        begun_ns, rounds = now_ns, 0
+        while look.is_on:
+            rounds += 1
+            assert not look.find(lambda: False)
+        assert rounds <= 3  # in between, other tasks run
+        assert now_ns <= begun_ns + 220_000
+        now_ns += 300_000
+    assert 1000 / 20 < looks < 1000 / 10
+
+
+def test_without_a_window_it_never_looks() -> None:
+    look = Look(0.0)
+    for _ in range(5):
+        assert not look.begin()
+        assert not look.find(lambda: True)
+        look.end()
+
+
+def test_what_an_executor_made_for_a_cancelled_task_is_undone() -> None:
+    async def run() -> None:
+        gate, undone = threading.Event(), []
+
+        def make() -> str:
+            gate.wait(20)
+            return "made"
+
+        task = asyncio.create_task(in_executor(make, undone.append))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        gate.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        while not undone:
+            await asyncio.sleep(0.001)
+        assert undone == ["made"]
+
+        assert await in_executor(lambda: "kept", undone.append) == "kept"
+        assert undone == ["made"]
+
+        def fail() -> None:
+            raise KeyError("no")
+
+        with pytest.raises(KeyError):
+            await in_executor(fail, undone.append)
+
+    asyncio.run(run())
+
+
+def test_a_task_runs_in_the_step_in_which_its_reply_is_woken() -> None:
+    async def run() -> None:
+        replies: list[Reply[int]] = [Reply(asyncio.get_running_loop()) for _ in range(3)]
+        got: list[object] = []
+
+        async def wait(reply: Reply[int]) -> None:
+            try:
+                got.append(await reply)
+            except ValueError as error:
+                got.append(error)
+
+        tasks = [asyncio.create_task(wait(reply)) for reply in replies]
+        await settle()
+        steps: list[list[object]] = []
+
+        def wake() -> None:  # in no task, as a turn
+            steps.append(got.copy())
+            replies[0].wake()
+            steps.append(got.copy())
+            replies[0].wake()  # nobody waits any more
+
+        replies[0].set_result(5)
+        asyncio.get_running_loop().call_soon(wake)
+        await settle()
+        assert steps == [[], [5]]
+
+        error = ValueError("no")
+        replies[1].set_exception(error)
+        assert not replies[1].cancel()
+        tasks[2].cancel("enough")
+        await settle()
+        assert got == [5, error]
+        assert tasks[2].cancelled()
+        assert await replies[0] == 5  # it is there already
+
+    asyncio.run(run(), debug=True)
+
+
+def test_a_task_that_is_cancelled_after_its_answer_has_come_is_cancelled() -> None:
+    async def run() -> None:
+        reply: Reply[int] = Reply(asyncio.get_running_loop())
+
+        async def wait() -> int:
+            return await reply
+
+        task = asyncio.create_task(wait())
+        await settle()
+        reply.set_result(5)
+        task.cancel()
+        asyncio.get_running_loop().call_soon(reply.wake)
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+        reply = Reply(asyncio.get_running_loop())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await reply
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "is_so"),
+    [
+        ("tcp://127.0.0.1:1", False), ("tcp://*:1", False), ("tcp://[::1]:1", False),
+        ("tcp://localhost:1", False), ("ipc:///run/x", False), ("inproc://x", False),
+        ("tcp://prices.example:1", True), ("tcp://eth0:1", True),
+    ],
+)  # fmt: skip
+def test_names_are_looked_up(endpoint: str, is_so: bool) -> None:
+    assert is_looked_up(parse_endpoint(endpoint)) is is_so
+
+
+def test_a_pace_begins_with_its_time_up() -> None:
+    pace = Pace()
+    assert pace.is_over()
+    pace.begin()
+    assert pace.until_ns <= time.monotonic_ns() + waiting.SLICE_NS

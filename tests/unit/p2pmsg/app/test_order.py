@@ -1,0 +1,84 @@
+"""Which event is next, and how far a stream can be committed."""
+
+from random import Random
+
+import pytest
+
+from p2pmsg.app.order import InOrder, KeyQueue
+from p2pmsg.message import Message, Origin
+
+ORIGIN = Origin(1, "p")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_items_of_a_key_go_one_after_the_other_and_none_is_left(seed):
+    rng, queue = Random(seed), KeyQueue()
+    put, taken, running = [], [], []
+    for number in range(300):
+        if rng.random() < 0.5 or number < 20:
+            key = rng.randrange(4)
+            put.append((key, number))
+            queue.put(number, key)
+        for _ in range(rng.randrange(3)):
+            if running and rng.random() < 0.5:
+                queue.done(running.pop(rng.randrange(len(running))))
+            elif (item := queue.take()) is not None:
+                assert item[0] not in running
+                running.append(item[0])
+                taken.append(item)
+        assert len(queue) == len(put) - len(taken)
+    while len(queue) or running:
+        while (item := queue.take()) is not None:
+            running.append(item[0])
+            taken.append(item)
+        queue.done(running.pop())
+
+    for key in range(4):
+        assert [item for item in taken if item[0] == key] == [one for one in put if one[0] == key]
+    assert queue._waiting == {}
+
+
+def test_without_keys_all_can_be_taken_at_once():
+    queue = KeyQueue()
+    for number in range(3):
+        queue.put(number)
+
+    taken = [queue.take() for _ in range(4)]
+
+    assert [item and item[1] for item in taken] == [0, 1, 2, None]
+    queue.done(taken[0][0])
+
+
+def test_what_is_cleared_was_not_taken():
+    queue = KeyQueue()
+    for number in range(4):
+        queue.put(number, number % 2)
+    key, _ = queue.take()
+
+    assert queue.clear() == 3
+    queue.done(key)
+    assert queue.take() is None
+
+
+def message(sequence, topic="t"):
+    return Message(topic, None, 0, sequence, ORIGIN)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stream_is_committed_up_to_the_first_that_is_not_done(seed):
+    rng, calls = Random(seed), []
+    order = InOrder(lambda: calls.append(1))
+    entries = [order.begin(message(number, f"t{number % 2}")) for number in range(60)]
+    left = entries[:]
+    rng.shuffle(left)
+    while left:
+        order.done(left.pop())
+        for topic in ("t0", "t1"):
+            own = [entry for entry in entries if entry.message.topic == topic]
+            done = next((at for at, one in enumerate(own) if not one.is_done), len(own))
+            last = order.due.get((1, topic))
+            assert (-1 if last is None else last.sequence // 2) == done - 1
+
+    assert order.held == 0
+    assert order._streams == {}
+    assert calls

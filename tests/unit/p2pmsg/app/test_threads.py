@@ -1,0 +1,79 @@
+"""Threads for plain handlers: bounded, and no obstacle to the end of the process."""
+
+import asyncio
+import contextvars
+import threading
+
+import pytest
+
+from p2pmsg.app.threads import HandlerThreads
+
+NAME = contextvars.ContextVar("NAME")
+
+
+@pytest.fixture
+def threads():
+    made = HandlerThreads(2)
+    yield made
+    made.close()
+
+
+def test_no_more_run_at_once_than_there_are_threads(threads):
+    both, names = threading.Barrier(2), []
+
+    def call(number):
+        names.append(threading.current_thread().name)
+        both.wait(10)
+        return number
+
+    async def main():
+        return await asyncio.gather(*(threads.run(lambda n=n: call(n)) for n in range(6)))
+
+    assert asyncio.run(main()) == [*range(6)]
+    assert len(set(names)) == 2
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name in names)
+
+
+def test_a_call_sees_the_context_of_its_caller(threads):
+    async def main():
+        NAME.set("mine")
+        return await threads.run(NAME.get)
+
+    assert asyncio.run(main()) == "mine"
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), StopIteration(5), SystemExit(1)])
+def test_what_it_raises_comes_back(threads, error):
+    def call():
+        raise error
+
+    async def main():
+        try:
+            await threads.run(call)
+        except BaseException as raised:
+            return raised
+
+    raised = asyncio.run(main())
+    assert raised is error or "StopIteration(5)" in str(raised)
+
+
+def test_a_cancelled_wait_lets_the_call_go_on_and_the_thread_is_used_again(threads):
+    begun, go_on, ended = threading.Event(), threading.Event(), []
+
+    def call():
+        begun.set()
+        go_on.wait(10)
+        ended.append(1)
+
+    async def main():
+        task = asyncio.create_task(threads.run(call))
+        await asyncio.to_thread(begun.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        return [await threads.run(lambda: 5) for _ in range(5)]
+
+    assert asyncio.run(main()) == [5] * 5
+    assert ended == [1]
+    assert threads._started <= 2

@@ -1,0 +1,82 @@
+"""Numbers in messages, and what is missing between them."""
+
+import pytest
+
+from p2pmsg.bridge import sequences
+from p2pmsg.bridge.sequences import Sequences
+from p2pmsg.errors import ConfigError
+
+
+def counted(place, values, codec="bytes", per_topic=True):
+    found = Sequences(place, codec, per_topic=per_topic)
+    for value in values:
+        topic, value = value if isinstance(value, tuple) else ("t", value)
+        found.note(topic, value)
+    return found
+
+
+def at(found):
+    return found.gaps, found.missing, found.back, found.unnumbered
+
+
+@pytest.mark.parametrize(
+    ("place", "order"), [("2:4", "big"), ("2:4:be", "big"), ("2:4:le", "little")]
+)
+def test_gaps_are_counted(place, order):
+    numbers = [7, 8, 10, 11, 20]
+    found = counted(place, [b"xx" + number.to_bytes(4, order) + b"y" for number in numbers])
+    assert at(found) == (2, 9, 0, 0)
+    assert found.newest == ("t", 12, 20)
+
+
+def test_a_number_wraps():
+    found = counted("0:1", [bytes([number % 256]) for number in range(250, 520)])
+    assert at(found) == (0, 0, 0, 0)
+    assert at(counted("0:1", [b"\xfe", b"\x01"])) == (1, 2, 0, 0)
+
+
+def test_the_first_part_has_it():
+    assert at(counted("0:2", [[b"\0\1", b"x"], [b"\0\3", b"x"], []])) == (1, 1, 0, 1)
+
+
+def test_a_sender_that_goes_back_is_no_gap():
+    found = counted("0:4", [n.to_bytes(4, "big") for n in (100, 101, 0, 1, 3)])
+    assert at(found) == (1, 1, 1, 0)
+
+
+def test_topics_are_numbered_each_or_in_one_row():
+    values = [("a", b"\0"), ("b", b"\1"), ("a", b"\2")]
+    assert at(counted("0:1", values)) == (1, 1, 0, 0)
+    assert at(counted("0:1", values, per_topic=False)) == (0, 0, 0, 0)
+
+
+def test_a_field_has_it():
+    values = [{"h": {"n": 1}}, {"h": {"n": 2}}, {"h": {"n": 9}}, {"h": 3}, 5, {"h": {"n": "x"}},
+              {"h": {"n": True}}, {"h": {"n": 3}}]  # fmt: skip
+    assert at(counted("h.n", values, "json")) == (1, 6, 1, 4)
+    assert at(counted("1", [[0, 5], [0, 7], [0]], "msgpack")) == (1, 1, 0, 1)
+
+
+def test_short_messages_have_no_number():
+    assert at(counted("2:2", [b"123", b"", b"1234", "text"])) == (0, 0, 0, 3)
+
+
+def test_topics_are_bounded(monkeypatch):
+    monkeypatch.setattr(sequences, "TOPICS_MAX", 3)
+    found = counted("0:1", [(str(number), b"\0") for number in range(10)])
+    assert len(found._expected) == 3
+    found.note("9", b"\5")
+    assert found.missing == 4
+
+
+@pytest.mark.parametrize(
+    "place", ["", "1", "1:9", "1:0", "-1:4", "1:4:me", "a:b", None, "1:4:be:x"]
+)
+def test_a_place_that_is_none_is_named(place):
+    with pytest.raises(ConfigError, match="sequence_at"):
+        Sequences(place, "bytes", per_topic=True)
+
+
+def test_a_field_needs_a_codec():
+    with pytest.raises(ConfigError, match="OFFSET:SIZE"):
+        Sequences("header.seq", "bytes", per_topic=True)

@@ -1,0 +1,389 @@
+"""What is sent to an endpoint when, and what may be committed, by a manual clock."""
+
+from random import Random
+
+import pytest
+
+from p2pmsg.errors import ConfigError
+from p2pmsg.webhooks.delivery import Delivery, Failure, Item
+from p2pmsg.webhooks.rules import BreakerConfig, DeliveryRules, Retry
+
+S = 1_000_000_000
+EXACT = Retry(jitter=0)
+DOWN = Failure("connection refused")
+WRONG = Failure("answered 500", 500)
+
+
+class Endpoint:
+    """A delivery with a clock, and a shell that persists at once."""
+
+    def __init__(self, **rules):
+        rules.setdefault("retry", EXACT)
+        self.now = 1000 * S
+        self.core = Delivery(DeliveryRules(**rules), Random(1))
+        self.letters = {}
+        self.reports = []
+        self.committed = {}
+        self.sequences = {}
+
+    def offer(self, count=1, topic="t", key=None, size=10):
+        for _ in range(count):
+            sequence = self.sequences.get(topic, 0)
+            self.sequences[topic] = sequence + 1
+            item = Item(f"{topic}{sequence}", topic, key, size, sequence)
+            self.core.offer(item, self.now)
+        self.work()
+
+    def take(self):
+        items = self.core.take(self.now)
+        return items or None
+
+    def work(self):
+        while self.core.effects:
+            effect = self.core.effects.popleft()
+            if effect.kind in ("park", "dead"):
+                self.letters[effect.item.id] = effect.kind
+                self.core.persisted(effect, self.now)
+            elif effect.kind == "unpark":
+                del self.letters[effect.item.id]
+            else:
+                self.reports.append(effect.kind)
+        for item in self.core.committable():
+            assert item.content > self.committed.get(item.stream, -1)
+            self.committed[item.stream] = item.content
+
+    def good(self, items):
+        self.core.succeeded(items, self.now)
+        self.work()
+
+    def bad(self, items, failure=WRONG):
+        self.core.failed(items, self.now, failure)
+        self.work()
+
+    def wait(self):
+        """Move on to the next deadline; return how many seconds that took."""
+        deadline = self.core.next_deadline_ns()
+        seconds = max(0, deadline - self.now) / S
+        self.now = max(self.now, deadline)
+        return seconds
+
+    def ids(self, items):
+        return [item.id for item in items]
+
+
+def test_a_stream_has_one_message_in_flight_and_commits_in_order():
+    end = Endpoint(order="stream", concurrency=8)
+    end.offer(3)
+
+    first = end.take()
+    assert end.take() is None
+    end.good(first)
+    assert end.committed == {"t": 0}
+    end.good(end.take())
+    end.good(end.take())
+    assert end.committed == {"t": 2}
+    assert end.core.waiting == 0
+    assert end.core.next_deadline_ns() is None
+
+
+def test_two_streams_go_side_by_side():
+    end = Endpoint(order="stream", concurrency=2)
+    end.offer(2, "a")
+    end.offer(2, "b")
+
+    one, two = end.take(), end.take()
+    assert {one[0].stream, two[0].stream} == {"a", "b"}
+    end.bad(one)
+    assert end.ids(two) == ["b0"]
+    end.good(two)
+    assert end.ids(end.take()) == ["b1"]
+
+
+def test_with_no_order_only_what_is_before_the_first_unsettled_is_committed():
+    end = Endpoint(order="none", concurrency=3)
+    end.offer(3)
+    one, two, three = end.take(), end.take(), end.take()
+    assert end.take() is None
+
+    end.good(three)
+    end.good(two)
+    assert end.committed == {}
+    end.good(one)
+    assert end.committed == {"t": 2}
+
+
+def test_the_schedule_is_that_of_standard_webhooks():
+    end = Endpoint(order="none", breaker=BreakerConfig(failures=1000))
+    end.offer()
+    waits = []
+    for _ in range(10):
+        waits.append(round(end.wait()))
+        end.bad(end.take())
+
+    assert waits == [0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]
+    assert end.letters == {"t0": "dead"}
+    assert end.committed == {"t": 0}
+    assert end.core.counters.dead == 1
+
+
+def test_jitter_spreads_the_attempts():
+    waits = []
+    for seed in range(50):
+        core = Delivery(DeliveryRules(order="none"), Random(seed))
+        core.offer(Item("a", "t", None, 1, 0), 0)
+        core.failed(core.take(0), 0, WRONG)
+        waits.append(core.next_deadline_ns() / S)
+    assert min(waits) >= 4.5
+    assert max(waits) <= 5.5
+    assert len(set(waits)) > 40
+
+
+def test_a_message_that_fails_is_parked_and_others_go_on():
+    end = Endpoint(order="none", concurrency=1)
+    end.offer(2)
+
+    end.bad(end.take())
+    assert end.letters == {"t0": "park"}
+    assert end.committed == {"t": 0}
+    end.good(end.take())
+    assert end.committed == {"t": 1}
+    end.wait()
+    end.good(end.take())
+    assert end.letters == {}
+
+
+def test_a_key_keeps_its_order_and_does_not_hold_up_others():
+    end = Endpoint(order="key", concurrency=4)
+    end.offer(1, key="a")
+    end.offer(1, key="b")
+    end.offer(1, key="a")
+    one, two = end.take(), end.take()
+    assert end.take() is None
+    end.bad(one)
+    end.good(two)
+    end.offer(1, key="a")
+
+    assert end.take() is None
+    assert end.letters == {"t0": "park", "t2": "park", "t3": "park"}
+    assert end.committed == {"t": 3}
+    sent = []
+    while end.core.waiting:
+        end.wait()
+        items = end.take()
+        sent += end.ids(items)
+        end.good(items)
+    assert sent == ["t0", "t2", "t3"]
+
+
+def test_parking_has_a_bound_and_so_has_the_window():
+    end = Endpoint(order="none", window=5, parked_max=3, breaker=BreakerConfig(failures=1000))
+    while end.core.wants:
+        end.offer()
+        if items := end.take():
+            end.bad(items)
+    assert end.core.parked == 3
+    assert end.core.held == 5
+    end.now += 10 * S
+    end.good(end.take())
+    end.good(end.take())
+    assert end.core.wants == 0 or end.core.parked < 3
+
+
+def test_bytes_have_a_bound_too():
+    end = Endpoint(window_bytes=100)
+    end.offer(size=99)
+    assert end.core.wants
+    end.offer(size=99)
+    assert not end.core.wants
+
+
+def test_gone_stops_and_nothing_is_sent_again_until_resumed():
+    end = Endpoint(order="none", concurrency=2)
+    end.offer(3)
+    one, two = end.take(), end.take()
+    end.bad(one, Failure("answered 410", 410))
+    end.good(two)
+
+    end.now += 10**6 * S
+    assert end.take() is None
+    assert end.core.next_deadline_ns() is None
+    assert end.core.wants == 0
+    assert end.reports == ["stopped"]
+    assert end.committed == {}
+    end.core.resume(end.now)
+    assert end.ids(end.take()) == ["t0"]
+    assert end.ids(end.take()) == ["t2"]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after_holds_the_endpoint_and_uses_up_no_attempt(status):
+    end = Endpoint(order="none", concurrency=2)
+    end.offer(2)
+    end.bad(end.take(), Failure("busy", status, 77.0))
+
+    assert end.take() is None
+    assert end.wait() == 77
+    assert [item.attempts for item in end.take()] == [0]
+
+
+def test_retry_after_has_a_bound():
+    end = Endpoint(order="none")
+    end.offer()
+    end.bad(end.take(), Failure("busy", 429, 1e12))
+    assert end.wait() == 86_400
+
+
+def test_the_breaker_opens_probes_and_closes():
+    end = Endpoint(order="none", concurrency=8, breaker=BreakerConfig(failures=3))
+    end.offer(6)
+    for items in [end.take() for _ in range(3)]:
+        end.bad(items, DOWN)
+    assert end.reports == ["opened"]
+    assert end.take() is None
+
+    waits = []
+    for _ in range(8):
+        waits.append(round(end.wait()))
+        probe = end.take()
+        assert end.take() is None
+        end.bad(probe, DOWN)
+    assert waits == [5, 10, 20, 40, 80, 160, 300, 300]
+    end.wait()
+    end.good(end.take())
+    assert end.reports == ["opened", "closed"]
+    end.now += 3 * S
+    while items := end.take():
+        end.good(items)
+    assert end.core.waiting == 0
+    assert end.committed == {"t": 5}
+
+
+def test_a_probe_before_its_time_uses_up_no_attempt():
+    end = Endpoint(order="stream")
+    end.offer()
+    end.bad(end.take(), DOWN)
+    end.wait()
+    end.bad(end.take(), DOWN)  # the second of two: it opens
+    attempts = []
+    for _ in range(5):
+        end.wait()
+        probe = end.take()
+        end.bad(probe, DOWN)
+        attempts.append(probe[0].attempts)
+    assert attempts == [2] * 5
+
+
+def test_one_message_that_is_refused_does_not_open_the_breaker():
+    end = Endpoint(order="none", breaker=BreakerConfig(failures=2))
+    end.offer()
+    for _ in range(9):
+        end.wait()
+        end.bad(end.take())
+    assert end.reports == []
+
+
+def test_an_endpoint_that_is_away_for_24_hours_costs_no_message():
+    end = Endpoint(order="stream", window=100, retry=Retry())
+    back = end.now + 24 * 3600 * S
+    end.offer(100)
+    sent, first = [], 0
+    while end.core.waiting:
+        end.wait()
+        items = end.take()
+        if end.now < back:
+            end.bad(items, DOWN)
+        else:
+            first = first or end.now
+            sent += [item.content for item in items]
+            end.good(items)
+
+    assert sent == [*range(100)]
+    assert end.committed == {"t": 99}
+    assert end.letters == {}
+    assert first - back < 331 * S
+
+
+def test_a_batch_that_fails_is_tried_one_by_one():
+    end = Endpoint(order="stream", batch_max=10)
+    end.offer(25)
+    end.good(end.take())
+    batch = end.take()
+    assert len(batch) == 10
+    end.bad(batch)
+    sizes = []
+    while end.core.waiting:
+        end.wait()
+        items = end.take()
+        sizes.append(len(items))
+        end.good(items)
+    assert sizes == [1] * 10 + [5]
+    assert end.committed == {"t": 24}
+
+
+def test_what_cannot_be_sent_is_a_dead_letter_at_once():
+    end = Endpoint(order="stream")
+    end.offer(2)
+    end.bad(end.take(), Failure("no JSON", is_final=True))
+    assert end.letters == {"t0": "dead"}
+    assert end.ids(end.take()) == ["t1"]
+    assert end.reports == []
+
+
+def test_where_the_disk_is_full_nothing_is_given_up():
+    core = Delivery(DeliveryRules(order="stream", retry=Retry(delays=(0,), jitter=0)), Random(1))
+    core.offer(Item("a", "t", None, 1, 0), 0)
+    core.failed(core.take(0), 0, WRONG)
+    (effect,) = core.effects
+    core.refused(effect, 0)
+    assert core.committable() == []
+    assert core.next_deadline_ns() == S
+    core.succeeded(core.take(S), S)
+    assert len(core.committable()) == 1
+
+
+def test_letters_of_the_former_life_come_first_and_are_not_sent_twice():
+    end = Endpoint(order="none")
+    end.letters["t0"] = "park"
+    end.core.restore(Item("t0", "t", None, 10, 0), end.now, attempts=3)
+    end.core.know("t1")
+    end.offer(3)
+    assert end.ids(end.take()) == ["t0"]
+    assert end.committed == {"t": 1}
+
+
+def test_a_rate_is_kept():
+    end = Endpoint(order="none", concurrency=10, rate=2.0)
+    end.offer(3)
+    end.take()
+    assert end.take() is None
+    assert end.wait() == 0.5
+    assert end.take()
+
+
+@pytest.mark.parametrize(
+    ("rules", "field"),
+    [
+        ({"order": "random"}, "order"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"window": 0}, "window"),
+        ({"rate": -1}, "rate"),
+    ],
+)
+def test_a_rule_out_of_its_limits_is_named(rules, field):
+    with pytest.raises(ConfigError, match=field):
+        DeliveryRules(**rules)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Retry(delays=()), "retry.delays"),
+        (lambda: Retry(delays=(-1,)), "retry.delays"),
+        (lambda: Retry(jitter=2), "retry.jitter"),
+        (lambda: BreakerConfig(failures=0), "breaker.failures"),
+        (lambda: BreakerConfig(cooldown=10, cooldown_max=5), "breaker.cooldown_max"),
+    ],
+)
+def test_a_setting_out_of_its_limits_is_named(make, field):
+    with pytest.raises(ConfigError, match=field):
+        make()

@@ -1,0 +1,98 @@
+"""Signatures of Standard Webhooks, against their own library where it is installed."""
+
+import base64
+import datetime
+
+import pytest
+
+from p2pmsg.errors import ConfigError
+from p2pmsg.webhooks.signatures import (
+    PrivateKey,
+    content_of,
+    is_signed,
+    signature_header,
+    signers,
+    texts_of,
+    verifiers,
+)
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+OTHER = "whsec_" + base64.b64encode(bytes(range(24))).decode()
+PRIVATE = "whsk_" + base64.b64encode(bytes(range(32))).decode()
+
+
+def test_the_example_of_the_specification():
+    content = content_of("msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    expected = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+    assert signature_header(signers(SECRET), content) == expected
+    assert is_signed(verifiers(SECRET), expected, content)
+
+
+def test_both_secrets_sign_while_one_is_replaced():
+    header = signature_header(signers([SECRET, OTHER]), b"content")
+    assert len(header.split()) == 2
+    for secret in (SECRET, OTHER):
+        assert is_signed(verifiers(secret), header, b"content")
+    assert is_signed(verifiers([OTHER, SECRET]), signature_header(signers(SECRET), b"x"), b"x")
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "v1", "v1,", "v1,AAAA", "v1a,AAAA", "v2,x", "v1,é", "v1a,\xff", " ", "v1,x " * 1000],
+)
+def test_what_is_no_signature_is_refused(header):
+    assert not is_signed(verifiers(SECRET), header, b"content")
+
+
+def test_another_secret_body_id_or_time_is_refused():
+    header = signature_header(signers(SECRET), content_of("a", 1, b"body"))
+    keys = verifiers(SECRET)
+    assert is_signed(keys, header, content_of("a", 1, b"body"))
+    assert not is_signed(keys, header, content_of("b", 1, b"body"))
+    assert not is_signed(keys, header, content_of("a", 2, b"body"))
+    assert not is_signed(keys, header, content_of("a", 1, b"bodz"))
+    assert not is_signed(verifiers(OTHER), header, content_of("a", 1, b"body"))
+
+
+def test_ed25519_signs_and_the_public_key_checks():
+    pytest.importorskip("cryptography", reason="Ed25519 needs cryptography (extra webhooks)")
+    (key,) = signers(PRIVATE)
+    assert isinstance(key, PrivateKey)
+    header = signature_header([key], b"content")
+    assert header.startswith("v1a,")
+    public = verifiers(key.public)
+    assert is_signed(public, header, b"content")
+    assert not is_signed(public, header, b"other")
+    assert not is_signed(public, "v1a,AAAA v1a,é", b"content")
+    assert not is_signed(verifiers(SECRET), header, b"content")
+
+
+@pytest.mark.parametrize("text", ["", "abc", "whsec_é", "whsec_AAAA", "whsk_AAAA", "whpk_AAAA"])
+def test_a_bad_secret_is_refused_and_not_shown(text):
+    make = verifiers if text.startswith("whpk") else signers
+    with pytest.raises(ConfigError, match="secret must be") as raised:
+        make(text)
+    assert len(text) < 6 or text not in str(raised.value)
+
+
+def test_secrets_are_texts():
+    assert texts_of(SECRET) == [SECRET]
+    with pytest.raises(ConfigError, match="not 'int'"):
+        texts_of([1])
+
+
+def test_the_library_of_standard_webhooks_accepts_ours_and_the_reverse():
+    library = pytest.importorskip("standardwebhooks", reason="needs standardwebhooks from PyPI")
+    body, now = b'{"a": "\xc3\xa9"}', datetime.datetime.now(datetime.UTC)
+    stamp = int(now.timestamp())
+    theirs = library.Webhook(SECRET)
+    headers = {
+        "webhook-id": "msg_1",
+        "webhook-timestamp": str(stamp),
+        "webhook-signature": signature_header(
+            signers([OTHER, SECRET]), content_of("msg_1", stamp, body)
+        ),
+    }
+    assert theirs.verify(body, headers) == {"a": "é"}
+    signed = theirs.sign("msg_1", now, body.decode())
+    assert is_signed(verifiers(SECRET), signed, content_of("msg_1", stamp, body))
