@@ -9,7 +9,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-pythons area check bench docs pictures clean
+.PHONY: help setup demo test test-long test-pythons test-codec area check bench docs pictures clean
 
 # As many workers as there are cores, but two at least: much of a test is waiting. Four at most: the
 # rest of the machine is for the processes that the tests start.
@@ -90,6 +90,21 @@ test-pythons: setup ## sdist and wheel, built and run under each Python that is 
 	[ -n "$$found" ] || { echo "test-pythons: skipped, no Python can be used" >&2; exit 0; }; \
 	P2PMSG_PYTHONS="$$found" $(BIN)/pytest -n $(WORKERS) tests/integration/test_exit.py \
 		tests/integration/test_packaging.py $(PYTEST_ARGS)
+
+# A copy of .venv's packages, as links, with msgspec left out.
+CODEC_VENV := $(VENV)/other/codec
+SITE := import site; print(site.getsitepackages()[0])
+CODEC_TESTS := unit/p2pmsg/codec unit/p2pmsg/test_wire.py property/test_codec.py property/test_single.py \
+	integration/test_protocol.py integration/test_typed.py integration/test_pubsub.py \
+	integration/test_without_msgspec.py
+
+test-codec: setup ## the codec's tests, and real peers, in an environment without msgspec
+	@rm -rf $(CODEC_VENV) && $(BIN)/python -m venv --without-pip $(CODEC_VENV)
+	@into=$$($(CODEC_VENV)/bin/python -c '$(SITE)'); for each in "$$($(BIN)/python -c '$(SITE)')"/*; do \
+		case "$$each" in */msgspec*) ;; *) ln -s "$$each" "$$into" ;; esac; done
+	@! $(CODEC_VENV)/bin/python -c 'import msgspec' 2>/dev/null || \
+		{ echo "test-codec: msgspec can be imported all the same" >&2; exit 1; }
+	$(CODEC_VENV)/bin/python -m pytest -n $(WORKERS) $(CODEC_TESTS:%=tests/%) $(PYTEST_ARGS)
 
 check: setup ## lint, words, types, import contracts
 	$(BIN)/ruff check .

@@ -56,6 +56,20 @@ def multicast_endpoint(text: str) -> str:
     return text
 
 
+def url(text: str) -> str:
+    """Check a URL to which webhooks go."""
+    if not text.startswith(("http://", "https://")) or " " in text:
+        raise argparse.ArgumentTypeError(f"take http://… or https://…: {text!r}")
+    return text
+
+
+def port(text: str) -> int:
+    """Check a TCP port."""
+    if not text.isascii() or not text.isdecimal() or not 0 < int(text) < 65_536:
+        raise argparse.ArgumentTypeError(f"not a port from 1 to 65535: {text!r}")
+    return int(text)
+
+
 def seconds(text: str) -> float:
     """Check a number of seconds."""
     try:

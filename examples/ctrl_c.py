@@ -12,11 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
+Result = TypeVar("Result")
 INTERRUPTED = 130
 _AGAIN_S = 3.0
 """So long the clean-up is not disturbed by a second Ctrl-C."""
@@ -32,7 +34,8 @@ def run(main: Callable[..., int | None], *arguments: Any) -> None:
     ended = False
     try:
         try:
-            handle()
+            if _is_program:
+                signal.signal(signal.SIGINT, _interrupt)
             status = main(*arguments)
             ended = True
         finally:
@@ -51,12 +54,6 @@ def run(main: Callable[..., int | None], *arguments: Any) -> None:
         sys.exit(status)
 
 
-def handle() -> None:
-    """Handle Ctrl-C; to be called again where a library, as Spark does, has set its own handler."""
-    if _is_program:
-        signal.signal(signal.SIGINT, _interrupt)
-
-
 @contextmanager
 def held() -> Iterator[None]:
     """Hold Ctrl-C back; processes that are started meanwhile never get it, and are ended by us."""
@@ -69,6 +66,26 @@ def held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def call(work: Callable[[], Result]) -> Result:
+    """Call what starts a process and waits for it, such as `getOrCreate`; Ctrl-C ends the wait.
+
+    It runs in a thread that Ctrl-C is held back from, and so is the process that it starts.
+    """
+    if not _is_program:
+        return work()
+    done: Future[Result] = Future()
+
+    def run_held() -> None:
+        with held():
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
+
+    threading.Thread(target=run_held, name="starting", daemon=True).start()
+    return done.result()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -156,10 +173,11 @@ def _say(kind: type[BaseException], error: BaseException, trace: TracebackType |
     p2pmsg: Any = sys.modules.get("p2pmsg")
     is_argument = p2pmsg is not None and issubclass(kind, p2pmsg.EndpointError)
     is_taken = p2pmsg is not None and issubclass(kind, p2pmsg.BindError)
-    if not (is_argument or is_taken or issubclass(kind, ModuleNotFoundError)):
+    is_extra = p2pmsg is not None and issubclass(kind, p2pmsg.errors.MissingExtraError)
+    if not (is_argument or is_taken or is_extra or issubclass(kind, ModuleNotFoundError)):
         sys.__excepthook__(kind, error, trace)
         return
-    missing = getattr(error, "name", None)
+    missing = None if is_extra else getattr(error, "name", None)
     packages = {"pyspark": "'p2pmsg[spark]'"}
     advice = f": pip install {packages.get(missing, missing)}" if missing else ""
     print(f"{Path(sys.argv[0]).name}: {error}{advice}", file=sys.stderr)

@@ -29,9 +29,7 @@ def main() -> None:
     """Write a log, and ask it questions."""
     builder = spark_bridge.configure(SparkSession.builder.master("local[2]"))
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-    with ctrl_c.held():
-        spark = builder.getOrCreate()
-        ctrl_c.handle()
+    spark = ctrl_c.call(builder.getOrCreate)
     spark_bridge.register(spark)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         write_log(directory)

@@ -61,9 +61,7 @@ def open_session() -> SparkSession:
     """Return a Spark session that knows the format p2pmsg."""
     builder = spark_bridge.configure(SparkSession.builder.master("local[2]"))
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-    with ctrl_c.held():
-        spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
-        ctrl_c.handle()
+    spark = ctrl_c.call(builder.config("spark.sql.session.timeZone", "UTC").getOrCreate)
     spark_bridge.register(spark)
     return spark
 

@@ -31,9 +31,7 @@ def main() -> None:
     """Publish, filter in Spark, receive."""
     builder = spark_bridge.configure(SparkSession.builder.master("local[2]"))
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-    with ctrl_c.held():
-        spark = builder.getOrCreate()
-        ctrl_c.handle()
+    spark = ctrl_c.call(builder.getOrCreate)
     spark_bridge.register(spark)
     endpoints = [f"tcp://127.0.0.1:{port}" for port in free_ports(PORTS)]
     topics = ["large", "spark.commits"]

@@ -18,9 +18,7 @@ def main() -> None:
     """Publish dicts, and one value that does not fit; read them as columns."""
     builder = spark_bridge.configure(SparkSession.builder.master("local[2]"))
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-    with ctrl_c.held():
-        spark = builder.getOrCreate()
-        ctrl_c.handle()
+    spark = ctrl_c.call(builder.getOrCreate)
     spark_bridge.register(spark)
     with p2pmsg.Publisher("tcp://127.0.0.1:0", name="trades") as publisher:
         for number in range(COUNT):

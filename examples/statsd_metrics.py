@@ -63,9 +63,7 @@ def open_session() -> SparkSession:
     builder = spark_bridge.configure(SparkSession.builder).master("local[2]")
     builder = builder.config("spark.sql.shuffle.partitions", "1")
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-    with ctrl_c.held():
-        spark = builder.getOrCreate()
-        ctrl_c.handle()
+    spark = ctrl_c.call(builder.getOrCreate)
     spark_bridge.register(spark)
     return spark
 

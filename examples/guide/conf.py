@@ -74,9 +74,11 @@ def _is_former(_app: Any, _what: str, _name: str, member: Any, skip: bool, _opti
 ROOT = Path(__file__).parents[2]
 PAGES = Path(__file__).parent / "pages"
 MODULES = (
-    "p2pmsg", "p2pmsg.config", "p2pmsg.errors", "p2pmsg.message", "p2pmsg.frames", "p2pmsg.stats",
+    "p2pmsg", "p2pmsg.aio", "p2pmsg.aio.metrics", "p2pmsg.config", "p2pmsg.errors",
+    "p2pmsg.message", "p2pmsg.frames", "p2pmsg.stats",
     "p2pmsg.log", "p2pmsg.reader", "p2pmsg.queue", "p2pmsg.requests", "p2pmsg.relay",
-    "p2pmsg.moldudp64", "p2pmsg.metrics", "p2pmsg.statsd", "p2pmsg.testing", "spark_bridge",
+    "p2pmsg.moldudp64", "p2pmsg.metrics", "p2pmsg.statsd", "p2pmsg.testing", "p2pmsg.app",
+    "p2pmsg.bridge", "p2pmsg.webhooks", "spark_bridge",
 )  # fmt: skip
 PACKAGES = ("p2pmsg", "transports", "recovery", "spark_bridge")
 LONG_NAME = re.compile(r"~(?:\w+\.)+(\w+)")
