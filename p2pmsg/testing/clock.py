@@ -1,6 +1,8 @@
 """A clock that stands still until it is advanced."""
 
 from p2pmsg.errors import ConfigError
+from recovery._checks import to_ns
+from recovery._renamed import renamed_arguments
 
 
 class ManualClock:
@@ -19,14 +21,15 @@ class ManualClock:
     def __init__(self, now_ns: int = 10**9) -> None:
         self.now_ns = now_ns
 
-    def advance(self, *, ms: float = 0.0, ns: int = 0) -> int:
-        """Move on by `ms` milliseconds and `ns` nanoseconds; returns the new time in ns.
+    @renamed_arguments(ms="seconds")
+    def advance(self, seconds: float = 0.0, *, ns: int = 0) -> int:
+        """Move on by `seconds` and `ns` nanoseconds; returns the new time in ns.
 
         Raises:
             ConfigError: it would go back.
 
         """
-        step_ns = round(ms * 1_000_000) + ns
+        step_ns = to_ns(seconds) + ns
         if step_ns < 0:
             raise ConfigError("step", "at least 0 ns", step_ns)
         self.now_ns += step_ns

@@ -16,6 +16,7 @@ from typing import Any
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.wire import Kind
+from recovery._checks import to_ns
 from transports import MemoryNetwork
 from transports.memory import Link
 
@@ -73,9 +74,9 @@ class FaultyNetwork:
         self._serial += 1
         heapq.heappush(self._queue, (time_ns, self._serial, action, args))
 
-    def after_ms(self, ms: float, action: Callable[..., None], *args: Any) -> None:
-        """Let `action(*args)` happen in `ms` milliseconds."""
-        self.at(self.clock.now_ns + int(ms * MS), action, *args)
+    def after(self, seconds: float, action: Callable[..., None], *args: Any) -> None:
+        """Let `action(*args)` happen in so many seconds."""
+        self.at(self.clock.now_ns + to_ns(seconds), action, *args)
 
     @property
     def next_ns(self) -> int | None:
@@ -84,7 +85,7 @@ class FaultyNetwork:
 
     def after_chance(self, rate: float, action: Callable[..., None], *args: Any) -> None:
         """Let `action(*args)` happen after a random time, at `rate` a second on average."""
-        self.after_ms(self.rng.expovariate(rate) * 1000, action, *args)
+        self.after(self.rng.expovariate(rate), action, *args)
 
     def run_until(self, end_ns: int) -> None:
         """Let happen what happens up to a time."""
@@ -103,9 +104,9 @@ class FaultyNetwork:
         if self._log is not None:
             self._log(line)
 
-    def part(self, publisher: str, subscriber: str, ms: float) -> None:
+    def part(self, publisher: str, subscriber: str, seconds: float) -> None:
         """Let nothing pass between two for a while."""
-        self._partitions[publisher, subscriber] = self.clock.now_ns + int(ms * MS)
+        self._partitions[publisher, subscriber] = self.clock.now_ns + to_ns(seconds)
 
     def heal(self) -> None:
         """From now on every frame arrives, in order, after its delay."""
@@ -122,8 +123,8 @@ class FaultyNetwork:
 
     def _set_delays(self) -> None:
         options = self.options
-        self._delay_ns = int(options.delay_min_ms * MS)
-        self._spread_ns = int((options.delay_max_ms - options.delay_min_ms) * MS)
+        self._delay_ns = to_ns(options.delay_min)
+        self._spread_ns = to_ns(options.delay_max - options.delay_min)
         recovery = options.loss if options.recovery_loss is None else options.recovery_loss
         self._losses = {"data": options.loss, "request": recovery, "reply": recovery}
 
@@ -149,13 +150,13 @@ class FaultyNetwork:
             arrival_ns += int(rng.random() * self._spread_ns)
         options = self.options
         if options.reordering and rng.random() < options.reordering:
-            arrival_ns += int(rng.random() * options.reordering_ms * MS)
+            arrival_ns += to_ns(rng.random() * options.reordering_delay)
         else:
             arrival_ns = max(arrival_ns, self._latest.get(link, 0))
             self._latest[link] = arrival_ns
         self.at(arrival_ns, self._arrive, link, frame)
         if options.duplication and rng.random() < options.duplication:
-            again_ns = int(rng.random() * options.reordering_ms * MS)
+            again_ns = to_ns(rng.random() * options.reordering_delay)
             self.at(arrival_ns + again_ns, self._arrive, link, frame)
 
     def _is_parted(self, link: Link) -> bool:

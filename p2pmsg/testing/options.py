@@ -5,8 +5,21 @@ from typing import Literal
 
 from p2pmsg.checks import at_least, check
 from p2pmsg.config import OnFull
+from recovery._renamed import renamed_fields
 
 
+@renamed_fields(
+    reordering_ms="reordering_delay",
+    delay_min_ms="delay_min",
+    delay_max_ms="delay_max",
+    partition_ms="partition_time",
+    restart_ms="restart_delay",
+    read_ms="read_time",
+    read_stop_ms="read_stop_time",
+    process_stop_ms="process_stop_time",
+    stall_ms="stall_timeout",
+    repair_timeout_ms="repair_timeout",
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
     """The circumstances of a simulation. `ConfigError` for a value out of its limits.
@@ -29,23 +42,23 @@ class NetworkOptions:
 
     reordering: float = 0.0
     """Part of the frames that others may overtake, on both channels: they take up to
-    `reordering_ms` longer. TCP keeps the order within a connection."""
+    `reordering_delay` longer. TCP keeps the order within a connection."""
 
-    reordering_ms: float = 10.0
-    """How much longer a frame takes at most that others may overtake, in ms."""
+    reordering_delay: float = 0.01
+    """How much longer a frame takes at most that others may overtake, in seconds."""
 
-    delay_min_ms: float = 0.1
-    """Shortest time that a frame takes, in ms."""
+    delay_min: float = 0.0001
+    """Shortest time that a frame takes, in seconds."""
 
-    delay_max_ms: float = 1.0
-    """Longest time that a frame takes, in ms, reordering aside."""
+    delay_max: float = 0.001
+    """Longest time that a frame takes, in seconds, reordering aside."""
 
     partitions_per_s: float = 0.0
     """How often a publisher and a subscriber are cut off from one another, on average. Frames
-    between them are lost for `partition_ms`, and no connection notices."""
+    between them are lost for `partition_time`, and no connection notices."""
 
-    partition_ms: float = 300.0
-    """How long a partition lasts on average, in ms."""
+    partition_time: float = 0.3
+    """How long a partition lasts on average, in seconds."""
 
     cuts_per_s: float = 0.0
     """How often a connection of the data path is cut and made again, on average; every other time
@@ -81,29 +94,29 @@ class NetworkOptions:
     join_kills: float = 0.0
     """Part of the steps of a join, 0 to 1, at which one of the two processes dies: right before or
     right after a WELCOME, PROBE, ECHO or JOINED arrives, or data of a session that is not joined
-    yet, or a cursor notes a session. The process comes back after about `restart_ms`."""
+    yet, or a cursor notes a session. The process comes back after about `restart_delay`."""
 
     gone_for_good: float = 0.0
     """Part of the publishers killed by `join_kills` that never come back, 0 to 1."""
 
-    restart_ms: float = 200.0
-    """How long a process that died stays away on average, in ms."""
+    restart_delay: float = 0.2
+    """How long a process that died stays away on average, in seconds."""
 
-    read_ms: float = 0.0
-    """How long an application takes for a frame that it received, in ms. 0: no time at all."""
+    read_time: float = 0.0
+    """How long an application takes for a frame that it received, in seconds. 0: no time at all."""
 
     read_stops_per_s: float = 0.0
     """How often an application stops reading, on average."""
 
-    read_stop_ms: float = 500.0
-    """How long it stops on average, in ms."""
+    read_stop_time: float = 0.5
+    """How long it stops on average, in seconds."""
 
     process_stops_per_s: float = 0.0
     """How often a subscriber's whole process stops, on average, as by SIGSTOP: it reads nothing,
     asks for nothing and answers nothing; what comes waits in its queue, or is lost."""
 
-    process_stop_ms: float = 500.0
-    """How long it stops on average, in ms."""
+    process_stop_time: float = 0.5
+    """How long it stops on average, in seconds."""
 
     buffer_datagrams: int = 4096
     """In a multicast, how many datagrams a receive buffer holds; more are lost silently."""
@@ -114,8 +127,8 @@ class NetworkOptions:
     on_full: OnFull = "block"
     """What a publisher does when a queue is full; see `PublisherConfig.on_full`."""
 
-    stall_ms: float = 1000.0
-    """How long a slow subscriber may hold up a publisher, in ms."""
+    stall_timeout: float = 1.0
+    """How long a slow subscriber may hold up a publisher, in seconds."""
 
     replay_bytes: int = 64 * 2**20
     """Bound of a publisher's replay buffer, in bytes."""
@@ -123,8 +136,8 @@ class NetworkOptions:
     receive_bytes: int = 16 * 2**20
     """Bound on what waits at a subscriber, in bytes; at least 64 KiB."""
 
-    repair_timeout_ms: float = 10_000.0
-    """How long a gap is waited for without progress, in ms."""
+    repair_timeout: float = 10.0
+    """How long a gap is waited for without progress, in seconds."""
 
     messages_per_s: float = 200.0
     """How many messages each publisher sends a second, on average."""
@@ -163,12 +176,12 @@ class NetworkOptions:
             value = getattr(self, name)
             check(name, value, value is None or 0 <= value <= 1, "0 to 1")
         for name in (
-            "reordering_ms", "delay_min_ms", "partitions_per_s", "partition_ms", "cuts_per_s",
-            "publisher_crashes_per_s", "subscriber_crashes_per_s", "restart_ms", "read_ms",
-            "read_stops_per_s", "read_stop_ms", "process_stops_per_s", "process_stop_ms",
+            "reordering_delay", "delay_min", "partitions_per_s", "partition_time", "cuts_per_s",
+            "publisher_crashes_per_s", "subscriber_crashes_per_s", "restart_delay", "read_time",
+            "read_stops_per_s", "read_stop_time", "process_stops_per_s", "process_stop_time",
             "messages_per_s", "bytes_max", "commits_per_s", "forged_per_s",
         ):  # fmt: skip
             at_least(name, getattr(self, name), 0)
-        at_least("delay_max_ms", self.delay_max_ms, self.delay_min_ms)
+        at_least("delay_max", self.delay_max, self.delay_min)
         at_least("topics", self.topics, 1)
         at_least("buffer_datagrams", self.buffer_datagrams, 1)

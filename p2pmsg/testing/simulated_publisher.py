@@ -280,7 +280,7 @@ class SimulatedPublisher:
         rng, core = self._network.rng, self.core
         if core is not None and core.outbox and self._config.on_full == "block":
             # The application is held up by a slow subscriber.
-            self._network.after_ms(1.0, self._publish_some)
+            self._network.after(0.001, self._publish_some)
             return
         topic = self.topics[int(rng.random() * len(self.topics))]
         draw = rng.random()

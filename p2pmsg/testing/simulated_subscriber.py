@@ -28,6 +28,7 @@ from p2pmsg.testing.simulated_reader import SimulatedReader
 from p2pmsg.wire import Kind
 from recovery import Delivery, Loss
 from recovery._checks import to_ns
+from recovery._renamed import renamed_arguments
 from transports import MemoryReceiver, MemoryRecoveryClient
 
 _FULL_NS = 5 * MS
@@ -108,7 +109,7 @@ class SimulatedSubscriber:
             config,
             queue_frames=options.queue_frames,
             receive_bytes=options.receive_bytes,
-            nack=replace(config.nack, deadline=options.repair_timeout_ms / 1000),
+            nack=replace(config.nack, deadline=options.repair_timeout),
         )
 
     def revive(self) -> None:
@@ -209,14 +210,16 @@ class SimulatedSubscriber:
             for client in self._clients.values():
                 client.reconnect()
 
-    def stop_reading(self, ms: float) -> None:
+    @renamed_arguments(ms="seconds")
+    def stop_reading(self, seconds: float) -> None:
         """Let the application take nothing for a while."""
-        self._stopped_until_ns = self._network.clock.now_ns + int(ms * MS)
+        self._stopped_until_ns = self._network.clock.now_ns + to_ns(seconds)
         self._network.at(self._stopped_until_ns, self.pump)
 
-    def stop_process(self, ms: float) -> None:
+    @renamed_arguments(ms="seconds")
+    def stop_process(self, seconds: float) -> None:
         """Let the whole process do nothing for a while."""
-        until_ns = self._network.clock.now_ns + int(ms * MS)
+        until_ns = self._network.clock.now_ns + to_ns(seconds)
         self._frozen_until_ns = max(self._frozen_until_ns, until_ns)
         self._network.at(self._frozen_until_ns, self.pump)
 
@@ -338,10 +341,10 @@ class SimulatedSubscriber:
         self._network.note(f"{self.name} reads {stream.topic} {_describe(output)}")
         self.hand_over(stream, output)
         self.oracle.check_position(stream, self.reader.position(stream))
-        read_ms = 0.0 if self._hurried else self._network.options.read_ms
-        if read_ms:
+        seconds = 0.0 if self._hurried else self._network.options.read_time
+        if seconds:
             self._reading = True
-            self._network.after_ms(read_ms, self._read_on, core)
+            self._network.after(seconds, self._read_on, core)
 
     def _read(self, core: SubscriberCore, now_ns: int) -> int:
         """Let the application read what is ready, if it does read now."""

@@ -8,16 +8,18 @@ from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.invariants import final_violations, has_all_of_relay, relay_violations
-from p2pmsg.testing.network import MS, FaultyNetwork, name_of
+from p2pmsg.testing.network import FaultyNetwork, name_of
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.oracle import History, InvariantError
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_stranger import Stranger
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
+from recovery._checks import to_ns
+from recovery._renamed import renamed_arguments
 
-_STEP_MS = 20.0
-_CALM_MS = 500.0
+_STEP_S = 0.02
+_CALM_S = 0.5
 _JOIN_KINDS = frozenset({"WELCOME", "PROBE", "ECHO", "DATA", "JOINED", "CURSOR"})
 _QUIET_KINDS = frozenset({"HEARTBEAT", "JOINED", "ADMITTED"})
 
@@ -30,9 +32,9 @@ class Simulation:
         simulation = Simulation(NetworkOptions(seed=7, loss=0.1))
         publisher = simulation.add_publisher()
         subscriber = simulation.add_subscriber(start="earliest")
-        simulation.run(1000)
+        simulation.run(1.0)
         simulation.heal()
-        simulation.settle(20_000)
+        simulation.settle(20.0)
         simulation.check()
 
     Args:
@@ -189,16 +191,21 @@ class Simulation:
         self.subscribers.append(subscriber)
         return subscriber
 
-    def run(self, duration_ms: float) -> None:
-        """Let `duration_ms` pass."""
-        self.network.run_until(self.clock.now_ns + int(duration_ms * MS))
+    @renamed_arguments(duration_ms="seconds")
+    def run(self, seconds: float) -> None:
+        """Let so many seconds pass."""
+        self.network.run_until(self.clock.now_ns + to_ns(seconds))
         self._check_publishers()
         for subscriber in self.subscribers:
             subscriber.check_streams()
 
-    def run_until(self, is_so: Callable[[], bool], limit_ms: float) -> bool:
-        """Run from event to event until what `is_so` returns is true; False after `limit_ms`."""
-        end_ns = self.clock.now_ns + int(limit_ms * MS)
+    @renamed_arguments(limit_ms="timeout")
+    def run_until(self, is_so: Callable[[], bool], timeout: float) -> bool:
+        """Run from event to event until what `is_so` returns is true.
+
+        False after `timeout`, in seconds.
+        """
+        end_ns = self.clock.now_ns + to_ns(timeout)
         while not is_so():
             due_ns = self.network.next_ns
             if due_ns is None or due_ns > end_ns:
@@ -219,13 +226,17 @@ class Simulation:
             subscriber.revive()
             subscriber.hurry()
 
-    def settle(self, limit_ms: float) -> bool:
-        """Run until every subscriber has everything or knows it lost; False after `limit_ms`."""
-        end_ns = self.clock.now_ns + int(limit_ms * MS)
+    @renamed_arguments(limit_ms="timeout")
+    def settle(self, timeout: float) -> bool:
+        """Run until every subscriber has everything or knows it lost.
+
+        False after `timeout`, in seconds.
+        """
+        end_ns = self.clock.now_ns + to_ns(timeout)
         while not self._is_settled():
             if self.clock.now_ns >= end_ns:
                 return False
-            self.run(_STEP_MS)
+            self.run(_STEP_S)
         return True
 
     @property
@@ -233,11 +244,12 @@ class Simulation:
         """What went wrong so far, without what `check` looks for at the end."""
         return list(self._history.violations)
 
-    def check(self, quiet_ms: float = 2000.0) -> None:
+    @renamed_arguments(quiet_ms="quiet")
+    def check(self, quiet: float = 2.0) -> None:
         """Raise `InvariantError` unless every promise was kept.
 
         After `settle` that includes the final ones: everything is accounted for, and for
-        `quiet_ms` there is nothing but heartbeats and keep-alives.
+        `quiet` seconds there is nothing but heartbeats and keep-alives.
         """
         violations = self._history.violations
         violations += self._echo_violations()
@@ -247,8 +259,8 @@ class Simulation:
                 violations += relay_violations(subscriber)
             if not violations and not self._is_settled():
                 violations.append("it has not settled")
-            if not violations and quiet_ms:
-                self._check_quiet(quiet_ms)
+            if not violations and quiet:
+                self._check_quiet(quiet)
         if violations:
             raise InvariantError(self.options.seed, violations)
 
@@ -267,19 +279,19 @@ class Simulation:
             if count > each * asked[name]
         ]
 
-    def _check_quiet(self, quiet_ms: float) -> None:
-        self.run(max(_CALM_MS, 3 * self.options.delay_max_ms))  # what was asked is answered
+    def _check_quiet(self, seconds: float) -> None:
+        self.run(max(_CALM_S, 3 * self.options.delay_max))  # what was asked is answered
         before = self.network.sent.copy()
-        self.run(quiet_ms)
+        self.run(seconds)
         noise = self.network.sent - before
         heartbeat = self.publishers[0].core.config.heartbeat if self.publishers[0].core else None
-        ceiling_ms = heartbeat.interval_max * 1000 if heartbeat else 1000.0
+        interval = heartbeat.interval_max if heartbeat else 1.0
         pairs = sum(
             len(publisher.topics)
             for subscriber in self.subscribers
             for publisher in subscriber.publishers
         )
-        allowed = pairs * (quiet_ms / ceiling_ms + 8)
+        allowed = pairs * (seconds / interval + 8)
         quiet = set(_QUIET_KINDS)
         if self.options.multicast:
             quiet.add("WELCOME")  # the session is announced for ever
@@ -322,19 +334,20 @@ class Simulation:
             fault()
             self._fault_later(rate, fault)
 
-    def _about(self, ms: float) -> float:
-        return ms * (0.5 + self.network.rng.random())
+    def _about(self, seconds: float) -> float:
+        return seconds * (0.5 + self.network.rng.random())
 
-    def part(self, publisher: str, subscriber: str, ms: float) -> None:
-        """Let nothing pass between the processes named `publisher` and `subscriber` for `ms` ms."""
-        self.network.note(f"{publisher} and {subscriber} are parted for {ms} ms")
-        self.network.part(publisher, subscriber, ms)
+    @renamed_arguments(ms="seconds")
+    def part(self, publisher: str, subscriber: str, seconds: float) -> None:
+        """Let nothing pass between the processes named `publisher` and `subscriber` for a while."""
+        self.network.note(f"{publisher} and {subscriber} are parted for {seconds} s")
+        self.network.part(publisher, subscriber, seconds)
 
     def _part(self) -> None:
         subscriber = self.network.rng.choice(self.subscribers)
         publisher = self.network.rng.choice(subscriber.places)
-        ms = self._about(self.options.partition_ms)
-        self.part(publisher.name, subscriber.name, ms)
+        seconds = self._about(self.options.partition_time)
+        self.part(publisher.name, subscriber.name, seconds)
 
     def _cut(self) -> None:
         rng = self.network.rng
@@ -344,12 +357,12 @@ class Simulation:
     def _crash_publisher(self) -> None:
         publisher = self.network.rng.choice(self.publishers)
         publisher.crash()
-        self.network.after_ms(self._about(self.options.restart_ms), publisher.start)
+        self.network.after(self._about(self.options.restart_delay), publisher.start)
 
     def _crash_subscriber(self) -> None:
         subscriber = self.network.rng.choice(self.subscribers)
         subscriber.crash()
-        self.network.after_ms(self._about(self.options.restart_ms), subscriber.revive)
+        self.network.after(self._about(self.options.restart_delay), subscriber.revive)
 
     def _step_of_join(self, kind: str, source: str, target: str) -> None:
         """Let one of two processes die at a step of a join, perhaps."""
@@ -366,15 +379,15 @@ class Simulation:
             return
         victim = rng.choice(victims)
         self.network.note(f"{victim.name} dies at a {kind}")
-        restart_ms = self._about(options.restart_ms)
+        delay = self._about(options.restart_delay)
         if not isinstance(victim, SimulatedPublisher):
             victim.crash()
-            self.network.after_ms(restart_ms, victim.revive)
+            self.network.after(delay, victim.revive)
         elif rng.random() < options.gone_for_good:
             victim.leave_for_good()
         else:
             victim.crash()
-            self.network.after_ms(restart_ms, victim.start)
+            self.network.after(delay, victim.start)
 
     @property
     def _receivers(self) -> list[SimulatedSubscriber]:
@@ -391,11 +404,11 @@ class Simulation:
     def _stop_process(self) -> None:
         subscriber = self.network.rng.choice(self.subscribers)
         self.network.note(f"{subscriber.name} stops")
-        subscriber.stop_process(self._about(self.options.process_stop_ms))
+        subscriber.stop_process(self._about(self.options.process_stop_time))
 
     def _stop_reading(self) -> None:
         subscriber = self.network.rng.choice(self.subscribers)
-        subscriber.stop_reading(self._about(self.options.read_stop_ms))
+        subscriber.stop_reading(self._about(self.options.read_stop_time))
 
 
 def _has_everything(subscriber: SimulatedSubscriber) -> bool:

@@ -103,9 +103,9 @@ class VirtualNetwork:
             loss=lossy,
             reordering=reordering,
             duplication=duplication,
-            delay_min_ms=shortest * 1000,
-            delay_max_ms=longest * 1000,
-            repair_timeout_ms=repair_timeout * 1000,
+            delay_min=shortest,
+            delay_max=longest,
+            repair_timeout=repair_timeout,
             log=log,
             queue_frames=_QUEUE_FRAMES,
             messages_per_s=0.0,
@@ -182,7 +182,7 @@ class VirtualNetwork:
 
         """
         at_least("seconds", seconds, 0)
-        self._simulation.run(seconds * 1000)
+        self._simulation.run(seconds)
 
     def settle(self, timeout: float = _SETTLE_S) -> None:
         """Let time pass until every subscriber has, or knows lost, all that was published.
@@ -210,7 +210,7 @@ class VirtualNetwork:
         """
         at_least("seconds", seconds, 0)
         names = publisher._process.name, subscriber._process.name
-        self._simulation.part(*names, seconds * 1000)
+        self._simulation.part(*names, seconds)
 
     def heal(self) -> None:
         """End all losses, reordering, duplication and partitions; crashed publishers come back."""
@@ -224,7 +224,7 @@ class VirtualNetwork:
             timeout: at most so long, in seconds of the network's clock. Default 60.0.
 
         """
-        return self._simulation.run_until(is_so, timeout * 1000)
+        return self._simulation.run_until(is_so, timeout)
 
     def _is_settled(self) -> bool:
         alive = {one._process: one._process.core for one in self.publishers}

@@ -9,7 +9,7 @@ from p2pmsg.testing import NetworkOptions, Simulation
 from p2pmsg.testing.simulated_publisher import WALL_NS
 from recovery import NackConfig
 
-SETTLE_MS = 30_000
+SETTLE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Profile:
     nack: NackConfig = field(default_factory=NackConfig)
     publishers: int = 1
     lines: int = 1
-    run_ms: int = 400
+    run_time: float = 0.4
 
 
 CLEAN = Profile()
@@ -33,7 +33,7 @@ TIGHT = {
     "bytes_max": 6000,
     "replay_bytes": 80_000,
     "queue_frames": 4,
-    "stall_ms": 50,
+    "stall_timeout": 0.05,
 }
 """So little space that every bound is met."""
 EVERYTHING = {
@@ -45,9 +45,9 @@ EVERYTHING = {
     "publisher_crashes_per_s": 1,
     "subscriber_crashes_per_s": 1,
     "read_stops_per_s": 2,
-    "partition_ms": 100,
-    "restart_ms": 100,
-    "read_stop_ms": 150,
+    "partition_time": 0.1,
+    "restart_delay": 0.1,
+    "read_stop_time": 0.15,
 }
 
 MANY = {"recovery_loss": 0.2, "loss": 0.2, "topics": 4, "messages_per_s": 100}
@@ -58,14 +58,18 @@ PROFILES = {
     "10 % lost": Profile({"loss": 0.1}),
     "50 % lost": Profile({"loss": 0.5}, nack=NackConfig(retry_max=0.2)),
     "twice and out of order": Profile({"duplication": 0.2, "reordering": 0.3, "loss": 0.02}),
-    "slow network": Profile({"delay_min_ms": 40, "delay_max_ms": 160, "loss": 0.05}),
-    "partitions": Profile({"partitions_per_s": 4, "partition_ms": 150}),
-    "long partitions": Profile({"partitions_per_s": 1, "partition_ms": 4000}, run_ms=2000),
+    "slow network": Profile({"delay_min": 0.04, "delay_max": 0.16, "loss": 0.05}),
+    "partitions": Profile({"partitions_per_s": 4, "partition_time": 0.15}),
+    "long partitions": Profile({"partitions_per_s": 1, "partition_time": 4.0}, run_time=2.0),
     "cuts": Profile({"cuts_per_s": 20, "loss": 0.02}),
-    "publisher crashes": Profile({"publisher_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}),
-    "subscriber crashes": Profile({"subscriber_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}),
-    "slow reader": Profile({**TIGHT, "read_ms": 15}),
-    "reader stops": Profile({**TIGHT, "read_stops_per_s": 4, "read_stop_ms": 200, "loss": 0.05}),
+    "publisher crashes": Profile(
+        {"publisher_crashes_per_s": 5, "restart_delay": 0.05, "loss": 0.05}
+    ),
+    "subscriber crashes": Profile(
+        {"subscriber_crashes_per_s": 5, "restart_delay": 0.05, "loss": 0.05}
+    ),
+    "slow reader": Profile({**TIGHT, "read_time": 0.015}),
+    "reader stops": Profile({**TIGHT, "read_stops_per_s": 4, "read_stop_time": 0.2, "loss": 0.05}),
     "reader stops, drop": Profile({**TIGHT, "read_stops_per_s": 4, "on_full": "drop"}),
     "reader stops, raise": Profile({**TIGHT, "read_stops_per_s": 4, "on_full": "raise"}),
     "many topics in little space": Profile(
@@ -81,21 +85,21 @@ PROFILES = {
         {"loss": 0.05, "replay_bytes": 3000}, joiners=("earliest", "latest", 5, "time")
     ),
     "skip": Profile({"loss": 0.1, "cuts_per_s": 4}, starts=("latest",), wait_for_repair=False),
-    "newest values": Profile({"loss": 0.1, "read_ms": 5}, conflate=True),
-    "newest values, everything": Profile({**EVERYTHING, **TIGHT, "read_ms": 10}, conflate=True),
+    "newest values": Profile({"loss": 0.1, "read_time": 0.005}, conflate=True),
+    "newest values, everything": Profile({**EVERYTHING, **TIGHT, "read_time": 0.01}, conflate=True),
     "many join at once": Profile(MANY, starts=("latest",), joiners=("latest", "earliest") * 6),
     "many join at once, little space": Profile(
-        {**MANY, "queue_frames": 4, "cuts_per_s": 4, "read_ms": 2},
+        {**MANY, "queue_frames": 4, "cuts_per_s": 4, "read_time": 0.002},
         starts=("latest",),
         joiners=("latest", "earliest") * 6,
     ),
 }
 
 GROUP = {"multicast": True}
-LOGGED = {"log": True, "publisher_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}
-RESUMED = {"cursor": True, "subscriber_crashes_per_s": 8, "restart_ms": 50, "loss": 0.05}
+LOGGED = {"log": True, "publisher_crashes_per_s": 5, "restart_delay": 0.05, "loss": 0.05}
+RESUMED = {"cursor": True, "subscriber_crashes_per_s": 8, "restart_delay": 0.05, "loss": 0.05}
 SMALL = {**TIGHT, "bytes_max": 1500, "replay_bytes": 20_000}
-STOPPED = {"process_stops_per_s": 8, "process_stop_ms": 100, "buffer_datagrams": 6}
+STOPPED = {"process_stops_per_s": 8, "process_stop_time": 0.1, "buffer_datagrams": 6}
 MULTICAST = {
     "clean": Profile(GROUP),
     "1 % lost": Profile({**GROUP, "loss": 0.01}),
@@ -103,29 +107,29 @@ MULTICAST = {
     "20 % lost": Profile({**GROUP, "loss": 0.2}),
     "50 % lost": Profile({**GROUP, "loss": 0.5}),
     "all lose the same": Profile({**GROUP, "shared_loss": 0.1}, starts=("latest",) * 4),
-    "bursts": Profile({**GROUP, "partitions_per_s": 20, "partition_ms": 10}),
+    "bursts": Profile({**GROUP, "partitions_per_s": 20, "partition_time": 0.01}),
     "twice and out of order": Profile(
         {**GROUP, "duplication": 0.2, "reordering": 0.3, "loss": 0.02}
     ),
     "large messages": Profile({**GROUP, "loss": 0.1, "bytes_max": 3000}),
-    "slow network": Profile({**GROUP, "delay_min_ms": 40, "delay_max_ms": 160, "loss": 0.05}),
-    "far network": Profile({**GROUP, "delay_min_ms": 200, "delay_max_ms": 500}),
-    "partitions": Profile({**GROUP, "partitions_per_s": 4, "partition_ms": 150, "loss": 0.02}),
+    "slow network": Profile({**GROUP, "delay_min": 0.04, "delay_max": 0.16, "loss": 0.05}),
+    "far network": Profile({**GROUP, "delay_min": 0.2, "delay_max": 0.5}),
+    "partitions": Profile({**GROUP, "partitions_per_s": 4, "partition_time": 0.15, "loss": 0.02}),
     "cuts": Profile({**GROUP, "cuts_per_s": 20, "loss": 0.02}),
     "publisher crashes": Profile(
-        {**GROUP, "publisher_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}
+        {**GROUP, "publisher_crashes_per_s": 5, "restart_delay": 0.05, "loss": 0.05}
     ),
     "subscriber crashes": Profile(
-        {**GROUP, "subscriber_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}
+        {**GROUP, "subscriber_crashes_per_s": 5, "restart_delay": 0.05, "loss": 0.05}
     ),
     "reader stops": Profile(
-        {**GROUP, **SMALL, "read_stops_per_s": 4, "read_stop_ms": 200, "loss": 0.05}
+        {**GROUP, **SMALL, "read_stops_per_s": 4, "read_stop_time": 0.2, "loss": 0.05}
     ),
     "receiver stops": Profile({**GROUP, **STOPPED, "loss": 0.05}),
     "receiver stops, little kept": Profile({**GROUP, **STOPPED, "replay_bytes": 2000}),
     "receiver stops, logs": Profile({**GROUP, **STOPPED, **LOGGED, "replay_bytes": 2000}),
     "slow reader in little space, logs": Profile(
-        {**GROUP, **SMALL, **LOGGED, "read_ms": 15, "bytes_max": 6000}
+        {**GROUP, **SMALL, **LOGGED, "read_time": 0.015, "bytes_max": 6000}
     ),
     "few gaps allowed": Profile({**GROUP, "loss": 0.3}, nack=NackConfig(gaps_max=2)),
     "everything": Profile({**GROUP, **EVERYTHING}, publishers=2),
@@ -133,7 +137,7 @@ MULTICAST = {
     "two lines to each publisher": Profile({**GROUP, "loss": 0.2}, lines=2),
     "joins midway": Profile({**GROUP, "loss": 0.05}, joiners=("earliest", "latest", 5, "time")),
     "skip": Profile({**GROUP, "loss": 0.1}, starts=("latest",), wait_for_repair=False),
-    "newest values": Profile({**GROUP, "loss": 0.1, "read_ms": 5}, conflate=True),
+    "newest values": Profile({**GROUP, "loss": 0.1, "read_time": 0.005}, conflate=True),
     "logs": Profile({**GROUP, **LOGGED}),
     "logs, little buffer": Profile(
         {**GROUP, **LOGGED, "replay_bytes": 2000}, joiners=("earliest", "latest", 5, "time")
@@ -177,12 +181,12 @@ def add_subscriber(simulation: Simulation, profile: Profile, start: Any) -> None
     )
 
 
-def run(simulation: Simulation, profile: Profile, quiet_ms: float = 2000.0) -> None:
+def run(simulation: Simulation, profile: Profile, quiet: float = 2.0) -> None:
     """Run a simulation to its end and check it; `InvariantError` names the seed."""
-    simulation.run(profile.run_ms / 2)
+    simulation.run(profile.run_time / 2)
     for start in profile.joiners:
         add_subscriber(simulation, profile, start)
-    simulation.run(profile.run_ms / 2)
+    simulation.run(profile.run_time / 2)
     simulation.heal()
-    simulation.settle(SETTLE_MS)
-    simulation.check(quiet_ms)
+    simulation.settle(SETTLE_S)
+    simulation.check(quiet)

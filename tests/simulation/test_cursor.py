@@ -11,14 +11,16 @@ from p2pmsg.testing import InvariantError
 from tests.simulation.profiles import EVERYTHING, TIGHT, Profile, build, run
 
 JOINERS = ("earliest", "latest", 5, "time")
-DIES = {"cursor": True, "subscriber_crashes_per_s": 8, "restart_ms": 40, "loss": 0.05}
+DIES = {"cursor": True, "subscriber_crashes_per_s": 8, "restart_delay": 0.04, "loss": 0.05}
 
 ALONE = {
     "processes crash": Profile(DIES, joiners=JOINERS),
-    "processes crash often": Profile({**DIES, "subscriber_crashes_per_s": 60, "restart_ms": 5}),
+    "processes crash often": Profile(
+        {**DIES, "subscriber_crashes_per_s": 60, "restart_delay": 0.005}
+    ),
     "systems crash": Profile({**DIES, "system_crashes": 1.0}, joiners=JOINERS),
     "systems crash, never synced": Profile({**DIES, "system_crashes": 0.5, "fsync": "never"}),
-    "reader stops": Profile({**DIES, "read_stops_per_s": 4, "read_stop_ms": 200}),
+    "reader stops": Profile({**DIES, "read_stops_per_s": 4, "read_stop_time": 0.2}),
     "two publishers, two lines": Profile(DIES, publishers=2, lines=2),
 }
 """The publisher stays, and keeps everything."""
@@ -34,7 +36,12 @@ WITHOUT_LOG = {
 WITH_LOG = {
     "processes crash": Profile({**DIES, "publisher_crashes_per_s": 5}, joiners=JOINERS),
     "often": Profile(
-        {**DIES, "publisher_crashes_per_s": 20, "subscriber_crashes_per_s": 20, "restart_ms": 10}
+        {
+            **DIES,
+            "publisher_crashes_per_s": 20,
+            "subscriber_crashes_per_s": 20,
+            "restart_delay": 0.01,
+        }
     ),
     "little buffer": Profile({**DIES, "publisher_crashes_per_s": 5, "replay_bytes": 2000}),
     "subscribers' systems crash": Profile(
@@ -97,7 +104,7 @@ def test_what_was_committed_does_not_come_again():
             subscriber.crash()
             before = subscriber.cursor.delivered, subscriber.cursor.repeated
             subscriber.revive()
-            simulation.settle(10_000)
+            simulation.settle(10.0)
             assert (subscriber.cursor.delivered, subscriber.cursor.repeated) == before, seed
             assert subscriber.streams
         simulation.check()
@@ -108,20 +115,20 @@ def test_an_old_cursor_reports_the_exact_loss():
     for seed in range(30):
         simulation = build(Profile(starts=()), seed, cursor=True, replay_bytes=3000)
         (publisher,) = simulation.publishers
-        simulation.run(50)
+        simulation.run(0.05)
         subscriber = simulation.add_subscriber(start="earliest")
-        simulation.run(50)
+        simulation.run(0.05)
         subscriber.commit()
         subscriber.crash()
         positions = {key: covered.next for key, covered in subscriber.cursor.covered.items()}
         earlier = subscriber.cursor.lost["evicted"]
-        simulation.run(400)
+        simulation.run(0.4)
         publisher.stop_publishing()
-        simulation.run(100)  # who would crash while it resumes has another loss
+        simulation.run(0.1)  # who would crash while it resumes has another loss
         heads = publisher.core.heads()
         subscriber.revive()
         simulation.heal()
-        simulation.settle(10_000)
+        simulation.settle(10.0)
         simulation.check()
         wanted = sum(
             max(0, heads[topic][0] - following) for (_, topic), following in positions.items()

@@ -9,14 +9,14 @@ from tests.simulation.profiles import EVERYTHING, TIGHT, Profile, build, run
 
 pytest.importorskip("recovery.log")
 
-CRASHES = {"log": True, "publisher_crashes_per_s": 5, "restart_ms": 50, "loss": 0.05}
+CRASHES = {"log": True, "publisher_crashes_per_s": 5, "restart_delay": 0.05, "loss": 0.05}
 JOINERS = ("earliest", "latest", 5, "time")
 
 PROCESS = {
     "processes crash": Profile(CRASHES),
     "processes crash, little buffer": Profile({**CRASHES, "replay_bytes": 2000}, joiners=JOINERS),
     "processes crash, synced always": Profile({**CRASHES, "fsync": "always"}),
-    "reader stops": Profile({**CRASHES, **TIGHT, "read_stops_per_s": 4, "read_stop_ms": 200}),
+    "reader stops": Profile({**CRASHES, **TIGHT, "read_stops_per_s": 4, "read_stop_time": 0.2}),
 }
 GATHERED = {**CRASHES, "acknowledge": "gathered"}
 SYSTEM = {

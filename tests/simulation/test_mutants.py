@@ -12,7 +12,7 @@ from tests.simulation import test_relay
 from tests.simulation.profiles import PROFILES, Profile, build, run
 
 SEEDS_MAX = 5
-LOSSY = Profile({"loss": 0.1}, run_ms=200)
+LOSSY = Profile({"loss": 0.1}, run_time=0.2)
 CONFLATED = PROFILES["newest values"]
 
 
@@ -81,12 +81,12 @@ def mutant(real, applies, what):
 
 def simulate(profile, seed):
     if profile is not None:
-        run(build(profile, seed), profile, quiet_ms=0)
+        run(build(profile, seed), profile, quiet=0.0)
         return
     simulation = test_relay.build(test_relay.SHAPES["relay only"], seed)
     simulation.heal()
-    simulation.settle(10_000)
-    simulation.check(quiet_ms=0)
+    simulation.settle(10.0)
+    simulation.check(quiet=0.0)
 
 
 @pytest.mark.parametrize(("way", "what"), MUTANTS)

@@ -43,12 +43,12 @@ CLOSING = ("clean", "10 % lost", "50 % lost", "twice and out of order", "cuts", 
 def test_one_that_says_that_it_has_everything_has_it(name, rounds):
     for seed in range(rounds):
         simulation = build(PROFILES[name], seed)
-        simulation.run(300)
+        simulation.run(0.3)
         (publisher,) = simulation.publishers
         publisher.close()
         waited_ms = 0
         while not publisher.is_complete:
-            simulation.run(1)
+            simulation.run(0.001)
             waited_ms += 1
             assert waited_ms < 30_000, f"seed {seed}: it never comes to its end"
 
@@ -64,8 +64,8 @@ def test_one_that_says_that_it_has_everything_has_it(name, rounds):
 
 
 STARTS = ("earliest", "latest", 5, "time")
-KILLS = {"join_kills": 0.15, "restart_ms": 40, "repair_timeout_ms": 2000}
-SLOW = {"delay_min_ms": 2, "delay_max_ms": 30}
+KILLS = {"join_kills": 0.15, "restart_delay": 0.04, "repair_timeout": 2.0}
+SLOW = {"delay_min": 0.002, "delay_max": 0.03}
 """So that data comes between a PROBE and its ECHO."""
 LOSSY = {"loss": 0.2}
 
@@ -107,7 +107,7 @@ KILLED_AT_JOIN_LOGGED = {
 def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join(profile, rounds):
     for seed in range(rounds):
         simulation = build(profile, seed)
-        run(simulation, profile, quiet_ms=0)
+        run(simulation, profile, quiet=0.0)
 
 
 @pytest.mark.rounds(10, 300)
@@ -116,24 +116,24 @@ def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join_with_a_log(prof
     pytest.importorskip("recovery.log")
     for seed in range(rounds):
         simulation = build(profile, seed)
-        run(simulation, profile, quiet_ms=0)
+        run(simulation, profile, quiet=0.0)
 
 
 PROBES_MAX = 3
 """How many probes one subscriber sends, where nothing is lost and nobody is slow."""
 
 
-def join(count, seed, run_ms=1500, **options):
+def join(count, seed, run_time=1.5, **options):
     """Let `count` subscribers of all topics join a publisher at once, and come to an end."""
     simulation = Simulation(NetworkOptions(seed=seed, messages_per_s=100, **options))
     simulation.add_publisher()
     simulation.add_subscriber()
-    simulation.run(100)
+    simulation.run(0.1)
     for number in range(count - 1):
         simulation.add_subscriber(start="earliest" if number % 2 else "latest")
-    simulation.run(run_ms)
+    simulation.run(run_time)
     simulation.heal()
-    assert simulation.settle(30_000)
+    assert simulation.settle(30.0)
     simulation.check()
     return simulation
 
@@ -161,14 +161,15 @@ def test_what_is_lost_is_asked_for_again_and_not_more_often(loss, rounds):
 @pytest.mark.rounds(1, 15)
 def test_they_join_while_one_does_not_read(rounds):
     for seed in range(rounds):
-        simulation = join(50, seed, run_ms=3000, read_stops_per_s=2, queue_frames=4, stall_ms=50)
+        slow = {"read_stops_per_s": 2, "queue_frames": 4, "stall_timeout": 0.05}
+        simulation = join(50, seed, run_time=3.0, **slow)
         assert simulation.published, seed
 
 
 SHARED = {
     "two lines": {"lines": 2},
     "cut connections": {"options": {"cuts_per_s": 4}},
-    "cursors": {"options": {"cursor": True, "subscriber_crashes_per_s": 4, "restart_ms": 20}},
+    "cursors": {"options": {"cursor": True, "subscriber_crashes_per_s": 4, "restart_delay": 0.02}},
     "multicast": {"options": {"multicast": True, "loss": 0.05, "reordering": 0.2}},
     "forged datagrams": {"options": {"multicast": True, "forged_per_s": 20}},
 }
@@ -187,11 +188,11 @@ def test_no_publisher_seems_to_have_gone_back(shape, rounds, monkeypatch):
         for number in range(4):
             start = "latest" if number % 2 else "earliest"
             simulation.add_subscriber([publisher] * shape.get("lines", 1), start=start)
-            simulation.run(50)
-        simulation.run(500)
+            simulation.run(0.05)
+        simulation.run(0.5)
         simulation.heal()
-        assert simulation.settle(30_000), seed
-        simulation.check(quiet_ms=0)
+        assert simulation.settle(30.0), seed
+        simulation.check(quiet=0.0)
 
 
 FORGED = 100.0
@@ -209,14 +210,14 @@ FORGED_CHANNELS = (
 
 def run_forged(profile, seed):
     simulation = build(profile, seed, forged_per_s=FORGED)
-    run(simulation, profile, quiet_ms=0.0 if seed % 4 else 2000.0)
+    run(simulation, profile, quiet=0.0 if seed % 4 else 2.0)
     return simulation
 
 
 @pytest.mark.rounds(5, 150)
 @pytest.mark.parametrize("name", FORGED_GROUPS)
 def test_a_stranger_to_a_group_changes_no_ledger_and_gets_no_answer(name, rounds):
-    profile = replace(MULTICAST[name], run_ms=200)
+    profile = replace(MULTICAST[name], run_time=0.2)
     forged = Counter()
     for seed in range(rounds):
         simulation = run_forged(profile, seed)

@@ -13,7 +13,7 @@ from recovery import RangeSet
 
 pytest.importorskip("recovery.log")
 
-RUN_MS = 400
+RUN_S = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Shape:
 
 
 LOSSY = {"loss": 0.1, "duplication": 0.02, "reordering": 0.1}
-KILLS = {"join_kills": 0.03, "restart_ms": 40, "loss": 0.1, "repair_timeout_ms": 4000}
+KILLS = {"join_kills": 0.03, "restart_delay": 0.04, "loss": 0.1, "repair_timeout": 4.0}
 SHAPES = {
     "relay only": Shape(options=LOSSY),
     "publisher and relay": Shape(both=True, options=LOSSY),
@@ -52,7 +52,7 @@ SHAPES = {
     ),
     "everything, with a log": Shape(
         gone=True, relay_restarts=True, log=True, both=True,
-        options={**LOSSY, "cuts_per_s": 3, "partitions_per_s": 1, "partition_ms": 100},
+        options={**LOSSY, "cuts_per_s": 3, "partitions_per_s": 1, "partition_time": 0.1},
     ),
     "everything, without": Shape(
         gone=True, relay_restarts=True, both=True, chain=2, options={**LOSSY, "cuts_per_s": 3},
@@ -70,23 +70,23 @@ def build(shape, seed):
     if shape.both:
         places = [publisher, *places]
     simulation.add_subscriber(places, start="earliest")
-    simulation.run(rng.uniform(0, RUN_MS / 2))
+    simulation.run(rng.uniform(0, RUN_S / 2))
     simulation.add_subscriber(places, start=rng.choice(["earliest", "latest", 3]))
     if shape.publisher_restarts:
-        simulation.run(rng.uniform(0, RUN_MS / 4))
+        simulation.run(rng.uniform(0, RUN_S / 4))
         publisher.crash()
-        simulation.run(rng.uniform(0, 50))
+        simulation.run(rng.uniform(0.0, 0.05))
         publisher.start()
     if shape.relay_restarts:
         relay = rng.choice(simulation.relays)
-        simulation.run(rng.uniform(0, RUN_MS / 4))
+        simulation.run(rng.uniform(0, RUN_S / 4))
         relay.crash()
-        simulation.run(rng.uniform(0, 100))
+        simulation.run(rng.uniform(0.0, 0.1))
         relay.revive()
-    simulation.run(rng.uniform(0, RUN_MS))
+    simulation.run(rng.uniform(0, RUN_S))
     if shape.gone:
         publisher.leave_for_good()
-        simulation.run(rng.uniform(0, RUN_MS / 2))
+        simulation.run(rng.uniform(0, RUN_S / 2))
     return simulation
 
 
@@ -97,8 +97,8 @@ def test_the_promise_holds_with_relays(shape, rounds):
     for seed in range(rounds):
         simulation = build(shape, seed)
         simulation.heal()
-        assert simulation.settle(60_000), f"seed {seed} does not settle"
-        simulation.check(quiet_ms=0)
+        assert simulation.settle(60.0), f"seed {seed} does not settle"
+        simulation.check(quiet=0.0)
         delivered += simulation.delivered
         if not (shape.gone or shape.publisher_restarts or "join_kills" in shape.options):
             assert not simulation.lost, (seed, simulation.lost)
@@ -119,19 +119,19 @@ def test_what_the_first_relay_of_a_chain_keeps_is_not_given_up_while_the_others_
         second = simulation.add_relay([first], log=log)
         third = simulation.add_relay([second], log=log)
         simulation.add_subscriber([third], start="earliest")
-        simulation.run(rng.uniform(100, 400))
+        simulation.run(rng.uniform(0.1, 0.4))
         publisher.leave_for_good()
         others = [second, third]
         for relay in rng.sample(others, 2):
             relay.crash()
-            simulation.run(rng.uniform(0, 100))
+            simulation.run(rng.uniform(0.0, 0.1))
         for relay in rng.sample(others, 2):
-            simulation.run(rng.uniform(3000, 11_000))
+            simulation.run(rng.uniform(3.0, 11.0))
             relay.revive()
         simulation.add_subscriber([third], start="earliest")
         simulation.heal()
-        assert simulation.settle(60_000), f"seed {seed} does not settle"
-        simulation.check(quiet_ms=0)
+        assert simulation.settle(60.0), f"seed {seed} does not settle"
+        simulation.check(quiet=0.0)
         for session, served in first.relay.sessions.items():
             for topic, stream in served.streams.items():
                 kept = kept_by(first, session, topic)
@@ -165,10 +165,10 @@ def check_kept(kept, losses, name):
 def test_it_is_quiet_once_all_is_well():
     simulation = build(SHAPES["publisher and relay"], 1)
     simulation.heal()
-    assert simulation.settle(60_000)
-    simulation.run(500)
+    assert simulation.settle(60.0)
+    simulation.run(0.5)
     before = simulation.frames_sent
-    simulation.run(5000)
+    simulation.run(5.0)
     noise = {kind: n - before.get(kind, 0) for kind, n in simulation.frames_sent.items()}
     loud = {kind: count for kind, count in noise.items() if count}
     assert set(loud) <= {"HEARTBEAT", "JOINED", "SESSIONS_REQUEST", "SESSIONS"}
@@ -193,10 +193,10 @@ def cut_relay(seed, *, gone, chain=False, again=False, other=False):
     relay = simulation.add_relay([publisher, *others], log=True)
     last = simulation.add_relay([relay], log=rng.random() < 0.5) if chain else relay
     simulation.add_subscriber([relay], start="earliest")
-    simulation.run(rng.uniform(200, 500))
+    simulation.run(rng.uniform(0.2, 0.5))
     if gone:
         publisher.leave_for_good()
-        simulation.run(rng.uniform(0, 100))
+        simulation.run(rng.uniform(0.0, 0.1))
     had = {
         (session, topic): stream.next
         for session, served in relay.relay.sessions.items()
@@ -205,7 +205,7 @@ def cut_relay(seed, *, gone, chain=False, again=False, other=False):
     relay.crash_and_cut(rng.randrange(100, 5000))
     if again:
         relay.revive()
-        simulation.run(rng.uniform(0, 3000))
+        simulation.run(rng.uniform(0.0, 3.0))
         relay.crash()
     if chain and rng.random() < 0.5:
         last.crash()  # perhaps it knows nothing any more
@@ -222,8 +222,8 @@ def test_what_only_a_relays_log_had_is_reported_lost_when_that_is_cut(shape, rou
     for seed in range(rounds):
         simulation, relay, had = cut_relay(seed, **shape)
         cut += len(relay.relay.cut)
-        assert simulation.settle(90_000), f"seed {seed} does not settle"
-        simulation.check(quiet_ms=0)
+        assert simulation.settle(90.0), f"seed {seed} does not settle"
+        simulation.check(quiet=0.0)
         _, late, latest = simulation.subscribers
         for (session, topic), stop in had.items():
             ledger = late.core.peers[session].streams[topic].receiver

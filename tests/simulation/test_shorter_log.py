@@ -16,7 +16,7 @@ from recovery import Loss
 
 pytest.importorskip("recovery.log")
 
-AWAY_MS = 1500
+AWAY_S = 1.5
 """Nothing is published for so long, so that nobody's position is overtaken before he is there."""
 SHAPES = {
     "restored from a copy": {"copy": True},
@@ -26,7 +26,7 @@ SHAPES = {
     "multicast": {"copy": True, "options": {"multicast": True}},
     "cursors": {"copy": True, "options": {"cursor": True}},
     "cursors, away": {"copy": True, "options": {"cursor": True}, "away": True},
-    "slow reader": {"copy": True, "options": {"read_ms": 15, "receive_bytes": 64 * 1024}},
+    "slow reader": {"copy": True, "options": {"read_time": 0.015, "receive_bytes": 64 * 1024}},
 }
 
 
@@ -38,24 +38,24 @@ def build(seed, *, copy, lines=1, options=None, away=False):
     publisher = simulation.add_publisher()
     for start in ("earliest", "latest"):
         simulation.add_subscriber([publisher] * lines, start=start)
-    simulation.run(rng.uniform(50, 300))
+    simulation.run(rng.uniform(0.05, 0.3))
     if copy:
         publisher.copy_log()
-    simulation.run(rng.uniform(50, 300))
+    simulation.run(rng.uniform(0.05, 0.3))
     if away:
         for subscriber in simulation.subscribers:
             subscriber.commit()
             subscriber.crash()
     publisher.stop_publishing()
     publisher.crash_to_copy(0 if copy else rng.randrange(500, 5000))
-    simulation.run(rng.uniform(0, 50))
+    simulation.run(rng.uniform(0.0, 0.05))
     publisher.start()
-    simulation.run(rng.uniform(0, 300))
+    simulation.run(rng.uniform(0.0, 0.3))
     for subscriber in simulation.subscribers:
         subscriber.revive()
-    simulation.run(AWAY_MS)
+    simulation.run(AWAY_S)
     publisher.publish_again()
-    simulation.run(rng.uniform(200, 600))
+    simulation.run(rng.uniform(0.2, 0.6))
     return simulation
 
 
@@ -66,8 +66,8 @@ def test_new_messages_with_old_sequences_are_delivered_and_said_to_be_new(shape,
     for seed in range(rounds):
         simulation = build(seed, **shape)
         simulation.heal()
-        simulation.settle(30_000)
-        simulation.check(quiet_ms=0)
+        simulation.settle(30.0)
+        simulation.check(quiet=0.0)
         sessions = {publisher.session for publisher in simulation.publishers}
         assert len(sessions) == 1
         rewound += sum(subscriber.oracle.rewound for subscriber in simulation.subscribers)
@@ -82,9 +82,9 @@ def test_the_checks_find_messages_that_nobody_got(monkeypatch):
     for seed in range(10):
         simulation = build(seed, copy=True)
         simulation.heal()
-        simulation.settle(5000)
+        simulation.settle(5.0)
         try:
-            simulation.check(quiet_ms=0)
+            simulation.check(quiet=0.0)
         except InvariantError as error:
             assert f"seed {seed}:" in str(error)
             found += 1
@@ -105,20 +105,20 @@ def passed(seed, seen=None, *, reconnects=False):
         subscriber = simulation.add_subscriber([publisher], start=start)
         if seen is not None:
             watch(subscriber, seen)
-    simulation.run(rng.uniform(50, 300))
+    simulation.run(rng.uniform(0.05, 0.3))
     publisher.copy_log()
-    simulation.run(rng.uniform(50, 300))
+    simulation.run(rng.uniform(0.05, 0.3))
     publisher.stop_publishing()
-    simulation.run(rng.uniform(100, 1000))  # so that it says up to where it has come
+    simulation.run(rng.uniform(0.1, 1.0))  # so that it says up to where it has come
     for subscriber in simulation.subscribers:
-        away_ms = rng.uniform(900, 2000)
-        simulation.network.part(publisher.name, subscriber.name, away_ms)
+        away = rng.uniform(0.9, 2.0)
+        simulation.network.part(publisher.name, subscriber.name, away)
         if reconnects:
-            simulation.network.after_ms(away_ms, partial(subscriber.cut, 0, recovery=False))
+            simulation.network.after(away, partial(subscriber.cut, 0, recovery=False))
     publisher.crash_to_copy()
     publisher.start()
     publisher.publish_again()
-    simulation.run(rng.uniform(2100, 2500))
+    simulation.run(rng.uniform(2.1, 2.5))
     return simulation
 
 
@@ -146,8 +146,8 @@ def test_a_publisher_that_has_passed_the_position_again_is_known_to_have_gone_ba
         seen = Counter()
         simulation = passed(seed, seen, reconnects=reconnects)
         simulation.heal()
-        assert simulation.settle(30_000), f"seed {seed} does not settle"
-        simulation.check(quiet_ms=0)
+        assert simulation.settle(30.0), f"seed {seed} does not settle"
+        simulation.check(quiet=0.0)
         rewound += sum(subscriber.oracle.rewound for subscriber in simulation.subscribers)
         if reconnects:  # else what came before another life was heard of may come again
             assert set(seen.values()) == {1}, seed
@@ -160,9 +160,9 @@ def test_the_checks_find_a_publisher_that_passed_unseen(monkeypatch):
     for seed in range(8):
         simulation = passed(seed)
         simulation.heal()
-        simulation.settle(5000)
+        simulation.settle(5.0)
         try:
-            simulation.check(quiet_ms=0)
+            simulation.check(quiet=0.0)
         except InvariantError:
             found += 1
     assert found >= 4

@@ -43,7 +43,7 @@ def test_the_log_gets_a_line_for_everything_that_happens():
     simulation = Simulation(NetworkOptions(seed=3), log=lines.append)
     simulation.add_publisher()
     simulation.add_subscriber()
-    simulation.run(100)
+    simulation.run(0.1)
 
     assert any("WELCOME" in line for line in lines)
     assert any("s0 reads p0-topic-" in line for line in lines)
@@ -60,13 +60,13 @@ def tails_lost(*, heartbeats):
         simulation = build(Profile({"loss": 0.05}, starts=()), seed, heartbeats=heartbeats)
         for start in ("earliest", "latest"):
             simulation.add_subscriber(start=start, config=never_probed)
-        simulation.run(300)
+        simulation.run(0.3)
         # The last messages go out while frames are still lost; then nothing more happens.
         for publisher in simulation.publishers:
             publisher.stop_publishing()
-        simulation.run(60)
+        simulation.run(0.06)
         simulation.heal()
-        simulation.settle(4000)
+        simulation.settle(4.0)
         try:
             simulation.check()
         except InvariantError as error:
@@ -135,10 +135,10 @@ def test_the_checks_find(tamper, message, monkeypatch):
 
 def test_the_checks_find_a_buffer_that_grows_beyond_its_bound():
     simulation = build(CLEAN, 2)
-    simulation.run(100)
+    simulation.run(0.1)
     core = simulation.publishers[0].core
     core.replay.bytes_held += 2**30
-    simulation.run(0)
+    simulation.run(0.0)
 
     with pytest.raises(InvariantError, match="keeps"):
         simulation.check()
@@ -154,7 +154,7 @@ def test_the_checks_find_a_network_that_does_not_calm_down():
     def chatter():
         subscriber.core.requests.append((session, nack))
         subscriber.pump()
-        simulation.network.after_ms(50, chatter)
+        simulation.network.after(0.05, chatter)
 
     chatter()
     with pytest.raises(InvariantError, match="not quiet"):
@@ -163,7 +163,7 @@ def test_the_checks_find_a_network_that_does_not_calm_down():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"loss": 1.1}, {"duplication": -0.1}, {"delay_min_ms": 2, "delay_max_ms": 1}, {"topics": 0}],
+    [{"loss": 1.1}, {"duplication": -0.1}, {"delay_min": 0.002, "delay_max": 0.001}, {"topics": 0}],
     ids=str,
 )
 def test_impossible_circumstances_are_refused(changes):
@@ -171,8 +171,20 @@ def test_impossible_circumstances_are_refused(changes):
         NetworkOptions(**changes)
 
 
+def test_former_names_have_times_in_ms():
+    with pytest.warns(DeprecationWarning, match="restart_ms is restart_delay now, in seconds"):
+        assert NetworkOptions(restart_ms=40).restart_delay == 0.04
+    simulation = Simulation(NetworkOptions())
+    before_ns = simulation.clock.now_ns
+    with pytest.warns(DeprecationWarning, match="duration_ms is seconds now"):
+        simulation.run(duration_ms=20)
+    with pytest.warns(DeprecationWarning, match="ms is seconds now"):
+        simulation.clock.advance(ms=30)
+    assert simulation.clock.now_ns - before_ns == 50_000_000
+
+
 def test_all_faults_happen_under_everything():
-    profile = Profile({**EVERYTHING, "receive_bytes": 64 * 1024}, publishers=2, run_ms=2000)
+    profile = Profile({**EVERYTHING, "receive_bytes": 64 * 1024}, publishers=2, run_time=2.0)
     simulation = build(replace(profile), 1)
     run(simulation, profile)
 
