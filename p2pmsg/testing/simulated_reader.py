@@ -44,8 +44,9 @@ class SimulatedReader:
 
     def position(self, stream: Stream) -> int:
         """Return the sequence after what the application got of a stream."""
-        if stream is self._stream and self._batch is not None:
-            return self._batch[self._at].sequence
+        batch = self._batch
+        if stream is self._stream and batch is not None and not batch.late:
+            return batch[self._at].sequence  # what comes late moves no position
         return stream.position
 
     def read(self, now_ns: int) -> Read | None:

@@ -64,3 +64,8 @@ def test_all_get_it_although_repairs_are_lost(loss):
     for seed in range(20):
         outcome = lose_one(100, seed, repair_loss=loss)
         assert outcome.repairs < 20
+
+
+@pytest.mark.parametrize("seed", [493, 926])
+def test_a_frame_that_comes_late_and_is_read_in_parts_moves_no_position(seed):
+    run(build(MULTICAST["skip"], seed), MULTICAST["skip"], quiet=0.0)
