@@ -81,7 +81,9 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
 def register(spark: "SparkSession") -> None:
     """Make the format `p2pmsg` known to a session, of classic Spark or of Spark Connect.
 
-    Where the package was installed from a wheel, Spark finds it by itself.
+    Where the package was installed from a wheel, Spark finds it by itself. `writeStream` looks for
+    formats in the session that is active in the thread that calls it, and a session made in another
+    thread is not: so call this in the thread that starts queries; it makes the session active there.
 
     Raises:
         MissingDependencyError: PySpark 4.2 or newer, or PyArrow, is missing.
@@ -91,3 +93,6 @@ def register(spark: "SparkSession") -> None:
     from spark_bridge.source import P2pmsgSource
 
     spark.dataSource.register(P2pmsgSource)
+    in_java = getattr(spark, "_jsparkSession", None)
+    if in_java is not None:  # classic Spark
+        in_java.setActiveSession(in_java)
