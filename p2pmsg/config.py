@@ -214,9 +214,11 @@ class PublisherConfig:
     time, naive datetime, timedelta or UUID is sent by an extension type then, and arrives as the
     same type; an Enum is refused, for who receives it has no such class.
     Looking takes 2 to 10 times as long as packing (0.5 µs for a dict of five fields), so the
-    default, None, looks at the first value of each topic only: where that has such a part, all
-    values of the topic are looked at. On other topics, and with False, these types go as text (an
-    Enum as its value) without notice."""
+    default, None, looks at the first value of each topic and, later, of each frame: where one has
+    such a part, all values of the topic are looked at from then on, and unless it was the topic's
+    first one a warning says so. Other values within frames of such a topic, and all with False, are
+    not looked at: there these types go as text (an Enum as its value) without notice. Messages that
+    come further apart than frames, some milliseconds, are each the first one of a frame."""
 
     enc_hook: EncHook | None = None
     """Gets each part of a value whose type is not known, and returns what goes in its place. A

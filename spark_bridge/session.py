@@ -82,8 +82,8 @@ def register(spark: "SparkSession") -> None:
     """Make the format `p2pmsg` known to a session, of classic Spark or of Spark Connect.
 
     Where the package was installed from a wheel, Spark finds it by itself. `writeStream` looks for
-    formats in the session that is active in the thread that calls it, and a session made in another
-    thread is not: so call this in the thread that starts queries; it makes the session active there.
+    formats in the session that is active in the thread that calls it, and one that was made in
+    another thread is not: call this in the thread that starts queries; it makes it active there.
 
     Raises:
         MissingDependencyError: PySpark 4.2 or newer, or PyArrow, is missing.

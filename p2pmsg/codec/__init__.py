@@ -37,6 +37,7 @@ from p2pmsg.codec.chosen import make_encoder as make_encoder
 from p2pmsg.codec.chosen import replace as replace
 from p2pmsg.codec.chosen import to_builtins as to_builtins
 from p2pmsg.codec.prepare import EncHook as EncHook
+from p2pmsg.codec.prepare import needs_extension as needs_extension
 from p2pmsg.codec.prepare import needs_preparing as needs_preparing
 from p2pmsg.codec.prepare import path_of_refused as path_of_refused
 from p2pmsg.codec.prepare import prepare as prepare

@@ -65,16 +65,34 @@ def needs_preparing(value: Any) -> bool:
     return walk.found
 
 
+def needs_extension(value: Any) -> bool:
+    """Whether a part of a value would arrive as another type, and has an extension type."""
+    if type(value) in _PLAIN or type(value) is int:
+        return False
+    walk = _Walk(_nothing)
+    try:
+        walk.part(value, "value", False, 0)
+    except MessageError:
+        pass  # packing it says what is wrong
+    return walk.found_extension
+
+
 def _nothing(value: Any) -> None:
     return None
 
 
 class _Walk:
-    """A walk through a value; `found`: a part of it does not go as it is."""
+    """A walk through a value.
+
+    Attributes:
+        found: a part of it does not go as it is.
+        found_extension: a part of it has an extension type of ours.
+
+    """
 
     def __init__(self, hook: EncHook | None) -> None:
         self._hook = hook
-        self.found = False
+        self.found = self.found_extension = False
 
     def part(self, value: Any, path: str, in_record: bool, depth: int) -> Any:
         """Return what goes in the place of a part of a value."""
@@ -113,7 +131,7 @@ class _Walk:
         return self._unknown(value, path, in_record, depth)
 
     def _extension(self, value: Any, path: str) -> Any:
-        self.found = True
+        self.found = self.found_extension = True
         try:
             return chosen.Ext(*extensions.pack(value))
         except ValueError as error:

@@ -210,7 +210,10 @@ class PublisherCore:
         wall_ns: int,
     ) -> int:
         """Accept one message and return its sequence; raises `MessageError`, `LogFailedError`."""
-        ready = self._values.prepared(self.streams.get(topic) or self._make_stream(topic), value)
+        stream = self.streams.get(topic) or self._make_stream(topic)
+        ready = self._values.prepared(stream, value)
+        if stream.exact and (batch := self.open_batches.get(topic)) is not None:
+            batch.watch()
         columns = key, timestamp_ns, headers
         try:
             return self._publish(topic, ready, *columns, now_ns=now_ns, wall_ns=wall_ns)
@@ -317,6 +320,8 @@ class PublisherCore:
         if self.outbox or self.closing or topic in self.open_batches:
             return -1
         if stream.exact is not False:  # or its first value has not come since the log was opened
+            return -1
+        if self._values.finds_extension(stream, value):
             return -1
         if log is not None and log.gated:
             return -1

@@ -188,6 +188,35 @@ def test_exact_types_over_the_log_and_by_publish_many(make_publisher, make_subsc
     assert type(found[0]) is decimal.Decimal
 
 
+@pytest.mark.parametrize("way", ["alone", "in a frame", "many"])
+def test_a_type_that_comes_late_in_a_topic_is_seen_and_said(
+    make_publisher, make_subscriber, caplog, way
+):
+    publisher = make_publisher()
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    late = {"price": decimal.Decimal("1.50")}
+
+    def publish(*values):
+        if way == "many":
+            publisher.publish_many("t", values)
+            return
+        for value in values:
+            publisher.publish("t", value)
+        if way == "in a frame":
+            publisher.flush()
+
+    for value in ({"price": 1.5}, {"price": 2.5}, "text", 7):
+        publish(value)
+        assert subscriber.receive(10).value == value
+    publish(late, *[late] * 20)
+    found = [subscriber.receive(10).value for _ in range(21)]
+
+    assert found == [late] * 21
+    assert {type(value["price"]) for value in found} == {decimal.Decimal}
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "topic 't': a value has a Decimal or the like" in caplog.text
+
+
 def test_jobs_requests_and_answers_name_the_part_that_cannot_be_sent(opened):
     pusher = opened.enter_context(p2pmsg.Pusher("tcp://127.0.0.1:0"))
     handlers = {"odd": lambda value: {"a": [value, 1j]}}
