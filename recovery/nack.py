@@ -30,8 +30,9 @@ class NackConfig:
     """Wait before the first NACK, in seconds. 0, because TCP does not reorder: a gap is a loss."""
 
     retry_interval: float = 0.02
-    """Wait before the second NACK, in seconds; it doubles with each one. 0.02 is twice the time for
-    which a publisher ignores repeated NACKs, so that a retry is never ignored."""
+    """Wait before the second NACK, in seconds; it doubles with each one, and where answers come
+    twice, since the process has no time to take them before it asks again. 0.02 is twice the time
+    for which a publisher ignores repeated NACKs, so that a retry is never ignored."""
 
     retry_max: float = 1.0
     """Longest wait between two NACKs of a gap, in seconds. 1.0, the same as the rarest heartbeat: a
@@ -112,7 +113,9 @@ class NackScheduler:
         "_gaps",
         "_hurried",
         "_line_ns",
+        "_patience_ns",
         "_quiet_until_ns",
+        "_repeated",
         "_retry_ns",
         "_rng",
         "_starts",
@@ -128,7 +131,8 @@ class NackScheduler:
         self._gaps: list[Gap] = []
         self._feedback = feedback
         self._delay_ns = to_ns(config.delay)
-        self._retry_ns = to_ns(config.retry_interval)
+        self._retry_ns = self._patience_ns = to_ns(config.retry_interval)
+        self._repeated = False
         self._deadline_ns = to_ns(config.deadline)
         self._ceiling_ns = to_ns(config.retry_max)
         self._rng = rng
@@ -375,6 +379,7 @@ class NackScheduler:
         With feedback a gap that has just become the first starts again.
         """
         found: dict[int, RangeSet] = {}
+        had_sent = self.sent
         taken, self._crowded = 0, crowded
         if not self._gaps:
             return found
@@ -410,6 +415,8 @@ class NackScheduler:
             found.setdefault(gap.attempts, RangeSet()).add(gap.start, gap.stop)
             self.sent += 1
             taken += 1
+        if self.sent > had_sent:
+            self._adapt_patience()
         return found
 
     def expire(self, *, now_ns: int, known: int | None = None) -> list[Loss]:
@@ -435,6 +442,14 @@ class NackScheduler:
             losses.append(Loss(gap.start, gap.stop, gap.reason))
             self._delete(gap)
         return losses
+
+    def note_repeat(self) -> None:
+        """Note that an answer had come before: it was asked for again too early.
+
+        A process that has too little of a processor takes longer than `retry_interval` for answers
+        that have come. Asking again meanwhile would bring it mostly what it has.
+        """
+        self._repeated = True
 
     def give_up(self, reason: LossReason) -> list[Loss]:
         """Give up every gap for `reason`; returns them as losses, sorted."""
@@ -508,11 +523,19 @@ class NackScheduler:
         if self._feedback is not None:
             return self._feedback.retry_ns(attempt)
         jitter = self._config.jitter
-        return backed_off_ns(self._retry_ns, self._ceiling_ns, attempt, jitter, self._rng)
+        return backed_off_ns(self._patience_ns, self._ceiling_ns, attempt, jitter, self._rng)
+
+    def _adapt_patience(self) -> None:
+        """Wait twice as long where an answer came twice since the last NACK; else less again."""
+        if self._repeated:
+            self._patience_ns = min(2 * self._patience_ns, self._ceiling_ns)
+        else:
+            self._patience_ns = max(3 * self._patience_ns // 4, self._retry_ns)
+        self._repeated = False
 
     def _answer_ns(self) -> int:
         """Return how long an answer that is on its way is waited for."""
-        return self._retry_ns if self._feedback is None else self._feedback.retry_ns(0)
+        return self._patience_ns if self._feedback is None else self._feedback.retry_ns(0)
 
     def _admit(self, stop: int, now_ns: int) -> None:
         """Ask at once for gaps before `stop` that were put off for lack of space."""

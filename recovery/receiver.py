@@ -478,6 +478,8 @@ class StreamReceiver(Generic[T]):
             late = self._lost.count(known, stop)
             self.late += late
             self.duplicates += held_before - late
+            if repaired:
+                self.nacks.note_repeat()
             if late:
                 self.lost -= self._lost.came_late(known, stop, start, item)
 

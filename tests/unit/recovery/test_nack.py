@@ -66,6 +66,20 @@ def test_jitter_makes_receivers_differ():
     assert all(10 * MS <= deadline <= 20 * MS for deadline in deadlines)
 
 
+def test_answers_that_come_twice_are_waited_for_longer_and_others_less_long_again():
+    nacks = scheduler((0, 1000), retry_interval=0.02, retry_max=0.1)
+    waits, now_ns = [], 0
+    for at in range(12):
+        assert nacks.due(now_ns=now_ns)
+        if at < 4:
+            nacks.note_repeat()
+        nacks.fill(at, at + 1, now_ns=now_ns)
+        due_ns = nacks.next_deadline_ns()
+        waits.append((due_ns - now_ns) // MS)
+        now_ns = due_ns
+    assert waits == [20, 40, 80, 100, 100, 75, 56, 42, 31, 23, 20, 20]
+
+
 def test_progress_restarts_attempts_deadline_and_the_wait():
     nacks = scheduler((0, 10), retry_interval=0.02, deadline=0.1)
     for now_ms in (0, 20, 60):
