@@ -12,6 +12,7 @@ import transports
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, note, option
 from p2pmsg.cli.text import rate_text, render_columns
+from p2pmsg.cli.waiting import wait_for
 from p2pmsg.demo.child import emit
 from p2pmsg.demo.processes import Children, DemoError
 from p2pmsg.json_text import to_json
@@ -204,7 +205,7 @@ def _serve(endpoint: str) -> int:
     with _Server(endpoint) as server:
         note("latency", f"listening at {server.responder.endpoint}")
         try:
-            threading.Event().wait()
+            wait_for(threading.Event())
         except KeyboardInterrupt as interrupt:
             if getattr(interrupt, "number", None) != signal.SIGTERM:
                 raise
@@ -214,4 +215,4 @@ def _serve(endpoint: str) -> int:
 if __name__ == "__main__":
     with _Server("tcp://127.0.0.1:0") as here:
         emit("ready", endpoint=here.responder.endpoint)
-        threading.Event().wait()
+        wait_for(threading.Event())

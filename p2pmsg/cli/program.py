@@ -7,9 +7,39 @@ from typing import Any
 
 from p2pmsg.cli.command import UsageError
 from p2pmsg.json_text import to_json
+from transports.signals import defer_signals
 
 _TERMINATE_S = 5.0
 Process = subprocess.Popen[bytes]
+
+
+class Running:
+    """The programs that run in several threads; another thread stops them.
+
+    Attributes:
+        stopping: whether `stop` was called. A program that is added later is stopped at once.
+
+    """
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self._processes: set[Process] = set()
+
+    def add(self, process: Process) -> None:
+        """Note that a program runs."""
+        self._processes.add(process)
+        if self.stopping:  # and `stop` may not have seen it
+            stop(process)
+
+    def discard(self, process: Process) -> None:
+        """Note that a program has ended."""
+        self._processes.discard(process)
+
+    def stop(self) -> None:
+        """Stop all of them, and each that is added from now on."""
+        self.stopping = True
+        for process in list(self._processes):
+            stop(process)
 
 
 def check_program(words: Sequence[str]) -> None:
@@ -25,7 +55,7 @@ def run_program(
     timeout: float | None,
     environment: Mapping[str, str] | None = None,
     output: int | None = None,
-    running: set[Process] | None = None,
+    running: Running | None = None,
 ) -> tuple[str, int, bytes]:
     """Run a command with a value on its standard input.
 
@@ -41,20 +71,31 @@ def run_program(
         What went wrong (empty for status 0), the exit status, and the output.
 
     """
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=output, env=environment)
-    running = set() if running is None else running
-    running.add(process)
+    running = Running() if running is None else running
+    begun: list[Process] = []
+
+    def begin() -> None:
+        begun.append(
+            subprocess.Popen(words, stdin=subprocess.PIPE, stdout=output, env=environment)
+        )
+        running.add(begun[0])
+
     try:
+        defer_signals(begin)  # Ctrl-C in the middle of it would leave a process that nobody knows
+        process = begun[0]
         printed, _ = process.communicate(_input(value), timeout=timeout)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         return f"killed after {timeout} s", process.returncode, b""
     except BaseException:
-        stop(process)
+        for process in begun:
+            stop(process)
+            _close_pipes(process)
         raise
     finally:
-        running.discard(process)
+        for process in begun:
+            running.discard(process)
     status = process.returncode
     how = f"signal {-status}" if status < 0 else f"exit status {status}"
     return how if status else "", status, printed or b""
@@ -68,6 +109,15 @@ def stop(process: Process) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _close_pipes(process: Process) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass  # it had not read all of its input
 
 
 def _input(value: Any) -> bytes:

@@ -22,7 +22,7 @@ from p2pmsg.cli.text import (
     value_text,
     write_lines,
 )
-from p2pmsg.cli.waiting import Answers, Waiting, several
+from p2pmsg.cli.waiting import Answers, Waiting, several, wait_for
 from p2pmsg.errors import LossReport, MessageError, P2PError, SessionEndedError
 from p2pmsg.message import MessageBatch
 from p2pmsg.sync.publisher import Publisher
@@ -84,7 +84,7 @@ def pub(arguments: argparse.Namespace) -> int:
         publish_lines(source, arguments, publish, skip_blank=has_json)
         publisher.flush()
         if arguments.linger:
-            threading.Event().wait(arguments.linger)
+            wait_for(threading.Event(), arguments.linger)
     return 1 if publisher.stats().undelivered else 0
 
 

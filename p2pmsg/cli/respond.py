@@ -8,9 +8,11 @@ from typing import Any
 from p2pmsg import codec
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
-from p2pmsg.cli.program import Process, check_program, run_program, stop
+from p2pmsg.cli.program import Running, check_program, run_program
+from p2pmsg.cli.waiting import wait_for
 from p2pmsg.errors import P2PError
 from p2pmsg.requests import Responder
+from transports.signals import defer_signals
 
 
 class CommandFailedError(P2PError):
@@ -48,14 +50,18 @@ def respond(arguments: argparse.Namespace) -> int:
     check_program(arguments.rest)
     answers = _Answers(arguments)
     handlers = {arguments.topic: answers.answer}
-    with Responder(arguments.endpoint, handlers, threads=arguments.threads) as responder:
-        if responder.endpoint != arguments.endpoint:
-            note("respond", f"listening at {responder.endpoint}")
+    responder = Responder(arguments.endpoint, handlers, threads=arguments.threads)
+    try:
         try:
-            answers.enough.wait()
+            defer_signals(responder.start)  # a command may run before it returns
+            if responder.endpoint != arguments.endpoint:
+                note("respond", f"listening at {responder.endpoint}")
+            wait_for(answers.enough)
         except BaseException:
             answers.stop()
             raise
+    finally:
+        responder.close()
     return 0
 
 
@@ -64,9 +70,8 @@ class _Answers:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
-        self._running: set[Process] = set()
+        self._running = Running()
         self._count = 0
-        self._is_over = False
         self._lock = threading.Lock()
         self.enough = threading.Event()
         """Set when as many requests came as were wanted."""
@@ -81,7 +86,7 @@ class _Answers:
                     self.enough.set()
 
     def _run(self, value: Any) -> Any:
-        if self._is_over:
+        if self._running.stopping:
             raise CommandFailedError("the responder is being stopped")
         wrong, _, output = run_program(
             self._arguments.rest, value, timeout=self._arguments.answer_timeout,
@@ -103,6 +108,4 @@ class _Answers:
 
     def stop(self) -> None:
         """Stop the commands that run, and begin no others."""
-        self._is_over = True
-        for process in list(self._running):
-            stop(process)
+        self._running.stop()

@@ -1,5 +1,7 @@
 """What a command waits for, said on standard error once it has waited for a second."""
 
+import math
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,6 +14,24 @@ FIRST_S: Final = 1.0
 LOOK_S: Final = 0.2
 """How often is looked, by default."""
 _NAMES_MAX: Final = 3
+_SLICE_S: Final = 0.25
+
+
+def wait_for(event: threading.Event, timeout: float = math.inf) -> None:
+    """Wait for an event in the main thread, a quarter of a second at a time.
+
+    Python looks for signals before it waits: Ctrl-C or SIGTERM that comes between the two would be
+    noticed at the end of the wait only.
+
+    Args:
+        event: what to wait for; a new one for nothing but a signal.
+        timeout: how long at most, in seconds. Default: without end.
+
+    """
+    end_s = time.monotonic() + timeout
+    while not event.wait(min(_SLICE_S, max(0.0, end_s - time.monotonic()))):
+        if time.monotonic() >= end_s:
+            return
 
 
 class Waiting:

@@ -1,5 +1,7 @@
 """What commands say while they wait."""
 
+import threading
+
 import pytest
 
 from p2pmsg.cli import waiting
@@ -56,3 +58,25 @@ def test_what_is_waited_for_is_said_by_endpoint():
 )
 def test_a_few_names_are_said_and_how_many_others_there_are(names, text):
     assert several([*names], "topic") == text
+
+
+class Watched(threading.Event):
+    """An event that notes how long it is waited for at a time, and is set at the third wait."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits = []
+
+    def wait(self, timeout=None):
+        self.waits.append(timeout)
+        if len(self.waits) == 3:
+            self.set()
+        return super().wait(0.0)
+
+
+def test_an_event_is_waited_for_in_slices_so_that_no_signal_is_missed():
+    event = Watched()
+    waiting.wait_for(event)
+    assert event.waits == [0.25] * 3
+    waiting.wait_for(never := threading.Event(), 0.01)
+    assert not never.is_set()
