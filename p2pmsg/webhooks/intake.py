@@ -221,7 +221,7 @@ class Intake:
             headers = {"content-type": "text/plain; charset=utf-8"}
             if error.retry_after is not None:
                 headers["retry-after"] = str(error.retry_after)
-            if status in (408, 413):
+            if status == 408:  # after a 413 the server reads on for a while: see serving.py
                 headers["connection"] = "close"
             _log.debug("a webhook was answered %d: %s", status, error)
         self.statuses[status] += 1

@@ -71,7 +71,9 @@ def make_server(
 def _protocol(header_timeout: float) -> Any:
     """Return uvicorn's HTTP protocol, which closes where headers take too long.
 
-    uvicorn itself waits without end for the rest of a request's headers.
+    uvicorn itself waits without end for the rest of a request's headers, and for the rest of a body
+    that was answered before all of it came, which it throws away: closing at once would reset the
+    connection, and a client that sends everything before it reads would never see the answer.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 

@@ -93,7 +93,7 @@ class Receiver:
         self.close()
 
 
-def post(port, body, headers, path="/", timeout=10, method="POST"):
+def post(port, body, headers, path="/", timeout=60, method="POST"):
     """Return the status, the headers and the body of an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
