@@ -17,8 +17,13 @@ from tests.spark_home import make_home
 
 ROOT = Path(__file__).parent
 CACHE = ROOT.parent / ".pytest_cache"
-IN_TURN = ("tests/spark/", "tests/integration/test_demo.py::")
-"""What one worker runs one by one; of these the scheduler begins with, as they are the most."""
+IN_TURN = (
+    "tests/spark/",
+    "tests/integration/test_demo.py::",
+    "tests/unit/recovery/log/test_log_reads.py::",
+)
+"""What one worker runs one by one: the first two as they are the most, which the scheduler begins
+with; the last one as its log takes seconds to make, and is made once."""
 LONG_TIMEOUT_S = 1800
 """Of a test that is long, or runs with `--long`, where it does not say otherwise."""
 

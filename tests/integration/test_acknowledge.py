@@ -16,7 +16,7 @@ import p2pmsg
 from p2pmsg import LogConfig
 from recovery.log import LogReader
 from tests.integration.acknowledge_children import TOPICS, columns_of, value_of
-from tests.integration.commands import run
+from tests.integration.commands import run_here
 
 LOOPBACK = "tcp://127.0.0.1:0"
 CHILD = "tests.integration.acknowledge_children"
@@ -144,12 +144,12 @@ def test_the_command_line_reports_what_is_in_no_frame_yet(tmp_path):
         left = 50 - reader.streams()[0].next
     assert left > 0
     for name in ("ls", "verify", "dump"):
-        ended = run("log", name, tmp_path)
+        ended = run_here("log", name, tmp_path)
         assert (ended.returncode, f" {left} more messages" in ended.stderr.decode()) == (0, True)
 
     assert go_on(LogConfig(tmp_path), ["t"]) == {"t": 50}
     for name in ("ls", "verify", "dump"):
-        ended = run("log", name, tmp_path)
+        ended = run_here("log", name, tmp_path)
         assert (ended.returncode, ended.stderr) == (0, b"")
 
 

@@ -7,7 +7,7 @@ import pytest
 import zmq
 
 from p2pmsg import Subscriber
-from tests.integration.commands import command, eventually, run
+from tests.integration.commands import command, eventually, run_here
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
@@ -46,7 +46,7 @@ def test_bridges_until_it_is_asked_to_end(tmp_path, number, status):
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_one_line(arguments, words):
-    ended = run("bridge", *arguments)
+    ended = run_here("bridge", *arguments)
     assert ended.returncode == 2
     (line,) = ended.stderr.decode().splitlines()
     assert words in line

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import p2pmsg
-from tests.integration.commands import command, eventually, run
+from tests.integration.commands import command, eventually, run, run_here
 from tests.integration.test_udp_multicast import free_port
 
 
@@ -62,7 +62,7 @@ def test_it_shows_a_mold_feed(place, tmp_path):
     }.values(),
 )
 def test_wrong_arguments_are_one_line(arguments, message):
-    done = run("listen", *arguments)
+    done = run_here("listen", *arguments)
     assert done.returncode in (1, 2)
     assert message in done.stderr
     assert done.stderr.count(b"\n") == 1

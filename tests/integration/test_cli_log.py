@@ -8,7 +8,14 @@ import signal
 import pytest
 
 import p2pmsg
-from tests.integration.commands import ENDINGS, P2PMSG, eventually, run, without_waiting
+from tests.integration.commands import (
+    ENDINGS,
+    P2PMSG,
+    eventually,
+    run,
+    run_here,
+    without_waiting,
+)
 
 pytest.importorskip("recovery.log")
 
@@ -33,8 +40,8 @@ def log(tmp_path):
     return made
 
 
-def dump(log, *arguments):
-    ended = run("log", "dump", log.path, *arguments)
+def dump(log, *arguments, by=run_here):
+    ended = by("log", "dump", log.path, *arguments)
     assert (ended.returncode, ended.stderr) == (0, b"")
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
@@ -61,7 +68,7 @@ def test_ls_lists_the_streams(log):
 
 
 def test_ls_prints_json(log):
-    result = json.loads(run("log", "ls", log.path, "--json").stdout)
+    result = json.loads(run_here("log", "ls", log.path, "--json").stdout)
 
     assert result["directory"] == log.path
     assert result["session"] == f"{log.session:016x}"
@@ -75,7 +82,7 @@ def test_ls_prints_json(log):
 
 
 def test_dump_prints_every_message_as_it_was(log):
-    messages = dump(log)
+    messages = dump(log, by=run)
 
     assert len(messages) == 1050
     trades = [message for message in messages if message["topic"] == "trades"]
@@ -110,7 +117,7 @@ def test_dump_prints_one_session(log):
     session = f"{log.session:016x}"
     assert len(dump(log, "--session", session, "quotes.*")) == 50
 
-    ended = run("log", "dump", log.path, "--session", "1")
+    ended = run_here("log", "dump", log.path, "--session", "1")
     assert ended.returncode == 1
     assert ended.stderr == b"p2pmsg log dump: there is no session 0000000000000001 in the log\n"
 
@@ -151,7 +158,7 @@ def test_verify_finds_nothing_in_a_good_log(log):
 def test_verify_and_dump_report_a_flipped_byte(log):
     path, offset = log.flip(b"\xa2id\xcd" + (505).to_bytes(2, "big"))
 
-    ended = run("log", "verify", log.path)
+    ended = run_here("log", "verify", log.path)
     lines = ended.stdout.decode().splitlines()
     assert ended.returncode == 1
     name, at, _ = lines[0].split(":", 2)
@@ -159,7 +166,7 @@ def test_verify_and_dump_report_a_flipped_byte(log):
     assert offset - 1000 < int(at) <= offset
     assert lines[-1].startswith("1 finding in ")
 
-    dumped = run("log", "dump", log.path, "trades")
+    dumped = run_here("log", "dump", log.path, "trades")
     assert dumped.returncode == 1
     left = [*range(500), *range(510, 1000)]
     assert ids(map(json.loads, dumped.stdout.splitlines())) == left
@@ -167,14 +174,14 @@ def test_verify_and_dump_report_a_flipped_byte(log):
     assert hole.startswith("p2pmsg log dump: [500, 510) of 'trades' ")
     assert place == f"p2pmsg log dump: {lines[0]}"
 
-    listed = run("log", "ls", log.path)
+    listed = run_here("log", "ls", log.path)
     assert (listed.returncode, listed.stderr.count(b"\n")) == (0, 1)
     assert b"damaged" in listed.stderr
 
 
 def test_no_log_is_reported_in_one_line(tmp_path):
     for name in ("ls", "dump"):
-        ended = run("log", name, str(tmp_path))
+        ended = run_here("log", name, str(tmp_path))
 
         assert ended.returncode == 1
         assert ended.stderr.startswith(f"p2pmsg log {name}: ".encode())

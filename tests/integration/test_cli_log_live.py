@@ -10,7 +10,7 @@ import threading
 import pytest
 
 import p2pmsg
-from tests.integration.commands import P2PMSG, eventually, run, without_waiting
+from tests.integration.commands import P2PMSG, eventually, run, run_here, without_waiting
 
 pytest.importorskip("recovery.log")
 
@@ -37,7 +37,7 @@ def names(log):
 
 
 def messages(log, *arguments):
-    ended = run("log", "dump", log.path, *arguments)
+    ended = run_here("log", "dump", log.path, *arguments)
     assert (ended.returncode, ended.stderr) == (0, b"")
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
@@ -59,7 +59,7 @@ def test_truncate_by_bytes_says_what_went(segmented):
     assert [message["value"] for message in left] == list(range(first, 400))
     assert names(segmented) == before[-len(names(segmented)) :]
     assert sum((segmented.directory / name).stat().st_size for name in names(segmented)) <= 10_000
-    assert run("log", "verify", segmented.path).returncode == 0
+    assert run_here("log", "verify", segmented.path).returncode == 0
 
 
 def test_truncate_by_time_says_what_went(segmented):
@@ -70,9 +70,10 @@ def test_truncate_by_time_says_what_went(segmented):
     first = messages(segmented, "trades")[0]["sequence"]
     assert 100 < first <= 200
     assert f"deleted [0, {first}) of 'trades' " in ended.stdout.decode()
-    again = run("log", "truncate", segmented.path, "--before", cut)
+    again = run_here("log", "truncate", segmented.path, "--before", cut)
     assert again.stdout.startswith(b"nothing to delete; ")
-    everything = run("log", "truncate", segmented.path, "--keep", "0", "--before", "2100-01-01T00Z")
+    limits = ("--keep", "0", "--before", "2100-01-01T00Z")
+    everything = run_here("log", "truncate", segmented.path, *limits)
     assert everything.returncode == 0
     assert len(names(segmented)) == 1
     assert messages(segmented)[-1]["value"] == 399
@@ -93,9 +94,9 @@ def test_a_publisher_goes_on_in_a_log_that_was_shortened(
     assert second.session == first.session
     assert second.publish("t", 300) == 300
     subscriber = make_subscriber(second.endpoint, start="earliest")
-    values = [subscriber.receive(10).value]
+    values = [subscriber.receive(60).value]
     while values[-1] != 300:
-        values.append(subscriber.receive(10).value)
+        values.append(subscriber.receive(60).value)
     assert values == list(range(values[0], 301))
     assert 0 < values[0] < 300
 
@@ -110,7 +111,7 @@ def test_truncate_refuses_what_it_cannot_do(segmented, tmp_path):
     assert (ended.stdout, names(segmented)) == (b"", before)
 
     (tmp_path / "none").mkdir()
-    ended = run("log", "truncate", str(tmp_path / "none"), "--keep", "0")
+    ended = run_here("log", "truncate", str(tmp_path / "none"), "--keep", "0")
     assert ended.returncode == 1
     assert (ended.stdout, ended.stderr.count(b"\n")) == (b"", 1)
     assert b"has no log" in ended.stderr
@@ -145,11 +146,11 @@ def test_a_log_is_looked_at_while_its_publisher_writes(tmp_path, make_publisher)
         for _ in range(3):
             verified = run("log", "verify", path)
             assert (verified.returncode, verified.stderr) == (0, b""), verified.stdout
-            listed = json.loads(run("log", "ls", path, "--json").stdout)
+            listed = json.loads(run_here("log", "ls", path, "--json").stdout)
             (stream,) = (one for one in listed["streams"] if one["topic"] == "t")
             assert stream["next"] > known
             known = stream["next"]
-            dumped = run("log", "dump", path, "t", "--from", str(known - 10))
+            dumped = run_here("log", "dump", path, "t", "--from", str(known - 10))
             assert (dumped.returncode, dumped.stderr) == (0, b"")
             values = [json.loads(line)["value"] for line in dumped.stdout.splitlines()]
             assert values == list(range(known - 10, known - 10 + len(values)))
@@ -240,4 +241,4 @@ def test_capacity_answers():
 
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert ended.stdout.startswith(b"500 GB hold 20 h 51 min of 50,000 messages/s of 128 B\n")
-    assert run("capacity", "--rate", "fast", "--size", "1", "--disk", "1").returncode == 2
+    assert run_here("capacity", "--rate", "fast", "--size", "1", "--disk", "1").returncode == 2

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import p2pmsg
-from tests.integration.commands import command, eventually, run
+from tests.integration.commands import command, eventually, run, run_here
 
 
 @pytest.fixture
@@ -56,20 +56,20 @@ def test_dead_letters_of_a_pusher_that_runs(tmp_path, place):
     ):
         for number in range(3):
             pusher.push({"n": number}, key=f"k{number}")
-            puller.receive(timeout=5).discard(f"bad {number}")
+            puller.receive(timeout=60).discard(f"bad {number}")
         eventually(lambda: len(pusher.dead_letters()) == 3)
 
         listed = run("dead-letters", "ls", place)
         assert listed.returncode == 0, listed.stderr
         assert re.search(r"discarded +k1 +bad 1 +1 +1", listed.stdout.decode())
-        shown = run("dead-letters", "show", place, "1", "--json")
+        shown = run_here("dead-letters", "show", place, "1", "--json")
         letter = json.loads(shown.stdout)
         assert (letter["value"], letter["history"][0]["reason"]) == ({"n": 1}, "bad 1")
-        assert run("dead-letters", "purge", place, "0").stdout == b"1 thrown away\n"
-        assert run("dead-letters", "retry", place, "--all").stdout == b"2 made jobs again\n"
+        assert run_here("dead-letters", "purge", place, "0").stdout == b"1 thrown away\n"
+        assert run_here("dead-letters", "retry", place, "--all").stdout == b"2 made jobs again\n"
         for _ in range(2):
-            puller.receive(timeout=5).ack()
-        pusher.drain(timeout=5)
+            puller.receive(timeout=60).ack()
+        pusher.drain(timeout=60)
         assert not pusher.dead_letters()
 
 
@@ -81,34 +81,34 @@ def test_dead_letters_of_a_log(tmp_path, place):
     ):
         for number in range(2):
             pusher.push(number)
-            puller.receive(timeout=5).discard(f"bad {number}")
+            puller.receive(timeout=60).discard(f"bad {number}")
         eventually(lambda: len(pusher.dead_letters()) == 2)
-        assert b"bad 1" in run("dead-letters", "ls", log).stdout
+        assert b"bad 1" in run_here("dead-letters", "ls", log).stdout
         refused = run("dead-letters", "retry", log, "0")
         assert refused.returncode == 1
         assert b"in use by another writer" in refused.stderr
 
-    assert run("dead-letters", "retry", log, "0").stdout == b"1 made jobs again\n"
-    assert run("dead-letters", "purge", log, "1").stdout == b"1 thrown away\n"
-    assert run("dead-letters", "purge", log, "1").returncode == 1
+    assert run_here("dead-letters", "retry", log, "0").stdout == b"1 made jobs again\n"
+    assert run_here("dead-letters", "purge", log, "1").stdout == b"1 thrown away\n"
+    assert run_here("dead-letters", "purge", log, "1").returncode == 1
     with p2pmsg.Pusher(place, log=log) as pusher, p2pmsg.Puller(place) as puller:
         assert pusher.stats().restored == 1
         assert not pusher.dead_letters()
-        with puller.receive(timeout=5) as job:
+        with puller.receive(timeout=60) as job:
             assert job.value == 0
-        pusher.drain(timeout=5)
+        pusher.drain(timeout=60)
 
 
 def test_dead_letters_that_are_not_there(tmp_path, place):
     log = str(tmp_path / "log")
     p2pmsg.Pusher(place, log=log).close()
 
-    assert run("dead-letters", "ls", log).returncode == 0
+    assert run_here("dead-letters", "ls", log).returncode == 0
     for action in ("show", "retry", "purge"):
-        everything = run("dead-letters", action, log, "--all")
+        everything = run_here("dead-letters", action, log, "--all")
         assert (everything.returncode, everything.stderr) == (0, b"")
         assert everything.stdout.strip() in (b"", b"0 made jobs again", b"0 thrown away")
-        ended = run("dead-letters", action, log, "3", "4")
+        ended = run_here("dead-letters", action, log, "3", "4")
         assert ended.returncode == 1
         assert ended.stderr == b"p2pmsg dead-letters: 2 of these sequences are no dead letters\n"
 
@@ -116,17 +116,17 @@ def test_dead_letters_that_are_not_there(tmp_path, place):
 def test_requests(place):
     with p2pmsg.Responder(place, {"square": lambda n: n * n, "fail": lambda n: 1 / 0}):
         assert run("request", place, "square", "12", "--json").stdout == b"144\n"
-        failed = run("request", place, "fail")
+        failed = run_here("request", place, "fail")
         assert failed.returncode == 1
         assert b"ZeroDivisionError: division by zero" in failed.stderr
-        answered = run("request", place, "square", "3", "--json", "--all")
+        answered = run_here("request", place, "square", "3", "--json", "--all")
         assert json.loads(answered.stdout) == {"responder": place, "answer": 9}
-    assert run("request", place, "square", "--timeout", "0.3").returncode == 1
+    assert run_here("request", place, "square", "--timeout", "0.3").returncode == 1
 
 
 def test_a_directory_without_a_log(tmp_path):
     for where in (tmp_path / "none", tmp_path):
-        ended = run("dead-letters", "ls", str(where))
+        ended = run_here("dead-letters", "ls", str(where))
         assert ended.returncode == 1
         assert ended.stderr.count(b"\n") == 1
 

@@ -11,7 +11,7 @@ import zmq
 import p2pmsg
 from p2pmsg.queue import frames
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
-from tests.integration.commands import eventually, run
+from tests.integration.commands import eventually, run, run_here
 from tests.integration.inside import connections_known, core_of, hold_for_ever
 from tests.integration.test_queue import wait_for_workers
 
@@ -63,9 +63,9 @@ def test_what_an_idle_program_has_is_asked_back_and_that_is_no_offence(make_push
     eventually(lambda: idle.stats().in_hand == 4)
     eventually(lambda: idle.stats().given_back >= 4)
     for _ in range(4):
-        with idle.receive(timeout=5) as job:
+        with idle.receive(timeout=60) as job:
             assert job.delivery_count == 1
-    pusher.drain(timeout=5)
+    pusher.drain(timeout=60)
     assert (pusher.stats().held_back, pusher.stats().failed) == (0, 0)
 
 
@@ -74,11 +74,11 @@ def test_a_delay_of_centuries_is_cut(make_pusher, make_puller, caplog):
     stranger = make_puller(pusher.endpoint, name="stranger")
     for number in range(2):
         pusher.push(number, key="k")
-    assert stranger.receive(timeout=5).reject("later", delay=1e12)
+    assert stranger.receive(timeout=60).reject("later", delay=1e12)
     for number in range(2):
-        with stranger.receive(timeout=5) as job:
+        with stranger.receive(timeout=60) as job:
             assert job.value == number
-    pusher.drain(timeout=5)
+    pusher.drain(timeout=60)
     assert pusher.stats().delays_capped == 1
     assert "worker 'stranger' rejects a job with a delay of 1e+12 s" in caplog.text
 
@@ -89,7 +89,7 @@ def reached(pusher):
 
 def with_a_dead_letter(pusher, puller):
     pusher.push("secret")
-    puller.receive(timeout=5).discard("bad")
+    puller.receive(timeout=60).discard("bad")
     eventually(lambda: len(pusher.dead_letters()) == 1)
 
 
@@ -114,8 +114,8 @@ def test_dead_letters_are_for_everybody_where_that_is_wanted(make_pusher, make_p
     pusher = make_pusher(EVERYWHERE, config=p2pmsg.queue.PusherConfig(admin="always"))
     with_a_dead_letter(pusher, make_puller(reached(pusher)))
 
-    assert b"secret" in run("dead-letters", "show", reached(pusher), "0").stdout
-    assert run("dead-letters", "purge", reached(pusher), "--all").stdout == b"1 thrown away\n"
+    assert b"secret" in run_here("dead-letters", "show", reached(pusher), "0").stdout
+    assert run_here("dead-letters", "purge", reached(pusher), "--all").stdout == b"1 thrown away\n"
     assert pusher.stats().admin_refused == 0
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import p2pmsg
-from tests.integration.commands import command, eventually, run
+from tests.integration.commands import command, eventually, run, run_here
 from tests.integration.statsd_tools import address, open_client
 
 ANYWHERE = ("--listen", "udp://127.0.0.1:0")
@@ -87,7 +87,7 @@ def test_after_sigkill_the_next_one_takes_over(start, tmp_path):
     second, places = start("--listen", place, "--interval", "0.1", "--publish", "tcp://127.0.0.1:0")
     with p2pmsg.Subscriber(places[1], start="earliest", topics=["metrics"]) as subscriber:
         send(place, b"a:7|c|#zone:b")
-        while (message := subscriber.receive(10)).key != "a|#zone:b":
+        while (message := subscriber.receive(60)).key != "a|#zone:b":
             pass
     value = json.loads(message.value)
     assert value == {
@@ -146,7 +146,7 @@ WRONG = {
 
 @pytest.mark.parametrize("argument", WRONG)
 def test_a_wrong_argument_is_refused_in_one_line(argument):
-    done = run("statsd", *argument.split())
+    done = run_here("statsd", *argument.split())
 
     assert done.returncode == 2
     (line,) = done.stderr.decode().splitlines()

@@ -33,7 +33,7 @@ SYSTEM = {
 }
 
 
-@pytest.mark.rounds(20, 500)
+@pytest.mark.rounds(10, 500)
 @pytest.mark.parametrize("name", [*PROCESS, *SYSTEM])
 def test_the_promise_holds_through_crashes(name, rounds):
     """Where only processes crash, nothing is lost."""

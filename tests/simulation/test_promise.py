@@ -16,7 +16,7 @@ from p2pmsg.testing import NetworkOptions, Simulation
 from tests.simulation.profiles import MULTICAST, PROFILES, Profile, build, run
 
 
-@pytest.mark.rounds(16, 200)
+@pytest.mark.rounds(8, 200)
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_the_promise_holds(profile, rounds):
     for seed in range(rounds):
@@ -38,7 +38,7 @@ CLOSING = ("clean", "10 % lost", "50 % lost", "twice and out of order", "cuts", 
          "reader stops, drop")  # fmt: skip
 
 
-@pytest.mark.rounds(12, 120)
+@pytest.mark.rounds(6, 120)
 @pytest.mark.parametrize("name", CLOSING)
 def test_one_that_says_that_it_has_everything_has_it(name, rounds):
     for seed in range(rounds):
@@ -102,7 +102,7 @@ KILLED_AT_JOIN_LOGGED = {
 }  # fmt: skip
 
 
-@pytest.mark.rounds(10, 300)
+@pytest.mark.rounds(5, 300)
 @pytest.mark.parametrize("profile", KILLED_AT_JOIN.values(), ids=KILLED_AT_JOIN)
 def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join(profile, rounds):
     for seed in range(rounds):
@@ -110,7 +110,7 @@ def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join(profile, rounds
         run(simulation, profile, quiet=0.0)
 
 
-@pytest.mark.rounds(10, 300)
+@pytest.mark.rounds(5, 300)
 @pytest.mark.parametrize("profile", KILLED_AT_JOIN_LOGGED.values(), ids=KILLED_AT_JOIN_LOGGED)
 def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join_with_a_log(profile, rounds):
     pytest.importorskip("recovery.log")
@@ -214,7 +214,7 @@ def run_forged(profile, seed):
     return simulation
 
 
-@pytest.mark.rounds(5, 150)
+@pytest.mark.rounds(3, 150)
 @pytest.mark.parametrize("name", FORGED_GROUPS)
 def test_a_stranger_to_a_group_changes_no_ledger_and_gets_no_answer(name, rounds):
     profile = replace(MULTICAST[name], run_time=0.2)
@@ -227,7 +227,7 @@ def test_a_stranger_to_a_group_changes_no_ledger_and_gets_no_answer(name, rounds
     assert wanted <= set(forged)
 
 
-@pytest.mark.rounds(5, 150)
+@pytest.mark.rounds(3, 150)
 @pytest.mark.parametrize("name", FORGED_CHANNELS)
 def test_a_stranger_on_the_recovery_channel_changes_no_ledger(name, rounds):
     for seed in range(rounds):
@@ -236,7 +236,7 @@ def test_a_stranger_on_the_recovery_channel_changes_no_ledger(name, rounds):
         assert simulation.stranger.forged["NACK"] + simulation.stranger.forged["JOINED"]
 
 
-@pytest.mark.rounds(5, 150)
+@pytest.mark.rounds(3, 150)
 @pytest.mark.parametrize("name", ["5 % lost", "large messages", "logs"])
 def test_subscribers_that_send_no_token_are_repaired_over_the_recovery_channel(
     name, rounds, monkeypatch

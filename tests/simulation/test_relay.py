@@ -90,7 +90,7 @@ def build(shape, seed):
     return simulation
 
 
-@pytest.mark.rounds(10, 200)
+@pytest.mark.rounds(5, 200)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_promise_holds_with_relays(shape, rounds):
     delivered = 0
@@ -215,7 +215,7 @@ def cut_relay(seed, *, gone, chain=False, again=False, other=False):
     return simulation, relay, had
 
 
-@pytest.mark.rounds(6, 150)
+@pytest.mark.rounds(3, 150)
 @pytest.mark.parametrize("shape", CUTS.values(), ids=CUTS)
 def test_what_only_a_relays_log_had_is_reported_lost_when_that_is_cut(shape, rounds):
     cut = lost = elsewhere = 0
