@@ -103,7 +103,7 @@ def _describe_unknown(first: bytes) -> str:
         return "a nanomsg or nng socket is there"
     if first.startswith(_TLS_ANSWERS):
         return "a TLS server is there"
-    if first.startswith(b"HTTP/"):
+    if first.startswith(b"HTTP/") or first[:9].upper() == b"<!DOCTYPE":  # to what it does not know
         return f"an HTTP server is there: {first[:_SHOWN_BYTES]!r}"
     return f"somebody is there who speaks another protocol: {first[:_SHOWN_BYTES]!r}"
 
