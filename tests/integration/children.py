@@ -130,7 +130,7 @@ def leave_open(endpoint, how):
     publisher.wait_for_subscribers(1, timeout=20)
     for n in range(100_000):
         publisher.publish(TOPIC, n)
-    subscriber.receive(10)
+    subscriber.receive(60)
     if how == "dropped":
         del publisher, subscriber
         gc.collect()
@@ -148,7 +148,7 @@ def idle(seconds):
         publisher.wait_for_subscribers(1, timeout=20)
         for topic in ("a", "b", "c"):
             publisher.publish(topic, 0)
-            subscriber.receive(10)
+            subscriber.receive(60)
         shares = []
         for how in ("nobody receives", "receiving"):
             begun, begun_cpu = time.monotonic(), time.process_time()
@@ -280,16 +280,16 @@ def fork(endpoint):
         publisher.wait_for_subscribers(1, timeout=20)
         for n in range(1000):
             publisher.publish(TOPIC, n)
-        first = subscriber.receive(10).value
+        first = subscriber.receive(60).value
         child = os.fork()
         if child == 0:
             signal.alarm(20)
             os._exit(use_inherited(publisher, subscriber))
-        values = [first] + [subscriber.receive(10).value for _ in range(999)]
+        values = [first] + [subscriber.receive(60).value for _ in range(999)]
         say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         for n in range(1000, 2000):
             publisher.publish(TOPIC, n)
-        values += [subscriber.receive(10).value for _ in range(1000)]
+        values += [subscriber.receive(60).value for _ in range(1000)]
         say(values == list(range(2000)))
 
 
@@ -315,9 +315,9 @@ def use_inherited(publisher, subscriber):
     publisher.close()
     subscriber.close()
     with Publisher("tcp://127.0.0.1:0") as own, Subscriber(own.endpoint) as reader:
-        own.wait_for_subscribers(1, timeout=10)
+        own.wait_for_subscribers(1, timeout=60)
         own.publish(TOPIC, "own")
-        return 0 if reader.receive(10).value == "own" else 3
+        return 0 if reader.receive(60).value == "own" else 3
 
 
 def fill_log(endpoint, directory, policy):

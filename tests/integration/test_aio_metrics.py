@@ -15,7 +15,7 @@ from p2pmsg.testing.proxy import TcpProxy
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.statsd_tools import collecting
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def run(main):

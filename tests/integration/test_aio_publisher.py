@@ -36,8 +36,9 @@ from tests.integration.peers import (
     in_threads,
     take,
 )
+from tests.integration.test_udp_multicast import free_port
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def run(main, *, wait_s=WAIT_S, **options):
@@ -60,7 +61,7 @@ def test_everything_arrives(make_subscriber, tmp_path, place, loop):
         "tcp": LOOPBACK,
         "ipc": f"ipc://{tmp_path}/feed",
         "inproc": "inproc://aio-publisher",
-        "udp": "udp://239.255.77.1:40177?interface=127.0.0.1&loopback=1",
+        "udp": f"udp://239.255.77.1:{free_port()}?interface=127.0.0.1&loopback=1",
     }[place]
 
     async def main():
@@ -91,7 +92,7 @@ def test_what_was_published_leaves_without_a_further_call(make_subscriber):
             subscriber = await join(publisher, make_subscriber)
             for number in range(10):  # the first ones alone, the others share a frame
                 publisher.publish(TOPIC, number)
-            check_exact(await asyncio.to_thread(take, subscriber, 10, 5.0))
+            check_exact(await asyncio.to_thread(take, subscriber, 10))
 
     run(main)
 
@@ -199,7 +200,10 @@ def test_a_stalled_subscriber_is_shed_and_drain_returns(make_subscriber, make_pr
             subscriber = await asyncio.to_thread(make_subscriber, proxy.endpoint, on_gap="raise")
             await publisher.wait_for_subscribers(1, WAIT_S)
             proxy.stall()
-            count = await fill(publisher, bytes(50_000))
+            with contextlib.suppress(SendQueueFullError):  # on a busy machine it is shed meanwhile
+                while not publisher.stats().frames_shed:
+                    publisher.publish(TOPIC, bytes(50_000))
+            count = publisher.stats().published
             await publisher.drain()
             assert publisher.stats().frames_shed > 0
             proxy.resume()
@@ -277,13 +281,13 @@ def test_cancelled_at_each_step_it_can_be_closed_again(make_subscriber, memory_p
         return not task.cancelled()
 
     async def main():
-        closed = [await one(at) for at in range(40)]
+        closed = [await one(at) for at in [*range(40), 3000]]
         assert True in closed
         assert False in closed
 
     run(main)
     with contextlib.closing(LogReader(memory_path / "log")) as reader:
-        assert reader.streams()[0].next == 80
+        assert reader.streams()[0].next == 82
 
 
 def test_a_cancelled_block_closes_it(memory_path):

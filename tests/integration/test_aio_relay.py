@@ -11,7 +11,7 @@ from p2pmsg.aio.relay import Relay
 from p2pmsg.errors import ClosedError, LogFailedError, WrongLoopError
 from tests.integration.peers import LOOPBACK, TOPIC, Collector, check_exact, check_ledger
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def run(main):

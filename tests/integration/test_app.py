@@ -19,7 +19,7 @@ from tests.integration.peers import eventually
 
 __all__ = ["make_feed", "place"]
 
-FAST = p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay=0.001, ack_timeout=5.0))
+FAST = p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay=0.001, ack_timeout=30.0))
 
 
 @dataclass
@@ -32,7 +32,7 @@ def app():
     return App(stop_timeout=10.0)
 
 
-def serve(app, feed=None, timeout=30.0):
+def serve(app, feed=None, timeout=60.0):
     """Run an app here until it stops; `feed` runs in a thread once it has started."""
     if feed is not None:
         app.on_start(lambda: threading.Thread(target=feed, daemon=True).start())
@@ -41,7 +41,7 @@ def serve(app, feed=None, timeout=30.0):
 
 def feeder(publisher, values, topic="t", key=lambda value: None):
     def feed():
-        publisher.wait_for_subscribers(1, timeout=10)
+        publisher.wait_for_subscribers(1, timeout=60)
         for value in values:
             publisher.publish(topic, value, key(value))
 
@@ -170,7 +170,7 @@ def test_nothing_more_is_read_than_can_be_handled(app, make_publisher):
     async def main():
         task = asyncio.create_task(app.serve())
         await asyncio.to_thread(feeder(publisher, range(200)))
-        while begun < 3:
+        while begun < 3 or app.stats()[0].received < 8:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.05)
         assert app.stats()[0].received == 8
@@ -251,9 +251,9 @@ def test_a_dead_letter_is_kept_elsewhere(app, make_publisher, make_puller, opene
         feeder(publisher, ["x"], key=lambda value: "K")()
         if how == "publish":
             with p2pmsg.Subscriber(endpoint, topics="dead_letters", start="earliest") as reader:
-                letters.append(reader.receive(timeout=10).value)
+                letters.append(reader.receive(timeout=60).value)
         elif how == "push":
-            with make_puller(endpoint).receive(timeout=10) as job:
+            with make_puller(endpoint).receive(timeout=60) as job:
                 letters.append(job.value)
         else:
             eventually(lambda: letters)
@@ -316,7 +316,7 @@ def test_middleware_is_around_each_attempt(app, make_publisher):
         app.stop()
 
     def feed():
-        publisher.wait_for_subscribers(2, timeout=10)
+        publisher.wait_for_subscribers(2, timeout=60)
         publisher.publish("t", 5)
         eventually(lambda: app.stats()[0].handled)
         publisher.publish("end", 0)
@@ -404,18 +404,18 @@ def test_requests_are_answered_and_errors_go_to_the_requester(app, endpoint):
 
     def feed():
         with p2pmsg.Requester([endpoint]) as requester:
-            answers.append(requester.request("add", [1, 2], timeout=10.0))
-            answers.append(requester.request("divide", [1, 2], timeout=10.0))
+            answers.append(requester.request("add", [1, 2], timeout=60))
+            answers.append(requester.request("divide", [1, 2], timeout=60))
             for value in ([1, 0], ["x"]):
                 with pytest.raises(p2pmsg.RequestError) as raised:
-                    requester.request("divide", value, timeout=10.0)
+                    requester.request("divide", value, timeout=60)
                 answers.append(str(raised.value))
-            answers.append(requester.request("end", None, timeout=10.0))
+            answers.append(requester.request("end", None, timeout=60))
 
     thread = threading.Thread(target=feed)
     app.on_start(thread.start)
     serve(app)
-    thread.join(10)
+    thread.join(60)
 
     assert answers[:2] == [[3, "add"], 0.5]
     assert "ZeroDivisionError" in answers[2]
@@ -512,7 +512,7 @@ def test_a_handler_that_never_ends_is_named(make_publisher, caplog):
             app.stop()
 
     def feed():
-        publisher.wait_for_subscribers(2, timeout=10)
+        publisher.wait_for_subscribers(2, timeout=60)
         publisher.publish_many("t", [1, 2])
 
     try:
@@ -533,7 +533,7 @@ def test_cancelling_serve_stops_it_gracefully(app, make_publisher):
     @app.subscriber(publisher.endpoint)
     async def on(value):
         begun.set()
-        await asyncio.sleep(0.05)
+        await goes_on.wait()
         ended.append(value)
 
     async def main():
@@ -541,10 +541,11 @@ def test_cancelling_serve_stops_it_gracefully(app, make_publisher):
         await asyncio.to_thread(feeder(publisher, range(5)))
         await begun.wait()
         task.cancel()
+        asyncio.get_running_loop().call_later(0.05, goes_on.set)
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    begun = asyncio.Event()
+    begun, goes_on = asyncio.Event(), asyncio.Event()
     asyncio.run(main())
     assert ended == [0]
 

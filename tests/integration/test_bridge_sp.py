@@ -20,7 +20,7 @@ def stranger(opened):
 
     def make(kind, end, **options):
         place = end.rpartition("+")[2].partition("?")[0]
-        made = opened.enter_context(kind(recv_timeout=10_000, send_timeout=10_000, **options))
+        made = opened.enter_context(kind(recv_timeout=60_000, send_timeout=60_000, **options))
         made.dial(place, block=True)
         return made
 
@@ -74,7 +74,7 @@ def test_a_stream_reaches_a_sub(stranger, bridge, make_publisher):
     assert eventually(is_there) == b"prices hello"
     publisher.publish("prices", [b"two", b"parts"])
     publisher.publish("prices", "last")
-    sub.recv_timeout = 20_000
+    sub.recv_timeout = 60_000
     while (got := sub.recv()) == b"prices hello":
         pass
     assert got == b"prices last"

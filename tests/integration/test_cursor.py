@@ -56,7 +56,7 @@ def test_a_commit_is_of_a_stream_or_of_all(make_publisher, resume):
     for topic in ("a", "b"):
         publish(publisher, 10, topic)
     with resume(publisher, start="earliest") as subscriber:
-        messages = [subscriber.receive(10) for _ in range(20)]
+        messages = [subscriber.receive(60) for _ in range(20)]
         of_a = [message for message in messages if message.topic == "a"]
         subscriber.commit(of_a[6])
         assert (committed(subscriber, "a"), committed(subscriber, "b")) == (7, None)
@@ -70,13 +70,13 @@ def test_a_batch_and_a_part_of_it_can_be_committed(make_publisher, resume):
     publisher = make_publisher()
     publish(publisher, 100)
     with resume(publisher, start="earliest") as subscriber:
-        batch = subscriber.receive_many(50, timeout=10)
-        batch = batch if len(batch) > 1 else subscriber.receive_many(50, timeout=10)
+        batch = subscriber.receive_many(50, timeout=60)
+        batch = batch if len(batch) > 1 else subscriber.receive_many(50, timeout=60)
         subscriber.commit(batch[:20])
         assert committed(subscriber) == batch.sequence + 20
         subscriber.commit(batch)
         assert committed(subscriber) == batch.sequence + len(batch)
-        message = subscriber.receive(10)  # of the same frame
+        message = subscriber.receive(60)  # of the same frame
         subscriber.commit()
         assert committed(subscriber) == message.sequence + 1
 
@@ -96,14 +96,14 @@ def test_with_message_the_one_in_hand_comes_again(make_publisher, resume, how):
             for number in range(6):
                 if how == "one at a time":
                     publisher.publish(TOPIC, number)
-                assert subscriber.receive(10).sequence == number
+                assert subscriber.receive(60).sequence == number
                 assert committed(subscriber) == (number or None)
         subscriber.close()
         assert committed(subscriber) == 5
     if how == "one at a time":
         publish(publisher, 4)
     with resume(publisher, commit="message") as subscriber:
-        assert subscriber.receive(10).sequence == 5
+        assert subscriber.receive(60).sequence == 5
 
 
 def test_leaving_a_with_block_commits_the_last_one_unless_it_failed(make_publisher, resume):
@@ -120,7 +120,7 @@ def test_leaving_a_with_block_commits_the_last_one_unless_it_failed(make_publish
             if message.sequence == 6:
                 1 / 0  # noqa: B018
     with resume(publisher, commit="message") as subscriber:
-        assert subscriber.receive(10).sequence == 6
+        assert subscriber.receive(60).sequence == 6
 
 
 def test_with_message_a_whole_batch_is_in_hand(make_publisher, resume):
@@ -128,12 +128,12 @@ def test_with_message_a_whole_batch_is_in_hand(make_publisher, resume):
     publish(publisher, 100)
     with resume(publisher, start="earliest", commit="message") as subscriber:
         take(subscriber, 10)
-        batch = subscriber.receive_many(50, timeout=10)
+        batch = subscriber.receive_many(50, timeout=60)
         assert committed(subscriber) == 10
         subscriber.close()
         assert committed(subscriber) == 10
     with resume(publisher, commit="message") as subscriber:
-        assert subscriber.receive(10).sequence == batch.sequence
+        assert subscriber.receive(60).sequence == batch.sequence
 
 
 @pytest.mark.parametrize("how", ["receive", "iterate", "receive_many", "one at a time"])
@@ -143,18 +143,18 @@ def test_by_interval_all_but_what_is_in_hand_is_committed(make_publisher, resume
         if how == "one at a time":
             for number in range(30):
                 publisher.publish(TOPIC, number)
-                subscriber.receive(10)
+                subscriber.receive(60)
             processed = 29
         else:
             publish(publisher, 100)
             take(subscriber, 10)
             if how == "receive_many":
-                processed = subscriber.receive_many(20, timeout=10).sequence
+                processed = subscriber.receive_many(20, timeout=60).sequence
             elif how == "iterate":
                 message = next(iter(subscriber))
                 processed = message.sequence
             else:
-                processed = subscriber.receive(10).sequence
+                processed = subscriber.receive(60).sequence
         eventually(lambda: committed(subscriber) == processed)
         with pytest.raises(TimeoutError):
             while True:
@@ -175,7 +175,7 @@ def test_by_interval_it_commits_as_often_as_was_said(make_publisher, resume):
     publish(publisher, 100)
     for turn in range(1, 10):
         for _ in range(10):
-            subscriber.receive(10)
+            subscriber.receive(60)
         commits.handle_timer(now_ns - 1)
         assert committed(subscriber) in (None, 0, 10 * turn - 11)
         commits.handle_timer(now_ns)
@@ -195,7 +195,7 @@ def test_by_interval_it_commits_while_it_waits(make_publisher, resume):
     thread.start()
     eventually(lambda: subscriber.stats().delivered == 10 and committed(subscriber) == 10)
     subscriber.close()
-    thread.join(10)
+    thread.join(60)
 
 
 def test_by_interval_a_batch_is_committed_once_the_next_one_is_asked_for(make_publisher, resume):
@@ -204,7 +204,7 @@ def test_by_interval_a_batch_is_committed_once_the_next_one_is_asked_for(make_pu
     publish(publisher, 10)
     got = 0
     while got < 10:
-        got += len(subscriber.receive_many(timeout=10))
+        got += len(subscriber.receive_many(timeout=60))
     threading.Event().wait(0.1)
     assert committed(subscriber) in (None, 0)
     with pytest.raises(TimeoutError):
@@ -222,7 +222,7 @@ def test_messages_of_several_streams_that_come_alone_are_all_committed(
             before = {topic: committed(subscriber, topic) or 0 for topic in "ab" if number}
             for topic in topics:
                 publisher.publish(topic, number)
-                assert subscriber.receive(10).topic == topic
+                assert subscriber.receive(60).topic == topic
             if commit == "explicit":
                 subscriber.commit()
             with pytest.raises(TimeoutError):
@@ -273,9 +273,9 @@ def test_start_is_for_what_the_cursor_does_not_know(make_publisher, resume):
     publish(publisher, 5)
     with resume(publisher, start="latest", joins=publisher) as subscriber:
         publish(publisher, 5, first=5)
-        assert subscriber.receive(10).sequence == 5
+        assert subscriber.receive(60).sequence == 5
     with resume(publisher, start="earliest") as subscriber:
-        assert subscriber.receive(10).sequence == 5  # where the first one began
+        assert subscriber.receive(60).sequence == 5  # where the first one began
 
 
 def test_a_cursor_older_than_what_is_kept_reports_the_exact_loss(make_publisher, resume):
@@ -288,11 +288,11 @@ def test_a_cursor_older_than_what_is_kept_reports_the_exact_loss(make_publisher,
     publisher.flush()
     with resume(publisher, on_gap="raise") as subscriber:
         with pytest.raises(MessagesLostError) as raised:
-            subscriber.receive(10)
+            subscriber.receive(60)
         (report,) = ranges([raised.value.report])
         assert report[0] == 10
         assert report[2] == "evicted"
-        first = subscriber.receive(10)
+        first = subscriber.receive(60)
         assert first.sequence == report[1]
         rest = take(subscriber, 20_010 - report[1] - 1)
         check_exact([first, *rest], range(report[1], 20_010))
@@ -315,7 +315,7 @@ def test_a_loss_in_hand_is_reported_again(make_publisher, resume):
     for _ in range(2):
         with resume(publisher, on_gap="raise", commit_interval=0.005) as subscriber:
             with pytest.raises(MessagesLostError) as raised:
-                subscriber.receive(10)
+                subscriber.receive(60)
             assert raised.value.report.start == 10
             threading.Event().wait(0.1)
             subscriber.close()
@@ -455,7 +455,7 @@ def test_a_folder_that_vanishes_is_reported_and_nothing_is_lost(
     def said():
         publisher.publish(TOPIC, publisher.stats().published)
         try:
-            messages.append(subscriber.receive(10))
+            messages.append(subscriber.receive(60))
             if commit == "explicit":
                 subscriber.commit()
         except CursorError as error:
@@ -489,7 +489,7 @@ def test_a_session_that_cannot_be_noted_hands_nothing_on(make_publisher, make_su
     shutil.rmtree(folder)
     with pytest.raises(CursorError):
         for _ in range(3):
-            subscriber.receive(10)
+            subscriber.receive(60)
             break
         else:
             raise AssertionError("a message came")

@@ -395,11 +395,12 @@ def check_slow(publisher, slow, count):
 
 
 def test_block_waits_stall_ms_once_and_then_goes_on(make_publisher, make_subscriber):
-    publisher, slow, quick = slow_and_quick(make_publisher, make_subscriber, stall_timeout=0.3)
+    # On a busy machine the quick one is waited for, too, and must not be shed.
+    publisher, slow, quick = slow_and_quick(make_publisher, make_subscriber, stall_timeout=1.0)
     publish(publisher, 0, COUNT)
     stats = publisher.stats()
     assert stats.stalls >= 1
-    assert stats.stalls <= 50  # probes included, and not once a message
+    assert stats.stalls <= COUNT // 100  # probes included, and not once a message
     check_exact(quick.wait_for(COUNT))
     check_ledger(quick.subscriber, delivered=COUNT, lost=0)
     check_slow(publisher, slow, COUNT)

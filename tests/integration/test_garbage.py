@@ -287,7 +287,7 @@ def joined(hostile, make_publisher, make_subscriber):
     def make(**options):
         publisher, bad = make_publisher(name="good"), hostile()
         subscriber = make_subscriber([publisher.endpoint, bad.endpoint], joins=publisher, **options)
-        assert bad.joined.wait(10)
+        assert bad.joined.wait(60)
         return publisher, bad, subscriber
 
     return make
@@ -393,7 +393,7 @@ def test_more_topics_than_are_taken(hostile, make_publisher, make_subscriber):
     publisher, bad = make_publisher(), hostile()
     config = p2pmsg.SubscriberConfig(streams_max=100)
     subscriber = make_subscriber([publisher.endpoint, bad.endpoint], joins=publisher, config=config)
-    assert bad.joined.wait(10)
+    assert bad.joined.wait(60)
     collector = Collector(subscriber)
     publisher.publish(TOPIC, 0)
     eventually(lambda: collector.messages)
@@ -432,12 +432,12 @@ def test_a_frame_above_the_limit_ends_the_connection_only(hostile, make_publishe
     publisher, bad = make_publisher(), hostile()
     config = p2pmsg.SubscriberConfig(frame_bytes_max=100_000, publisher_timeout=0.5)
     subscriber = make_subscriber([publisher.endpoint, bad.endpoint], joins=publisher, config=config)
-    assert bad.joined.wait(10)
+    assert bad.joined.wait(60)
     collector = Collector(subscriber)
     bad.send(frame(PREFIX, 1, bad.session, 0, 1, data_body([bytes(200_000)])))
     check_good_one_goes_on(publisher, collector)
     bad.joined.clear()
-    assert bad.joined.wait(10), "it does not come back"
+    assert bad.joined.wait(60), "it does not come back"
     bad.send(frame(PREFIX, 1, bad.session, 0, 1, data_body(["small"])))
     eventually(lambda: any(m.value == "small" for m in list(collector.messages)))
 

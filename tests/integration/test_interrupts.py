@@ -346,7 +346,7 @@ def test_a_handler_may_always_ask_for_the_counters(make_publisher):
         for number in range(1, STRIKES):
             struck.strike_in(number, lambda: sender.publish(TOPIC, b"v"))
     assert not struck.refused
-    assert len(struck.results) > 10
+    assert len(struck.results) > 5  # a message that joins a batch takes few calls
     assert struck.results == sorted(struck.results)
 
 
@@ -428,7 +428,7 @@ def test_what_a_handler_pushes_is_accepted_or_refused(make_pusher, make_puller, 
     puller = make_puller(sender.endpoint)
     done = []
     while len(done) < len(accepted):
-        job = puller.receive(10)
+        job = puller.receive(60)
         done.append(job.sequence)
         job.ack()
     assert sorted(done) == sorted(accepted)

@@ -74,12 +74,12 @@ def test_a_callable_is_called_between_the_sessions_and_after_the_losses(
     monday, tuesday = b"MON".ljust(10), b"TUE".ljust(10)
     group.send(1, b"1", name=monday)
     group.end(4, name=monday)
-    said.append(subscriber.receive(5).value)
+    said.append(subscriber.receive(60).value)
     time.sleep(0.1)  # its losses are found before another session takes its place
     with pytest.raises(TimeoutError):
         subscriber.receive(0)
     group.send(1, b"2", name=tuesday)
-    said.append(subscriber.receive(5).value)
+    said.append(subscriber.receive(60).value)
     first, loss, end, second = said
     assert (first, ranges([loss]), second) == (b"1", [(2, 4, "timeout")], b"2")
     assert (end.publisher, end.stop, end.announced) == ("MON", 4, True)
@@ -90,9 +90,9 @@ def test_by_default_a_subscriber_waits_for_the_next_session(make_feed, make_subs
     subscriber = make_subscriber(reader_of(place, first), start="earliest")
     first.publish(b"1")
     first.close(0.1)
-    assert subscriber.receive(5).value == b"1"
+    assert subscriber.receive(60).value == b"1"
     make_feed("TUE").publish(b"2")
-    assert subscriber.receive(5).value == b"2"
+    assert subscriber.receive(60).value == b"2"
 
 
 def test_on_end_is_checked(place):
@@ -272,19 +272,22 @@ def test_without_a_request_server_a_slow_reader_loses_nothing_that_line_b_brings
 ):
     """What line B brought is in its socket while the application looks at what line A did."""
     other = place.replace("239.255.9.", "239.255.10.")
-    subscriber = make_subscriber([place, other], start="earliest")
+    patient = p2pmsg.config.MulticastSubscriberConfig(unasked_wait=0.2)
+    config = p2pmsg.SubscriberConfig(multicast=patient)
+    subscriber = make_subscriber([place, other], start="earliest", config=config)
     groups = [Group(opened, place), Group(opened, other)]
-    lost = {number for number in range(2, 2000) if number % 7 == 3}
-    for number in range(1, 2001):
+    total = 1000
+    lost = {number for number in range(2, total) if number % 7 == 3}
+    for number in range(1, total + 1):
         if number not in lost:
             groups[0].send(number, b"%d" % number)
         groups[1].send(number, b"%d" % number)
     got = []
-    while len(got) < 2000:
-        got.append(subscriber.receive(10))
-        if len(got) % 100 == 0:
-            time.sleep(0.03)  # it works on them
-    assert [message.value for message in got] == [b"%d" % number for number in range(1, 2001)]
+    while len(got) < total:
+        got.append(subscriber.receive(60))
+        if len(got) % 250 == 0:
+            time.sleep(0.25)  # it works on them, for longer than is waited for a line
+    assert [message.value for message in got] == [b"%d" % number for number in range(1, total + 1)]
     check_ledger(subscriber, lost=0)
 
 
@@ -294,7 +297,10 @@ def test_what_a_late_second_line_brings_is_not_asked_for(
     server = silent_server()
     request = f"&request=127.0.0.1:{server.getsockname()[1]}"
     other = place.replace("239.255.9.", "239.255.11.")
-    subscriber = make_subscriber([place + request, other + request], start="earliest")
+    patient = p2pmsg.SubscriberConfig(second_line_wait=0.5)
+    subscriber = make_subscriber(
+        [place + request, other + request], start="earliest", config=patient
+    )
     first, second = Group(opened, place), Group(opened, other)
     total, lost = 2000, 0
     late = collections.deque()

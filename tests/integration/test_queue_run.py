@@ -30,7 +30,7 @@ def test_each_job_is_done_and_acknowledged(queue):
     puller.run(lambda job: seen.append(job.value), count=100)
 
     assert seen == [*range(100)]
-    pusher.drain(timeout=5)
+    pusher.drain(timeout=60)
     assert pusher.stats().done == 100
 
 
@@ -48,7 +48,7 @@ def test_a_failing_job_is_tried_again_and_others_go_on(queue, caplog):
     puller.run(work, count=5)
 
     assert sorted(attempts) == [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1)]
-    pusher.drain(timeout=5)
+    pusher.drain(timeout=60)
     assert pusher.stats().done == 3
     assert len([record for record in caplog.records if "job 1 failed" in record.message]) == 2
     assert caplog.records[0].exc_info[0] is ValueError
@@ -83,7 +83,7 @@ def test_a_callable_decides_and_what_it_leaves_is_rejected(queue):
     puller.run(work, on_error=decide, count=3)
 
     assert asked == [("never", OSError), ("later", OSError)]
-    pusher.drain(timeout=5)
+    pusher.drain(timeout=60)
     assert (pusher.stats().done, pusher.stats().dead) == (1, 1)
 
 
@@ -94,7 +94,7 @@ def test_stop_raises_what_the_handler_raised_and_the_job_is_rejected(queue):
     with pytest.raises(ZeroDivisionError):
         puller.run(lambda job: 1 / job.value, on_error="stop")
 
-    job = puller.receive(timeout=5)
+    job = puller.receive(timeout=60)
     assert (job.delivery_count, job.last_reason) == (2, "ZeroDivisionError: division by zero")
     job.ack()
 
@@ -114,9 +114,9 @@ def test_several_threads_work_at_once(queue):
         pusher.push(number)
     all_here = threading.Barrier(4)
 
-    puller.run(lambda job: all_here.wait(10), threads=4, count=4)
+    puller.run(lambda job: all_here.wait(60), threads=4, count=4)
 
-    pusher.drain(timeout=5)
+    pusher.drain(timeout=60)
     assert pusher.stats().done == 4
 
 
@@ -127,17 +127,17 @@ def test_close_waits_for_the_job_in_hand(queue):
 
     def work(job):
         begun.set()
-        finish.wait(10)
+        finish.wait(60)
 
     runner = threading.Thread(target=puller.run, args=[work])
     runner.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     closer = threading.Thread(target=puller.close, args=[10.0])
     closer.start()
     eventually(lambda: puller._run._is_stopping)
     finish.set()
-    closer.join(10)
-    runner.join(10)
+    closer.join(60)
+    runner.join(60)
 
     eventually(lambda: pusher.stats().done == 1)
     assert not runner.is_alive()
@@ -218,7 +218,7 @@ def test_a_signal_lets_the_job_in_hand_finish(make_pusher, number, threads):
             assert child.stdout.readline() == "begun\n"
             child.send_signal(number)
             assert child.stdout.read() == "done\nleft\n"
-            assert child.wait(10) == 0
+            assert child.wait(60) == 0
         finally:
             child.kill()
 
@@ -238,7 +238,7 @@ def test_a_second_ctrl_c_ends_it_in_the_middle_of_a_job(make_pusher):
             child.send_signal(signal.SIGINT)
             time.sleep(0.05)  # two at once are one to the process
             child.send_signal(signal.SIGINT)
-            _, errors = child.communicate(timeout=10)
+            _, errors = child.communicate(timeout=60)
         finally:
             child.kill()
 

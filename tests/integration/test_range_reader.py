@@ -296,7 +296,7 @@ def test_the_session_that_is_asked_for_is_found(publishers, place, name):
     session = publishers[name].session
     with p2pmsg.reader.RangeReader(place, session=session) as reader:
         for _ in range(3):
-            heads = reader.heads(timeout=5)
+            heads = reader.heads(timeout=60)
             assert (heads.session, heads.publisher) == (session, name)
             assert set(heads.streams) == {"t", "of " + name}
         assert values_of(reader.fetch("t", 10, COUNT)) == [f"{name}{n}" for n in range(10, COUNT)]
@@ -305,7 +305,7 @@ def test_the_session_that_is_asked_for_is_found(publishers, place, name):
 @pytest.mark.parametrize("name", ["a", "b", "c"])
 def test_the_publisher_of_that_name_is_found(publishers, place, name):
     with p2pmsg.reader.RangeReader(place, publisher=name) as reader:
-        assert reader.heads(timeout=5).session == publishers[name].session
+        assert reader.heads(timeout=60).session == publishers[name].session
 
 
 def test_several_are_read_at_the_same_time_by_one_reader(publishers, place):
@@ -328,7 +328,7 @@ def test_several_are_read_at_the_same_time_by_one_reader(publishers, place):
 
 def test_a_reader_that_names_nobody_keeps_to_one(publishers, place):
     with p2pmsg.reader.RangeReader(place) as reader:
-        sessions = {reader.heads(timeout=5).session for _ in range(10)}
+        sessions = {reader.heads(timeout=60).session for _ in range(10)}
         name = next(n for n, one in publishers.items() if {one.session} == sessions)
         for _ in range(10):
             assert values_of(reader.fetch("t", 0, 10)) == [f"{name}{n}" for n in range(10)]
@@ -336,7 +336,7 @@ def test_a_reader_that_names_nobody_keeps_to_one(publishers, place):
 
 def test_all_of_them_are_listed(publishers, place):
     with p2pmsg.reader.RangeReader(place) as reader:
-        found = {entry.publisher: entry.session for entry in reader.sessions(timeout=5)}
+        found = {entry.publisher: entry.session for entry in reader.sessions(timeout=60)}
     assert found == {name: publisher.session for name, publisher in publishers.items()}
 
 
@@ -344,7 +344,7 @@ def test_a_session_that_has_ended_is_gone_although_others_are_there(publishers, 
     ended = publishers["b"].session
     publishers["b"].close(timeout=0.1)
     with p2pmsg.reader.RangeReader(place, session=ended) as reader:
-        (loss,) = reader.fetch("t", 0, COUNT, session=ended, timeout=10)
+        (loss,) = reader.fetch("t", 0, COUNT, session=ended, timeout=60)
     assert (loss.start, loss.stop, loss.reason) == (0, COUNT, LossReason.PUBLISHER_GONE)
 
 
@@ -430,13 +430,13 @@ def test_a_relay_that_is_restarted_is_met_again(make_publisher, make_relay, read
     publisher = make_publisher()
     publisher.publish_many("t", list(range(1000)))
     relay = make_relay(publisher.endpoint)
-    relay.wait_for_streams(1, timeout=10)
+    relay.wait_for_streams(1, timeout=60)
     reader = read(relay)
     eventually(lambda: reader.heads().streams == {"t": p2pmsg.reader.StreamHead(0, 1000)})
     relay.close(timeout=0.0)
     again = make_relay(publisher.endpoint, relay.endpoint)
-    again.wait_for_streams(1, timeout=10)
-    assert reader.heads(timeout=10).recovery_endpoint == again.recovery_endpoint
+    again.wait_for_streams(1, timeout=60)
+    assert reader.heads(timeout=60).recovery_endpoint == again.recovery_endpoint
     assert values(reader.fetch("t", 0, 1000)) == list(range(1000))
 
 

@@ -15,7 +15,7 @@ import p2pmsg
 from p2pmsg.requests import frames
 from p2pmsg.testing.proxy import TcpProxy
 from tests.integration.commands import eventually
-from tests.integration.peers import in_threads
+from tests.integration.peers import DEADLINE_S, in_threads
 
 LOOPBACK = "tcp://127.0.0.1:0"
 
@@ -115,19 +115,22 @@ def test_a_retry_does_not_do_the_work_twice(make_responder, make_requester, thre
     responder = make_responder({"work": work}, threads=threads)
     requester = make_requester(responder.endpoint)
 
-    assert requester.request("work", 1, timeout=3, attempts_max=10) == 1
+    assert requester.request("work", 1, timeout=30, attempts_max=100) == 1
     assert requester.retries >= 1
     assert calls == [1]
 
 
-def test_a_request_is_retried_at_another_responder(make_responder, make_requester):
-    hanging = make_responder({"who": lambda n: time.sleep(1)})
+def test_a_request_is_retried_at_another_responder(make_responder, make_requester, opened):
+    released = threading.Event()
+    hanging = make_responder({"who": lambda n: released.wait(DEADLINE_S)})
+    opened.callback(released.set)
     good = make_responder({"who": lambda n: "good"})
     requester = make_requester(hanging.endpoint, good.endpoint)
 
-    assert requester.request("who", timeout=0.8, attempts_max=4) == "good"
+    assert requester.request("who", timeout=60, attempts_max=300) == "good"
     retries = requester.retries
-    assert requester.request("who", timeout=5) == "good"
+    assert retries >= 1
+    assert requester.request("who", timeout=60) == "good"
     assert requester.retries == retries  # who answered is asked first
 
 
@@ -139,7 +142,7 @@ def test_an_answer_survives_a_cut_connection(make_responder, opened):
     cutter = threading.Timer(0.1, proxy.cut)
     cutter.start()
 
-    assert requester.request("work", 1, timeout=5, attempts_max=10) is None
+    assert requester.request("work", 1, timeout=60, attempts_max=120) is None
     assert calls == [1]
     cutter.join()
 
@@ -151,18 +154,24 @@ def test_nobody_answers(make_requester):
         requester.request("anything", timeout=0.2)
 
 
-def test_scatter_and_gather(make_responder, make_requester):
+def test_scatter_and_gather(make_responder, make_requester, opened):
+    released = threading.Event()
     fast = make_responder({"price": lambda n: 1})
-    slow = make_responder({"price": lambda n: time.sleep(0.5)})
+    slow = make_responder({"price": lambda n: released.wait(DEADLINE_S)})
+    opened.callback(released.set)
     broken = make_responder({"price": fail})
     requester = make_requester(fast.endpoint, slow.endpoint, broken.endpoint)
 
-    answers = requester.request_all("price", 5, deadline=0.3)
+    def ask():
+        answers = requester.request_all("price", 5, deadline=0.2)
+        return len(answers.missing) == 1 and answers
 
+    answers = eventually(ask)
     assert answers.values == {fast.endpoint: 1}
     assert list(answers.errors) == [broken.endpoint]
     assert answers.missing == (slow.endpoint,)
-    assert requester.request_all("price", 5, deadline=3).values[fast.endpoint] == 1
+    released.set()
+    assert len(requester.request_all("price", 5, deadline=60).values) == 2
 
 
 def test_several_threads_ask_at_once(make_responder, make_requester):
@@ -228,7 +237,7 @@ def test_who_asks_and_never_reads_fills_no_memory(make_responder, make_requester
             silent.send(frames.request_frame(b"t", 1, number, 1000, b"\xc0"))
         eventually(lambda: responder.answered + responder.unsent == 100)
         assert responder.unsent > 40
-        assert make_requester(responder.endpoint).request("t", 1, timeout=5) == answer
+        assert make_requester(responder.endpoint).request("t", 1, timeout=60) == answer
     finally:
         silent.close()
         context.term()
@@ -239,13 +248,13 @@ import os, sys, threading, p2pmsg
 
 def ask(requester, who):
     try:
-        answers = [requester.request("echo", f"{who} {n}", timeout=5.0) for n in range(3)]
+        answers = [requester.request("echo", f"{who} {n}", timeout=60.0) for n in range(3)]
         print(answers == [f"{who} {n}" for n in range(3)], flush=True)
     except p2pmsg.ClosedError as error:
         print(error, flush=True)
 
 requester = p2pmsg.Requester(sys.argv[1])
-requester.request("echo", "before")
+requester.request("echo", "before", timeout=60.0)
 if child := os.fork():
     ask(requester, "parent")
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -289,13 +298,13 @@ def test_a_forked_child_does_not_get_its_parents_answers(tmp_path, opened):
     with p2pmsg.Responder(place, {"echo": lambda value: value}) as responder:
         child = start(opened, FORKS, place)
         said = [child.stdout.readline().strip() for _ in range(4)]
-        assert child.wait(20) == 0
+        assert child.wait(DEADLINE_S) == 0
     refused = "the requester cannot be used: it belongs to the parent process"
     assert sorted(said) == sorted(["True", refused, "True", "0"])
     assert responder.cached == 0
 
 
-@pytest.mark.parametrize("attempts_max", [1, 3])
+@pytest.mark.parametrize("attempts_max", [1, 120])
 def test_a_responder_that_dies_between_work_and_answer(tmp_path, opened, attempts_max):
     """At least once while attempts are left, and at most once with one."""
     place, done = f"ipc://{tmp_path}/requests", tmp_path / "done"
@@ -304,7 +313,7 @@ def test_a_responder_that_dies_between_work_and_answer(tmp_path, opened, attempt
     requester = opened.enter_context(p2pmsg.Requester(place))
     found = []
     # One attempt is waited for to its end.
-    options = {"timeout": 4.0 if attempts_max > 1 else 1.0, "attempts_max": attempts_max}
+    options = {"timeout": 60.0 if attempts_max > 1 else 1.0, "attempts_max": attempts_max}
 
     def ask():
         try:
@@ -314,10 +323,10 @@ def test_a_responder_that_dies_between_work_and_answer(tmp_path, opened, attempt
 
     asking = threading.Thread(target=ask)
     asking.start()
-    assert first.wait(10) == -9
+    assert first.wait(DEADLINE_S) == -9
     os.unlink(tmp_path / "requests")
     second = start(opened, WORKS, place, done, "lives")
     assert second.stdout.readline() == "ready\n"
-    asking.join(20)
+    asking.join(DEADLINE_S)
     assert found == (["it"] if attempts_max > 1 else ["time-out"])
     assert done.read_text().split() == ["it"] * (2 if attempts_max > 1 else 1)

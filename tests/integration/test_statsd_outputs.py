@@ -27,6 +27,7 @@ from tests.integration.statsd_tools import (
     feed_and_flush,
     read_stream,
 )
+from tests.places import lasting_place
 
 PACKET = (
     b"hits:3|c\nhits:2|c|#zone:b\nhits:1|c|@0.1|#zone:b\ndepth:7|g\ntook:100|ms\ntook:300|ms\n"
@@ -66,7 +67,7 @@ def test_events_and_service_checks_have_topics_of_their_own():
         feed(collector, b"_e{1,1}:t|x\n_sc|svc|2")
         with reading(collector, "metrics.*") as subscriber:
             collector.flush()
-            topics = {subscriber.receive(10).topic for _ in range(2)}
+            topics = {subscriber.receive(60).topic for _ in range(2)}
     assert topics == {"metrics.events", "metrics.checks"}
 
 
@@ -96,7 +97,7 @@ def test_what_is_no_sketch_is_refused(found):
 
 
 def scrape(port, path="/metrics"):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
         return answer.read().decode()
 
 
@@ -218,23 +219,27 @@ def test_carbon_gets_paths_in_plain_text(carbon):
     assert paths["stats.counters.weird_name-x.count.host;a=b_c;bare=true;q=_"] == 1
 
 
+def found_in(data):
+    """Return what whole pickles have, by path."""
+    found = {}
+    while len(data) >= 4 and len(data) >= 4 + (length := struct.unpack_from("!L", data)[0]):
+        found |= {path: value for path, (_, value) in pickle.loads(data[4 : 4 + length])}
+        data = data[4 + length :]
+    return found
+
+
 def test_carbon_gets_pickles(carbon):
     output = GraphiteOutput("127.0.0.1", carbon.port, protocol="pickle")
     with collecting(outputs=[output]) as (collector, _):
         feed_and_flush(collector, PACKET)
-        eventually(lambda: b"numStats" in carbon.data)
-        time.sleep(0.2)
-        data, found = carbon.data, {}
-    while data:
-        (length,) = struct.unpack_from("!L", data)
-        found |= {path: value for path, (_, value) in pickle.loads(data[4 : 4 + length])}
-        data = data[4 + length :]
+        eventually(lambda: "stats.gauges.depth" in found_in(carbon.data))
+        found = found_in(carbon.data)
     assert found["stats_counts.hits"] == 3
     assert found["stats.gauges.depth"] == 7
 
 
 def test_nothing_is_lost_while_carbon_is_away():
-    carbon = Carbon()
+    carbon = Carbon(int(lasting_place().rpartition(":")[2]))
     output = GraphiteOutput("127.0.0.1", carbon.port)
     with collecting(outputs=[output]) as (collector, _):
         feed_and_flush(collector, b"first:1|c")

@@ -144,7 +144,7 @@ def test_close_ends_a_wait_in_another_thread(connect, how):
         thread.start()
     subscriber.close()
     for thread in waiting:
-        thread.join(5)
+        thread.join(60)
     assert len(ended) == 3
     if how == "iterate":
         assert ended == [[], [], []]

@@ -72,11 +72,11 @@ def test_a_publisher_goes_on_in_its_session(
 
     second = make_publisher(endpoint, log=log, name="feed")
     assert second.session == session
-    second.wait_for_subscribers(1, timeout=10)
+    second.wait_for_subscribers(1, timeout=60)
     publish(second, range(2000, 4000))
     check_exact(take(subscriber, 2000), 2000)
     second.publish("opened since", 0)
-    assert subscriber.receive(10).topic == "opened since"
+    assert subscriber.receive(60).topic == "opened since"
     check_ledger(subscriber, delivered=4001, outstanding=0, lost=0)
     stats = second.stats()
     assert stats.log is not None
@@ -95,7 +95,7 @@ def test_what_a_killed_publisher_sent_comes_from_its_log(
     session = int(child.line().split()[-1])
     subscriber = make_subscriber(endpoint, start="earliest")
     for _ in range(20):
-        subscriber.receive(10)
+        subscriber.receive(60)
     lose_datagrams(subscriber, 1.0)
     count = int(child.line())
     while count < 20_000:
@@ -125,7 +125,7 @@ def test_a_fixed_recovery_endpoint_does_not_hide_that_a_publisher_restarted(
     check_exact(take(subscriber, 1000))
     first.close()
     second = make_publisher(endpoint, log=log, recovery_endpoint=place)
-    second.wait_for_subscribers(1, timeout=10)
+    second.wait_for_subscribers(1, timeout=60)
     publish(second, range(1000, 2000))
     check_exact(take(subscriber, 1000), 1000)
     check_ledger(subscriber, delivered=2000, outstanding=0, lost=0)

@@ -85,7 +85,7 @@ def filter_datagrams(pid, rule):
             "}",
         ]
     done = inside(pid, "nft", "-f", "-", stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    _, said = done.communicate("\n".join(lines) + "\n", timeout=10)
+    _, said = done.communicate("\n".join(lines) + "\n", timeout=60)
     if done.returncode:
         pytest.skip(f"nftables cannot do that here: {said.strip()}")
 
@@ -127,7 +127,7 @@ def test_ipv6_groups_work_alike(wire):
         (wire.receiver_pid, "vb", "fd77::2"),
     ):
         added = inside(pid, "ip", "addr", "add", f"{address}/64", "dev", name, "nodad")
-        if added.wait(10):
+        if added.wait(60):
             pytest.skip("no IPv6 here")
     filter_datagrams(wire.receiver_pid, "udp dport 5600 numgen random mod 100 < 5 drop")
     place = "udp://[ff15::77]:5600?interface={}"

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from tests.integration.commands import P2PMSG
 from tests.integration.peers import eventually
 from tests.integration.webhook_children import endpoint
 from tests.integration.webhooks import SECRET, Receiver
+from tests.places import lasting_place
 
 
 class Ids:
@@ -90,8 +90,7 @@ def test_a_sender_that_is_killed(order, form, rounds, tmp_path, make_publisher):
 def test_a_receiver_that_is_killed(rounds, tmp_path, make_publisher):
     rng = random.Random(7)
     source = make_publisher(log=LogConfig(tmp_path / "log"))
-    with socket.create_server(("127.0.0.1", 0)) as place:
-        port = place.getsockname()[1]
+    port = int(lasting_place().rpartition(":")[2])
     published = f"ipc://{tmp_path}/published"
     command = [
         *P2PMSG, "hook", "in", "--listen", f"127.0.0.1:{port}", "--publish", published,
@@ -117,7 +116,7 @@ def test_a_receiver_that_is_killed(rounds, tmp_path, make_publisher):
                 ids = Ids()
                 with p2pmsg.Subscriber(published, start="earliest") as subscriber:
                     while len(ids.by_value) < count:
-                        message = subscriber.receive(timeout=20)
+                        message = subscriber.receive(timeout=60)
                         ids.note(message.value["data"], message.headers["webhook-id"])
             finally:
                 child.kill()

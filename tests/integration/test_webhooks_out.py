@@ -25,6 +25,7 @@ from p2pmsg.webhooks.signatures import content_of, is_signed, verifiers
 from tests.integration.commands import command
 from tests.integration.peers import eventually
 from tests.integration.webhooks import LOOPBACK, SECRET, Receiver
+from tests.places import lasting_place
 
 FAST = Retry(delays=(0, 0.05, 0.05, 0.05), jitter=0)
 QUICK = BreakerConfig(cooldown=0.05, cooldown_max=0.1)
@@ -114,8 +115,7 @@ def test_what_failed_is_sent_again_with_the_same_id(publisher, receiver, sender)
 
 
 def test_a_receiver_that_is_down_gets_everything_later(publisher, sender, tmp_path, caplog):
-    with socket.create_server(("127.0.0.1", 0)) as place:
-        port = place.getsockname()[1]
+    port = int(lasting_place().rpartition(":")[2])
     events = []
     retry = Retry(delays=(0, 0.05, 300.0), jitter=0)
     hook = sender(f"http://127.0.0.1:{port}/hook", on_event=events.append, retry=retry)
@@ -333,10 +333,10 @@ def test_a_full_window_leaves_the_stream_to_the_log(
     publisher = make_publisher(log=LogConfig(tmp_path / "log"))
     release = threading.Event()
     receiver.answer = lambda request: 204 if release.is_set() else 503
-    retry = Retry(delays=(0, *[0.05] * 50))
+    retry = Retry(delays=(0, *[0.05] * 999))
     hook = sender(source=publisher.endpoint, window=5, retry=retry)
     publisher.publish_many("t", [*range(30)])
-    eventually(lambda: publisher.stats().subscribers == 1)
+    eventually(lambda: receiver.requests)
     eventually(lambda: publisher.stats().subscribers == 0)
     publisher.publish_many("t", [*range(30, 60)])
     release.set()
