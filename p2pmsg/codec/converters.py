@@ -209,6 +209,8 @@ class _Builder:
         for meta in kind.__metadata__:
             if isinstance(meta, Meta):
                 inner = _within(inner, meta, name)
+            elif type(meta).__module__.partition(".")[0] == "msgspec":
+                raise unsupported(kind)  # its limits would not hold
         return inner, name
 
     def _union(self, arguments: tuple[Any, ...]) -> tuple[Convert, str]:

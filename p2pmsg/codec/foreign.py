@@ -1,9 +1,13 @@
 """Types of other libraries, none of which is imported here: numpy, pydantic, msgpack."""
 
+import inspect
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
+_BY_BOTH_NAMES: Final = {"by_name": True, "by_alias": True}
+"""Models are sent by their fields' names, and others may send them by alias."""
 _PLAIN: Final = frozenset((bool, int, float, str, bytes))
 
 
@@ -50,8 +54,18 @@ def replacement(value: Any, make_extension: Callable[[int, bytes], Any]) -> Any:
     elif is_model(type(value)):
         return value.model_dump()
     elif _is_of(value, "msgpack", "Timestamp"):
+        try:
+            value.to_datetime()
+        except (OverflowError, ValueError):
+            raise TypeError(f"{value!r} is not within the years 1 to 9999") from None
         return make_extension(-1, value.to_bytes())
     raise unsupported(value)
+
+
+@lru_cache(maxsize=64)
+def _knows_names(kind: Any) -> bool:
+    """Whether fields that have an alias may be taken by name, too: from pydantic 2.11 on."""
+    return "by_name" in inspect.signature(kind.model_validate).parameters
 
 
 def convert_foreign(kind: Any, value: Any) -> Any:
@@ -65,7 +79,7 @@ def convert_foreign(kind: Any, value: Any) -> Any:
     if not is_model(kind):
         raise TypeError(f"{kind!r} is no type that values can be decoded into")
     try:
-        return kind.model_validate(value)
+        return kind.model_validate(value, **_BY_BOTH_NAMES if _knows_names(kind) else {})
     except ValueError as error:
         found = error.errors()[0] if hasattr(error, "errors") else {"msg": str(error), "loc": ()}
         steps = [f"[{at}]" if isinstance(at, int) else f".{at}" for at in found["loc"]]

@@ -20,7 +20,7 @@ _BUFFERS_MAX: Final = 8
 _encode_into: Final = encoder.encode_into
 _TEXT: Final = frozenset((str,))
 _PLAIN: Final = frozenset((type(None), bool, int, float, str, bytes))
-PACKING_ERRORS: Final = (TypeError, ValueError, OverflowError, RecursionError)
+PACKING_ERRORS: Final = (TypeError, ValueError, OverflowError, RecursionError, BufferError)
 
 
 def packing_error(field: str, value: Any, error: Exception) -> MessageError:

@@ -134,6 +134,13 @@ def test_a_type_that_cannot_be_had_is_refused_by_name(codec):
     codec.check_kind(list[Trade | None])
 
 
+def test_limits_of_msgspec_are_refused_where_they_would_not_hold():
+    kind = list[Annotated[int, by_msgspec.Meta(gt=0)]]
+    with pytest.raises(TypeError, match="Meta"):
+        by_msgpack.check_kind(kind)
+    by_msgspec.check_kind(kind)
+
+
 def test_limits_hold():
     meta = {"ge": 0, "lt": 5}
     ours = converters.converter(Annotated[int, records.Meta(**meta)])

@@ -178,6 +178,31 @@ def test_pydantic_models_go_as_their_fields():
         codec.convert({"price": 1, "parts": [1, "x"]}, Model)
 
 
+def test_pydantic_models_with_aliases_fit_their_own_type():
+    pydantic = pytest.importorskip("pydantic", minversion="2.11")
+
+    class Inner(pydantic.BaseModel):
+        size: int = pydantic.Field(alias="Size")
+
+    class Model(pydantic.BaseModel):
+        price: float = pydantic.Field(alias="Price")
+        inner: list[Inner] = pydantic.Field(validation_alias="In", serialization_alias="Out")
+
+    model = Model(Price=1.5, In=[Inner(Size=2)])
+    assert codec.convert(arrived(model), Model) == model
+    assert codec.convert({"Price": 1.5, "In": [{"Size": 2}]}, Model) == model
+
+
+def test_what_no_receiver_could_read_is_refused():
+    msgpack = pytest.importorskip("msgpack")
+    for value in (msgpack.Timestamp(2**40, 0), memoryview(b"abcd")[::2]):
+        with pytest.raises((TypeError, BufferError)):
+            codec.encode([value])
+    with pytest.raises(MessageError) as caught:
+        prepare({"at": [msgpack.Timestamp(2**40, 0)]})
+    assert caught.value.field == 'value["at"][0]'
+
+
 def test_only_codes_of_ours_are_ours():
     assert [*extensions.CODES][:6] == [112, 113, 114, 115, 116, 117]
     assert arrived(codec.Ext(111, b"1")) == codec.Ext(111, b"1")
