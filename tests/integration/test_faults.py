@@ -94,6 +94,7 @@ def test_a_connection_cut_again_and_again(connect_by_proxy, rounds):
         if proxy.cuts == before:  # not connected again yet
             publisher.publish(TOPIC, n)
             n += 1
+            time.sleep(0.001)
         else:
             publish_paced(publisher, n, n + 500)
             n += 500

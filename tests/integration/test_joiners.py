@@ -136,11 +136,11 @@ def test_1000_join_from_several_processes(publisher, is_busy, request):
     command = [sys.executable, "-m", "tests.integration.joiners", publisher.endpoint, "250"]
     children = [
         subprocess.Popen(
-            [*command, str(1 + 250 * at), "60"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [*command, str(1 + 250 * at), "150"], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
         for at in range(4)
     ]
-    results = [child.communicate(timeout=110)[0].split() for child in children]
+    results = [child.communicate(timeout=180)[0].split() for child in children]
     assert [result[0] for result in results] == ["250"] * 4, results
     assert all(int(echoes) <= int(probes) for _, echoes, probes, _ in results), results
 
