@@ -1,9 +1,12 @@
 """Checks that the configurations share; each raises `ConfigError` naming field, limit and value."""
 
 import math
-from typing import Any
+from typing import Any, Final
 
 from p2pmsg.errors import ConfigError
+
+_FOREVER_S: Final = 1e9
+"""Above it the system's calls refuse a time to wait."""
 
 
 def check(field_name: str, value: Any, ok: bool, limit: str) -> None:
@@ -23,6 +26,18 @@ def whole(field_name: str, value: int, least: int) -> None:
     """Raise `ConfigError` unless `value` is an int of at least `least`."""
     ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
     check(field_name, value, ok, f"an int of at least {least}")
+
+
+def time_to_wait(field_name: str, seconds: float) -> float:
+    """Return how long to wait, from 0 to what the system can wait; raise `ConfigError` for no time.
+
+    Less than 0 is no wait, as where a caller gives what is left until its deadline; infinite is
+    without end.
+    """
+    ok = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    ok = ok and not math.isnan(seconds)
+    check(field_name, seconds, ok, "a number of seconds")
+    return max(0, min(seconds, _FOREVER_S))
 
 
 def check_busy_wait(seconds: float) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from p2pmsg.aio.lifecycle import ClosesInLoop
 from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.publisher import Publisher
+from p2pmsg.checks import time_to_wait
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError
 from p2pmsg.metrics.gathering import Gathering
@@ -144,10 +145,12 @@ class Client(Gathering, ClosesInLoop):
             WrongLoopError: it belongs to another event loop.
 
         """
+        if timeout is None:
+            timeout = self._close_timeout
+        patience_s = time_to_wait("timeout", timeout)
         if self._is_over:
             return
         self._driver.check_loop()
-        patience_s = self._close_timeout if timeout is None else timeout
         if self._opening is not None:
             await asyncio.wait([self._opening], timeout=patience_s)
         self._closed.set()

@@ -9,6 +9,7 @@ from typing import Final, Self
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, until_of
+from p2pmsg.checks import time_to_wait
 from p2pmsg.errors import ClosedError
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.puller_base import PullerBase
@@ -108,6 +109,7 @@ class Puller(PullerBase, ClosesInLoop):
                 acknowledged. Default 1.
 
         """
+        timeout = time_to_wait("timeout", timeout)
         if self._closed:
             return
         if not self._driver.stopping:

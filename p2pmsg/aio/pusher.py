@@ -9,7 +9,7 @@ import transports
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, in_executor, is_looked_up, until_of
-from p2pmsg.checks import at_least
+from p2pmsg.checks import at_least, time_to_wait
 from p2pmsg.errors import ClosedError, LogFailedError, SendQueueFullError, translated
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.journal.file import FileJournal, PendingSync
@@ -197,6 +197,8 @@ class Pusher(PusherBase, ClosesInLoop):
             WrongLoopError: it was made in another event loop, which is not closed.
 
         """
+        if timeout is not None:
+            timeout = time_to_wait("timeout", timeout)
         if self._closed:
             return
         if not self._driver.stopping:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.serving import SLICE_NS, LoopRounds, LoopServingPeer
 from p2pmsg.aio.subscriber_io import LoopSubscriberIO
+from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.errors import LogFailedError
 from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.relaying import LOG_RETRY_S, RelayingPeer
@@ -75,6 +76,9 @@ class Relay(LoopServingPeer, RelayingPeer):
 
         """
         self._check_caller()
+        whole("count", count, 0)
+        if timeout is not None:
+            timeout = time_to_wait("timeout", timeout)
 
         def are_there() -> bool:
             return self._lock.run(self._count_streams) >= count

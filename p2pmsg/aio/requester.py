@@ -12,7 +12,7 @@ import transports
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.waiting import SLICE_NS, Look, Reply, Waiters
-from p2pmsg.checks import whole
+from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.errors import ClosedError, RequestError, SendQueueFullError
 from p2pmsg.message import T
 from p2pmsg.requests import frames
@@ -219,6 +219,7 @@ class Requester(RequesterBase, ClosesInLoop):
             timeout: of no use here; the other peers wait so long, in seconds. Default 0.
 
         """
+        timeout = time_to_wait("timeout", timeout)
         if not self._closed and not self._driver.stopping:
             self._driver.check_loop()
         self.close_now()

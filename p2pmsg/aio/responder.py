@@ -12,7 +12,7 @@ import transports
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.waiting import Look, Pace, in_executor, is_looked_up
-from p2pmsg.checks import check_busy_wait, whole
+from p2pmsg.checks import check_busy_wait, time_to_wait, whole
 from p2pmsg.errors import ClosedError, translated
 from p2pmsg.requests.responder_base import Handler, Request, ResponderBase
 from p2pmsg.sync.lifecycle import close_in_children
@@ -162,6 +162,8 @@ class Responder(ResponderBase, ClosesInLoop):
                 tasks at work are cancelled. Default None: without end.
 
         """
+        if timeout is not None:
+            timeout = time_to_wait("timeout", timeout)
         if self._closed:
             return
         if not self._driver.stopping:

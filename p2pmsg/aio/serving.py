@@ -11,6 +11,7 @@ import transports
 from p2pmsg.aio.in_order import InOrder
 from p2pmsg.aio.lifecycle import PATIENCE_S, ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
+from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.errors import LogFailedError
 from p2pmsg.publisher.steps import Steps
 from p2pmsg.sync.lock import PublishLock
@@ -268,6 +269,9 @@ class LoopServingPeer(ServingPeer, ClosesInLoop):
 
         """
         self._check_caller()
+        whole("count", count, 0)
+        if timeout is not None:
+            timeout = time_to_wait("timeout", timeout)
         core = self._core
         if not self._closed:
             await self._driver.wait_for(lambda: core.joined >= count or self._closed, timeout)
@@ -289,7 +293,8 @@ class LoopServingPeer(ServingPeer, ClosesInLoop):
             WrongLoopError: it belongs to another event loop.
 
         """
-        await self._close(PATIENCE_S if timeout is None else timeout)
+        patience_s = PATIENCE_S if timeout is None else time_to_wait("timeout", timeout)
+        await self._close(patience_s)
 
     async def _close(self, timeout: float, enough: Callable[[], bool] = lambda: True) -> None:
         """Close as `close` does, but wait for `enough` as well, within the same time."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import transports
 from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.subscriber_io import LoopSubscriberIO
-from p2pmsg.checks import check
+from p2pmsg.checks import check, whole
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, SessionEndedError, WrongLoopError
 from p2pmsg.message import Message, MessageBatch, T_co
@@ -144,8 +144,8 @@ class Subscriber(SubscriberBase[T_co]):
 
         """
         self._check_loop()
-        if count_max < 1:
-            raise ConfigError("count_max", "at least 1", count_max)
+        if type(count_max) is not int or count_max < 1:
+            whole("count_max", count_max, 1)
         return _Batches(self, count_max)
 
     async def receive(self, timeout: float | None = None) -> Message[T_co]:
@@ -163,11 +163,11 @@ class Subscriber(SubscriberBase[T_co]):
         """
         if _running_loop() is not self._home:
             self._check_loop()
+        deadline_ns = None if timeout is None else deadline(timeout)
         if _now_ns() - self._since_ns > _SLICE_NS:
             await self._pause()
         if self._on_ask is not None:
             await self._ask()
-        deadline_ns = None if timeout is None else deadline(timeout)
         while True:  # another task may be quicker
             for message in self._active:
                 return message
@@ -195,13 +195,13 @@ class Subscriber(SubscriberBase[T_co]):
 
         """
         self._check_loop()
-        if count_max < 1:
-            raise ConfigError("count_max", "at least 1", count_max)
+        if type(count_max) is not int or count_max < 1:
+            whole("count_max", count_max, 1)
+        deadline_ns = None if timeout is None else deadline(timeout)
         if _now_ns() - self._since_ns > _SLICE_NS:
             await self._pause()
         if self._on_ask is not None:
             await self._ask()
-        deadline_ns = deadline(timeout)
         while True:
             taken = self._take_many(count_max)
             if taken is not None:
@@ -233,8 +233,8 @@ class Subscriber(SubscriberBase[T_co]):
             Others as `receive_nowait`.
 
         """
-        if count_max < 1:
-            raise ConfigError("count_max", "at least 1", count_max)
+        if type(count_max) is not int or count_max < 1:
+            whole("count_max", count_max, 1)
         return self._take_many(count_max) if self._begin_nowait(count_max) else None
 
     async def commit(self, message: Message | MessageBatch | None = None) -> None:

@@ -10,6 +10,7 @@ from p2pmsg.bridge.ends import SLICE_S, Batch, Written
 from p2pmsg.bridge.opening import Wishes, open_ends
 from p2pmsg.bridge.sequences import Rarely
 from p2pmsg.bridge.stats import BridgeStats
+from p2pmsg.checks import time_to_wait
 from p2pmsg.errors import translated
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.worker import Worker
@@ -160,6 +161,7 @@ class Bridge(ClosesItself):
             LogFailedError, CursorError: not everything could be written.
 
         """
+        timeout = time_to_wait("timeout", timeout)
         if self._closed:
             return
         self._closed = True

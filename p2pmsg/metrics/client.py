@@ -9,6 +9,7 @@ import time
 import weakref
 from typing import Any
 
+from p2pmsg.checks import time_to_wait
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import P2PError
 from p2pmsg.metrics.gathering import Gathering
@@ -95,6 +96,9 @@ class Client(Gathering, ClosesItself):
             timeout: how long to wait, in seconds. Default None: `close_timeout`.
 
         """
+        if timeout is None:
+            timeout = self._close_timeout
+        patience_s = time_to_wait("timeout", timeout)
         with self._lock:
             if self._closed.is_set():
                 return
@@ -105,7 +109,6 @@ class Client(Gathering, ClosesItself):
         try:
             self.flush()
         finally:
-            patience_s = self._close_timeout if timeout is None else timeout
             self._close_sink(patience_s)
 
     def _close_sink(self, patience_s: float) -> None:

@@ -3,7 +3,7 @@
 from typing import Any, Protocol, Self
 
 from p2pmsg import codec
-from p2pmsg.checks import at_least
+from p2pmsg.checks import at_least, time_to_wait
 from p2pmsg.queue.frames import Detail
 
 HELD, ACKED, REJECTED, DISCARDED, GONE = range(5)
@@ -129,7 +129,12 @@ class Job(codec.Struct, gc=False):
         Returns:
             False where it is not this worker's any more.
 
+        Raises:
+            ConfigError: `delay` is no number.
+
         """
+        if delay is not None:
+            delay = time_to_wait("delay", delay)
         return self._origin.core.reject(self, reason, delay)
 
     def discard(self, reason: str = "") -> bool:

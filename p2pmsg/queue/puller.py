@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from p2pmsg.checks import at_least
+from p2pmsg.checks import at_least, time_to_wait
 from p2pmsg.errors import ClosedError
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.job import Job
@@ -121,6 +121,7 @@ class Puller(RunsJobs, PullerBase, ClosesAtOnce):
                 in hand, where that is called in another thread.
 
         """
+        timeout = time_to_wait("timeout", timeout)
         if not self._closed:
             self._lock.refuse_inside()
             self._end_run(timeout)

@@ -5,7 +5,7 @@ import time
 from functools import partial
 from typing import Any
 
-from p2pmsg.checks import at_least
+from p2pmsg.checks import at_least, time_to_wait
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.journal.file import GroupCommit
 from p2pmsg.queue.pusher_base import PusherBase
@@ -75,6 +75,8 @@ class Pusher(PusherBase, ClosesItself):
             LogFailedError: the log could not be forced to the disk; it is closed all the same.
 
         """
+        if timeout is not None:
+            timeout = time_to_wait("timeout", timeout)
         if not self._closed:
             self._lock.refuse_inside()
         if self._closed:

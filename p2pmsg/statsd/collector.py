@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from p2pmsg.checks import time_to_wait
 from p2pmsg.errors import ClosedError, ConfigError
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
@@ -341,6 +342,7 @@ class Collector(ClosesItself):
             ClosedError: the collector is closed.
 
         """
+        timeout = time_to_wait("timeout", timeout)
         if self._closed:
             raise ClosedError("the collector")
         asked = self._flushing.request()
@@ -355,6 +357,7 @@ class Collector(ClosesItself):
             timeout: how long outputs and subscribers may take, in seconds. Default 5.0.
 
         """
+        timeout = time_to_wait("timeout", timeout)
         if self._closed:
             return
         self._closed = True

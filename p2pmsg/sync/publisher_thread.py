@@ -7,6 +7,7 @@ from typing import Final
 import zmq
 
 import transports
+from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.errors import LogFailedError
 from p2pmsg.publisher.steps import Steps, run_steps
 from p2pmsg.sync.lifecycle import ClosesItself, was_closed
@@ -193,6 +194,9 @@ class ThreadedServingPeer(ServingPeer, ClosesItself):
             ClosedError: the publisher or relay is closed.
 
         """
+        whole("count", count, 0)
+        if timeout is not None:
+            timeout = time_to_wait("timeout", timeout)
         if self._closed or not self._driver.wait_for_subscribers(count, timeout):
             self._refuse_wait(count, timeout)
 
@@ -209,6 +213,7 @@ class ThreadedServingPeer(ServingPeer, ClosesItself):
                 open.
 
         """
+        timeout = time_to_wait("timeout", timeout)
         self._close(timeout)
 
     def _close(self, timeout: float, enough: Callable[[], bool] = lambda: True) -> None:

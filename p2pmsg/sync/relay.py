@@ -4,6 +4,7 @@ import time
 from typing import Final
 
 import transports
+from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import LogFailedError
 from p2pmsg.sync.lifecycle import close_at_exit
@@ -81,6 +82,9 @@ class Relay(RelayingPeer, ThreadedServingPeer):
             ClosedError: the relay is closed.
 
         """
+        whole("count", count, 0)
+        if timeout is not None:
+            timeout = time_to_wait("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._lock.run(self._count_streams) < count:
             if self._closed or (deadline is not None and time.monotonic() >= deadline):

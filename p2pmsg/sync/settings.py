@@ -3,11 +3,10 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import isnan
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import transports
-from p2pmsg.checks import at_least, check
+from p2pmsg.checks import at_least, check, time_to_wait
 from p2pmsg.codec import EncHook
 from p2pmsg.config import OnEnd, OnFull, PublisherConfig, SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError, translated
@@ -169,7 +168,5 @@ def deadline(timeout: float | None) -> int | None:
         return None
     if type(timeout) is not float or not 0.0 <= timeout <= _FOREVER_S:
         # What most give is spared this: 1 µs with cold caches.
-        ok = isinstance(timeout, int | float) and not isnan(timeout)
-        check("timeout", timeout, ok, "a number of seconds, or None")
-        timeout = min(timeout, _FOREVER_S)
+        timeout = time_to_wait("timeout", timeout)
     return time.monotonic_ns() + int(timeout * 1e9)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError
 from p2pmsg.message import Message, MessageBatch, T_co
@@ -117,6 +118,8 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
             ClosedError: the subscriber is closed.
 
         """
+        if type(timeout) is not float and timeout is not None:
+            timeout = time_to_wait("timeout", timeout)
         if self._on_ask is not None:
             self._on_ask()
         for message in self._active:  # unlike a call of `next`, Ctrl-C cannot come after it
@@ -146,8 +149,8 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
             Others as `receive`.
 
         """
-        if count_max < 1:
-            raise ConfigError("count_max", "at least 1", count_max)
+        if type(count_max) is not int or count_max < 1:
+            whole("count_max", count_max, 1)
         deadline_ns = deadline(timeout)
         if self._on_ask is not None:
             self._on_ask()

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from p2pmsg.checks import check
+from p2pmsg.checks import check, time_to_wait
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
 from p2pmsg.start import parse_start
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
@@ -146,6 +146,8 @@ class Sender(ClosesItself):
             timeout: in seconds. Default None: without end.
 
         """
+        if timeout is not None:
+            timeout = time_to_wait("timeout", timeout)
         return self._ended.wait(timeout)
 
     def close(self, timeout: float = 5.0) -> None:
@@ -159,6 +161,7 @@ class Sender(ClosesItself):
             ReentrantCallError: called by `on_event`, in the sender's own thread.
 
         """
+        timeout = time_to_wait("timeout", timeout)
         if self._closed:
             return
         self._check_thread()
