@@ -32,6 +32,10 @@ class Responder(ResponderBase, ClosesAtOnce):
     or `responder.serve()` in the caller's own thread. What a handler raises goes to the requester,
     with its type and text. A request that comes again is answered from a cache.
 
+    `SystemExit` and `KeyboardInterrupt` of a handler go to the requester, too, and end the
+    responder: `serve` raises them; the background thread cannot end the program, so it logs them as
+    critical and closes the responder.
+
     Args:
         endpoint: where to bind.
         handlers: by topic; more with `on`. Default: none.
@@ -76,6 +80,7 @@ class Responder(ResponderBase, ClosesAtOnce):
         self._thread: threading.Thread | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._serving = threading.Lock()
+        self._raised: BaseException | None = None
         self._server = self._bind(endpoint, busy_wait)
         close_in_children(self)
 
@@ -84,6 +89,8 @@ class Responder(ResponderBase, ClosesAtOnce):
 
         Raises:
             ClosedError: the responder is closed, or is served already.
+            SystemExit, KeyboardInterrupt: a handler raised it; the requester has its answer, and
+                the responder goes on where this is called again.
 
         """
         if self._closed:
@@ -93,7 +100,7 @@ class Responder(ResponderBase, ClosesAtOnce):
         try:
             if self._threads > 1:
                 self._pool = ThreadPoolExecutor(self._threads, "p2pmsg-responder")
-            while not self._closed:
+            while not self._closed and self._raised is None:
                 self._round()
         except transports.ClosedError:
             pass
@@ -102,7 +109,11 @@ class Responder(ResponderBase, ClosesAtOnce):
                 self._pool.shutdown(wait=True, cancel_futures=True)
                 with contextlib.suppress(transports.ClosedError):
                     self._send_replies()
+                self._pool = None
+            raised, self._raised = self._raised, None
             self._serving.release()
+        if raised is not None:
+            raise raised
 
     def start(self) -> None:
         """Answer requests in a background thread from now on."""
@@ -129,6 +140,10 @@ class Responder(ResponderBase, ClosesAtOnce):
     def _run(self) -> None:
         try:
             self.serve()
+        except (SystemExit, KeyboardInterrupt) as error:
+            self._unusable = f"a handler of its raised {error!r}"
+            _log.critical("%r ends: a handler of its raised %r", self, error, exc_info=error)
+            self.close()
         except Exception:
             _log.exception("the responder's thread ended")
 
@@ -164,6 +179,10 @@ class Responder(ResponderBase, ClosesAtOnce):
 
     def _work_in_pool(self, request: Request, topic: str, value: Any) -> None:
         self._done.append((request, self._work(request, topic, value)))
+
+    def _ended_by(self, error: BaseException) -> None:
+        if self._raised is None:
+            self._raised = error
 
     def _send_replies(self) -> None:
         while self._done:

@@ -211,6 +211,13 @@ class ResponderBase:
             return self._pack(request, handler(value))
         except Exception as error:
             return self._pack_error(request, error)
+        except BaseException as error:  # SystemExit and KeyboardInterrupt: the requester has both
+            self._ended_by(error)
+            return self._pack_error(request, error)
+
+    def _ended_by(self, error: BaseException) -> None:
+        """Note that a handler raised what is for the program."""
+        raise error
 
     def _reply_to(self, request: Request, reply: bytes) -> None:
         """Keep the reply to what was begun, and send it to where it was asked last."""

@@ -330,3 +330,47 @@ def test_a_responder_that_dies_between_work_and_answer(tmp_path, opened, attempt
     asking.join(DEADLINE_S)
     assert found == (["it"] if attempts_max > 1 else ["time-out"])
     assert done.read_text().split() == ["it"] * (2 if attempts_max > 1 else 1)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_what_is_for_the_program_ends_the_responder_and_is_said(
+    make_responder, make_requester, caplog, kind, threads
+):
+    def leave(value):
+        raise kind(value)
+
+    responder = make_responder({"leave": leave}, threads=threads)
+    requester = make_requester(responder.endpoint)
+    with pytest.raises(p2pmsg.errors.RemoteError, match=kind.__name__):
+        requester.request("leave", 3, timeout=30.0)
+    eventually(lambda: "closed" in repr(responder))
+    eventually(lambda: any(each.levelname == "CRITICAL" for each in caplog.records))
+    assert f"raised {kind(3)!r}" in caplog.text
+    with pytest.raises(p2pmsg.ClosedError, match="a handler of its raised"):
+        responder.serve()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_serve_raises_what_is_for_the_program_and_can_go_on(threads, make_requester):
+    def leave(value):
+        raise SystemExit(value)
+
+    def serve(responder, codes):
+        for _ in range(2):
+            try:
+                responder.serve()
+            except SystemExit as error:
+                codes.append(error.code)
+
+    codes = []
+    responder = p2pmsg.Responder(LOOPBACK, {"leave": leave}, threads=threads)
+    requester = make_requester(responder.endpoint)
+    thread = threading.Thread(target=serve, args=[responder, codes])
+    thread.start()
+    for code in (3, 4):
+        with pytest.raises(p2pmsg.errors.RemoteError, match="SystemExit"):
+            requester.request("leave", code, timeout=30.0)
+    thread.join(30)
+    responder.close()
+    assert codes == [3, 4]
