@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Final
 
+from p2pmsg.aio.own_loop import OwnLoop
 from p2pmsg.errors import WrongLoopError
 
 SAFETY_S: Final = 0.1
@@ -28,9 +30,11 @@ class LoopDriver:
         at_loop_end: closes the owner, at once, where its loop ends before it was closed (as at the
             end of `asyncio.run`); a warning that names it is logged first. Default: only the
             driver stops.
+        by_caller: where no event loop runs: the loop to take turns in, which the peer's caller
+            drives, or True for a new one. Default False: an event loop must run.
 
     Attributes:
-        loop: the running loop in which it was made.
+        loop: the running loop in which it was made, or its own.
         stopping: whether `stop` was called.
         safety_s: longest time between two turns, in seconds. Default `SAFETY_S`.
 
@@ -45,11 +49,17 @@ class LoopDriver:
         turn: Callable[[], float],
         fds: Iterable[int] = (),
         at_loop_end: Callable[[], object] | None = None,
+        by_caller: asyncio.AbstractEventLoop | bool = False,
     ) -> None:
+        self.loop: asyncio.AbstractEventLoop
         try:
             self.loop = asyncio.get_running_loop()
         except RuntimeError:
-            raise WrongLoopError(f"{owner} must be made where an event loop runs") from None
+            if not by_caller:
+                what = f"{owner} must be made where an event loop runs"
+                raise WrongLoopError(what) from None
+            self.loop = OwnLoop() if by_caller is True else by_caller
+        self._thread = threading.get_ident()
         self._owner = owner
         self._turn = turn
         self._fds = set(fds)
@@ -68,8 +78,11 @@ class LoopDriver:
         """Begin to call `turn`."""
         for fd in self._fds:
             self.loop.add_reader(fd, self.take_turn)
-        self._guard = self._until_loop_end()
-        _step(self._guard.asend(None))
+        if isinstance(self.loop, OwnLoop):
+            self.loop.users += 1
+        else:
+            self._guard = self._until_loop_end()
+            _step(self._guard.asend(None))
         self.wake()
 
     def watch(self, fds: Iterable[int]) -> None:
@@ -98,6 +111,8 @@ class LoopDriver:
         guard, self._guard = self._guard, None
         if guard is not None:
             _step(guard.aclose())
+        if isinstance(self.loop, OwnLoop):
+            self.loop.leave()
 
     def check_loop(self) -> None:
         """Raise `WrongLoopError` where the caller is not in this driver's loop."""
@@ -106,6 +121,14 @@ class LoopDriver:
         except RuntimeError:
             here = None
         if here is not self.loop:
+            if here is None and isinstance(self.loop, OwnLoop):
+                if threading.get_ident() == self._thread:
+                    return
+                what = f"{self._owner} was made in one thread and is used in another"
+                raise WrongLoopError(what)
+            if isinstance(self.loop, OwnLoop):
+                what = f"{self._owner} was made outside of an event loop of asyncio"
+                raise WrongLoopError(f"{what}: use turn() and begin(), or make it in the loop")
             where = "outside of an event loop" if here is None else "in another event loop"
             raise WrongLoopError(f"{self._owner} was made in one event loop and is used {where}")
 

@@ -56,6 +56,7 @@ class Client(Gathering, ClosesInLoop):
     def _publish_at(
         self, endpoint: str, name: str | None, config: PublisherConfig | None, log: Any
     ) -> Reliable[_Publisher]:
+        self._make_driver(name or endpoint)
         publisher = _Publisher(endpoint, name=name, config=config, log=log)
         publisher.before_end = self.close_now
         return Reliable(publisher)
@@ -76,8 +77,6 @@ class Client(Gathering, ClosesInLoop):
         self._driver = LoopDriver(described, self._turn, at_loop_end=self.close_now)
 
     def _start(self) -> None:
-        if isinstance(self._sink, Reliable):
-            self._make_driver(self._sink.publisher.name)
         self._is_over = False
         self._due = self._driver.loop.time() + self._interval_s
         self._driver.start()

@@ -34,8 +34,11 @@ class Publisher(LoopServingPeer, PublishingPeer):
     for `stall_timeout`; with `LogConfig(acknowledge="synced")` messages are on the disk after
     `drain`.
 
+    **Without asyncio** (trio, a loop of your own): make it where no asyncio loop runs. Then wait
+    until one of `wait_fds()` is readable or `next_deadline` has come, and call `turn()`. What is to
+    be awaited is begun with `begin`, as `begin(peer.close())`; at the end call `close_now()`.
+
     Raises:
-        WrongLoopError: no event loop is running.
         Others: as `p2pmsg.Publisher`.
 
     """

@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
+from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, until_of
 from p2pmsg.checks import time_to_wait
 from p2pmsg.errors import ClosedError
@@ -21,7 +22,7 @@ _get_loop = asyncio.get_running_loop
 _monotonic_ns = time.monotonic_ns
 
 
-class Puller(PullerBase, ClosesInLoop):
+class Puller(PullerBase, TakesTurns, ClosesInLoop):
     """Takes jobs from pushers, one after the other.
 
     ::
@@ -44,9 +45,12 @@ class Puller(PullerBase, ClosesInLoop):
 
     The arguments are those of `p2pmsg.Puller`.
 
+    **Without asyncio** (trio, a loop of your own): make it where no asyncio loop runs. Then wait
+    until one of `wait_fds()` is readable or `next_deadline` has come, and call `turn()`. What is to
+    be awaited is begun with `begin`, as `begin(peer.close())`; at the end call `close_now()`.
+
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
-        WrongLoopError: no event loop is running.
 
     """
 
@@ -134,7 +138,7 @@ class Puller(PullerBase, ClosesInLoop):
 
     def _prepare(self, endpoints: str | Sequence[str]) -> None:
         who = f"the puller of {endpoints if isinstance(endpoints, str) else ', '.join(endpoints)}"
-        self._driver = LoopDriver(who, self._turn, at_loop_end=self.close_now)
+        self._driver = LoopDriver(who, self._turn, at_loop_end=self.close_now, by_caller=True)
         self._loop = self._driver.loop
         self._thread = threading.get_ident()
         self._waiters = Waiters(self._loop)

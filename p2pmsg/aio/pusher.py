@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 import transports
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
+from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, in_executor, is_looked_up, until_of
 from p2pmsg.checks import at_least, time_to_wait
 from p2pmsg.errors import ClosedError, LogFailedError, SendQueueFullError, translated
@@ -30,7 +31,7 @@ _get_loop = asyncio.get_running_loop
 _log = logging.getLogger("p2pmsg")
 
 
-class Pusher(PusherBase, ClosesInLoop):
+class Pusher(PusherBase, TakesTurns, ClosesInLoop):
     """Gives each job to one of many workers, and keeps it until one of them has done it.
 
     ::
@@ -50,11 +51,14 @@ class Pusher(PusherBase, ClosesInLoop):
     The arguments are those of `p2pmsg.Pusher`. With a `log` whose `fsync` is `"always"`, what was
     pushed is on the disk when the next `drain` returns, and no worker gets it before.
 
+    **Without asyncio** (trio, a loop of your own): make it where no asyncio loop runs. Then wait
+    until one of `wait_fds()` is readable or `next_deadline` has come, and call `turn()`. What is to
+    be awaited is begun with `begin`, as `begin(peer.close())`; at the end call `close_now()`.
+
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
         BindError: the endpoint could not be bound; raised by `open` where that opens it.
         LogInUseError, LogCorruptError, LogFailedError: the log cannot be used; raised by `open`.
-        WrongLoopError: no event loop is running.
 
     """
 
@@ -259,7 +263,9 @@ class Pusher(PusherBase, ClosesInLoop):
         self, endpoint: str, log: LogChoice, name: str | None, config: PusherConfig
     ) -> None:
         who = f"the pusher at {endpoint}"
-        self._driver: LoopDriver = LoopDriver(who, self._turn, at_loop_end=self.close_now)
+        self._driver: LoopDriver = LoopDriver(
+            who, self._turn, at_loop_end=self.close_now, by_caller=True
+        )
         with translated():
             self._parsed = transports.parse_endpoint(endpoint)
         super()._configure(endpoint, log, name, config)

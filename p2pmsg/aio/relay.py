@@ -34,8 +34,11 @@ class Relay(LoopServingPeer, RelayingPeer):
     `stall_timeout` (seconds), `recovery_endpoint`, `log`, `config` and `intake`, with the same
     defaults.
 
+    **Without asyncio** (trio, a loop of your own): make it where no asyncio loop runs. Then wait
+    until one of `wait_fds()` is readable or `next_deadline` has come, and call `turn()`. What is to
+    be awaited is begun with `begin`, as `begin(peer.close())`; at the end call `close_now()`.
+
     Raises:
-        WrongLoopError: no event loop is running.
         Others: as `p2pmsg.Relay`.
 
     """
@@ -57,7 +60,7 @@ class Relay(LoopServingPeer, RelayingPeer):
         receiving = self._receiving
         receiving.waiting = 1  # it takes all that comes
         self._intake = receiving.driver = LoopDriver(
-            self._described, self._turn, receiving.fds(), at_loop_end=self.close_now
+            self._described, self._turn, receiving.fds(), self.close_now, self._driver.loop
         )
         self._start()
         self._intake.start()

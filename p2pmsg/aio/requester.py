@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 import transports
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
+from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import SLICE_NS, Look, Reply, Waiters
 from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.errors import ClosedError, RequestError, SendQueueFullError
@@ -59,7 +60,7 @@ class _Asked(Protocol):
         """Raise this where the answer is waited for."""
 
 
-class Requester(RequesterBase, ClosesInLoop):
+class Requester(RequesterBase, TakesTurns, ClosesInLoop):
     """Asks responders, and waits for the answer. Many tasks may use it at once.
 
     ::
@@ -82,9 +83,12 @@ class Requester(RequesterBase, ClosesInLoop):
         pending_max: how many requests may wait for an answer at once; further ones wait until there
             is space. Default 10,000.
 
+    **Without asyncio** (trio, a loop of your own): make it where no asyncio loop runs. Then wait
+    until one of `wait_fds()` is readable or `next_deadline` has come, and call `turn()`. What is to
+    be awaited is begun with `begin`, as `begin(peer.close())`; at the end call `close_now()`.
+
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.
-        WrongLoopError: no event loop is running.
 
     """
 
@@ -98,7 +102,7 @@ class Requester(RequesterBase, ClosesInLoop):
     ) -> None:
         places = endpoints if isinstance(endpoints, str) else ", ".join(endpoints)
         self._driver = LoopDriver(
-            f"the requester of {places}", self._turn, at_loop_end=self.close_now
+            f"the requester of {places}", self._turn, at_loop_end=self.close_now, by_caller=True
         )
         self._loop = self._driver.loop
         whole("pending_max", pending_max, 1)

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import transports
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import SAFETY_S, LoopDriver
+from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import Look, Pace, in_executor, is_looked_up
 from p2pmsg.checks import check_busy_wait, time_to_wait, whole
 from p2pmsg.errors import ClosedError, translated
@@ -22,7 +23,7 @@ _log = logging.getLogger("p2pmsg")
 AsyncHandler = Callable[[Any], Awaitable[Any]]
 
 
-class Responder(ResponderBase, ClosesInLoop):
+class Responder(ResponderBase, TakesTurns, ClosesInLoop):
     """Answers requests: what a topic's handler returns is the reply.
 
     ::
@@ -55,10 +56,13 @@ class Responder(ResponderBase, ClosesInLoop):
         busy_wait: for how long the loop looks for the next request before it sleeps, in seconds, as
             for `Requester`. Default 0.0002.
 
+    **Without asyncio** (trio, a loop of your own): make it where no asyncio loop runs. Then wait
+    until one of `wait_fds()` is readable or `next_deadline` has come, and call `turn()`. What is to
+    be awaited is begun with `begin`, as `begin(peer.close())`; at the end call `close_now()`.
+
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoint.
         BindError: the endpoint could not be bound.
-        WrongLoopError: no event loop is running.
 
     """
 
@@ -76,7 +80,7 @@ class Responder(ResponderBase, ClosesInLoop):
         busy_wait: float = transports.BUSY_WAIT_US / 1e6,
     ) -> None:
         self._driver = LoopDriver(
-            f"the responder at {endpoint}", self._turn, at_loop_end=self.close_now
+            f"the responder at {endpoint}", self._turn, at_loop_end=self.close_now, by_caller=True
         )
         self._loop = self._driver.loop
         with translated():

@@ -11,6 +11,7 @@ import transports
 from p2pmsg.aio.in_order import InOrder
 from p2pmsg.aio.lifecycle import PATIENCE_S, ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
+from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.errors import LogFailedError
 from p2pmsg.publisher.steps import Steps
@@ -185,7 +186,7 @@ def _error_of(job: "asyncio.Future[Any]") -> BaseException | None:
     return job.exception()
 
 
-class LoopServingPeer(ServingPeer, ClosesInLoop):
+class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
     """A publisher or relay in an event loop: waits for subscribers, and closes.
 
     The subclass makes `_rounds`.
@@ -238,6 +239,7 @@ class LoopServingPeer(ServingPeer, ClosesInLoop):
             self._described,
             lambda: self._rounds.turn(),
             at_loop_end=self.close_now,
+            by_caller=True,
         )
         return PublishLock(ident=self._refuse_thread)
 

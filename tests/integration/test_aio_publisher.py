@@ -98,8 +98,10 @@ def test_what_was_published_leaves_without_a_further_call(make_subscriber):
 
 
 def test_without_a_loop_or_in_another_one_it_is_refused():
-    with pytest.raises(WrongLoopError, match="made where an event loop runs"):
-        Publisher(LOOPBACK)
+    outside = Publisher(LOOPBACK)
+    with pytest.raises(WrongLoopError, match="made outside of an event loop"):
+        asyncio.run(outside.drain())
+    outside.close_now()
 
     async def main():
         async with Publisher(LOOPBACK, name="mine") as publisher:

@@ -47,8 +47,10 @@ def test_it_serves_on_what_it_has_received(
 
 def test_without_a_loop_or_in_another_one_it_is_refused(make_publisher):
     publisher = make_publisher()
-    with pytest.raises(WrongLoopError, match="the relay 'mine' must be made"):
-        Relay(publisher.endpoint, LOOPBACK, name="mine")
+    outside = Relay(publisher.endpoint, LOOPBACK, name="mine")
+    with pytest.raises(WrongLoopError, match="the relay 'mine' was made outside"):
+        asyncio.run(outside.close())
+    outside.close_now()
 
     async def main():
         async with Relay(publisher.endpoint, LOOPBACK) as relay:

@@ -591,9 +591,10 @@ def test_another_loop_and_another_thread_are_refused():
                 assert await asks.request("same", 1) == 1
 
     run(main)
-    for make in (lambda: Requester("tcp://127.0.0.1:9"), lambda: Responder(LOOPBACK)):
-        with pytest.raises(WrongLoopError, match="must be made where an event loop runs"):
-            make()
+    for made in (Requester("tcp://127.0.0.1:9"), Responder(LOOPBACK)):
+        with pytest.raises(WrongLoopError, match="made outside of an event loop"):
+            asyncio.run(made.close())
+        made.close_now()
 
 
 def test_a_loop_that_ends_closes_what_was_left_open_and_names_it(caplog):

@@ -1,0 +1,227 @@
+"""Asyncio's peers where no loop of asyncio runs: driven by `poll`, and by trio."""
+
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import os
+import select
+import time
+
+import pytest
+
+import p2pmsg
+from p2pmsg import aio
+from p2pmsg.errors import ClosedError, WrongLoopError
+from tests.integration.peers import LOOPBACK, TOPIC, eventually
+
+DEADLINE_S = 60.0
+
+
+class ByPoll:
+    """Drives peers by `poll`, each by itself."""
+
+    def __init__(self):
+        self.peers = []
+
+    def turn(self, is_over):
+        wait_s = 0.05
+        poll = select.poll()
+        for peer in self.peers:
+            with contextlib.suppress(ClosedError):
+                wait_s = min(wait_s, peer.turn())
+            for fd in peer.wait_fds():
+                poll.register(fd, select.POLLIN)
+            if peer.wait_fds():
+                wait_s = min(wait_s, max(0.0, peer.next_deadline - time.monotonic()))
+        if wait_s > 0 and not is_over():
+            poll.poll(1000 * wait_s)
+
+    def run(self, peer, call):
+        """Return what a call of this peer returns, and drive all meanwhile."""
+        task = peer.begin(call)
+        self.until(task.done)
+        return task.result()
+
+    def until(self, condition):
+        until = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < until, "the condition did not come true"
+            self.turn(condition)
+
+
+@pytest.fixture
+def driver():
+    made = ByPoll()
+    yield made
+    for peer in made.peers:
+        peer.close_now()
+
+
+def add(driver, peer):
+    driver.peers.append(peer)
+    return peer
+
+
+def test_a_publisher_and_a_relay(driver):
+    publisher = add(driver, aio.Publisher(LOOPBACK))
+    relay = add(driver, aio.Relay(publisher.endpoint, LOOPBACK))
+    driver.run(publisher, publisher.wait_for_subscribers(1, 30))
+    with p2pmsg.Subscriber(relay.endpoint, topics=[TOPIC], start="earliest") as subscriber:
+        for value in range(500):
+            publisher.publish(TOPIC, value)
+        driver.run(publisher, publisher.drain())
+        driver.run(relay, relay.wait_for_streams(1, 30))
+        got = []
+
+        def is_all():
+            with contextlib.suppress(TimeoutError):
+                got.extend(subscriber.receive_many(timeout=0).values)
+            return len(got) == 500
+
+        driver.until(is_all)
+        assert got == [*range(500)]
+        driver.run(publisher, publisher.close(1))
+    driver.run(relay, relay.close(1))
+    for peer in (publisher, relay):
+        assert peer.wait_fds() == []
+        with pytest.raises(ClosedError):
+            peer.turn()
+        with pytest.raises(ClosedError):
+            peer.begin(peer.close())
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_a_pusher_and_a_puller(driver, tmp_path, has_log):
+    log = p2pmsg.LogConfig(tmp_path, fsync="always") if has_log else None
+    pusher = add(driver, aio.Pusher(LOOPBACK, log=log))
+    driver.run(pusher, pusher.open())
+    puller = add(driver, aio.Puller(pusher.endpoint))
+    for value in range(100):
+        pusher.push(value)
+        driver.run(pusher, pusher.drain(30))
+    got = []
+
+    async def work():
+        async for job in puller:
+            async with job:
+                got.append(job.value)
+
+    working = puller.begin(work())
+    driver.run(pusher, pusher.join(30))
+    assert got == [*range(100)]
+    driver.run(puller, puller.close())
+    driver.until(working.done)
+    driver.run(pusher, pusher.close())
+
+
+def test_a_requester_and_a_responder(driver):
+    async def twice(value):
+        await asyncio.sleep(0.001)
+        return 2 * value
+
+    responder = add(driver, aio.Responder(LOOPBACK, {"twice": twice, "square": lambda n: n * n}))
+    responder.start()
+    requester = add(driver, aio.Requester(responder.endpoint))
+    assert driver.run(requester, requester.request("square", 7, timeout=30.0)) == 49
+    tasks = [requester.begin(requester.request("twice", n, timeout=30.0)) for n in range(50)]
+    driver.until(lambda: all(task.done() for task in tasks))
+    assert [task.result() for task in tasks] == [2 * n for n in range(50)]
+    answers = requester.request_all("square", 3, deadline=30.0)
+    assert driver.run(requester, anext(answers)).value == 9
+    late = requester.begin(requester.request("nobody", timeout=30.0))
+    requester.close_now()
+    with pytest.raises(ClosedError):
+        late.result()
+
+
+def test_what_is_not_allowed(driver):
+    publisher = add(driver, aio.Publisher(LOOPBACK))
+    with pytest.raises(WrongLoopError, match="made outside of an event loop"):
+        asyncio.run(publisher.drain())
+
+    async def main():
+        async with aio.Publisher(LOOPBACK) as inside:
+            for call in (inside.turn, inside.wait_fds, lambda: inside.next_deadline):
+                with pytest.raises(WrongLoopError, match="which takes its turns"):
+                    call()
+        with pytest.raises(WrongLoopError, match="made outside"):
+            publisher.turn()
+
+    asyncio.run(main())
+
+
+def test_a_fork_leaves_the_parents_peer_alone(driver):
+    publisher = add(driver, aio.Publisher(LOOPBACK))
+    with p2pmsg.Subscriber(publisher.endpoint, topics=[TOPIC]) as subscriber:
+        driver.run(publisher, publisher.wait_for_subscribers(1, 30))
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                publisher.publish(TOPIC, "of the child")
+            except ClosedError as error:
+                code = 0 if "parent" in str(error) else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        publisher.publish(TOPIC, "of the parent")
+        driver.run(publisher, publisher.drain())
+        assert eventually(lambda: subscriber.receive(timeout=30)).value == "of the parent"
+
+
+def test_in_trio():
+    if importlib.util.find_spec("trio") is None:
+        pytest.skip("trio is not there")
+    trio = importlib.import_module("trio")
+
+    async def wait_for_one(fd, cancel):
+        await trio.lowlevel.wait_readable(fd)
+        cancel()
+
+    async def take_turns(peer):
+        while True:
+            try:
+                while peer.turn() <= 0:
+                    await trio.lowlevel.checkpoint()
+            except ClosedError:
+                return
+            with trio.move_on_after(max(0.0, peer.next_deadline - time.monotonic())):
+                async with trio.open_nursery() as nursery:
+                    for fd in peer.wait_fds():
+                        nursery.start_soon(wait_for_one, fd, nursery.cancel_scope.cancel)
+
+    async def outcome(peer, call):
+        task, done = peer.begin(call), trio.Event()
+        task.add_done_callback(lambda _: done.set())
+        await done.wait()
+        return task.result()
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+
+            def run(peer):
+                nursery.start_soon(take_turns, peer)
+                return peer
+
+            responder = run(aio.Responder(LOOPBACK, {"square": lambda n: n * n}))
+            responder.start()
+            requester = run(aio.Requester(responder.endpoint))
+            pusher = run(aio.Pusher(LOOPBACK))
+            puller = run(aio.Puller(pusher.endpoint))
+            publisher = run(aio.Publisher(LOOPBACK))
+            relay = run(aio.Relay(publisher.endpoint, LOOPBACK))
+            with trio.fail_after(20):
+                assert await outcome(requester, requester.request("square", 5, timeout=30.0)) == 25
+                pusher.push("a job")
+                job = await outcome(puller, puller.receive(30))
+                assert job.value == "a job"
+                job.ack()
+                await outcome(pusher, pusher.join(30))
+                await outcome(publisher, publisher.wait_for_subscribers(1, 30))
+                publisher.publish(TOPIC, 1)
+                await outcome(relay, relay.wait_for_streams(1, 30))
+                for peer in (requester, responder, puller, pusher, publisher, relay):
+                    await outcome(peer, peer.close(0.5))
+
+    trio.run(main)
