@@ -50,11 +50,11 @@ def test_a_busy_subscriber_still_does_what_is_due(flood, followed, how):
     iterator, expected = iter(subscriber), 0
     begun = time.monotonic()
     end, last = begun + 1.6, begun + DEADLINE_S
-    while time.monotonic() < end or (followed() <= 1000 and time.monotonic() < last):
+    while time.monotonic() < end or (followed() <= 200 and time.monotonic() < last):
         for message in READERS[how](subscriber, iterator, 2000):
             assert message.sequence == expected
             expected += 1
-    assert followed() > 1000
+    assert followed() > 200
     assert child.lines.empty()  # or else it would have said that it is alone
 
 
@@ -67,7 +67,7 @@ def test_all_ways_of_reading_take_turns(flood, followed, seed):
     _, subscriber = flood(*topics)
     iterator, expected = iter(subscriber), dict.fromkeys(topics, 0)
     end, turns = time.monotonic() + DEADLINE_S, 0
-    while turns < 100 or (followed() <= 20 and time.monotonic() < end):
+    while turns < 100 or (followed() <= 5 and time.monotonic() < end):
         turns += 1
         how = rng.choice(list(READERS))
         for message in READERS[how](subscriber, iterator, rng.choice([1, 7, 1500, 10_000])):
@@ -75,7 +75,7 @@ def test_all_ways_of_reading_take_turns(flood, followed, seed):
             expected[message.topic] += 1
         delivered = {one.topic: one.delivered for one in check_ledger(subscriber).streams}
         assert {topic: delivered.get(topic, 0) for topic in topics} == expected
-    assert followed() > 20
+    assert followed() > 5
 
 
 def test_a_loss_between_frames_is_noticed_and_repaired(flood, followed, monkeypatch):
@@ -88,7 +88,7 @@ def test_a_loss_between_frames_is_noticed_and_repaired(flood, followed, monkeypa
     monkeypatch.setattr(receiving, "_follow", lose_each_tenth)
     _, subscriber = flood("a", "b")
     expected = {"a": 0, "b": 0}
-    while followed() < 200:
+    while followed() < 50:
         for message in subscriber.receive_many(timeout=20):
             assert message.sequence == expected[message.topic]
             expected[message.topic] += 1
