@@ -193,7 +193,7 @@ class Simulation:
 
     @renamed_arguments(duration_ms="seconds")
     def run(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Let so many `seconds` pass."""
         self.network.run_until(self.clock.now_ns + to_ns(seconds))
         self._check_publishers()
         for subscriber in self.subscribers:
@@ -339,7 +339,10 @@ class Simulation:
 
     @renamed_arguments(ms="seconds")
     def part(self, publisher: str, subscriber: str, seconds: float) -> None:
-        """Let nothing pass between the processes named `publisher` and `subscriber` for a while."""
+        """Let nothing pass between the processes named `publisher` and `subscriber`.
+
+        So it is for `seconds`.
+        """
         self.network.note(f"{publisher} and {subscriber} are parted for {seconds} s")
         self.network.part(publisher, subscriber, seconds)
 
