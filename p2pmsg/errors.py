@@ -14,7 +14,6 @@
     ├── BindError (OSError)       the endpoint could not be bound
     ├── LogFailedError (OSError)  the local log could not be written
     ├── SendQueueFullError        a subscriber's queue is full, or an asyncio pusher's
-    ├── WrongLoopError (RuntimeError)  an asyncio peer was used outside of its event loop
     ├── ReentrantCallError (RuntimeError)  a signal handler called what it had interrupted
     ├── WrongLoopError (RuntimeError)  a peer of p2pmsg.aio was used outside of its event loop
     ├── AdminRefusedError         a pusher administers no dead letters over the wire
@@ -27,6 +26,7 @@
     │   ├── RemoteError           the responder's handler raised; with type and text
     │   └── NoHandlerError        the responder has no handler for the topic
     ├── InvalidValueError         a value does not fit the type that was asked for
+    ├── InvalidRequestError (ValueError)  a request's value does not fit its responder's type
     ├── HandlerError              a handler of an App raised, and its policy is to stop
     ├── StopTimeoutError          handlers of an App did not end within stop_timeout
     ├── SessionEndedError         on_end="stop", and a feed's session is over
@@ -307,6 +307,24 @@ class InvalidValueError(P2PError):
     def sequence(self) -> int:
         """The message's number within its stream."""
         return int(self.message.sequence)
+
+
+class InvalidRequestError(P2PError, ValueError):
+    """The value of a request does not fit the type that its responder has for the topic.
+
+    Attributes:
+        topic: of the request.
+        path: where in the value, as `$.orders[3].price`; `$` is the value itself.
+        reason: what is wrong there.
+
+    """
+
+    def __init__(self, topic: str, path: str, reason: str) -> None:
+        what = f"the value of a request {topic!r} does not fit its type"
+        super().__init__(f"{what}: {reason}, at {path}")
+        self.topic = topic
+        self.path = path
+        self.reason = reason
 
 
 class SessionRewoundError(MessagesLostError):

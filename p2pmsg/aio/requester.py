@@ -74,6 +74,10 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
     timer of its own. One that is cancelled disturbs no other; its answer, when it comes, is dropped
     and counted in `strays`.
 
+    **Without asyncio** (trio, a loop of your own): make it where no asyncio loop runs. Then wait
+    until one of `wait_fds()` is readable or `next_deadline` has come, and call `turn()`. What is to
+    be awaited is begun with `begin`, as `begin(peer.close())`; at the end call `close_now()`.
+
     Args:
         endpoints: of one responder, or of several that can answer the same.
         message_bytes_max: largest request, packed. Default 1 MiB.
@@ -82,10 +86,6 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
             threaded one.
         pending_max: how many requests may wait for an answer at once; further ones wait until there
             is space. Default 10,000.
-
-    **Without asyncio** (trio, a loop of your own): make it where no asyncio loop runs. Then wait
-    until one of `wait_fds()` is readable or `next_deadline` has come, and call `turn()`. What is to
-    be awaited is begun with `begin`, as `begin(peer.close())`; at the end call `close_now()`.
 
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.

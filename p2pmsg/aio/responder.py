@@ -14,7 +14,7 @@ from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import Look, Pace, in_executor, is_looked_up
 from p2pmsg.checks import check_busy_wait, time_to_wait, whole
-from p2pmsg.errors import ClosedError, translated
+from p2pmsg.errors import ClosedError, InvalidRequestError, translated
 from p2pmsg.requests.responder_base import Handler, Request, ResponderBase
 from p2pmsg.sync.lifecycle import close_in_children
 
@@ -43,9 +43,18 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
     Where the endpoint has a name for an address (other than `localhost`), it is bound by
     `async with` or by `open`, since looking the name up may take long, and not when it is made.
 
+    **Without asyncio** (trio, a loop of your own): make it where no asyncio loop runs. Then wait
+    until one of `wait_fds()` is readable or `next_deadline` has come, and call `turn()`. What is to
+    be awaited is begun with `begin`, as `begin(peer.close())`; at the end call `close_now()`.
+
     Args:
         endpoint: where to bind.
         handlers: by topic; more with `on`. Default: none.
+        type: what the value of each request is made before its handler gets it: a dataclass or any
+            other type that `Subscriber(type=)` takes. One that does not fit is counted in
+            `invalid_values` and answered with `InvalidRequestError`, which names the place in it.
+            Default None: what was sent.
+        types: instead of `type`, types by topic, or by prefix followed by `*`. Default None.
         tasks_max: how many requests are at work at once in coroutines. Default 100.
         pending_max: how many requests may wait for that; further ones are left to be asked again,
             and counted in `refused`. Default 1000.
@@ -55,10 +64,6 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         message_bytes_max: largest reply, packed. Default 1 MiB.
         busy_wait: for how long the loop looks for the next request before it sleeps, in seconds, as
             for `Requester`. Default 0.0002.
-
-    **Without asyncio** (trio, a loop of your own): make it where no asyncio loop runs. Then wait
-    until one of `wait_fds()` is readable or `next_deadline` has come, and call `turn()`. What is to
-    be awaited is begun with `begin`, as `begin(peer.close())`; at the end call `close_now()`.
 
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoint.
@@ -71,6 +76,8 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         endpoint: str,
         handlers: Mapping[str, Handler | AsyncHandler] | None = None,
         *,
+        type: Any = None,  # noqa: A002  # as `Subscriber` calls it
+        types: Mapping[str, Any] | None = None,
         tasks_max: int = 100,
         pending_max: int = 1000,
         cache_max: int = 10_000,
@@ -90,8 +97,9 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         self._tasks_max = tasks_max
         self._slow: set[str] = set()
         self._configure(
-            handlers, pending_max, cache_max, cache_bytes_max, cache_age, message_bytes_max
-        )
+            handlers, pending_max, cache_max, cache_bytes_max, cache_age, message_bytes_max,
+            type, types,
+        )  # fmt: skip
         self._place = endpoint
         self._look = Look(busy_wait)
         self._pace = Pace()
@@ -250,12 +258,20 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
             self._reply(where, reply)
         elif is_new and topic in self._slow:
             if len(self._tasks) + len(self._waiting) < self._tasks_max + self._pending_max:
-                self._begin_work(request, self._handlers[topic](value))
+                self._work_slowly(request, topic, value)
             else:
                 self.refused += 1
                 self._cache.drop(request)
         elif is_new:
             self._work_at_once(request, topic, value)
+
+    def _work_slowly(self, request: Request, topic: str, value: Any) -> None:
+        try:
+            value = self._typed(topic, value)
+        except InvalidRequestError as error:
+            self._reply_to(request, self._pack_error(request, error))
+        else:
+            self._begin_work(request, self._handlers[topic](value))
 
     def _work_at_once(self, request: Request, topic: str, value: Any) -> None:
         handler = self._handlers.get(topic)
@@ -263,7 +279,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
             self._reply_to(request, self._refusal(request))
             return
         try:
-            result = handler(value)
+            result = handler(self._typed(topic, value))
             if inspect.isawaitable(result):  # it cannot be seen of the function itself
                 self._begin_work(request, result)
                 return

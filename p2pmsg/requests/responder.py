@@ -39,6 +39,11 @@ class Responder(ResponderBase, ClosesAtOnce):
     Args:
         endpoint: where to bind.
         handlers: by topic; more with `on`. Default: none.
+        type: what the value of each request is made before its handler gets it: a dataclass or any
+            other type that `Subscriber(type=)` takes. One that does not fit is counted in
+            `invalid_values` and answered with `InvalidRequestError`, which names the place in it.
+            Default None: what was sent.
+        types: instead of `type`, types by topic, or by prefix followed by `*`. Default None.
         threads: how many requests are worked on at once. Default 1: by the thread that receives
             them, which saves two changes of thread; more where handlers wait for something.
         pending_max: how many requests may wait for a thread; further ones are left to be asked
@@ -62,6 +67,8 @@ class Responder(ResponderBase, ClosesAtOnce):
         endpoint: str,
         handlers: Mapping[str, Handler] | None = None,
         *,
+        type: Any = None,  # noqa: A002  # as `Subscriber` calls it
+        types: Mapping[str, Any] | None = None,
         threads: int = 1,
         pending_max: int = 1000,
         cache_max: int = 10_000,
@@ -74,8 +81,9 @@ class Responder(ResponderBase, ClosesAtOnce):
         check_busy_wait(busy_wait)
         self._threads = threads
         self._configure(
-            handlers, pending_max, cache_max, cache_bytes_max, cache_age, message_bytes_max
-        )
+            handlers, pending_max, cache_max, cache_bytes_max, cache_age, message_bytes_max,
+            type, types,
+        )  # fmt: skip
         self._done: deque[tuple[Request, bytes]] = deque()
         self._thread: threading.Thread | None = None
         self._pool: ThreadPoolExecutor | None = None

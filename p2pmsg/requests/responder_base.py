@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 import transports
 from p2pmsg.checks import at_least, check, whole
-from p2pmsg.errors import ConfigError, translated
+from p2pmsg.errors import ConfigError, InvalidRequestError, translated
 from p2pmsg.publisher.batch import check_size
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
+from p2pmsg.subscriber.typed import Misfit, ValueType, ValueTypes
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind, encoder
 
@@ -95,6 +96,7 @@ class ResponderBase:
         refused: requests that were not taken, since too many waited.
         unsent: replies that did not fit into the requester's queue.
         invalid: frames that were dropped, by reason.
+        invalid_values: requests whose value did not fit its type; each is answered with an error.
 
     """
 
@@ -108,12 +110,17 @@ class ResponderBase:
         cache_bytes_max: int,
         cache_age: float,
         message_bytes_max: int,
+        kind: Any,
+        kinds: Mapping[str, Any] | None,
     ) -> None:
         whole("pending_max", pending_max, 1)
         whole("cache_max", cache_max, 0)
         whole("cache_bytes_max", cache_bytes_max, 0)
         at_least("cache_age", cache_age, 0)
         whole("message_bytes_max", message_bytes_max, 64)
+        self._types = ValueTypes(kind, kinds, "raise")
+        self._type_of: dict[str, ValueType | None] = {}
+        self.invalid_values = 0
         self._pending_max = pending_max
         self._bytes_max = message_bytes_max
         self._cache = ReplyCache(cache_max, cache_bytes_max, round(cache_age * 1e9))
@@ -173,6 +180,7 @@ class ResponderBase:
             raise ConfigError("topic", f"a topic ({error})", topic) from error
         check("handler", handler, callable(handler), "something that can be called")
         self._handlers[topic] = handler
+        self._type_of[topic] = self._types.of(topic)
 
     def _read(self, data: bytes) -> tuple[Request, str, Any] | None:
         """Return a request, its topic and its value; what is malformed is counted."""
@@ -185,6 +193,17 @@ class ResponderBase:
             self.invalid[str(error)] = self.invalid.get(str(error), 0) + 1
             return None
         return (frame.session, frame.sequence), frame.topic, value
+
+    def _typed(self, topic: str, value: Any) -> Any:
+        """Return a request's value as its handler wants it; raise `InvalidRequestError`."""
+        kind = self._type_of[topic]
+        if kind is None:
+            return value
+        made = kind.convert(value)
+        if isinstance(made, Misfit):
+            self.invalid_values += 1
+            raise InvalidRequestError(topic, made.path, made.reason)
+        return made
 
     def _pack(self, request: Request, value: Any) -> bytes:
         """Return the frame that answers with a value; raises where that cannot be sent."""
@@ -208,7 +227,7 @@ class ResponderBase:
         if handler is None:
             return self._refusal(request)
         try:
-            return self._pack(request, handler(value))
+            return self._pack(request, handler(self._typed(topic, value)))
         except Exception as error:
             return self._pack_error(request, error)
         except BaseException as error:  # SystemExit and KeyboardInterrupt: the requester has both

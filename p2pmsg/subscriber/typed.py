@@ -97,6 +97,13 @@ class ValueType:
         self._decode_value = codec.make_decoder(kind).decode
         self._converts = False
 
+    def convert(self, value: Any) -> Any:
+        """Return a decoded value as the type, or a `Misfit`."""
+        try:
+            return codec.convert(value, self._kind)
+        except Exception as error:  # a type of the user's may raise anything
+            return Misfit(value, error)
+
     def decode_one(
         self, data: bytes, body_at: int, base_ns: int
     ) -> tuple[Any, int, str | None, dict[str, Any] | None]:

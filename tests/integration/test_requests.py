@@ -1,5 +1,6 @@
 """Requester and responder over real sockets, through forks and kills."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import zmq
 
 import p2pmsg
+from p2pmsg import aio
 from p2pmsg.requests import frames
 from p2pmsg.testing.proxy import TcpProxy
 from tests.integration.commands import eventually
@@ -374,3 +376,57 @@ def test_serve_raises_what_is_for_the_program_and_can_go_on(threads, make_reques
     thread.join(30)
     responder.close()
     assert codes == [3, 4]
+
+
+@dataclass
+class Order:
+    symbol: str
+    prices: list[float]
+
+
+ORDER = {"symbol": "ACME", "prices": [1.5, 2]}
+BAD_ORDER = {"symbol": "ACME", "prices": [1.5, "2"]}
+WHERE = r"InvalidRequestError: the value of a request 'total' .*`float`.*\$\.prices\[1\]"
+
+
+def total(order):
+    assert isinstance(order, Order)
+    return sum(order.prices)
+
+
+@pytest.mark.parametrize("options", [{"type": Order}, {"types": {"to*": Order}}])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_typed_responder_answers_what_does_not_fit_with_its_path(
+    make_responder, make_requester, options, threads
+):
+    responder = make_responder({"total": total}, threads=threads, **options)
+    requester = make_requester(responder.endpoint)
+    assert requester.request("total", ORDER, timeout=30.0) == 3.5
+    with pytest.raises(p2pmsg.errors.RemoteError, match=WHERE):
+        requester.request("total", BAD_ORDER, timeout=30.0)
+    assert (responder.invalid_values, responder.raised) == (1, 1)
+    assert requester.request("total", ORDER, timeout=30.0) == 3.5
+
+
+def test_a_typed_responder_of_a_loop(make_requester):
+    async def total_later(order):
+        await asyncio.sleep(0)
+        return total(order)
+
+    async def main(handler):
+        async with aio.Responder(LOOPBACK, {"total": handler}, type=Order) as responder:
+            async with aio.Requester(responder.endpoint) as requester:
+                assert await requester.request("total", ORDER, timeout=30.0) == 3.5
+                with pytest.raises(p2pmsg.errors.RemoteError, match=WHERE):
+                    await requester.request("total", BAD_ORDER, timeout=30.0)
+                assert responder.invalid_values == 1
+
+    for handler in (total, total_later):
+        asyncio.run(main(handler))
+
+
+def test_types_that_are_none_are_refused():
+    with pytest.raises(p2pmsg.ConfigError, match="type"):
+        p2pmsg.Responder(LOOPBACK, type=object())
+    with pytest.raises(p2pmsg.ConfigError, match="types"):
+        p2pmsg.Responder(LOOPBACK, type=Order, types={"a": Order})
