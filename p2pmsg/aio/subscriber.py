@@ -316,7 +316,7 @@ class Subscriber(SubscriberBase[T_co]):
         """
         self._check_loop(may_have_none=True)
         if self._closed:
-            raise ClosedError("the subscriber")
+            raise ClosedError("the subscriber", self._unusable)
         return min(self._turn(), SAFETY_S)
 
     async def __aenter__(self) -> Self:
@@ -477,7 +477,7 @@ class Subscriber(SubscriberBase[T_co]):
             if self._commits.newcomers:
                 return False
         if self._closed:
-            raise ClosedError("the subscriber")
+            raise ClosedError("the subscriber", self._unusable)
         if self._pending is not None:
             if not self._pending.done():
                 return False
@@ -497,7 +497,7 @@ class Subscriber(SubscriberBase[T_co]):
             if not io.is_empty and self._take_now(count_max):
                 return
             if self._closed:
-                raise ClosedError("the subscriber")
+                raise ClosedError("the subscriber", self._unusable)
             if self._opening is not None:
                 await asyncio.shield(self._opening)
             if self._pending is not None:

@@ -220,7 +220,7 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
             commits.asked()
         while True:
             if self._closed:
-                raise ClosedError("the subscriber")
+                raise ClosedError("the subscriber", self._unusable)
             if commits is not None and commits.newcomers:
                 commits.record()
             if driver.takes_batches and receive_frame(self, deadline_ns, count_max, False, True):

@@ -59,6 +59,7 @@ class SubscriberBase(ABC, Generic[T_co]):
     """
 
     _driver: SubscriberIO
+    _unusable = "it is closed"
     _pending: Any
     """What a callable that is a coroutine function returned; nothing is taken before it is done."""
 
@@ -275,6 +276,7 @@ class SubscriberBase(ABC, Generic[T_co]):
     def _forget(self) -> None:
         """In a forked child: the sockets and the thread are the parent's, perhaps the lock too."""
         self._closed = self._driver.stopping = True
+        self._unusable = "it belongs to the parent process"
         self._driver.lock = threading.RLock()
         if self._commits is not None:
             self._commits.forget()
