@@ -38,6 +38,17 @@ class Driver(Worker):
             self._alone.register(fd, select.POLLIN)
         self._crowd.register(self.fileno(), select.POLLIN)
 
+    def watch(self, fd: int) -> None:
+        """Have a further descriptor watched, from the next wait on."""
+        self._fds.append(fd)
+        self._alone.register(fd, select.POLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        """Undo `watch`, before the descriptor is closed."""
+        if fd in self._fds:
+            self._fds.remove(fd)
+            self._alone.unregister(fd)
+
     def wait(self, wait_ms: float) -> None:
         """Wait in the caller's thread until there may be something to read."""
         poll = select.poll()

@@ -5,11 +5,14 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from p2pmsg.checks import at_least, time_to_wait
+from p2pmsg.checks import at_least, check, time_to_wait
 from p2pmsg.errors import ClosedError
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.job import Job
+from p2pmsg.queue.pipeline.config import refuse_queue_options
+from p2pmsg.queue.pipeline.puller import PULLER_OPTIONS, PipelinePuller
 from p2pmsg.queue.puller_base import PullerBase
 from p2pmsg.queue.running import RunsJobs
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
@@ -41,11 +44,25 @@ class Puller(RunsJobs, PullerBase, ClosesAtOnce):
         prefetch: how many jobs it may have in flight at each pusher. Default 16.
         name: who works, for people. Default: host and process id.
         config: all settings; the arguments above go before it.
+        mode: `"queue"` (default), or `"pipeline"` for a `PipelinePuller`, which takes `endpoints`
+            and `name` only, and whose jobs count as done when the next one is asked for.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
 
     """
+
+    if not TYPE_CHECKING:  # for type checkers, the signature is that of __init__
+
+        def __new__(cls, *arguments: Any, mode: str = "queue", **options: Any) -> Any:
+            """Make a puller of the mode; a pipeline's is of a class of its own."""
+            check("mode", mode, mode in ("queue", "pipeline"), 'one of "queue", "pipeline"')
+            if mode == "pipeline":
+                refuse_queue_options(PULLER_OPTIONS, options)
+                return PipelinePuller(*arguments, **options)
+            return super().__new__(cls)
+
+        __new__.__wrapped__ = PullerBase.__init__  # for `help`, too
 
     # --------------------------------------------------------------------------------- public
 

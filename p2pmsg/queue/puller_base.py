@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 import transports
-from p2pmsg.checks import of_kind
+from p2pmsg.checks import check, of_kind
 from p2pmsg.errors import ClosedError, translated
 from p2pmsg.queue.config import PullerConfig
 from p2pmsg.queue.job import Job
@@ -44,7 +44,9 @@ class PullerBase(ABC):
         prefetch: int | None = None,
         name: str | None = None,
         config: PullerConfig | None = None,
+        mode: str = "queue",
     ) -> None:
+        check("mode", mode, mode == "queue", '"queue" here; a pipeline has threads only')
         self._prepare(endpoints)
         self._open(endpoints, prefetch, name, config)
         self._begin()

@@ -3,11 +3,13 @@
 import logging
 import time
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from p2pmsg.checks import at_least, time_to_wait
+from p2pmsg.checks import at_least, check, time_to_wait
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.journal.file import GroupCommit
+from p2pmsg.queue.pipeline.config import refuse_queue_options
+from p2pmsg.queue.pipeline.pusher import PIPELINE_OPTIONS, PipelinePusher
 from p2pmsg.queue.pusher_base import PusherBase
 from p2pmsg.queue.rules import QueuedJob
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
@@ -36,6 +38,8 @@ class Pusher(PusherBase, ClosesItself):
             long as it likes.
         name: who pushes, for people. Default: the endpoint.
         config: all settings; the arguments above go before it.
+        mode: `"queue"` (default), or `"pipeline"` for a `PipelinePusher`, which takes `endpoint`,
+            `name` and a `PipelineConfig` only: pullers confirm many jobs at a time.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
@@ -45,6 +49,18 @@ class Pusher(PusherBase, ClosesItself):
     """
 
     _patience_s = None
+
+    if not TYPE_CHECKING:  # for type checkers, the signature is that of __init__
+
+        def __new__(cls, *arguments: Any, mode: str = "queue", **options: Any) -> Any:
+            """Make a pusher of the mode; a pipeline's is of a class of its own."""
+            check("mode", mode, mode in ("queue", "pipeline"), 'one of "queue", "pipeline"')
+            if mode == "pipeline":
+                refuse_queue_options(PIPELINE_OPTIONS, options)
+                return PipelinePusher(*arguments, **options)
+            return super().__new__(cls)
+
+        __new__.__wrapped__ = PusherBase.__init__  # for `help`, too
 
     # --------------------------------------------------------------------------------- public
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import transports
-from p2pmsg.checks import at_least, of_kind
+from p2pmsg.checks import at_least, check, of_kind
 from p2pmsg.errors import ClosedError, ConfigError, LogFailedError, P2PError, translated
 from p2pmsg.publisher.batch import (
     PACKING_ERRORS,
@@ -79,7 +79,9 @@ class PusherBase(ABC):
         job_timeout: float | None = None,
         name: str | None = None,
         config: PusherConfig | None = None,
+        mode: str = "queue",
     ) -> None:
+        check("mode", mode, mode == "queue", '"queue" here; a pipeline has threads only')
         changed = _config_of(config, ack_timeout, deliveries_max, in_flight_max, job_timeout)
         self._configure(endpoint, log, name, changed)
         self._begin()

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from p2pmsg import control, wire
+from p2pmsg.queue.pipeline import frames as pipeline
+from p2pmsg.queue.pipeline.dealing import Piece
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg.frames import SESSION
 
@@ -85,3 +87,19 @@ def test_every_kind_has_its_number_on_the_page(kind):
             pairs = zip(names.split(", "), cells.split(", "), strict=True)
             numbers |= {name: int(number) for name, number in pairs}
     assert numbers[kind.name] == kind
+
+
+def test_frames_of_a_pipeline_are_made_like_the_page():
+    part = PAGE.partition("\n## Pipelines\n")[2].partition("\n## ")[0]
+    shown = [bytes.fromhex(block) for block in re.findall(r"```text\n(.*?)```", part, re.DOTALL)]
+    make, share = wire.control_frame, 0x4142434445464748
+    piece = Piece(7, 2, pipeline.body_of(2, b"\xa1a\xa1b"))
+    assert shown == [
+        make(Kind.PIPE_HELLO, SUBSCRIBER, pipeline.Hello("one")),
+        make(Kind.PIPE_WELCOME, SESSION, pipeline.Welcome(share, "tcp://127.0.0.1:5561")),
+        pipeline.jobs_frame(share, 3, piece),
+        make(Kind.PIPE_STATE, share, pipeline.State(1, [(4, 5)]), sequence=3),
+        make(Kind.PIPE_HEAD, share, sequence=6),
+        make(Kind.PIPE_GONE, share, pipeline.Gone(SESSION)),
+    ]
+    assert pipeline.values_of(Frame(shown[2])) == ["a", "b"]

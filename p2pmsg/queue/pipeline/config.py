@@ -1,0 +1,133 @@
+"""Settings of a pipeline, and what its ends count."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from p2pmsg.checks import at_least, check, whole
+
+_FRAME_BYTES_LIMIT: Final = 8 * 2**20
+
+
+def refuse_queue_options(known: Collection[str], options: dict[str, Any]) -> None:
+    """Raise `ConfigError` for an option that a pipeline does not have, such as `log`."""
+    for option, value in options.items():
+        limit = "left out with mode=\"pipeline\", which has " + ", ".join(known)
+        check(option, value, option in known, limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineConfig:
+    """How a pipeline's pusher works. `ConfigError` for a value out of its limits."""
+
+    buffer_bytes_max: int = 64 * 2**20
+    """Bytes of jobs that are accepted and not confirmed. 64 MiB: a second of work at 500,000 jobs
+    of 128 bytes a second."""
+
+    on_full: Literal["block", "raise"] = "block"
+    """What `push` does at `buffer_bytes_max`: wait, with a warning when that takes 5 s, or raise
+    `SendQueueFullError`."""
+
+    dealt_bytes_max: int = 4 * 2**20
+    """Bytes that one puller may have and not have confirmed. 4 MiB; it has less while it is slow:
+    what it did in 0.2 s, or 64 jobs, or one frame."""
+
+    ack_timeout: float = 5.0
+    """How long a puller may be silent, in seconds, before its share is dealt to others. 5.0: fifty
+    signs of life; it need not be as long as a job, since a thread of its own sends them."""
+
+    grace: float = 0.2
+    """How long a puller whose connection broke has to come back, in seconds, before its share is
+    dealt to others. 0.2: a connection is made again within some 50 ms."""
+
+    pullers_max: int = 256
+    """How many pullers there may be; each has a socket of its own. Others wait until one leaves."""
+
+    message_bytes_max: int = 1024 * 1024
+    """Largest job, packed. 1 MiB, as for messages."""
+
+    linger: float = 0.001
+    """How long a job waits at most for others to share its frame, in seconds, while jobs follow
+    one another closely. A job that comes alone does not wait."""
+
+    frame_bytes: int = 64 * 1024
+    """Gathered jobs are dealt when they have this many bytes."""
+
+    frame_jobs: int = 512
+    """… or when they are so many."""
+
+    def __post_init__(self) -> None:
+        whole("buffer_bytes_max", self.buffer_bytes_max, 64 * 1024)
+        choice = self.on_full in ("block", "raise")
+        check("on_full", self.on_full, choice, 'one of "block", "raise"')
+        whole("dealt_bytes_max", self.dealt_bytes_max, 64 * 1024)
+        at_least("ack_timeout", self.ack_timeout, 0.5)
+        at_least("grace", self.grace, 0)
+        whole("pullers_max", self.pullers_max, 1)
+        whole("message_bytes_max", self.message_bytes_max, 64)
+        limit = f"at most {_FRAME_BYTES_LIMIT}"
+        size = self.message_bytes_max
+        check("message_bytes_max", size, size <= _FRAME_BYTES_LIMIT, limit)
+        at_least("linger", self.linger, 0.0001)
+        whole("frame_bytes", self.frame_bytes, 1024)
+        check("frame_bytes", self.frame_bytes, self.frame_bytes <= _FRAME_BYTES_LIMIT, limit)
+        whole("frame_jobs", self.frame_jobs, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePullerStats:
+    """One puller, as the pusher sees it."""
+
+    name: str
+    """Its name, for people."""
+    in_hand: int
+    """Jobs dealt to it that it has not confirmed."""
+    done: int
+    """Jobs that it confirmed."""
+    allowed: int
+    """How many jobs it may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePusherStats:
+    """A pipeline pusher's counters; `pushed = done + in_flight`, at any moment."""
+
+    endpoint: str
+    """Where pullers connect to."""
+    pushed: int
+    """Jobs accepted."""
+    done: int
+    """Jobs that a puller confirmed."""
+    in_flight: int
+    """Jobs that nobody has confirmed: gathered, waiting or with a puller."""
+    buffered_bytes: int
+    """What these take of `buffer_bytes_max`, in bytes."""
+    redealt: int
+    """Jobs that were dealt again, since their puller died, fell silent or left."""
+    retransmitted: int
+    """Frames sent again on the recovery channel, since a puller missed them."""
+    refused: int
+    """Confirmations of what was never dealt, and what was said of a share that is gone."""
+    frames_invalid: int
+    """Frames that were dropped, since they could not be read."""
+    pullers: list[PipelinePullerStats] = field(default_factory=list)
+    """The pullers that are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePullerCounters:
+    """A pipeline puller's counters."""
+
+    received: int
+    """Jobs that the application was given."""
+    ready: int
+    """Frames that are there and were not begun."""
+    lost: int
+    """Frames that a pusher had sent and that did not come before it died. What it had not sent
+    nobody can count here."""
+    duplicates: int
+    """Frames that came twice, and were dropped."""
+    frames_invalid: int
+    """Frames that were dropped, since they could not be read."""
+    connected: int
+    """How many of the pushers have it as a puller now."""

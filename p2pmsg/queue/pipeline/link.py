@@ -1,0 +1,236 @@
+"""A puller's connections to one pusher: a DEALER for the recovery channel, a PULL for jobs."""
+
+import logging
+from collections import deque
+from typing import Final
+
+import transports
+from p2pmsg.control import decoded
+from p2pmsg.queue.driver import Driver
+from p2pmsg.queue.pipeline import frames
+from p2pmsg.queue.pipeline.taking import Intake, Taken
+from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
+from transports.zmq_plain import ZmqPlainSocket
+
+_FRAME_BYTES_MAX: Final = 16 * 2**20
+_HELD_BYTES_MAX: Final = 64 * 2**20
+"""So much is read before the application takes it; pushers deal a tenth of it."""
+_FRAMES_PER_READ: Final = 64
+_QUEUE_FRAMES: Final = 1000
+_SAY_NS: Final = 5_000_000
+_SIGN_NS: Final = 100_000_000
+_HELLO_NS: Final = 500_000_000
+_SILENT_NS: Final = 5_000_000_000
+_log = logging.getLogger("p2pmsg")
+
+
+class Link:
+    """What a puller has of one pusher.
+
+    Attributes:
+        endpoint: the pusher's. share: the id of its share; None: none yet.
+        ready: frames of shares whose pusher died; they come first.
+        lost: frames that a pusher sent, and that did not come before it died.
+        dropped: the last share whose jobs are others' now.
+
+    """
+
+    def __init__(
+        self, place: transports.Endpoint, puller: int, name: str, driver: Driver
+    ) -> None:
+        self.endpoint = str(place)
+        self._host = place.host
+        self._puller = puller
+        self._name = name
+        self._driver = driver
+        self._client = transports.ZmqQueueClient(
+            place, context=transports.context(), frame_bytes_max=_FRAME_BYTES_MAX
+        )
+        try:
+            self._client.connect()
+        except BaseException:
+            self._client.close()
+            raise
+        driver.watch(self._client.fd)
+        self._pull: ZmqPlainSocket | None = None
+        self._pull_fd = -1
+        self._intake: Intake | None = None
+        self._session = 0
+        self._up_to = 0
+        self._said = (0, 0)
+        self._said_ns = self._hello_ns = -(2**62)
+        self._heard_ns: int | None = None
+        self._left_over: deque[Taken] = deque()
+        self.lost = self.invalid = 0
+        self._duplicates = 0
+        self.dropped: int | None = None
+
+    @property
+    def share(self) -> int | None:
+        """The id of its share."""
+        return None if self._intake is None else self._intake.share
+
+    @property
+    def ready(self) -> list[Taken]:
+        """Frames that were not begun."""
+        return [*self._left_over, *(() if self._intake is None else self._intake.ready)]
+
+    @property
+    def duplicates(self) -> int:
+        """Frames that came twice."""
+        return self._duplicates + (0 if self._intake is None else self._intake.duplicates)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is missing, or not confirmed."""
+        intake = self._intake
+        return intake is None or self._up_to < intake.head
+
+    def take(self) -> Taken | None:
+        """Take the next frame out; None where there is none."""
+        if self._left_over:
+            return self._left_over.popleft()
+        return None if self._intake is None else self._intake.take()
+
+    def finish(self, taken: Taken) -> None:
+        """Note that all jobs of a frame are done."""
+        if self._intake is not None and taken.share == self._intake.share:
+            self._up_to = taken.number + 1
+
+    def read(self, now_ns: int) -> None:
+        """Take what has come."""
+        if self._heard_ns is None:
+            self._heard_ns = now_ns
+        while (data := self._client.receive()) is not None:
+            self._heard_ns = now_ns
+            try:
+                self._take_control(Frame(data), now_ns)
+            except FrameError:
+                self.invalid += 1
+        while self._pull is not None and self._intake is not None:
+            if self._intake.bytes > _HELD_BYTES_MAX:
+                break
+            messages, _, has_more = self._pull.receive_singles(_FRAMES_PER_READ)
+            for message in messages:
+                try:
+                    self._take_jobs(Frame(message if type(message) is bytes else b""), now_ns)
+                except FrameError:
+                    self.invalid += 1
+            if not has_more:
+                break
+        if now_ns - self._heard_ns > _SILENT_NS:
+            self._heard_ns = now_ns
+            what = "with mode=\"pipeline\" " if self._intake is None else ""
+            _log.warning("no pusher %sanswers at %s", what, self.endpoint)
+            self._client.reconnect()
+
+    def say(self, part: int, *, now_ns: int) -> None:
+        """Send a state where one is due: something is done or missing, or as a sign of life."""
+        intake = self._intake
+        if intake is None:
+            if now_ns - self._hello_ns > _HELLO_NS:
+                self._hello_ns = now_ns
+                hello = frames.Hello(self._name)
+                self._client.send(control_frame(Kind.PIPE_HELLO, self._puller, hello))
+            return
+        missing = intake.missing(now_ns=now_ns)
+        passed_ns = now_ns - self._said_ns
+        has_changed = (self._up_to, part) != self._said
+        if missing or passed_ns > _SIGN_NS or (has_changed and passed_ns > _SAY_NS):
+            self._send_state(intake, part, missing, now_ns)
+
+    def say_done(self, part: int, *, now_ns: int) -> None:
+        """Send a state now, where something is done that was not confirmed."""
+        if self._intake is not None and (self._up_to, part) != self._said:
+            self._send_state(self._intake, part, [], now_ns)
+
+    def leave(self, part: int) -> None:
+        """Confirm what is done, and give back the rest."""
+        if self._intake is not None:
+            self._send_state(self._intake, part, [], 0, FLAG_CLOSING)
+
+    def close(self) -> None:
+        """Close; what is to be sent has half a second to leave."""
+        self._close_pull()
+        self._client.close(linger_ms=500)
+
+    def _send_state(
+        self, intake: Intake, part: int, missing: list[tuple[int, int]], now_ns: int,
+        flags: int = 0,
+    ) -> None:  # fmt: skip
+        state = frames.State(part, missing)
+        frame = control_frame(
+            Kind.PIPE_STATE, intake.share, state, sequence=self._up_to, flags=flags
+        )
+        if self._client.send(frame):
+            self._said = self._up_to, part
+            self._said_ns = now_ns
+
+    def _take_control(self, frame: Frame, now_ns: int) -> None:
+        intake = self._intake
+        if frame.kind == Kind.PIPE_WELCOME:
+            welcome = decoded(frame, frames.decode_welcome)
+            if intake is None:
+                self._join(frame.session, welcome)
+            return
+        if intake is None or frame.session != intake.share:
+            raise FrameError("share")
+        if frame.kind == Kind.PIPE_JOBS:
+            self._take_jobs(frame, now_ns)
+        elif frame.kind == Kind.PIPE_HEAD:
+            intake.note_head(frame.sequence, now_ns=now_ns)
+        elif frame.kind == Kind.PIPE_GONE:
+            self._lose_share(intake, decoded(frame, frames.decode_gone).session)
+        else:
+            raise FrameError("kind")
+
+    def _take_jobs(self, frame: Frame, now_ns: int) -> None:
+        intake = self._intake
+        if intake is None or frame.kind != Kind.PIPE_JOBS or frame.session != intake.share:
+            raise FrameError("share")
+        intake.receive(frame.sequence, frame.data, now_ns=now_ns)
+
+    def _join(self, session: int, welcome: frames.Welcome) -> None:
+        try:
+            at = transports.parse_endpoint(welcome.endpoint)
+            if at.is_wildcard:
+                at = at.with_host(self._host)
+            pull = ZmqPlainSocket(
+                "pull", at, binds=False, context=transports.context(),
+                queue_messages=_QUEUE_FRAMES, message_bytes_max=_FRAME_BYTES_MAX,
+            )  # fmt: skip
+            pull.open()
+        except transports.TransportError:
+            raise FrameError("endpoint") from None
+        self._pull, self._pull_fd = pull, pull.fileno()
+        self._driver.watch(self._pull_fd)
+        self._driver.wake()
+        self._session = session
+        self._intake = Intake(welcome.share)
+        self._up_to = 0
+        self._said = (0, 0)
+
+    def _lose_share(self, intake: Intake, session: int) -> None:
+        """Handle that the share is gone: for others, or with the pusher that had it."""
+        if session == self._session:
+            self.dropped = intake.share
+            self._duplicates += intake.duplicates
+        else:
+            lost = intake.end()
+            self._left_over.extend(intake.ready)
+            self._duplicates += intake.duplicates
+            if lost:
+                self.lost += lost
+                _log.error(
+                    "the pusher at %s died with %d frames that it had sent and that did not come",
+                    self.endpoint, lost,
+                )  # fmt: skip
+        self._intake = None
+        self._close_pull()
+        self._hello_ns = -(2**62)
+
+    def _close_pull(self) -> None:
+        if self._pull is not None:
+            self._driver.unwatch(self._pull_fd)
+            self._pull.close()
+            self._pull = None

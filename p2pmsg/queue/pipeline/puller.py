@@ -1,0 +1,298 @@
+"""A pipeline's puller, threaded."""
+
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import transports
+from p2pmsg.checks import at_least, whole
+from p2pmsg.errors import ClosedError, translated
+from p2pmsg.queue.driver import Driver
+from p2pmsg.queue.pipeline import frames
+from p2pmsg.queue.pipeline.config import PipelinePullerCounters
+from p2pmsg.queue.pipeline.link import Link
+from p2pmsg.queue.pipeline.taking import Taken
+from p2pmsg.queue.process_id import worker_name
+from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.lock import PublishLock
+from p2pmsg.sync.settings import check_endpoints, check_name
+from p2pmsg.wire import Frame, FrameError
+
+PULLER_OPTIONS: Final = ("endpoints", "name")
+_BUSY_MS: Final = 20.0
+_IDLE_MS: Final = 100.0
+_log = logging.getLogger("p2pmsg")
+
+
+class PipelineJob(NamedTuple):
+    """A job of a pipeline."""
+
+    value: Any
+    """What was pushed."""
+    sequence: int
+    """The number that `push` returned."""
+
+
+_make_job: Final[Callable[[tuple[Any, int]], PipelineJob]] = partial(tuple.__new__, PipelineJob)
+"""As `PipelineJob._make`, in a third of the time."""
+
+
+class PipelinePuller(ClosesAtOnce):
+    """Takes jobs from a pipeline's pushers; `Puller(endpoint, mode="pipeline")`.
+
+    A job counts as done when the next one is asked for, or at `commit()`; what is not done when the
+    process dies goes to another puller. What is done is confirmed at intervals, of 20 ms at most,
+    so that a job may be done twice after a death. One thread at a time may take jobs.
+
+    Args:
+        endpoints: one, or several, of pushers.
+        name: who works, for people. Default: host and process id.
+
+    Raises:
+        ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+
+    """
+
+    def __init__(self, endpoints: str | Sequence[str], *, name: str | None = None) -> None:
+        self._name = check_name(name if name is not None else worker_name())
+        places = check_endpoints(endpoints)
+        self._lock = PublishLock()
+        self._closed = False
+        self._unusable: str | None = None
+        self._jobs: list[PipelineJob] = []
+        self._at = self._done = self._count = 0
+        self._current: tuple[Link, Taken] | None = None
+        self._received = self._invalid = self._lost = 0
+        self._turns = 0
+        self._links: list[Link] = []
+        self._driver = Driver("p2pmsg-pipeline-puller", self._turn, [])
+        try:
+            for place in places:
+                with translated():
+                    link = Link(place, secrets.randbits(63), self._name, self._driver)
+                self._links.append(link)
+        except BaseException:
+            for link in self._links:
+                link.close()
+            raise
+        close_in_children(self)
+        self._driver.start()
+        close_at_exit(self, lambda one, left: one.close())
+
+    # --------------------------------------------------------------------------------- public
+
+    @property
+    def name(self) -> str:
+        """The puller's name."""
+        return self._name
+
+    def __iter__(self) -> Iterator[PipelineJob]:
+        return self
+
+    def __next__(self) -> PipelineJob:
+        # No call stands between the steps, so that no interrupt and no other thread comes between.
+        at = self._at
+        if at < self._count:
+            job = self._jobs[at]
+            self._done = at
+            self._at = at + 1
+            return job
+        try:
+            return self.receive()
+        except ClosedError:
+            raise StopIteration from None
+
+    def receive(self, timeout: float | None = None) -> PipelineJob:
+        """Return the next job; the one before counts as done from now on.
+
+        Args:
+            timeout: how long to wait, in seconds. Default None: without end.
+
+        Raises:
+            TimeoutError: none came in time.
+            ClosedError: the puller is closed.
+
+        """
+        self._wait(timeout)
+        at = self._at
+        job = self._jobs[at]
+        self._done = at
+        self._at = at + 1
+        return job
+
+    def receive_many(self, count_max: int, timeout: float | None = None) -> list[PipelineJob]:
+        """Return the next jobs, one at least; those before count as done from now on.
+
+        Args:
+            count_max: how many at most; they are of one frame, so often fewer.
+            timeout: how long to wait, in seconds. Default None: without end.
+
+        Raises:
+            TimeoutError: none came in time.
+            ClosedError: the puller is closed.
+
+        """
+        whole("count_max", count_max, 1)
+        self._wait(timeout)
+        at = self._at
+        jobs = self._jobs[at : at + count_max]
+        after = at + len(jobs)
+        self._done = at
+        self._at = after
+        return jobs
+
+    def commit(self) -> None:
+        """Count all jobs taken so far as done, and confirm them now."""
+        self._lock.run_whole(self._commit)
+
+    def close(self) -> None:
+        """Confirm what is done, give back the rest, and close.
+
+        The job taken last counts as not done, unless it was committed.
+        """
+        if not self._closed:
+            self._lock.refuse_inside()
+        if self._closed:
+            return
+        self._closed = True
+        was_closed(self)
+        self._unusable = "it is closed"
+        self._driver.stop()
+        self._lock.run_whole(self._close_all)
+
+    def stats(self) -> PipelinePullerCounters:
+        """Return the counters as they are now; also after `close`."""
+        return self._lock.look(self._stats)
+
+    def __repr__(self) -> str:
+        return f"<PipelinePuller {self._name!r}{' closed' if self._closed else ''}>"
+
+    # -------------------------------------------------------------------------------- private
+
+    def _wait(self, timeout: float | None) -> None:
+        """Wait until a job is there."""
+        if timeout is not None:
+            at_least("timeout", timeout, 0)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._at >= self._count:
+            self._lock.run_whole(self._load)
+            if self._at < self._count:
+                break
+            left = 1.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"no job came within {timeout} s")
+            self._driver.wait(min(_BUSY_MS, left * 1000))
+        if self._closed:
+            raise ClosedError("the puller", self._unusable or "it is closed")
+
+    def _load(self) -> None:
+        """Count the frame that was taken as done, and begin the next one."""
+        if self._unusable is not None or self._closed:
+            raise ClosedError("the puller", self._unusable or "it is closed")
+        self._lock.favour()
+        self._finish()
+        now_ns = time.monotonic_ns()
+        if not self._begin_next():
+            self._work(now_ns)
+            if not self._begin_next():
+                for link in self._links:
+                    link.say_done(0, now_ns=now_ns)  # before waiting, so that more is dealt
+                return
+        elif self._current is not None:
+            link = self._current[0]
+            link.read(now_ns)
+            link.say(0, now_ns=now_ns)
+
+    def _finish(self) -> None:
+        if self._current is not None:
+            link, taken = self._current
+            link.finish(taken)
+            self._received += self._at
+            self._current = None
+            self._jobs = []
+            self._at = self._done = self._count = 0
+
+    def _begin_next(self) -> bool:
+        links = self._links
+        for step in range(len(links)):
+            link = links[(self._turns + step) % len(links)]
+            while (taken := link.take()) is not None:
+                try:
+                    frame = Frame(taken.frame)
+                    values = frames.values_of(frame)
+                except FrameError:
+                    self._invalid += 1
+                    self._lost += 1
+                    _log.error("a frame of the pusher at %s cannot be read", link.endpoint)
+                    link.finish(taken)
+                    continue
+                numbers = itertools.count(frame.base_timestamp_ns)
+                self._jobs = list(map(_make_job, zip(values, numbers, strict=False)))
+                self._current = link, taken
+                self._turns += step + 1
+                self._at = self._done = 0
+                self._count = len(self._jobs)
+                return True
+        return False
+
+    def _part(self, link: Link) -> int:
+        """Return how many jobs of the current frame are done, where it is of this share."""
+        if self._current is not None:
+            current, taken = self._current
+            if current is link and taken.share == link.share:
+                return self._done
+        return 0
+
+    def _turn(self) -> float:
+        return self._lock.run(self._background)
+
+    def _background(self) -> float:
+        if self._unusable is not None:
+            raise transports.ClosedError("puller")
+        return self._work(time.monotonic_ns())
+
+    def _work(self, now_ns: int) -> float:
+        busy = self._current is not None
+        for link in self._links:
+            link.read(now_ns)
+            if self._current is not None and self._current[1].share == link.dropped:
+                self._count = self._at  # the rest of it is others' now
+            link.say(self._part(link), now_ns=now_ns)
+            busy = busy or link.is_busy
+        return _BUSY_MS if busy else _IDLE_MS
+
+    def _commit(self) -> None:
+        if self._unusable is not None or self._closed:
+            raise ClosedError("the puller", self._unusable or "it is closed")
+        self._done = self._at
+        now_ns = time.monotonic_ns()
+        for link in self._links:
+            link.say_done(self._part(link), now_ns=now_ns)
+
+    def _close_all(self) -> None:
+        self._count = self._at
+        for link in self._links:
+            link.leave(self._part(link))
+            link.close()
+
+    def _forget(self) -> None:
+        """In a forked child: nothing of this is the child's."""
+        self._closed = True
+        self._unusable = "it belongs to the parent process"
+        self._lock = PublishLock()
+        self._count = 0
+
+    def _stats(self) -> PipelinePullerCounters:
+        links = self._links
+        return PipelinePullerCounters(
+            received=self._received + self._at,
+            ready=sum(len(link.ready) for link in links),
+            lost=self._lost + sum(link.lost for link in links),
+            duplicates=sum(link.duplicates for link in links),
+            frames_invalid=self._invalid + sum(link.invalid for link in links),
+            connected=sum(link.share is not None for link in links),
+        )

@@ -1,0 +1,214 @@
+"""The sockets of a pipeline's pusher: a ROUTER for the recovery channel, a PUSH for each puller."""
+
+import logging
+import secrets
+from typing import Final
+
+import transports
+from p2pmsg.control import decoded
+from p2pmsg.queue.pipeline import frames
+from p2pmsg.queue.pipeline.config import PipelineConfig
+from p2pmsg.queue.pipeline.dealing import Dealer, Share
+from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
+from transports.zmq_plain import ZmqPlainSocket
+
+_FRAMES_PER_TURN: Final = 1000
+_AGAIN_BYTES_MAX: Final = 4 * 2**20
+"""What one request for missing frames is answered with at most; the rest is asked for again."""
+_QUEUE_FRAMES: Final = 100_000
+"""More frames than a share may have; that is the bound."""
+_PROBE_NS: Final = 10_000_000
+_PROBE_FOR_NS: Final = 300_000_000
+_IDLE_MS: Final = 100.0
+_log = logging.getLogger("p2pmsg")
+
+
+class Shares:
+    """Takes what pullers say, and sends them what the dealer deals.
+
+    Attributes:
+        retransmitted: frames sent again. refused: states of shares that are gone.
+        invalid: frames that could not be read.
+
+    """
+
+    def __init__(
+        self,
+        server: transports.ZmqQueueServer,
+        dealer: Dealer,
+        config: PipelineConfig,
+        session: int,
+    ) -> None:
+        self._server = server
+        self._dealer = dealer
+        self._config = config
+        self._session = session
+        self._sockets: dict[int, ZmqPlainSocket] = {}
+        self._pullers: dict[int, int] = {}
+        self._broke_ns: dict[int, int] = {}
+        self._made = 0
+        self._probe_ns = self._probe_until_ns = 0
+        self._said_queue = self._said_full = False
+        self.retransmitted = self.refused = self.invalid = 0
+
+    @property
+    def endpoint(self) -> str:
+        """Where pullers connect to."""
+        return self._server.endpoint
+
+    def work(self, now_ns: int) -> float:
+        """Read, deal, and give up pullers that are gone; return how long nothing is due, in ms."""
+        has_more = self._read(now_ns)
+        self._check(now_ns)
+        dealer = self._dealer
+        if dealer.waiting:
+            for share, number, piece in dealer.deal(self._can_take):
+                frame = frames.jobs_frame(share.id, number, piece)
+                self._sockets[share.id].send([frame])  # what does not go will be asked for
+        if has_more:
+            return 0.0
+        if now_ns < self._probe_until_ns:
+            return _PROBE_NS / 1e6
+        return 5.0 if dealer.waiting and dealer.shares else _IDLE_MS
+
+    def close(self) -> None:
+        """Close all sockets; what is queued has half a second to leave."""
+        for socket in self._sockets.values():
+            socket.close(linger_ms=500)
+        self._server.close(linger_ms=500)
+
+    def _can_take(self, share: Share) -> bool:
+        return self._sockets[share.id].wait_for_space(0)
+
+    def _read(self, now_ns: int) -> bool:
+        """Handle what has come; whether there may be more."""
+        for _ in range(_FRAMES_PER_TURN):
+            request = self._server.receive()
+            if request is None:
+                return False
+            identity, data = request
+            try:
+                frame = Frame(data)
+                if frame.kind == Kind.PIPE_STATE:
+                    self._take_state(identity, frame, now_ns)
+                elif frame.kind == Kind.PIPE_HELLO:
+                    self._take_hello(identity, frame, now_ns)
+                else:
+                    self._refuse_kind(frame)
+            except FrameError:
+                self.invalid += 1
+        return True
+
+    def _refuse_kind(self, frame: Frame) -> None:
+        if frame.kind == Kind.QUEUE_HELLO and not self._said_queue:
+            self._said_queue = True
+            _log.warning(
+                'a puller of a work queue has connected to %s, and gets nothing: it needs '
+                'mode="pipeline"', self.endpoint,
+            )  # fmt: skip
+        raise FrameError("kind")
+
+    def _take_hello(self, identity: bytes, frame: Frame, now_ns: int) -> None:
+        hello = decoded(frame, frames.decode_hello)
+        known = self._pullers.get(frame.session)
+        share = None if known is None else self._dealer.shares.get(known)
+        if share is None:
+            if len(self._dealer.shares) >= self._config.pullers_max:
+                self.invalid += 1
+                if not self._said_full:
+                    self._said_full = True
+                    _log.warning("pullers_max (%d) are there", self._config.pullers_max)
+                return
+            share = self._open(identity, hello.name, now_ns)
+            if share is None:
+                return
+            self._pullers[frame.session] = share.id
+        share.identity = identity
+        share.heard_ns = now_ns
+        welcome = frames.Welcome(share.id, self._sockets[share.id].endpoint)
+        self._reply(identity, control_frame(Kind.PIPE_WELCOME, self._session, welcome))
+
+    def _open(self, identity: bytes, name: str, now_ns: int) -> Share | None:
+        """Bind a PUSH socket for a puller; None where the system has none."""
+        self._made += 1
+        at = transports.parse_endpoint(self._server.endpoint)
+        if at.scheme == "tcp":
+            at = at.with_port(0)
+        else:
+            at = transports.parse_endpoint(f"{self._server.endpoint}.{self._made}")
+        try:
+            socket = ZmqPlainSocket(
+                "push", at, binds=True, context=transports.context(),
+                queue_messages=_QUEUE_FRAMES, message_bytes_max=64 * 1024,
+            )  # fmt: skip
+        except transports.TransportError as error:
+            _log.warning("no socket can be bound for the puller %r: %s", name, error)
+            return None
+        share = Share(secrets.randbits(63), identity, name, now_ns)
+        self._sockets[share.id] = socket
+        self._dealer.add(share)
+        return share
+
+    def _take_state(self, identity: bytes, frame: Frame, now_ns: int) -> None:
+        state = decoded(frame, frames.decode_state)
+        share = self._dealer.shares.get(frame.session)
+        if share is None:
+            self.refused += 1
+            gone = frames.Gone(self._session)
+            self._reply(identity, control_frame(Kind.PIPE_GONE, frame.session, gone))
+            return
+        if not self._dealer.confirm(share, frame.sequence, state.part, now_ns=now_ns):
+            return
+        share.identity = identity
+        share.heard_ns = now_ns
+        self._broke_ns.pop(share.id, None)
+        if frame.flags & FLAG_CLOSING:
+            self._give_up(share, "left")
+            return
+        self._send_again(share, state.missing)
+        self._reply(identity, control_frame(Kind.PIPE_HEAD, share.id, sequence=share.next))
+
+    def _send_again(self, share: Share, ranges: list[tuple[int, int]]) -> None:
+        left = _AGAIN_BYTES_MAX
+        for start, stop in ranges:
+            for number, piece in self._dealer.again(share, start, stop):
+                if left <= 0:
+                    return
+                left -= piece.size
+                self.retransmitted += 1
+                self._reply(share.identity, frames.jobs_frame(share.id, number, piece))
+
+    def _check(self, now_ns: int) -> None:
+        """Give up pullers that are gone."""
+        if self._server.broke():
+            self._probe_until_ns = now_ns + _PROBE_FOR_NS
+        shares = list(self._dealer.shares.values())
+        if now_ns < self._probe_until_ns and now_ns >= self._probe_ns:
+            self._probe_ns = now_ns + _PROBE_NS
+            for share in shares:
+                head = control_frame(Kind.PIPE_HEAD, share.id, sequence=share.next)
+                if not self._reply(share.identity, head):
+                    self._broke_ns.setdefault(share.id, now_ns)
+        for share in shares:
+            broke_ns = self._broke_ns.get(share.id)
+            if broke_ns is not None and now_ns - broke_ns >= self._config.grace * 1e9:
+                self._give_up(share, "is gone")
+            elif now_ns - share.heard_ns > self._config.ack_timeout * 1e9:
+                self._give_up(share, f"was silent for {self._config.ack_timeout} s")
+
+    def _give_up(self, share: Share, why: str) -> None:
+        jobs = self._dealer.give_up(share)
+        self._sockets.pop(share.id).close()
+        self._broke_ns.pop(share.id, None)
+        for puller, number in list(self._pullers.items()):
+            if number == share.id:
+                del self._pullers[puller]
+        if jobs:
+            _log.warning("the puller %r %s: its %d jobs go to others", share.name, why, jobs)
+
+    def _reply(self, identity: bytes, frame: bytes) -> bool:
+        """Send on the recovery channel; False where the puller is not reached."""
+        try:
+            return self._server.reply(identity, frame)
+        except transports.PeerUnreachableError:
+            return False

@@ -1,0 +1,222 @@
+"""The pipeline's rules over a network that loses, delays and reorders, with pullers that die."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2pmsg.queue.pipeline.dealing import ALLOWED_MIN, Dealer, Piece, Share
+from p2pmsg.queue.pipeline.taking import Intake
+
+MS = 1_000_000
+BODY = b"x" * 100
+
+
+def cut(piece, count):
+    return Piece(piece.first + count, piece.jobs - count, piece.body)
+
+
+class Puller:
+    """An intake, what of it is done, and whether its process runs."""
+
+    def __init__(self, share):
+        self.share = share
+        self.intake = Intake(share.id)
+        self.current, self.done, self.up_to = None, 0, 0
+        self.stopped = False
+        self.confirmed = set()
+
+    def work(self, rng, sequences, frames):
+        """Do some jobs; a frame counts as done with its last one."""
+        for _ in range(rng.randrange(4)):
+            if self.current is None:
+                taken = self.intake.take()
+                if taken is None:
+                    return
+                assert taken.number == self.up_to, "in order"
+                self.current, self.done = frames[taken.frame], 0
+            sequences.append(self.current.first + self.done)
+            self.done += 1
+            if self.done == self.current.jobs:
+                self.current, self.done, self.up_to = None, 0, self.up_to + 1
+
+    def state(self, now_ns):
+        return self.share, self.up_to, self.done, self.intake.missing(now_ns=now_ns)
+
+
+class World:
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+        self.dealer = Dealer(4000, cut)
+        self.now_ns = 0
+        self.pullers, self.wire, self.frames = [], [], {}
+        self.sequences, self.at_most_again, self.pushed, self.made = [], Counter(), 0, 0
+
+    def add(self):
+        self.made += 1
+        share = Share(self.made, b"%d" % self.made, "one", self.now_ns)
+        self.dealer.add(share)
+        self.pullers.append(Puller(share))
+
+    def send(self, what):
+        if self.rng.random() > 0.2:
+            self.wire.append((self.now_ns + self.rng.randrange(30) * MS, self.rng.random(), what))
+
+    def frame(self, share, number, piece):
+        name = b"%d/%d" % (share.id, number)
+        self.frames[name] = piece
+        self.send(("jobs", share.id, number, name))
+
+    def give_up(self, puller):
+        """What the puller did and the pusher has not heard of may be done twice; nothing else."""
+        share = puller.share
+        part = share.part
+        for piece in share.dealt:
+            self.at_most_again.update(range(piece.first + part, piece.first + piece.jobs))
+            part = 0
+        self.dealer.give_up(share)
+        self.pullers.remove(puller)
+
+    def step(self, pushes=True):
+        rng = self.rng
+        self.now_ns += 5 * MS
+        if pushes and rng.random() < 0.5:
+            jobs = rng.randrange(1, 8)
+            self.dealer.accept(Piece(self.pushed, jobs, BODY))
+            self.pushed += jobs
+        for share, number, piece in self.dealer.deal(lambda share: True):
+            assert share.jobs <= max(share.allowed, piece.jobs)
+            self.frame(share, number, piece)
+        due = sorted(each for each in self.wire if each[0] <= self.now_ns)
+        self.wire = [each for each in self.wire if each[0] > self.now_ns]
+        for _, _, what in due:
+            self.arrive(*what)
+        for puller in self.pullers:
+            if not puller.stopped:
+                puller.work(rng, self.sequences, self.frames)
+                self.send(("state", *puller.state(self.now_ns)))
+
+    def arrive(self, kind, *what):
+        if kind == "state":
+            share, up_to, part, missing = what
+            if self.dealer.shares.get(share.id) is not share:
+                return  # late: it changes nothing
+            assert self.dealer.confirm(share, up_to, part, now_ns=self.now_ns)
+            for start, stop in missing:
+                for number, piece in self.dealer.again(share, start, stop):
+                    self.frame(share, number, piece)
+            self.send(("head", share.id, share.next))
+            return
+        for puller in self.pullers:
+            if puller.share.id == what[0] and not puller.stopped:
+                if kind == "jobs":
+                    puller.intake.receive(*what[1:], now_ns=self.now_ns)
+                else:
+                    puller.intake.note_head(what[1], now_ns=self.now_ns)
+
+
+@pytest.mark.rounds(30, 2000)
+def test_every_job_is_done_and_twice_only_what_was_not_confirmed(rounds):
+    for seed in range(rounds):
+        world = World(seed)
+        for _ in range(3):
+            world.add()
+        for _ in range(200):
+            world.step()
+            if world.rng.random() < 0.03 and world.pullers:
+                puller = world.rng.choice(world.pullers)
+                if world.rng.random() < 0.5:
+                    puller.stopped = True
+                else:
+                    world.give_up(puller)
+                    world.add()
+        for puller in [each for each in world.pullers if each.stopped]:
+            world.give_up(puller)
+        if not world.pullers:
+            world.add()
+        for _ in range(5000):
+            if not world.dealer.jobs:
+                break
+            world.step(pushes=False)
+        times = Counter(world.sequences)
+        assert not world.dealer.jobs, seed
+        assert world.dealer.bytes == 0, seed
+        assert world.dealer.done == world.pushed, seed
+        assert set(times) == set(range(world.pushed)), seed
+        for sequence, count in times.items():
+            assert count <= 1 + world.at_most_again[sequence], (seed, sequence)
+
+
+def dealt(*jobs):
+    dealer = Dealer(10**6, cut)
+    share = Share(1, b"a", "a", 0)
+    dealer.add(share)
+    first = 0
+    for count in jobs:
+        dealer.accept(Piece(first, count, BODY))
+        first += count
+    list(dealer.deal(lambda share: True))
+    return dealer, share
+
+
+@given(
+    jobs=st.lists(st.integers(1, 5), min_size=1, max_size=8),
+    says=st.lists(st.tuples(st.integers(0, 10), st.integers(0, 6)), max_size=20),
+)
+@settings(deadline=None)
+def test_confirmations_in_any_order_keep_the_counters_right(jobs, says):
+    dealer, share = dealt(*jobs)
+    best = (0, 0)
+    for up_to, part in says:
+        possible = (up_to < len(jobs) and part <= jobs[up_to]) or (up_to, part) == (len(jobs), 0)
+        taken = dealer.confirm(share, up_to, part, now_ns=1)
+        if possible:
+            assert taken
+            whole = up_to < len(jobs) and part == jobs[up_to]
+            best = max(best, (up_to + 1, 0) if whole else (up_to, part))
+        elif (up_to, part) > best:
+            assert not taken
+        expected = sum(jobs[: best[0]]) + best[1]
+        assert dealer.done == share.done == expected
+        assert dealer.jobs == share.jobs == sum(jobs) - expected
+    left = dealer.give_up(share)
+    assert left == dealer.jobs == sum(piece.jobs for piece in dealer.waiting)
+    assert dealer.bytes == sum(piece.size for piece in dealer.waiting)
+
+
+def test_a_slow_puller_does_not_collect_what_others_could_do():
+    dealer, slow = dealt()
+    fast = Share(2, b"b", "b", 0)
+    dealer.add(fast)
+    for number in range(20):
+        dealer.accept(Piece(10 * number, 10, BODY))
+    now_ns = 0
+    while dealer.jobs > slow.jobs:
+        list(dealer.deal(lambda share: True))
+        now_ns += MS
+        assert dealer.confirm(fast, fast.next, 0, now_ns=now_ns)
+    assert slow.jobs <= ALLOWED_MIN
+    assert fast.allowed > ALLOWED_MIN
+    assert fast.done >= 130
+
+
+def test_a_gap_is_asked_for_at_once_and_a_lost_tail_after_a_while():
+    intake = Intake(1)
+    intake.receive(0, b"a", now_ns=0)
+    intake.receive(3, b"d", now_ns=0)
+    assert intake.missing(now_ns=0) == [(1, 3)]
+    assert intake.missing(now_ns=1) == []
+    assert intake.missing(now_ns=51 * MS) == [(1, 3)]
+    intake.receive(1, b"b", now_ns=52 * MS)
+    intake.receive(2, b"c", now_ns=52 * MS)
+    assert [intake.take().frame for _ in range(4)] == [b"a", b"b", b"c", b"d"]
+    intake.note_head(6, now_ns=60 * MS)
+    assert intake.missing(now_ns=61 * MS) == []
+    assert intake.missing(now_ns=111 * MS) == [(4, 6)]
+    assert not intake.receive(3, b"d", now_ns=112 * MS)
+    intake.receive(5, b"f", now_ns=112 * MS)
+    assert intake.end() == 1
+    assert intake.take().frame == b"f"
+    assert intake.bytes == 0
