@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.bench import reach_bridge, reach_webhooks
+from tests.bench import reach_bridge, reach_pipeline, reach_webhooks
 from tests.bench.harness import Plan
 from tests.bench.report import Row
 
@@ -11,3 +11,4 @@ def run(plan: Plan) -> Iterator[Row]:
     """Yield the rows of the area as they are measured."""
     yield from reach_bridge.run(plan)
     yield from reach_webhooks.run(plan)
+    yield from reach_pipeline.run(plan)
