@@ -20,12 +20,18 @@ STOP = b"stop"
 
 class OursSource(Sender):
     def __init__(self) -> None:
-        self.pusher = p2pmsg.Pusher(LOOPBACK, in_flight_max=IN_FLIGHT)
+        self.pusher: Any = self.make()
         self.endpoint = self.pusher.endpoint
+
+    def make(self) -> Any:
+        return p2pmsg.Pusher(LOOPBACK, in_flight_max=IN_FLIGHT)
+
+    def count(self) -> int:
+        return len(self.pusher.stats().workers)
 
     def wait_ready(self, count: int) -> None:
         deadline = time.monotonic() + 10
-        while len(self.pusher.stats().workers) < count:
+        while self.count() < count:
             if time.monotonic() > deadline:
                 raise TrialError("the workers did not come")
             time.sleep(0.005)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import p2pmsg
-from tests.bench.harness import Plan, Sender
+from tests.bench.harness import Plan
 from tests.bench.loads import TrialError
 from tests.bench.queue import measure_jobs
-from tests.bench.queue_peers import LOOPBACK, OURS_QUEUE, RAW_QUEUE, STOP
+from tests.bench.queue_peers import LOOPBACK, OURS_QUEUE, RAW_QUEUE, STOP, OursSource
 from tests.bench.report import Goal, Row
 
 AREA = "reach"
@@ -16,38 +16,22 @@ JOBS = Goal(AREA, "jobs/s of a pipeline, 1 pusher, 2 pullers, against raw PUSH/P
             1.5, 3)  # fmt: skip
 
 
-class PipelineSource(Sender):
-    def __init__(self) -> None:
-        self.pusher = p2pmsg.queue.PipelinePusher(LOOPBACK)
-        self.endpoint = self.pusher.endpoint
+class PipelineSource(OursSource):
+    def make(self) -> p2pmsg.queue.PipelinePusher:
+        return p2pmsg.queue.PipelinePusher(LOOPBACK)
 
-    def wait_ready(self, count: int) -> None:
-        deadline = time.monotonic() + 10
-        while len(self.pusher.stats().pullers) < count:
-            if time.monotonic() > deadline:
-                raise TrialError("the pullers did not come")
-            time.sleep(0.005)
-
-    def send(self, values: list[bytes]) -> None:
-        push = self.pusher.push
-        for value in values:
-            push(value)
-
-    def finish(self) -> None:
-        self.pusher.drain(timeout=30)
+    def count(self) -> int:
+        return len(self.pusher.stats().pullers)
 
     def stop(self, workers: int) -> None:
         self.pusher.drain(timeout=30)
         for left in range(workers - 1, -1, -1):
             self.pusher.push(STOP)
             deadline = time.monotonic() + 10
-            while len(self.pusher.stats().pullers) > left:
+            while self.count() > left:
                 if time.monotonic() > deadline:
                     raise TrialError("a puller did not stop")
                 time.sleep(0.0005)
-
-    def close(self) -> None:
-        self.pusher.close(timeout=0)
 
 
 class PipelineSink:
