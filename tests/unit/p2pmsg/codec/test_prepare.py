@@ -195,9 +195,11 @@ def test_pydantic_models_with_aliases_fit_their_own_type():
 
 def test_what_no_receiver_could_read_is_refused():
     msgpack = pytest.importorskip("msgpack")
-    for value in (msgpack.Timestamp(2**40, 0), memoryview(b"abcd")[::2]):
-        with pytest.raises((TypeError, BufferError)):
-            codec.encode([value])
+    with pytest.raises(BufferError):
+        codec.encode([memoryview(b"abcd")[::2]])
+    if codec.NAME == "msgspec":  # the package msgpack packs its own type without asking
+        with pytest.raises(TypeError, match="within the years 1 to 9999"):
+            codec.encode([msgpack.Timestamp(2**40, 0)])
     with pytest.raises(MessageError) as caught:
         prepare({"at": [msgpack.Timestamp(2**40, 0)]})
     assert caught.value.field == 'value["at"][0]'
