@@ -56,12 +56,16 @@ class Goal:
     ) -> Row:
         """Compare; a row of the medians, and of median and spread of the adjacent ratios."""
         comparison = compare(self.what, ours, peer, run_count)
-        ratios = comparison.ratios
+        return self.between(comparison.ours, comparison.peers, note)
+
+    def between(self, ours: Sequence[float], peers: Sequence[float], note: str = "") -> Row:
+        """Compare figures of adjacent trials, in the order in which they ran."""
+        ratios = [our / peer for our, peer in zip(ours, peers, strict=True)]
         ratio = statistics.median(ratios)
         return Row(
             **asdict(self),
-            ours=statistics.median(comparison.ours),
-            peer=statistics.median(comparison.peers),
+            ours=statistics.median(ours),
+            peer=statistics.median(peers),
             ratio=ratio,
             ok=self.is_met(ratio),
             spread=(min(ratios), max(ratios)),

@@ -1,0 +1,179 @@
+"""`make bench ONLY=latency`: the age of messages that are sent at an even pace, and its tail."""
+
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tests.bench.harness import (
+    PING_WARM_UP_COUNT,
+    STOP,
+    Children,
+    Contender,
+    PingPongRole,
+    Plan,
+    gather,
+    say,
+)
+from tests.bench.loads import SMALL_BYTES, TrialError
+from tests.bench.ours import OURS
+from tests.bench.peers import RAW_ZMQ
+from tests.bench.report import Goal, Row
+
+AREA = "latency"
+_STAMP = struct.Struct("!Qq")
+_TAIL = bytes(SMALL_BYTES - _STAMP.size)
+PERCENTILES = {"median": 0.5, "99th percentile": 0.99, "99.9th percentile": 0.999}
+_SECONDS_MIN = 2.0
+"""A trial has at least so many seconds, so that there are some messages beyond each percentile."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """A rate, and for each percentile the bound and the aim of ours against raw pyzmq."""
+
+    rate: int
+    goals: dict[str, tuple[float, float]]
+
+
+PACES = (
+    Pace(
+        10_000,
+        {"median": (1.1, 0.9), "99th percentile": (1.5, 1), "99.9th percentile": (1.2, 1)},
+    ),
+    Pace(1_000, {"99th percentile": (1.5, 1)}),
+    Pace(50_000, {"99th percentile": (1.5, 1)}),
+    Pace(200_000, {"99th percentile": (1.5, 1)}),
+)
+PING_PONG = {"99th percentile": (1.2, 0.9), "99.9th percentile": (1.5, 1)}
+
+
+def run(plan: Plan) -> Iterator[Row]:
+    """Yield the rows of the area as they are measured."""
+    for pace in PACES:
+        what = f"one way, {pace.rate:,} messages a second"
+        yield from _compared(what, pace.goals, plan, lambda each, p=pace: _one_way(each, p, plan))
+    yield from _compared("ping-pong", PING_PONG, plan, lambda each: _ping_pong(each, plan))
+
+
+def _compared(what: str, goals: dict[str, tuple[float, float]], plan: Plan, measure: Any) -> Any:
+    """Yield a row for each percentile, all of the same trials, ours and the peer's in turn."""
+    ours: list[list[int]] = []
+    peers: list[list[int]] = []
+    rows = {
+        name: Goal(AREA, f"{what}, {name} against raw pyzmq", "µs", *bounds, lower_is_better=True)
+        for name, bounds in goals.items()
+    }
+    try:
+        for number in range(plan.run_count):
+            ours.append(sorted(measure(OURS)))
+            peers.append(sorted(measure(RAW_ZMQ)))
+            pairs = [
+                f"{name} {_at(ours[-1], share):.0f} and {_at(peers[-1], share):.0f} µs"
+                for name, share in PERCENTILES.items()
+            ]
+            say(f"{what}, run {number + 1} of {plan.run_count}: {', '.join(pairs)}")
+    except TrialError as error:
+        say(f"{what}: {error}")
+        yield from (goal.missing(f"trial failed: {error}", ok=False) for goal in rows.values())
+        return
+    for name, goal in rows.items():
+        figures = [[_at(ages, PERCENTILES[name]) for ages in side] for side in (ours, peers)]
+        yield goal.between(*figures)
+
+
+def _at(ages: list[int], share: float) -> float:
+    return ages[min(len(ages) - 1, int(len(ages) * share))] / 1e3
+
+
+class PacedSender:
+    """Sends numbered, stamped messages at an even pace, and sleeps in between."""
+
+    def __init__(self, contender: Contender) -> None:
+        self._sender = contender.open_sender()
+
+    def endpoint(self) -> str:
+        return self._sender.endpoint
+
+    def wait_ready(self) -> None:
+        self._sender.wait_ready(1)
+
+    def send(self, count: int, rate: int) -> None:
+        send, now_ns, sleep = self._sender.send_one, time.monotonic_ns, time.sleep
+        start_ns = now_ns()
+        for number in range(count):
+            left_ns = start_ns + number * 1_000_000_000 // rate - now_ns()
+            if left_ns > 0:
+                sleep(left_ns / 1e9)
+            send(_STAMP.pack(number, now_ns()) + _TAIL)
+
+    def close(self) -> None:
+        self._sender.close()
+
+
+class StampReader:
+    """Notes how old each message is when it is received."""
+
+    def __init__(self, contender: Contender, endpoint: str) -> None:
+        self._receiver = contender.open_receiver(endpoint)
+
+    def receive(self, count: int) -> list[int]:
+        """Return the ages in ns, in order."""
+        receive, unpack, now_ns = self._receiver.receive_one, _STAMP.unpack_from, time.monotonic_ns
+        ages = []
+        for number in range(count):
+            sent_number, sent_ns = unpack(receive())
+            ages.append(now_ns() - sent_ns)
+            if sent_number != number:
+                raise TrialError(f"message {sent_number} came where {number} was due")
+        return ages
+
+    def close(self) -> None:
+        self._receiver.close()
+
+
+def _one_way(contender: Contender, pace: Pace, plan: Plan) -> list[int]:
+    count = int(pace.rate * max(plan.seconds, _SECONDS_MIN))
+    with Children() as children:
+        sender = children.start(PacedSender, contender)
+        reader = children.start(StampReader, contender, sender.call("endpoint"))
+        reader.call("ready")
+        sender.call("wait_ready")
+        reader.begin("receive", count)
+        sender.begin("send", count, pace.rate)
+        _, ages = gather([sender, reader])
+    return list(ages[count // 10 :])
+
+
+class TimedPingPong(PingPongRole):
+    """Returns each trip and not their median alone."""
+
+    def trips(self, seconds: float) -> list[int]:
+        """Return half of each round trip in ns."""
+        receive, send, now_ns = self._receiver.receive_one, self._sender.send_one, time.monotonic_ns
+        ring, trips_ns = self._ring, []
+        end_ns = now_ns() + int(seconds * 1e9)
+        sent_ns = 0
+        while sent_ns < end_ns or len(trips_ns) < 2 * PING_WARM_UP_COUNT:
+            sent_ns = now_ns()
+            send(ring[len(trips_ns) % len(ring)])
+            receive()
+            trips_ns.append((now_ns() - sent_ns) // 2)
+        send(STOP)
+        return trips_ns[PING_WARM_UP_COUNT:]
+
+
+def _ping_pong(contender: Contender, plan: Plan) -> list[int]:
+    with Children() as children:
+        pinger = children.start(TimedPingPong, contender)
+        echoer = children.start(TimedPingPong, contender)
+        pinger.begin("endpoint")
+        echoer.call("connect", pinger.result())
+        pinger.call("connect", echoer.call("endpoint"))
+        pinger.call("wait_ready")
+        echoer.call("wait_ready")
+        echoer.begin("echo")
+        pinger.begin("trips", max(plan.seconds, _SECONDS_MIN))
+        trips, _ = gather([pinger, echoer])
+    return list(trips)
