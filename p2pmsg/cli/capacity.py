@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import random
 from dataclasses import dataclass
 
 from p2pmsg.cli.arguments import JSON, byte_count, count, rate, span
@@ -19,6 +20,8 @@ RECORD_BYTES = 48
 """What the log puts around a frame."""
 _BODY_BYTES_ALONE, _BODY_BYTES = 5, 9
 """The arrays around the values, of one message and of several, and three absent columns."""
+_MESSAGES_COUNTED, _BYTES_COUNTED, _FRAMES_COUNTED = 20_000, 16 * 2**20, 64
+"""How much is published to count how many messages share a frame: some 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ def footprint(
 ) -> Footprint:
     """Return what a message takes, with the defaults of `PublisherConfig`."""
     lead = 2 if size < 2**8 else 3 if size < 2**16 else 5
-    shared = float(per_frame) if per_frame is not None else _per_frame(rate / streams, size + lead)
+    shared = float(per_frame) if per_frame is not None else _per_frame(rate / streams, size)
     body = _BODY_BYTES_ALONE if shared == 1 else _BODY_BYTES
     around = RECORD_BYTES + _TOPIC_BYTES + _HEADER_BYTES + body
     return Footprint(
@@ -56,16 +59,27 @@ def footprint(
     )
 
 
-def _per_frame(rate: float, packed_bytes: int) -> float:
+def _per_frame(rate: float, value_bytes: int) -> float:
     """Return how many messages share a frame that come at random, `rate` a second on one stream.
 
-    The first message after a frame begins a batch if it comes within `gather_within`, and the batch
-    gathers what comes within `linger`; otherwise it is sent alone.
+    It is counted at the core of a publisher, since what a batch waits for depends on its messages.
     """
+    from p2pmsg.publisher.core import PublisherCore
+
     config = PublisherConfig()
-    gathered = 1 - math.exp(-rate * config.gather_within)
-    lingering = gathered * rate * config.linger
-    return max(1.0, min(1 + lingering, config.full_bytes // packed_bytes))
+    if 2 * value_bytes >= config.full_bytes:
+        return 1.0
+    core = PublisherCore(name="", session=1, recovery="memory://", config=config, now_ns=0)
+    rng, value, now_s, frames = random.Random(1), bytes(value_bytes), 1.0, 0
+    total = max(_FRAMES_COUNTED, min(_MESSAGES_COUNTED, _BYTES_COUNTED // (value_bytes + 1)))
+    for _ in range(total):
+        now_s += rng.expovariate(rate)
+        now_ns = int(now_s * 1e9)
+        core.publish("t", value, None, None, None, now_ns=now_ns, wall_ns=now_ns)
+        frames += len(core.outbox)
+        core.outbox.clear()
+    core.flush(now_ns=int(now_s * 1e9))
+    return total / (frames + len(core.outbox))
 
 
 def _size(text: str) -> int:

@@ -75,9 +75,7 @@ def run_program(
     begun: list[Process] = []
 
     def begin() -> None:
-        begun.append(
-            subprocess.Popen(words, stdin=subprocess.PIPE, stdout=output, env=environment)
-        )
+        begun.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=output, env=environment))
         running.add(begun[0])
 
     try:

@@ -10,6 +10,12 @@ from recovery import PartedFrame
 _NIL: Final = b"\xc0"
 _LARGE_BYTES: Final = 4 * 1024
 _FIRST_LOOK_BYTES: Final = 8
+_GATHER_NS: Final = 100_000
+"""How long the messages of a stream that is not busy wait for one another. Sending a frame and
+waking who receives it takes a fifth of that, so at any rate it leaves most of a core."""
+_BUSY_NS: Final = 1_000
+"""A stream whose messages follow one another so closely is busy: what a frame more costs would
+keep its publisher from publishing."""
 _VALUES_HEADER_BYTES: Final = 6
 _LEAD_BIN32: Final = b"\x94\x91\xc6"
 _LEADS: Final = tuple(bytes((ARRAY4, 0x91, 0xC4, length)) for length in range(256))
@@ -99,6 +105,7 @@ class Batch:
         "_is_watched",
         "_keys",
         "_last_columns",
+        "_step",
         "_timestamps",
         "base_timestamp_ns",
         "beyond",
@@ -128,7 +135,9 @@ class Batch:
         self.base_timestamp_ns = timestamp_ns
         self.opened_ns = now_ns
         self._begin = self.end
-        self.limit = min(frame_bytes, self.end + max(pace, _FIRST_LOOK_BYTES))
+        self._step = pace // 4
+        first_look = pace if 2 * pace >= frame_bytes else pace // 2
+        self.limit = min(frame_bytes, self.end + max(first_look, _FIRST_LOOK_BYTES))
         self.beyond = frame_bytes - self.limit
         self._columns = self._last_columns = 0
         self._is_watched = False
@@ -164,17 +173,30 @@ class Batch:
         """
         return now_ns - self.opened_ns >= self.count * gather_ns
 
-    def goes_on(self, oldest_ns: int) -> bool:
-        """Whether a batch at its `limit` has space, and was opened after `oldest_ns`.
+    def wait_ns(self, gather_ns: int, linger_ns: int) -> int:
+        """Return how old the batch may grow with the messages that it has, in ns.
 
-        The thread that seals batches may wait for the interpreter, even for seconds. So the thread
-        that fills a batch checks it, too: when it has as much as the one before had, and each time
-        that it has twice as much.
+        A stream that is busy gathers for as long as `linger_ns`, or until a frame is full; another
+        one for a tenth of a millisecond; and a few messages, which come seldom closer than
+        `gather_ns`, for no longer than as many of them would take.
         """
-        full, size = self.full_bytes, self.end
-        if size >= full or self.opened_ns <= oldest_ns:
+        count = self.next - self.first
+        return min(linger_ns, max(count * _BUSY_NS, min(_GATHER_NS, count * gather_ns)))
+
+    def goes_on(self, now_ns: int, gather_ns: int, linger_ns: int) -> bool:
+        """Whether a batch at its `limit` has space, and its messages may wait on.
+
+        The thread that seals batches may wait for the interpreter, even for seconds, and looks but
+        once a millisecond. So the thread that fills a batch checks it, too: when it has half of
+        what the one before had (all of that, if it was about full), and again each time that a
+        quarter of that has come, or twice as much where the stream is busy.
+        """
+        full, size, age_ns = self.full_bytes, self.end, now_ns - self.opened_ns
+        if size >= full or age_ns >= self.wait_ns(gather_ns, linger_ns):
             return False
-        limit = 0 if self._is_watched else min(full, size + self.pace)
+        is_busy = (self.next - self.first) * _BUSY_NS > age_ns
+        step = self.pace if is_busy else max(self._step, _FIRST_LOOK_BYTES)
+        limit = 0 if self._is_watched else min(full, size + step)
         self.limit, self.beyond = limit, full - limit
         return True
 

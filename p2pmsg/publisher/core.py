@@ -41,6 +41,8 @@ from recovery._checks import to_ns
 
 _MS = 1_000_000
 _SENDING_NS = _MS // 2
+_PACE_BYTES = 1024
+"""So much a stream's first frames are taken to gather; a burst says little of what comes next."""
 """How long sending a full frame may take, for what comes next to count as following closely."""
 _LARGE_BYTES = 32 * 1024  # from here on a frame of its own costs less than copying into a batch
 LOG_RETRY_NS = 100 * _MS
@@ -346,7 +348,7 @@ class PublisherCore:
 
     def _seal_if_full(self, batch: Batch, topic: str, end: int, now_ns: int) -> None:
         """Seal the batch if its last message, from `end` on, has filled it, or it has lingered."""
-        if batch.end >= batch.limit and not batch.goes_on(now_ns - self._look_ns):
+        if batch.end >= batch.limit and not batch.goes_on(now_ns, self._gather_ns, self._look_ns):
             is_full = batch.end >= batch.full_bytes
             try:
                 self.seal(topic, now_ns=now_ns)
@@ -503,7 +505,7 @@ class PublisherCore:
         batch.beyond = batch.limit = 0  # nothing more goes in, even if an interrupt leaves it here
         if batch.count:
             stream = self.streams[topic]
-            stream.pace = batch.pace
+            stream.pace = min(batch.pace, 2 * stream.pace + _PACE_BYTES)
             data, latest = batch.seal()
             frame = self.memory.make(data)
             self._keep(stream, batch.first, batch.count, frame, frame, latest, now_ns)
@@ -549,13 +551,15 @@ class PublisherCore:
 
     def lingering(self, *, now_ns: int) -> list[str]:
         """Return the topics whose open batch has waited for long enough; needs no lock."""
-        oldest_ns = now_ns - self._linger_ns
         batches = list(self.open_batches.items())
-        return [topic for topic, batch in batches if batch.opened_ns <= oldest_ns]
+        return [topic for topic, batch in batches if now_ns >= self._due_ns(batch)]
+
+    def _due_ns(self, batch: Batch) -> int:
+        return batch.opened_ns + batch.wait_ns(self._gather_ns, self._linger_ns)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""
-        deadlines = [batch.opened_ns + self._linger_ns for batch in self.open_batches.values()]
+        deadlines = list(map(self._due_ns, self.open_batches.values()))
         others = (self.heartbeats.next_deadline_ns(), self.replay.next_deadline_ns())
         deadlines += [due_ns for due_ns in others if due_ns is not None]
         if self.multicast is not None and not self.closing:

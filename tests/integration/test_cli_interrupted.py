@@ -147,9 +147,10 @@ def test_a_jobs_command_that_does_not_end_is_killed_with_the_puller(tmp_path):
     place = f"ipc://{tmp_path}/queue"
     mark = tmp_path / "begun"
     script = f"trap '' INT TERM; touch {mark}; while :; do sleep 0.1; done"
-    with command(tmp_path, "push", place) as push, command(
-        tmp_path, "pull", place, "--", "sh", "-c", script
-    ) as pull:
+    with (
+        command(tmp_path, "push", place) as push,
+        command(tmp_path, "pull", place, "--", "sh", "-c", script) as pull,
+    ):
         push.write(b"job\n")
         eventually(mark.exists)
         pull.interrupt()

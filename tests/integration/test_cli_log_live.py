@@ -79,9 +79,7 @@ def test_truncate_by_time_says_what_went(segmented):
     assert messages(segmented)[-1]["value"] == 399
 
 
-def test_a_publisher_goes_on_in_a_log_that_was_shortened(
-    tmp_path, make_publisher, make_subscriber
-):
+def test_a_publisher_goes_on_in_a_log_that_was_shortened(tmp_path, make_publisher, make_subscriber):
     log = p2pmsg.LogConfig(tmp_path / "own", segment_bytes=4096)
     first = make_publisher(log=log)
     for number in range(300):

@@ -33,9 +33,7 @@ def test_heads_of_many_publishers_are_followed_in_one_thread():
                 for peer in peers:
                     peer.publish_many("t", [b"x"] * 5)
                     peer.publish("other", b"x")
-                eventually(
-                    lambda r=round_: all(next_of(watch, p.endpoint) == 5 * r for p in peers)
-                )
+                eventually(lambda r=round_: all(next_of(watch, p.endpoint) == 5 * r for p in peers))
             assert all(watch.is_reachable(peer.endpoint) for peer in peers)
             assert "other" not in watch.heads()[peers[0].endpoint].streams
         with pytest.raises(p2pmsg.ClosedError):

@@ -312,9 +312,7 @@ def test_a_requester_and_its_responder_look_unless_it_is_switched_off(looks, ope
     responder = opened.enter_context(
         p2pmsg.Responder(LOOPBACK, {TOPIC: lambda value: value}, busy_wait=busy_wait)
     )
-    requester = opened.enter_context(
-        p2pmsg.Requester(responder.endpoint, busy_wait=busy_wait)
-    )
+    requester = opened.enter_context(p2pmsg.Requester(responder.endpoint, busy_wait=busy_wait))
     responder.start()
     trips = 0
     while trips < TRIPS_MAX and len(looks) < 2:

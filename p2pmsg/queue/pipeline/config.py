@@ -12,7 +12,7 @@ _FRAME_BYTES_LIMIT: Final = 8 * 2**20
 def refuse_queue_options(known: Collection[str], options: dict[str, Any]) -> None:
     """Raise `ConfigError` for an option that a pipeline does not have, such as `log`."""
     for option, value in options.items():
-        limit = "left out with mode=\"pipeline\", which has " + ", ".join(known)
+        limit = 'left out with mode="pipeline", which has ' + ", ".join(known)
         check(option, value, option in known, limit)
 
 

@@ -35,9 +35,7 @@ class Link:
 
     """
 
-    def __init__(
-        self, place: transports.Endpoint, puller: int, name: str, driver: Driver
-    ) -> None:
+    def __init__(self, place: transports.Endpoint, puller: int, name: str, driver: Driver) -> None:
         self.endpoint = str(place)
         self._host = place.host
         self._puller = puller
@@ -120,7 +118,7 @@ class Link:
                 break
         if now_ns - self._heard_ns > _SILENT_NS:
             self._heard_ns = now_ns
-            what = "with mode=\"pipeline\" " if self._intake is None else ""
+            what = 'with mode="pipeline" ' if self._intake is None else ""
             _log.warning("no pusher %sanswers at %s", what, self.endpoint)
             self._client.reconnect()
 

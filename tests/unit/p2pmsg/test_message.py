@@ -14,9 +14,7 @@ COLUMNS = {
     "keys": ["k", None, "m"],
     "headers": [None, {"h": 1}, None],
 }
-SUBSETS = [
-    names for size in range(4) for names in itertools.combinations(sorted(COLUMNS), size)
-]
+SUBSETS = [names for size in range(4) for names in itertools.combinations(sorted(COLUMNS), size)]
 
 
 def expected(columns: dict[str, list], *, late: bool) -> list[Message]:

@@ -1,4 +1,3 @@
-
 from recovery import HeartbeatConfig, HeartbeatSchedule
 
 MS = 1_000_000

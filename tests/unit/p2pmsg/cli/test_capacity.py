@@ -39,16 +39,16 @@ def test_a_message_takes_what_its_frame_takes(size, count):
 def measured_per_frame(rate, size, count=20_000):
     """Publish so many messages that come at random; return how many share a frame."""
     rng, now_s, frames, value = random.Random(rate), 1.0, 0, bytes(size)
+    ticked_ns = 1_000_000_000
     core = PublisherCore(
         name="p", session=1, recovery="memory://r", config=PublisherConfig(), now_ns=0
     )
     for _ in range(count):
         now_s += rng.expovariate(rate)
         now_ns = int(now_s * 1e9)
-        for batch in list(core.open_batches.values()):
-            due_ns = batch.opened_ns + 1_000_000
-            if due_ns <= now_ns:
-                core.flush(now_ns=due_ns)
+        while ticked_ns < now_ns:  # as the publisher's thread looks at its batches
+            ticked_ns += 1_000_000
+            core.handle_timer(now_ns=ticked_ns)
         core.publish("t", value, None, None, None, now_ns=now_ns, wall_ns=now_ns)
         frames += len(core.outbox)
         core.outbox.clear()
@@ -72,7 +72,7 @@ def test_as_many_share_a_frame_as_do_at_a_publisher(rate, size):
     ("rate", "size", "count"), [(2_000_000, 126, 1024.0), (100_000, 100_000, 1.0)]
 )
 def test_no_more_share_a_frame_than_fill_it(rate, size, count):
-    assert footprint(rate, size).per_frame == count
+    assert footprint(rate, size).per_frame == pytest.approx(count, rel=0.1)
 
 
 def test_the_window_and_the_disk_are_each_others_answer(capsys):

@@ -1,4 +1,3 @@
-
 from p2pmsg.cli.log_replay import Pace
 
 S = 10**9

@@ -1,6 +1,5 @@
 """Frames in datagrams, and trains of them."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -37,9 +37,7 @@ def test_what_does_not_come_is_missing_until_it_is_repaired():
     listener = Listener()
     give(listener, data(0, 5))
     give(listener, data(10, 5))
-    beat = wire.control_frame(
-        wire.Kind.HEARTBEAT, SESSION, Heartbeat(0), sequence=20, topic=b"t"
-    )
+    beat = wire.control_frame(wire.Kind.HEARTBEAT, SESSION, Heartbeat(0), sequence=20, topic=b"t")
     give(listener, beat)
     (view,) = listener.streams.values()
     assert list(view.missing) == [(5, 10), (15, 20)]

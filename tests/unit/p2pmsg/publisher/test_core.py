@@ -42,16 +42,46 @@ def test_a_message_of_an_idle_stream_goes_out_at_once():
     assert not publisher.open_batches
 
 
-def test_messages_of_a_busy_stream_share_a_frame_until_they_have_lingered():
-    publisher = core(linger=0.002)
-    publish(publisher, "a", "b", "c", now_ns=MS)
+@pytest.mark.parametrize(
+    ("count", "linger", "wait_us"),
+    [
+        (1, 0.002, 20),  # as long as so many would take at `gather_within`
+        (2, 0.002, 40),
+        (5, 0.002, 100),  # at most a tenth of a millisecond
+        (90, 0.002, 100),
+        (500, 0.002, 500),  # more than one a microsecond is a busy stream
+        (5_000, 0.002, 2_000),  # up to `linger`
+        (5_000, 0.00005, 50),
+        (5, 0.00005, 50),
+    ],
+)
+def test_messages_share_a_frame_for_as_long_as_their_rate_is_worth(count, linger, wait_us):
+    publisher = core(linger=linger, gather_within=2e-5)
+    publish(publisher, "first", *range(count), now_ns=MS)
     assert sent(publisher) == [("DATA", 0, 1)]
-    assert publisher.next_deadline_ns() == 3 * MS
+    assert publisher.next_deadline_ns() == MS + wait_us * 1000
 
-    publisher.handle_timer(now_ns=3 * MS - 1)
+    publisher.handle_timer(now_ns=MS + wait_us * 1000 - 1)
     assert sent(publisher) == []
-    publisher.handle_timer(now_ns=3 * MS)
-    assert sent(publisher) == [("DATA", 1, 2)]
+    publisher.handle_timer(now_ns=MS + wait_us * 1000)
+    assert sent(publisher) == [("DATA", 1, count)]
+
+
+@pytest.mark.parametrize("gap_us", [1.5, 5, 20, 50])
+@pytest.mark.parametrize("burst", [1, 10])
+def test_a_publisher_that_is_not_busy_sends_in_time_without_its_timer(gap_us, burst):
+    """It looks at the clock often enough, also after a burst that gathered much."""
+    publisher = core()
+    now_us, published_us, waited_us = 1000.0, [], []
+    for number in range(4000):
+        if number % 500 >= burst:
+            now_us += gap_us
+        published_us.append(now_us)
+        publish(publisher, b"v" * 128, now_ns=int(now_us * 1000))
+        for _, start, count in sent(publisher):
+            waited_us += [now_us - each for each in published_us[start : start + count]]
+    assert sorted(waited_us)[int(0.99 * len(waited_us))] <= 130 + 8 * gap_us
+    assert max(waited_us) <= 1000
 
 
 def test_a_stream_is_idle_again_after_gather_within():
@@ -150,7 +180,8 @@ def test_what_is_next_to_the_values_makes_neither_looks_nor_small_frames(
     fits = frame_bytes // (len(encoder.encode(value)) + columns)
     counts = [count for _, _, count in frames[1:]]
     assert not counts or min(counts) >= min(0.9 * fits, fits - 8)
-    assert looks <= len(frames) + 20
+    looks_a_frame = 1 if frame_bytes == 1400 else 2
+    assert looks <= looks_a_frame * len(frames) + 40
 
 
 def test_one_busy_stream_does_not_hold_up_another():

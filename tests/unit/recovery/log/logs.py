@@ -53,9 +53,7 @@ class Log:
             session, topic, start, count, frame, timestamp_ns_max=newest_ns, now_ns=self.now_ns
         )
         self.next[key] = start + count
-        self.written.append(
-            (session, topic, start, start + count, frame, self.now_ns, newest_ns)
-        )
+        self.written.append((session, topic, start, start + count, frame, self.now_ns, newest_ns))
         return start
 
     def append_each(self, count, *arguments, **options):

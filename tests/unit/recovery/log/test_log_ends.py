@@ -20,9 +20,7 @@ def relay(writer, count, topic="t", *, session=OTHER, start=0, now_ns=S):
     """Append frames of one message, as a relay does."""
     cell = writer.end_of(session, topic, start)
     for sequence in range(start, start + count):
-        writer.append(
-            session, topic, sequence, 1, FRAME, timestamp_ns_max=0, now_ns=now_ns
-        )
+        writer.append(session, topic, sequence, 1, FRAME, timestamp_ns_max=0, now_ns=now_ns)
         cell[0] = sequence + 1
 
 

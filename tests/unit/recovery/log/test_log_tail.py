@@ -20,9 +20,7 @@ def opened(store, config=CONFIG, session=1):
 def append(writer, count, topic="t"):
     for _ in range(count):
         start = writer.next(writer.session, topic)
-        writer.append(
-            writer.session, topic, start, 1, FRAME, timestamp_ns_max=0, now_ns=S
-        )
+        writer.append(writer.session, topic, start, 1, FRAME, timestamp_ns_max=0, now_ns=S)
 
 
 def cut(store, byte_count, number=-1):
