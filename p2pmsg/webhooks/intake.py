@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from p2pmsg.checks import at_least, check, whole
 from p2pmsg.errors import MessageError, P2PError
 from p2pmsg.topics import check_topic
+from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.events import Hook, events_of
 from p2pmsg.webhooks.schemes import Proof, RejectedError, Scheme, make_verify
 from p2pmsg.webhooks.seen import SeenIds
@@ -28,8 +29,6 @@ _UNHEALTHY_S: Final = 15.0
 _TYPE: Final = "{type}"
 _log = logging.getLogger("p2pmsg")
 
-Scope = MutableMapping[str, Any]
-Event = MutableMapping[str, Any]
 Topic = str | Callable[[Hook], str]
 
 
@@ -202,8 +201,8 @@ class Intake:
     async def __call__(
         self,
         scope: Scope,
-        receive: Callable[[], Awaitable[Event]],
-        send: Callable[[Event], Awaitable[None]],
+        receive: Receive,
+        send: Send,
     ) -> None:
         """Answer a request, as ASGI has it."""
         if scope["type"] == "lifespan":
@@ -245,8 +244,8 @@ class Intake:
 
     async def _live(
         self,
-        receive: Callable[[], Awaitable[Event]],
-        send: Callable[[Event], Awaitable[None]],
+        receive: Receive,
+        send: Send,
     ) -> None:
         while True:
             event = await receive()
@@ -257,9 +256,7 @@ class Intake:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    async def _answer(
-        self, scope: Scope, receive: Callable[[], Awaitable[Event]]
-    ) -> tuple[int, dict[str, str], bytes]:
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, str], bytes]:
         path, method = str(scope["path"]), scope["method"]
         text = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
         if method in ("GET", "HEAD") and path == self._health_path:
@@ -267,7 +264,7 @@ class Intake:
             return (503 if failure else 200), text, f"{failure or 'ok'}\n".encode()
         if method in ("GET", "HEAD") and path == self._metrics_path:
             return 200, text, self.metrics().encode()
-        headers = _headers(scope)
+        headers = headers_of(scope)
         if method == "OPTIONS":
             return 204, self._handshake(headers), b""
         if method != "POST":
@@ -276,7 +273,7 @@ class Intake:
             raise RejectedError(503, "closed", "it is closing", 1)
         client = scope.get("client")
         self._limits.check(str(client[0]) if client else "", time.monotonic_ns())
-        body = await self._body(headers, receive)
+        body = await read_body(headers, receive, self._body_bytes_max, self._body_timeout)
         proof = self._verify(headers, body, time.time())
         for event in (events := events_of(headers, body, proof, path)):
             self._topic_of(event)  # all are good, or none is published
@@ -293,32 +290,6 @@ class Intake:
         if self._limits.rate is not None:
             found["webhook-allowed-rate"] = str(self._limits.rate * 60)
         return found
-
-    async def _body(
-        self, headers: Mapping[str, str], receive: Callable[[], Awaitable[Event]]
-    ) -> bytes:
-        limit = self._body_bytes_max
-        said = headers.get("content-length", "")
-        too_large = RejectedError(413, "size", f"the body has more than {limit} bytes")
-        if said.isdecimal() and (len(said) > 15 or int(said) > limit):
-            raise too_large
-        parts, size = [], 0
-        try:
-            async with asyncio.timeout(self._body_timeout):
-                while True:
-                    event = await receive()
-                    if event["type"] != "http.request":
-                        raise RejectedError(400, "disconnected", "the client has gone")
-                    part = event.get("body", b"")
-                    size += len(part)
-                    if size > limit:
-                        raise too_large
-                    parts.append(part)
-                    if not event.get("more_body", False):
-                        return b"".join(parts)
-        except TimeoutError:
-            limit_s = f"{self._body_timeout:g} s"
-            raise RejectedError(408, "slow", f"the body took more than {limit_s}") from None
 
     async def _take(self, events: Sequence[Hook]) -> None:
         """Publish what is new; one that is just being taken is waited for."""
@@ -442,15 +413,6 @@ class Intake:
         ):
             lines += [f"# TYPE {name}_{what} {kind}", f"{name}_{what} {number}"]
         return "\n".join([*lines, ""])
-
-
-def _headers(scope: Scope) -> dict[str, str]:
-    """Return the headers; of one that is there twice, both, with a comma."""
-    found: dict[str, str] = {}
-    for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
-        found[name] = f"{found[name]},{value}" if name in found else value
-    return found
 
 
 def _partition_key(hook: Hook) -> str | None:

@@ -19,6 +19,8 @@ class ServerLimits:
 
     header_timeout: float = 10.0
     """How long the headers of a request may take to come, in seconds."""
+    write_timeout: float = 10.0
+    """How long a client may read nothing although there is more to send, in seconds."""
     connections_max: int = 1000
     """Connections at once; further ones are answered with 503."""
 
@@ -38,8 +40,16 @@ def make_server(
     limits: ServerLimits | None = None,
     cert: str | None = None,
     key: str | None = None,
+    who: tuple[str, str] = ("p2pmsg hook in", "webhooks"),
 ) -> Any:
     """Return a `uvicorn.Server`, whose `run(sockets=[…])` serves until a signal.
+
+    Args:
+        app: the application, of ASGI.
+        limits: what it puts up with. Default: `ServerLimits()`.
+        cert: a file with the certificate, for TLS. Default: no TLS.
+        key: and one with its key.
+        who: who asks, and with which extra it is installed, for the error.
 
     Raises:
         MissingExtraError: uvicorn is not installed.
@@ -48,11 +58,11 @@ def make_server(
     try:
         import uvicorn
     except ImportError as error:
-        raise MissingExtraError("p2pmsg hook in", str(error.name), "webhooks") from error
+        raise MissingExtraError(who[0], str(error.name), who[1]) from error
     limits = limits or ServerLimits()
     config = uvicorn.Config(
         app,
-        http=_protocol(limits.header_timeout),
+        http=_protocol(limits),
         ws="none",
         lifespan="on",
         log_level="warning",
@@ -68,17 +78,19 @@ def make_server(
     return uvicorn.Server(config)
 
 
-def _protocol(header_timeout: float) -> Any:
+def _protocol(limits: ServerLimits) -> Any:
     """Return uvicorn's HTTP protocol, which closes where headers take too long.
 
     uvicorn itself waits without end for the rest of a request's headers, and for the rest of a body
     that was answered before all of it came, which it throws away: closing at once would reset the
     connection, and a client that sends everything before it reads would never see the answer.
+    And it waits without end for a client that reads nothing.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class ImpatientProtocol(H11Protocol):  # type: ignore[misc,unused-ignore]
         _headers_timer: asyncio.TimerHandle | None = None
+        _write_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -90,7 +102,27 @@ def _protocol(header_timeout: float) -> Any:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._unwatch()
+            self._end_write_timer()
             super().connection_lost(exc)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            loop = asyncio.get_running_loop()
+            self._write_timer = loop.call_later(limits.write_timeout, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            self._end_write_timer()
+            super().resume_writing()
+
+        def shutdown(self) -> None:
+            super().shutdown()
+            if self._write_timer is not None:
+                self.transport.abort()
+
+        def _end_write_timer(self) -> None:
+            if self._write_timer is not None:
+                self._write_timer.cancel()
+                self._write_timer = None
 
         def _watch(self) -> None:
             """Start the time when headers begin, and end it when they are there."""
@@ -99,7 +131,7 @@ def _protocol(header_timeout: float) -> Any:
                 self._unwatch()
             elif self._headers_timer is None:
                 loop = asyncio.get_running_loop()
-                self._headers_timer = loop.call_later(header_timeout, self._give_up)
+                self._headers_timer = loop.call_later(limits.header_timeout, self._give_up)
 
         def _unwatch(self) -> None:
             if self._headers_timer is not None:
