@@ -78,7 +78,7 @@ MODULES = (
     "p2pmsg.message", "p2pmsg.frames", "p2pmsg.stats",
     "p2pmsg.log", "p2pmsg.reader", "p2pmsg.queue", "p2pmsg.requests", "p2pmsg.relay",
     "p2pmsg.moldudp64", "p2pmsg.metrics", "p2pmsg.statsd", "p2pmsg.testing", "p2pmsg.app",
-    "p2pmsg.bridge", "p2pmsg.webhooks", "spark_bridge",
+    "p2pmsg.bridge", "p2pmsg.webhooks", "p2pmsg.http", "spark_bridge",
 )  # fmt: skip
 PACKAGES = ("p2pmsg", "transports", "recovery", "spark_bridge")
 LONG_NAME = re.compile(r"~(?:\w+\.)+(\w+)")

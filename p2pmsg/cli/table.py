@@ -23,6 +23,9 @@ COMMANDS = {
     ),
     "run": ("run", "Run an app: its handlers for messages, jobs, requests and timers"),
     "dead-letters": ("jobs", "List, show, retry or purge dead letters"),
+    "serve": (
+        "serve", "Serve streams to browsers as Server-Sent Events, and publish what is posted",
+    ),
     "hook": ("hook", "Post streams to webhooks, publish webhooks, list dead letters"),
     "statsd": (
         "statsd",

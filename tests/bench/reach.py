@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.bench import reach_bridge, reach_pipeline, reach_webhooks
+from tests.bench import reach_bridge, reach_http, reach_pipeline, reach_webhooks
 from tests.bench.harness import Plan
 from tests.bench.report import Row
 
@@ -12,3 +12,4 @@ def run(plan: Plan) -> Iterator[Row]:
     yield from reach_bridge.run(plan)
     yield from reach_webhooks.run(plan)
     yield from reach_pipeline.run(plan)
+    yield from reach_http.run(plan)

@@ -22,6 +22,7 @@ LONG_RUNNING = {
     "listen": ["udp://239.255.1.9:{port}?interface=127.0.0.1"],
     "relay": ["--from", "tcp://127.0.0.1:{port}", "--listen", "ipc://{folder}/relay"],
     "bridge": ["--from", "zmq+sub://127.0.0.1:{port}", "--to", "ipc://{folder}/stream"],
+    "serve": ["tcp://127.0.0.1:{port}", "--http", "127.0.0.1:0"],
     "push": ["tcp://127.0.0.1:0"],
     "pull": ["tcp://127.0.0.1:{port}"],
     "request": ["tcp://127.0.0.1:{port}", "t", "v", "--timeout", "30"],

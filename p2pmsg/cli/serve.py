@@ -1,0 +1,148 @@
+"""`p2pmsg serve`: streams to browsers as Server-Sent Events, and requests that publish."""
+
+import argparse
+import asyncio
+import ipaddress
+from contextlib import ExitStack
+from typing import Any
+
+from p2pmsg.cli import arguments as kinds
+from p2pmsg.cli.command import UsageError, command, flag, note, option
+
+_Refused = argparse.ArgumentTypeError
+
+
+def _token_file(text: str) -> list[str]:
+    try:
+        with open(text, encoding="utf-8") as file:
+            found = [line.strip() for line in file if line.strip()]
+    except (OSError, ValueError) as error:
+        raise _Refused(f"cannot read {text!r}: {error}") from error
+    if not found:
+        raise _Refused(f"{text!r} has no token, which is a line")
+    return found
+
+
+@command(
+    "serve",
+    option("endpoints", "publishers, or relays", "ENDPOINT[,ENDPOINT…]", kinds.connect_endpoints,
+           nargs="?", default=[]),
+    option("--http", "where browsers connect (default: 127.0.0.1:8900; port 0 picks one)",
+           "HOST:PORT", kinds.address, default=("127.0.0.1", 8900)),
+    option("--topics", "what is served: topics, and prefixes that end in * (default: all)", "TOPIC",
+           kinds.topic_or_prefix, nargs="+"),
+    option("--publish", "take POST requests, too, and publish them: where to bind the publisher",
+           "ENDPOINT", kinds.stream_endpoint),
+    option("--log", "keep what is published in this log", "DIR"),
+    option("--token-file", "ask for one of these tokens, a line each: Authorization: Bearer TOKEN",
+           "FILE", _token_file, default=[]),
+    flag("--query-token", "take ?token=TOKEN, too, as browsers' EventSource sends no headers; "
+         "proxies write it into their logs"),
+    flag("--insecure", "listen beyond this machine although no token is asked for"),
+    option("--allow-host", "a name under which it is reached, besides localhost and addresses",
+           "HOST", action="append", default=[]),
+    option("--allow-origin", "a site whose pages may ask, too, such as https://app.example.com",
+           "ORIGIN", action="append", default=[]),
+    option("--buffer", "how far a browser may fall behind before it is disconnected and comes "
+           "back, such as 4MiB (default)", "BYTES", kinds.byte_count, default=4 * 2**20),
+    option("--connections", "event streams at once (default: 1000)", "N",
+           kinds.count(1, 100_000), default=1000),
+    option("--rate", "messages a second that are published (default: not limited)", "N",
+           kinds.count(1, 10**9)),
+    option("--cert", "for https: a file with the certificate", "FILE", kinds.input_file),
+    option("--cert-key", "and one with its key", "FILE", kinds.input_file),
+    option("--name", "who subscribes, and publishes, for people (default: http)", default="http"),
+    ended_by=(),
+)  # fmt: skip
+def serve(arguments: argparse.Namespace) -> int:
+    """Serve streams to browsers as Server-Sent Events, and publish what is posted.
+
+    GET /topics/NAME is a topic as events, JSON or with ?format=base64; a browser that connects
+    again gets what it missed, as far as it is kept, and hears what is lost. GET
+    /topics?topic=A&topic=B* has several. POST /topics/NAME publishes, where --publish is given.
+    http://127.0.0.1:8900/ shows a topic; /stats and /health answer. It runs until Ctrl-C or
+    SIGTERM.
+
+    For example:
+      p2pmsg serve tcp://127.0.0.1:5556
+      p2pmsg serve tcp://127.0.0.1:5556 --http 0.0.0.0:8900 --token-file tokens --topics 'public*'
+      p2pmsg serve --publish tcp://127.0.0.1:5557 --log var/posted
+    """
+    from p2pmsg.http.app import Gateway, GatewayConfig
+    from p2pmsg.sync.publisher import Publisher
+    from p2pmsg.webhooks.serving import ServerLimits, bind, make_server
+    from recovery.log import LogConfig
+
+    _check(arguments)
+    with ExitStack() as stack:
+        publisher, endpoints = None, list(arguments.endpoints)
+        if arguments.publish is not None:
+            log = None if arguments.log is None else LogConfig(arguments.log)
+            publisher = stack.enter_context(
+                Publisher(arguments.publish, name=arguments.name, log=log)
+            )
+            endpoints.append(publisher.endpoint)
+        app = Gateway(
+            endpoints, arguments.topics, publisher=publisher, tokens=arguments.token_file,
+            query_token=arguments.query_token, hosts=arguments.allow_host,
+            origins=arguments.allow_origin, name=arguments.name,
+            config=GatewayConfig(
+                buffer_bytes=arguments.buffer, connections_max=arguments.connections,
+                rate=arguments.rate,
+            ),
+        )  # fmt: skip
+        limits = ServerLimits(connections_max=arguments.connections + 64)
+        server = make_server(
+            app, limits=limits, cert=arguments.cert, key=arguments.cert_key,
+            who=("p2pmsg serve", "http"),
+        )  # fmt: skip
+        with bind(*arguments.http) as socket:
+            host, port = socket.getsockname()[:2]
+            scheme = "http" if arguments.cert is None else "https"
+            shown = f"[{host}]" if ":" in host else host
+            note("serve", f"{scheme}://{shown}:{port}/ serves {', '.join(endpoints)}")
+            try:
+                asyncio.run(_run(server, app, socket))
+            finally:
+                _summarize(app)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if not arguments.endpoints and arguments.publish is None:
+        raise UsageError("give an endpoint, or --publish")
+    if arguments.log is not None and arguments.publish is None:
+        raise UsageError("--log goes with --publish")
+    if (arguments.cert is None) != (arguments.cert_key is None):
+        raise UsageError("--cert and --cert-key go together")
+    if arguments.query_token and not arguments.token_file:
+        raise UsageError("--query-token goes with --token-file")
+    host = arguments.http[0]
+    if not (arguments.token_file or arguments.insecure or _is_loopback(host)):
+        raise UsageError(
+            f"--http {host}: others could read and publish: give --token-file, or --insecure"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def _run(server: Any, app: Any, socket: Any) -> None:
+    """Serve until a signal; event streams are ended first, for which uvicorn would wait."""
+    serving = asyncio.ensure_future(server.serve(sockets=[socket]))
+    while not (serving.done() or server.should_exit):
+        await asyncio.wait([serving], timeout=0.1)
+    app.stop()
+    await serving
+
+
+def _summarize(app: Any) -> None:
+    stats = app.stats()
+    parts = [f"{stats.opened:,} event streams", f"{stats.messages:,} messages received"]
+    others = {"lost": stats.lost, "published": stats.published, "cut off": stats.slow}
+    parts += [f"{count:,} {what}" for what, count in others.items() if count]
+    note("serve", ", ".join(parts))

@@ -1,0 +1,495 @@
+"""The ASGI application: streams as Server-Sent Events, and requests that publish."""
+
+import asyncio
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote
+
+from p2pmsg.checks import at_least, check, whole
+from p2pmsg.errors import MessageError, P2PError
+from p2pmsg.http.access import Access
+from p2pmsg.http.encoding import FORMATS, KEEP_ALIVE, Format, encode_event, encode_id, loss_fields
+from p2pmsg.http.fanout import Fanout, Member, View
+from p2pmsg.http.positions import Key, read_positions, write_positions
+from p2pmsg.http.resume import Resume
+from p2pmsg.http.upstream import RangePool, Upstream, range_of
+from p2pmsg.json_text import to_json
+from p2pmsg.topics import check_topic
+from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
+from p2pmsg.webhooks.intake import AnyPublisher, Limits
+from p2pmsg.webhooks.schemes import RejectedError
+
+_CHUNK_BYTES: Final = 256 * 1024
+_POLL_S: Final = 0.02
+_UNKNOWN_S: Final = 2.0
+"""For how long all endpoints must have been there before a stream that none has is given up."""
+_HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+_TOPICS_MAX: Final = 64
+_log = logging.getLogger("p2pmsg")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """Bounds and times of a `Gateway`. `ConfigError` for a value out of its limits."""
+
+    buffer_bytes: int = 4 * 2**20
+    """Events that are kept for connections which read slowly, in bytes, for each choice of topics
+    and format. Who has more to read is disconnected, and comes back by its `Last-Event-ID`. 4
+    MiB: some seconds at a rate that a page can show."""
+
+    connections_max: int = 1000
+    """Event streams at once; further ones are answered with 503."""
+
+    keep_alive: float = 15.0
+    """A comment is sent after so many seconds without an event, as proxies close silent connections
+    after 60 or 30."""
+
+    retry: float = 1.0
+    """How long a browser waits before it connects again, in seconds."""
+
+    resume_timeout: float = 10.0
+    """How long what a connection missed is waited for, in seconds. What does not come is reported
+    as lost: `timeout`."""
+
+    body_bytes_max: int = 2**20
+    """Size of a body that is published, in bytes."""
+
+    body_timeout: float = 10.0
+    """How long a body may take to come, in seconds."""
+
+    rate: int | None = None
+    """Messages a second that are published; more are answered with 429. Default: not limited."""
+
+    def __post_init__(self) -> None:
+        whole("buffer_bytes", self.buffer_bytes, 64 * 1024)
+        whole("connections_max", self.connections_max, 1)
+        whole("body_bytes_max", self.body_bytes_max, 1)
+        for name in ("keep_alive", "retry", "resume_timeout", "body_timeout"):
+            at_least(name, getattr(self, name), 0.001)
+        if self.rate is not None:
+            whole("rate", self.rate, 1)
+
+
+@dataclass(slots=True)
+class GatewayStats:
+    """Counters of a `Gateway`."""
+
+    connections: int = 0
+    """Event streams that are open."""
+    opened: int = 0
+    """Event streams that were ever opened."""
+    resumed: int = 0
+    """Those of them that came with a `Last-Event-ID`."""
+    slow: int = 0
+    """Connections that were cut off because they fell behind, or for another reason of ours."""
+    messages: int = 0
+    """Messages that came from publishers."""
+    lost: int = 0
+    """Messages that were reported lost."""
+    malformed: int = 0
+    """Messages with a value that has no JSON form."""
+    published: int = 0
+    """Messages that were posted here."""
+    connected: int = 0
+    """Endpoints that answer."""
+
+
+class Gateway:
+    """Serves streams to browsers, and publishes what is posted; an ASGI application.
+
+    `GET /topics/NAME` is a stream of Server-Sent Events, `GET /topics?topic=A&topic=B*` one of
+    several. Each event's id says where the connection is, so that a browser which connects again
+    gets what it missed, from what the publisher keeps; what nobody has any more comes as an event
+    `loss` with its range and reason. `POST /topics/NAME` publishes. `/health` and `/stats` answer,
+    and `/` is a page that shows a topic. It needs no package but p2pmsg.
+
+    Args:
+        endpoints: publishers and relays.
+        topics: what is served: topics, and prefixes that end in `*`. Default None: all.
+        publisher: where to posts go; None: nothing can be posted. It stays open.
+        tokens: who has one of them may ask (`Authorization: Bearer …`). Default: everybody may.
+        query_token: whether `?token=` is taken, too, as a browser's `EventSource` can send no
+            headers; proxies write it into their logs. Default False.
+        hosts: names besides `localhost` and addresses under which it is reached. Others are
+            refused, since a page elsewhere could let its own name point here.
+        origins: other sites whose pages may ask, such as `https://app.example.com`.
+        name: who subscribes, for people. Default `http`.
+        config: bounds and times.
+
+    Attributes:
+        statuses: answers by status.
+
+    Raises:
+        ConfigError: an argument is out of its limits; `MessageError` for a topic.
+        EndpointError: an endpoint is none; when the server starts.
+
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        topics: Sequence[str] | None = None,
+        *,
+        publisher: AnyPublisher | None = None,
+        tokens: Sequence[str] = (),
+        query_token: bool = False,
+        hosts: Sequence[str] = (),
+        origins: Sequence[str] = (),
+        name: str = "http",
+        config: GatewayConfig | None = None,
+    ) -> None:
+        self._endpoints = [endpoints] if isinstance(endpoints, str) else list(endpoints)
+        check("endpoints", self._endpoints, bool(self._endpoints), "at least one")
+        self._topics = None if topics is None else tuple(topics)
+        for topic in self._topics or ():
+            check_topic(topic.removesuffix("*") or "t")
+        self._publisher: Any = publisher
+        self._is_async = asyncio.iscoroutinefunction(getattr(publisher, "drain", None))
+        self._access = Access(tokens, query_token=query_token, hosts=hosts, origins=origins)
+        self._name = name
+        self._config = config or GatewayConfig()
+        self._limits = Limits(self._config.rate, None)
+        self._fanout = Fanout(self._config.buffer_bytes)
+        self._upstream: Upstream | None = None
+        self._pool = RangePool(self._endpoints, self._config.resume_timeout)
+        self._wakes: dict[asyncio.Event, None] = {}
+        self._closing = False
+        self._counts = GatewayStats()
+        self.statuses: Counter[int] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as ASGI has it."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            try:
+                await self._answer(scope, receive, send)
+            except RejectedError as error:
+                headers = {"content-type": "text/plain; charset=utf-8"}
+                if error.retry_after is not None:
+                    headers["retry-after"] = str(error.retry_after)
+                if error.status == 401:
+                    headers["www-authenticate"] = "Bearer"
+                if error.status == 408:
+                    headers["connection"] = "close"
+                await self._respond(send, error.status, headers, f"{error}\n".encode())
+
+    def stats(self) -> GatewayStats:
+        """Return the counters as they are now."""
+        counts, fanout = self._counts, self._fanout
+        upstream = self._upstream
+        counts.messages, counts.lost = fanout.messages, fanout.losses
+        counts.malformed = fanout.malformed
+        counts.connected = 0 if upstream is None else upstream.connected
+        return GatewayStats(*[getattr(counts, field.name) for field in fields(counts)])
+
+    # ------------------------------------------------------------------------------ the server
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            event = await receive()
+            if event["type"] == "lifespan.startup":
+                try:
+                    self._upstream = Upstream(
+                        self._endpoints, self._topics, self._name, self._fanout, self._wake
+                    )
+                except (P2PError, OSError) as error:
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            elif event["type"] == "lifespan.shutdown":
+                await self._close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _close(self) -> None:
+        self.stop()
+        if self._upstream is not None:
+            await self._upstream.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._pool.close)
+
+    def stop(self) -> None:
+        """End all event streams, so that the server can stop; called in the server's event loop."""
+        self._closing = True
+        self._wake()
+
+    def _wake(self) -> None:
+        for event in self._wakes:
+            event.set()
+
+    # -------------------------------------------------------------------------------- requests
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = str(scope["path"]), str(scope["method"])
+        headers = headers_of(scope)
+        self._access.check_host(headers)
+        cross = _cross(self._access.check_origin(headers))
+        if method == "OPTIONS":
+            allowed = {
+                **cross,
+                "access-control-allow-methods": "GET, POST",
+                "access-control-allow-headers": "authorization, content-type, last-event-id",
+            }
+            await self._respond(send, 204, allowed, b"")
+            return
+        if path == "/health" and method in ("GET", "HEAD"):
+            is_up = self._upstream is not None and self._upstream.connected > 0
+            await self._respond(send, 200 if is_up else 503, cross, b"ok\n" if is_up else
+                                b"no publisher answers\n")  # fmt: skip
+            return
+        if path == "/" and method in ("GET", "HEAD"):
+            page = resources.files("p2pmsg.http").joinpath("page.html").read_bytes()
+            await self._respond(send, 200, {"content-type": "text/html; charset=utf-8"}, page)
+            return
+        query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=200)
+        self._access.check_token(headers, query)
+        if path == "/stats" and method in ("GET", "HEAD"):
+            found = self.stats()
+            text = to_json({field.name: getattr(found, field.name) for field in fields(found)})
+            json_type = {**cross, "content-type": "application/json"}
+            await self._respond(send, 200, json_type, f"{text}\n".encode())
+            return
+        topics = _topics_of(scope, query)
+        if topics is None:
+            raise RejectedError(404, "path", "there is /topics/NAME, /stats, /health and /")
+        if method == "GET":
+            await self._follow(topics, headers, query, cross, receive, send)
+        elif method == "POST":
+            await self._post(topics, headers, query, cross, receive, send)
+        else:
+            raise RejectedError(405, "method", "GET follows a topic, POST publishes")
+
+    async def _respond(
+        self, send: Send, status: int, headers: Mapping[str, str], body: bytes
+    ) -> None:
+        self.statuses[status] += 1
+        found = {**_HEADERS, "content-type": "text/plain; charset=utf-8", **headers}
+        if status != 204:
+            found["content-length"] = str(len(body))
+        raw = _raw(found)
+        await send({"type": "http.response.start", "status": status, "headers": raw})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _post(
+        self, topics: tuple[str, ...], headers: Mapping[str, str], query: Mapping[str, list[str]],
+        cross: Mapping[str, str], receive: Receive, send: Send,
+    ) -> None:  # fmt: skip
+        """Publish a body: JSON, text or bytes, by its content type."""
+        if self._publisher is None:
+            raise RejectedError(403, "publish", "nothing can be published here: see --publish")
+        if len(topics) != 1 or topics[0].endswith("*"):
+            raise RejectedError(400, "topic", "one topic is needed")
+        self._limits.check("", time.monotonic_ns())
+        limits = self._config
+        body = await read_body(headers, receive, limits.body_bytes_max, limits.body_timeout)
+        value, key = _value_of(headers, body), next(iter(query.get("key", ())), None)
+        try:
+            if self._is_async:
+                sequence = self._publisher.publish(topics[0], value, key=key)
+                await self._publisher.drain()
+            else:
+                sequence = await asyncio.get_running_loop().run_in_executor(
+                    None, lambda: self._publisher.publish(topics[0], value, key=key)
+                )
+        except MessageError as error:
+            raise RejectedError(400, "message", str(error)) from error
+        except (P2PError, OSError) as error:
+            _log.warning("http: a message cannot be published: %s", error)
+            raise RejectedError(503, "publisher", "it cannot be published now", 5) from error
+        self._counts.published += 1
+        place = {"topic": topics[0], "session": f"{self._publisher.session:016x}",
+                 "sequence": sequence}  # fmt: skip
+        answer = {**cross, "content-type": "application/json"}
+        await self._respond(send, 200, answer, f"{to_json(place)}\n".encode())
+
+    # --------------------------------------------------------------------------- event streams
+
+    async def _follow(
+        self, topics: tuple[str, ...], headers: Mapping[str, str], query: Mapping[str, list[str]],
+        cross: Mapping[str, str], receive: Receive, send: Send,
+    ) -> None:  # fmt: skip
+        form = _form_of(query)
+        for topic in topics:
+            if self._topics is not None and not _is_covered(topic, self._topics):
+                raise RejectedError(404, "topic", f"{topic!r} is not served here")
+        given = headers.get("last-event-id") or (query.get("last_event_id") or [""])[0]
+        try:
+            positions = read_positions(given, topics) if given else None
+        except ValueError as error:
+            raise RejectedError(400, "last-event-id", f"Last-Event-ID: {error}") from error
+        if self._upstream is None or self._closing:
+            raise RejectedError(503, "closed", "it is not running", 1)
+        if self._counts.connections >= self._config.connections_max:
+            raise RejectedError(503, "connections", "there are too many connections", 5)
+        self.statuses[200] += 1
+        self._counts.connections += 1
+        self._counts.opened += 1
+        self._counts.resumed += positions is not None
+        member = Member(resumed=positions is not None)
+        view = self._fanout.enter(topics, form, member)
+        wake = asyncio.Event()
+        member.on_cut = wake.set
+        self._wakes[wake] = None
+        watcher = asyncio.ensure_future(_gone(receive, wake))
+        try:
+            started = {**_HEADERS, **cross, "content-type": "text/event-stream; charset=utf-8",
+                       "x-accel-buffering": "no"}  # fmt: skip
+            await send({"type": "http.response.start", "status": 200, "headers": _raw(started)})
+            await _write(send, f"retry: {int(self._config.retry * 1000)}\n\n".encode())
+            if positions is not None:
+                await self._resume(view, member, Resume(positions), send, watcher)
+            else:
+                self._upstream.refresh()
+                view.join(member)
+                await _write(send, encode_id(view.event_id()))
+            await self._pass_on(view, member, wake, send, watcher)
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            watcher.cancel()
+            del self._wakes[wake]
+            self._fanout.leave(view, member)
+            self._counts.connections -= 1
+
+    async def _pass_on(
+        self, view: View, member: Member, wake: asyncio.Event, send: Send,
+        watcher: "asyncio.Future[None]",
+    ) -> None:  # fmt: skip
+        """Send what comes, until the connection is cut off or its client has gone."""
+        while not (self._closing or watcher.done() or member.reason):
+            data = view.take(member, _CHUNK_BYTES)
+            if data:
+                await _write(send, data)
+                continue
+            wake.clear()
+            try:
+                async with asyncio.timeout(self._config.keep_alive):
+                    await wake.wait()
+            except TimeoutError:
+                await _write(send, KEEP_ALIVE)
+        if member.reason:
+            self._counts.slow += 1
+            _log.info("http: a connection was cut off: %s", member.reason)
+
+    async def _resume(
+        self, view: View, member: Member, resume: Resume, send: Send,
+        watcher: "asyncio.Future[None]",
+    ) -> None:  # fmt: skip
+        """Bring a connection that comes back to where the others are, and let it join them."""
+        upstream = self._upstream
+        assert upstream is not None
+        end_s = time.monotonic() + self._config.resume_timeout
+        while not (self._closing or watcher.done() or member.reason):
+            upstream.refresh()
+            went_back = {key: report.start for key, report in member.rewound.items()}
+            member.rewound.clear()
+            step = resume.step(self._fanout.missed(view, resume.positions), went_back)
+            if step.is_complete:
+                view.join(member)
+                return
+            for key, (place, former) in step.rewound.items():
+                lost = loss_fields(key[1], key[0], place, former, "rewound")
+                event_id = write_positions(resume.positions, view.topics)
+                await _write(send, encode_event("rewound", lost, event_id))
+            if step.read is not None:
+                wanted = range_of(resume.positions, view.topics, view.form, step.read)
+                piece = await self._pool.read(wanted)
+                resume.advance(step.read[0], piece.following)
+                await _write(send, piece.data)
+            elif step.unknown:
+                if upstream.settled_s() < _UNKNOWN_S and time.monotonic() < end_s:
+                    await asyncio.sleep(_POLL_S)
+                    continue
+                for key in step.unknown:
+                    await _write(send, self._give_up(view, resume, key))
+
+    def _give_up(self, view: View, resume: Resume, key: Key) -> bytes:
+        """Return the event that says that nobody has a stream any more."""
+        session, topic = key
+        reason = "publisher_gone"
+        lost = loss_fields(topic, session, resume.positions[key], None, reason)
+        resume.forget(key)
+        return encode_event("loss", lost, write_positions(resume.positions, view.topics))
+
+
+async def _gone(receive: Receive, wake: asyncio.Event) -> None:
+    """Wait until the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    wake.set()
+
+
+async def _write(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
+
+
+def _cross(origin: str | None) -> dict[str, str]:
+    """Return the headers by which a browser lets a page of another origin read the answer."""
+    if origin is None:
+        return {}
+    return {"access-control-allow-origin": origin, "vary": "origin"}
+
+
+def _topics_of(scope: Scope, query: Mapping[str, list[str]]) -> tuple[str, ...] | None:
+    """Return the topics that a path and its query name; None where the path is another."""
+    raw = scope.get("raw_path") or str(scope["path"]).encode()
+    path = raw.decode("latin-1").partition("?")[0]
+    if path in ("/topics", "/topics/"):
+        names = query.get("topic", [])
+        if not 1 <= len(names) <= _TOPICS_MAX:
+            raise RejectedError(400, "topic", f"name 1 to {_TOPICS_MAX} topics: ?topic=…&topic=…")
+    elif path.startswith("/topics/"):
+        try:
+            names = [unquote(path.removeprefix("/topics/"), errors="strict")]
+        except UnicodeDecodeError as error:
+            raise RejectedError(400, "topic", "the topic is not UTF-8") from error
+    else:
+        return None
+    for name in names:
+        plain = name.removesuffix("*")
+        try:
+            check_topic(plain or "x")
+        except MessageError as error:
+            raise RejectedError(400, "topic", str(error)) from error
+    return tuple(dict.fromkeys(names))
+
+
+def _is_covered(topic: str, served: Sequence[str]) -> bool:
+    """Whether all that a topic or prefix stands for is served."""
+    return any(
+        topic.startswith(each[:-1]) if each.endswith("*") else topic == each for each in served
+    )
+
+
+def _form_of(query: Mapping[str, list[str]]) -> Format:
+    form = (query.get("format") or ["json"])[0]
+    for each in FORMATS:
+        if form == each:
+            return each
+    raise RejectedError(400, "format", f"format is one of {', '.join(FORMATS)}, not {form[:40]!r}")
+
+
+def _value_of(headers: Mapping[str, str], body: bytes) -> Any:
+    """Return a body as the value that its content type says: JSON, text, else bytes."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    try:
+        if kind == "application/json" or kind.endswith("+json"):
+            return json.loads(body, parse_constant=_no_constant)
+        if kind.startswith("text/"):
+            return body.decode()
+    except (ValueError, RecursionError) as error:
+        raise RejectedError(400, "body", f"the body is no {kind}: {error}") from error
+    return body
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

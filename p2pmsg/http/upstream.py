@@ -1,0 +1,252 @@
+"""One subscriber for all connections, and readers of ranges for those that come back."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import transports
+from p2pmsg.aio.subscriber import Subscriber
+from p2pmsg.errors import ClosedError, LossReport, P2PError
+from p2pmsg.http.encoding import Format, encode_batch, encode_event, report_fields
+from p2pmsg.http.fanout import Fanout
+from p2pmsg.http.positions import Key, around, entry, single_topic
+from p2pmsg.message import MessageBatch
+from p2pmsg.reader import RangeReader
+from recovery import Loss, LossReason
+
+_BATCH_MAX: Final = 1024
+_READ_BYTES: Final = 2**20
+"""What is read at once for a connection that comes back, in bytes of events."""
+_READERS: Final = 4
+_SHORT_S: Final = 1.0
+"""How long each of several endpoints is waited for, before all are waited for longer."""
+_AGAIN_S: Final = 1.0
+_REFRESH_S: Final = 0.02
+_WATCH_S: Final = 1.0
+_AHEAD_S: Final = 1.0
+"""How long connections may hold up the subscriber."""
+_log = logging.getLogger("p2pmsg")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What was read of a range: events, and the sequence after the last of them."""
+
+    data: bytes
+    following: int
+    messages: int
+    losses: int
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A range that a connection misses, and what is around its events.
+
+    Attributes:
+        key: the stream.
+        start, stop: the range.
+        form: how values are written.
+        before, after: what stands around the sequence in ids.
+
+    """
+
+    key: Key
+    start: int
+    stop: int
+    form: Format
+    before: str
+    after: str
+
+
+def range_of(
+    positions: Mapping[Key, int], topics: Sequence[str], form: Format, read: tuple[Key, int, int]
+) -> Range:
+    """Return what is to be read, with the ids of a connection at these positions."""
+    key, start, stop = read
+    with_topic = single_topic(topics) is None
+    others = [
+        entry(other, at - 1, with_topic=with_topic)
+        for other, at in positions.items()
+        if other != key
+    ]
+    return Range(key, start, stop, form, *around(key, others, with_topic=with_topic))
+
+
+class RangePool:
+    """Reads ranges in threads, from whichever endpoint has them.
+
+    Args:
+        endpoints: of publishers and relays.
+        timeout: how long a range is waited for without progress, in seconds.
+
+    """
+
+    def __init__(self, endpoints: Sequence[str], timeout: float) -> None:
+        asked = [each for each in endpoints if not each.startswith("mold:")]
+        waits = [_SHORT_S, timeout] if len(asked) > 1 else [timeout]
+        self._attempts = [(each, min(wait, timeout)) for wait in waits for each in asked]
+        self._idle: dict[str, list[RangeReader]] = {each: [] for each in asked}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._threads = ThreadPoolExecutor(_READERS, "http-read")
+
+    async def read(self, wanted: Range) -> Piece:
+        """Return the beginning of a range, or all of it; what cannot be had is said in it."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._read, wanted)
+
+    def close(self) -> None:
+        """Close the readers; waits for those that are reading."""
+        self._closed = True
+        self._threads.shutdown()
+        for readers in self._idle.values():
+            for reader in readers:
+                reader.close()
+
+    def _read(self, wanted: Range) -> Piece:
+        parts: list[bytes] = []
+        size = messages = losses = 0
+        following = wanted.start
+        for item in self._items(wanted.key, wanted.start, wanted.stop, self._attempts):
+            if isinstance(item, MessageBatch):
+                chunk, _ = encode_batch(item, wanted.form, wanted.before, wanted.after)
+                following = item.sequence + len(item)
+                messages += len(item)
+            else:
+                following = item.stop
+                losses += item.count
+                event_id = f"{wanted.before}{following - 1}{wanted.after}"
+                chunk = encode_event("loss", report_fields(item), event_id)
+            parts.append(chunk)
+            size += len(chunk)
+            if size >= _READ_BYTES:
+                break
+        return Piece(b"".join(parts), following, messages, losses)
+
+    def _items(
+        self, key: Key, start: int, stop: int, attempts: list[tuple[str, float]]
+    ) -> Iterator[MessageBatch | LossReport]:
+        """Yield a range in order, each part from the first endpoint that has it."""
+        session, topic = key
+        if self._closed or not attempts:
+            reason = LossReason.EVICTED if not self._attempts else LossReason.TIMEOUT
+            yield LossReport(topic, session, "", Loss(start, stop, reason))
+            return
+        endpoint, timeout = attempts[0]
+        with self._lock:
+            reader = self._idle[endpoint].pop() if self._idle[endpoint] else None
+        try:
+            reader = reader or RangeReader(endpoint, timeout=timeout)
+            for item in reader.fetch(topic, start, stop, session=session, timeout=timeout):
+                if isinstance(item, LossReport) and len(attempts) > 1:
+                    yield from self._items(key, item.start, item.stop, attempts[1:])
+                else:
+                    yield item
+        finally:
+            if reader is not None:
+                with self._lock:
+                    self._idle[endpoint].append(reader)
+
+
+class Upstream:
+    """Receives for all connections; lives in one event loop.
+
+    Args:
+        endpoints: of publishers and relays.
+        topics: what is served: topics, and prefixes.
+        name: who subscribes.
+        fanout: takes what comes.
+        changed: called when connections have something to send.
+
+    Attributes:
+        losses: messages that were reported lost.
+
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        topics: Sequence[str] | None,
+        name: str,
+        fanout: Fanout,
+        changed: Callable[[], None],
+    ) -> None:
+        self._endpoints = list(endpoints)
+        self._fanout = fanout
+        self._changed = changed
+        self._subscriber = Subscriber(self._endpoints, topics=topics, on_gap=self._lose, name=name)
+        self._refreshed_s = 0.0
+        self._complete_s: float | None = None
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._receive()), loop.create_task(self._watch())]
+
+    @property
+    def connected(self) -> int:
+        """How many endpoints have a publisher or relay that answers."""
+        return self._subscriber.connected
+
+    def settled_s(self) -> float:
+        """For how many seconds all endpoints have been connected; 0: they are not."""
+        if self.connected < len(self._endpoints):
+            self._complete_s = None
+            return 0.0
+        if self._complete_s is None:
+            self._complete_s = time.monotonic()
+        return time.monotonic() - self._complete_s
+
+    def refresh(self) -> None:
+        """Note the places of streams of which nothing has come yet."""
+        now_s = time.monotonic()
+        if now_s - self._refreshed_s < _REFRESH_S:
+            return
+        self._refreshed_s = now_s
+        ledgers = self._subscriber.stats().streams
+        self._fanout.know(
+            {
+                (each.session, each.topic): each.start + each.delivered + each.lost
+                for each in ledgers
+            }
+        )
+        self._changed()
+
+    async def close(self) -> None:
+        """Stop receiving."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._subscriber.close()
+
+    def _lose(self, report: LossReport) -> None:
+        self._fanout.lose(report)
+        _log.warning("%s", report)
+        self._changed()
+
+    async def _receive(self) -> None:
+        while True:
+            try:
+                self._fanout.take(await self._subscriber.receive_many(_BATCH_MAX))
+                self._changed()
+                await self._hold()
+            except ClosedError:
+                return
+            except (P2PError, OSError, transports.TransportError) as error:
+                _log.warning("http: %s. It is tried again", error)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _hold(self) -> None:
+        """Wait while even the quickest connection has much to read, though not for long."""
+        deadline_s = time.monotonic() + _AHEAD_S
+        views = self._fanout.views
+        while any(view.is_ahead() for view in views.values()) and time.monotonic() < deadline_s:
+            await asyncio.sleep(0.001)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            self.settled_s()
+            self.refresh()

@@ -1,0 +1,405 @@
+"""Streams to browsers over real HTTP: resumed, fanned out, cut off, refused; and what is posted."""
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="serving over HTTP needs uvicorn (extra http)")
+
+from p2pmsg import LogConfig
+from p2pmsg.errors import ConfigError
+from p2pmsg.http import Gateway, GatewayConfig
+from p2pmsg.webhooks.serving import ServerLimits, bind, make_server
+from tests.integration.peers import eventually
+
+TOKEN = "a-token-of-many-letters"
+
+
+@contextlib.contextmanager
+def serving(*arguments, port=0, write_timeout=10.0, **options):
+    """Serve by uvicorn in a thread; yields (port, application)."""
+    app = Gateway(*arguments, **options)
+    server = make_server(app, limits=ServerLimits(write_timeout=write_timeout))
+    with bind("127.0.0.1", port) as place:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
+        thread.start()
+        try:
+            eventually(lambda: server.started)
+            yield place.getsockname()[1], app
+        finally:
+            app._closing = True  # a thread's server gets no signal
+            server.should_exit = True
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+class Events:
+    """An event stream, read as the HTML standard has it."""
+
+    def __init__(self, port, path, last_id=None, **headers):
+        given = {"accept": "text/event-stream", **headers}
+        if last_id is not None:
+            given["last-event-id"] = last_id
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._connection.request("GET", path, headers=given)
+        self.answer = self._connection.getresponse()
+        self.status = self.answer.status
+        self.last_id = last_id
+        self.retry = None
+
+    def next(self):
+        """Return (kind, data) of the next event; None at the end."""
+        kind, data, place = "message", [], self.last_id
+        while True:
+            try:
+                line = self.answer.readline().decode()
+            except (http.client.IncompleteRead, ConnectionError):
+                return None
+            if not line.endswith("\n"):
+                return None
+            name, _, value = line.rstrip("\n").partition(": ")
+            if name == "id":
+                place = value
+            elif name == "event":
+                kind = value
+            elif name == "data":
+                data.append(value)
+            elif name == "retry":
+                self.retry = int(value)
+            elif line == "\n":
+                self.last_id = place
+                return (kind, json.loads("\n".join(data))) if data else ("id", place)
+
+    def wait_ready(self):
+        """Wait until it has joined: the block that says only where it is."""
+        while True:
+            found = self.next()
+            if found == ("id", self.last_id) and self.last_id is not None:
+                return self
+
+    def messages(self, count):
+        """Return the next events that are messages or losses."""
+        found = []
+        while len(found) < count:
+            event = self.next()
+            assert event is not None, f"it ended after {found[-3:]}"
+            if event[0] != "id":
+                found.append(event)
+        return found
+
+    def close(self):
+        self.answer.close()
+        self._connection.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def ask(port, method, path, body=None, **headers):
+    """Return (status, headers, body) of one request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, dict(answer.headers), answer.read()
+    finally:
+        connection.close()
+
+
+def values(events):
+    return [data["value"] for kind, data in events if kind == "message"]
+
+
+@pytest.fixture
+def publisher(make_publisher, tmp_path):
+    return make_publisher(log=LogConfig(tmp_path / "log"))
+
+
+def test_a_topic_comes_as_events_with_ids(publisher):
+    publisher.publish("a", 0)
+    with serving(publisher.endpoint) as (port, app):
+        publisher.wait_for_subscribers(1, timeout=60)
+        with Events(port, "/topics/a").wait_ready() as events:
+            publisher.publish("a", {"price": 1.5}, key="x")
+            publisher.publish("b", 2)
+            publisher.publish("a", b"\xff")
+            first, second = events.messages(2)
+        assert events.retry == 1000
+        assert events.last_id == f"{publisher.session:016x}:2"
+        assert events.answer.headers["content-type"].startswith("text/event-stream")
+    kind, data = first
+    assert kind == "message"
+    assert data["topic"] == "a"
+    assert data["sequence"] == 1
+    assert data["key"] == "x"
+    assert data["value"] == {"price": 1.5}
+    assert second[1]["value"] == {"base64": "/w=="}
+    assert app.stats().opened == 1
+    assert app.stats().connections == 0
+
+
+def test_who_comes_back_gets_what_it_missed_and_nothing_twice(publisher):
+    with serving(publisher.endpoint) as (port, app):
+        publisher.wait_for_subscribers(1, timeout=60)
+        with Events(port, "/topics/a").wait_ready() as events:
+            for number in range(100):
+                publisher.publish("a", number)
+            assert values(events.messages(100)) == list(range(100))
+            place = events.last_id
+        for number in range(100, 20_000):
+            publisher.publish("a", number)
+        with Events(port, "/topics/a", place) as events:
+            for number in range(20_000, 20_500):
+                publisher.publish("a", number)
+            assert values(events.messages(20_400)) == list(range(100, 20_500))
+        assert app.stats().resumed == 1
+
+
+def test_several_topics_resume_each_where_it_was(publisher):
+    with serving(publisher.endpoint) as (port, _):
+        publisher.wait_for_subscribers(1, timeout=60)
+        path = "/topics?topic=a&topic=b*"
+        with Events(port, path).wait_ready() as events:
+            for number in range(10):
+                publisher.publish("a", number)
+                publisher.publish("b/1", -number)
+            events.messages(20)
+            place = events.last_id
+        for number in range(10, 20):
+            publisher.publish("a", number)
+            publisher.publish("b/1", -number)
+            publisher.publish("b/new", number)
+        with Events(port, path, place) as events:
+            found = events.messages(30)
+    by_topic = {}
+    for _, data in found:
+        by_topic.setdefault(data["topic"], []).append(data["sequence"])
+    assert by_topic == {
+        "a": list(range(10, 20)), "b/1": list(range(10, 20)), "b/new": list(range(10)),
+    }  # fmt: skip
+
+
+def test_it_goes_on_over_restarts_of_the_publisher_and_of_the_server(make_publisher, tmp_path):
+    log, free = LogConfig(tmp_path / "log"), None
+    publisher = make_publisher(log=log)
+    endpoint = publisher.endpoint
+    with serving(endpoint) as (port, _):
+        free = port
+        publisher.wait_for_subscribers(1, timeout=60)
+        with Events(port, "/topics/a").wait_ready() as events:
+            publisher.publish("a", 0)
+            events.messages(1)
+            publisher.close()
+            publisher = make_publisher(endpoint, log=log)
+            publisher.publish("a", 1)
+            assert values(events.messages(1)) == [1]
+            place = events.last_id
+    publisher.publish("a", 2)
+    with serving(endpoint, port=free) as (port, _), Events(port, "/topics/a", place) as events:
+        assert values(events.messages(1)) == [2]
+        publisher.publish("a", 3)
+        assert values(events.messages(1)) == [3]
+
+
+def test_what_nobody_has_any_more_is_reported_lost(make_publisher):
+    former = make_publisher()
+    with serving(former.endpoint, config=GatewayConfig(resume_timeout=3.0)) as (port, _):
+        former.wait_for_subscribers(1, timeout=60)
+        with Events(port, "/topics/a").wait_ready() as events:
+            former.publish("a", 0)
+            events.messages(1)
+            place = events.last_id
+        endpoint, session = former.endpoint, former.session
+        former.close()
+    with (
+        make_publisher(endpoint) as publisher,
+        serving(endpoint, config=GatewayConfig(resume_timeout=3.0)) as (port, _),
+        Events(port, "/topics/a", place) as events,
+    ):
+        (lost,) = events.messages(1)
+        assert lost[0] == "loss"
+        assert lost[1] == {"topic": "a", "session": f"{session:016x}", "start": 1, "stop": None,
+                           "reason": "publisher_gone"}  # fmt: skip
+        publisher.publish("a", "new")
+        assert values(events.messages(1)) == ["new"]
+
+
+def test_what_the_buffer_has_dropped_is_reported_with_its_range(make_publisher):
+    publisher = make_publisher(replay_bytes=2**20)
+    with serving(publisher.endpoint) as (port, _):
+        publisher.wait_for_subscribers(1, timeout=60)
+        with Events(port, "/topics/a").wait_ready() as events:
+            publisher.publish("a", b"x")
+            events.messages(1)
+            place = events.last_id
+        for _ in range(400):
+            publisher.publish("a", "v" * 10_000)
+        with Events(port, "/topics/a", place) as events:
+            following = 1
+            while following < 401:
+                ((kind, data),) = events.messages(1)
+                if kind == "loss":
+                    assert data["reason"] == "evicted"
+                    assert data["start"] == following
+                    following = data["stop"]
+                    assert following > 200
+                else:
+                    assert data["sequence"] == following
+                    following += 1
+
+
+def test_who_reads_too_slowly_is_cut_off_and_comes_back_for_the_rest(publisher):
+    config = GatewayConfig(buffer_bytes=256 * 1024)
+    with serving(publisher.endpoint, config=config, write_timeout=0.5) as (port, app):
+        publisher.wait_for_subscribers(1, timeout=60)
+        slow = Events(port, "/topics/a").wait_ready()
+        with Events(port, "/topics/a").wait_ready() as quick:
+            for number in range(16_000):
+                publisher.publish("a", [number, "x" * 900])
+                if number % 100 == 99:
+                    quick.messages(100)
+            eventually(lambda: app.stats().slow == 1)
+        following = 0
+        while (event := slow.next()) is not None:
+            if event[0] == "message":
+                assert event[1]["sequence"] == following
+                following += 1
+        slow.close()
+        assert 0 < following < 16_000
+        with Events(port, "/topics/a", slow.last_id) as again:
+            rest = again.messages(16_000 - following)
+    assert [data["sequence"] for _, data in rest] == list(range(following, 16_000))
+
+
+def test_a_post_is_published_by_its_content_type(publisher, make_subscriber):
+    with serving(publisher.endpoint, publisher=publisher) as (port, app):
+        for kind, body in (
+            ("application/json", b'{"a": [1, 2.5]}'), ("text/plain; charset=utf-8", "é".encode()),
+            ("application/octet-stream", b"\x00\xff"),
+        ):  # fmt: skip
+            status, _, answer = ask(
+                port, "POST", "/topics/a%2Fb?key=k", body, **{"content-type": kind}
+            )
+            assert status == 200
+        assert json.loads(answer) == {
+            "topic": "a/b", "session": f"{publisher.session:016x}", "sequence": 2,
+        }  # fmt: skip
+        assert app.stats().published == 3
+    with make_subscriber(publisher.endpoint, start="earliest") as subscriber:
+        found = [subscriber.receive(timeout=60) for _ in range(3)]
+    assert [message.value for message in found] == [{"a": [1, 2.5]}, "é", b"\x00\xff"]
+    assert {message.key for message in found} == {"k"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "status"),
+    [
+        ("GET", "/topics/", None, {}, 400),
+        ("GET", "/topics/a%00", None, {}, 400),
+        ("GET", "/topics/%ff", None, {}, 400),
+        ("GET", "/topics/" + "a" * 300, None, {}, 400),
+        ("GET", "/topics/a?format=xml", None, {}, 400),
+        ("GET", "/topics/other", None, {}, 404),
+        ("GET", "/topics/*", None, {}, 404),
+        ("GET", "/nothing", None, {}, 404),
+        ("GET", "/topics/a", None, {"last-event-id": "nonsense"}, 400),
+        ("GET", "/topics/a", None, {"last-event-id": "1" * 7000}, 400),
+        ("GET", "/topics/a", None, {"host": "evil.example.com"}, 421),
+        ("GET", "/topics/a", None, {"origin": "https://evil.example.com"}, 403),
+        ("GET", "/topics/a", None, {"origin": "null"}, 403),
+        ("PUT", "/topics/a", b"1", {}, 405),
+        ("POST", "/topics/a*", b"1", {}, 400),
+        ("POST", "/topics?topic=a&topic=b", b"1", {}, 400),
+        ("POST", "/topics/a", b"{", {"content-type": "application/json"}, 400),
+        ("POST", "/topics/a", b"NaN", {"content-type": "application/json"}, 400),
+        ("POST", "/topics/a", b"[" * 100_000, {"content-type": "application/json"}, 400),
+        ("POST", "/topics/a", b"1" * 30, {"content-type": "application/json"}, 400),
+        ("POST", "/topics/a", b"\xff", {"content-type": "text/plain"}, 400),
+        ("POST", "/topics/a", b"x" * 200_001, {}, 413),
+        ("POST", "/topics/a", b"1", {"origin": "https://evil.example.com"}, 403),
+    ],
+)
+def test_bad_requests_are_refused_by_what_is_wrong(publisher, method, path, body, headers, status):
+    config = GatewayConfig(body_bytes_max=200_000)
+    options = {"publisher": publisher, "config": config}
+    with serving(publisher.endpoint, ["a*"], **options) as (port, app):
+        found, _, text = ask(port, method, path, body, **headers)
+        assert found == status, text
+        assert text
+        assert app.statuses[status] == 1
+        assert app.stats().published == 0
+
+
+def test_tokens(publisher):
+    options = {"tokens": [TOKEN, "another-token-of-letters"], "query_token": True}
+    with serving(publisher.endpoint, publisher=publisher, **options) as (port, _):
+        bearer = {"authorization": f"Bearer {TOKEN}"}
+        assert ask(port, "GET", "/stats")[0] == 401
+        assert ask(port, "GET", "/stats", authorization="Bearer wrong")[0] == 401
+        status, headers, _ = ask(port, "POST", "/topics/a", b"1")
+        assert (status, headers["www-authenticate"]) == (401, "Bearer")
+        assert ask(port, "GET", "/stats", **bearer)[0] == 200
+        assert ask(port, "POST", f"/topics/a?token={TOKEN}", b"1")[0] == 200
+        with Events(port, f"/topics/a?token={TOKEN}") as events:
+            assert events.status == 200
+
+
+def test_a_site_that_may_ask_is_named_in_the_answer(publisher):
+    site = "https://app.example.com"
+    with serving(publisher.endpoint, origins=[site]) as (port, _):
+        status, headers, _ = ask(port, "OPTIONS", "/topics/a", origin=site)
+        assert status == 204
+        assert headers["access-control-allow-origin"] == site
+        assert ask(port, "GET", "/stats", origin=site)[1]["access-control-allow-origin"] == site
+    with pytest.raises(ConfigError, match="allow_origins"):
+        Gateway("tcp://127.0.0.1:1", origins=["*"])
+    with pytest.raises(ConfigError, match="tokens"):
+        Gateway("tcp://127.0.0.1:1", tokens=["short"])
+
+
+def test_a_silent_connection_gets_comments_and_health_says_who_answers(publisher):
+    config = GatewayConfig(keep_alive=0.05)
+    with serving(publisher.endpoint, config=config) as (port, _):
+        eventually(lambda: ask(port, "GET", "/health")[0] == 200)
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
+            raw.sendall(b"GET /topics/a HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            found = b""
+            while found.count(b": keep-alive") < 2:
+                found += raw.recv(4096)
+        assert b"p2pmsg" in ask(port, "GET", "/")[2]
+    with serving("tcp://127.0.0.1:1") as (port, _):
+        assert ask(port, "GET", "/health")[0] == 503
+
+
+def test_a_hundred_connections_get_all(publisher):
+    with serving(publisher.endpoint) as (port, app), contextlib.ExitStack() as stack:
+        publisher.wait_for_subscribers(1, timeout=60)
+        streams = [stack.enter_context(Events(port, "/topics/a").wait_ready()) for _ in range(100)]
+        for number in range(200):
+            publisher.publish("a", number)
+        for stream in streams:
+            assert values(stream.messages(200)) == list(range(200))
+        assert app.stats().connections == 100
+        for stream in streams[:50]:
+            stream.close()
+        eventually(lambda: app.stats().connections == 50)
+
+
+def test_a_client_that_is_gone_is_forgotten_while_it_resumes(publisher):
+    publisher.publish("a", 1)
+    with serving(publisher.endpoint) as (port, app):
+        publisher.wait_for_subscribers(1, timeout=60)
+        events = Events(port, "/topics/a", f"{7:016x}:3")
+        eventually(lambda: app.stats().connections == 1)
+        events.close()
+        began = time.monotonic()
+        eventually(lambda: app.stats().connections == 0)
+        assert time.monotonic() - began < 60

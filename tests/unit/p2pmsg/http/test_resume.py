@@ -1,0 +1,191 @@
+"""Fan-out and resume together: each connection gets each message once, in order, or as lost."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2pmsg.errors import LossReport
+from p2pmsg.http.encoding import encode_batch
+from p2pmsg.http.fanout import STREAMS_MAX, Fanout, Member
+from p2pmsg.http.positions import ID_BYTES_MAX, NO_STREAMS, read_positions, write_positions
+from p2pmsg.http.resume import READ_MAX, Resume
+from p2pmsg.http.upstream import range_of
+from p2pmsg.message import MessageBatch
+from recovery import Loss, LossReason
+
+BUFFER_BYTES = 64 * 1024
+STREAMS = [(1, "a"), (2, "a"), (3, "b/1"), (4, "b/2")]
+CHOICES = [("a",), ("a", "b*"), ("*",)]
+
+
+def batch_of(key, start, count):
+    return MessageBatch(key[1], key[0], "p", start, 0, list(range(start, start + count)))
+
+
+class Client:
+    """A browser: what it has got of each stream, and its `Last-Event-ID`."""
+
+    def __init__(self, topics):
+        self.topics = topics
+        self.last_id = None
+        self.place = {}
+        self.view = self.member = None
+
+    def connect(self, fanout):
+        self.member = Member(resumed=self.last_id is not None)
+        self.view = fanout.enter(self.topics, "json", self.member)
+        if self.last_id is None:
+            self.view.join(self.member)
+            self.read(f"id: {self.view.event_id()}\n\n".encode())
+            return
+        resume = Resume(read_positions(self.last_id, self.topics))
+        for _ in range(1000):
+            step = resume.step(fanout.missed(self.view, resume.positions), {})
+            if step.is_complete:
+                self.view.join(self.member)
+                return
+            assert not step.rewound
+            assert not step.unknown
+            wanted = range_of(resume.positions, self.topics, "json", step.read)
+            count = wanted.stop - wanted.start
+            assert 0 < count <= READ_MAX
+            batch = batch_of(wanted.key, wanted.start, count)
+            self.read(encode_batch(batch, "json", wanted.before, wanted.after)[0])
+            resume.advance(wanted.key, wanted.stop)
+        pytest.fail("it never joins")
+
+    def take(self, bytes_max):
+        """Read some of what is there; a client that is cut off leaves."""
+        if not self.member.reason:
+            self.read(self.view.take(self.member, bytes_max))
+
+    def leave(self, fanout):
+        fanout.leave(self.view, self.member)
+        self.view = self.member = None
+
+    def read(self, data):
+        for block in data.decode().split("\n\n")[:-1]:
+            lines = dict(line.split(": ", 1) for line in block.split("\n"))
+            self.last_id = lines["id"]
+            positions = read_positions(self.last_id, self.topics)
+            if "data" in lines:
+                found = json.loads(lines["data"])
+                key = int(found["session"], 16), found["topic"]
+                start = found.get("sequence", found.get("start"))
+                assert self.place.get(key, start) == start, "not the next one"
+                self.place[key] = found.get("stop", start + 1)
+            for key, following in self.place.items():  # a session that was followed may be left out
+                assert positions.get(key, following) == following
+            assert len(positions) >= len({topic for _, topic in self.place})
+            self.place = {**positions, **self.place}
+
+
+step = st.one_of(
+    st.tuples(st.just("publish"), st.sampled_from(STREAMS), st.integers(1, 300)),
+    st.tuples(st.just("lose"), st.sampled_from(STREAMS), st.integers(1, 300)),
+    st.tuples(st.just("take"), st.integers(0, 3), st.sampled_from([1, 5_000, 10**6])),
+    st.tuples(st.just("turn"), st.integers(0, 3), st.just(0)),
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(step, max_size=60))
+def test_each_gets_all_once_and_in_order_over_reconnections(steps):
+    fanout = Fanout(BUFFER_BYTES)
+    heads = dict.fromkeys(STREAMS, 0)
+    clients = [Client(CHOICES[number % 3]) for number in range(4)]
+    for what, which, count in steps:
+        if what in ("publish", "lose"):
+            start = heads[which]
+            heads[which] = stop = start + count
+            if what == "publish":
+                fanout.take(batch_of(which, start, count))
+            else:
+                loss = Loss(start, stop, LossReason.EVICTED)
+                fanout.lose(LossReport(which[1], which[0], "p", loss))
+            continue
+        client = clients[which]
+        if what == "turn" and client.member is not None:
+            client.leave(fanout)
+        elif what == "turn":
+            client.connect(fanout)
+        elif client.member is not None:
+            client.take(count)
+    for client in clients:  # in the end each has what came after its first connection
+        for _ in range(2000):
+            if client.last_id is None:
+                break
+            if client.member is None or client.member.reason:
+                if client.member is not None:
+                    client.leave(fanout)
+                client.connect(fanout)
+            if client.member.place == client.view.end and not client.member.reason:
+                break
+            client.take(10**6)
+        wanted = {
+            key: head
+            for key, head in heads.items()
+            if head and client.last_id is not None and client.view.wants(key[1])
+        }
+        assert {key: at for key, at in client.place.items() if at} == wanted
+
+
+def test_a_slow_one_is_cut_off_and_the_others_are_not():
+    fanout = Fanout(BUFFER_BYTES)
+    slow, quick = Client(("a",)), Client(("a",))
+    slow.connect(fanout)
+    quick.connect(fanout)
+    for start in range(0, 2000, 100):
+        fanout.take(batch_of(STREAMS[0], start, 100))
+        quick.take(10**6)
+    assert slow.member.reason == "slow"
+    assert not quick.member.reason
+    assert quick.place == {STREAMS[0]: 2000}
+
+
+def test_ids_stay_short_though_sessions_follow_one_another():
+    fanout = Fanout(BUFFER_BYTES)
+    client = Client(("*",))
+    client.connect(fanout)
+    for session in range(500):
+        fanout.take(batch_of((session + 1, "a"), 0, 1))
+        client.take(10**6)
+        assert len(client.last_id) <= ID_BYTES_MAX
+    assert not client.member.reason
+
+
+def test_more_topics_than_an_id_can_name_are_refused_by_a_reason():
+    fanout = Fanout(BUFFER_BYTES)
+    client = Client(("*",))
+    client.connect(fanout)
+    for number in range(500):
+        fanout.take(batch_of((1, f"topic/{number}"), 0, 1))
+        client.take(10**6)
+    assert client.member.reason == "too many streams"
+
+
+def test_streams_that_are_remembered_have_a_bound():
+    fanout = Fanout(BUFFER_BYTES)
+    for number in range(STREAMS_MAX + 10):
+        fanout.take(batch_of((1, f"{number}"), 0, 1))
+    assert len(fanout.following) == STREAMS_MAX
+
+
+@pytest.mark.parametrize("topics", CHOICES)
+def test_positions_are_read_as_they_were_written(topics):
+    streams = STREAMS[:1] if topics == ("a",) else STREAMS
+    places = {key: number * 10 for number, key in enumerate(streams)}
+    assert read_positions(write_positions(places, topics), topics) == places
+    assert read_positions(NO_STREAMS, topics) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1", "00000000000000aa", "00000000000000aa:-2", "00000000000000aa:1:x", "x" * 7000,
+     "00000000000000aa:9223372036854775807", "00000000000000AA:1", "00000000000000aa:1,"],
+)  # fmt: skip
+def test_ids_that_are_none_are_refused(text):
+    with pytest.raises(ValueError, match=r"place|limit|above"):
+        read_positions(text, ("a",))
