@@ -26,6 +26,7 @@
     │   ├── RemoteError           the responder's handler raised; with type and text
     │   └── NoHandlerError        the responder has no handler for the topic
     ├── InvalidValueError         a value does not fit the type that was asked for
+    ├── InvalidJobError (ValueError)  … of a job, which is a dead letter now
     ├── InvalidRequestError (ValueError)  a request's value does not fit its responder's type
     ├── HandlerError              a handler of an App raised, and its policy is to stop
     ├── StopTimeoutError          handlers of an App did not end within stop_timeout
@@ -307,6 +308,25 @@ class InvalidValueError(P2PError):
     def sequence(self) -> int:
         """The message's number within its stream."""
         return int(self.message.sequence)
+
+
+class InvalidJobError(P2PError, ValueError):
+    """The value of a job does not fit the type that its puller has; the job is a dead letter.
+
+    Attributes:
+        job: the job, which is settled, with its value as it is without a type.
+        path: where in the value, as `$.orders[3].price`; `$` is the value itself.
+        reason: what is wrong there.
+
+    """
+
+    def __init__(self, job: Any, path: str, reason: str) -> None:
+        super().__init__(
+            f"the value of job {job.sequence} does not fit its type: {reason}, at {path}"
+        )
+        self.job = job
+        self.path = path
+        self.reason = reason
 
 
 class InvalidRequestError(P2PError, ValueError):

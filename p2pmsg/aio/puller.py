@@ -87,6 +87,7 @@ class Puller(PullerBase, TakesTurns, ClosesInLoop):
 
         Raises:
             TimeoutError: none came in time.
+            InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
             ClosedError: the puller is closed.
             WrongLoopError: it was made in another event loop.
 
@@ -100,6 +101,8 @@ class Puller(PullerBase, TakesTurns, ClosesInLoop):
             taken: list[Job] = []
             self._lock.run_whole(self._take, taken)
             self._wake_waiting()
+            if taken and not self._fits(taken[0]):
+                continue
             if taken:
                 return taken[0]  # nothing is waited for from here on, so it reaches the caller
             if not await self._waiters.wait(until):

@@ -44,6 +44,13 @@ class Puller(RunsJobs, PullerBase, ClosesAtOnce):
         prefetch: how many jobs it may have in flight at each pusher. Default 16.
         name: who works, for people. Default: host and process id.
         config: all settings; the arguments above go before it.
+        type: of the jobs' values: a dataclass, a msgspec Struct, a pydantic model, a TypedDict or
+            anything else that values can be decoded into. A job whose value does not fit is not
+            handed out: it becomes a dead letter at once, with what is wrong and where, and counts
+            in `stats().invalid`. Default None: values come as they are.
+        on_invalid: what is done besides: `skip` (default) logs a warning and goes on with the next
+            job; `raise` raises `InvalidJobError` where the job would have come, and the next call
+            goes on; a callable gets that exception.
         mode: `"queue"` (default), or `"pipeline"` for a `PipelinePuller`, which takes `endpoints`
             and `name` only, and whose jobs count as done when the next one is asked for.
 
@@ -107,6 +114,7 @@ class Puller(RunsJobs, PullerBase, ClosesAtOnce):
 
         Raises:
             TimeoutError: none came in time.
+            InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
             ClosedError: the puller is closed.
 
         """
@@ -123,6 +131,8 @@ class Puller(RunsJobs, PullerBase, ClosesAtOnce):
                         raise TimeoutError(f"no job came within {timeout} s")
                     wait_ms = self._lock.run(self._wait_ms)
                     self._driver.wait(min(wait_ms, left * 1000))
+                elif not self._fits(taken[0]):
+                    taken.clear()
             return taken[0]
         except BaseException:
             if taken:  # Ctrl-C: it does not get to the caller

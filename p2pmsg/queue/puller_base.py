@@ -1,21 +1,23 @@
 """What the pullers for threads and for asyncio share: connecting, taking, settling, counting."""
 
+import logging
 import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 import transports
 from p2pmsg.checks import check, of_kind
-from p2pmsg.errors import ClosedError, translated
+from p2pmsg.errors import ClosedError, InvalidJobError, translated
 from p2pmsg.queue.config import PullerConfig
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.process_id import this_process, worker_name
 from p2pmsg.queue.puller_core import PullerCore
 from p2pmsg.queue.stats import PullerStats
+from p2pmsg.subscriber.typed import Misfit, value_type
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.sync.unanswered import Unanswered
@@ -27,6 +29,10 @@ _COUNTERS: Final = (
     "received", "acked", "rejected", "discarded", "refused", "given_back", "dropped",
 )  # fmt: skip
 _monotonic_ns = time.monotonic_ns
+_log = logging.getLogger("p2pmsg")
+
+OnInvalidJob = Literal["raise", "skip"] | Callable[[InvalidJobError], object]
+"""What is done where a job's value does not fit its type, besides making it a dead letter."""
 
 
 class PullerBase(ABC):
@@ -44,9 +50,15 @@ class PullerBase(ABC):
         prefetch: int | None = None,
         name: str | None = None,
         config: PullerConfig | None = None,
+        type: Any = None,  # noqa: A002
+        on_invalid: OnInvalidJob = "skip",
         mode: str = "queue",
     ) -> None:
         check("mode", mode, mode == "queue", '"queue" here; a pipeline has threads only')
+        ok = callable(on_invalid) or on_invalid in ("raise", "skip")
+        check("on_invalid", on_invalid, ok, '"raise", "skip" or a callable')
+        self._on_invalid, self._misfits = on_invalid, 0
+        self._values = None if type is None else value_type("type", type)
         self._prepare(endpoints)
         self._open(endpoints, prefetch, name, config)
         self._begin()
@@ -107,6 +119,7 @@ class PullerBase(ABC):
                 secrets.randbits(64), self._name, self._config.prefetch, process, now_ns=now_ns
             )
             core.on_settled = self._settled
+            core.values = self._values
             self._cores.append(core)
 
     # --------------------------------------------------------------------------------- public
@@ -164,6 +177,23 @@ class PullerBase(ABC):
                     self._core = core
                     return job
         return None
+
+    def _fits(self, job: Job) -> bool:
+        """Whether a job's value fits its type; else it becomes a dead letter, and that is said."""
+        misfit = job.value
+        if type(misfit) is not Misfit:
+            return True
+        job.value = misfit.value
+        error = InvalidJobError(job, misfit.path, misfit.reason)
+        self._misfits += 1
+        job.discard(str(error))
+        if self._on_invalid == "raise":
+            raise error
+        if callable(self._on_invalid):
+            self._on_invalid(error)
+        else:
+            _log.warning("%s", error)
+        return False
 
     def _settled(self) -> None:
         """Report to the pusher what was settled, or leave that for a moment."""
@@ -260,6 +290,7 @@ class PullerBase(ABC):
             frames_invalid={name: count for name, count in invalid.items() if count},
             unanswered=self._unanswered.by_endpoint(),
             answering=dict(zip(self._places, self._answering(), strict=True)),
+            invalid=self._misfits,
         )
 
     def _answering(self) -> list[bool]:

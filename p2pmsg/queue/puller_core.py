@@ -12,11 +12,12 @@ What the pusher confirms extends the *lease*: until it ends, no other worker get
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import repeat
-from typing import Final
+from typing import Any, Final
 
 from p2pmsg.queue import frames
 from p2pmsg.queue.frames import Detail, Hello, Process, QueueWelcome, Refusal, Report
 from p2pmsg.queue.job import ACKED, DISCARDED, GONE, HELD, REJECTED, Job, Origin
+from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 
 _MS: Final = 1_000_000
@@ -38,6 +39,8 @@ class PullerCore:
         acked, rejected, discarded: jobs settled. refused: answers that came too late.
         given_back: jobs given back when asked. dropped: not begun, and no longer ours.
         on_settled: called when a job was settled, so that a shell can send that.
+        values: makes values of a type; None: they come as they are. One that does not fit is a
+            `Misfit`.
 
     """
 
@@ -58,6 +61,7 @@ class PullerCore:
         self.joined = self.leaving = False
         self.heard_ns = now_ns
         self.on_settled: Callable[[], None] = lambda: None
+        self.values: ValueType | None = None
         self.now_ns = now_ns
         """Some recent time: when jobs that are taken now were begun, to a tenth of a second."""
         self._process = process
@@ -193,6 +197,8 @@ class PullerCore:
             raise FrameError("delivery")  # sent twice, by a pusher that was interrupted
         self._next_delivery = frame.sequence + count
         origin = Origin(self, frame.session, frame.base_timestamp_ns, delivered_ns)
+        if self.values is not None:
+            values, details = _typed(self.values, values, details, frame.base_timestamp_ns)
         each: Iterable[int] = (
             sequences if isinstance(sequences, list) else range(sequences, sequences + count)
         )
@@ -395,3 +401,18 @@ class PullerCore:
                 reason = f"job_timeout: not done after {seconds:.1f} s"
                 self._refuse(job, REJECTED, reason, -1.0)
                 job._state = GONE
+
+
+def _typed(
+    kind: ValueType, values: list[Any], details: list[Detail | None] | None, pushed_ns: int
+) -> tuple[list[Any], list[Detail | None] | None]:
+    """Return the values of a frame as a type; a job with a `Misfit` has a detail.
+
+    That is so since a job without one is handed out by a shorter way, which does not look at it.
+    """
+    made, bad = kind.convert_all(values)
+    if bad:
+        details = [None] * len(values) if details is None else list(details)
+        for at in bad:
+            details[at] = details[at] or Detail(None, 0, None, None, 1, 0, "", pushed_ns)
+    return made, details

@@ -130,3 +130,5 @@ class PullerStats:
     then each minute."""
     answering: dict[str, bool] = field(default_factory=dict)
     """By endpoint, whether a pusher there took this worker on, and answers."""
+    invalid: int = 0
+    """Jobs whose value did not fit the type; they are among the discarded."""

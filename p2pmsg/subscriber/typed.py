@@ -136,11 +136,12 @@ class ValueType:
             return self.decode_body(*place), []
         except FrameError:
             values, timestamps, keys, headers = wire.decode_body(*place)
-        made, bad = self._convert(values)
+        made, bad = self.convert_all(values)
         self._converts = self._converts or not bad
         return (made, timestamps, keys, headers), bad
 
-    def _convert(self, values: list[Any]) -> tuple[list[Any], list[int]]:
+    def convert_all(self, values: list[Any]) -> tuple[list[Any], list[int]]:
+        """Return decoded values as the type, and the indexes of those that are a `Misfit`."""
         if self._converts:
             try:
                 return codec.convert(values, self._kinds), []
@@ -184,7 +185,7 @@ class ValueTypes:
         self.on_invalid = on_invalid
         by_topic = dict(types or {}) if type is None else {"*": type}
         field = "types" if type is None else "type"
-        kinds = {topic: _value_type(field, kind) for topic, kind in by_topic.items()}
+        kinds = {topic: value_type(field, kind) for topic, kind in by_topic.items()}
         self._of: ByTopic[ValueType | None] = ByTopic(field, kinds, None, _TYPES_LIMIT)
 
     def of(self, topic: str) -> ValueType | None:
@@ -207,7 +208,8 @@ class ValueTypes:
 UNTYPED: Final = ValueTypes(None, None, "raise")
 
 
-def _value_type(field: str, kind: Any) -> ValueType:
+def value_type(field: str, kind: Any) -> ValueType:
+    """Return what decodes into a type; `ConfigError` where nothing can be decoded into it."""
     try:
         codec.check_kind(kind)
         return ValueType(kind)

@@ -1,0 +1,128 @@
+"""Jobs decoded into types, in threads and in asyncio; those that do not fit become dead letters."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pytest
+
+import p2pmsg
+from p2pmsg import aio
+from p2pmsg.errors import ConfigError, InvalidJobError
+
+WAIT_S = 60
+
+
+@dataclass
+class Order:
+    symbol: str
+    count: int
+    price: Decimal | float = 1.0
+
+
+GOOD = [Order("A", 1), Order("B", 2, Decimal("1.10"))]
+BAD = {"symbol": "C", "count": "many"}
+
+
+def take(puller, count):
+    found = []
+    for _ in range(count):
+        with puller.receive(timeout=WAIT_S) as job:
+            found.append(job.value)
+    return found
+
+
+def wait_for_dead_letter(pusher):
+    pusher.drain(timeout=WAIT_S)
+    (letter,) = pusher.dead_letters()
+    assert letter.value == BAD
+    assert letter.reason.endswith("at $.count")
+    assert pusher.stats().balanced
+
+
+def test_values_come_as_their_type_and_others_are_dead_letters(make_pusher, make_puller, caplog):
+    pusher = make_pusher()
+    puller = make_puller(pusher.endpoint, type=Order)
+    with caplog.at_level(logging.WARNING, "p2pmsg"):
+        for value in (GOOD[0], BAD, GOOD[1]):
+            pusher.push(value)
+        assert take(puller, 2) == GOOD
+    wait_for_dead_letter(pusher)
+    assert [puller.stats().invalid, puller.stats().discarded] == [1, 1]
+    assert "does not fit its type" in caplog.text
+
+
+def test_iterating_goes_on_after_one_that_does_not_fit(make_pusher, make_puller):
+    pusher = make_pusher()
+    puller = make_puller(pusher.endpoint, type=int, prefetch=64)
+    for number in range(199):
+        pusher.push("bad" if number % 7 == 3 else number)
+    wanted = [number for number in range(199) if number % 7 != 3]
+    found = []
+    for job in puller:
+        with job:
+            found.append(job.value)
+        if len(found) == len(wanted):
+            break
+    assert found == wanted
+    pusher.drain(timeout=WAIT_S)
+    assert len(pusher.dead_letters()) == 199 - len(wanted)
+    assert pusher.stats().balanced
+
+
+def test_raise_names_the_job_and_the_next_call_goes_on(make_pusher, make_puller):
+    pusher = make_pusher()
+    puller = make_puller(pusher.endpoint, type=Order, on_invalid="raise")
+    for value in (BAD, GOOD[0]):
+        pusher.push(value, key="k")
+    with pytest.raises(InvalidJobError, match=r"job 0 .* at \$\.count") as caught:
+        puller.receive(timeout=WAIT_S)
+    assert caught.value.job.value == BAD
+    assert caught.value.job.state == "discarded"
+    assert take(puller, 1) == GOOD[:1]
+    wait_for_dead_letter(pusher)
+
+
+def test_a_callable_gets_it_and_run_goes_on(make_pusher, make_puller):
+    pusher, called, done = make_pusher(), [], []
+    puller = make_puller(pusher.endpoint, type=Order, on_invalid=called.append)
+    for value in (GOOD[0], BAD, GOOD[1]):
+        pusher.push(value)
+    puller.run(lambda job: done.append(job.value), count=2, signals=False)
+    assert done == GOOD
+    assert [error.path for error in called] == ["$.count"]
+    wait_for_dead_letter(pusher)
+
+
+def test_in_asyncio(make_pusher):
+    pusher = make_pusher()
+    for value in (GOOD[0], BAD, GOOD[1]):
+        pusher.push(value)
+
+    async def work():
+        found = []
+        async with aio.Puller(pusher.endpoint, type=Order) as puller:
+            async for job in puller:
+                async with job:
+                    found.append(job.value)
+                if len(found) == 2:
+                    break
+            return found, puller.stats().invalid
+
+    assert asyncio.run(asyncio.wait_for(work(), WAIT_S)) == (GOOD, 1)
+    wait_for_dead_letter(pusher)
+
+
+@pytest.mark.parametrize("kind", [p2pmsg.Puller, aio.Puller])
+@pytest.mark.parametrize(
+    ("options", "field"), [({"type": 5}, "type"), ({"type": int, "on_invalid": 5}, "on_invalid")]
+)
+def test_wrong_arguments_are_refused(kind, options, field):
+    with pytest.raises(ConfigError, match=field):
+        kind("tcp://127.0.0.1:1", **options)
+
+
+def test_a_pipeline_refuses_a_type():
+    with pytest.raises(ConfigError, match="type"):
+        p2pmsg.Puller("tcp://127.0.0.1:1", mode="pipeline", type=int)
