@@ -161,8 +161,8 @@ class PublisherConfig:
 
     linger: float = 0.001
     """How long a message waits at most for others to share its frame, in seconds. Only messages of
-    a stream that has more than one a microsecond wait so long; those of a slower one wait for
-    0.0001 s, and where they are further apart than `gather_within` not at all."""
+    a stream that has more than one a microsecond wait so long; those of a slower one wait for a
+    tenth of it, and where they are further apart than `gather_within` not at all."""
 
     gather_within: float = 0.00002
     """Messages closer together than this, in seconds, are gathered. Sending a frame costs about

@@ -10,9 +10,9 @@ from recovery import PartedFrame
 _NIL: Final = b"\xc0"
 _LARGE_BYTES: Final = 4 * 1024
 _FIRST_LOOK_BYTES: Final = 8
-_GATHER_NS: Final = 100_000
-"""How long the messages of a stream that is not busy wait for one another. Sending a frame and
-waking who receives it takes a fifth of that, so at any rate it leaves most of a core."""
+_SHARE: Final = 10
+"""A stream that is not busy waits for a tenth of `linger`: 0.1 ms. Sending a frame and waking who
+receives it takes a fifth of that, so at any rate it leaves most of a core."""
 _BUSY_NS: Final = 1_000
 """A stream whose messages follow one another so closely is busy: what a frame more costs would
 keep its publisher from publishing."""
@@ -177,11 +177,11 @@ class Batch:
         """Return how old the batch may grow with the messages that it has, in ns.
 
         A stream that is busy gathers for as long as `linger_ns`, or until a frame is full; another
-        one for a tenth of a millisecond; and a few messages, which come seldom closer than
-        `gather_ns`, for no longer than as many of them would take.
+        one for a tenth of that; and a few messages, which come seldom closer than `gather_ns`, for
+        no longer than as many of them would take.
         """
         count = self.next - self.first
-        return min(linger_ns, max(count * _BUSY_NS, min(_GATHER_NS, count * gather_ns)))
+        return min(linger_ns, max(count * _BUSY_NS, min(linger_ns // _SHARE, count * gather_ns)))
 
     def goes_on(self, now_ns: int, gather_ns: int, linger_ns: int) -> bool:
         """Whether a batch at its `limit` has space, and its messages may wait on.

@@ -54,7 +54,7 @@ def log_of(directory, how):
 
 def fill(endpoint, directory, how):
     """Publish while the disk becomes full, is full, and has space again; say what was accepted."""
-    config = PublisherConfig(linger=0.5)
+    config = PublisherConfig(linger=5.0, gather_within=60.0)
     publisher = Publisher(endpoint, log=log_of(directory, how), config=config)
     filler = Filler(directory)
     say(endpoint=publisher.endpoint)

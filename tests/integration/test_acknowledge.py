@@ -129,7 +129,7 @@ def test_what_was_gathered_is_skipped_and_reported(tmp_path, how):
 
 GATHERS = """
 import os, sys, p2pmsg
-config = p2pmsg.PublisherConfig(linger=60.0)
+config = p2pmsg.PublisherConfig(linger=600.0, gather_within=60.0)
 publisher = p2pmsg.Publisher("tcp://127.0.0.1:0", log=p2pmsg.LogConfig(sys.argv[1]), config=config)
 publisher.publish_many("t", [0])
 for number in range(1, 50):
@@ -155,7 +155,7 @@ def test_the_command_line_reports_what_is_in_no_frame_yet(tmp_path):
 
 def test_a_refused_message_takes_no_accepted_one_along(tmp_path):
     accepted, refused = {}, 0
-    config = p2pmsg.PublisherConfig(linger=0.5)  # so that all share a frame
+    config = p2pmsg.PublisherConfig(linger=60.0, gather_within=60.0)  # so that all share a frame
     with p2pmsg.Publisher(LOOPBACK, log=LogConfig(tmp_path), config=config) as publisher:
         for number in range(20):
             accepted[publisher.publish("t", number)] = number

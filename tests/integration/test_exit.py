@@ -54,7 +54,7 @@ def finish(child, errors=""):
 
 
 PUBLISH = """
-publisher = p2pmsg.Publisher("tcp://127.0.0.1:0", config=p2pmsg.PublisherConfig(linger=0.5))
+publisher = p2pmsg.Publisher("tcp://127.0.0.1:0", config=p2pmsg.PublisherConfig(linger=5.0))
 print(publisher.endpoint, flush=True)
 publisher.wait_for_subscribers(1, 20)
 for number in range(20_000):

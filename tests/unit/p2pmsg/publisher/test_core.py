@@ -45,14 +45,15 @@ def test_a_message_of_an_idle_stream_goes_out_at_once():
 @pytest.mark.parametrize(
     ("count", "linger", "wait_us"),
     [
-        (1, 0.002, 20),  # as long as so many would take at `gather_within`
-        (2, 0.002, 40),
-        (5, 0.002, 100),  # at most a tenth of a millisecond
-        (90, 0.002, 100),
-        (500, 0.002, 500),  # more than one a microsecond is a busy stream
-        (5_000, 0.002, 2_000),  # up to `linger`
+        (1, 0.001, 20),  # as long as so many would take at `gather_within`
+        (2, 0.001, 40),
+        (5, 0.001, 100),  # at most a tenth of `linger`
+        (90, 0.001, 100),
+        (90, 0.005, 500),
+        (500, 0.001, 500),  # more than one a microsecond is a busy stream
+        (5_000, 0.001, 1_000),  # up to `linger`
         (5_000, 0.00005, 50),
-        (5, 0.00005, 50),
+        (2, 0.00005, 5),
     ],
 )
 def test_messages_share_a_frame_for_as_long_as_their_rate_is_worth(count, linger, wait_us):
