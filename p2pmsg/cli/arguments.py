@@ -249,6 +249,22 @@ def directory(text: str) -> str:
     return text
 
 
+def lines_file(what: str) -> Callable[[str], list[str]]:
+    """Return the check of a file with a secret, token or the like in each line, at least one."""
+
+    def read(text: str) -> list[str]:
+        try:
+            with open(text, encoding="utf-8") as file:
+                found = [line.strip() for line in file if line.strip()]
+        except (OSError, ValueError) as error:
+            raise _Refused(f"cannot read {text!r}: {error}") from error
+        if not found:
+            raise _Refused(f"{text!r} has no {what}, which is a line")
+        return found
+
+    return read
+
+
 def input_file(text: str) -> str:
     """Check a file to read."""
     try:

@@ -22,17 +22,6 @@ _TICK_S = 0.2
 _REASON_CHARACTERS = 60
 
 
-def _secret_file(text: str) -> list[str]:
-    try:
-        with open(text, encoding="utf-8") as file:
-            found = [line.strip() for line in file if line.strip()]
-    except (OSError, ValueError) as error:
-        raise _Refused(f"cannot read {text!r}: {error}") from error
-    if not found:
-        raise _Refused(f"{text!r} has no secret, which is a line")
-    return found
-
-
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
@@ -46,7 +35,7 @@ SECRET = option(
     default=[],
 )  # fmt: skip
 SECRET_FILE = option(
-    "--secret-file", "a file with a secret a line", "FILE", _secret_file, default=[]
+    "--secret-file", "a file with a secret a line", "FILE", kinds.lines_file("secret"), default=[]
 )
 
 

@@ -9,19 +9,6 @@ from typing import Any
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 
-_Refused = argparse.ArgumentTypeError
-
-
-def _token_file(text: str) -> list[str]:
-    try:
-        with open(text, encoding="utf-8") as file:
-            found = [line.strip() for line in file if line.strip()]
-    except (OSError, ValueError) as error:
-        raise _Refused(f"cannot read {text!r}: {error}") from error
-    if not found:
-        raise _Refused(f"{text!r} has no token, which is a line")
-    return found
-
 
 @command(
     "serve",
@@ -35,7 +22,7 @@ def _token_file(text: str) -> list[str]:
            "ENDPOINT", kinds.stream_endpoint),
     option("--log", "keep what is published in this log", "DIR"),
     option("--token-file", "ask for one of these tokens, a line each: Authorization: Bearer TOKEN",
-           "FILE", _token_file, default=[]),
+           "FILE", kinds.lines_file("token"), default=[]),
     flag("--query-token", "take ?token=TOKEN, too, as browsers' EventSource sends no headers; "
          "proxies write it into their logs"),
     flag("--insecure", "listen beyond this machine although no token is asked for"),

@@ -373,6 +373,13 @@ def measure_ping_pong(
     contender: Contender | str, plan: Plan, role: Callable[..., Any] = PingPongRole
 ) -> float:
     """Median of half a round trip between two processes, in µs."""
+    return play_ping_pong(contender, role, "ping", plan.seconds) / 1e3
+
+
+def play_ping_pong(
+    contender: Contender | str, role: Callable[..., Any], method: str, seconds: float
+) -> Any:
+    """Return what the `method` of one end found in so many seconds, while the other end echoes."""
     with Children() as children:
         pinger = children.start(role, contender)
         echoer = children.start(role, contender)
@@ -382,9 +389,8 @@ def measure_ping_pong(
         pinger.call("wait_ready")
         echoer.call("wait_ready")
         echoer.begin("echo")
-        pinger.begin("ping", plan.seconds)
-        half_trip_ns, _ = gather([pinger, echoer])
-    return half_trip_ns / 1e3
+        pinger.begin(method, seconds)
+        return gather([pinger, echoer])[0]
 
 
 @dataclass(frozen=True)

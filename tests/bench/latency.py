@@ -14,6 +14,7 @@ from tests.bench.harness import (
     PingPongRole,
     Plan,
     gather,
+    play_ping_pong,
     say,
 )
 from tests.bench.loads import SMALL_BYTES, TrialError
@@ -165,15 +166,5 @@ class TimedPingPong(PingPongRole):
 
 
 def _ping_pong(contender: Contender, plan: Plan) -> list[int]:
-    with Children() as children:
-        pinger = children.start(TimedPingPong, contender)
-        echoer = children.start(TimedPingPong, contender)
-        pinger.begin("endpoint")
-        echoer.call("connect", pinger.result())
-        pinger.call("connect", echoer.call("endpoint"))
-        pinger.call("wait_ready")
-        echoer.call("wait_ready")
-        echoer.begin("echo")
-        pinger.begin("trips", max(plan.seconds, _SECONDS_MIN))
-        trips, _ = gather([pinger, echoer])
-    return list(trips)
+    seconds = max(plan.seconds, _SECONDS_MIN)
+    return list(play_ping_pong(contender, TimedPingPong, "trips", seconds))
