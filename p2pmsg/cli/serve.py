@@ -16,7 +16,8 @@ from p2pmsg.cli.command import UsageError, command, flag, note, option
            nargs="?", default=[]),
     option("--http", "where browsers connect (default: 127.0.0.1:8900; port 0 picks one)",
            "HOST:PORT", kinds.address, default=("127.0.0.1", 8900)),
-    option("--topics", "what is served: topics, and prefixes that end in * (default: all)", "TOPIC",
+    option("--topics", "what is served, and may be posted: topics, and prefixes that end in * "
+           "(default: all)", "TOPIC",
            kinds.topic_or_prefix, nargs="+"),
     option("--publish", "take POST requests, too, and publish them: where to bind the publisher",
            "ENDPOINT", kinds.stream_endpoint),

@@ -31,6 +31,7 @@ _UNKNOWN_S: Final = 2.0
 """For how long all endpoints must have been there before a stream that none has is given up."""
 _HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _TOPICS_MAX: Final = 64
+_FIELDS_MAX: Final = 200
 _log = logging.getLogger("p2pmsg")
 
 
@@ -111,7 +112,8 @@ class Gateway:
 
     Args:
         endpoints: publishers and relays.
-        topics: what is served: topics, and prefixes that end in `*`. Default None: all.
+        topics: what is served, and may be posted: topics, and prefixes that end in `*`. Default
+            None: all.
         publisher: where to posts go; None: nothing can be posted. It stays open.
         tokens: who has one of them may ask (`Authorization: Bearer …`). Default: everybody may.
         query_token: whether `?token=` is taken, too, as a browser's `EventSource` can send no
@@ -247,7 +249,11 @@ class Gateway:
             page = resources.files("p2pmsg.http").joinpath("page.html").read_bytes()
             await self._respond(send, 200, {"content-type": "text/html; charset=utf-8"}, page)
             return
-        query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=200)
+        try:
+            query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=_FIELDS_MAX)
+        except ValueError as error:
+            limit = f"the query has more than {_FIELDS_MAX} fields"
+            raise RejectedError(400, "query", limit) from error
         self._access.check_token(headers, query)
         if path == "/stats" and method in ("GET", "HEAD"):
             found = self.stats()
@@ -258,6 +264,9 @@ class Gateway:
         topics = _topics_of(scope, query)
         if topics is None:
             raise RejectedError(404, "path", "there is /topics/NAME, /stats, /health and /")
+        for topic in topics:
+            if self._topics is not None and not _is_covered(topic, self._topics):
+                raise RejectedError(404, "topic", f"{topic!r} is not served here")
         if method == "GET":
             await self._follow(topics, headers, query, cross, receive, send)
         elif method == "POST":
@@ -315,9 +324,6 @@ class Gateway:
         cross: Mapping[str, str], receive: Receive, send: Send,
     ) -> None:  # fmt: skip
         form = _form_of(query)
-        for topic in topics:
-            if self._topics is not None and not _is_covered(topic, self._topics):
-                raise RejectedError(404, "topic", f"{topic!r} is not served here")
         given = headers.get("last-event-id") or (query.get("last_event_id") or [""])[0]
         try:
             positions = read_positions(given, topics) if given else None
@@ -398,7 +404,12 @@ class Gateway:
                 await _write(send, encode_event("rewound", lost, event_id))
             if step.read is not None:
                 wanted = range_of(resume.positions, view.topics, view.form, step.read)
-                piece = await self._pool.read(wanted)
+                try:
+                    piece = await self._pool.read(wanted)
+                except (P2PError, OSError) as error:  # OSError: TimeoutError, too
+                    _log.warning("http: what a connection missed cannot be read: %s", error)
+                    member.cut("unreadable")
+                    return
                 resume.advance(step.read[0], piece.following)
                 await _write(send, piece.data)
             elif step.unknown:

@@ -316,8 +316,10 @@ def test_a_post_is_published_by_its_content_type(publisher, make_subscriber):
         ("GET", "/topics/a", None, {"origin": "https://evil.example.com"}, 403),
         ("GET", "/topics/a", None, {"origin": "null"}, 403),
         ("PUT", "/topics/a", b"1", {}, 405),
+        ("POST", "/topics/other", b"1", {}, 404),
+        ("GET", "/topics/a?" + "&" * 10 + "x=1&" * 300, None, {}, 400),
         ("POST", "/topics/a*", b"1", {}, 400),
-        ("POST", "/topics?topic=a&topic=b", b"1", {}, 400),
+        ("POST", "/topics?topic=a&topic=ab", b"1", {}, 400),
         ("POST", "/topics/a", b"{", {"content-type": "application/json"}, 400),
         ("POST", "/topics/a", b"NaN", {"content-type": "application/json"}, 400),
         ("POST", "/topics/a", b"[" * 100_000, {"content-type": "application/json"}, 400),
@@ -403,3 +405,12 @@ def test_a_client_that_is_gone_is_forgotten_while_it_resumes(publisher):
         began = time.monotonic()
         eventually(lambda: app.stats().connections == 0)
         assert time.monotonic() - began < 60
+
+
+def test_a_connection_too_many_is_refused(publisher):
+    config = GatewayConfig(connections_max=1)
+    with serving(publisher.endpoint, config=config) as (port, _):
+        publisher.wait_for_subscribers(1, timeout=60)
+        with Events(port, "/topics/a").wait_ready():
+            status, headers, _ = ask(port, "GET", "/topics/a")
+            assert (status, headers["retry-after"]) == (503, "5")
