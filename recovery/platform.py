@@ -111,3 +111,12 @@ def birth_of(fd: int) -> str:
         return ""
     seconds, ns = _BIRTH.unpack_from(data.raw, _BIRTH_AT)
     return f"{seconds}.{ns}"
+
+
+def identity_of(fd: int) -> str:
+    """Return what distinguishes a file from its copy: its inode, and when that was made.
+
+    A number alone is given to another file when this one is deleted. The other times of a file
+    change with its owner and its rights.
+    """
+    return f"{os.fstat(fd).st_ino}-{birth_of(fd)}"

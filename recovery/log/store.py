@@ -229,10 +229,6 @@ def _lock_directory(fd: int) -> None:
         pass  # a file system that locks what is opened for writing only, as NFS
 
 
-def _identity_of(fd: int) -> str:
-    return f"{os.fstat(fd).st_ino}-{platform.birth_of(fd)}"
-
-
 _open_files: WeakSet[_File] = WeakSet()
 
 
@@ -390,9 +386,9 @@ class FileStore:
         """
         if name is None:
             assert self._lock is not None
-            return _identity_of(self._lock._fd)
+            return platform.identity_of(self._lock._fd)
         with closing(self.open(name)) as file:
-            return _identity_of(file._fd)
+            return platform.identity_of(file._fd)
 
     def replace(
         self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool
@@ -402,7 +398,7 @@ class FileStore:
         # That its content cannot be forced there is not final: nobody relies on the new file.
         replace_file(
             self._directory / name,
-            data if isinstance(data, bytes) else lambda fd: data(_identity_of(fd)),
+            data if isinstance(data, bytes) else lambda fd: data(platform.identity_of(fd)),
             suffix=_TEMPORARY,
             durable=durable,
             opener=lambda path, flags: self._open_new(Path(path), flags).detach(),

@@ -13,15 +13,17 @@ and says three things:
 
 - where the log ended: anything less on the disk means that records are gone;
 - the next sequence and delivery number: the next run begins there at least;
-- which files these are: its own inode, and inode and change time of `queue.lock`, which is made
-  once and never written. Its own change time is that of its last write. Files out of a copy have
-  others, so a log that was restored is recognised. A snapshot of a whole disk that is put back is
-  not: delete this file after that.
+- which files these are: inode and time of birth of itself and of `queue.lock`, which is made once.
+  Files out of a copy have others, so a log that was restored is recognised; a change of owner or
+  rights changes neither. A snapshot of a whole disk that is put back, or content that is written
+  back into the same files, is not recognised: delete this file after that.
 """
 
+import hashlib
 import os
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -29,18 +31,21 @@ from typing import Final
 
 from p2pmsg.queue.journal.records import JournalState
 from recovery.durable import replace_file, sync_path
+from recovery.platform import identity_of
 
 RESERVE: Final = 1_000_000
 """How many numbers are reserved at a time: at 50,000 jobs a second, one more fsync in 10 s."""
 NAME: Final = "queue.position"
-_MAGIC: Final = b"p2q1"
+_MAGIC: Final = b"p2q2"
+_FORMER_MAGIC: Final = b"p2q1"
 _HEAD: Final = struct.Struct("!4sI?")
-"""Magic, CRC-32 of the identity, whether times are usable here."""
-_IDENTITY: Final = struct.Struct("!QQQ")
+"""Magic, CRC-32 of the identity; of the former magic, whether times are usable here."""
+_IDENTITY_BYTES: Final = 24
+_FORMER_IDENTITY: Final = struct.Struct("!QQQ")
 """Inode of this file; inode and change time of the lock file."""
 _ENDS: Final = struct.Struct("!QQQ")
 """Where the log ends, the next sequence, the next delivery number."""
-_ENDS_AT: Final = _HEAD.size + _IDENTITY.size
+_ENDS_AT: Final = _HEAD.size + _IDENTITY_BYTES
 _SIZE_BITS: Final = 40
 """Of `Position.end`; the segment's number has the others. 1 TiB: `segment_bytes` and a record."""
 
@@ -141,11 +146,9 @@ class PositionFile:
             return
         try:
             data = os.pread(fd, _ENDS_AT + _ENDS.size, 0)
-            identity = self._identity(fd)
-            known = {_head(identity, False), _head(identity, _is_as_written(fd))}
+            is_ours = data[:_ENDS_AT] in (self._head(fd), *self._former_heads(fd))
         finally:
             os.close(fd)
-        is_ours = data[: _HEAD.size] in known and data[_HEAD.size : _ENDS_AT] == identity
         if is_ours and len(data) == _ENDS_AT + _ENDS.size:
             end, sequence, delivery = _ENDS.unpack_from(data, _ENDS_AT)
             size = end & (1 << _SIZE_BITS) - 1
@@ -156,15 +159,12 @@ class PositionFile:
         ends = _ENDS.pack(position.end, position.sequence, position.delivery)
 
         def content(fd: int) -> bytes:
-            identity = self._identity(fd)
-            os.pwrite(fd, ends, 0)  # to see whether times are usable here
-            return _head(identity, _is_as_written(fd)) + identity + ends
+            return self._head(fd) + ends
 
         os.fsync(self._lock_fd)
         file = replace_file(self._folder / NAME, content, mode=0o644)
         try:
             fd = file.fileno()
-            os.pwrite(fd, ends, _ENDS_AT)  # the rename has changed one of its times
             os.fsync(fd)
             sync_path(self._folder)
         except BaseException:
@@ -191,21 +191,17 @@ class PositionFile:
             self._file.close()
             self._file, self._fd = None, -1
 
-    def _identity(self, fd: int) -> bytes:
-        """Return what a copy of these files does not have."""
-        lock = os.fstat(self._lock_fd)
-        return _IDENTITY.pack(os.fstat(fd).st_ino, lock.st_ino, lock.st_ctime_ns)
+    def _head(self, fd: int) -> bytes:
+        """Return how the file begins: with what a copy of these files does not have."""
+        files = f"{identity_of(fd)} {identity_of(self._lock_fd)}".encode()
+        identity = hashlib.blake2b(files, digest_size=_IDENTITY_BYTES).digest()
+        return _HEAD.pack(_MAGIC, zlib.crc32(identity), False) + identity
 
-
-def _head(identity: bytes, has_times: bool) -> bytes:
-    return _HEAD.pack(_MAGIC, zlib.crc32(identity), has_times)
-
-
-def _is_as_written(fd: int) -> bool:
-    """Whether nothing has happened to a file since it was written last.
-
-    Programs that copy set the time of the last write to what the original has, and the time of the
-    last change is then another one.
-    """
-    status = os.fstat(fd)
-    return status.st_mtime_ns == status.st_ctime_ns
+    def _former_heads(self, fd: int) -> Iterator[bytes]:
+        """Yield how former releases began it, by the times at which files were changed."""
+        lock, status = os.fstat(self._lock_fd), os.fstat(fd)
+        identity = _FORMER_IDENTITY.pack(status.st_ino, lock.st_ino, lock.st_ctime_ns)
+        # Programs that copy set the time of the last write to what the original has, and that of
+        # the last change is then another one; where times are usable.
+        for has_times in {False, status.st_mtime_ns == status.st_ctime_ns}:
+            yield _HEAD.pack(_FORMER_MAGIC, zlib.crc32(identity), has_times) + identity
