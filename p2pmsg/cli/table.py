@@ -32,6 +32,7 @@ COMMANDS = {
         "Receive metrics of StatsD and DogStatsD clients, aggregate them, and pass them on",
     ),
     "log": ("log", "Inspect a local log, check it, replay it, shorten it"),
+    "access": ("access", "Say what an access file allows, and which rule decides"),
     "capacity": (
         "capacity", "Say how long a window a disk holds, or how much disk a window needs",
     ),

@@ -1,0 +1,487 @@
+"""Who may what: rules by peer, verb and topic, and the one function that decides. Pure.
+
+::
+
+    [peers]
+    bars-1 = "KEY"                        # names of keys, in addition to known_peers
+
+    [[rule]]
+    who = ["bars-*"]                      # names, or prefixes of names
+    subscribe = ["trades", "quotes*"]     # topics, or prefixes of topics
+    replay_max = "1h"                     # of what these patterns allow: how old it may be
+
+    [[rule]]
+    who = ["*"]
+    deny = true
+    subscribe = ["quotes.internal*"]
+
+How rules combine, and nothing else counts, not even their order:
+
+1. What no rule gives is denied.
+2. What any rule with `deny = true` names is denied, whatever other rules give.
+3. Rules that give add up: where several do, the one with the longest `replay_max` decides, and one
+   without it sets no limit.
+
+A prefix is allowed only if one pattern of a rule that gives covers all of it, and nothing of it is
+denied: so all topics that begin with it are allowed.
+"""
+
+import base64
+import binascii
+import re
+import tomllib
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from p2pmsg.errors import ConfigError
+from p2pmsg.wire import TOPIC_BYTES_MAX
+
+VERBS: Final[tuple[str, ...]] = (
+    "subscribe", "publish", "relay", "push", "pull", "request", "respond", "admin",
+)  # fmt: skip
+"""What there are rights to; each has patterns of topics, methods or names of queues."""
+NAME_CHARACTERS_MAX: Final = 64
+RULES_MAX: Final = 10_000
+FILE_BYTES_MAX: Final = 4 * 2**20
+_KEY_BYTES: Final = 32
+_UNITS_S: Final = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_SPAN: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([a-z]*)")
+_FOREVER_S: Final = 10**9
+_SETTINGS: Final = ("who", "deny", "replay_max")
+_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARACTERS_MAX - 1}}}")
+_WHO: Final = re.compile(rf"[A-Za-z0-9._@-]{{0,{NAME_CHARACTERS_MAX}}}\*?")
+_A_NAME: Final = (
+    f"1 to {NAME_CHARACTERS_MAX} of the characters A-Z a-z 0-9 . _ @ -, the first a letter or digit"
+)
+_A_PATTERN: Final = f"a topic of 1 to {TOPIC_BYTES_MAX} bytes, or a prefix and one * at its end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One `[[rule]]` of an access file."""
+
+    number: int
+    """Its place in the file; the first is 1."""
+
+    line: int
+    """Where it begins in the file; 0: not known."""
+
+    who: tuple[str, ...]
+    """Names of peers, and prefixes of names, followed by `*`."""
+
+    verbs: dict[str, tuple[str, ...]]
+    """By verb, topics, and prefixes of topics, followed by `*`."""
+
+    deny: bool = False
+    """Whether it takes, and does not give."""
+
+    replay_max_ns: int | None = None
+    """How old what is replayed may be, in ns; None: as old as there is."""
+
+    def __str__(self) -> str:
+        return f"rule {self.number}" + (f" (line {self.line})" if self.line else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Whether somebody may do something, and which rule says so. It is true where it is allowed."""
+
+    allowed: bool
+    """Whether it is allowed."""
+
+    who: str
+    """Who asks, by name."""
+
+    verb: str
+    """What for."""
+
+    topic: str
+    """Which topic, or all with a prefix: then it ends in `*`."""
+
+    rule: Rule | None = None
+    """The rule that decided; None: no rule gives it."""
+
+    pattern: str = ""
+    """The pattern of that rule."""
+
+    replay_max_ns: int | None = None
+    """How old what is replayed may be, in ns; None: as old as there is."""
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    def __str__(self) -> str:
+        what = f"{self.who!r} {self.verb} {self.topic!r}"
+        if self.rule is None:
+            covers = " gives all of it" if self.topic.endswith("*") else " gives it"
+            return f"denied: {what}: no rule{covers}"
+        said = f"{self.rule} {'denies' if self.rule.deny else 'gives'} {self.pattern!r}"
+        if not self.allowed:
+            return f"denied: {what}: {said}"
+        return f"allowed: {what}: {said}, {_history_text(self.replay_max_ns)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    rule: Rule
+    pattern: str
+
+    @property
+    def history_ns(self) -> float:
+        """How much history it gives, so that entries may be compared."""
+        limit_ns = self.rule.replay_max_ns
+        return float("inf") if limit_ns is None else limit_ns
+
+
+class _Patterns:
+    """Patterns of topics, each with the entry that gives the most history."""
+
+    __slots__ = ("_lengths", "_ordered", "_prefixes", "_topics")
+
+    def __init__(self) -> None:
+        self._topics: dict[bytes, _Entry] = {}
+        self._prefixes: dict[bytes, _Entry] = {}
+        self._lengths: list[int] = []
+        self._ordered: list[tuple[bytes, int]] = []
+
+    def add(self, pattern: str, rule: Rule) -> None:
+        entry = _Entry(rule, pattern)
+        is_prefix = pattern.endswith("*")
+        entries = self._prefixes if is_prefix else self._topics
+        key = pattern.removesuffix("*").encode()
+        former = entries.get(key)
+        if former is None or entry.history_ns > former.history_ns:
+            entries[key] = entry
+        if former is None:
+            insort(self._ordered, (key, is_prefix))
+            if is_prefix and len(key) not in self._lengths:
+                insort(self._lengths, len(key))
+
+    def of_topic(self, topic: bytes) -> _Entry | None:
+        """Return the entry of those that name a topic which gives the most history."""
+        entry = self._topics.get(topic)
+        over = self.over(topic)
+        if entry is None or (over is not None and over.history_ns > entry.history_ns):
+            return over
+        return entry
+
+    def over(self, prefix: bytes) -> _Entry | None:
+        """Return the same of those that name all topics with a prefix."""
+        found: _Entry | None = None
+        for length in self._lengths:
+            if length > len(prefix):
+                break
+            entry = self._prefixes.get(prefix[:length])
+            if entry is not None and (found is None or entry.history_ns > found.history_ns):
+                found = entry
+        return found
+
+    def within(self, prefix: bytes) -> _Entry | None:
+        """Return an entry that names some topics with a prefix, or None."""
+        at = bisect_left(self._ordered, (prefix, 0))
+        if at == len(self._ordered) or not self._ordered[at][0].startswith(prefix):
+            return None
+        key, is_prefix = self._ordered[at]
+        return (self._prefixes if is_prefix else self._topics)[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grants:
+    """What one peer is given and denied, by verb."""
+
+    gives: dict[str, _Patterns] = field(default_factory=dict)
+    denies: dict[str, _Patterns] = field(default_factory=dict)
+
+
+_NOTHING: Final = _Patterns()
+_GRANTS_MAX: Final = 4096
+
+
+class Access:
+    """The rules of one access file.
+
+    Args:
+        peers: keys by name, 32 bytes each.
+        rules: in the order of the file.
+
+    Attributes:
+        peers, rules: as given.
+
+    """
+
+    def __init__(self, peers: dict[str, bytes], rules: Iterable[Rule]) -> None:
+        self.peers = peers
+        self.rules = tuple(rules)
+        self._grants: dict[str, _Grants] = {}
+
+    def decide(self, who: str, verb: str, topic: str) -> Decision:
+        """Return whether `who` may; a topic that ends in `*` means all that begin so.
+
+        Raises:
+            ConfigError: there is no such verb.
+
+        """
+        _check_verb(verb)
+        if topic.endswith("*"):
+            return self._decide_prefix(who, verb, topic[:-1].encode(errors="replace"), topic)
+        return self._decide_topic(who, verb, topic.encode(errors="replace"), topic)
+
+    def covers(self, who: str, verb: str, prefix: bytes) -> Decision:
+        """Return whether `who` may have all frames that begin with `prefix`, bytes of ZeroMQ's.
+
+        A topic and a zero byte mean this topic. The empty prefix is denied, since it includes
+        control frames, and so is what begins with a zero byte: those are no topic's.
+
+        Raises:
+            ConfigError: there is no such verb.
+
+        """
+        _check_verb(verb)
+        topic, zero, _ = prefix.partition(b"\0")
+        shown = topic.decode(errors="replace")
+        if not topic:
+            return Decision(allowed=False, who=who, verb=verb, topic="*")
+        if zero:
+            return self._decide_topic(who, verb, topic, shown)
+        return self._decide_prefix(who, verb, topic, shown + "*")
+
+    def _decide_topic(self, who: str, verb: str, topic: bytes, shown: str) -> Decision:
+        grants = self._of(who)
+        denies = grants.denies.get(verb, _NOTHING).of_topic(topic)
+        gives = grants.gives.get(verb, _NOTHING).of_topic(topic)
+        if not 0 < len(topic) <= TOPIC_BYTES_MAX or b"\0" in topic:
+            gives = None  # it is no topic
+        return _decision(who, verb, shown, gives, denies)
+
+    def _decide_prefix(self, who: str, verb: str, prefix: bytes, shown: str) -> Decision:
+        grants = self._of(who)
+        denied = grants.denies.get(verb, _NOTHING)
+        denies = denied.over(prefix) or denied.within(prefix)
+        gives = grants.gives.get(verb, _NOTHING).over(prefix)
+        if len(prefix) > TOPIC_BYTES_MAX or b"\0" in prefix:
+            gives = None  # no topic begins so
+        return _decision(who, verb, shown, gives, denies)
+
+    def _of(self, who: str) -> _Grants:
+        grants = self._grants.get(who)
+        if grants is None:
+            grants = _Grants()
+            for rule in self.rules:
+                if any(_fits(pattern, who) for pattern in rule.who):
+                    by_verb = grants.denies if rule.deny else grants.gives
+                    for verb, patterns in rule.verbs.items():
+                        for pattern in patterns:
+                            by_verb.setdefault(verb, _Patterns()).add(pattern, rule)
+            if len(self._grants) >= _GRANTS_MAX:
+                self._grants = {}
+            self._grants[who] = grants
+        return grants
+
+
+def _fits(pattern: str, who: str) -> bool:
+    if pattern.endswith("*"):
+        return bool(who) and who.startswith(pattern[:-1])
+    return who == pattern
+
+
+def _decision(
+    who: str, verb: str, topic: str, gives: _Entry | None, denies: _Entry | None
+) -> Decision:
+    entry = denies or gives
+    if entry is None:
+        return Decision(allowed=False, who=who, verb=verb, topic=topic)
+    return Decision(
+        allowed=denies is None, who=who, verb=verb, topic=topic, rule=entry.rule,
+        pattern=entry.pattern, replay_max_ns=entry.rule.replay_max_ns,
+    )  # fmt: skip
+
+
+def _check_verb(verb: str) -> None:
+    if verb not in VERBS:
+        raise ConfigError("verb", f"one of {', '.join(VERBS)}", verb)
+
+
+def _history_text(replay_max_ns: int | None) -> str:
+    if replay_max_ns is None:
+        return "with all its history"
+    if not replay_max_ns:
+        return "without its history"
+    return f"with {replay_max_ns / 1e9:,g} s of its history"
+
+
+def load_access(path: str | Path) -> Access:
+    """Read an access file.
+
+    Raises:
+        ConfigError: it is none; `field` says where it is wrong.
+        OSError: it cannot be read.
+
+    """
+    with Path(path).open("rb") as file:
+        data = file.read(FILE_BYTES_MAX + 1)
+    name = f"access file {str(path)!r}"
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(name, f"at most {FILE_BYTES_MAX:,} bytes", len(data))
+    try:
+        return parse_access(data.decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(name, "UTF-8", data[error.start : error.start + 8]) from error
+    except ConfigError as error:
+        limit = str(error).removeprefix(f"{error.field} must be ")
+        raise _Located(f"{name}, {error.field}", limit, error.value) from error
+
+
+class _Located(ConfigError):
+    """An error whose text says the limit and the value already."""
+
+    def __init__(self, field_name: str, limit: str, value: Any) -> None:
+        super().__init__(field_name, limit, value)
+        self.args = (f"{field_name} must be {limit}",)
+
+
+def parse_access(text: str) -> Access:
+    """Parse an access file's text.
+
+    Raises:
+        ConfigError: it is none; `field` says where it is wrong.
+
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("TOML", "well-formed", str(error)) from error
+    except RecursionError as error:
+        raise ConfigError("TOML", "less deep", "arrays within arrays") from error
+    for key in data:
+        if key not in ("peers", "rule"):
+            raise ConfigError("entry", "[peers] or [[rule]]", key)
+    rules = data.get("rule", [])
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+        raise ConfigError("rule", "tables, each under [[rule]]", rules)
+    if len(rules) > RULES_MAX:
+        raise ConfigError("rules", f"at most {RULES_MAX:,}", len(rules))
+    lines = _Lines(text, len(rules))
+    return Access(
+        _parse_peers(data.get("peers", {})),
+        [_parse_rule(rule, number, lines) for number, rule in enumerate(rules, 1)],
+    )
+
+
+class _Lines:
+    """Where rules and their entries are in the text, where they stand as in the examples."""
+
+    def __init__(self, text: str, count: int) -> None:
+        self._lines = text.splitlines()
+        begin = re.compile(r"\s*\[\[\s*[\"']?rule[\"']?\s*\]\]")
+        self._at = [at for at, line in enumerate(self._lines, 1) if begin.match(line)]
+        if len(self._at) != count:
+            self._at = []  # in another way of writing
+
+    def of(self, number: int, key: str = "") -> int:
+        """Return the line of a rule, or of an entry; 0: not known."""
+        if not self._at:
+            return 0
+        first = self._at[number - 1]
+        last = self._at[number] - 1 if number < len(self._at) else len(self._lines)
+        begin = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=")
+        within = range(first, last + 1) if key else ()
+        return next((at for at in within if begin.match(self._lines[at - 1])), first)
+
+
+def _parse_peers(peers: Any) -> dict[str, bytes]:
+    if not isinstance(peers, dict):
+        raise ConfigError("peers", 'a table: name = "KEY"', peers)
+    found: dict[str, bytes] = {}
+    names: dict[bytes, str] = {}
+    for name, text in peers.items():
+        if not _NAME.fullmatch(name):
+            raise ConfigError("name in [peers]", _A_NAME, name)
+        key = _key_of(text)
+        if key is None:
+            limit = "a public key: 43 characters of base64url, as `p2pmsg key show` prints it"
+            raise ConfigError(f"peers.{name}", limit, text)
+        if key in names:
+            raise ConfigError(f"peers.{name}", f"another key than that of {names[key]}", text)
+        found[name], names[key] = key, name
+    return found
+
+
+def _key_of(text: Any) -> bytes | None:
+    if not isinstance(text, str) or len(text) != 43:
+        return None
+    try:
+        key = base64.b64decode(text + "=", altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    is_canonical = base64.urlsafe_b64encode(key).rstrip(b"=").decode() == text
+    return key if len(key) == _KEY_BYTES and is_canonical else None
+
+
+def _parse_rule(rule: dict[str, Any], number: int, lines: _Lines) -> Rule:
+    def place(key: str = "") -> str:
+        line = lines.of(number, key)
+        return f"rule {number}{f' (line {line})' if line else ''}{f', {key}' if key else ''}"
+
+    for key in rule:
+        if key not in VERBS and key not in _SETTINGS:
+            limit = f"{', '.join(_SETTINGS)} or a verb: {', '.join(VERBS)}"
+            raise ConfigError(f"{place(key)}: the name of an entry", limit, key)
+    if "who" not in rule:
+        raise ConfigError(f"{place()}, who", 'given, as in who = ["bars-*"]', None)
+    who = tuple(_strings(rule["who"], place("who")))
+    for pattern in who:
+        if not pattern or not _WHO.fullmatch(pattern):
+            raise ConfigError(place("who"), "names, or prefixes and one * at their end", pattern)
+    verbs = {verb: _parse_patterns(rule[verb], place(verb)) for verb in VERBS if verb in rule}
+    if not verbs:
+        raise ConfigError(place(), f"with a verb: {', '.join(VERBS)}", list(rule))
+    deny = rule.get("deny", False)
+    if not isinstance(deny, bool):
+        raise ConfigError(place("deny"), "true or false", deny)
+    replay_max_ns = None
+    if "replay_max" in rule:
+        replay_max_ns = _parse_span(rule["replay_max"], place("replay_max"))
+        if deny or "subscribe" not in verbs:
+            limit = "in a rule that gives subscribe only"
+            raise ConfigError(place("replay_max"), limit, rule["replay_max"])
+    return Rule(
+        number=number, line=lines.of(number), who=who, verbs=verbs, deny=deny,
+        replay_max_ns=replay_max_ns,
+    )  # fmt: skip
+
+
+def _strings(value: Any, where: str) -> Iterator[str]:
+    if not isinstance(value, list) or not value:
+        raise ConfigError(where, 'a list of strings, as in ["trades", "quotes*"]', value)
+    for each in value:
+        if not isinstance(each, str):
+            raise ConfigError(where, "strings", each)
+        yield each
+
+
+def _parse_patterns(value: Any, where: str) -> tuple[str, ...]:
+    patterns = tuple(_strings(value, where))
+    for pattern in patterns:
+        name = pattern.removesuffix("*")
+        size = len(name.encode(errors="replace"))
+        if not pattern or size > TOPIC_BYTES_MAX or "*" in name or "\0" in name:
+            raise ConfigError(where, _A_PATTERN, pattern)
+    return patterns
+
+
+def _parse_span(value: Any, where: str) -> int:
+    limit = 'a time such as "90s", "30min", "24h", "7d", or a number of seconds, up to 1e9 s'
+    seconds: Any = value
+    if isinstance(value, str):
+        found = _SPAN.fullmatch(value)
+        if found is None or found[2] not in _UNITS_S:
+            raise ConfigError(where, limit, value)
+        seconds = float(found[1]) * _UNITS_S[found[2]]
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise ConfigError(where, limit, value)
+    if not 0 <= seconds <= _FOREVER_S:  # NaN is neither
+        raise ConfigError(where, limit, value)
+    return round(seconds * 1e9)

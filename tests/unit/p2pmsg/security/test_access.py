@@ -1,0 +1,209 @@
+"""Access files: what is read, what is refused by name, and what rules together say."""
+
+import base64
+
+import pytest
+
+from p2pmsg.errors import ConfigError
+from p2pmsg.security.access import load_access, parse_access
+
+KEY = base64.urlsafe_b64encode(bytes(range(32))).rstrip(b"=").decode()
+OTHER = base64.urlsafe_b64encode(bytes(32)).rstrip(b"=").decode()
+TEXT = f"""
+[peers]
+bars-1 = "{KEY}"
+
+[[rule]]
+who = ["bars-*"]
+subscribe = ["trades", "quotes*"]
+replay_max = "1h"
+
+[[rule]]
+who = ["bars-1", "archive"]
+subscribe = ["quotes.eu*"]
+publish = ["bars*"]
+
+[[rule]]
+who = ["*"]
+deny = true
+subscribe = ["quotes.internal*", "quotes.eu.x"]
+"""
+HOUR_NS = 3600 * 10**9
+
+
+@pytest.fixture
+def access():
+    return parse_access(TEXT)
+
+
+def test_a_file_has_peers_and_rules_with_their_lines(access):
+    assert access.peers == {"bars-1": bytes(range(32))}
+    assert [(rule.number, rule.line, rule.deny) for rule in access.rules] == [
+        (1, 5, False), (2, 10, False), (3, 15, True),
+    ]  # fmt: skip
+    assert access.rules[0].replay_max_ns == HOUR_NS
+
+
+CASES = {
+    "a topic": ("bars-2", "subscribe", "trades", True, 1, HOUR_NS),
+    "another topic": ("bars-2", "subscribe", "trades2", False, None, None),
+    "a topic by its prefix": ("bars-2", "subscribe", "quotes.us", True, 1, HOUR_NS),
+    "the prefix itself": ("bars-2", "subscribe", "quotes*", False, 3, None),
+    "a prefix of which nothing is denied": ("bars-2", "subscribe", "quotes.us*", True, 1, HOUR_NS),
+    "a prefix within one that is denied": ("bars-2", "subscribe", "quotes.internal.a*", False, 3,
+                                           None),
+    "a prefix with one denied topic": ("bars-2", "subscribe", "quotes.eu*", False, 3, None),
+    "a topic as a prefix": ("bars-2", "subscribe", "trades*", False, None, None),
+    "all topics": ("bars-2", "subscribe", "*", False, 3, None),
+    "deny goes first": ("bars-1", "subscribe", "quotes.internal.a", False, 3, None),
+    "the longest history counts": ("bars-1", "subscribe", "quotes.eu.b", True, 2, None),
+    "another verb": ("bars-1", "publish", "bars.1m", True, 2, None),
+    "a verb that nobody has": ("bars-1", "admin", "bars", False, None, None),
+    "a name that no rule has": ("other", "subscribe", "trades", False, None, None),
+    "a name, denied": ("other", "subscribe", "quotes.internal", False, 3, None),
+    "no name": ("", "subscribe", "trades", False, None, None),
+    "no topic": ("bars-1", "publish", "", False, None, None),
+    "a topic that is too long": ("bars-1", "publish", "bars" * 64, False, None, None),
+    "a prefix that is too long": ("bars-1", "publish", "bars" * 64 + "*", False, None, None),
+    "a zero byte": ("bars-1", "publish", "bars\0", False, None, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("who", "verb", "topic", "allowed", "rule", "history"), CASES.values(),
+                         ids=CASES)  # fmt: skip
+def test_rules_decide(access, who, verb, topic, allowed, rule, history):
+    decision = access.decide(who, verb, topic)
+
+    assert bool(decision) is decision.allowed is allowed
+    assert (decision.rule and decision.rule.number) == rule
+    assert decision.replay_max_ns == history
+
+
+def test_a_decision_says_the_rule(access):
+    assert str(access.decide("bars-2", "subscribe", "quotes.us")) == (
+        "allowed: 'bars-2' subscribe 'quotes.us': rule 1 (line 5) gives 'quotes*', "
+        "with 3,600 s of its history"
+    )
+    assert str(access.decide("bars-2", "subscribe", "quotes*")) == (
+        "denied: 'bars-2' subscribe 'quotes*': rule 3 (line 15) denies 'quotes.eu.x'"
+    )
+    assert str(access.decide("bars-2", "admin", "*")).endswith("no rule gives all of it")
+    assert str(access.decide("bars-1", "publish", "bars")).endswith("with all its history")
+
+
+def test_prefixes_of_frames(access):
+    for prefix, allowed in {
+        b"": False, b"\0": False, b"\0p2": False, b"trades\0": True, b"trades": False,
+        b"trades\0p2\1": True, b"quotes.us": True, b"quotes": False, b"quot": False,
+        b"q": False, b"\xe2": False, b"quotes.eu.x\0": False, b"quotes.\xc3": True,
+    }.items():  # fmt: skip
+        assert bool(access.covers("bars-2", "subscribe", prefix)) is allowed, prefix
+
+
+def test_all_topics_cover_each_first_byte_but_not_control_frames():
+    access = parse_access('[[rule]]\nwho = ["a"]\nsubscribe = ["*"]')
+
+    assert access.covers("a", "subscribe", b"\xe2")
+    assert access.covers("a", "subscribe", b"x")
+    assert access.decide("a", "subscribe", "*")
+    assert not access.covers("a", "subscribe", b"")
+    assert not access.covers("a", "subscribe", b"\0p2")
+
+
+def test_an_unknown_verb_is_refused(access):
+    with pytest.raises(ConfigError, match=r"verb must be one of subscribe, .*, not 'read'"):
+        access.decide("bars-1", "read", "trades")
+    with pytest.raises(ConfigError, match="verb must be one of"):
+        access.covers("bars-1", "read", b"trades")
+
+
+RULE = '\n[[rule]]\nwho = ["a"]\n'
+BROKEN = {
+    "[peers]\na = = 1": ("TOML", "line 2"),
+    "[[rules]]\nwho = ['a']": ("entry", r"must be \[peers\] or \[\[rule\]\], not 'rules'"),
+    "rule = 3": ("rule", "tables"),
+    "peers = 3": ("peers", "a table"),
+    "[peers]\n'a b' = 'x'": ("name in [peers]", "not 'a b'"),
+    "[peers]\na = 'x'": ("peers.a", "43 characters"),
+    "[peers]\na = 3": ("peers.a", "43 characters"),
+    f"[peers]\na = '{KEY[:-1]}='": ("peers.a", "43 characters"),
+    f"[peers]\na = '{KEY[:-1]}9'": ("peers.a", "43 characters"),
+    f"[peers]\na = '{KEY}'\nb = '{KEY}'": ("peers.b", "another key than that of a"),
+    "[[rule]]\nsubscribe = ['a']": ("rule 1 (line 1), who", "must be given"),
+    RULE: ("rule 1 (line 2)", "with a verb: subscribe"),
+    RULE + "\nread = ['x']": ("rule 1 (line 5), read: the name of an entry", "or a verb: sub"),
+    RULE + "subscribe = 'x'": ("rule 1 (line 4), subscribe", r"a list of strings.* not 'x'"),
+    RULE + "subscribe = []": ("rule 1 (line 4), subscribe", r"a list of strings.* not \[\]"),
+    RULE + "subscribe = ['x', 3]": ("rule 1 (line 4), subscribe", "strings, not 3"),
+    RULE + "subscribe = ['x*y']": ("rule 1 (line 4), subscribe", "prefix and one .* not 'x.y'"),
+    RULE + "subscribe = ['x**']": ("rule 1 (line 4), subscribe", "prefix and one"),
+    RULE + "subscribe = ['']": ("rule 1 (line 4), subscribe", "prefix and one"),
+    RULE + f"subscribe = ['{'x' * 256}']": ("rule 1 (line 4), subscribe", "1 to 255 bytes"),
+    RULE + "admin = ['x']\ndeny = 1": ("rule 1 (line 5), deny", "true or false, not 1"),
+    RULE + "subscribe = ['x']" + RULE + "admin = ['x']\nreplay_max = '1h'": (
+        "rule 2 (line 8), replay_max", "in a rule that gives subscribe only"),
+    RULE + "subscribe = ['x']\ndeny = true\nreplay_max = '1h'": (
+        "rule 1 (line 6), replay_max", "in a rule that gives subscribe only"),
+    RULE + "subscribe = ['x']\nreplay_max = '1 fortnight'": (
+        "rule 1 (line 5), replay_max", "not '1 fortnight'"),
+    RULE + "subscribe = ['x']\nreplay_max = -1": ("rule 1 (line 5), replay_max", "not -1"),
+    RULE + "subscribe = ['x']\nreplay_max = nan": ("rule 1 (line 5), replay_max", "not nan"),
+    RULE + "subscribe = ['x']\nreplay_max = true": ("rule 1 (line 5), replay_max", "not True"),
+    RULE + "subscribe = ['x']\nreplay_max = []": ("rule 1 (line 5), replay_max", r"not \[\]"),
+    "[[rule]]\nwho = ['']\nsubscribe = ['x']": ("rule 1 (line 2), who", "names, or prefixes"),
+    "[[rule]]\nwho = ['a*b']\nsubscribe = ['x']": ("rule 1 (line 2), who", "names, or prefixes"),
+    "[[rule]]\nwho = 'a'\nsubscribe = ['x']": ("rule 1 (line 2), who", "a list of strings"),
+    "rule = [{who = ['a']}]": ("rule 1", "with a verb"),
+    "a = " + "[" * 5000: ("TOML", "less deep|well-formed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), BROKEN.items(), ids=range(len(BROKEN)))
+def test_what_is_wrong_is_named(text, said):
+    field, limit = said
+
+    with pytest.raises(ConfigError, match=limit) as raised:
+        parse_access(text)
+    assert raised.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("'90s'", 90), ("'30min'", 1800), ("'1.5h'", 5400), ("'7d'", 604_800), ("'2w'", 1_209_600),
+     ("'0'", 0), ("12", 12), ("0.5", 0.5), ("'10 min'", 600)],
+)  # fmt: skip
+def test_how_long_a_history_may_be(text, seconds):
+    access = parse_access(f"{RULE}subscribe = ['x']\nreplay_max = {text}")
+
+    assert access.decide("a", "subscribe", "x").replay_max_ns == seconds * 10**9
+
+
+def test_no_history():
+    access = parse_access(f"{RULE}subscribe = ['x']\nreplay_max = 0")
+
+    assert str(access.decide("a", "subscribe", "x")).endswith("without its history")
+
+
+def test_an_error_in_a_file_names_the_file(tmp_path):
+    path = tmp_path / "access.toml"
+    path.write_text(RULE + "subscribe = ['x*y']")
+    with pytest.raises(ConfigError, match=r"must be a topic .* not 'x.y'") as raised:
+        load_access(path)
+    assert raised.value.field == f"access file {str(path)!r}, rule 1 (line 4), subscribe"
+    assert str(raised.value).count("must be") == 1
+
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        load_access(path)
+    path.write_bytes(b"#" * (4 * 2**20 + 1))
+    with pytest.raises(ConfigError, match="at most 4,194,304 bytes, not 4194305"):
+        load_access(path)
+    with pytest.raises(FileNotFoundError):
+        load_access(tmp_path / "none")
+
+
+def test_who_asks_without_end_does_not_fill_the_memory(access):
+    for number in range(5000):
+        access.decide(f"bars-{number}", "subscribe", "trades")
+
+    assert len(access._grants) <= 4096
