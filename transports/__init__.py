@@ -27,6 +27,14 @@ from transports.zmq_recovery import (
 )
 
 if TYPE_CHECKING:
+    from transports.curve import (
+        CurveClient,
+        CurveKeys,
+        CurveServer,
+        fingerprint,
+        key_text,
+        parse_key,
+    )
     from transports.diagnosis import describe_peer
     from transports.memory import (
         Link,
@@ -47,6 +55,9 @@ __all__ = [
     "ClosedError",
     "ConnectError",
     "Context",
+    "CurveClient",
+    "CurveKeys",
+    "CurveServer",
     "DataReceiver",
     "DataSender",
     "Endpoint",
@@ -74,14 +85,20 @@ __all__ = [
     "as_endpoint",
     "context",
     "describe_peer",
+    "fingerprint",
     "free_zmq_frames",
+    "key_text",
     "make_zmq_frame",
     "parse_endpoint",
+    "parse_key",
     "wait_for_any",
 ]
 
 # What few programs use is imported when it is first named here.
 _LATER = {
+    "curve": (
+        "CurveClient", "CurveKeys", "CurveServer", "fingerprint", "key_text", "parse_key",
+    ),
     "diagnosis": ("describe_peer",),
     "memory": (
         "Link", "MemoryNetwork", "MemoryReceiver", "MemoryRecoveryClient", "MemoryRecoveryServer",

@@ -40,6 +40,7 @@ _UPDATE_NS: Final = 5_000_000
 _LOG_AGAIN_NS: Final = 60_000_000_000
 _EVENT: Final = struct.Struct("=hi")
 _EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_ACCEPT_FAILED)
+_HANDSHAKE_FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 _ACCEPTED: Final = int(zmq.EVENT_ACCEPTED)
 _DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
 _NOBLOCK: Final = int(zmq.NOBLOCK)
@@ -116,6 +117,7 @@ class Connections:
             counts, too.
         subscriptions_max: prefixes that one may subscribe to. Default 65,536.
         subscription_bytes_max: their bytes. Default 512 KiB.
+        secure: whether it is a socket with keys: handshakes that fail are counted. Default False.
 
     Attributes:
         fd: a descriptor that is readable when a connection may have come or ended.
@@ -123,6 +125,7 @@ class Connections:
         oversubscribed: connections that were ended because of their subscriptions.
         not_accepted: times that the system refused a connection, for lack of descriptors mostly.
         broken: connections that ended.
+        without_key: connections that had no keys, or were made for the key of another server.
 
     """
 
@@ -134,6 +137,7 @@ class Connections:
         connections_max: int = CONNECTIONS_MAX,
         subscriptions_max: int = SUBSCRIPTIONS_MAX,
         subscription_bytes_max: int = SUBSCRIPTION_BYTES_MAX,
+        secure: bool = False,
     ) -> None:
         self._socket = socket
         self._refusals = _Refusals(socket)
@@ -141,6 +145,7 @@ class Connections:
         self._subscriptions_max = subscriptions_max
         self._bytes_max = subscription_bytes_max
         self.refused = self.oversubscribed = self.not_accepted = self.broken = 0
+        self.without_key = 0
         # By descriptor: how many prefixes, and how many bytes they have.
         self._open: dict[int, list[int]] = {}
         # All that anybody subscribes to, and with whom it is counted; he may have gone.
@@ -150,7 +155,7 @@ class Connections:
         self._port: int | None = None
         self._due_ns = 0
         address = f"inproc://p2pmsg-monitor-{next(_numbers)}"
-        socket.monitor(address, _EVENTS)
+        socket.monitor(address, _EVENTS | _HANDSHAKE_FAILED if secure else _EVENTS)
         self._monitor: Socket = context.socket(zmq.PAIR)
         # Without a bound: libzmq's thread would wait for space here, and do nothing else. What it
         # reports is bounded by the connections between two calls of `update`.
@@ -195,6 +200,9 @@ class Connections:
             elif what == _DISCONNECTED:
                 self.broken += 1
                 self._forget(value)
+            elif what == _HANDSHAKE_FAILED:
+                self.without_key += 1
+                self._refusals.note("they have no keys, or were made for another server's key")
             else:
                 self.not_accepted += 1
                 self._refusals.note("the system accepts none, for lack of open files (ulimit -n)")

@@ -19,6 +19,9 @@ option         value                      meaning
 ``request``    HOST:PORT, several times   mold only: where what was missed is asked for
 ``topic``      name, default "mold"       mold only: the topic that its messages get
 =============  =========================  ======================================================
+
+`tcp` and `ipc` have one option: `?key=KEY` is the public key that the peer there has to hold, 43
+characters of base64url. It is for connecting only, and never part of what ZeroMQ gets.
 """
 
 import ipaddress
@@ -46,6 +49,8 @@ _TTL_MAX: Final = 255
 _INTERFACE: Final = re.compile(r"[A-Za-z0-9_.:@%\-]{1,64}")
 _REQUEST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.\-]+):([0-9]{1,5})")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+_KEY: Final = re.compile(r"[A-Za-z0-9_\-]{42}[AEIMQUYcgkosw048]")
+"""32 bytes in base64url: the last of 43 characters has but four bits of them."""
 _FLAGS: Final = {"0": "0", "false": "0", "no": "0", "1": "1", "true": "1", "yes": "1"}
 
 
@@ -66,14 +71,24 @@ class Endpoint:
     """The path of an ipc endpoint, the name of an inproc or memory endpoint."""
 
     options: tuple[tuple[str, str], ...] = ()
-    """udp, mold: what comes after the `?`, checked."""
+    """What comes after the `?`, checked."""
 
     def __str__(self) -> str:
+        options = "&".join(f"{name}={value}" for name, value in self.options)
+        return f"{self.address}{'?' if options else ''}{options}"
+
+    @property
+    def address(self) -> str:
+        """The text without the options."""
         if not self.has_port:
             return f"{self.scheme}://{self.path}"
         host = f"[{self.host}]" if self.is_ipv6 else self.host
-        options = "&".join(f"{name}={value}" for name, value in self.options)
-        return f"{self.scheme}://{host}:{self.port}{'?' if options else ''}{options}"
+        return f"{self.scheme}://{host}:{self.port}"
+
+    @property
+    def key(self) -> str:
+        """The public key that the peer there has to hold, as text; "" where none is pinned."""
+        return self.option("key")
 
     @property
     def has_port(self) -> bool:
@@ -111,6 +126,12 @@ class Endpoint:
     def is_abstract(self) -> bool:
         """Whether this is an ipc endpoint without a file, in Linux's abstract name space."""
         return self.scheme == "ipc" and self.path.startswith("@")
+
+    def without_key(self) -> Self:
+        """Return this endpoint without the option `key`."""
+        if not self.options:
+            return self
+        return replace(self, options=tuple(one for one in self.options if one[0] != "key"))
 
     def with_port(self, port: int) -> Self:
         """Return this endpoint with another port; `EndpointError` if it cannot have that one."""
@@ -167,7 +188,9 @@ def parse_endpoint(text: str) -> Endpoint:
         _refuse(text, "scheme", f"missing scheme (known: {', '.join(SCHEMES)})")
     scheme, rest = match[1], match[2]
     if scheme == "tcp":
-        return _parse_tcp(text, rest)
+        place, question, options = rest.partition("?")
+        where = _parse_tcp(text, place)
+        return replace(where, options=_parse_options(text, scheme, options)) if question else where
     if scheme in DATAGRAM_SCHEMES:
         if not IS_LINUX:
             _refuse(text, "scheme", f"{scheme}:// needs Linux")
@@ -176,7 +199,10 @@ def parse_endpoint(text: str) -> Endpoint:
         known = _parse_options(text, scheme, options) if question else ()
         return replace(where, scheme=scheme, options=known)
     if scheme == "ipc":
-        return Endpoint(scheme, path=_parse_path(text, rest))
+        # Another "?" is part of the path.
+        path, question, key = rest.partition("?key=")
+        pinned = _parse_options(text, scheme, f"key={key}") if question else ()
+        return Endpoint(scheme, path=_parse_path(text, path), options=pinned)
     if scheme in SCHEMES:
         return Endpoint(scheme, path=_parse_name(text, rest))
     _refuse(text, "scheme", f"unknown scheme {scheme!r} (known: {', '.join(SCHEMES)})")
@@ -191,6 +217,11 @@ def request_address(value: str) -> tuple[str, int]:
     """Return (host, port) of a checked `request` option."""
     host, _, port = value.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def is_key_text(text: object) -> bool:
+    """Whether it is the text of a key: 43 characters of base64url."""
+    return isinstance(text, str) and _KEY.fullmatch(text) is not None
 
 
 def is_address(value: str) -> bool:
@@ -304,6 +335,12 @@ def _parse_options(text: str, scheme: str, options: str) -> tuple[tuple[str, str
 
 
 def _check_option(text: str, scheme: str, name: str, value: str) -> str:
+    if scheme in ("tcp", "ipc"):
+        if name != "key":
+            _refuse(text, "option", f"unknown option {name!r} (known: key)")
+        if not is_key_text(value):
+            _refuse(text, "option", f"key {value!r} is not 43 characters of base64url")
+        return value
     if name == "interface":
         if not _INTERFACE.fullmatch(value):
             _refuse(text, "option", f"interface {value!r} is neither a name nor an address")

@@ -1,16 +1,17 @@
 """ZeroMQ sockets whose other side is not ours: SUB, PUB, PULL and PUSH, messages of any parts."""
 
-import struct
-import time
-from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from transports.context import Context, Socket
+from transports.connect_watch import ConnectWatch
+from transports.context import Context
 from transports.endpoint import Endpoint
 from transports.errors import ConnectError
-from transports.zmq_socket import ZmqSocket
+from transports.zmq_socket import ZmqSocket, watch_keys
+
+if TYPE_CHECKING:
+    from transports.curve import CurveClient, CurveServer
 
 KINDS: Final = {"sub": zmq.SUB, "pub": zmq.PUB, "pull": zmq.PULL, "push": zmq.PUSH}
 """The sockets by name."""
@@ -25,61 +26,6 @@ Parts = bytes | list[bytes]
 """A message: the bytes of its one part, or a list of several."""
 
 
-_EVENT: Final = struct.Struct("=hi")
-_TRIES: Final = int(zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_DELAYED | zmq.EVENT_CONNECT_RETRIED)
-_ENDED: Final = int(
-    zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-_JOINED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-_EVENTS_PER_LOOK: Final = 1000
-_GIVEN_UP_NS: Final = 2_000_000_000
-"""Longer than ZeroMQ waits until it connects again (`RECONNECT_IVL_MAX`, 1 s)."""
-_numbers: Final = count()
-
-
-class _ConnectWatch:
-    """Follows the connection of a socket that connects.
-
-    Attributes:
-        connected: whether there is one, after its handshake.
-
-    """
-
-    def __init__(self, socket: Socket, context: Context) -> None:
-        address = f"inproc://p2pmsg-plain-monitor-{next(_numbers)}"
-        socket.monitor(address, _TRIES | _ENDED | _JOINED)
-        self._monitor: Socket = context.socket(zmq.PAIR)
-        self._monitor.set(zmq.RCVHWM, 0)  # at most a few events a second, with RECONNECT_IVL
-        self._monitor.connect(address)
-        self._broke_ns = 0
-        self.connected = False
-
-    def has_given_up(self) -> bool:
-        """Read what happened; return whether ZeroMQ does not connect any more."""
-        now_ns = time.monotonic_ns()
-        for _ in range(_EVENTS_PER_LOOK):
-            try:
-                what, _ = _EVENT.unpack(self._monitor.recv_multipart(_NOBLOCK)[0])
-            except (zmq.ZMQError, struct.error):
-                break
-            if what & _JOINED:
-                self.connected = True
-            elif what & _ENDED:
-                self.connected, self._broke_ns = False, now_ns
-            else:
-                self._broke_ns = 0
-        if not self._broke_ns or now_ns - self._broke_ns < _GIVEN_UP_NS:
-            return False
-        self._broke_ns = 0
-        return True
-
-    def close(self) -> None:
-        self._monitor.close(linger=0)
-
-
 class ZmqPlainSocket(ZmqSocket):
     """A socket that binds or connects, and speaks to programs that know nothing of p2pmsg.
 
@@ -91,6 +37,8 @@ class ZmqPlainSocket(ZmqSocket):
         queue_messages: the high-water mark of each peer's queue.
         message_bytes_max: the largest part that is received; a peer that sends a larger one is
             disconnected.
+        curve: keys: a `CurveServer` where it binds, else a `CurveClient`. Default None: no
+            encryption.
 
     Attributes:
         given_up: how often ZeroMQ had given up the connection, and it was made again by `look`.
@@ -110,11 +58,12 @@ class ZmqPlainSocket(ZmqSocket):
         context: Context,
         queue_messages: int,
         message_bytes_max: int,
+        curve: "CurveServer | CurveClient | None" = None,
     ) -> None:
         super().__init__(
-            endpoint if binds else endpoint.require_connectable(), context=context,
+            endpoint if binds else endpoint.require_connectable().without_key(), context=context,
             kind=KINDS[kind], queue_frames=queue_messages, frame_bytes_max=message_bytes_max,
-            silence_ms=_SILENCE_MS,
+            silence_ms=_SILENCE_MS, curve=curve,
         )  # fmt: skip
         if kind == "pub":
             self.set_lossy(False)
@@ -122,12 +71,14 @@ class ZmqPlainSocket(ZmqSocket):
             # Nothing is queued for a peer that is not there: what is, is lost with this process.
             self.socket.set(zmq.IMMEDIATE, 1)
         self.given_up = 0
-        self._watch: _ConnectWatch | None = None
+        self._watch: ConnectWatch | None = None
         if binds:
             self._watch_connections()
             self._bind()
+        elif curve is not None:
+            self._watch = watch_keys(self.socket, context, self.endpoint, curve)
         elif endpoint.scheme != "inproc":
-            self._watch = _ConnectWatch(self.socket, context)
+            self._watch = ConnectWatch(self.socket, context, self.endpoint)
 
     def open(self, prefixes: tuple[bytes, ...] = ()) -> None:
         """Subscribe a SUB to prefixes; then connect, unless it is bound."""
@@ -145,6 +96,11 @@ class ZmqPlainSocket(ZmqSocket):
     def connected(self) -> bool:
         """Whether who is connected to is there; True where that is not known."""
         return self._watch is None or self._watch.connected
+
+    @property
+    def refusal(self) -> str:
+        """Why the last connection was refused, with `curve`; "" where it was not."""
+        return "" if self._watch is None else self._watch.refusal
 
     def look(self) -> None:
         """Check the connections; called a few times a second.

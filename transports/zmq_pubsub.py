@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import zmq
 
@@ -19,6 +19,9 @@ from transports.zmq_socket import (
     ZmqSocket,
     busy_wait_for,
 )
+
+if TYPE_CHECKING:
+    from transports.curve import CurveClient, CurveServer
 
 _SUBSCRIPTION_BYTES_MAX: Final = 4096
 """All that a subscriber sends is subscriptions (a topic has at most 255 bytes) and handshakes."""
@@ -56,6 +59,7 @@ class ZmqSender(ZmqSocket):
         silence_ms: int = SILENCE_MS,
         subscriptions_max: int = SUBSCRIPTIONS_MAX,
         subscription_bytes_max: int = SUBSCRIPTION_BYTES_MAX,
+        curve: "CurveServer | None" = None,
     ) -> None:
         """Bind.
 
@@ -70,12 +74,13 @@ class ZmqSender(ZmqSocket):
             subscriptions_max: prefixes that one connection may subscribe to; one with more is
                 ended. Default 65,536.
             subscription_bytes_max: their bytes. Default 512 KiB.
+            curve: its keys, and who may connect. Default None: no encryption, and anybody may.
 
         """
         super().__init__(
             endpoint, context=context, kind=zmq.XPUB, queue_frames=queue_frames,
             receive_frames=_SUBSCRIPTIONS_AHEAD, frame_bytes_max=_SUBSCRIPTION_BYTES_MAX,
-            silence_ms=silence_ms,
+            silence_ms=silence_ms, curve=curve,
         )  # fmt: skip
         # A full queue is an answer (EAGAIN) and not a silent loss.
         self.socket.set(zmq.XPUB_NODROP, 1)
@@ -87,6 +92,7 @@ class ZmqSender(ZmqSocket):
                 context,
                 subscriptions_max=subscriptions_max,
                 subscription_bytes_max=subscription_bytes_max,
+                secure=curve is not None,
             )
         )
         self.has_more = False
@@ -216,6 +222,7 @@ class ZmqReceiver(ZmqConnectingSocket):
         frame_bytes_max: int = FRAME_BYTES_MAX,
         busy_wait_us: float = BUSY_WAIT_US,
         busy_wait_always: bool = False,
+        curve: "CurveClient | None" = None,
     ) -> None:
         """Make the socket, unconnected.
 
@@ -228,11 +235,12 @@ class ZmqReceiver(ZmqConnectingSocket):
             busy_wait_us: how long `receive_wait` looks for a frame before it sleeps, where this
                 process takes turns with another; see `BusyWait`. Default 200; 0: never.
             busy_wait_always: whether it does where this process only consumes, too.
+            curve: its keys, and the publisher's. Default None: no encryption.
 
         """
         super().__init__(
             endpoint, context=context, kind=zmq.SUB, queue_frames=queue_frames,
-            send_frames=_SUBSCRIPTIONS_MAX, frame_bytes_max=frame_bytes_max,
+            send_frames=_SUBSCRIPTIONS_MAX, frame_bytes_max=frame_bytes_max, curve=curve,
         )  # fmt: skip
         self._receive_timeout_ms = -1
         self._recv = self.socket.recv

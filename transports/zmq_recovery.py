@@ -3,7 +3,7 @@
 The recovery channel, and on the same sockets the work queue, whose owner waits for them.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import zmq
 
@@ -19,7 +19,11 @@ from transports.zmq_socket import (
     ZmqConnectingSocket,
     ZmqSocket,
     busy_wait_for,
+    user_of,
 )
+
+if TYPE_CHECKING:
+    from transports.curve import CurveClient, CurveServer
 
 REQUEST_BYTES_MAX: Final = 64 * 1024
 """A request names streams and ranges, and has no payload."""
@@ -40,6 +44,8 @@ class ZmqRecoveryServer(ZmqSocket):
         malformed: how many requests were dropped because they were not of one part.
         connections: who is connected, and their bound.
         memory: what of large replies is still in the queues, and its bound; None: not counted.
+        user: with `curve`, the user id (`CurveServer.admits`) of who sent the request that was
+            received last; "" without.
 
     """
 
@@ -50,6 +56,7 @@ class ZmqRecoveryServer(ZmqSocket):
         context: Context,
         queue_frames: int = QUEUE_FRAMES,
         frame_bytes_max: int = REQUEST_BYTES_MAX,
+        curve: "CurveServer | None" = None,
     ) -> None:
         """Bind.
 
@@ -58,15 +65,18 @@ class ZmqRecoveryServer(ZmqSocket):
             context: the ZeroMQ context, usually `context()`.
             queue_frames: the high-water mark of each requester's queues, in frames. Default 1000.
             frame_bytes_max: a requester that sends a larger frame is disconnected. Default 64 KiB.
+            curve: its keys, and who may connect. Default None: no encryption, and anybody may.
 
         """
         super().__init__(
             endpoint, context=context, kind=zmq.ROUTER, queue_frames=queue_frames,
-            frame_bytes_max=frame_bytes_max,
+            frame_bytes_max=frame_bytes_max, curve=curve,
         )  # fmt: skip
         # A full queue and a peer that is gone are answers and not silent losses.
         self.socket.set(zmq.ROUTER_MANDATORY, 1)
         self.malformed = 0
+        self.user = ""
+        self._has_users = curve is not None
         self.connections = self._watch_connections()
         self._send = super(zmq.Socket, self.socket).send
         self.memory: ReplyMemory | None = ReplyMemory()
@@ -78,7 +88,7 @@ class ZmqRecoveryServer(ZmqSocket):
         try:
             while self.has_message():
                 requester = self.socket.recv(_NOBLOCK)
-                frame = self.socket.recv(_NOBLOCK)
+                frame = self._from_user() if self._has_users else self.socket.recv(_NOBLOCK)
                 if not self.socket.get(zmq.RCVMORE):
                     return requester, frame
                 self.malformed += 1
@@ -88,6 +98,12 @@ class ZmqRecoveryServer(ZmqSocket):
         except zmq.ZMQError as error:
             raise self._error(error) from error
         return None
+
+    def _from_user(self) -> bytes:
+        """Receive the frame of a request, and note whose it is."""
+        frame = self.socket.recv(_NOBLOCK, copy=False)
+        self.user = user_of(frame)
+        return frame.bytes
 
     def reply(self, requester: bytes, frame: bytes | memoryview) -> bool:
         """Do as `RecoveryServer.reply`; False, too, where the queues of all are full.
@@ -131,6 +147,7 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
         context: Context,
         queue_frames: int = QUEUE_FRAMES,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        curve: "CurveClient | None" = None,
     ) -> None:
         """Make the socket, unconnected.
 
@@ -140,11 +157,12 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
             queue_frames: the high-water mark of the replies, in frames. Default 1000.
             frame_bytes_max: a server that sends a larger frame is disconnected; see
                 `reconnect`. Default 16 MiB.
+            curve: its keys, and the server's. Default None: no encryption.
 
         """
         super().__init__(
             endpoint, context=context, kind=zmq.DEALER, queue_frames=queue_frames,
-            send_frames=REQUESTS_MAX, frame_bytes_max=frame_bytes_max,
+            send_frames=REQUESTS_MAX, frame_bytes_max=frame_bytes_max, curve=curve,
         )  # fmt: skip
         self.malformed = 0
         self._send = super(zmq.Socket, self.socket).send
@@ -195,11 +213,13 @@ class ZmqQueueServer(ZmqRecoveryServer):
         context: Context,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         busy_wait_us: float = BUSY_WAIT_US,
+        curve: "CurveServer | None" = None,
     ) -> None:
         """Bind; see `ZmqRecoveryServer`, and `ZmqReceiver` for `busy_wait_us`."""
         super().__init__(
-            endpoint, context=context, queue_frames=JOBS_MAX, frame_bytes_max=frame_bytes_max
-        )
+            endpoint, context=context, queue_frames=JOBS_MAX, frame_bytes_max=frame_bytes_max,
+            curve=curve,
+        )  # fmt: skip
         self.memory = None  # credit, or one answer to a request, is the bound
         self._receive_timeout_ms = -1
         self._busy_wait = busy_wait_for(self.socket, busy_wait_us)
@@ -223,7 +243,7 @@ class ZmqQueueServer(ZmqRecoveryServer):
                 self._receive_timeout_ms = timeout_ms
             self._busy_wait.begin()
             requester = socket.recv()
-            frame = socket.recv()
+            frame = self._from_user() if self._has_users else socket.recv()
             self._busy_wait.end()
             if not socket.get(zmq.RCVMORE):
                 return requester, frame
@@ -251,11 +271,13 @@ class ZmqQueueClient(ZmqRecoveryClient):
         context: Context,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         busy_wait_us: float = BUSY_WAIT_US,
+        curve: "CurveClient | None" = None,
     ) -> None:
         """Make the socket, unconnected; see `ZmqRecoveryClient`, `ZmqReceiver`."""
         super().__init__(
-            endpoint, context=context, queue_frames=JOBS_MAX, frame_bytes_max=frame_bytes_max
-        )
+            endpoint, context=context, queue_frames=JOBS_MAX, frame_bytes_max=frame_bytes_max,
+            curve=curve,
+        )  # fmt: skip
         self.fd = int(self.socket.get(zmq.FD))
         self._receive_timeout_ms = -1
         self._busy_wait = busy_wait_for(self.socket, busy_wait_us)

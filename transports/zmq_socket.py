@@ -3,8 +3,9 @@
 import errno
 import os
 import socket as system_socket
+import time
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 from zmq.backend import zmq_poll
@@ -23,6 +24,13 @@ from transports.errors import (
     translate_bind,
 )
 
+if TYPE_CHECKING:
+    from transports.connect_watch import ConnectWatch
+    from transports.curve import CurveClient, CurveServer
+    from transports.zap import ZapDomain
+
+    Curve = CurveServer | CurveClient
+
 QUEUE_FRAMES: Final = 1000
 """ZeroMQ's own default high-water mark."""
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -33,6 +41,10 @@ SILENCE_MS: Final = 5000
 HANDSHAKE_MS: Final = 10_000
 """How long who connects to a bound socket may take to say that it speaks ZeroMQ's protocol."""
 
+_CURVE_BYTES: Final = 64
+"""More than CURVE adds to a frame: a header of 9 bytes, a nonce of 8, a tag of 16, flags of 1."""
+_HANDSHAKE_BYTES: Final = 1024
+"""More than the largest part of a CURVE handshake takes, which MAXMSGSIZE is for, too."""
 _POLLIN: Final = int(zmq.POLLIN)
 _SCHEMES: Final = ("tcp", "ipc", "inproc")
 _OPTIONS: Final = {
@@ -64,17 +76,22 @@ class ZmqSocket:
         silence_ms: how long a peer may be silent before its connection, and its queue, is given
             up. Default 5000. A receiver that leaves its full queue alone for this long also counts
             as silent: ZeroMQ stops reading from its connection. It connects again when it reads on.
+        curve: keys: a `CurveServer` for a socket that binds, a `CurveClient` for one that connects.
+            Default None: no encryption, and anybody may connect.
 
     Attributes:
         socket: the pyzmq socket, for pollers only.
+        domain: who is admitted and who was refused, where it is bound with `curve`; else None.
 
     Raises:
         EndpointError: the endpoint is not well-formed, not tcp, ipc or inproc, or one cannot
             connect to it.
         BindError: it could not be bound; `AddressInUseError` where another socket has it.
-        ValueError: a bound is below 1.
+        ValueError: a bound is below 1, or `curve` is for the other side.
 
     """
+
+    domain: "ZapDomain | None" = None
 
     def __init__(
         self,
@@ -87,6 +104,7 @@ class ZmqSocket:
         send_frames: int | None = None,
         receive_frames: int | None = None,
         silence_ms: int = SILENCE_MS,
+        curve: "Curve | None" = None,
     ) -> None:
         # ZeroMQ takes 0 or -1 for "no limit", which nothing here may be.
         bounds = {
@@ -101,6 +119,11 @@ class ZmqSocket:
         if self._endpoint.scheme not in _SCHEMES:
             reason = f"scheme {self._endpoint.scheme!r} is not one of ZeroMQ's"
             raise EndpointError(str(self._endpoint), "scheme", reason)
+        if curve is not None and self._endpoint.scheme == "inproc":
+            # libzmq has no handshake there: it would be neither encrypted nor checked.
+            reason = "inproc:// stays within the process, and takes no keys"
+            raise EndpointError(str(self._endpoint), "scheme", reason)
+        self._curve = curve
         self._context = context
         self._ipc_file: IpcFile | None = None
         self._bound = False
@@ -121,6 +144,9 @@ class ZmqSocket:
             self.socket.set(zmq.IPV6, 1)
         for option, value in _OPTIONS.items():
             self.socket.set(option, value)
+        if curve is not None:
+            size = max(frame_bytes_max, _HANDSHAKE_BYTES) + _CURVE_BYTES
+            self.socket.set(zmq.MAXMSGSIZE, size)
 
     @property
     def endpoint(self) -> str:
@@ -149,6 +175,8 @@ class ZmqSocket:
             note_linger(self._context, linger_ms)
         if self._bound:
             note_closed(self._endpoint)
+        if self.domain is not None:
+            self.domain.close()
         self.socket.close(linger=linger_ms)
         if self._ipc_file is not None:
             self._ipc_file.remove()
@@ -161,7 +189,7 @@ class ZmqSocket:
         """Count who connects, from before it is bound."""
         self.socket.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         if connections is None:
-            connections = Connections(self.socket, self._context)
+            connections = Connections(self.socket, self._context, secure=self._curve is not None)
         self._connections = connections
         return connections
 
@@ -175,6 +203,7 @@ class ZmqSocket:
     def _bind(self) -> None:
         """Bind, and learn the port; a socket that cannot be bound is closed."""
         try:
+            self._require_keys()
             if self._endpoint.scheme == "ipc":
                 self._ipc_file = IpcFile(self._endpoint)
                 self.socket.set(zmq.USE_FD, self._ipc_file.fd)
@@ -182,7 +211,7 @@ class ZmqSocket:
         except zmq.ZMQError as error:
             self.close()
             raise translate_bind(error, self.endpoint) from error
-        except BindError:
+        except (TransportError, ValueError):
             self.close()
             raise
         if self._ipc_file is not None:
@@ -190,7 +219,24 @@ class ZmqSocket:
         if self._endpoint.scheme == "tcp":
             bound = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
             self._endpoint = self._endpoint.with_port(int(bound.rpartition(":")[2]))
+            if self.domain is not None:
+                self.domain.endpoint = self.endpoint
         self._bound = True
+
+    def _require_keys(self) -> None:
+        """Have connections authenticated, if there are keys."""
+        if self._endpoint.key:
+            reason = "a key is pinned where one connects; what binds has the key of its own"
+            raise EndpointError(str(self._endpoint), "option", reason)
+        if self._curve is None:
+            return
+        from transports.curve import CurveServer
+        from transports.zap import open_domain
+
+        if not isinstance(self._curve, CurveServer):
+            raise ValueError("curve of a socket that binds is a CurveServer")
+        self.domain = open_domain(self._context, self._curve, self.endpoint)
+        self.domain.set_options(self.socket)
 
     def _bind_socket(self, address: str) -> None:
         while True:
@@ -206,16 +252,56 @@ class ZmqSocket:
 
 
 class ZmqConnectingSocket(ZmqSocket):
-    """A socket that connects."""
+    """A socket that connects.
+
+    With `curve`, `look` has to be called a few times a second.
+    """
+
+    _watch: "ConnectWatch | None" = None
+    _again_ns = 0
 
     def __init__(self, endpoint: str | Endpoint, **options: Any) -> None:
-        super().__init__(as_endpoint(endpoint).require_connectable(), **options)
+        place = as_endpoint(endpoint).require_connectable().without_key()
+        super().__init__(place, **options)
         self._connected = False
+        if self._curve is not None:
+            self._watch = watch_keys(self.socket, self._context, self.endpoint, self._curve)
+
+    @property
+    def refusal(self) -> str:
+        """Why the last connection was refused, with `curve`; "" where it was not."""
+        return "" if self._watch is None else self._watch.refusal
+
+    def look(self) -> bool:
+        """Check the handshake; return whether the connection was refused since the last call.
+
+        libzmq gives up a connection that was refused. So it is made again, after 0.1 s, then twice
+        as long each time, 2 s at most: it heals when the key is admitted. Without `curve` nothing
+        is done.
+        """
+        watch = self._watch
+        if watch is None or self.socket.closed:
+            return False
+        refused = watch.was_refused()
+        if refused:
+            self.disconnect()
+            self._again_ns = time.monotonic_ns() + watch.wait_ns()
+        elif self._again_ns and time.monotonic_ns() >= self._again_ns:
+            self.connect()
+        return refused
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Do as `ZmqSocket.close`."""
+        if self._watch is not None and not self.socket.closed:
+            self.socket.disable_monitor()
+            self._watch.close()
+        super().close(linger_ms)
 
     def connect(self) -> None:
         """Do as `Client.connect` of `transports.base`."""
         if self._connected:
             return
+        self._again_ns = 0
         try:
             self.socket.connect(self.endpoint)
         except zmq.ZMQError as error:
@@ -237,6 +323,7 @@ class ZmqConnectingSocket(ZmqSocket):
 
     def disconnect(self) -> None:
         """Give up the connection, until `connect`; frames not received yet may be lost."""
+        self._again_ns = 0
         try:
             self.socket.disconnect(self.endpoint)
         except zmq.ZMQError as error:
@@ -244,6 +331,26 @@ class ZmqConnectingSocket(ZmqSocket):
             if error.errno != errno.ENOENT:
                 raise self._error(error) from error
         self._connected = False
+
+
+def watch_keys(socket: Socket, context: Context, endpoint: str, curve: "Curve") -> "ConnectWatch":
+    """Have a socket connect with keys; return what follows its handshakes."""
+    from transports.connect_watch import ConnectWatch
+    from transports.curve import CurveClient
+
+    if not isinstance(curve, CurveClient):
+        socket.close()
+        raise ValueError("curve of a socket that connects is a CurveClient")
+    curve.set_options(socket)
+    return ConnectWatch(socket, context, endpoint, curve)
+
+
+def user_of(frame: zmq.Frame) -> str:
+    """Return the user id of the connection that a frame came over; "" where it has none."""
+    try:
+        return str(frame.get("User-Id"))
+    except zmq.ZMQError:
+        return ""
 
 
 def _bind_address(endpoint: Endpoint) -> str:

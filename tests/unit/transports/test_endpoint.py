@@ -97,7 +97,7 @@ REFUSED = {
     "ttl above": ("udp://h:1?ttl=256", "option", "ttl '256' is not a number from 0 to 255"),
     "no flag": ("udp://h:1?loopback=2", "option", "loopback '2' is neither 0 nor 1"),
     "odd interface": ("udp://h:1?interface=a/b", "option", "neither a name nor an address"),
-    "options of tcp": ("tcp://h:1?ttl=1", "port", "is not a number"),
+    "options of tcp": ("tcp://h:1?ttl=1", "option", "unknown option 'ttl' (known: key)"),
     "None": (None, "endpoint", "an endpoint is a str, not NoneType"),
     "bytes": (b"tcp://h:1", "endpoint", "an endpoint is a str, not bytes"),
     "number": (5555, "endpoint", "an endpoint is a str, not int"),

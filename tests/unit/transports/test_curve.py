@@ -1,0 +1,344 @@
+"""Keys: who is admitted to a socket that binds, and what the others get to see of it."""
+
+import logging
+import os
+import threading
+
+import pytest
+import zmq
+
+from tests.unit.transports.sockets import DEADLINE_S, LOOPBACK, eventually, socket_opener
+from transports import (
+    CurveClient,
+    CurveKeys,
+    CurveServer,
+    EndpointError,
+    ZmqQueueClient,
+    ZmqQueueServer,
+    ZmqReceiver,
+    ZmqRecoveryClient,
+    ZmqRecoveryServer,
+    ZmqSender,
+    context,
+    fingerprint,
+    key_text,
+    parse_endpoint,
+    parse_key,
+)
+from transports.zmq_plain import ZmqPlainSocket
+
+SERVER, CLIENT, STRANGER = CurveKeys.new(), CurveKeys.new(), CurveKeys.new()
+
+
+class Admitted:
+    """A set of keys, by which a server admits."""
+
+    def __init__(self, *keys):
+        self.publics = {one.public for one in keys}
+
+    def __call__(self, public):
+        return key_text(public) if public in self.publics else None
+
+
+@pytest.fixture
+def opened():
+    with socket_opener() as open_socket:
+        yield open_socket
+
+
+def server_of(*keys):
+    return CurveServer(SERVER, Admitted(*keys))
+
+
+def client_of(keys=CLIENT, server=SERVER):
+    return CurveClient(keys, server.public)
+
+
+def request(client, server, frame=b"request"):
+    """Send until it is answered, as libzmq drops what is sent without a connection."""
+
+    def received():
+        client.look()
+        client.send(frame)
+        return server.receive()
+
+    return eventually(received)
+
+
+def test_keys_show_their_fingerprint_only():
+    secret = key_text(SERVER.secret)
+    shown = f"{SERVER!r} {SERVER} {server_of()!r} {client_of()!r}"
+    assert fingerprint(SERVER.public) in shown
+    assert secret not in shown
+    assert repr(SERVER.secret) not in shown
+    assert len(fingerprint(SERVER.public)) == 16
+    assert CurveKeys.of_secret(SERVER.secret) == SERVER
+    assert parse_key(key_text(SERVER.public)) == SERVER.public
+
+
+@pytest.mark.parametrize("text", ["", "a" * 42, "a" * 44, "a" * 42 + "B", "a" * 42 + "=", "ä" * 43])
+def test_what_is_no_key_is_refused_and_not_shown(text):
+    with pytest.raises(ValueError, match="43 characters") as caught:
+        parse_key(text)
+    assert not text or text not in str(caught.value)
+
+
+def test_keys_of_another_size_are_refused():
+    with pytest.raises(ValueError, match="the public key is 32 bytes, not 31"):
+        CurveKeys(b"x" * 31, b"y" * 32)
+    with pytest.raises(ValueError, match="the secret key is 32 bytes, not str"):
+        CurveKeys(b"x" * 32, "y" * 32)
+    with pytest.raises(ValueError, match="the server's key is 32 bytes"):
+        CurveClient(CLIENT, b"x")
+
+
+@pytest.mark.parametrize("place", ["tcp://prices:5556", "tcp://[::1]:1", "ipc:///run/feed?a=b"])
+def test_an_endpoint_pins_a_key(place):
+    text = f"{place}?key={key_text(SERVER.public)}"
+    endpoint = parse_endpoint(text)
+    assert (str(endpoint), endpoint.address) == (text, place)
+    assert endpoint.key == key_text(SERVER.public)
+    assert endpoint.without_key() == parse_endpoint(place)
+    assert parse_endpoint(place).key == ""
+
+
+@pytest.mark.parametrize(
+    "option", ["key=abc", "key=", "kex=" + "a" * 43, "key=" + "a" * 43 + "&key=" + "a" * 43]
+)
+def test_a_pinned_key_that_is_none_is_refused(option):
+    for place in ("tcp://prices:5556", "ipc:///run/feed"):
+        if place.startswith("ipc") and not option.startswith("key"):
+            continue  # there, it is part of the path
+        with pytest.raises(EndpointError, match=r"option|key") as caught:
+            parse_endpoint(f"{place}?{option}")
+        assert caught.value.part == "option"
+
+
+def test_keys_are_for_one_side_each(opened):
+    with pytest.raises(ValueError, match="binds is a CurveServer"):
+        opened(ZmqSender, LOOPBACK, curve=client_of())
+    with pytest.raises(ValueError, match="connects is a CurveClient"):
+        opened(ZmqReceiver, "tcp://127.0.0.1:9", curve=server_of())
+    with pytest.raises(EndpointError, match="inproc:// stays within the process"):
+        opened(ZmqSender, "inproc://keys", curve=server_of())
+    with pytest.raises(EndpointError, match="a key is pinned where one connects"):
+        opened(ZmqSender, f"tcp://127.0.0.1:0?key={key_text(SERVER.public)}")
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+def test_the_data_channel_goes_with_keys(opened, scheme, tmp_path):
+    place = LOOPBACK if scheme == "tcp" else f"ipc://{tmp_path}/feed"
+    sender = opened(ZmqSender, place, curve=server_of(CLIENT), welcome=b"welcome")
+    receiver = opened(ZmqReceiver, sender.endpoint, curve=client_of(), frame_bytes_max=100_000)
+    receiver.subscribe(b"")
+    receiver.connect()
+    assert eventually(sender.receive_subscriptions) == [b"\1"]
+    large = b"p" * 100_000  # the limit is of the frame, and not of what it takes encrypted
+    assert sender.send(b"price", wait_ms=1000)
+    assert sender.send(large, wait_ms=1000)
+    wait_ms = int(DEADLINE_S * 1000)
+    assert [receiver.receive_wait(wait_ms) for _ in range(3)] == [b"welcome", b"price", large]
+    assert not receiver.look()
+    assert receiver.refusal == ""
+    assert sender.domain.refused == 0
+
+
+def test_the_user_of_a_request_is_known(opened):
+    for kind, other in ((ZmqRecoveryServer, ZmqRecoveryClient), (ZmqQueueServer, ZmqQueueClient)):
+        server = opened(kind, LOOPBACK, curve=server_of(CLIENT, STRANGER))
+        assert server.user == ""
+        for keys in (CLIENT, STRANGER, CLIENT):
+            client = opened(other, server.endpoint, curve=client_of(keys))
+            client.connect()
+            who, frame = request(client, server)
+            assert (frame, server.user) == (b"request", key_text(keys.public))
+            assert server.reply(who, b"answer")
+            assert eventually(client.receive) == b"answer"
+            client.close()
+            while server.receive():
+                pass
+    last = opened(ZmqQueueClient, server.endpoint, curve=client_of(STRANGER))
+    last.connect()
+    last.send(b"waited for")
+    assert server.receive_wait(int(DEADLINE_S * 1000))[1] == b"waited for"
+    assert server.user == key_text(STRANGER.public)
+    plain = opened(ZmqRecoveryServer, LOOPBACK)
+    client = opened(ZmqRecoveryClient, plain.endpoint)
+    client.connect()
+    request(client, plain)
+    assert plain.user == ""
+
+
+def test_a_refused_key_is_reported_on_both_sides_and_heals_when_it_is_admitted(opened, caplog):
+    admitted = Admitted(CLIENT)
+    curve = CurveServer(SERVER, admitted)
+    sender, server = (
+        opened(ZmqSender, LOOPBACK, curve=curve),
+        opened(ZmqRecoveryServer, LOOPBACK, curve=curve),
+    )
+    receiver = opened(ZmqReceiver, sender.endpoint, curve=client_of(STRANGER))
+    receiver.subscribe(b"")
+    client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of(STRANGER))
+    receiver.connect()
+    client.connect()
+    with caplog.at_level(logging.WARNING, "p2pmsg"):
+        for socket in (receiver, client):
+            for _ in range(3):  # it is tried again, and refused again
+                eventually(socket.look)
+            assert f"does not admit our key {fingerprint(STRANGER.public)}" in socket.refusal
+    assert not sender.receive_subscriptions()
+    assert sender.domain.refused >= 3
+    assert server.domain.refused >= 3
+    texts = [record.getMessage() for record in caplog.records]
+    for place in (sender.endpoint, server.endpoint):
+        lines = [text for text in texts if text.startswith(place)]
+        assert any(f"key {key_text(STRANGER.public)} from 127.0.0.1: not among" in x for x in lines)
+        assert sum("does not admit our key" in text for text in lines) == 1
+    assert not any(key_text(STRANGER.secret) in text for text in texts)
+    admitted.publics.add(STRANGER.public)
+    assert eventually(lambda: (receiver.look(), sender.receive_subscriptions())[1]) == [b"\1"]
+    eventually(lambda: (sender.send(b"healed"), receiver.receive())[1])
+    assert request(client, server)[1] == b"request"
+    for socket in (receiver, client):
+        eventually(lambda socket=socket: not socket.look() and not socket.refusal)
+
+
+def test_a_server_with_another_key_is_reported_and_heals_when_it_has_the_pinned_one(opened):
+    server = opened(ZmqRecoveryServer, LOOPBACK, curve=CurveServer(STRANGER, Admitted(CLIENT)))
+    client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of())
+    client.connect()
+    eventually(client.look)
+    assert f"does not hold the pinned key {fingerprint(SERVER.public)}" in client.refusal
+    eventually(lambda: (server.receive(), server.connections.without_key)[1])
+    assert server.domain.refused == 0
+    place = server.endpoint
+    server.close()
+    server = opened(ZmqRecoveryServer, place, curve=server_of(CLIENT))
+    assert request(client, server)[1] == b"request"
+    assert client.refusal == ""
+
+
+def test_keys_and_no_keys_do_not_come_together(opened, caplog):
+    secure = opened(ZmqSender, LOOPBACK, curve=server_of(CLIENT))
+    plain = opened(ZmqSender, LOOPBACK)
+    without = opened(ZmqReceiver, secure.endpoint)
+    wants = opened(ZmqReceiver, plain.endpoint, curve=client_of())
+    for receiver in (without, wants):
+        receiver.subscribe(b"")
+        receiver.connect()
+    with caplog.at_level(logging.WARNING, "p2pmsg"):
+        eventually(lambda: (secure.receive_subscriptions(), secure.connections.without_key)[1])
+        eventually(wants.look)
+    assert "has no security" in wants.refusal
+    assert "they have no keys" in caplog.text
+    assert not plain.receive_subscriptions()
+    secure.send(b"secret")
+    assert without.receive_wait(50) is None
+    assert not without.look()
+
+
+def test_an_admission_that_raises_refuses_one_connection_and_no_other(opened, caplog):
+    def admits(public):
+        if public == STRANGER.public:
+            raise OSError("the file is away")
+        return "x" * 256 if public == SERVER.public else "known"
+
+    server = opened(ZmqRecoveryServer, LOOPBACK, curve=CurveServer(SERVER, admits))
+    with caplog.at_level(logging.WARNING, "p2pmsg"):
+        for keys in (STRANGER, SERVER):
+            bad = opened(ZmqRecoveryClient, server.endpoint, curve=client_of(keys))
+            bad.connect()
+            eventually(bad.look)
+            bad.close()
+    assert "could not be checked: OSError('the file is away')" in caplog.text
+    assert server.domain.refused >= 2
+    good = opened(ZmqRecoveryClient, server.endpoint, curve=client_of())
+    good.connect()
+    request(good, server)
+    assert server.user == "known"
+
+
+def test_a_closed_socket_admits_nobody_and_is_forgotten(opened):
+    server = opened(ZmqRecoveryServer, LOOPBACK, curve=server_of(CLIENT))
+    domains = server.domain._handler.domains
+    assert domains[server.domain.name] is server.domain
+    server.close()
+    assert server.domain.name not in domains
+
+
+def test_sockets_for_others_take_keys(opened):
+    pull = ZmqPlainSocket(
+        "pull", parse_endpoint(LOOPBACK), binds=True, context=context(), queue_messages=10,
+        message_bytes_max=1000, curve=server_of(CLIENT),
+    )  # fmt: skip
+    made = [pull]
+    try:
+        for keys in (STRANGER, CLIENT):
+            made.append(ZmqPlainSocket(
+                "push", parse_endpoint(pull.endpoint), binds=False, context=context(),
+                queue_messages=10, message_bytes_max=1000, curve=client_of(keys),
+            ))  # fmt: skip
+            made[-1].open()
+        stranger, push = made[1:]
+        eventually(lambda: push.send([b"job", b"part"]))
+        assert pull.wait(int(DEADLINE_S * 1000))
+        assert pull.receive_many(10)[0] == [[b"job", b"part"]]
+        eventually(lambda: (stranger.look(), stranger.refusal)[1])
+        assert not stranger.send([b"job"])
+        push.look()
+        assert push.refusal == ""
+    finally:
+        for one in made:
+            one.close()
+
+
+def test_many_connect_at_once(opened):
+    keys = [CurveKeys.new() for _ in range(20)]
+    server = opened(ZmqRecoveryServer, LOOPBACK, curve=server_of(*keys))
+    for one in keys:
+        client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of(one))
+        client.connect()
+        client.send(one.public)
+    seen = set()
+
+    def all_seen():
+        while (got := server.receive()) is not None:
+            assert key_text(got[1]) == server.user
+            seen.add(got[1])
+        return len(seen) == len(keys)
+
+    eventually(all_seen)
+
+
+def test_a_forked_child_authenticates_by_itself(opened):
+    server = opened(ZmqRecoveryServer, LOOPBACK, curve=server_of(CLIENT))
+    client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of())
+    client.connect()
+    request(client, server)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            own = ZmqRecoveryServer(LOOPBACK, context=context(), curve=server_of(STRANGER))
+            for keys, admitted in ((STRANGER, True), (CLIENT, False)):
+                made = ZmqRecoveryClient(own.endpoint, context=context(), curve=client_of(keys))
+                made.connect()
+                if admitted:
+                    assert request(made, own)[1] == b"request"
+                else:
+                    eventually(made.look)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert request(client, server)[1] == b"request"
+
+
+def test_the_handler_ends_with_its_context():
+    own = zmq.Context()
+    server = ZmqRecoveryServer(LOOPBACK, context=own, curve=server_of())
+    thread = next(one for one in threading.enumerate()[::-1] if one.name == "p2pmsg-zap")
+    server.close()
+    own.term()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()

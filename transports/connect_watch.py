@@ -1,0 +1,148 @@
+"""What became of a connection that a socket makes: its handshake, its end, its refusal.
+
+libzmq gives up an endpoint permanently, and silently, where the handshake fails by authentication
+or by protocol. Where the other side only hangs up (it does so when it cannot read what was
+encrypted for another key), libzmq connects again every 50 ms. Its monitor reports all of it.
+"""
+
+import logging
+import struct
+import time
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+import zmq
+
+if TYPE_CHECKING:
+    from transports.context import Context, Socket
+    from transports.curve import CurveClient
+
+_EVENT: Final = struct.Struct("=hi")
+_TRIES: Final = int(zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_DELAYED | zmq.EVENT_CONNECT_RETRIED)
+_FAILED_AUTH: Final = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+_FAILED_PROTOCOL: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+_FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+_ENDED: Final = int(zmq.EVENT_DISCONNECTED) | _FAILED | _FAILED_PROTOCOL | _FAILED_AUTH
+_JOINED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_MISMATCH: Final = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+_EVENTS_PER_LOOK: Final = 1000
+_GIVEN_UP_NS: Final = 2_000_000_000
+"""Longer than ZeroMQ waits until it connects again (`RECONNECT_IVL_MAX`, 1 s)."""
+_HUNG_UP_MAX: Final = 3
+"""So many handshakes in a row that the other side broke off silently are a refusal; a server
+that ends in the middle of one is not."""
+_AGAIN_NS: Final = 100_000_000
+_AGAIN_MAX_NS: Final = 2_000_000_000
+"""How long until a refused connection is tried again: at first, then twice as long, and at most. It
+is as long as somebody waits whose key has just been admitted."""
+_LOG_AGAIN_NS: Final = 60_000_000_000
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_POLLIN: Final = int(zmq.POLLIN)
+_numbers: Final = count()
+_log = logging.getLogger("p2pmsg")
+
+
+class ConnectWatch:
+    """Follows the connection of a socket that connects. One thread at a time uses it.
+
+    Args:
+        socket: not connected yet.
+        context: the socket's.
+        endpoint: where it connects, for the log.
+        curve: its keys, if it has any: only then are refusals noticed.
+
+    Attributes:
+        connected: whether there is a connection, after its handshake.
+        refusal: why the last connection was refused; "" where it was not.
+        refusals: how often that happened, all in all.
+
+    """
+
+    def __init__(
+        self,
+        socket: "Socket",
+        context: "Context",
+        endpoint: str,
+        curve: "CurveClient | None" = None,
+    ) -> None:
+        address = f"inproc://p2pmsg-connect-monitor-{next(_numbers)}"
+        socket.monitor(address, _TRIES | _ENDED | _JOINED)
+        self._monitor: Socket = context.socket(zmq.PAIR)
+        self._monitor.set(zmq.RCVHWM, 0)  # at most a few events a second, with RECONNECT_IVL
+        self._monitor.connect(address)
+        self._endpoint = endpoint
+        self._curve = curve
+        self._broke_ns = 0
+        self._hung_up = 0
+        self._again_ns = _AGAIN_NS
+        self._log_due_ns = 0
+        self.connected = False
+        self.refusal = ""
+        self.refusals = 0
+
+    def has_given_up(self) -> bool:
+        """Read what happened; return whether ZeroMQ does not connect any more."""
+        now_ns = time.monotonic_ns()
+        self._read(now_ns)
+        if not self._broke_ns or now_ns - self._broke_ns < _GIVEN_UP_NS:
+            return False
+        self._broke_ns = 0
+        return True
+
+    def was_refused(self) -> bool:
+        """Read what happened; return whether the connection was refused since the last call."""
+        before = self.refusals
+        self._read(time.monotonic_ns())
+        return self.refusals != before
+
+    def wait_ns(self) -> int:
+        """Return how long to wait before a refused connection is tried again; longer each time."""
+        wait_ns, self._again_ns = self._again_ns, min(2 * self._again_ns, _AGAIN_MAX_NS)
+        return wait_ns
+
+    def close(self) -> None:
+        """Stop following; the socket's own monitor is ended by its owner."""
+        self._monitor.close(linger=0)
+
+    def _read(self, now_ns: int) -> None:
+        monitor = self._monitor
+        for _ in range(_EVENTS_PER_LOOK):
+            try:
+                if not int(monitor.get(zmq.EVENTS)) & _POLLIN:  # quicker than a refusal by `recv`
+                    return
+                what, value = _EVENT.unpack(monitor.recv_multipart(_NOBLOCK)[0])
+            except (zmq.ZMQError, struct.error):
+                return
+            if what & _JOINED:
+                if self.refusal:
+                    _log.info("%s: connected, after it had been refused", self._endpoint)
+                self.connected, self.refusal = True, ""
+                self._hung_up, self._again_ns, self._log_due_ns = 0, _AGAIN_NS, 0
+            elif what & _ENDED:
+                self.connected, self._broke_ns = False, now_ns
+                if self._curve is not None and what != zmq.EVENT_DISCONNECTED:
+                    self._failed(self._curve, what, value, now_ns)
+            else:
+                self._broke_ns = 0
+
+    def _failed(self, curve: "CurveClient", what: int, value: int, now_ns: int) -> None:
+        from transports.curve import fingerprint
+
+        pinned = fingerprint(curve.server)
+        if what == _FAILED_AUTH:
+            own = fingerprint(curve.keys.public)
+            why = f"the peer there does not admit our key {own} (status {value})"
+        elif what == _FAILED_PROTOCOL and value == _MISMATCH:
+            why = f"the peer there has no security, so it cannot hold the pinned key {pinned}"
+        elif what == _FAILED_PROTOCOL:
+            why = f"the peer there does not prove that it holds the pinned key {pinned}"
+        else:
+            self._hung_up += 1
+            if self._hung_up < _HUNG_UP_MAX:
+                return
+            why = f"the peer there breaks off: it does not hold the pinned key {pinned}"
+        self.refusals += 1
+        if why != self.refusal or now_ns >= self._log_due_ns:
+            self._log_due_ns = now_ns + _LOG_AGAIN_NS
+            _log.warning("%s: refused, %s; it is tried again", self._endpoint, why)
+        self.refusal = why
