@@ -229,6 +229,10 @@ class Access:
             return self._decide_prefix(who, verb, topic[:-1].encode(errors="replace"), topic)
         return self._decide_topic(who, verb, topic.encode(errors="replace"), topic)
 
+    def has_any(self, who: str, verb: str) -> bool:
+        """Return whether a rule gives `who` anything of a verb; a part of it may be denied."""
+        return verb in self._of(who).gives
+
     def covers(self, who: str, verb: str, prefix: bytes) -> Decision:
         """Return whether `who` may have all frames that begin with `prefix`, bytes of ZeroMQ's.
 
@@ -320,11 +324,33 @@ def load_access(path: str | Path) -> Access:
         OSError: it cannot be read.
 
     """
+    return parse_access_file(path, read_access(path))
+
+
+def read_access(path: str | Path) -> bytes:
+    """Return the content of an access file.
+
+    Raises:
+        ConfigError: it is too large.
+        OSError: it cannot be read.
+
+    """
     with Path(path).open("rb") as file:
         data = file.read(FILE_BYTES_MAX + 1)
-    name = f"access file {str(path)!r}"
     if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(name, f"at most {FILE_BYTES_MAX:,} bytes", len(data))
+        limit = f"at most {FILE_BYTES_MAX:,} bytes"
+        raise ConfigError(_file_name(path), limit, f"{FILE_BYTES_MAX + 1:,} or more")
+    return data
+
+
+def parse_access_file(path: str | Path, data: bytes) -> Access:
+    """Parse the content of an access file; errors name the file.
+
+    Raises:
+        ConfigError: it is none; `field` says where it is wrong.
+
+    """
+    name = _file_name(path)
     try:
         return parse_access(data.decode())
     except UnicodeDecodeError as error:
@@ -332,6 +358,10 @@ def load_access(path: str | Path) -> Access:
     except ConfigError as error:
         limit = str(error).removeprefix(f"{error.field} must be ")
         raise _Located(f"{name}, {error.field}", limit, error.value) from error
+
+
+def _file_name(path: str | Path) -> str:
+    return f"access file {str(path)!r}"
 
 
 class _Located(ConfigError):
@@ -399,7 +429,7 @@ def _parse_peers(peers: Any) -> dict[str, bytes]:
     for name, text in peers.items():
         if not _NAME.fullmatch(name):
             raise ConfigError("name in [peers]", _A_NAME, name)
-        key = _key_of(text)
+        key = key_of(text)
         if key is None:
             limit = "a public key: 43 characters of base64url, as `p2pmsg key show` prints it"
             raise ConfigError(f"peers.{name}", limit, text)
@@ -409,7 +439,8 @@ def _parse_peers(peers: Any) -> dict[str, bytes]:
     return found
 
 
-def _key_of(text: Any) -> bytes | None:
+def key_of(text: Any) -> bytes | None:
+    """Return the public key that a text of 43 characters stands for; None: it is none."""
     if not isinstance(text, str) or len(text) != 43:
         return None
     try:

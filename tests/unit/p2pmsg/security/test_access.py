@@ -196,7 +196,7 @@ def test_an_error_in_a_file_names_the_file(tmp_path):
     with pytest.raises(ConfigError, match="UTF-8"):
         load_access(path)
     path.write_bytes(b"#" * (4 * 2**20 + 1))
-    with pytest.raises(ConfigError, match="at most 4,194,304 bytes, not 4194305"):
+    with pytest.raises(ConfigError, match="at most 4,194,304 bytes, not '4,194,305 or more'"):
         load_access(path)
     with pytest.raises(FileNotFoundError):
         load_access(tmp_path / "none")
