@@ -179,12 +179,23 @@ HISTORY = "history"
 class Refused(codec.Struct, array_like=True):
     """Publisher to subscriber: these cannot be had (`evicted`), or not now (`budget`).
 
+    `denied` and `too_old` say that there is no right to them, or not to so much history.
+
     Without ranges: the NACK was heard, and it is not known yet whether what it asks for can be had.
     """
 
     topic: Topic
     ranges: list[Range]
     reason: Annotated[str, codec.Meta(max_length=32)]
+
+
+class Denied(codec.Struct, array_like=True):
+    """To who asked: for these there is no right; of all else the answer comes, too."""
+
+    verb: Annotated[str, codec.Meta(max_length=32)]
+    """What would be needed, as `subscribe`."""
+    patterns: list[Annotated[str, codec.Meta(max_length=256)]]
+    """Topics, or prefixes that end in `*`, as they were asked for."""
 
 
 class Heartbeat(codec.Struct, array_like=True):
@@ -256,7 +267,7 @@ _decoders: dict[type, Any] = {
     kind: codec.make_decoder(kind)
     for kind in (
         Welcome, Probe, Heads, Joined, Nack, Refused, Heartbeat, Marked, Sessions,
-        Admitted, Settled,
+        Admitted, Settled, Denied,
     )
 }  # fmt: skip
 

@@ -70,6 +70,8 @@ class Kind(enum.IntEnum):
     """Subscriber to publisher, by UDP: I have come to this mark."""
     ADMITTED = 26
     """Multicast publisher to a subscriber that joined: its token for requests by UDP."""
+    DENIED = 27
+    """Publisher or relay to who asks: you may not have this."""
     SETTLED = 30
     """Subscriber to publisher: what is below this of a stream needs to be kept for me no more."""
     JOBS = 32

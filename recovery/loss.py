@@ -55,6 +55,12 @@ class LossReason(enum.StrEnum):
     """The publisher's log came back shorter: it has lost these itself, and gives their sequences to
     other messages."""
 
+    DENIED = "denied"
+    """There is no right to them."""
+
+    TOO_OLD = "too_old"
+    """There is no right to so much history."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:

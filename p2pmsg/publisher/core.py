@@ -31,6 +31,7 @@ from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heartbeats import HeartbeatSender
 from p2pmsg.publisher.kept_batch import KeptBatch
 from p2pmsg.publisher.log import PublisherLog, first_kept, next_sequence
+from p2pmsg.publisher.permits import Rights
 from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory, Multicast, Packed, PublisherStream
 from p2pmsg.publisher.values import ValueRules
@@ -122,6 +123,10 @@ class PublisherCore:
         """Publish to a multicast, in frames that fit a datagram; called before anything else."""
         self.multicast = self.requests.multicast = multicast
         self._batch_bytes = min(self._batch_bytes, multicast.frame_bytes)
+
+    def use_rights(self, rights: Rights) -> None:
+        """Answer each requester what it may have, and nothing else; called before anything else."""
+        self.requests.use_rights(rights)
 
     @property
     def published(self) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from p2pmsg import control, wire
+from p2pmsg.publisher.permits import Permits
 from p2pmsg.publisher.served import Served
 from p2pmsg.wire import Frame
 from recovery.budget import TokenBucket
@@ -36,7 +37,7 @@ WAITING_MAX: Final = 4096
 WAITING_BYTES_MAX: Final = 4 * 2**20
 """What waits to be answered; beyond it, it is not, and asked again."""
 
-_Question = tuple[bool, str, int, bool, tuple[str, ...]]
+_Question = tuple[str, bool, str, int, bool, tuple[str, ...]]
 
 
 class NotNow(Exception):
@@ -49,6 +50,7 @@ class HeadsMaker:
     Attributes:
         throttled: questions that were not answered, because their asker had used up its budget, or
             too many waited.
+        permits: what those who ask may have; None: everything.
 
     """
 
@@ -58,6 +60,7 @@ class HeadsMaker:
         self._budgets: OrderedDict[bytes, TokenBucket] = OrderedDict()
         self._cached: OrderedDict[_Question, tuple[int, list[bytes]]] = OrderedDict()
         self.throttled = 0
+        self.permits: Permits | None = None
         self._all = TokenBucket(HEADS_PER_S, ALL_AT_ONCE)
         self._waiting: dict[tuple[bytes, int], bytes] = {}  # by requester and kind
         self._waiting_bytes = 0
@@ -102,10 +105,15 @@ class HeadsMaker:
             self.throttled += 1
             return None
         newer = probe is not None and probe.newer
+        permits, owner = self.permits, ""
+        if permits is not None:
+            if is_echo:  # the data path carries what is covered as a whole, and nothing of others
+                patterns = [one for one in patterns if permits.may(requester, one)]
+            owner = self._owner(permits, requester, patterns)
         question: _Question | None = None
         if len(patterns) <= _CACHED_PATTERNS_MAX:
             kind, position = ("", 0) if probe is None else (probe.start, probe.position)
-            question = (is_echo, kind, position, self._served.closing, tuple(patterns))
+            question = owner, is_echo, kind, position, self._served.closing, tuple(patterns)
             until_ns, bodies = self._cached.get(question, (0, []))
             if now_ns < until_ns and not newer:
                 return bodies
@@ -113,16 +121,28 @@ class HeadsMaker:
             raise NotNow
         topics = self._index.matching(patterns)
         is_search = probe is not None and probe.start == "time"
+        if permits is not None:
+            if owner and not is_echo:
+                topics = [topic for topic in topics if permits.may(requester, topic)]
+            is_search = is_search or permits.is_limited(requester)
+            if is_echo:
+                permits.join(requester, topics)
         cost = len(topics) * (_SEARCH_COST if is_search else 1)
         budget.take(cost, now_ns)
         self._all.take(1 + len(patterns) + cost, now_ns)
-        bodies = self._pages(topics, probe, is_echo=is_echo)
-        if question is not None and len(topics) >= CACHED_HEADS_MIN:
+        bodies = self._pages(topics, probe, requester, is_echo=is_echo, now_ns=now_ns)
+        if question is not None and len(topics) >= CACHED_HEADS_MIN and not owner:
             self._cached[question] = now_ns + len(topics) * CACHE_NS_PER_HEAD, bodies
             self._cached.move_to_end(question)
             while len(self._cached) > _CACHED_MAX:
                 self._cached.popitem(last=False)
         return bodies
+
+    def _owner(self, permits: Permits, requester: bytes, patterns: list[str]) -> str:
+        """Return whose answer it is; "" where it is that of all who may ask for these patterns."""
+        if permits.is_limited(requester) or permits.denied(requester, patterns):
+            return permits.user_of(requester) or "nobody"
+        return ""
 
     def _budget(self, requester: bytes) -> TokenBucket:
         budget = self._budgets.get(requester)
@@ -134,12 +154,22 @@ class HeadsMaker:
         return budget
 
     def _pages(
-        self, topics: list[str], probe: control.Probe | None, *, is_echo: bool
+        self,
+        topics: list[str],
+        probe: control.Probe | None,
+        requester: bytes,
+        *,
+        is_echo: bool,
+        now_ns: int,
     ) -> list[bytes]:
-        served = self._served
+        served, permits = self._served, self.permits
+        is_limited = permits is not None and permits.is_limited(requester)
         heads: list[control.Head] = []
         for topic in topics:
             earliest, following = served.head(topic)
+            if permits is not None and is_limited:
+                limit = permits.limit(requester, topic, now_ns=now_ns)
+                earliest = max(earliest, min(limit, following))
             start = 0 if probe is None else self._start(topic, probe, earliest, following)
             if is_echo:
                 earliest = served.answered_from(topic)

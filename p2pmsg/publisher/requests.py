@@ -7,6 +7,7 @@ from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heads import HeadsMaker, NotNow
+from p2pmsg.publisher.permits import Permits, Rights
 from p2pmsg.publisher.served import Multicast, Served
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason, RetransmitScheduler
@@ -49,6 +50,7 @@ class KnownSubscriber:
     heard_ns: int
     complete: bool = False
     settles: bool = False
+    user: str = ""
 
 
 class RequestHandler:
@@ -68,6 +70,7 @@ class RequestHandler:
         settled: by topic, the sequence below which some application has said that it is done.
         heads: makes what probes and requests for heads are answered with.
         multicast: listens only to those who have joined; None: this is none.
+        permits: what those who ask may have, by `use_rights`; None: everything.
 
     """
 
@@ -82,6 +85,7 @@ class RequestHandler:
         self.invalid: Counter[str] = Counter()
         self.heads = HeadsMaker(served)
         self.multicast: Multicast | None = None
+        self.permits: Permits | None = None
         self.replies_dropped = 0
         self.frames_repaired = 0
         self.messages_repaired = {"buffer": 0, "log": 0}
@@ -95,8 +99,22 @@ class RequestHandler:
             Kind.SETTLED: self._receive_settled,
         }
 
-    def receive(self, requester: bytes, data: bytes, *, now_ns: int) -> None:
-        """Take a request."""
+    def use_rights(self, rights: Rights) -> None:
+        """Answer each requester what it may have, and nothing else; called before anything."""
+        self.permits = self.heads.permits = Permits(self._served, rights)
+
+    def receive(
+        self, requester: bytes, data: bytes, *, now_ns: int, user: str = "", wall_ns: int = 0
+    ) -> None:
+        """Take a request; where there are rights, of a user, and with the time by the wall."""
+        permits = self.permits
+        if permits is not None and not permits.note(
+            requester, user, now_ns=now_ns, wall_ns=wall_ns
+        ):
+            self.scheduler.forget(requester)
+        self._receive(requester, data, now_ns)
+
+    def _receive(self, requester: bytes, data: bytes, now_ns: int) -> None:
         try:
             frame = Frame(data)
             handler = self._handlers.get(Kind(frame.kind))
@@ -119,11 +137,15 @@ class RequestHandler:
         calls `reply_sent`, `reply_blocked` or `requester_gone`.
         """
         while not self._replies and (waiting := self.heads.next_waiting(now_ns=now_ns)):
-            self.receive(*waiting, now_ns=now_ns)
+            self._receive(*waiting, now_ns)
         if self._replies:
             return self._replies[0]
         while (job := self.scheduler.next_job(now_ns=now_ns)) is not None:
             requester, topic, start, stop = job
+            if self.permits is not None and not self.permits.may(requester, topic):
+                self.scheduler.drop_range(requester, topic, start, stop)
+                self._refuse(requester, topic, [(start, stop)], LossReason.DENIED)
+                return self._replies[0] if self._replies else None
             kept = self._served.frame_at(topic, start, stop)
             kept_from = stop if kept is None else max(kept.start, start)
             if kept_from > start and self._served.has_log:
@@ -181,6 +203,8 @@ class RequestHandler:
         if not reply.topic:
             self._reply_left()
         self.scheduler.forget(reply.requester)
+        if self.permits is not None:
+            self.permits.forget(reply.requester)
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `next_reply` may have something again."""
@@ -230,21 +254,30 @@ class RequestHandler:
         bodies = self.heads.bodies(requester, probe, is_echo=True, now_ns=now_ns)
         if bodies is None:
             return
+        self._deny(requester, probe.topics)
         pages = [wire.control_frame(Kind.ECHO, probe.probe, body) for body in bodies]
         queue.answer(probe.probe, pages, now_ns=now_ns)
 
     def _receive_joined(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         joined = control.read_body(frame, control.Joined)
+        if self.permits is not None and not self.permits.has_any(requester):
+            return  # it was answered that it may have nothing
         known = self.subscribers.get(joined.subscriber)
+        user = self._user_of(requester)
+        if known is not None and known.user != user:
+            raise FrameError("subscriber")
         if known is not None or len(self.subscribers) < SUBSCRIBERS_MAX:
             self.subscribers[joined.subscriber] = KnownSubscriber(
-                requester, joined.name, now_ns, joined.complete, joined.settles
+                requester, joined.name, now_ns, joined.complete, joined.settles, user
             )
             if joined.wants_token and self.multicast is not None:
                 self._reply(requester, self.multicast.admit(joined.subscriber))
 
     def _receive_leave(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         joined = control.read_body(frame, control.Joined)
+        known = self.subscribers.get(joined.subscriber)
+        if known is not None and known.user != self._user_of(requester):
+            raise FrameError("subscriber")
         self.subscribers.pop(joined.subscriber, None)
         if self.multicast is not None:
             self.multicast.dismiss(joined.subscriber)
@@ -252,6 +285,9 @@ class RequestHandler:
 
     def _receive_settled(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         settled = control.read_body(frame, control.Settled)
+        if self.permits is not None and not self.permits.may(requester, settled.topic):
+            self.permits.denied_requests += 1
+            return
         following = self._served.head(settled.topic)[1]  # 0 of a topic that is none of ours
         if min(settled.next, following) > self.settled.get(settled.topic, 0):
             self.settled[settled.topic] = min(settled.next, following)
@@ -264,6 +300,10 @@ class RequestHandler:
         ranges: list[tuple[int, int]] = list(nack.ranges)
         if any(start >= stop for start, stop in ranges):
             raise FrameError("range")
+        if self.permits is not None:
+            ranges = self._refuse_denied(self.permits, requester, nack.topic, ranges, now_ns)
+            if not ranges:
+                return
         ranges = self._refuse_lost(requester, nack.topic, ranges)
         for start, stop in ranges:
             if start < earliest:
@@ -276,6 +316,38 @@ class RequestHandler:
             refused = self.scheduler.request(requester, nack.topic, kept, now_ns=now_ns)
             if refused:
                 self._refuse(requester, nack.topic, refused, LossReason.BUDGET)
+
+    def _refuse_denied(
+        self,
+        permits: Permits,
+        requester: bytes,
+        topic: str,
+        ranges: list[tuple[int, int]],
+        now_ns: int,
+    ) -> list[tuple[int, int]]:
+        """Refuse what a requester may not have, with the reason; return what it may have."""
+        if not permits.may(requester, topic):
+            permits.denied_requests += 1
+            self._refuse(requester, topic, ranges, LossReason.DENIED)
+            return []
+        limit = permits.limit(requester, topic, now_ns=now_ns)
+        old = [(start, min(stop, limit)) for start, stop in ranges if start < limit]
+        if old:
+            permits.denied_requests += 1
+            self._refuse(requester, topic, old, LossReason.TOO_OLD)
+        return [(max(start, limit), stop) for start, stop in ranges if stop > limit]
+
+    def _deny(self, requester: bytes, patterns: list[str]) -> None:
+        """Say for which patterns there is no right."""
+        permits = self.permits
+        denied = [] if permits is None else permits.denied(requester, patterns)
+        if permits is not None and denied:
+            permits.denied_requests += 1
+            body = control.Denied("subscribe", denied)
+            self._reply(requester, wire.control_frame(Kind.DENIED, self._served.session, body))
+
+    def _user_of(self, requester: bytes) -> str:
+        return "" if self.permits is None else self.permits.user_of(requester)
 
     def _refuse_lost(
         self, requester: bytes, topic: str, ranges: list[tuple[int, int]]
@@ -303,6 +375,8 @@ class RequestHandler:
         session, request = self._served.session, frame.sequence
         if bodies is None:
             return
+        if probe is not None:
+            self._deny(requester, probe.topics)
         make, kind = wire.control_frame, Kind.HEADS
         self._reply(requester, *(make(kind, session, body, sequence=request) for body in bodies))
 

@@ -9,6 +9,7 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.log import PublisherLog
+from p2pmsg.publisher.permits import Rights
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
 from p2pmsg.relay.metadata import RelayMetadata
 from p2pmsg.relay.requests import RelayRequests
@@ -95,7 +96,15 @@ class RelayCore:
         body = control.Welcome(name, recovery, self.stall_ms)
         self.welcome = wire.control_frame(Kind.WELCOME, relay, body, flags=wire.FLAG_RELAY)
         self.requests = RelayRequests(relay, self.sessions, self.sessions_page)
+        self._rights: Rights | None = None
         self._restore(now_ns)
+
+    def use_rights(self, rights: Rights) -> None:
+        """Answer each requester what it may have, and nothing else; called before anything else."""
+        self._rights = rights
+        self.requests.use_rights(rights)
+        for served in self.sessions.values():
+            served.requests.use_rights(rights)
 
     @property
     def joined(self) -> int:
@@ -144,6 +153,8 @@ class RelayCore:
                 config=self.config, queue=self.control, replay=self.replay, log=self.log,
             )  # fmt: skip
             served.closing = self.closing
+            if self._rights is not None:
+                served.requests.use_rights(self._rights)
         served.is_live = True
         served.name, served.hops = name, min(hops, control.PATH_MAX)
         self._changed()

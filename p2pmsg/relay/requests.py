@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from p2pmsg import control, wire
+from p2pmsg.publisher.permits import Rights
 from p2pmsg.publisher.requests import REPLIES_MAX, KnownSubscriber, Reply, RequestHandler
 from p2pmsg.relay.session import RelayedSession
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -36,15 +38,22 @@ class RelayRequests:
         self._current: RequestHandler | None = None
         self.invalid: Counter[str] = Counter()
         self.replies_dropped = 0
+        self._rights: Rights | None = None
 
-    def receive(self, requester: bytes, data: bytes, *, now_ns: int) -> None:
+    def use_rights(self, rights: Rights) -> None:
+        """List the sessions only for those who may have anything; see `RequestHandler`."""
+        self._rights = rights
+
+    def receive(
+        self, requester: bytes, data: bytes, *, now_ns: int, user: str = "", wall_ns: int = 0
+    ) -> None:
         """Take a request."""
         try:
             frame = Frame(data)
             if frame.kind == Kind.SESSIONS_REQUEST:
                 if frame.session != self._relay:
                     raise FrameError("session")
-                self._reply_sessions(requester, frame.sequence)
+                self._reply_sessions(requester, frame.sequence, user)
                 return
             served = self._sessions.get(frame.session)
             if served is None:
@@ -52,12 +61,17 @@ class RelayRequests:
         except FrameError as error:
             self.invalid[str(error)] += 1
             return
-        served.requests.receive(requester, data, now_ns=now_ns)
+        served.requests.receive(requester, data, now_ns=now_ns, user=user, wall_ns=wall_ns)
         self._busy[served.requests] = None
 
-    def _reply_sessions(self, requester: bytes, at: int) -> None:
+    def _reply_sessions(self, requester: bytes, at: int, user: str) -> None:
         if len(self._own) >= REPLIES_MAX:
             self.replies_dropped += 1
+            return
+        if self._rights is not None and not self._rights.has_any(user, "subscribe"):
+            body = control.Denied("subscribe", ["*"])
+            denied = wire.control_frame(Kind.DENIED, self._relay, body)
+            self._own.append(Reply(requester, denied))
             return
         self._own.append(Reply(requester, self._list_sessions(at)))
 

@@ -188,12 +188,13 @@ class _Patterns:
         return (self._prefixes if is_prefix else self._topics)[key]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Grants:
-    """What one peer is given and denied, by verb."""
+    """What one peer is given and denied, by verb; and whether any rule limits its history."""
 
     gives: dict[str, _Patterns] = field(default_factory=dict)
     denies: dict[str, _Patterns] = field(default_factory=dict)
+    is_limited: bool = False
 
 
 _NOTHING: Final = _Patterns()
@@ -232,6 +233,10 @@ class Access:
     def has_any(self, who: str, verb: str) -> bool:
         """Return whether a rule gives `who` anything of a verb; a part of it may be denied."""
         return verb in self._of(who).gives
+
+    def has_limit(self, who: str) -> bool:
+        """Return whether a rule gives `who` only a part of the history of any topic."""
+        return self._of(who).is_limited
 
     def covers(self, who: str, verb: str, prefix: bytes) -> Decision:
         """Return whether `who` may have all frames that begin with `prefix`, bytes of ZeroMQ's.
@@ -275,6 +280,7 @@ class Access:
             grants = _Grants()
             for rule in self.rules:
                 if any(_fits(pattern, who) for pattern in rule.who):
+                    grants.is_limited |= rule.replay_max_ns is not None
                     by_verb = grants.denies if rule.deny else grants.gives
                     for verb, patterns in rule.verbs.items():
                         for pattern in patterns:

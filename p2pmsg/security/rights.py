@@ -128,6 +128,11 @@ class Rights:
         """Return how old what a user is sent again of a topic may be, in ns; None: as old as is."""
         return self.decide(user, "subscribe", topic).replay_max_ns
 
+    def has_limit(self, user: str) -> bool:
+        """Return whether a user may have only a part of the history of any topic."""
+        name = self.name_of(user)
+        return name is not None and self._access.has_limit(name)
+
     def has_any(self, user: str, verb: str) -> bool:
         """Return whether a user has a right at all, for any topic."""
         name = self.name_of(user)

@@ -1,0 +1,132 @@
+"""What those who ask may have of a session: which topics, and how much history.
+
+A request comes over a connection, and a connection has one user, whose key it was made with. What
+is decided here is decided for each request, and again when what was asked for is sent.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from p2pmsg.publisher.served import Served
+
+REQUESTERS_MAX: Final = 65_536
+"""Requesters whose users are remembered; what one that is forgotten has asked for is not sent."""
+FLOORS_MAX: Final = 1_000_000
+"""Streams of all requesters of which it is remembered where they were joined."""
+_LIMITS_MAX: Final = 65_536
+LIMIT_NS: Final = 1_000_000_000
+"""How long it counts where the history begins that a user may have: later it begins later."""
+
+
+class Rights(Protocol):
+    """Who may what, by user id; `p2pmsg.security.rights.Rights` is one."""
+
+    def may(self, user: str, verb: str, topic: str) -> bool:
+        """Return whether a user may, for a topic, or for all that a prefix and `*` mean."""
+
+    def has_any(self, user: str, verb: str) -> bool:
+        """Return whether a user has a right at all, for any topic."""
+
+    def has_limit(self, user: str) -> bool:
+        """Return whether a user may have only a part of the history of any topic."""
+
+    def history_ns(self, user: str, topic: str) -> int | None:
+        """Return how old what a user is sent again of a topic may be, in ns; None: all of it."""
+
+
+class Permits:
+    """Decides for one session; not thread-safe.
+
+    Args:
+        served: the session.
+        rights: who may what.
+
+    Attributes:
+        denied_requests: requests that were denied, as a whole or in part.
+
+    """
+
+    def __init__(self, served: Served, rights: Rights) -> None:
+        self._served = served
+        self._rights = rights
+        self._users: OrderedDict[bytes, str] = OrderedDict()
+        self._floors: OrderedDict[bytes, dict[str, int]] = OrderedDict()
+        self._floor_count = 0
+        self._limits: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
+        self._wall_offset_ns = 0
+        self.denied_requests = 0
+
+    def note(self, requester: bytes, user: str, *, now_ns: int, wall_ns: int) -> bool:
+        """Note who asks; False where the requester's id was another user's."""
+        self._wall_offset_ns = wall_ns - now_ns
+        former = self._users.get(requester, user)
+        self._users[requester] = user
+        self._users.move_to_end(requester)
+        if len(self._users) > REQUESTERS_MAX:
+            self._users.popitem(last=False)
+        if former != user:
+            self._forget_floors(requester)
+        return former == user
+
+    def user_of(self, requester: bytes) -> str:
+        """Return the user of a requester; "" where it is not known."""
+        return self._users.get(requester, "")
+
+    def may(self, requester: bytes, topic: str) -> bool:
+        """Whether a requester may have a topic, or all that a pattern means."""
+        return self._rights.may(self.user_of(requester), "subscribe", topic)
+
+    def has_any(self, requester: bytes) -> bool:
+        """Whether a requester may have anything at all."""
+        return self._rights.has_any(self.user_of(requester), "subscribe")
+
+    def denied(self, requester: bytes, patterns: Iterable[str]) -> list[str]:
+        """Return those patterns of which a requester may not have everything."""
+        return [pattern for pattern in patterns if not self.may(requester, pattern)]
+
+    def is_limited(self, requester: bytes) -> bool:
+        """Whether a requester may have only a part of the history of any topic."""
+        return self._rights.has_limit(self.user_of(requester))
+
+    def join(self, requester: bytes, topics: Iterable[str]) -> None:
+        """Remember where a requester joined: what comes from now on is no history for it."""
+        if requester in self._floors or not self.is_limited(requester):
+            return
+        floors = {topic: self._served.head(topic)[1] for topic in topics}
+        self._floors[requester] = floors
+        self._floor_count += len(floors) + 1
+        while self._floor_count > FLOORS_MAX and len(self._floors) > 1:
+            self._forget_floors(next(iter(self._floors)))
+
+    def _forget_floors(self, requester: bytes) -> None:
+        floors = self._floors.pop(requester, None)
+        if floors is not None:
+            self._floor_count -= len(floors) + 1
+
+    def forget(self, requester: bytes) -> None:
+        """Forget a requester that has gone."""
+        self._users.pop(requester, None)
+        self._forget_floors(requester)
+
+    def limit(self, requester: bytes, topic: str, *, now_ns: int) -> int:
+        """Return the sequence before which a requester may have nothing of a topic.
+
+        How old a message is its timestamp says. Since a requester joined, all is live and no
+        history, so that what it then misses is repaired however old it is.
+        """
+        user = self.user_of(requester)
+        history_ns = self._rights.history_ns(user, topic)
+        if history_ns is None:
+            return 0
+        until_ns, limit = self._limits.get((user, topic), (now_ns, 0))
+        if until_ns <= now_ns:
+            oldest_ns = now_ns + self._wall_offset_ns - history_ns
+            kept = self._served.first_at(topic, oldest_ns) if history_ns else None
+            limit = self._served.head(topic)[1] if kept is None else kept.start
+            self._limits[user, topic] = now_ns + LIMIT_NS, limit
+            self._limits.move_to_end((user, topic))
+            if len(self._limits) > _LIMITS_MAX:
+                self._limits.popitem(last=False)
+        floors = self._floors.get(requester)
+        return limit if floors is None else min(limit, floors.get(topic, 0))

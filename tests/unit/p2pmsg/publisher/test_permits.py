@@ -1,0 +1,271 @@
+"""What a publisher with rights answers, by core and requests: to each what it may have."""
+
+import pytest
+
+from p2pmsg import control, wire
+from p2pmsg.config import PublisherConfig
+from p2pmsg.publisher import heads, permits
+from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.publisher.permits import LIMIT_NS
+from p2pmsg.relay.core import RelayCore
+from p2pmsg.wire import Frame, Kind
+from tests.unit.p2pmsg.frames import SESSION
+from tests.unit.p2pmsg.security.files import rights_of, rule, user_of
+
+S = 10**9
+WALL_NS = 1_700_000_000 * S
+TOPICS = ("trades", "quotes.us", "quotes.eu", "orders")
+RULES = (
+    rule("ann", subscribe=["*"]),
+    rule("bob", subscribe=["quotes*", "trades"]),
+    rule("carl", subscribe=["trades"], replay_max=4),
+    rule("dora", subscribe=["trades"], replay_max=0),
+)
+
+
+class Asked:
+    """A publisher of ten messages of each topic, one a second, and those who ask it."""
+
+    def __init__(self, *rules, topics=TOPICS):
+        self.now_ns = 0
+        self.core = PublisherCore(
+            name="feed", session=SESSION, recovery="memory://r", config=PublisherConfig(),
+            now_ns=0,
+        )  # fmt: skip
+        self.rights = rights_of(*rules)
+        self.core.use_rights(self.rights)
+        for _ in range(10):
+            self.publish(*topics)
+        self.core.frames_to_send()
+
+    def publish(self, *topics):
+        self.now_ns += S
+        for topic in topics:
+            self.core.publish(
+                topic, 1, None, self.wall_ns, None, now_ns=self.now_ns, wall_ns=self.wall_ns
+            )
+        self.core.flush(now_ns=self.now_ns)
+        self.core.outbox.clear()
+
+    @property
+    def wall_ns(self):
+        return WALL_NS + self.now_ns
+
+    def ask(self, who, kind, body=None, *, requester=None, session=SESSION):
+        """Ask as `who`; returns answers by kind, those over the data path included."""
+        data = wire.control_frame(kind, session, body, sequence=7)
+        self.core.requests.receive(
+            requester or who.encode(), data, now_ns=self.now_ns, user=user_of(who),
+            wall_ns=self.wall_ns,
+        )  # fmt: skip
+        return self.answers()
+
+    def answers(self):
+        handler, found = self.core.requests, {}
+        while (reply := handler.next_reply(now_ns=self.now_ns)) is not None:
+            handler.reply_sent(reply, now_ns=self.now_ns)
+            self._add(found, Frame(reply.frame))
+        for data in self.core.frames_to_send():
+            self._add(found, Frame(data))
+        return found
+
+    def _add(self, found, frame):
+        kind = Kind(frame.kind)
+        if kind is Kind.DATA:
+            found.setdefault("DATA", []).append((frame.topic, frame.sequence))
+        elif kind is Kind.REFUSED:
+            body = control.read_body(frame, control.Refused)
+            found.setdefault(body.reason, []).extend(body.ranges)
+        elif kind is Kind.DENIED:
+            found["DENIED"] = control.read_body(frame, control.Denied).patterns
+        elif kind in (Kind.ECHO, Kind.HEADS):
+            body = control.read_body(frame, control.Heads)
+            found[kind.name] = {
+                head.topic: (head.earliest, head.next, head.start) for head in body.streams
+            }
+
+    def probe(self, who, *patterns, start="latest", position=0, newer=False, requester=None):
+        body = control.Probe(5, list(patterns), start, position, newer)
+        return self.ask(who, Kind.PROBE, body, requester=requester)
+
+    def heads(self, who, *patterns):
+        body = control.Probe(0, list(patterns), "latest") if patterns else None
+        return self.ask(who, Kind.HEADS_REQUEST, body)
+
+    def nack(self, who, topic, *ranges, requester=None):
+        return self.ask(who, Kind.NACK, control.Nack(topic, list(ranges)), requester=requester)
+
+
+@pytest.fixture
+def asked():
+    return Asked(*RULES)
+
+
+def test_an_echo_has_only_what_is_covered_and_says_the_rest(asked):
+    assert set(asked.probe("ann", "*")["ECHO"]) == set(TOPICS)
+    found = asked.probe("bob", "quotes*", "trades", "orders", "tra*", "quotes.us")
+    assert set(found["ECHO"]) == {"quotes.us", "quotes.eu", "trades"}
+    assert found["DENIED"] == ["orders", "tra*"]
+    assert asked.probe("bob", "*") == {"ECHO": {}, "DENIED": ["*"]}
+    assert asked.probe("eve", "trades") == {"ECHO": {}, "DENIED": ["trades"]}
+    assert asked.core.requests.permits.denied_requests == 3
+
+
+def test_an_unknown_key_gets_nothing(asked):
+    assert asked.probe("nobody", "trades") == {"ECHO": {}, "DENIED": ["trades"]}
+    assert asked.heads("nobody") == {"HEADS": {}}
+    assert asked.nack("nobody", "trades", (0, 9)) == {"denied": [(0, 9)]}
+
+
+def test_heads_are_those_of_topics_that_one_may_have(asked):
+    assert set(asked.heads("ann")["HEADS"]) == set(TOPICS)
+    assert set(asked.heads("bob")["HEADS"]) == {"quotes.us", "quotes.eu", "trades"}
+    found = asked.heads("bob", "*", "orders")
+    assert set(found["HEADS"]) == {"quotes.us", "quotes.eu", "trades"}
+    assert found["DENIED"] == ["*", "orders"]
+    assert asked.heads("eve") == {"HEADS": {}}
+
+
+def test_heads_that_are_used_again_are_not_those_of_another(monkeypatch):
+    topics = [f"{kind}{number}" for kind in "ab" for number in range(heads.CACHED_HEADS_MIN)]
+    asked = Asked(rule("ann", subscribe=["*"]), rule("bob", subscribe=["a*"]), topics=topics)
+    pages, make = [], heads.HeadsMaker._pages
+    monkeypatch.setattr(
+        heads.HeadsMaker, "_pages", lambda *a, **more: pages.append(1) or make(*a, **more)
+    )
+
+    for ask in (asked.heads, lambda who: asked.probe(who, "*"), lambda who: asked.heads(who, "*")):
+        del pages[:]
+        for who, count in (("ann", 128), ("ann", 128), ("eve", 0), ("bob", 64), ("ann", 128)):
+            (found,) = [value for key, value in ask(who).items() if key in ("ECHO", "HEADS")]
+            is_echo_of_part = who == "bob" and "ECHO" in ask(who)
+            assert len(found) == (0 if is_echo_of_part else count)
+        assert len(pages) < 10  # ann's was used again
+    assert len(asked.probe("bob", "a*")["ECHO"]) == 64
+    assert len(asked.probe("ann", "a*")["ECHO"]) == 64
+    assert asked.probe("eve", "a*")["ECHO"] == {}
+
+
+def test_a_repair_needs_the_right_when_it_is_asked_for_and_when_it_is_sent(asked):
+    assert asked.nack("ann", "orders", (2, 4)) == {"DATA": [("orders", 2), ("orders", 3)]}
+    assert asked.nack("bob", "orders", (2, 4), (5, 6)) == {"denied": [(2, 4), (5, 6)]}
+    assert asked.nack("bob", "none", (0, 3)) == {"denied": [(0, 3)]}
+    assert asked.nack("bob", "trades", (9, 10)) == {"DATA": [("trades", 9)]}
+
+    data = wire.control_frame(Kind.NACK, SESSION, control.Nack("trades", [(0, 3)]))
+    asked.core.requests.receive(
+        b"bob", data, now_ns=asked.now_ns, user=user_of("bob"), wall_ns=asked.wall_ns
+    )
+    asked.rights.revoke("bob")
+    assert asked.answers() == {"denied": [(0, 3)]}
+
+
+def test_what_a_requester_asked_for_is_not_sent_to_another_user_with_its_id(asked):
+    data = wire.control_frame(Kind.NACK, SESSION, control.Nack("orders", [(0, 3)]))
+    asked.core.requests.receive(
+        b"id", data, now_ns=asked.now_ns, user=user_of("ann"), wall_ns=asked.wall_ns
+    )
+    assert asked.nack("bob", "trades", (0, 1), requester=b"id") == {"DATA": [("trades", 0)]}
+
+
+def test_history_that_is_too_old_is_refused_with_its_reason(asked):
+    # Ten messages, the last one just now: it may have those of the last four seconds.
+    assert asked.nack("carl", "trades", (0, 10)) == {
+        "too_old": [(0, 5)], "DATA": [("trades", number) for number in range(5, 10)],
+    }  # fmt: skip
+    assert asked.nack("carl", "trades", (0, 3)) == {"too_old": [(0, 3)]}
+    assert asked.nack("dora", "trades", (9, 10)) == {"too_old": [(9, 10)]}
+    assert asked.heads("carl") == {"HEADS": {"trades": (5, 10, 0)}}
+    assert asked.heads("ann")["HEADS"]["trades"] == (0, 10, 0)
+    assert asked.heads("dora") == {"HEADS": {"trades": (10, 10, 0)}}
+
+    asked.now_ns += LIMIT_NS
+    asked.publish("trades")
+    assert asked.nack("carl", "trades", (6, 8)) == {"too_old": [(6, 7)], "DATA": [("trades", 7)]}
+
+
+def test_the_earliest_start_is_the_earliest_that_one_may_have(asked):
+    assert asked.probe("ann", "trades", start="earliest")["ECHO"] == {"trades": (0, 10, 0)}
+    assert asked.probe("carl", "trades", start="earliest")["ECHO"] == {"trades": (0, 10, 5)}
+    assert asked.probe("carl", "trades", start="latest")["ECHO"] == {"trades": (0, 10, 10)}
+    # What was named is asked for, and refused with its reason.
+    found = asked.probe("carl", "trades", start="sequence", position=2)
+    assert found["ECHO"] == {"trades": (0, 10, 2)}
+
+
+def test_what_comes_after_one_has_joined_is_repaired_however_old_it_is(asked):
+    asked.probe("dora", "trades", requester=b"one")
+    asked.publish("trades")
+    asked.publish("trades")
+    asked.now_ns += 3600 * S
+
+    assert asked.nack("dora", "trades", (8, 12), requester=b"one") == {
+        "too_old": [(8, 10)], "DATA": [("trades", 10), ("trades", 11)],
+    }  # fmt: skip
+    assert asked.nack("dora", "trades", (10, 12), requester=b"two") == {"too_old": [(10, 12)]}
+    # A later probe over the same connection does not move it.
+    asked.now_ns += S
+    asked.probe("dora", "trades", requester=b"one", newer=True)
+    assert asked.nack("dora", "trades", (10, 11), requester=b"one") == {"DATA": [("trades", 10)]}
+
+
+def test_where_requesters_joined_is_remembered_for_a_bounded_number(asked, monkeypatch):
+    monkeypatch.setattr(permits, "FLOORS_MAX", 20)
+    monkeypatch.setattr(permits, "REQUESTERS_MAX", 50)
+    for number in range(200):
+        asked.probe("dora", "trades", requester=b"%d" % number)
+    found = asked.core.requests.permits
+
+    assert len(found._users) == 50
+    assert len(found._floors) == found._floor_count / 2 == 10
+    found.forget(b"199")
+    assert found._floor_count == 18
+
+
+def test_those_without_any_right_are_not_counted_and_change_nothing(asked):
+    handler = asked.core.requests
+    body = control.Joined(1, "ann", True)
+    asked.ask("eve", Kind.JOINED, body)
+    assert handler.subscribers == {}
+    asked.ask("ann", Kind.JOINED, body)
+    assert handler.subscribers[1].name == "ann"
+
+    asked.ask("bob", Kind.JOINED, control.Joined(1, "bob", False))
+    asked.ask("bob", Kind.LEAVE, control.Joined(1, "bob"))
+    assert handler.subscribers[1].name == "ann"
+    assert handler.invalid == {"subscriber": 2}
+
+    asked.ask("bob", Kind.SETTLED, control.Settled("orders", 5))
+    asked.ask("bob", Kind.SETTLED, control.Settled("trades", 5))
+    assert handler.settled == {"trades": 5}
+    asked.ask("ann", Kind.LEAVE, body)
+    assert handler.subscribers == {}
+
+
+def test_a_relay_answers_by_its_own_rights(asked):
+    relay = RelayCore(
+        name="relay", relay=77, recovery="memory://r", config=PublisherConfig(), now_ns=0
+    )
+    relay.use_rights(asked.rights)
+    relay.open_session(SESSION, "feed", 1)
+    for topic in TOPICS:
+        relay.open_stream(SESSION, topic, 0, now_ns=0)
+    asked.core = relay
+    relay.frames_to_send = lambda: relay.control.drain()
+
+    assert set(asked.heads("ann")["HEADS"]) == set(TOPICS)
+    assert set(asked.heads("bob")["HEADS"]) == {"trades", "quotes.us", "quotes.eu"}
+    assert asked.nack("bob", "orders", (0, 1)) == {"denied": [(0, 1)]}
+    assert asked.probe("bob", "orders") == {"ECHO": {}, "DENIED": ["orders"]}
+    assert asked.ask("eve", Kind.SESSIONS_REQUEST, session=77) == {"DENIED": ["*"]}
+    data = wire.control_frame(Kind.SESSIONS_REQUEST, 77)
+    relay.requests.receive(b"b", data, now_ns=0, user=user_of("bob"))
+    assert Frame(relay.requests.next_reply(now_ns=0).frame).kind == Kind.SESSIONS
+
+
+def test_questions_that_wait_are_answered_by_the_rights_of_who_asked(asked, monkeypatch):
+    now_ns = asked.now_ns
+    asked.core.requests.heads._all.take(10**9, now_ns)
+    assert asked.heads("bob") == {}
+    asked.now_ns += 10**16
+    assert set(asked.answers()["HEADS"]) == {"trades", "quotes.us", "quotes.eu"}
