@@ -6,8 +6,9 @@ reported lost with its exact range and reason.
 The names here are what most programs need; `p2pmsg.aio` has those for asyncio. The rest is by
 subject: `p2pmsg.config`, `p2pmsg.errors`, `p2pmsg.stats`, `p2pmsg.message`, `p2pmsg.frames`,
 `p2pmsg.log`, `p2pmsg.queue`, `p2pmsg.requests`, `p2pmsg.relay`, `p2pmsg.reader`, `p2pmsg.bridge`,
-`p2pmsg.moldudp64`, `p2pmsg.metrics`, `p2pmsg.statsd`, `p2pmsg.app`, `p2pmsg.webhooks`,
-`p2pmsg.testing`. Each is imported when it is first used: a program pays for what it uses.
+`p2pmsg.security`, `p2pmsg.moldudp64`, `p2pmsg.metrics`, `p2pmsg.statsd`, `p2pmsg.app`,
+`p2pmsg.webhooks`, `p2pmsg.testing`. Each is imported when it is first used: a program pays for what
+it uses.
 """
 
 from p2pmsg import ctrl_c  # first: the command `p2pmsg` may be interrupted at any moment
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from p2pmsg import reader as reader
     from p2pmsg import relay as relay
     from p2pmsg import requests as requests
+    from p2pmsg import security as security
     from p2pmsg import stats as stats
     from p2pmsg import statsd as statsd
     from p2pmsg import webhooks as webhooks
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from p2pmsg.queue import QueueConfig as QueueConfig
     from p2pmsg.requests import Requester as Requester
     from p2pmsg.requests import Responder as Responder
+    from p2pmsg.security import Security as Security
     from p2pmsg.sync.publisher import Publisher as Publisher
     from p2pmsg.sync.relay import Relay as Relay
     from p2pmsg.sync.subscriber import Subscriber as Subscriber
@@ -90,6 +93,7 @@ __all__ = [
     "RequestError",
     "Requester",
     "Responder",
+    "Security",
     "SendQueueFullError",
     "Subscriber",
     "SubscriberConfig",
@@ -108,6 +112,7 @@ _HOMES = {
     "p2pmsg.message": ("Message", "MessageBatch"),
     "p2pmsg.queue": ("Job", "Puller", "Pusher", "QueueConfig"),
     "p2pmsg.requests": ("Requester", "Responder"),
+    "p2pmsg.security": ("Security",),
     "p2pmsg.sync.publisher": ("Publisher",),
     "p2pmsg.sync.relay": ("Relay",),
     "p2pmsg.sync.subscriber": ("Subscriber",),

@@ -28,6 +28,10 @@
     ├── InvalidValueError         a value does not fit the type that was asked for
     ├── InvalidJobError (ValueError)  … of a job, which is a dead letter now
     ├── InvalidRequestError (ValueError)  a request's value does not fit its responder's type
+    ├── SecurityError             who one is, or what one may, is not as it has to be
+    │   ├── AuthenticationError   a peer refuses our key, or does not hold the one that is pinned
+    │   ├── KeyChangedError       a peer that is known has another key
+    │   └── AccessDeniedError     the other side does not allow it
     ├── HandlerError              a handler of an App raised, and its policy is to stop
     ├── StopTimeoutError          handlers of an App did not end within stop_timeout
     ├── SessionEndedError         on_end="stop", and a feed's session is over
@@ -252,6 +256,47 @@ class NoHandlerError(RequestError):
 
     def __init__(self, topic: str, responder: str) -> None:
         super().__init__(topic, responder, "there is no handler for this topic")
+
+
+class SecurityError(P2PError):
+    """The root of what is raised about keys and rights."""
+
+
+class AuthenticationError(SecurityError):
+    """The peer at `endpoint` refuses our key, or does not hold the key that is pinned for it.
+
+    It is tried again all the time: the call may be repeated, and it goes on when the key is
+    admitted, or the pinned key is the right one. `reason` says what is wrong.
+    """
+
+    def __init__(self, endpoint: str, reason: str) -> None:
+        super().__init__(f"{endpoint}: {reason}")
+        self.endpoint = endpoint
+        self.reason = reason
+
+
+class KeyChangedError(SecurityError):
+    """The peer `who` has another key than the one that is known: another peer, or a new key.
+
+    `known` and `given` are the fingerprints of both. Find out by another way which one is its own
+    before `p2pmsg trust add --replace`.
+    """
+
+    def __init__(self, who: str, known: str, given: str) -> None:
+        super().__init__(f"the key of {who} has changed: {known} is known, {given} is given")
+        self.who = who
+        self.known = known
+        self.given = given
+
+
+class AccessDeniedError(SecurityError):
+    """The other side, or the access file, does not allow `verb` for `topic`."""
+
+    def __init__(self, verb: str, topic: str, reason: str) -> None:
+        super().__init__(f"{verb} {topic!r} is not allowed: {reason}")
+        self.verb = verb
+        self.topic = topic
+        self.reason = reason
 
 
 class HandlerError(P2PError):

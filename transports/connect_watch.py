@@ -8,6 +8,7 @@ encrypted for another key), libzmq connects again every 50 ms. Its monitor repor
 import logging
 import struct
 import time
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -95,6 +96,20 @@ class ConnectWatch:
         self._read(time.monotonic_ns())
         return self.refusals != before
 
+    def renew_key(self, socket: "Socket") -> None:
+        """Have a socket, which is not connected, ask for the key that is pinned now."""
+        curve = self._curve
+        if curve is None or curve.find is None:
+            return
+        try:
+            key = curve.find()
+        except Exception as error:  # the application's: the last key stays, and it is tried again
+            self._note(f"its key is not known: {error}")
+            return
+        if key != curve.server:
+            self._curve = replace(curve, server=key)
+            self._curve.set_options(socket)
+
     def wait_ns(self) -> int:
         """Return how long to wait before a refused connection is tried again; longer each time."""
         wait_ns, self._again_ns = self._again_ns, min(2 * self._again_ns, _AGAIN_MAX_NS)
@@ -121,11 +136,11 @@ class ConnectWatch:
             elif what & _ENDED:
                 self.connected, self._broke_ns = False, now_ns
                 if self._curve is not None and what != zmq.EVENT_DISCONNECTED:
-                    self._failed(self._curve, what, value, now_ns)
+                    self._failed(self._curve, what, value)
             else:
                 self._broke_ns = 0
 
-    def _failed(self, curve: "CurveClient", what: int, value: int, now_ns: int) -> None:
+    def _failed(self, curve: "CurveClient", what: int, value: int) -> None:
         from transports.curve import fingerprint
 
         pinned = fingerprint(curve.server)
@@ -142,6 +157,11 @@ class ConnectWatch:
                 return
             why = f"the peer there breaks off: it does not hold the pinned key {pinned}"
         self.refusals += 1
+        self._note(why)
+
+    def _note(self, why: str) -> None:
+        """Keep the reason of a refusal, and log it where it is another one, or once a minute."""
+        now_ns = time.monotonic_ns()
         if why != self.refusal or now_ns >= self._log_due_ns:
             self._log_due_ns = now_ns + _LOG_AGAIN_NS
             _log.warning("%s: refused, %s; it is tried again", self._endpoint, why)

@@ -11,7 +11,7 @@ contains `?`, `&`, `#` and `%`, which an endpoint cannot.
 import base64
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 import zmq
@@ -105,6 +105,10 @@ class CurveClient:
 
     server: bytes
     """The public key that the other side has to hold, 32 bytes."""
+
+    find: Callable[[], bytes] | None = field(default=None, repr=False, compare=False)
+    """Returns that key as it is now; asked before a refused connection is tried again. It may
+    raise: then the last one is used. Default None: it does not change."""
 
     def __post_init__(self) -> None:
         if type(self.server) is not bytes or len(self.server) != KEY_BYTES:

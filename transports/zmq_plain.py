@@ -116,6 +116,7 @@ class ZmqPlainSocket(ZmqSocket):
                 self.socket.disconnect(self.endpoint)
             except zmq.ZMQError:
                 pass  # ZeroMQ has forgotten it already
+            self._watch.renew_key(self.socket)
             self.socket.connect(self.endpoint)
 
     def close(self, linger_ms: int = 0) -> None:

@@ -287,6 +287,7 @@ class ZmqConnectingSocket(ZmqSocket):
             self.disconnect()
             self._again_ns = time.monotonic_ns() + watch.wait_ns()
         elif self._again_ns and time.monotonic_ns() >= self._again_ns:
+            watch.renew_key(self.socket)
             self.connect()
         return refused
 

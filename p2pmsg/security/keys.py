@@ -1,0 +1,99 @@
+"""Key files: a peer's secret key, which only its owner may read.
+
+::
+
+    # Secret key of a p2pmsg peer. Who has it is this peer.
+    secret-key TQ…43 characters…
+
+A file that its group or others can read is refused: a key that was read by others is no secret any
+more, and nobody would notice. The public key is not in the file: it follows from the secret one.
+"""
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from p2pmsg.errors import ConfigError
+from recovery.durable import make_folder, sync_path
+from transports import CurveKeys, key_text, parse_key
+
+FILE_BYTES_MAX: Final = 4096
+_MODE: Final = 0o600
+_TOO_WIDE: Final = 0o077
+_FIELD: Final = "secret-key"
+_COMMENT: Final = "# Secret key of a p2pmsg peer. Who has it is this peer."
+
+
+def new_keys() -> CurveKeys:
+    """Return a new pair, the text of whose public key is not taken for an option: no leading -."""
+    while True:
+        keys = CurveKeys.new()
+        if not key_text(keys.public).startswith("-"):
+            return keys
+
+
+def write_key_file(path: str | os.PathLike[str], keys: CurveKeys) -> None:
+    """Write a new key file, mode 0600, and the folders above it; they are on the disk on return.
+
+    Raises:
+        ConfigError: there is something at `path` already; a key is never overwritten.
+        OSError: it cannot be written; nothing is left of it.
+
+    """
+    place = Path(os.path.expanduser(path))
+    text = f"{_COMMENT}\n{_FIELD} {key_text(keys.secret)}\n"
+    make_folder(place.parent)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(place, flags, _MODE)
+    except FileExistsError as error:
+        raise ConfigError("key", "a path where nothing is yet", str(place)) from error
+    try:
+        os.write(fd, text.encode())
+        os.fsync(fd)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(place)
+        raise
+    finally:
+        os.close(fd)
+    with suppress(PermissionError):
+        sync_path(place.parent)
+
+
+def read_key_file(path: str | os.PathLike[str]) -> CurveKeys:
+    """Return the pair of a key file.
+
+    Raises:
+        ConfigError: it is no file that only its owner can read, or no key is in it. The error names
+            what is wrong, and never shows what is in the file.
+        OSError: it cannot be read.
+
+    """
+    place = os.path.expanduser(os.fspath(path))
+    # Without waiting, should it be a pipe.
+    fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigError("key", "a file", place)
+        mode = stat.S_IMODE(found.st_mode)
+        if mode & _TOO_WIDE:
+            limit = "a file that only its owner can read (chmod 600)"
+            raise ConfigError("key", limit, f"{place}, mode {mode:04o}")
+        data = os.read(fd, FILE_BYTES_MAX + 1)
+    finally:
+        os.close(fd)
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError("key", f"a file of {FILE_BYTES_MAX} bytes at most", place)
+    lines = [line.split() for line in data.decode("utf-8", "replace").splitlines()]
+    fields = [words for words in lines if words and not words[0].startswith("#")]
+    with suppress(ValueError):
+        ((name, secret),) = fields
+        if name == _FIELD:
+            return CurveKeys.of_secret(parse_key(secret))
+    # Not `from` the error, and without what was read: it may be the secret.
+    limit = f"a file with one line '{_FIELD} KEY', as `p2pmsg key new` writes it"
+    raise ConfigError("key", limit, place)

@@ -1,0 +1,307 @@
+"""The peers that one knows: a file with a line for each, read again when it changes.
+
+::
+
+    # NAME    KEY (public, 43 characters)                          ENDPOINTS where it binds
+    prices    1kR-uX9f0q…                                          tcp://prices:5556 tcp://prices:*
+    bars-1    mVv3oH2Tzk…
+
+Who has a line may connect here. Where a peer is connected to at one of the endpoints, it has to
+hold the key of that line: a port of `*` stands for all ports of the host.
+"""
+
+import fcntl
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import transports
+from p2pmsg.errors import ConfigError, KeyChangedError, translated
+from recovery.durable import make_folder, replace_file, sync_path
+from transports import fingerprint, key_text, parse_key
+
+FILE_BYTES_MAX: Final = 4 * 2**20
+NAME_CHARACTERS_MAX: Final = 64
+_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARACTERS_MAX - 1}}}")
+_WRITABLE_BY_ALL: Final = 0o002
+_YOUNG_NS: Final = 2_000_000_000
+"""A file that was changed so shortly ago may change again within the same time stamp."""
+_HEAD: Final = "# NAME KEY [ENDPOINT ...]: see `p2pmsg trust`.\n"
+_log = logging.getLogger("p2pmsg")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPeer:
+    """One line of the file."""
+
+    name: str
+    """1 to 64 of the characters A-Z a-z 0-9 . _ @ -, the first a letter or digit."""
+
+    public: bytes
+    """Its public key."""
+
+    endpoints: tuple[transports.Endpoint, ...] = ()
+    """Where it binds; port 0 stands for all ports of the host."""
+
+    def __str__(self) -> str:
+        return " ".join((self.name, key_text(self.public), *map(_place_text, self.endpoints)))
+
+
+@dataclass(slots=True)
+class _Peers:
+    by_name: dict[str, KnownPeer] = field(default_factory=dict)
+    by_key: dict[bytes, KnownPeer] = field(default_factory=dict)
+    by_endpoint: dict[transports.Endpoint, KnownPeer] = field(default_factory=dict)
+
+    def add(self, peer: KnownPeer) -> None:
+        """Add a line; `ConfigError` where it contradicts another one."""
+        if peer.name in self.by_name:
+            raise ConfigError("name", "given once", peer.name)
+        other = self.by_key.get(peer.public)
+        if other is not None:
+            raise ConfigError("key", f"another one than that of {other.name}", peer.name)
+        for endpoint in peer.endpoints:
+            holder = self.by_endpoint.get(endpoint)
+            if holder is not None:
+                limit = f"of one peer, and {holder.name} has it"
+                raise ConfigError("endpoint", limit, _place_text(endpoint))
+        self.by_name[peer.name] = self.by_key[peer.public] = peer
+        self.by_endpoint |= dict.fromkeys(peer.endpoints, peer)
+
+
+class KnownPeers:
+    """A file of known peers. Safe to use from several threads.
+
+    A file that is not there is empty. One that became malformed, or cannot be read any more, is
+    logged once, and what was read before stays.
+
+    Args:
+        path: of the file; `~` is the user's home.
+
+    Raises:
+        ConfigError: a line is malformed; `field` says which.
+        OSError: it cannot be read.
+
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(os.path.expanduser(path))
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int, int] | None = None
+        self._content: bytes | None = None
+        self._complaint = ""
+        self._peers = _Peers()
+        self._read()
+
+    def peers(self) -> list[KnownPeer]:
+        """Return all, in the order of the file."""
+        return list(self._fresh().by_name.values())
+
+    def of_name(self, name: str) -> KnownPeer | None:
+        """Return the peer of a name, or None."""
+        return self._fresh().by_name.get(name)
+
+    def of_key(self, public: bytes) -> KnownPeer | None:
+        """Return the peer that holds a key, or None."""
+        return self._fresh().by_key.get(public)
+
+    def of_endpoint(self, endpoint: transports.Endpoint) -> KnownPeer | None:
+        """Return the peer that binds there: by this endpoint, or by one for all ports; or None."""
+        found = self._fresh().by_endpoint
+        place = endpoint.without_key()
+        peer = found.get(place)
+        if peer is None and place.scheme == "tcp":
+            peer = found.get(place.with_port(0))
+        return peer
+
+    def add(
+        self, name: str, key: str, endpoints: Sequence[str] = (), *, replace: bool = False
+    ) -> KnownPeer:
+        """Add a peer to the file, or endpoints to its line; the file is replaced as a whole.
+
+        Args:
+            name: of the peer.
+            key: its public key, as text.
+            endpoints: where it binds. Default: nothing is added.
+            replace: whether a line with another key is replaced. Default False.
+
+        Raises:
+            ConfigError: an argument is wrong, or another peer has the key or an endpoint.
+            KeyChangedError: the name has another key.
+            OSError: the file cannot be written; it is as before.
+
+        """
+        new = parse_peer([name, key, *endpoints])
+        with self._rewriting() as lines:
+            holder = self._peers.by_key.get(new.public)
+            if holder is not None and holder.name != name:
+                raise ConfigError("key", f"another one than that of {holder.name}", key)
+            for index, line in enumerate(lines):
+                known = _peer_of(line)
+                if known is None or known.name != name:
+                    continue
+                if known.public != new.public and not replace:
+                    raise KeyChangedError(name, fingerprint(known.public), fingerprint(new.public))
+                places = dict.fromkeys((*known.endpoints, *new.endpoints))
+                new = KnownPeer(name, new.public, tuple(places))
+                lines[index] = str(new)
+                break
+            else:
+                lines.append(str(new))
+        return new
+
+    def remove(self, name: str) -> KnownPeer:
+        """Remove the line of a peer, and return it.
+
+        Connections that it has stay; new ones are refused.
+
+        Raises:
+            ConfigError: there is no such name.
+            OSError: the file cannot be written; it is as before.
+
+        """
+        with self._rewriting() as lines:
+            for index, line in enumerate(lines):
+                known = _peer_of(line)
+                if known is not None and known.name == name:
+                    del lines[index]
+                    return known
+            raise ConfigError("name", f"one that {str(self.path)!r} has", name)
+
+    @contextmanager
+    def _rewriting(self) -> Iterator[list[str]]:
+        """Give the lines of the file, and write what became of them; one at a time."""
+        make_folder(self.path.parent)
+        lock_fd = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX)
+            with self._lock:
+                self._seen = None
+                self._read()
+                before = b"" if self._content is None else self._content
+            lines = before.decode().splitlines() or [_HEAD.rstrip()]
+            yield lines
+            data = "\n".join([*lines, ""]).encode()
+            parse_peers(data, str(self.path))
+            mode = self.path.stat().st_mode & 0o777 if self.path.exists() else 0o644
+            replace_file(self.path, data, mode=mode).close()
+            with suppress(PermissionError):
+                sync_path(self.path.parent)
+        finally:
+            os.close(lock_fd)
+        self._fresh()
+
+    def _fresh(self) -> _Peers:
+        """Return what the file has, read again if it changed."""
+        with self._lock:
+            try:
+                self._read()
+            except (ConfigError, OSError) as error:
+                self._complain(error)
+            return self._peers
+
+    def _read(self) -> None:
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            if self._content is None:
+                return
+            raise
+        seen = found.st_mtime_ns, found.st_size, found.st_ino
+        if seen == self._seen:
+            return
+        with self.path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+        if content != self._content:
+            if len(content) > FILE_BYTES_MAX:
+                raise ConfigError("trust", f"at most {FILE_BYTES_MAX:,} bytes", str(self.path))
+            if mode & _WRITABLE_BY_ALL:
+                limit = "a file that others cannot write (chmod o-w)"
+                raise ConfigError("trust", limit, f"{self.path}, mode {mode:04o}")
+            self._peers = parse_peers(content, str(self.path))
+            self._content = content
+        is_young = time.time_ns() - found.st_mtime_ns < _YOUNG_NS
+        self._seen, self._complaint = None if is_young else seen, ""
+
+    def _complain(self, error: Exception) -> None:
+        """Log what is wrong with the file; once, while it stays so."""
+        text = str(error)
+        if text != self._complaint:
+            self._complaint = text
+            _log.error("known peers: %s; what was read before stays", text)
+
+
+def parse_peers(data: bytes, path: str) -> _Peers:
+    """Return the lines of a file; `ConfigError` names the first that is malformed."""
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise ConfigError("trust", "a file of UTF-8", path) from error
+    peers = _Peers()
+    for number, line in enumerate(lines, 1):
+        words = _words(line)
+        if not words:
+            continue
+        try:
+            peers.add(parse_peer(words))
+        except ConfigError as error:
+            limit = str(error).removeprefix(f"{error.field} must be ")
+            raise _LineError(f"{path}, line {number}: {error.field}", limit, error) from error
+    return peers
+
+
+class _LineError(ConfigError):
+    """An error in a line of the file; its text has the value already."""
+
+    def __init__(self, field_name: str, limit: str, error: ConfigError) -> None:
+        super().__init__(field_name, limit, error.value)
+        self.args = (f"{field_name} must be {limit}",)
+
+
+def parse_peer(words: Sequence[str]) -> KnownPeer:
+    """Return the peer of a line's words; `ConfigError` where they are malformed."""
+    name, key, *places = [*words, "", ""][: max(2, len(words))]
+    if not _NAME.fullmatch(name):
+        limit = (
+            f"1 to {NAME_CHARACTERS_MAX} of the characters A-Z a-z 0-9 . _ @ -, the first a "
+            "letter or digit"
+        )
+        raise ConfigError("name", limit, name[:100])
+    try:
+        public = parse_key(key)
+    except ValueError:
+        limit = "a public key: 43 characters of base64url, as `p2pmsg key show` prints it"
+        raise ConfigError("key", limit, f"{len(key)} characters") from None
+    return KnownPeer(name, public, tuple(_parse_place(place) for place in places))
+
+
+def _parse_place(text: str) -> transports.Endpoint:
+    with translated():
+        endpoint = transports.parse_endpoint(text)
+    if endpoint.scheme not in ("tcp", "ipc") or endpoint.options or endpoint.is_wildcard:
+        raise ConfigError("endpoint", "tcp://HOST:PORT or ipc://PATH, without options", text)
+    return endpoint
+
+
+def _place_text(endpoint: transports.Endpoint) -> str:
+    text = str(endpoint)
+    return f"{text[:-1]}*" if endpoint.scheme == "tcp" and endpoint.port == 0 else text
+
+
+def _words(line: str) -> list[str]:
+    words = line.split()
+    comment = next((at for at, word in enumerate(words) if word.startswith("#")), len(words))
+    return words[:comment]
+
+
+def _peer_of(line: str) -> KnownPeer | None:
+    words = _words(line)
+    return parse_peer(words) if words else None

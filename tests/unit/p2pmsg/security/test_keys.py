@@ -1,0 +1,123 @@
+"""Key files: who may read them, and what is said of those that are none."""
+
+import os
+import stat
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pmsg.errors import ConfigError
+from p2pmsg.security import new_keys, read_key_file, write_key_file
+from transports import CurveKeys, key_text
+
+
+def test_a_key_file_is_for_its_owner_only(tmp_path):
+    path = tmp_path / "new" / "folder" / "id"
+    keys = new_keys()
+    before = os.umask(0)
+    try:
+        write_key_file(path, keys)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_key_file(path) == keys
+    assert key_text(keys.public) not in path.read_text()
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610, 0o644, 0o666, 0o777])
+def test_one_that_others_can_read_is_refused(tmp_path, mode):
+    path = tmp_path / "id"
+    write_key_file(path, new_keys())
+    path.chmod(mode)
+    with pytest.raises(ConfigError, match=rf"chmod 600.*{path}, mode {mode:04o}") as caught:
+        read_key_file(path)
+    assert caught.value.field == "key"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_narrow_modes_are_taken(tmp_path, mode):
+    path = tmp_path / "id"
+    keys = new_keys()
+    write_key_file(path, keys)
+    path.chmod(mode)
+    assert read_key_file(str(path)) == keys
+
+
+def test_a_key_is_never_overwritten_nor_is_a_link_followed(tmp_path):
+    path, link = tmp_path / "id", tmp_path / "link"
+    keys = new_keys()
+    write_key_file(path, keys)
+    link.symlink_to(tmp_path / "elsewhere")
+    for place in (path, link):
+        with pytest.raises(ConfigError, match="a path where nothing is yet"):
+            write_key_file(place, new_keys())
+    assert read_key_file(path) == keys
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_of_many_writers_one_wins(tmp_path):
+    path, start, won = tmp_path / "id", threading.Barrier(8), []
+
+    def write():
+        keys = new_keys()
+        start.wait()
+        try:
+            write_key_file(path, keys)
+        except ConfigError:
+            return
+        won.append(keys)
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert [read_key_file(path)] == won
+
+
+SECRET = key_text(CurveKeys.new().secret)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "secret-key", f"{SECRET}", f"secret-key {SECRET[:-1]}", f"secret-key {SECRET} more",
+        f"secret-key {SECRET}\nsecret-key {SECRET}", f"public-key {SECRET}", "# only a comment",
+        f"secret-key {SECRET}=", "\0" * 43, f"secret-key {SECRET} ".rjust(5000),
+    ],
+)  # fmt: skip
+def test_what_is_no_key_file_is_refused_and_never_shown(tmp_path, text):
+    path = tmp_path / "id"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError) as caught:
+        read_key_file(path)
+    error = caught.value
+    while error is not None:
+        assert SECRET[:20] not in f"{error} {error!r} {error.args}"
+        error = error.__cause__
+    assert str(path) in str(caught.value)
+
+
+def test_a_pipe_and_a_folder_are_no_key_files(tmp_path):
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(ConfigError, match="key must be a file, not"):
+            read_key_file(path)
+    with pytest.raises(FileNotFoundError):
+        read_key_file(tmp_path / "missing")
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_key_or_an_error(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "any-bytes"
+    path.write_bytes(data)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError):
+        read_key_file(path)
+
+
+def test_the_public_text_of_a_new_key_is_no_option():
+    assert not any(key_text(new_keys().public).startswith("-") for _ in range(300))
