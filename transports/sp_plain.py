@@ -1,4 +1,4 @@
-"""nanomsg's and nng's sockets by pynng: sub, pub, pull, push, req, rep; a message is one part."""
+"""nanomsg's and nng's sockets by pynng, all but bus and pair; a message is one part."""
 
 from typing import Any, Final
 
@@ -15,7 +15,8 @@ from transports.errors import (
 
 _KINDS: Final = {
     "sub": pynng.Sub0, "pub": pynng.Pub0, "pull": pynng.Pull0, "push": pynng.Push0,
-    "req": pynng.Req0, "rep": pynng.Rep0,
+    "req": pynng.Req0, "rep": pynng.Rep0, "surveyor": pynng.Surveyor0,
+    "respondent": pynng.Respondent0,
 }  # fmt: skip
 BUFFER_MESSAGES_MAX: Final = 8192
 """nng's own limit for its queues."""
@@ -28,12 +29,13 @@ class SpPlainSocket:
     """A socket of the Scalability Protocols; it has the calls of `ZmqPlainSocket`.
 
     Args:
-        kind: `sub`, `pub`, `pull`, `push`, `req` or `rep`.
+        kind: `sub`, `pub`, `pull`, `push`, `req`, `rep`, `surveyor` or `respondent`.
         endpoint: where it listens or dials: tcp or ipc.
         binds: whether it listens.
         queue_messages: how many messages its queue holds; at most 8,192 of them.
         message_bytes_max: the largest message; nng ends the connection of a peer that sends a
             larger one, and dials again.
+        survey_ms: of a surveyor: how long answers are taken after `send`.
 
     Attributes:
         given_up: always 0: nng dials again by itself.
@@ -52,6 +54,7 @@ class SpPlainSocket:
         binds: bool,
         queue_messages: int,
         message_bytes_max: int,
+        survey_ms: int = 1000,
     ) -> None:
         if endpoint.is_abstract:
             raise EndpointError(str(endpoint), "path", "nng has no such path here: an abstract one")
@@ -65,6 +68,8 @@ class SpPlainSocket:
             options["recv_buffer_size"] = size
         elif kind == "pub":
             options["send_buffer_size"] = size
+        elif kind == "surveyor":
+            options["survey_time"] = survey_ms
         self.socket: Any = _KINDS[kind](**options)
         if binds:
             self._listen()
@@ -73,6 +78,11 @@ class SpPlainSocket:
     def endpoint(self) -> str:
         """The endpoint as text; once bound, with the port that the system picked."""
         return str(self._endpoint)
+
+    @property
+    def peers(self) -> int:
+        """How many are connected."""
+        return len(self.socket.pipes)
 
     @property
     def connected(self) -> bool:
@@ -101,7 +111,7 @@ class SpPlainSocket:
         self.socket.recv_timeout = timeout_ms
         try:
             self._ahead.append(self.socket.recv())
-        except pynng.Timeout:
+        except (pynng.Timeout, pynng.BadState):  # the latter of a survey that is over
             return False
         except pynng.NNGException as error:
             raise self._error(error) from error

@@ -61,6 +61,10 @@ class BridgeConfig:
     request_timeout: float = 5.0
     """With requests: how long an answer may take, in seconds. Default 5.0, as of a `Requester`."""
 
+    survey_time: float = 0.5
+    """With `sp+surveyor`: how long respondents may answer, in seconds; it ends before that when as
+    many have answered as are connected. Default 0.5: half of what `request_all` waits."""
+
     def __post_init__(self) -> None:
         ok = isinstance(self.separator, bytes) and 0 < len(self.separator) <= 255
         check("separator", self.separator, ok, "1 to 255 bytes")
@@ -72,6 +76,7 @@ class BridgeConfig:
         at_least("commit_interval", self.commit_interval, 0)
         whole("in_flight_max", self.in_flight_max, 1)
         at_least("request_timeout", self.request_timeout, 0.001)
+        at_least("survey_time", self.survey_time, 0.001)
         whole("prefetch", self.prefetch, 1)
 
 

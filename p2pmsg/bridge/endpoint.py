@@ -7,6 +7,7 @@
 `…?bind=1`                             it binds; without it, it connects
 `tcp://…`, `ipc://…`, `udp://…`        ours: a stream opposite sub and pub, else a queue
 `sp+rep://…`, `sp+req://…`             requests, opposite a `Responder` or a `Requester` of ours
+`sp+respondent://…`, `sp+surveyor://…` the same as surveys, which many answer
 `stream+tcp://…`, `queue+tcp://…`      ours, said in so many words
 =====================================  ===================================================
 """
@@ -20,15 +21,15 @@ from transports import Endpoint, EndpointError, parse_endpoint
 KINDS: Final = {
     "zmq": {"sub": "source", "pull": "source", "pub": "target", "push": "target"},
     "sp": {
-        "sub": "source", "pull": "source", "rep": "source", "pub": "target", "push": "target",
-        "req": "target",
+        "sub": "source", "pull": "source", "rep": "source", "respondent": "source",
+        "pub": "target", "push": "target", "req": "target", "surveyor": "target",
     },
 }  # fmt: skip
 """By protocol: the kinds of sockets, and which end of a bridge each can be."""
 _SCHEMES: Final = {"zmq": ("tcp", "ipc", "inproc"), "sp": ("tcp", "ipc")}
 _OPPOSITE: Final = {
     "sub": "stream", "pub": "stream", "pull": "queue", "push": "queue", "req": "requests",
-    "rep": "requests",
+    "rep": "requests", "surveyor": "requests", "respondent": "requests",
 }  # fmt: skip
 _PLAIN: Final = re.compile(r"([a-z]+)\+([a-z]+)(?:\+([a-z]+))?://(.*)", re.DOTALL)
 _OURS: Final = ("stream", "queue", "requests")

@@ -17,7 +17,13 @@ from p2pmsg.bridge.ends import (
     Target,
 )
 from p2pmsg.bridge.plain_ends import FanOutTarget, PlainSource, PlainTarget
-from p2pmsg.bridge.request_ends import RepSource, ReqTarget, RequesterTarget, ResponderSource
+from p2pmsg.bridge.request_ends import (
+    RepSource,
+    ReqTarget,
+    RequesterTarget,
+    ResponderSource,
+    SurveyorTarget,
+)
 from p2pmsg.bridge.sequences import Sequences
 from p2pmsg.bridge.shapes import Reader, Writer
 from p2pmsg.checks import check
@@ -145,7 +151,7 @@ def _plain_socket(end: PlainEnd, config: BridgeConfig) -> "ZmqPlainSocket | SpPl
             raise MissingExtraError("source or target", "pynng", "nng", "sp+" + end.kind) from None
         return SpPlainSocket(
             end.kind, end.endpoint, binds=end.binds, queue_messages=config.queue_messages,
-            message_bytes_max=config.part_bytes_max,
+            message_bytes_max=config.part_bytes_max, survey_ms=round(1000 * config.survey_time),
         )  # fmt: skip
     return ZmqPlainSocket(
         end.kind, end.endpoint, binds=end.binds, context=transports.context(),
@@ -165,8 +171,10 @@ def _open_target(
         socket.open()
         name = ends.target_name = end.name_at(socket.endpoint)
         ends.connections.append(Connection(socket, name, end.endpoint))
-        if not isinstance(socket, ZmqPlainSocket) and end.kind == "req":
+        if not isinstance(socket, ZmqPlainSocket) and end.kind in ("req", "surveyor"):
             reader = Reader(wishes.topic, "none", config.separator, None, wishes.codec)
+            if end.kind == "surveyor":
+                return SurveyorTarget(socket, writer, reader, config.survey_time)
             return ReqTarget(socket, writer, reader, config.request_timeout)
         if end.kind == "pub" and isinstance(socket, ZmqPlainSocket):
             return FanOutTarget(socket, name, writer, socket.set_lossy, config.stall_timeout)
@@ -209,7 +217,7 @@ def _open_source(wishes: Wishes, end: PlainEnd | OurEnd, ends: Ends) -> Source:
         name = ends.source_name = end.name_at(socket.endpoint)
         ends.connections.append(Connection(socket, name, end.endpoint))
         ends.reader, ends.sequences = reader, sequences
-        if not isinstance(socket, ZmqPlainSocket) and end.kind == "rep":
+        if not isinstance(socket, ZmqPlainSocket) and end.kind in ("rep", "respondent"):
             writer = Writer("none", config.separator, wishes.codec, one_part=True)
             return RepSource(socket, reader, writer)
         ends.plain = PlainSource(
@@ -219,7 +227,8 @@ def _open_source(wishes: Wishes, end: PlainEnd | OurEnd, ends: Ends) -> Source:
         return ends.plain
     if end.role == "requests":
         topics = wishes.topics or [wishes.topic]
-        responding = ResponderSource(end.endpoint, topics, config.request_timeout)
+        timeout = max(config.request_timeout, config.survey_time + 1.0)
+        responding = ResponderSource(end.endpoint, topics, timeout)
         ends.endpoint = ends.source_name = responding.responder.endpoint
         return responding
     if end.role == "queue":

@@ -1,4 +1,4 @@
-"""The ends that carry requests and answers: REQ and REP of nanomsg and nng, and our own."""
+"""The ends that carry requests and answers: nanomsg's and nng's sockets, and our own."""
 
 import logging
 import queue
@@ -26,7 +26,7 @@ class UnansweredError(Exception):
 
 
 class RepSource(Source):
-    """A REP socket: takes one request at a time, and sends its answer back.
+    """A REP or RESPONDENT socket: takes one request at a time, and sends its answer back.
 
     Args:
         socket: closed with this.
@@ -196,6 +196,61 @@ class ReqTarget(Target):
                 return written
         why = f"no answer within {self._timeout} s" if is_sent else "nobody takes requests there"
         written.refused[0] = "the bridge was closed" if is_over() else why
+        return written
+
+    def stats(self) -> Any:
+        """See `Target`."""
+        return None
+
+    def close(self, timeout: float) -> None:
+        """See `Target`."""
+        self._socket.close()
+
+
+class SurveyorTarget(Target):
+    """A SURVEYOR socket: asks all respondents; the answer is a list of theirs.
+
+    Args:
+        socket: closed with this.
+        writer: makes messages of requests.
+        reader: decodes answers.
+        survey_time: how long they may answer, in seconds.
+
+    """
+
+    def __init__(
+        self, socket: "SpPlainSocket", writer: Writer, reader: Reader, survey_time: float
+    ) -> None:
+        self._socket = socket
+        self._writer = writer
+        self._reader = reader
+        self._survey_time = survey_time
+
+    def write(self, batch: Batch, is_over: IsOver) -> Written:
+        """See `Target`; it ends when as many have answered as were connected."""
+        written = Written(done=1)
+        try:
+            parts = self._writer.parts(batch.topic, batch.values[0])
+        except UnsendableError as error:
+            written.refused[0] = str(error)
+            return written
+        asked = self._socket.peers
+        answers: list[Any] = []
+        deadline = time.monotonic() + self._survey_time
+        if asked and self._socket.send(parts):
+            while len(answers) < asked and not is_over():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                if self._socket.wait(int(min(SLICE_S, left) * 1000) + 1):
+                    answers += self._reader.decode(self._socket.receive_many(1)[0])
+        if answers:
+            written.answers.append(answers)
+        elif is_over():
+            written.refused[0] = "the bridge was closed"
+        else:
+            nobody = f"none of {asked} respondents answered within {self._survey_time} s"
+            written.refused[0] = nobody if asked else "no respondent is connected there"
         return written
 
     def stats(self) -> Any:

@@ -14,12 +14,12 @@ _TICK_S = 0.2
 @command(
     "bridge",
     option("--from", "where messages come from: zmq+sub://HOST:PORT, zmq+pull://HOST:PORT "
-           "(connects; ?bind=1 binds; zmq+sub+ipc://PATH; sp+sub, sp+pull of nanomsg and nng), or "
-           "a stream or queue of p2pmsg",
+           "(connects; ?bind=1 binds; zmq+sub+ipc://PATH; sp+sub, sp+pull, sp+rep, sp+respondent "
+           "of nanomsg and nng), or a stream, a queue or requests of p2pmsg",
            "ENDPOINT", dest="source", required=True),
     option("--to", "where they go: a stream or queue of p2pmsg (tcp://HOST:PORT, ipc://PATH), or "
-           "zmq+pub://HOST:PORT, zmq+push://HOST:PORT, sp+pub, sp+push", "ENDPOINT", dest="target",
-           required=True),
+           "zmq+pub://HOST:PORT, zmq+push://HOST:PORT, sp+pub, sp+push, sp+req, sp+surveyor",
+           "ENDPOINT", dest="target", required=True),
     option("--topic", "the topic of messages that have none (default zmq)", "TOPIC", kinds.topic,
            default="zmq"),
     option("--topic-at", "where a plain message has its topic: part, the first one (default of "

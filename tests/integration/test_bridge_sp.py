@@ -168,6 +168,110 @@ def test_where_no_rep_answers_the_requester_gets_the_reason(bridge, opened):
         requester.request("a", b"x", timeout=20.0, attempts_max=1)
 
 
+def test_request_all_reaches_all_respondents(stranger, bridge, opened):
+    config = p2pmsg.bridge.BridgeConfig(survey_time=5.0)
+    made = bridge(
+        LOOPBACK, "sp+surveyor://127.0.0.1:0?bind=1", topics=["who"], codec="json", config=config
+    )
+    requester = opened.enter_context(p2pmsg.Requester(made.source))
+    answers = requester.request_all("who", 0, deadline=20.0)
+    assert "no respondent is connected there" in str(answers.errors[made.source])
+
+    def serve(respondent, name):
+        for _ in range(20):
+            asked = respondent.recv()
+            respondent.send(b'["%s", %s]' % (name, asked))
+
+    threads = []
+    for name in (b"a", b"b", b"c"):
+        respondent = stranger(pynng.Respondent0, made.target)
+        threads.append(threading.Thread(target=serve, args=(respondent, name), daemon=True))
+        threads[-1].start()
+    pipes = made._ends.target._socket.socket
+    eventually(lambda: len(pipes.pipes) == 3)
+    for number in range(20):  # none waits for survey_time, since all answer
+        answers = requester.request_all("who", number, deadline=20.0)
+        got = answers.values[made.source]
+        assert sorted(got) == [["a", number], ["b", number], ["c", number]]
+    for thread in threads:
+        thread.join()
+
+
+def test_a_respondent_that_is_silent_or_late_is_left_out(stranger, bridge, opened):
+    config = p2pmsg.bridge.BridgeConfig(survey_time=0.2)
+    made = bridge(LOOPBACK, "sp+surveyor://127.0.0.1:0?bind=1", topics=["who"], config=config)
+    requester = opened.enter_context(p2pmsg.Requester(made.source))
+    prompt, late = (stranger(pynng.Respondent0, made.target) for _ in range(2))
+    pipes = made._ends.target._socket.socket
+    eventually(lambda: len(pipes.pipes) == 2)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(requester.request_all, "who", b"1", deadline=20.0)
+        assert (prompt.recv(), late.recv()) == (b"1", b"1")
+        error = first.result().errors[made.source]
+        assert "none of 2 respondents answered within 0.2 s" in str(error)
+        second = pool.submit(requester.request_all, "who", b"2", deadline=20.0)
+        late.send(b"an answer to 1, which is over")
+        assert prompt.recv() == b"2"
+        prompt.send(b"yes")
+        assert second.result().values[made.source] == [b"yes"]
+
+
+def test_a_surveyor_is_answered_by_responders_of_ours(stranger, bridge, opened):
+    surveyor = opened.enter_context(pynng.Surveyor0(survey_time=20_000, recv_timeout=60_000))
+    listener = surveyor.listen("tcp://127.0.0.1:0")
+    place = str(listener.local_address)
+    for factor in (1, 10):
+        handlers = {"times": lambda n, factor=factor: n * factor}
+        responder = opened.enter_context(p2pmsg.Responder(LOOPBACK, handlers))
+        bridge(f"sp+respondent://{place}", responder.endpoint, topic="times", codec="json")
+    eventually(lambda: len(surveyor.pipes) == 2)
+    for number in range(1, 11):
+        surveyor.send(b"%d" % number)
+        got = sorted(int(surveyor.recv()) for _ in range(2))
+        assert got == [number, 10 * number]
+
+
+@pytest.mark.parametrize("tool", ["nngcat", "nanocat"])
+def test_their_own_tools_ask_and_answer_surveys(bridge, opened, tool):
+    package, dial, _ = TOOLS[tool]
+    if not shutil.which(tool):
+        pytest.skip(f"{tool} is not there (Debian: {package})")
+    responder = opened.enter_context(p2pmsg.Responder(LOOPBACK, {"t": lambda value: value * 2}))
+    inward = bridge("sp+respondent://127.0.0.1:0?bind=1", responder.endpoint, topic="t")
+    place = inward.source.rpartition("+")[2].partition("?")[0]
+    asking = subprocess.Popen(
+        [tool, "--surveyor", dial, place, "--quoted", "--data", "ab", *SURVEYS[tool]],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert asking.stdout.read(6) == b'"abab"'
+    finally:
+        asking.kill()
+        asking.communicate()
+    outward = bridge(LOOPBACK, "sp+surveyor://127.0.0.1:0?bind=1", topics=["who"])
+    requester = opened.enter_context(p2pmsg.Requester(outward.source))
+    place = outward.target.rpartition("+")[2].partition("?")[0]
+    answering = [
+        subprocess.Popen([tool, "--respondent", dial, place, "--data", data], stdout=-3)
+        for data in ("one", "two")
+    ]
+    try:
+        eventually(
+            lambda: (
+                sorted(
+                    requester.request_all("who", b"?", deadline=20.0).values.get(outward.source, [])
+                )
+                == [b"one", b"two"]
+            )
+        )
+    finally:
+        for each in answering:
+            each.kill()
+            each.wait()
+
+
+SURVEYS = {"nngcat": ["--delay", "1", "--interval", "1"], "nanocat": ["--delay", "1"]}
+"""So that they ask once they are connected, and wait for answers."""
 TOOLS = {
     "nngcat": ("nng-utils", "--dial", ["--count", "1"]),
     "nanocat": ("nanomsg-utils", "--connect", ["--recv-timeout", "20"]),
