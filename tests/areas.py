@@ -24,7 +24,7 @@ AREAS = {
         "simulation/test_multicast.py",
     ),
     "mold": ("unit/p2pmsg/mold/*", "*/test_*mold*.py"),
-    "queue": ("unit/p2pmsg/queue/*", "*/test_*queue*.py", "*/test_pipeline.py",
+    "queue": ("unit/p2pmsg/queue/*", "*/test_*queue*.py", "*/test_*pipeline.py",
               "integration/test_full_disk.py"),
     "reach": ("unit/p2pmsg/bridge/*", "*/test_bridge*.py", "*/test_cli_bridge.py",
               "*/test_other_languages.py", "unit/p2pmsg/test_protocol_page.py",

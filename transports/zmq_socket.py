@@ -127,6 +127,7 @@ class ZmqSocket:
         self._context = context
         self._ipc_file: IpcFile | None = None
         self._bound = False
+        self._bound_to: Endpoint | None = None
         self._connections: Connections | None = None
         try:
             self.socket: Socket = context.socket(kind)
@@ -181,6 +182,11 @@ class ZmqSocket:
         if self._ipc_file is not None:
             self._ipc_file.remove()
 
+    @property
+    def bound_to(self) -> Endpoint:
+        """The endpoint where it is bound, with the address that its name had then."""
+        return self._endpoint if self._bound_to is None else self._bound_to
+
     def fileno(self) -> int:
         """Return the descriptor that ZeroMQ signals on; readable does not mean a message."""
         return int(self.socket.get(zmq.FD))
@@ -207,7 +213,8 @@ class ZmqSocket:
             if self._endpoint.scheme == "ipc":
                 self._ipc_file = IpcFile(self._endpoint)
                 self.socket.set(zmq.USE_FD, self._ipc_file.fd)
-            self._bind_socket(_bind_address(self._endpoint))
+            address = _bind_address(self._endpoint)
+            self._bind_socket(address)
         except zmq.ZMQError as error:
             self.close()
             raise translate_bind(error, self.endpoint) from error
@@ -221,6 +228,7 @@ class ZmqSocket:
             self._endpoint = self._endpoint.with_port(int(bound.rpartition(":")[2]))
             if self.domain is not None:
                 self.domain.endpoint = self.endpoint
+            self._bound_to = as_endpoint(address).with_port(self._endpoint.port)
         self._bound = True
 
     def _require_keys(self) -> None:

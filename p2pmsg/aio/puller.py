@@ -4,15 +4,18 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
+from p2pmsg.aio.pipeline import PipelinePuller
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, until_of
-from p2pmsg.checks import time_to_wait
+from p2pmsg.checks import check, time_to_wait
 from p2pmsg.errors import ClosedError
 from p2pmsg.queue.job import Job
+from p2pmsg.queue.pipeline.config import refuse_queue_options
+from p2pmsg.queue.pipeline.puller import PULLER_OPTIONS
 from p2pmsg.queue.puller_base import PullerBase
 from p2pmsg.sync.lifecycle import close_in_children
 
@@ -56,6 +59,18 @@ class Puller(PullerBase, TakesTurns, ClosesInLoop):
 
     _turn_ns_max = SLICE_NS
     _frames_per_round = _FRAMES_PER_ROUND
+
+    if not TYPE_CHECKING:  # for type checkers, the signature is that of __init__
+
+        def __new__(cls, *arguments: Any, mode: str = "queue", **options: Any) -> Any:
+            """Make a puller of the mode; a pipeline's is of a class of its own."""
+            check("mode", mode, mode in ("queue", "pipeline"), 'one of "queue", "pipeline"')
+            if mode == "pipeline":
+                refuse_queue_options(PULLER_OPTIONS, options)
+                return PipelinePuller(*arguments, **options)
+            return super().__new__(cls)
+
+        __new__.__wrapped__ = PullerBase.__init__  # for `help`, too
 
     # --------------------------------------------------------------------------------- public
 

@@ -3,17 +3,20 @@
 import asyncio
 import logging
 from functools import partial
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import transports
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
+from p2pmsg.aio.pipeline import PipelinePusher
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, in_executor, is_looked_up, until_of
-from p2pmsg.checks import at_least, time_to_wait
+from p2pmsg.checks import at_least, check, time_to_wait
 from p2pmsg.errors import ClosedError, LogFailedError, SendQueueFullError, translated
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.journal.file import FileJournal, PendingSync
+from p2pmsg.queue.pipeline.config import refuse_queue_options
+from p2pmsg.queue.pipeline.pusher import PIPELINE_OPTIONS
 from p2pmsg.queue.pusher_base import LogChoice, Opened, PusherBase
 from p2pmsg.queue.pusher_io import PusherIO
 from p2pmsg.sync.lifecycle import close_in_children
@@ -61,6 +64,18 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         LogInUseError, LogCorruptError, LogFailedError: the log cannot be used; raised by `open`.
 
     """
+
+    if not TYPE_CHECKING:  # for type checkers, the signature is that of __init__
+
+        def __new__(cls, *arguments: Any, mode: str = "queue", **options: Any) -> Any:
+            """Make a pusher of the mode; a pipeline's is of a class of its own."""
+            check("mode", mode, mode in ("queue", "pipeline"), 'one of "queue", "pipeline"')
+            if mode == "pipeline":
+                refuse_queue_options(PIPELINE_OPTIONS, options)
+                return PipelinePusher(*arguments, **options)
+            return super().__new__(cls)
+
+        __new__.__wrapped__ = PusherBase.__init__  # for `help`, too
 
     # --------------------------------------------------------------------------------- public
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
@@ -23,14 +23,27 @@ from p2pmsg.queue.admin import LiveBox, LogBox
 from p2pmsg.queue.config import PusherConfig
 from p2pmsg.queue.dead_letters import DeadLetter
 from p2pmsg.queue.job import Job
+from p2pmsg.queue.pipeline.config import PipelineConfig, PipelinePusherStats
+from p2pmsg.queue.pipeline.puller import PipelineJob, PipelinePuller
+from p2pmsg.queue.pipeline.pusher import PipelinePusher
 from p2pmsg.queue.puller import Puller
 from p2pmsg.queue.pusher import Pusher
+from p2pmsg.queue.stats import PusherStats
 
 DISCARD_STATUS = 65
 """EX_DATAERR of sysexits.h: the input is wrong, so no worker can do the job."""
 _SLICE_S = 0.25
 """How often `pull` looks whether there is something to say."""
 _REASON_CHARACTERS = 60
+_MODE = option("--mode", "queue (default), or pipeline: workers confirm many jobs at a time",
+               choices=("queue", "pipeline"), default="queue")  # fmt: skip
+_PUSH_ONLY = {
+    "key_field": None, "priority": 0, "delay": 0.0, "log": None, "in_flight": 1000, "deliveries": 5,
+    "admin": "local",
+}  # fmt: skip
+"""Options of `push` that a pipeline does not have, and their defaults."""
+_PULL_ONLY = {"prefetch": 16}
+"""The same of `pull`."""
 _FIELDS = (
     "sequence", "why", "value", "key", "priority", "message_id", "headers", "delivery_count",
 )  # fmt: skip
@@ -41,6 +54,7 @@ _FIELDS = (
     option("endpoint", "where to bind: tcp://HOST:PORT or ipc://PATH", "ENDPOINT",
            kinds.stream_endpoint),
     kinds.JSON_LINES,
+    _MODE,
     option("--key-field", f"{kinds.KEY_FIELD}; jobs of one key keep their order", "FIELD"),
     option("--priority", "0 to 9 (default 0)", "N", kinds.count(0, 9), default=0),
     option("--delay", "deliver a job no earlier than after so many seconds (default 0)", "S",
@@ -49,7 +63,7 @@ _FIELDS = (
     option("--in-flight", "read on while fewer jobs than this are not done (default 1000)", "N",
            kinds.count(1), default=1000),
     option("--ack-timeout", "give the jobs of a worker that is silent for so many seconds to "
-           "others (default 30)", "S", kinds.seconds, default=30.0),
+           "others (default 30; of a pipeline 5)", "S", kinds.seconds),
     option("--deliveries", "after so many failures a job becomes a dead letter (default 5)", "N",
            kinds.count(1), default=5),
     option("--admin", "answer `p2pmsg dead-letters`: only where bound to loopback or a Unix "
@@ -66,22 +80,24 @@ def push(arguments: argparse.Namespace) -> int:
     waits until all jobs are done. Exit status 1: some became dead letters. On a terminal, a bar
     shows how far the jobs are. Where there is no worker, a line on standard error says so.
 
+    With --mode pipeline, jobs are for `p2pmsg pull --mode pipeline`: workers confirm many at a
+    time, which is faster, and there are no keys, priorities, delays, dead letters and logs.
+
     For example:
       seq 100 | p2pmsg push tcp://127.0.0.1:5557
       p2pmsg push 'tcp://*:5557' --json --key-field order --log jobs.log < orders.jsonl
     """
+    pipeline = arguments.mode == "pipeline"
+    if pipeline:
+        _refuse(arguments, _PUSH_ONLY)
     source = kinds.standard_input()
-    pusher = Pusher(
-        arguments.endpoint,
-        log=arguments.log,
-        in_flight_max=arguments.in_flight,
-        ack_timeout=arguments.ack_timeout,
-        deliveries_max=arguments.deliveries,
-        config=PusherConfig(admin=arguments.admin),
-    )
+    pusher = _make_pipeline(arguments) if pipeline else _make_pusher(arguments)
 
     def push_one(value: Any, key: str | None) -> None:
-        pusher.push(value, key=key, priority=arguments.priority, delay=arguments.delay)
+        if isinstance(pusher, PipelinePusher):
+            pusher.push(value)
+        else:
+            pusher.push(value, key=key, priority=arguments.priority, delay=arguments.delay)
 
     try:
         with _shown(pusher, arguments.quiet) as bar:
@@ -91,20 +107,53 @@ def push(arguments: argparse.Namespace) -> int:
     finally:
         pusher.close(timeout=0.0)
         stats = pusher.stats()
-        counts = f"{stats.done:,} done, {stats.dead:,} dead letters, {stats.in_flight:,} not done"
-        note("push", counts)
-    return 1 if stats.dead else 0
+        dead = "" if pipeline else f"{_dead(stats):,} dead letters, "
+        note("push", f"{stats.done:,} done, {dead}{stats.in_flight:,} not done")
+    return 1 if _dead(stats) else 0
+
+
+def _refuse(arguments: argparse.Namespace, defaults: dict[str, Any]) -> None:
+    """Raise `UsageError` for an option that a pipeline does not have."""
+    for name, default in defaults.items():
+        if getattr(arguments, name) != default:
+            raise UsageError(f"--{name.replace('_', '-')} is not for --mode pipeline")
+
+
+def _make_pusher(arguments: argparse.Namespace) -> Pusher:
+    return Pusher(
+        arguments.endpoint,
+        log=arguments.log,
+        in_flight_max=arguments.in_flight,
+        ack_timeout=arguments.ack_timeout,
+        deliveries_max=arguments.deliveries,
+        config=PusherConfig(admin=arguments.admin),
+    )
+
+
+def _make_pipeline(arguments: argparse.Namespace) -> PipelinePusher:
+    given = {} if arguments.ack_timeout is None else {"ack_timeout": arguments.ack_timeout}
+    return PipelinePusher(arguments.endpoint, config=PipelineConfig(**given))
+
+
+def _dead(stats: PusherStats | PipelinePusherStats) -> int:
+    return stats.dead if isinstance(stats, PusherStats) else 0
+
+
+def _has_worker(stats: PusherStats | PipelinePusherStats) -> bool:
+    if isinstance(stats, PusherStats):
+        return any(worker.connected for worker in stats.workers)
+    return bool(stats.pullers)
 
 
 @contextmanager
-def _shown(pusher: Pusher, quiet: bool) -> Iterator[Bar]:
+def _shown(pusher: Pusher | PipelinePusher, quiet: bool) -> Iterator[Bar]:
     """Show on standard error how far jobs are, and that no worker is there."""
     # Not over what is being typed.
     bar = make_bar("jobs read so far", quiet=quiet or kinds.is_terminal(sys.stdin))
 
     def describe() -> str:
         stats = pusher.stats()
-        if not stats.in_flight or any(worker.connected for worker in stats.workers):
+        if not stats.in_flight or _has_worker(stats):
             return ""
         return f"waiting for a worker at {stats.endpoint}"
 
@@ -114,7 +163,7 @@ def _shown(pusher: Pusher, quiet: bool) -> Iterator[Bar]:
     def look() -> None:
         stats = pusher.stats()
         if stats.in_flight:
-            done = stats.done + stats.dead
+            done = stats.done + _dead(stats)
             bar.update(done, done + stats.in_flight, now_s=time.monotonic())
         else:
             bar.clear()
@@ -130,6 +179,7 @@ def _shown(pusher: Pusher, quiet: bool) -> Iterator[Bar]:
 @command(
     "pull",
     option("endpoints", "the pushers' endpoints", "ENDPOINT[,ENDPOINT…]", kinds.stream_endpoints),
+    _MODE,
     option("--prefetch", "how many jobs to have received in advance (default 16)", "N",
            kinds.count(1, 65_536), default=16),
     option("--count", "end after so many jobs (default: never)", "N", kinds.count(1)),
@@ -152,12 +202,19 @@ def pull(arguments: argparse.Namespace) -> int:
     are printed, a line each. What it waits for is said on standard error: an endpoint where nobody
     answers, or a first job.
 
+    With --mode pipeline, from `p2pmsg push --mode pipeline`: a job is done when its command has
+    ended. One that failed, or was killed, is named on standard error and not tried again; the
+    exit status is 1 then. Of the environment above there is P2PMSG_SEQUENCE.
+
     For example:
       p2pmsg pull tcp://127.0.0.1:5557 -- sh -c 'read n; echo $((n * n))'
       p2pmsg pull tcp://a:5557,tcp://b:5557 --prefetch 1 -- ./resize-picture
     """
     command_line: list[str] = arguments.rest
     check_program(command_line)
+    if arguments.mode == "pipeline":
+        _refuse(arguments, _PULL_ONLY)
+        return _pull_pipeline(arguments)
     taken = 0
     to_terminal = kinds.is_terminal(sys.stdout)
     with Puller(arguments.endpoints, prefetch=arguments.prefetch, name=arguments.name) as puller:
@@ -177,7 +234,47 @@ def pull(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _next_job(puller: Puller, timeout: float | None, waiting: Waiting) -> Job | None:
+def _pull_pipeline(arguments: argparse.Namespace) -> int:
+    """Do the same with jobs of a pipeline; return the exit status."""
+    command_line: list[str] = arguments.rest
+    taken = failed = 0
+    to_terminal = kinds.is_terminal(sys.stdout)
+    with PipelinePuller(arguments.endpoints, name=arguments.name) as puller:
+        answers = Answers("no job")
+        waiting = Waiting("pull", lambda: _describe(puller, answers), quiet=arguments.quiet)
+        while arguments.count is None or taken < arguments.count:
+            job = _next_job(puller, arguments.timeout, waiting)
+            if job is None:
+                break
+            answers.came = True
+            taken += 1
+            if command_line:
+                own = {**os.environ, "P2PMSG_SEQUENCE": str(job.sequence)}
+                wrong, _, _ = run_program(
+                    command_line, job.value, timeout=arguments.job_timeout, environment=own
+                )
+                if wrong:
+                    failed += 1
+                    note("pull", f"job {job.sequence} failed: {wrong}")
+            else:
+                print(value_text(job.value, to_terminal=to_terminal), flush=True)
+        puller.commit()
+    return 1 if failed else 0
+
+
+@overload
+def _next_job(puller: Puller, timeout: float | None, waiting: Waiting) -> Job | None: ...
+
+
+@overload
+def _next_job(
+    puller: PipelinePuller, timeout: float | None, waiting: Waiting
+) -> PipelineJob | None: ...
+
+
+def _next_job(
+    puller: Puller | PipelinePuller, timeout: float | None, waiting: Waiting
+) -> Job | PipelineJob | None:
     """Return the next job; None: none came in time."""
     end_s = math.inf if timeout is None else time.monotonic() + timeout
     while True:
@@ -190,7 +287,7 @@ def _next_job(puller: Puller, timeout: float | None, waiting: Waiting) -> Job | 
                 return None
 
 
-def _describe(puller: Puller, answers: Answers) -> str:
+def _describe(puller: Puller | PipelinePuller, answers: Answers) -> str:
     endpoints = puller.stats().answering
     return answers.describe(endpoints, [one for one, answers in endpoints.items() if answers])
 

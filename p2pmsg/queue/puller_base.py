@@ -54,7 +54,9 @@ class PullerBase(ABC):
         on_invalid: OnInvalidJob = "skip",
         mode: str = "queue",
     ) -> None:
-        check("mode", mode, mode == "queue", '"queue" here; a pipeline has threads only')
+        check(
+            "mode", mode, mode == "queue", '"queue", or "pipeline" where the class itself is called'
+        )
         ok = callable(on_invalid) or on_invalid in ("raise", "skip")
         check("on_invalid", on_invalid, ok, '"raise", "skip" or a callable')
         self._on_invalid, self._misfits = on_invalid, 0

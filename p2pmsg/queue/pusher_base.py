@@ -81,7 +81,9 @@ class PusherBase(ABC):
         config: PusherConfig | None = None,
         mode: str = "queue",
     ) -> None:
-        check("mode", mode, mode == "queue", '"queue" here; a pipeline has threads only')
+        check(
+            "mode", mode, mode == "queue", '"queue", or "pipeline" where the class itself is called'
+        )
         changed = _config_of(config, ack_timeout, deliveries_max, in_flight_max, job_timeout)
         self._configure(endpoint, log, name, changed)
         self._begin()

@@ -49,6 +49,60 @@ def test_a_pull_is_stopped_cleanly_unless_it_had_an_end_of_its_own(tmp_path, pla
         assert pulling.errors() == ""
 
 
+def test_a_pipeline_prints_its_jobs_and_both_ends_say_who_is_missing(tmp_path, place):
+    with command(tmp_path, "pull", place, "--mode", "pipeline", "--count", "3") as pulling:
+        eventually(lambda: "nobody answers there yet" in pulling.said())
+        ended = run("push", place, "--mode", "pipeline", "--json", stdin=b'1\n{"a":2}\n"x"\n')
+        assert ended.returncode == 0, ended.stderr
+        assert b"3 done, 0 not done" in ended.stderr
+        assert pulling.wait() == 0
+        assert pulling.output() == b'1\n{"a":2}\nx\n'
+
+
+def test_a_pipelines_command_that_fails_is_named_and_its_job_not_tried_again(tmp_path, place):
+    script = f'read n; echo "$n $P2PMSG_SEQUENCE" >> {tmp_path}/done; [ "$n" != b ]'
+    with command(tmp_path, "push", place, "--mode", "pipeline") as pushing:
+        pushing.write(b"a\nb\nc\n")
+        pushing.process.stdin.close()
+        eventually(lambda: "waiting for a worker" in pushing.said())
+        arguments = ("--mode", "pipeline", "--count", "3", "--", "sh", "-c", script)
+        ended = run("pull", place, *arguments)
+        assert ended.returncode == 1
+        assert b"job 1 failed: " in ended.stderr
+        assert pushing.wait() == 0
+    assert (tmp_path / "done").read_text() == "a 0\nb 1\nc 2\n"
+
+
+def test_a_pipelines_puller_that_is_stopped_gives_back_what_it_had(tmp_path, place):
+    with (
+        p2pmsg.Pusher(place, mode="pipeline") as pusher,
+        command(tmp_path, "pull", place, "--mode", "pipeline", "--", "sleep", "60") as pulling,
+    ):
+        pusher.push_many(range(3))
+        eventually(lambda: pusher.stats().pullers and pusher.stats().pullers[0].in_hand == 3)
+        pulling.process.send_signal(signal.SIGTERM)
+        pulling.wait()
+        assert "Traceback" not in pulling.errors()
+        with p2pmsg.Puller(place, mode="pipeline") as puller:
+            assert [puller.receive(60).value for _ in range(3)] == [0, 1, 2]
+            puller.commit()
+            pusher.drain(timeout=60)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("push", "--priority", "3"), ("push", "--key-field", "k"), ("push", "--log", "d"),
+        ("push", "--admin", "never"), ("pull", "--prefetch", "2"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_a_pipeline_does_not_have_is_refused(place, arguments):
+    ended = run_here(arguments[0], place, "--mode", "pipeline", *arguments[1:])
+    assert ended.returncode == 2
+    assert f"{arguments[1]} is not for --mode pipeline".encode() in ended.stderr
+
+
 def test_dead_letters_of_a_pusher_that_runs(tmp_path, place):
     with (
         p2pmsg.Pusher(place) as pusher,

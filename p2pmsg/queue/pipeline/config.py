@@ -131,3 +131,5 @@ class PipelinePullerCounters:
     """Frames that were dropped, since they could not be read."""
     connected: int
     """How many of the pushers have it as a puller now."""
+    answering: dict[str, bool] = field(default_factory=dict)
+    """The same by endpoint."""

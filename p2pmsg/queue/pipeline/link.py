@@ -2,11 +2,10 @@
 
 import logging
 from collections import deque
-from typing import Final
+from typing import Final, Protocol
 
 import transports
 from p2pmsg.control import decoded
-from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.taking import Intake, Taken
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
@@ -24,6 +23,19 @@ _SILENT_NS: Final = 5_000_000_000
 _log = logging.getLogger("p2pmsg")
 
 
+class Watches(Protocol):
+    """What has turns taken when a descriptor is readable: a thread, or an event loop."""
+
+    def watch(self, fd: int, /) -> None:
+        """Have a further descriptor watched."""
+
+    def unwatch(self, fd: int, /) -> None:
+        """Undo `watch`, before the descriptor is closed."""
+
+    def wake(self) -> None:
+        """Have a turn taken soon."""
+
+
 class Link:
     """What a puller has of one pusher.
 
@@ -35,7 +47,7 @@ class Link:
 
     """
 
-    def __init__(self, place: transports.Endpoint, puller: int, name: str, driver: Driver) -> None:
+    def __init__(self, place: transports.Endpoint, puller: int, name: str, driver: Watches) -> None:
         self.endpoint = str(place)
         self._host = place.host
         self._puller = puller
@@ -72,6 +84,11 @@ class Link:
     def ready(self) -> list[Taken]:
         """Frames that were not begun."""
         return [*self._left_over, *(() if self._intake is None else self._intake.ready)]
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether there is a frame to take."""
+        return bool(self._left_over) or (self._intake is not None and bool(self._intake.ready))
 
     @property
     def duplicates(self) -> int:
@@ -191,7 +208,7 @@ class Link:
     def _join(self, session: int, welcome: frames.Welcome) -> None:
         try:
             at = transports.parse_endpoint(welcome.endpoint)
-            if at.is_wildcard:
+            if at.scheme == "tcp":  # by the way that leads to the pusher: its name for it may not
                 at = at.with_host(self._host)
             pull = ZmqPlainSocket(
                 "pull", at, binds=False, context=transports.context(),

@@ -1,9 +1,10 @@
-"""A pipeline's puller, threaded."""
+"""A pipeline's puller: what both shells share, and threads."""
 
 import itertools
 import logging
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -14,7 +15,7 @@ from p2pmsg.errors import ClosedError, translated
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.config import PipelinePullerCounters
-from p2pmsg.queue.pipeline.link import Link
+from p2pmsg.queue.pipeline.link import Link, Watches
 from p2pmsg.queue.pipeline.taking import Taken
 from p2pmsg.queue.process_id import worker_name
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
@@ -41,7 +42,171 @@ _make_job: Final[Callable[[tuple[Any, int]], PipelineJob]] = partial(tuple.__new
 """As `PipelineJob._make`, in a third of the time."""
 
 
-class PipelinePuller(ClosesAtOnce):
+class PipelinePullerBase(ABC):
+    """Takes frames of jobs under a lock; who waits, and how, is left out."""
+
+    def __init__(self, endpoints: str | Sequence[str], *, name: str | None = None) -> None:
+        self._name = check_name(name if name is not None else worker_name())
+        places = check_endpoints(endpoints)
+        self._lock = PublishLock()
+        self._closed = False
+        self._unusable: str | None = None
+        self._jobs: list[PipelineJob] = []
+        self._at = self._done = self._count = 0
+        self._current: tuple[Link, Taken] | None = None
+        self._received = self._invalid = self._lost = 0
+        self._turns = 0
+        self._links: list[Link] = []
+        watches = self._prepare([*map(str, places)])
+        try:
+            for place in places:
+                with translated():
+                    link = Link(place, secrets.randbits(63), self._name, watches)
+                self._links.append(link)
+        except BaseException:
+            for link in self._links:
+                link.close()
+            raise
+        self._begin()
+
+    @abstractmethod
+    def _prepare(self, places: list[str]) -> Watches:
+        """Return what is to watch the sockets' descriptors."""
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Have turns taken from now on."""
+
+    # --------------------------------------------------------------------------------- public
+
+    @property
+    def name(self) -> str:
+        """The puller's name."""
+        return self._name
+
+    def commit(self) -> None:
+        """Count all jobs taken so far as done, and confirm them now."""
+        self._lock.run_whole(self._commit)
+
+    def stats(self) -> PipelinePullerCounters:
+        """Return the counters as they are now; also after `close`."""
+        return self._lock.look(self._stats)
+
+    def __repr__(self) -> str:
+        return f"<PipelinePuller {self._name!r}{' closed' if self._closed else ''}>"
+
+    # -------------------------------------------------------------------------------- private
+
+    def _load(self) -> None:
+        """Count the frame that was taken as done, and begin the next one."""
+        self._check_usable()
+        self._lock.favour()
+        self._finish()
+        now_ns = time.monotonic_ns()
+        if not self._begin_next():
+            self._work(now_ns)
+            if not self._begin_next():
+                for link in self._links:
+                    link.say_done(0, now_ns=now_ns)  # before waiting, so that more is dealt
+                return
+        elif self._current is not None:
+            link = self._current[0]
+            link.read(now_ns)
+            link.say(0, now_ns=now_ns)
+
+    def _check_usable(self) -> None:
+        if self._unusable is not None or self._closed:
+            raise ClosedError("the puller", self._unusable or "it is closed")
+
+    def _finish(self) -> None:
+        if self._current is not None:
+            link, taken = self._current
+            link.finish(taken)
+            self._received += self._at
+            self._current = None
+            self._jobs = []
+            self._at = self._done = self._count = 0
+
+    def _begin_next(self) -> bool:
+        links = self._links
+        for step in range(len(links)):
+            link = links[(self._turns + step) % len(links)]
+            while (taken := link.take()) is not None:
+                try:
+                    frame = Frame(taken.frame)
+                    values = frames.values_of(frame)
+                except FrameError:
+                    self._invalid += 1
+                    self._lost += 1
+                    _log.error("a frame of the pusher at %s cannot be read", link.endpoint)
+                    link.finish(taken)
+                    continue
+                numbers = itertools.count(frame.base_timestamp_ns)
+                self._jobs = list(map(_make_job, zip(values, numbers, strict=False)))
+                self._current = link, taken
+                self._turns += step + 1
+                self._at = self._done = 0
+                self._count = len(self._jobs)
+                return True
+        return False
+
+    def _part(self, link: Link) -> int:
+        """Return how many jobs of the current frame are done, where it is of this share."""
+        if self._current is not None:
+            current, taken = self._current
+            if current is link and taken.share == link.share:
+                return self._done
+        return 0
+
+    def _background(self) -> float:
+        if self._unusable is not None:
+            raise transports.ClosedError("puller")
+        return self._work(time.monotonic_ns())
+
+    def _work(self, now_ns: int) -> float:
+        busy = self._current is not None
+        for link in self._links:
+            link.read(now_ns)
+            if self._current is not None and self._current[1].share == link.dropped:
+                self._count = self._at  # the rest of it is others' now
+            link.say(self._part(link), now_ns=now_ns)
+            busy = busy or link.is_busy
+        return _BUSY_MS if busy else _IDLE_MS
+
+    def _commit(self) -> None:
+        self._check_usable()
+        self._done = self._at
+        now_ns = time.monotonic_ns()
+        for link in self._links:
+            link.say_done(self._part(link), now_ns=now_ns)
+
+    def _close_all(self) -> None:
+        self._count = self._at
+        for link in self._links:
+            link.leave(self._part(link))
+            link.close()
+
+    def _forget(self) -> None:
+        """In a forked child: nothing of this is the child's."""
+        self._closed = True
+        self._unusable = "it belongs to the parent process"
+        self._lock = PublishLock()
+        self._count = 0
+
+    def _stats(self) -> PipelinePullerCounters:
+        links = self._links
+        return PipelinePullerCounters(
+            received=self._received + self._at,
+            ready=sum(len(link.ready) for link in links),
+            lost=self._lost + sum(link.lost for link in links),
+            duplicates=sum(link.duplicates for link in links),
+            frames_invalid=self._invalid + sum(link.invalid for link in links),
+            connected=sum(link.share is not None for link in links),
+            answering={link.endpoint: link.share is not None for link in links},
+        )
+
+
+class PipelinePuller(PipelinePullerBase, ClosesAtOnce):
     """Takes jobs from a pipeline's pushers; `Puller(endpoint, mode="pipeline")`.
 
     A job counts as done when the next one is asked for, or at `commit()`; what is not done when the
@@ -57,38 +222,7 @@ class PipelinePuller(ClosesAtOnce):
 
     """
 
-    def __init__(self, endpoints: str | Sequence[str], *, name: str | None = None) -> None:
-        self._name = check_name(name if name is not None else worker_name())
-        places = check_endpoints(endpoints)
-        self._lock = PublishLock()
-        self._closed = False
-        self._unusable: str | None = None
-        self._jobs: list[PipelineJob] = []
-        self._at = self._done = self._count = 0
-        self._current: tuple[Link, Taken] | None = None
-        self._received = self._invalid = self._lost = 0
-        self._turns = 0
-        self._links: list[Link] = []
-        self._driver = Driver("p2pmsg-pipeline-puller", self._turn, [])
-        try:
-            for place in places:
-                with translated():
-                    link = Link(place, secrets.randbits(63), self._name, self._driver)
-                self._links.append(link)
-        except BaseException:
-            for link in self._links:
-                link.close()
-            raise
-        close_in_children(self)
-        self._driver.start()
-        close_at_exit(self, lambda one, left: one.close())
-
     # --------------------------------------------------------------------------------- public
-
-    @property
-    def name(self) -> str:
-        """The puller's name."""
-        return self._name
 
     def __iter__(self) -> Iterator[PipelineJob]:
         return self
@@ -145,10 +279,6 @@ class PipelinePuller(ClosesAtOnce):
         self._at = after
         return jobs
 
-    def commit(self) -> None:
-        """Count all jobs taken so far as done, and confirm them now."""
-        self._lock.run_whole(self._commit)
-
     def close(self) -> None:
         """Confirm what is done, give back the rest, and close.
 
@@ -164,14 +294,16 @@ class PipelinePuller(ClosesAtOnce):
         self._driver.stop()
         self._lock.run_whole(self._close_all)
 
-    def stats(self) -> PipelinePullerCounters:
-        """Return the counters as they are now; also after `close`."""
-        return self._lock.look(self._stats)
-
-    def __repr__(self) -> str:
-        return f"<PipelinePuller {self._name!r}{' closed' if self._closed else ''}>"
-
     # -------------------------------------------------------------------------------- private
+
+    def _prepare(self, places: list[str]) -> Watches:
+        self._driver = Driver("p2pmsg-pipeline-puller", self._turn, [])
+        return self._driver
+
+    def _begin(self) -> None:
+        close_in_children(self)
+        self._driver.start()
+        close_at_exit(self, lambda one, left: one.close())
 
     def _wait(self, timeout: float | None) -> None:
         """Wait until a job is there."""
@@ -186,113 +318,7 @@ class PipelinePuller(ClosesAtOnce):
             if left <= 0:
                 raise TimeoutError(f"no job came within {timeout} s")
             self._driver.wait(min(_BUSY_MS, left * 1000))
-        if self._closed:
-            raise ClosedError("the puller", self._unusable or "it is closed")
-
-    def _load(self) -> None:
-        """Count the frame that was taken as done, and begin the next one."""
-        if self._unusable is not None or self._closed:
-            raise ClosedError("the puller", self._unusable or "it is closed")
-        self._lock.favour()
-        self._finish()
-        now_ns = time.monotonic_ns()
-        if not self._begin_next():
-            self._work(now_ns)
-            if not self._begin_next():
-                for link in self._links:
-                    link.say_done(0, now_ns=now_ns)  # before waiting, so that more is dealt
-                return
-        elif self._current is not None:
-            link = self._current[0]
-            link.read(now_ns)
-            link.say(0, now_ns=now_ns)
-
-    def _finish(self) -> None:
-        if self._current is not None:
-            link, taken = self._current
-            link.finish(taken)
-            self._received += self._at
-            self._current = None
-            self._jobs = []
-            self._at = self._done = self._count = 0
-
-    def _begin_next(self) -> bool:
-        links = self._links
-        for step in range(len(links)):
-            link = links[(self._turns + step) % len(links)]
-            while (taken := link.take()) is not None:
-                try:
-                    frame = Frame(taken.frame)
-                    values = frames.values_of(frame)
-                except FrameError:
-                    self._invalid += 1
-                    self._lost += 1
-                    _log.error("a frame of the pusher at %s cannot be read", link.endpoint)
-                    link.finish(taken)
-                    continue
-                numbers = itertools.count(frame.base_timestamp_ns)
-                self._jobs = list(map(_make_job, zip(values, numbers, strict=False)))
-                self._current = link, taken
-                self._turns += step + 1
-                self._at = self._done = 0
-                self._count = len(self._jobs)
-                return True
-        return False
-
-    def _part(self, link: Link) -> int:
-        """Return how many jobs of the current frame are done, where it is of this share."""
-        if self._current is not None:
-            current, taken = self._current
-            if current is link and taken.share == link.share:
-                return self._done
-        return 0
+        self._check_usable()
 
     def _turn(self) -> float:
         return self._lock.run(self._background)
-
-    def _background(self) -> float:
-        if self._unusable is not None:
-            raise transports.ClosedError("puller")
-        return self._work(time.monotonic_ns())
-
-    def _work(self, now_ns: int) -> float:
-        busy = self._current is not None
-        for link in self._links:
-            link.read(now_ns)
-            if self._current is not None and self._current[1].share == link.dropped:
-                self._count = self._at  # the rest of it is others' now
-            link.say(self._part(link), now_ns=now_ns)
-            busy = busy or link.is_busy
-        return _BUSY_MS if busy else _IDLE_MS
-
-    def _commit(self) -> None:
-        if self._unusable is not None or self._closed:
-            raise ClosedError("the puller", self._unusable or "it is closed")
-        self._done = self._at
-        now_ns = time.monotonic_ns()
-        for link in self._links:
-            link.say_done(self._part(link), now_ns=now_ns)
-
-    def _close_all(self) -> None:
-        self._count = self._at
-        for link in self._links:
-            link.leave(self._part(link))
-            link.close()
-
-    def _forget(self) -> None:
-        """In a forked child: nothing of this is the child's."""
-        self._closed = True
-        self._unusable = "it belongs to the parent process"
-        self._lock = PublishLock()
-        self._count = 0
-
-    def _stats(self) -> PipelinePullerCounters:
-        links = self._links
-        return PipelinePullerCounters(
-            received=self._received + self._at,
-            ready=sum(len(link.ready) for link in links),
-            lost=self._lost + sum(link.lost for link in links),
-            duplicates=sum(link.duplicates for link in links),
-            frames_invalid=self._invalid + sum(link.invalid for link in links),
-            connected=sum(link.share is not None for link in links),
-        )

@@ -1,9 +1,10 @@
-"""A pipeline's pusher, threaded: jobs over a PUSH socket for each puller."""
+"""A pipeline's pusher: what both shells share, and threads."""
 
 import logging
 import secrets
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from p2pmsg.queue.pipeline.config import PipelineConfig, PipelinePullerStats, Pi
 from p2pmsg.queue.pipeline.dealing import PIECE_BYTES, Dealer, Piece
 from p2pmsg.queue.pipeline.frames import body_of, without_first
 from p2pmsg.queue.pipeline.shares import Shares
+from p2pmsg.queue.pusher_base import Wakes
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
@@ -29,35 +31,17 @@ _GATHER_NS: Final = 50_000
 _SAY_NS: Final = 5_000_000_000
 _DUMMY: Final = 1
 """Bytes before the first value in the buffer, which keep its memory when it is emptied."""
-_SEALING_BYTES: Final = PIECE_BYTES + 16
+SEALING_BYTES: Final = PIECE_BYTES + 16
 """What gathered jobs take in addition when they have become a piece."""
 _log = logging.getLogger("p2pmsg")
 _encode_into = encoder.encode_into
 _get_ident = threading.get_ident
 
 
-class PipelinePusher(ClosesItself):
-    """Deals jobs that need no acknowledgement one by one; `Pusher(endpoint, mode="pipeline")`.
+class PipelinePusherBase(ABC):
+    """Gathers and deals jobs under a lock; who waits, and how, is left out."""
 
-    It binds; pullers connect. Frames of many jobs go to each puller over a PUSH socket of its own,
-    and are kept until the puller has confirmed them, together with others. The share of a puller
-    that dies, leaves or falls silent is dealt to others: at least once, and twice only what was not
-    confirmed. `push` may be called from several threads.
-
-    Args:
-        endpoint: where to bind: `tcp://HOST:PORT` (port 0 picks one), `ipc://PATH` or
-            `inproc://NAME`. The PUSH sockets are bound next to it, with `tcp` at ports that the
-            system picks.
-        name: who pushes, for people. Default: the endpoint.
-        config: all settings.
-
-    Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
-        BindError: the endpoint could not be bound.
-
-    """
-
-    _patience_s = None
+    _driver: Wakes
 
     def __init__(
         self, endpoint: str, *, name: str | None = None, config: PipelineConfig | None = None
@@ -65,6 +49,7 @@ class PipelinePusher(ClosesItself):
         self._config = config if config is not None else PipelineConfig()
         of_kind("config", self._config, PipelineConfig)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
+        self._place = endpoint
         self._lock = PublishLock()
         self._closed = False
         self._unusable: str | None = None
@@ -76,14 +61,21 @@ class PipelinePusher(ClosesItself):
         self._gathering = False
         self._idle_rounds = 0
         self._pushed_ns = 0
-        with translated():
-            server = transports.ZmqQueueServer(endpoint, context=transports.context())
         self._dealer = Dealer(self._config.dealt_bytes_max, without_first)
+        self._begin()
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Call `_open`, which may take long, then `_start`; have turns taken from then on."""
+
+    def _open(self) -> transports.ZmqQueueServer:
+        """Bind the endpoint."""
+        with translated():
+            return transports.ZmqQueueServer(self._place, context=transports.context())
+
+    def _start(self, server: transports.ZmqQueueServer) -> None:
+        self._server = server
         self._shares = Shares(server, self._dealer, self._config, secrets.randbits(63))
-        self._driver = Driver("p2pmsg-pipeline", self._turn, [server.fd, server.break_fd])
-        close_in_children(self)
-        self._driver.start()
-        close_at_exit(self, lambda one, left: one.close(left))
 
     # --------------------------------------------------------------------------------- public
 
@@ -139,60 +131,9 @@ class PipelinePusher(ClosesItself):
         lock.owner = None
         return self._push_slowly(value, timeout)
 
-    def push_many(self, values: Iterable[Any], timeout: float | None = None) -> list[int]:
-        """Push each of `values`, as `push` does, and return their sequences.
-
-        Args:
-            values: the jobs. Where one is refused, those before it were accepted.
-            timeout: how long to wait for each at `buffer_bytes_max`, in seconds. Default None:
-                without end.
-
-        Raises:
-            MessageError, SendQueueFullError, TimeoutError, ClosedError: as `push`.
-
-        """
-        return [self.push(value, timeout) for value in values]
-
     def flush(self) -> None:
         """Deal what is gathered now, without waiting for `linger`."""
         self._lock.run_whole(self._flush)
-
-    def drain(self, timeout: float | None = None) -> None:
-        """Wait until every job is confirmed.
-
-        Args:
-            timeout: in seconds. Default None: without end.
-
-        Raises:
-            TimeoutError: some were not confirmed in time.
-            ClosedError: the pusher is closed.
-
-        """
-        if not self._wait_until_empty(timeout):
-            raise TimeoutError(f"{self._in_flight} jobs were not confirmed within {timeout} s")
-
-    def close(self, timeout: float | None = 5.0) -> None:
-        """Wait until every job is confirmed, and close.
-
-        Args:
-            timeout: how long to wait, in seconds; None: without end. What is not confirmed by then
-                is lost, unless a puller has it, and said to be. Default 5.
-
-        """
-        if not self._closed:
-            self._lock.refuse_inside()
-        if self._closed:
-            return
-        self._closed = True
-        was_closed(self)
-        try:
-            self._wait_until_empty(timeout)
-        finally:
-            self._unusable = "it is closed"
-            self._driver.stop()
-            self._lock.run_whole(self._close_all)
-        if self._in_flight:
-            _log.warning("%d jobs were not confirmed at close", self._in_flight)
 
     def stats(self) -> PipelinePusherStats:
         """Return the counters as they are now; also after `close`."""
@@ -203,34 +144,22 @@ class PipelinePusher(ClosesItself):
 
     # -------------------------------------------------------------------------------- private
 
-    @property
-    def _in_flight(self) -> int:
-        return self._dealer.jobs + len(self._ends)
-
+    @abstractmethod
     def _push_slowly(self, value: Any, timeout: float | None) -> int:
-        if timeout is not None:
-            at_least("timeout", timeout, 0)
+        """Accept a job as `push` does, looking at everything."""
+
+    def _packed(self, value: Any) -> bytes:
+        """Return a job's value as it travels, or raise as `push` says."""
         try:
             payload = encoder.encode(value)
         except PACKING_ERRORS as error:
             raise packing_error("value", value, error) from error
         check_size("job", len(payload), self._config.message_bytes_max)
-        began_ns = time.monotonic_ns()
-        said = False
-        while (sequence := defer_signals(self._lock.run, self._try_push, payload)) is None:
-            limit = f"buffer_bytes_max ({self._config.buffer_bytes_max}) bytes"
-            if self._config.on_full == "raise":
-                raise SendQueueFullError(f"{limit} are not confirmed")
-            waited_ns = time.monotonic_ns() - began_ns
-            left = 1.0 if timeout is None else timeout - waited_ns / 1e9
-            if left <= 0:
-                raise TimeoutError(f"{limit} were not confirmed for {timeout} s")
-            if not said and waited_ns > _SAY_NS:
-                said = True
-                count = len(self._dealer.shares)
-                _log.warning("push waits: %s are not confirmed, with %d pullers", limit, count)
-            self._driver.wait(min(20.0, left * 1000))
-        return int(sequence)
+        return payload
+
+    @property
+    def _in_flight(self) -> int:
+        return self._dealer.jobs + len(self._ends)
 
     def _try_push(self, payload: bytes) -> int | None:
         self._check_usable()
@@ -263,7 +192,7 @@ class PipelinePusher(ClosesItself):
 
     def _has_space(self, size: int) -> bool:
         dealer = self._dealer
-        taken = dealer.bytes + len(self._buffer) + _SEALING_BYTES
+        taken = dealer.bytes + len(self._buffer) + SEALING_BYTES
         return taken + size <= self._config.buffer_bytes_max or not self._in_flight
 
     def _seal(self) -> None:
@@ -288,9 +217,6 @@ class PipelinePusher(ClosesItself):
         self._seal()
         self._shares.work(time.monotonic_ns())
 
-    def _turn(self) -> float:
-        return self._lock.run(self._work)
-
     def _work(self) -> float:
         """Take the background thread's turn; return how long it may sleep, in ms."""
         if self._unusable is not None:
@@ -302,17 +228,6 @@ class PipelinePusher(ClosesItself):
                 self._gathering = False
         wait_ms = self._shares.work(time.monotonic_ns())
         return min(wait_ms, self._config.linger * 1000) if self._gathering else wait_ms
-
-    def _wait_until_empty(self, timeout: float | None) -> bool:
-        if timeout is not None:
-            at_least("timeout", timeout, 0)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._lock.run_whole(self._is_empty):
-            left = 1.0 if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                return False
-            self._driver.wait(min(20.0, left * 1000))
-        return True
 
     def _is_empty(self) -> bool:
         if self._unusable is not None:
@@ -353,3 +268,125 @@ class PipelinePusher(ClosesItself):
                 for each in dealer.shares.values()
             ],
         )
+
+
+class PipelinePusher(PipelinePusherBase, ClosesItself):
+    """Deals jobs that need no acknowledgement one by one; `Pusher(endpoint, mode="pipeline")`.
+
+    It binds; pullers connect. Frames of many jobs go to each puller over a PUSH socket of its own,
+    and are kept until the puller has confirmed them, together with others. The share of a puller
+    that dies, leaves or falls silent is dealt to others: at least once, and twice only what was not
+    confirmed. `push` may be called from several threads.
+
+    Args:
+        endpoint: where to bind: `tcp://HOST:PORT` (port 0 picks one), `ipc://PATH` or
+            `inproc://NAME`. The PUSH sockets are bound next to it, with `tcp` at ports that the
+            system picks.
+        name: who pushes, for people. Default: the endpoint.
+        config: all settings.
+
+    Raises:
+        ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
+        BindError: the endpoint could not be bound.
+
+    """
+
+    _patience_s = None
+
+    # --------------------------------------------------------------------------------- public
+
+    def push_many(self, values: Iterable[Any], timeout: float | None = None) -> list[int]:
+        """Push each of `values`, as `push` does, and return their sequences.
+
+        Args:
+            values: the jobs. Where one is refused, those before it were accepted.
+            timeout: how long to wait for each at `buffer_bytes_max`, in seconds. Default None:
+                without end.
+
+        Raises:
+            MessageError, SendQueueFullError, TimeoutError, ClosedError: as `push`.
+
+        """
+        return [self.push(value, timeout) for value in values]
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Wait until every job is confirmed.
+
+        Args:
+            timeout: in seconds. Default None: without end.
+
+        Raises:
+            TimeoutError: some were not confirmed in time.
+            ClosedError: the pusher is closed.
+
+        """
+        if not self._wait_until_empty(timeout):
+            raise TimeoutError(f"{self._in_flight} jobs were not confirmed within {timeout} s")
+
+    def close(self, timeout: float | None = 5.0) -> None:
+        """Wait until every job is confirmed, and close.
+
+        Args:
+            timeout: how long to wait, in seconds; None: without end. What is not confirmed by then
+                is lost, unless a puller has it, and said to be. Default 5.
+
+        """
+        if not self._closed:
+            self._lock.refuse_inside()
+        if self._closed:
+            return
+        self._closed = True
+        was_closed(self)
+        try:
+            self._wait_until_empty(timeout)
+        finally:
+            self._unusable = "it is closed"
+            self._driver.stop()
+            self._lock.run_whole(self._close_all)
+        if self._in_flight:
+            _log.warning("%d jobs were not confirmed at close", self._in_flight)
+
+    # -------------------------------------------------------------------------------- private
+
+    def _begin(self) -> None:
+        server = self._open()
+        self._start(server)
+        self._driver: Driver = Driver("p2pmsg-pipeline", self._turn, [server.fd, server.break_fd])
+        close_in_children(self)
+        self._driver.start()
+        close_at_exit(self, lambda one, left: one.close(left))
+
+    def _push_slowly(self, value: Any, timeout: float | None) -> int:
+        if timeout is not None:
+            at_least("timeout", timeout, 0)
+        payload = self._packed(value)
+        began_ns = time.monotonic_ns()
+        said = False
+        while (sequence := defer_signals(self._lock.run, self._try_push, payload)) is None:
+            limit = f"buffer_bytes_max ({self._config.buffer_bytes_max}) bytes"
+            if self._config.on_full == "raise":
+                raise SendQueueFullError(f"{limit} are not confirmed")
+            waited_ns = time.monotonic_ns() - began_ns
+            left = 1.0 if timeout is None else timeout - waited_ns / 1e9
+            if left <= 0:
+                raise TimeoutError(f"{limit} were not confirmed for {timeout} s")
+            if not said and waited_ns > _SAY_NS:
+                said = True
+                count = len(self._dealer.shares)
+                _log.warning("push waits: %s are not confirmed, with %d pullers", limit, count)
+            self._driver.wait(min(20.0, left * 1000))
+        return int(sequence)
+
+    def _turn(self) -> float:
+        return self._lock.run(self._work)
+
+    def _wait_until_empty(self, timeout: float | None) -> bool:
+        if timeout is not None:
+            at_least("timeout", timeout, 0)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._lock.run_whole(self._is_empty):
+            left = 1.0 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._driver.wait(min(20.0, left * 1000))
+        return True

@@ -131,7 +131,7 @@ class Shares:
     def _open(self, identity: bytes, name: str, now_ns: int) -> Share | None:
         """Bind a PUSH socket for a puller; None where the system has none."""
         self._made += 1
-        at = transports.parse_endpoint(self._server.endpoint)
+        at = self._server.bound_to
         if at.scheme == "tcp":
             at = at.with_port(0)
         else:
