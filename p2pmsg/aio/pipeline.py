@@ -423,15 +423,15 @@ class _Watched:
 
     def watch(self, fd: int) -> None:
         self._fds.add(fd)
-        self._tell()
+        self._update()
 
     def unwatch(self, fd: int) -> None:
         self._fds.discard(fd)
-        self._tell()
+        self._update()
 
     def wake(self) -> None:
         self._driver.wake()
 
-    def _tell(self) -> None:
+    def _update(self) -> None:
         if self._has_begun and not self._driver.stopping:
             self._driver.watch(self._fds)
