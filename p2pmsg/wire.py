@@ -41,6 +41,8 @@ FLAG_PLAIN: Final = 4
 """On DATA: the body has values only, so that frames can be joined without decoding them."""
 FLAG_RELAY: Final = 8
 """On a welcome: a relay is here, and its session is the relay's id; see `p2pmsg.relay`."""
+FLAG_SEALED: Final = 16
+"""On a welcome: all other datagrams are sealed; see `p2pmsg.multicast.seal`. It is a hint only."""
 
 _COUNT32: Final = struct.Struct("!BI")
 ARRAY4: Final = 0x94
@@ -72,6 +74,9 @@ class Kind(enum.IntEnum):
     """Multicast publisher to a subscriber that joined: its token for requests by UDP."""
     DENIED = 27
     """Publisher or relay to who asks: you may not have this."""
+    KEYS = 28
+    """Publisher of a sealed multicast to a subscriber: keys; see `p2pmsg.multicast.keys`."""
+    KEYS_HELD = 29
     SETTLED = 30
     """Subscriber to publisher: what is below this of a stream needs to be kept for me no more."""
     JOBS = 32

@@ -497,9 +497,7 @@ class StreamReceiver(Generic[T]):
         else:
             self._miss(stop, now_ns, LossReason.OVERFLOW)
 
-    def _keep(
-        self, start: int, stop: int, size: int, first: int, item: T, now_ns: int
-    ) -> bool:
+    def _keep(self, start: int, stop: int, size: int, first: int, item: T, now_ns: int) -> bool:
         if start == self._expected and self._slot is None:
             # Bounds do not apply: a full buffer must not keep out what it is waiting for.
             self._slot = Delivery(item, start, start - first, stop - start)

@@ -24,7 +24,7 @@ from typing import Final
 from crc32c import crc32c
 
 from p2pmsg import wire
-from p2pmsg.multicast.run import Run
+from p2pmsg.multicast.run import Run, is_sealed
 from p2pmsg.wire import (
     ARRAY4,
     HEADER,
@@ -49,7 +49,7 @@ _unpack: Final = REST.unpack_from
 checksum: Final[Callable[..., int]] = crc32c
 
 
-def seal(frame: bytes, size: int = 0) -> bytes:
+def with_checksum(frame: bytes, size: int = 0) -> bytes:
     """Return the datagram of a frame, with zeros up to `size` bytes where it is smaller."""
     padding = bytes(max(0, size - len(frame) - TRAILER_BYTES))
     return frame + tail_of(frame, padding)
@@ -69,8 +69,13 @@ def open_datagram(datagram: bytes | memoryview) -> bytes:
     if size < _SMALLEST - TRAILER_BYTES:
         raise FrameError("truncated")
     if checksum(datagram[:size]) != int.from_bytes(datagram[size:], "big"):
-        raise FrameError("crc")
-    data = bytes(datagram[:size])
+        raise FrameError("sealed" if is_sealed(datagram) else "crc")
+    return without_zeros(bytes(datagram[:size]))
+
+
+def without_zeros(data: bytes) -> bytes:
+    """Return the frame that is followed by zeros; `FrameError` where that cannot be."""
+    size = len(data)
     zero = data.find(b"\0", 0, wire.TOPIC_BYTES_MAX + 1)
     body_at = zero + 1 + _HEADER_BYTES
     if zero < 0 or size < body_at:
@@ -131,11 +136,18 @@ def read_part(frame: Frame) -> tuple[int, int, int, bytes]:
 
 
 def take_run(
-    prefix: bytes, topic: str, session: int, data: memoryview, at: int, segment: int
+    prefix: bytes,
+    topic: str,
+    session: int,
+    data: memoryview,
+    at: int,
+    segment: int,
+    trailer_bytes: int = TRAILER_BYTES,
 ) -> Run | None:
     """Join the datagrams from `at` on that are one run of a stream, whose frames begin so.
 
-    None: the first one is not of such a run.
+    With `trailer_bytes` 0 they have no checksum: they were sealed. None: the first one is not of
+    such a run.
     """
     raw = data.obj  # what the view is of, from its beginning on
     assert isinstance(raw, bytes | bytearray)
@@ -147,7 +159,7 @@ def take_run(
     bodies: list[memoryview] = []
     while at < end:
         stop = min(at + segment, end)
-        if stop - at < body + 2 + TRAILER_BYTES or not raw.startswith(prefix, at):
+        if stop - at < body + 2 + trailer_bytes or not raw.startswith(prefix, at):
             break
         sequence, count, length, timestamp_ns = _unpack(raw, at + lead)
         body_at = at + body
@@ -155,7 +167,12 @@ def take_run(
         if first < 0:
             first = following = sequence
             base_ns = timestamp_ns
-        if sequence != following or timestamp_ns != base_ns or not count or body_end + 4 > stop:
+        if (
+            sequence != following
+            or timestamp_ns != base_ns
+            or not count
+            or body_end + trailer_bytes > stop
+        ):
             break
         head = raw[body_at + 1]
         if head & 0xF0 == 0x90:
@@ -167,9 +184,10 @@ def take_run(
         plain = raw.startswith(NO_COLUMNS, body_end - 3)
         if said != count or count > length or raw[body_at] != ARRAY4 or not plain:
             break
-        code_at = stop - TRAILER_BYTES
-        if checksum(data[at:code_at]) != int.from_bytes(raw[code_at:stop], "big"):
-            break
+        if trailer_bytes:
+            code_at = stop - TRAILER_BYTES
+            if checksum(data[at:code_at]) != int.from_bytes(raw[code_at:stop], "big"):
+                break
         bodies.append(data[values_at : body_end - 3])
         following = sequence + count
         at = stop

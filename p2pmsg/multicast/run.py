@@ -1,8 +1,11 @@
-"""Runs of datagrams; a module of its own, since every subscriber needs the class, and no more."""
+"""What every subscriber's core needs of multicasts, without importing more of them."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from p2pmsg.wire import Frame
+
+SEAL_MAGIC: Final = b"p2s\x01"
+"""How a sealed datagram begins; the last byte is the version."""
 
 
 class Run(NamedTuple):
@@ -11,3 +14,8 @@ class Run(NamedTuple):
     frame: Frame
     datagrams: int
     after: int
+
+
+def is_sealed(datagram: bytes | memoryview) -> bool:
+    """Whether a datagram says that it is sealed."""
+    return datagram[: len(SEAL_MAGIC)] == SEAL_MAGIC

@@ -401,7 +401,7 @@ class MulticastReceiver:
         if len(self.outgoing) >= OUTGOING_MAX:
             self.outgoing_dropped += 1
             return
-        self.outgoing.append((line, address, datagram.seal(frame)))
+        self.outgoing.append((line, address, datagram.with_checksum(frame)))
 
     def _receive_frame(self, line: int, data: bytes, address: Any, now_ns: int) -> Iterator[Came]:
         zero = data.index(b"\0")

@@ -124,13 +124,13 @@ class DatagramSender:
         """Send what was asked for, as far as the rate limit of repairs lets it go."""
         while self.multicast.hints:
             address, hint = self.multicast.hints.popleft()
-            self._udp.send(datagram.seal(hint), address)
+            self._udp.send(datagram.with_checksum(hint), address)
         for _ in range(_REPAIRS_PER_CALL):
             repair = self.multicast.next_repair(now_ns=_now_ns())
             if repair is None:
                 return
             for frame in repair.frames:
-                sealed = datagram.seal(frame)
+                sealed = datagram.with_checksum(frame)
                 self._udp.send(sealed, repair.address)
                 if repair.address is None:
                     for other in self._others:
@@ -221,7 +221,7 @@ class DatagramSender:
             position = self.multicast.window.position
             frame = wire.control_frame(Kind.MARK, self._core.session, sequence=position)
             for one in (self._udp, *self._others):
-                one.send(datagram.seal(frame))
+                one.send(datagram.with_checksum(frame))
 
 
 class DatagramOutgoing(Outgoing):

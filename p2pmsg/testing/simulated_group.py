@@ -95,7 +95,7 @@ class GroupSending:
             self._network.answered_bytes += len(frame)
             return
         try:
-            self._server.reply(address, datagram.seal(frame))
+            self._server.reply(address, datagram.with_checksum(frame))
         except PeerUnreachableError:
             pass
 
@@ -104,7 +104,7 @@ class GroupSending:
         if shared and self._network.rng.random() < shared:
             self._network.lost += 1
             return
-        self._sender.send_shedding(datagram.seal(frame))
+        self._sender.send_shedding(datagram.with_checksum(frame))
 
 
 class GroupReceiving:

@@ -98,7 +98,7 @@ class Stranger:
         return self._rng.randrange(1, _BURST_MAX)
 
     def _sealed(self, frame: bytes) -> bytes:
-        return datagram.seal(self._made(frame))
+        return datagram.with_checksum(self._made(frame))
 
     def _made(self, frame: bytes) -> bytes:
         try:

@@ -252,5 +252,3 @@ def read_index(
     if data is None:
         return None
     return decode_index(data, first_record, with_entries=with_entries)
-
-

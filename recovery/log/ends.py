@@ -176,9 +176,7 @@ class Ends:
             words[magic_at] = _MAGIC
 
 
-def take_cut(
-    ends: Ends, catalog: Catalog, following: dict[Key, int]
-) -> dict[Key, tuple[int, int]]:
+def take_cut(ends: Ends, catalog: Catalog, following: dict[Key, int]) -> dict[Key, tuple[int, int]]:
     """Return what had been appended of others' streams and is gone from the end of the log.
 
     Such streams go on right there (`following`). What retention has deleted all of is forgotten:

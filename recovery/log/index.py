@@ -147,9 +147,7 @@ class SegmentIndex:
     @property
     def appended_ns_first(self) -> int | None:
         """When its first frame was appended, or None."""
-        return min(
-            (s.appended_ns_first for s in self.by_number.values() if s.frames), default=None
-        )
+        return min((s.appended_ns_first for s in self.by_number.values() if s.frames), default=None)
 
     def add_stream(self, session: int, topic: str, number: int | None = None) -> StreamIndex:
         """Give a number to a stream; None: the next one."""

@@ -213,9 +213,7 @@ class MemoryStore:
         content.data, content.durable = bytearray(data), bytes(data)
         self._durable[name] = content
 
-    def replace(
-        self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool
-    ) -> None:
+    def replace(self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool) -> None:
         """Replace a file as a whole."""
         self.check("replace")
         self._maps.pop(name, None)

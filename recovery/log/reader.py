@@ -137,9 +137,7 @@ class LogReader:
                 break
         return result
 
-    def follow(
-        self, session: int, topic: str, start: int, *, copy: bool = True
-    ) -> Iterator[Kept]:
+    def follow(self, session: int, topic: str, start: int, *, copy: bool = True) -> Iterator[Kept]:
         """Yield the frames of `topic` from the one that has `start` on, in order.
 
         It reads ahead by half a megabyte, and ends where the log did at that time. Without `copy` a

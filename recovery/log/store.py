@@ -86,9 +86,7 @@ class LogStore(Protocol):
     def identity(self, name: str | None = None) -> str:
         """Return what no copy of a file has; None: the lock file, where it is locked."""
 
-    def replace(
-        self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool
-    ) -> None:
+    def replace(self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool) -> None:
         """Replace a file: after a crash it is the old one or the new one, if `durable`.
 
         A callable is given the identity that the file will have, and returns its content.
@@ -390,9 +388,7 @@ class FileStore:
         with closing(self.open(name)) as file:
             return platform.identity_of(file._fd)
 
-    def replace(
-        self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool
-    ) -> None:
+    def replace(self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool) -> None:
         """Replace a file, by renaming."""
         self._check_owner()
         # That its content cannot be forced there is not final: nobody relies on the new file.

@@ -164,7 +164,7 @@ def test_what_strangers_announce_to_a_group_does_not_end_the_watch(opened_group)
                 for session in (publisher.session, 77):
                     body = Welcome(publisher.name, place, 1000.0, 1, 0.0)
                     frame = wire.control_frame(wire.Kind.WELCOME, session, body)
-                    stranger.send(datagram.seal(frame))
+                    stranger.send(datagram.with_checksum(frame))
                 publisher.publish("t", 1)
                 eventually(lambda n=count: next_of(watch, endpoint) == n)
 

@@ -37,7 +37,7 @@ def endpoint():
 
 
 def sealed(frame):
-    return datagram.seal(frame)
+    return datagram.with_checksum(frame)
 
 
 def target_of(endpoint):

@@ -38,7 +38,7 @@ def member():
 
 
 def give(core, frames, size=0):
-    sealed = [datagram.seal(frame, size) for frame in frames]
+    sealed = [datagram.with_checksum(frame, size) for frame in frames]
     data = memoryview(bytearray(b"".join(sealed)))
     core.receive_datagrams(0, data, len(sealed[0]), SOURCE, now_ns=1)
 
@@ -55,7 +55,7 @@ def delivered(core):
 @given(st.binary(max_size=200), st.integers(0, 400))
 def test_a_sealed_frame_is_opened_again(body, size):
     frame = wire.control_frame(Kind.HEARTBEAT, 5, body, topic=b"topic")
-    sealed = datagram.seal(frame, size)
+    sealed = datagram.with_checksum(frame, size)
     assert len(sealed) == max(size, len(frame) + 4)
     assert datagram.open_datagram(memoryview(sealed)) == frame
 
@@ -67,7 +67,7 @@ def test_any_bytes_are_refused(data):
 
 
 def test_any_flipped_bit_is_noticed():
-    sealed = datagram.seal(wire.control_frame(Kind.HEARTBEAT, 5, None, topic=b"t"), 60)
+    sealed = datagram.with_checksum(wire.control_frame(Kind.HEARTBEAT, 5, None, topic=b"t"), 60)
     for bit in range(8 * len(sealed)):
         damaged = bytearray(sealed)
         damaged[bit // 8] ^= 1 << bit % 8
@@ -127,7 +127,7 @@ def test_a_train_with_holes_is_filled_in_by_repairs(values, data):
 def test_one_damaged_datagram_of_a_train_costs_itself_only():
     frames = frames_of([b"%03d" % n for n in range(90)], 120)
     size = max(map(len, frames)) + 4
-    sealed = [bytearray(datagram.seal(frame, size)) for frame in frames]
+    sealed = [bytearray(datagram.with_checksum(frame, size)) for frame in frames]
     sealed[3][60] ^= 1
     core = member()
     data = memoryview(bytearray(b"".join(sealed)))
@@ -189,7 +189,7 @@ def sealed(*sequences, topic="t", **options):
         )
         for s in sequences
     ]
-    train = [datagram.seal(frame) for frame in plain]
+    train = [datagram.with_checksum(frame) for frame in plain]
     return memoryview(b"".join(train)), len(train[0])
 
 

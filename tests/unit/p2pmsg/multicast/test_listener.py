@@ -17,7 +17,7 @@ def data(sequence, count, topic="t"):
 
 
 def give(listener, frame):
-    sealed = datagram.seal(frame)
+    sealed = datagram.with_checksum(frame)
     listener.receive(memoryview(sealed), len(sealed), HERE)
 
 
@@ -49,7 +49,7 @@ def test_what_does_not_come_is_missing_until_it_is_repaired():
 
 def test_a_train_is_as_many_datagrams():
     listener = Listener()
-    train = b"".join(datagram.seal(data(5 * index, 5)) for index in range(10))
+    train = b"".join(datagram.with_checksum(data(5 * index, 5)) for index in range(10))
     listener.receive(memoryview(train), len(train) // 10, HERE)
     (view,) = listener.streams.values()
     assert (view.messages, view.datagrams, view.missing_count) == (50, 10, 0)

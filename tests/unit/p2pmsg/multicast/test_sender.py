@@ -36,7 +36,7 @@ def admitted(multicast, subscriber=7):
 
 def ask(multicast, *ranges, token, now_ns=0):
     nack = wire.control_frame(Kind.NACK, SESSION, control.Nack("t", list(ranges), 1, token=token))
-    multicast.receive(datagram.seal(nack), SOURCE, now_ns=now_ns)
+    multicast.receive(datagram.with_checksum(nack), SOURCE, now_ns=now_ns)
     repairs = []
     while (repair := multicast.next_repair(now_ns=now_ns)) is not None:
         multicast.repair_sent(repair, now_ns=now_ns)

@@ -110,7 +110,7 @@ def test_a_stream_begins_when_its_publisher_knows_it_and_is_forgotten_when_not()
 def test_only_the_address_of_the_echo_counts():
     member = Member()
     member.message(0)
-    forged = memoryview(datagram.seal(heartbeat(10)))
+    forged = memoryview(datagram.with_checksum(heartbeat(10)))
     member.core.receive_datagrams(0, forged, len(forged), ("10.6.6.6", 9), now_ns=member.now_ns)
     assert member.stream.receiver.head == 1
     assert dict(member.core.invalid) == {"source": 1}

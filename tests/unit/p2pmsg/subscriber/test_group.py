@@ -58,7 +58,7 @@ class Member:
 
     def give(self, *made):
         for frame in made:
-            sealed = memoryview(datagram.seal(frame))
+            sealed = memoryview(datagram.with_checksum(frame))
             self.core.receive_datagrams(0, sealed, len(sealed), SOURCE, now_ns=self.now_ns)
 
     def message(self, sequence, *, repair=False):
@@ -247,7 +247,7 @@ class Receiver(MulticastReceiver):
         self.table.begin(self.stream, 0, now_ns=0)
 
     def hear(self, *made, address=SOURCE):
-        train = [datagram.seal(frame) for frame in made]
+        train = [datagram.with_checksum(frame) for frame in made]
         data = memoryview(b"".join(train))
         return list(self.decode(0, data, len(train[0]), address, now_ns=1))
 

@@ -1,0 +1,249 @@
+"""A publisher's keys: who has which, and when the next one is used. No I/O.
+
+::
+
+    rotate, 24 h, 2^32 datagrams, a peer that is revoked
+        ──▶ KEYS(current, next) to all who joined ──KEYS_HELD from all, or 2 s──▶ next is used
+
+So nobody waits for a key whose KEYS arrived. One whose KEYS were lost is sent them again, and asks
+for them when it sees datagrams of a key that it does not have.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from p2pmsg import wire
+from p2pmsg.multicast.keys import Keys, entry_of, read_held, require_sealed
+from p2pmsg.multicast.seal import Cipher, OpeningKey, SealingKey, make_secret
+from p2pmsg.wire import Frame, FrameError, Kind
+
+ROTATE_NS: Final = 24 * 3600 * 10**9
+"""How long a key is used at most."""
+DATAGRAMS_MAX: Final = 2**32
+"""How many datagrams are sealed with a key until the next one is begun."""
+CONFIRM_NS: Final = 2 * 10**9
+"""How long the next key waits for those who have not confirmed it."""
+REVOKE_NS: Final = 10**9
+"""The same where a peer was revoked, which reads on until then."""
+AGAIN_NS: Final = 250_000_000
+"""After so long KEYS are sent again, then at twice the time, up to `AGAIN_NS_MAX`."""
+AGAIN_NS_MAX: Final = 4 * 10**9
+AT_ONCE: Final = 256
+"""KEYS that are sent one after the other, without leaving the publisher's lock."""
+UNJOINED_MAX: Final = 4096
+"""Those who asked for keys and have not joined; the first one is forgotten first."""
+HOLDERS_MAX: Final = 65_536
+
+
+class _Holder:
+    """One subscriber that was given keys."""
+
+    __slots__ = ("joined", "opener", "requester", "user")
+
+    def __init__(self, opener: OpeningKey) -> None:
+        self.opener = opener
+        self.requester = b""
+        self.user = ""
+        self.joined = False
+
+
+class GroupKeys:
+    """The keys of one sealed multicast; `MissingExtraError` without the package `cryptography`.
+
+    Args:
+        session, life: of the publisher.
+        cipher: for all keys.
+        rng: draws the keys: the system's, except in tests.
+        now_ns: the time.
+        admits: says whether a user may have the keys. Default None: each that gets so far may.
+
+    Attributes:
+        group: seals what goes to the group.
+        rotations: how often the next key came into use.
+        unconfirmed: how often one came into use that somebody had not confirmed.
+
+    """
+
+    def __init__(
+        self,
+        session: int,
+        life: int,
+        cipher: Cipher,
+        rng: Random,
+        *,
+        now_ns: int,
+        admits: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._session, self._life = session, life
+        self._cipher, self._rng, self._admits = cipher, rng, admits
+        self._order = 0
+        self._ids: set[bytes] = set()
+        self.group = self._make()
+        self._next: SealingKey | None = None
+        self._switch_ns = 0
+        self._rotate_ns = now_ns + ROTATE_NS
+        self._holders: dict[int, _Holder] = {}
+        self._unjoined: OrderedDict[int, None] = OrderedDict()
+        self._openers: dict[bytes, int] = {}
+        # Who lacks the newest key, and when it is sent again, after which wait: the next one first.
+        self._lacking: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self._joined_lacking = 0
+        self.rotations = self.unconfirmed = 0
+
+    def _make(self) -> SealingKey:
+        secret = make_secret(self._cipher, self._rng)
+        while secret.id in self._ids:
+            secret = make_secret(self._cipher, self._rng)
+        self._ids.add(secret.id)
+        return SealingKey(secret)
+
+    @property
+    def receivers(self) -> int:
+        """How many subscribers have keys."""
+        return len(self._holders)
+
+    @property
+    def is_rotating(self) -> bool:
+        """Whether a next key waits to be confirmed."""
+        return self._next is not None
+
+    def receive_held(
+        self, requester: bytes, frame: Frame, *, now_ns: int, user: str = ""
+    ) -> bytes | None:
+        """Take KEYS_HELD; returns the KEYS that answer it, or None where none are missing.
+
+        `FrameError` where it is malformed, or the user may not have them.
+        """
+        body = read_held(frame)
+        if self._admits is not None and not self._admits(user):
+            raise FrameError("access")
+        subscriber, ids = body.subscriber, set(body.ids)
+        holder = self._holders.get(subscriber)
+        is_new = holder is None or holder.opener.secret.id not in ids
+        if holder is None or is_new:
+            # One that has not the own key may be another process: that would count from 0 again.
+            holder = self._admit(subscriber, holder)
+        holder.requester, holder.user = requester, user
+        newest = self._next or self.group
+        if newest.secret.id in ids and self.group.secret.id in ids:
+            if self._lacking.pop(subscriber, None) is not None:
+                self._joined_lacking -= holder.joined
+            if not is_new:
+                return None
+        return self._keys_of(holder.opener if is_new else None)
+
+    def admit(self, subscriber: int, requester: bytes) -> None:
+        """Count a subscriber as joined, if it has asked for keys: rotations wait for it."""
+        holder = self._holders.get(subscriber)
+        if holder is None:
+            return
+        holder.requester = requester
+        if not holder.joined:
+            holder.joined = True
+            self._unjoined.pop(subscriber, None)
+            self._joined_lacking += subscriber in self._lacking
+
+    def dismiss(self, subscriber: int) -> None:
+        """Forget a subscriber: it gets no more keys, and what it seals is not opened."""
+        holder = self._holders.pop(subscriber, None)
+        if holder is None:
+            return
+        self._unjoined.pop(subscriber, None)
+        self._openers.pop(holder.opener.secret.id, None)
+        self._ids.discard(holder.opener.secret.id)
+        if self._lacking.pop(subscriber, None) is not None:
+            self._joined_lacking -= holder.joined
+
+    def open(self, data: bytes | memoryview) -> tuple[int, bytes]:
+        """Open a datagram of a subscriber; returns whose it is, and its content."""
+        subscriber = self._openers.get(require_sealed(data))
+        if subscriber is None:
+            raise FrameError("key")
+        return subscriber, self._holders[subscriber].opener.open(data)
+
+    def rotate(self, *, now_ns: int) -> None:
+        """Begin to use another key, unless that has begun."""
+        if self._next is None:
+            self._begin(now_ns, CONFIRM_NS)
+
+    def revoke(self, user: str, *, now_ns: int) -> int:
+        """Forget a user's subscribers and use a key that they do not have; returns their number."""
+        revoked = [one for one, holder in self._holders.items() if holder.user == user]
+        for subscriber in revoked:
+            self.dismiss(subscriber)
+        if revoked:
+            self._begin(now_ns, REVOKE_NS)
+        return len(revoked)
+
+    def handle_timer(self, *, now_ns: int) -> list[tuple[bytes, bytes]]:
+        """Do what is due; returns (requester, KEYS) that are to be sent."""
+        if self._next is None and (
+            now_ns >= self._rotate_ns or self.group.counter >= DATAGRAMS_MAX
+        ):
+            self._begin(now_ns, CONFIRM_NS)
+        if self._next is not None and (not self._joined_lacking or now_ns >= self._switch_ns):
+            self._ids.discard(self.group.secret.id)
+            self.group, self._next = self._next, None
+            self.rotations += 1
+            self.unconfirmed += bool(self._joined_lacking)
+        made: list[tuple[bytes, bytes]] = []
+        while self._lacking and len(made) < AT_ONCE:
+            subscriber, (due_ns, wait_ns) = next(iter(self._lacking.items()))
+            if due_ns > now_ns:
+                break
+            del self._lacking[subscriber]
+            # In the order of their times, nearly: nobody is sent them sooner, or much later.
+            self._lacking[subscriber] = now_ns + wait_ns, min(2 * wait_ns, AGAIN_NS_MAX)
+            made.append((self._holders[subscriber].requester, self._keys_of()))
+        return made
+
+    def next_deadline_ns(self) -> int:
+        """Return when `handle_timer` has something to do."""
+        due_ns = self._rotate_ns
+        if self._next is not None:
+            due_ns = self._switch_ns if self._joined_lacking else 0
+        if self._lacking:
+            due_ns = min(due_ns, next(iter(self._lacking.values()))[0])
+        return due_ns
+
+    def _begin(self, now_ns: int, wait_ns: int) -> None:
+        if self._next is not None:
+            self._ids.discard(self._next.secret.id)
+        self._order += 1
+        self._next = self._make()
+        self._switch_ns, self._rotate_ns = now_ns + wait_ns, now_ns + ROTATE_NS
+        self._lacking = OrderedDict((one, (now_ns, AGAIN_NS)) for one in self._holders)
+        self._joined_lacking = sum(holder.joined for holder in self._holders.values())
+
+    def _admit(self, subscriber: int, former: _Holder | None) -> _Holder:
+        joined = former is not None and former.joined
+        if former is not None:
+            self.dismiss(subscriber)
+        elif len(self._holders) >= HOLDERS_MAX and not self._unjoined:
+            raise FrameError("subscribers")
+        elif self._unjoined and (
+            len(self._unjoined) >= UNJOINED_MAX or len(self._holders) >= HOLDERS_MAX
+        ):
+            self.dismiss(next(iter(self._unjoined)))
+        secret = make_secret(self._cipher, self._rng)
+        while secret.id in self._ids:
+            secret = make_secret(self._cipher, self._rng)
+        self._ids.add(secret.id)
+        holder = self._holders[subscriber] = _Holder(OpeningKey(secret, subscriber))
+        holder.joined = joined
+        self._openers[secret.id] = subscriber
+        if not joined:
+            self._unjoined[subscriber] = None
+        return holder
+
+    def _keys_of(self, opener: OpeningKey | None = None) -> bytes:
+        """Return KEYS, with what a subscriber seals with where that was made for this answer."""
+        order = self._order - (self._next is not None)
+        group = [entry_of(self.group.secret, order, self.group.counter)]
+        if self._next is not None:
+            group.append(entry_of(self._next.secret, self._order, self._next.counter))
+        own = None if opener is None else entry_of(opener.secret, 0)
+        body = Keys(self._life, group, own)
+        return wire.control_frame(Kind.KEYS, self._session, body)

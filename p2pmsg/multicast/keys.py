@@ -1,0 +1,248 @@
+"""The keys of sealed multicasts: what goes over the recovery channel, and what subscribers hold.
+
+::
+
+    publisher                                     subscriber
+        │ ◀────────────── KEYS_HELD(subscriber, ids) │  in place of PROBE, as long as it has none
+        │ ── KEYS(life, the group's, this one's own) ▶│
+        │ ◀────────────── KEYS_HELD(subscriber, ids) │  a publisher that misses one sends KEYS again
+
+A sealed group has one key for all that its publisher sends, and one for what each subscriber sends
+back. No I/O and no clock.
+"""
+
+from collections import Counter, OrderedDict
+from typing import Annotated, Final
+
+from p2pmsg import codec, control
+from p2pmsg.multicast.seal import (
+    CIPHERS,
+    Opened,
+    OpeningKey,
+    SealingKey,
+    Secret,
+    key_id,
+    require_cryptography,
+)
+from p2pmsg.wire import Frame, FrameError
+
+FORMER_NS: Final = 10_000_000_000
+"""How long a former key still opens datagrams, after the first one of a later key."""
+KEYS_MAX: Final = 8
+"""Keys of one session that a subscriber holds; the oldest is forgotten first."""
+SESSIONS_MAX: Final = 4096
+OWN_MAX: Final = 65_536
+"""Own keys that are remembered as used, also of sessions that were forgotten: none counts again."""
+
+Bytes4 = Annotated[bytes, codec.Meta(min_length=4, max_length=4)]
+
+
+class KeyEntry(codec.Struct, array_like=True):
+    """One key, over the recovery channel; its text shows the id only."""
+
+    id: Bytes4
+    cipher: Annotated[str, codec.Meta(max_length=32)]
+    salt: Bytes4
+    key: Annotated[bytes, codec.Meta(min_length=16, max_length=32)]
+    order: control.Sequence
+    """The later it was made, the higher."""
+    counter: control.Sequence = 0
+    """Datagrams below were sent before this was said: they are never to be opened."""
+
+    def __repr__(self) -> str:
+        return f"KeyEntry({self.id.hex()})"
+
+
+class Keys(codec.Struct, array_like=True):
+    """Publisher to a subscriber of its sealed multicast."""
+
+    life: control.Id
+    """Of the publisher's process, which has other keys than the one before it."""
+    group: Annotated[list[KeyEntry], codec.Meta(min_length=1, max_length=KEYS_MAX)]
+    """Those that its datagrams are sealed with, now and next."""
+    own: KeyEntry | None = None
+    """What this subscriber seals its datagrams with; nobody else gets it, and it comes only once:
+    so there are never two that count with it."""
+
+
+class KeysHeld(codec.Struct, array_like=True):
+    """Subscriber to publisher: these I have; send me the others."""
+
+    subscriber: control.Id
+    ids: Annotated[list[Bytes4], codec.Meta(max_length=2 * KEYS_MAX)]
+
+
+_decode_keys: Final = codec.make_decoder(Keys).decode
+_decode_held: Final = codec.make_decoder(KeysHeld).decode
+
+
+def read_keys(frame: Frame) -> Keys:
+    """Return the body of KEYS; `FrameError` where it does not fit."""
+    body: Keys = control.decoded(frame, _decode_keys)
+    return body
+
+
+def read_held(frame: Frame) -> KeysHeld:
+    """Return the body of KEYS_HELD; `FrameError` where it does not fit."""
+    body: KeysHeld = control.decoded(frame, _decode_held)
+    return body
+
+
+def entry_of(secret: Secret, order: int, counter: int = 0) -> KeyEntry:
+    """Return how a key goes over the recovery channel."""
+    return KeyEntry(secret.id, secret.cipher, secret.salt, secret.key, order, counter)
+
+
+def _secret_of(entry: KeyEntry) -> Secret:
+    for cipher in CIPHERS:
+        if cipher == entry.cipher:
+            secret = Secret(entry.id, cipher, entry.salt, entry.key)
+            secret.check()
+            return secret
+    raise FrameError("cipher")
+
+
+class _Session:
+    """What is held of one publisher's session."""
+
+    __slots__ = ("active", "keys", "life", "own")
+
+    def __init__(self, life: int) -> None:
+        self.life = life
+        self.active = -1  # the order of the newest key that opened anything
+        self.keys: dict[bytes, OpeningKey] = {}
+        self.own: SealingKey | None = None
+
+
+class Keyring:
+    """The keys of the sealed groups that a subscriber has joined.
+
+    It raises `MissingExtraError` without the package `cryptography`. A key of one session opens
+    nothing of another one: the caller compares `Opened.key.owner` with what the frame says.
+    """
+
+    def __init__(self) -> None:
+        require_cryptography("security")
+        self._sessions: dict[int, _Session] = {}
+        self._keys: dict[bytes, OpeningKey] = {}
+        self._last: OpeningKey | None = None
+        self._used: OrderedDict[tuple[int, bytes], None] = OrderedDict()
+
+    def take(self, session: int, body: Keys, *, now_ns: int) -> None:
+        """Take keys that a session's publisher sent; `FrameError` where they cannot be."""
+        held = self._sessions.get(session)
+        secrets = [(_secret_of(entry), entry) for entry in body.group]
+        own = None if body.own is None else _secret_of(body.own)
+        for secret, _ in secrets:
+            known = self._keys.get(secret.id)
+            if known is not None and (known.owner != session or known.secret != secret):
+                raise FrameError("keys")
+        if held is None:
+            if len(self._sessions) >= SESSIONS_MAX:
+                raise FrameError("sessions")
+            held = self._sessions[session] = _Session(body.life)
+        if held.life != body.life:
+            held.life, held.active = body.life, -1
+            self._expire(held, 2**63, now_ns)
+        for secret, entry in secrets:
+            if secret.id not in held.keys:
+                key = OpeningKey(secret, session, order=entry.order, first=entry.counter)
+                held.keys[secret.id] = self._keys[secret.id] = key
+        self._expire(held, min(entry.order for _, entry in secrets), now_ns)
+        while len(held.keys) > KEYS_MAX:
+            self._forget_key(next(iter(held.keys.values())))
+        if own is not None and (session, own.id) not in self._used:
+            held.own = SealingKey(own)
+            self._used[session, own.id] = None
+            if len(self._used) > OWN_MAX:
+                self._used.popitem(last=False)
+
+    def ids(self, session: int) -> list[bytes]:
+        """Return the ids of what is held of a session, for KEYS_HELD."""
+        held = self._sessions.get(session)
+        if held is None:
+            return []
+        return ([] if held.own is None else [held.own.secret.id]) + list(held.keys)
+
+    def own(self, session: int) -> SealingKey | None:
+        """Return what seals datagrams to a session's publisher; None: there is none yet."""
+        held = self._sessions.get(session)
+        return None if held is None else held.own
+
+    def holds(self, session: int) -> bool:
+        """Whether there are keys of a session."""
+        return session in self._sessions
+
+    def open_train(
+        self,
+        line: int,
+        data: memoryview,
+        at: int,
+        segment: int,
+        invalid: Counter[str],
+        *,
+        now_ns: int,
+    ) -> Opened | None:
+        """Open the datagrams from `at` on that have one key; None: that of the first is unknown.
+
+        See `OpeningKey.open_train`.
+        """
+        key = self._last
+        opened = None
+        if key is not None and key.expires_ns is None:
+            opened = key.open_train(line, data, at, segment, invalid)
+        if opened is not None:
+            return opened
+        found = self._find(key_id(data[at : at + segment]), now_ns)
+        if found is None:
+            return None
+        opened = found.open_train(line, data, at, segment, invalid)
+        if opened is not None and opened.datagrams:
+            self._last = found
+            held = self._sessions[found.owner]
+            if found.order > held.active and found.expires_ns is None:
+                held.active = found.order
+                self._expire(held, found.order, now_ns)
+        return opened
+
+    def forget(self, session: int) -> None:
+        """Forget all of a session."""
+        held = self._sessions.pop(session, None)
+        if held is not None:
+            for key in list(held.keys.values()):
+                self._keys.pop(key.secret.id, None)
+            self._last = None
+
+    def check(self, *, now_ns: int) -> None:
+        """Forget keys that open nothing any more."""
+        for key in [*self._keys.values()]:
+            if key.expires_ns is not None and now_ns >= key.expires_ns:
+                self._forget_key(key)
+
+    def _find(self, name: bytes | None, now_ns: int) -> OpeningKey | None:
+        key = None if name is None else self._keys.get(name)
+        if key is None or (key.expires_ns is not None and now_ns >= key.expires_ns):
+            return None
+        return key
+
+    def _expire(self, held: _Session, order: int, now_ns: int) -> None:
+        """Let the keys that were made before `order` go in a while."""
+        for key in held.keys.values():
+            if key.order < order and key.expires_ns is None:
+                key.expires_ns = now_ns + FORMER_NS
+
+    def _forget_key(self, key: OpeningKey) -> None:
+        self._keys.pop(key.secret.id, None)
+        held = self._sessions.get(key.owner)
+        if held is not None:
+            held.keys.pop(key.secret.id, None)
+        if self._last is key:
+            self._last = None
+
+
+def require_sealed(data: bytes | memoryview) -> bytes:
+    """Return which key a datagram was sealed with; `FrameError` where it was not sealed."""
+    name = key_id(data)
+    if name is None:
+        raise FrameError("unsealed")
+    return name

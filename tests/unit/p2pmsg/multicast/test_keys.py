@@ -1,0 +1,331 @@
+"""The keys of a sealed group: who has which, and when the next one is used."""
+
+from collections import Counter
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from p2pmsg.multicast import group_keys, keys
+from p2pmsg.multicast.group_keys import AGAIN_NS, CONFIRM_NS, REVOKE_NS, ROTATE_NS, GroupKeys
+from p2pmsg.multicast.keys import FORMER_NS, Keyring, Keys, KeysHeld, read_keys
+from p2pmsg.multicast.seal import AES, SealingKey, make_secret
+from p2pmsg.wire import Frame, FrameError, Kind, control_frame
+
+SESSION, LIFE = 5, 9
+MS = 1_000_000
+
+
+class Group:
+    """A publisher's keys and subscribers, over a channel that loses nothing."""
+
+    def __init__(self, **others):
+        self.now_ns = 10**9
+        self.keys = GroupKeys(SESSION, LIFE, AES, Random(1), now_ns=self.now_ns, **others)
+        self.rings, self.users = {}, {}
+
+    def join(self, subscriber, user="", joined=True):
+        self.rings[subscriber], self.users[subscriber] = Keyring(), user
+        assert self.say_held(subscriber)
+        self.say_held(subscriber)
+        if joined:
+            self.keys.admit(subscriber, b"%d" % subscriber)
+        return self.rings[subscriber]
+
+    def say_held(self, subscriber, ids=None):
+        """Send KEYS_HELD, and take the answer; returns whether there was one."""
+        ring = self.rings[subscriber]
+        body = KeysHeld(subscriber, ring.ids(SESSION) if ids is None else ids)
+        frame = Frame(control_frame(Kind.KEYS_HELD, SESSION, body))
+        answer = self.keys.receive_held(
+            b"%d" % subscriber, frame, now_ns=self.now_ns, user=self.users[subscriber]
+        )
+        if answer is not None:
+            ring.take(SESSION, read_keys(Frame(answer)), now_ns=self.now_ns)
+        return answer is not None
+
+    def tick(self, answer=True, lose=()):
+        """Handle the timer; those not in `lose` take what they are sent, and perhaps answer."""
+        sent = self.keys.handle_timer(now_ns=self.now_ns)
+        for requester, frame in sent:
+            if int(requester) not in lose:
+                body = read_keys(Frame(frame))
+                self.rings[int(requester)].take(SESSION, body, now_ns=self.now_ns)
+                if answer:
+                    self.say_held(int(requester))
+        return [int(requester) for requester, _ in sent]
+
+    def opens(self, subscriber, datagram):
+        invalid = Counter()
+        view = memoryview(datagram)
+        opened = self.rings[subscriber].open_train(
+            0, view, 0, len(view), invalid, now_ns=self.now_ns
+        )
+        return opened is not None and opened.datagrams == 1
+
+
+def test_who_has_the_keys_opens_what_is_sent_from_then_on():
+    group = Group()
+    before = group.keys.group.seal(b"a frame")
+    group.join(1)
+    assert not group.opens(1, before)
+    assert group.opens(1, group.keys.group.seal(b"a frame"))
+
+
+def test_who_has_all_is_not_answered():
+    group = Group()
+    group.join(1)
+    assert not group.say_held(1)
+
+
+def test_what_a_subscriber_seals_is_known_to_be_its_own():
+    group = Group()
+    rings = group.join(1), group.join(2)
+    for number, ring in enumerate(rings, 1):
+        assert group.keys.open(ring.own(SESSION).seal(b"a frame")) == (number, b"a frame")
+
+
+def test_a_subscriber_that_left_is_not_listened_to():
+    group = Group()
+    own = group.join(1).own(SESSION)
+    group.keys.dismiss(1)
+    with pytest.raises(FrameError, match="key"):
+        group.keys.open(own.seal(b"a frame"))
+    with pytest.raises(FrameError, match="unsealed"):
+        group.keys.open(b"a frame")
+
+
+def test_one_without_its_own_key_gets_another_one_and_never_counts_again():
+    group = Group()
+    ring = group.join(1)
+    first = ring.own(SESSION)
+    group.say_held(1, ids=[])  # its process began again, or the answer was lost
+    second = ring.own(SESSION)
+    assert first.secret.key != second.secret.key
+    with pytest.raises(FrameError):
+        group.keys.open(first.seal(b"a frame"))
+    assert group.keys.open(second.seal(b"a frame")) == (1, b"a frame")
+
+
+def test_keys_that_come_again_do_not_begin_to_count_again():
+    group = Group()
+    ring = group.join(1)
+    datagram = group.keys.group.seal(b"a frame")
+    own = ring.own(SESSION)
+    own.seal(b"a frame")
+    body = read_keys(Frame(group.keys._keys_of(group.keys._holders[1].opener)))
+    assert group.opens(1, datagram)
+    ring.take(SESSION, body, now_ns=group.now_ns)
+    assert ring.own(SESSION) is own
+    assert not group.opens(1, datagram)
+    ring.forget(SESSION)
+    ring.take(SESSION, body, now_ns=group.now_ns)  # it was on its way
+    assert ring.own(SESSION) is None
+
+
+def test_the_next_key_is_used_once_all_who_joined_have_confirmed_it():
+    group = Group()
+    for subscriber in (1, 2):
+        group.join(subscriber)
+    group.join(3, joined=False)
+    former = group.keys.group
+    group.keys.rotate(now_ns=group.now_ns)
+    assert sorted(group.tick(answer=False)) == [1, 2, 3]
+    assert group.keys.group is former
+    assert group.keys.next_deadline_ns() == group.now_ns + AGAIN_NS
+    group.say_held(1)
+    group.tick()
+    assert group.keys.group is former
+    group.say_held(2)
+    assert group.keys.next_deadline_ns() <= group.now_ns
+    group.tick()
+    assert group.keys.group is not former
+    assert (group.keys.rotations, group.keys.unconfirmed) == (1, 0)
+    datagram = group.keys.group.seal(b"a frame")
+    assert all(group.opens(subscriber, datagram) for subscriber in (1, 2, 3))
+
+
+def test_one_that_does_not_confirm_holds_nobody_up_for_longer_than_that():
+    group = Group()
+    for subscriber in (1, 2):
+        group.join(subscriber)
+    former = group.keys.group
+    group.keys.rotate(now_ns=group.now_ns)
+    group.tick(lose=[2])
+    group.now_ns += CONFIRM_NS - 1
+    group.tick(lose=[2])
+    assert group.keys.group is former
+    group.now_ns += 1
+    group.tick(lose=[2])
+    assert group.keys.group is not former
+    assert group.keys.unconfirmed == 1
+    datagram = group.keys.group.seal(b"a frame")
+    assert group.opens(1, datagram)
+    assert not group.opens(2, datagram)
+    assert group.say_held(2)  # it asks, as it has seen that
+    assert group.opens(2, group.keys.group.seal(b"a frame"))
+
+
+def test_keys_that_were_lost_are_sent_again_more_and_more_rarely():
+    group = Group()
+    group.join(1)
+    group.keys.rotate(now_ns=group.now_ns)
+    times = []
+    for _ in range(12_000):
+        if group.tick(lose=[1]):
+            times.append(group.now_ns)
+        group.now_ns += MS
+    waits = [(b - a) // MS for a, b in pairwise(times)]
+    assert waits == [250, 500, 1000, 2000, 4000, 4000]
+
+
+def test_a_former_key_opens_what_is_late_for_ten_seconds():
+    group = Group()
+    group.join(1)
+    late, later, latest = (group.keys.group.seal(b"a frame") for _ in range(3))
+    group.keys.rotate(now_ns=group.now_ns)
+    for _ in range(2):
+        group.tick()
+    assert group.opens(1, late)
+    group.now_ns += 100 * FORMER_NS  # as long as the next one has not been used, they stay
+    group.rings[1].check(now_ns=group.now_ns)
+    assert group.opens(1, group.keys.group.seal(b"a frame"))
+    group.now_ns += FORMER_NS - 1
+    assert group.opens(1, later)
+    group.now_ns += 1
+    assert not group.opens(1, latest)
+    group.rings[1].check(now_ns=group.now_ns)
+    assert len(group.rings[1].ids(SESSION)) == 2
+
+
+@pytest.mark.parametrize("why", ["time", "count"])
+def test_a_key_is_not_used_for_ever(why, monkeypatch):
+    monkeypatch.setattr(group_keys, "DATAGRAMS_MAX", 3)
+    group = Group()
+    group.join(1)
+    assert group.keys.next_deadline_ns() == group.now_ns + ROTATE_NS
+    if why == "time":
+        group.now_ns += ROTATE_NS
+    else:
+        group.keys.group.seal_train([b"a frame"] * 3)
+    group.tick()
+    group.tick()
+    assert group.keys.rotations == 1
+
+
+def test_a_user_that_is_revoked_opens_nothing_within_a_second():
+    group = Group()
+    group.join(1, "one")
+    group.join(2, "two")
+    own = group.rings[1].own(SESSION)
+    group.keys.rotate(now_ns=group.now_ns)
+    group.tick(lose=[2])  # it has the next key, too
+    assert group.keys.revoke("one", now_ns=group.now_ns) == 1
+    assert group.tick() == [2]
+    group.tick()
+    assert not group.keys.is_rotating
+    datagram = group.keys.group.seal(b"a frame")
+    assert group.opens(2, datagram)
+    assert not group.opens(1, datagram)
+    with pytest.raises(FrameError):
+        group.keys.open(own.seal(b"a frame"))
+    group.join(3, "three")
+    group.keys.revoke("two", now_ns=group.now_ns)
+    group.tick(lose=[3])
+    group.now_ns += REVOKE_NS
+    group.tick(lose=[3])
+    assert not group.opens(2, group.keys.group.seal(b"a frame"))
+    assert group.keys.revoke("nobody", now_ns=group.now_ns) == 0
+
+
+def test_a_user_that_may_not_subscribe_gets_no_keys():
+    group = Group(admits=lambda user: user == "one")
+    group.join(1, "one")
+    with pytest.raises(FrameError, match="access"):
+        group.join(2, "two")
+    assert group.keys.receivers == 1
+
+
+def test_who_asks_for_keys_and_never_joins_takes_a_bounded_space(monkeypatch):
+    monkeypatch.setattr(group_keys, "UNJOINED_MAX", 3)
+    group = Group()
+    group.join(0)
+    for subscriber in range(1, 10):
+        group.join(subscriber, joined=False)
+    assert group.keys.receivers == 4
+    monkeypatch.setattr(group_keys, "HOLDERS_MAX", 4)
+    for subscriber in (7, 8, 9):
+        group.keys.admit(subscriber, b"")
+    with pytest.raises(FrameError, match="subscribers"):
+        group.join(10)
+
+
+def test_another_life_has_other_keys_and_the_former_ones_go():
+    group = Group()
+    ring = group.join(1)
+    late = [group.keys.group.seal(b"a frame") for _ in range(2)]
+    other = GroupKeys(SESSION, LIFE + 1, AES, Random(2), now_ns=group.now_ns)
+    group.keys = other
+    assert group.say_held(1)
+    assert group.opens(1, late[0])
+    assert group.opens(1, other.group.seal(b"a frame"))
+    assert other.open(ring.own(SESSION).seal(b"a frame")) == (1, b"a frame")
+    group.now_ns += FORMER_NS
+    assert not group.opens(1, late[1])
+
+
+def test_a_publisher_cannot_take_the_place_of_anothers_key():
+    group = Group()
+    ring = group.join(1)
+    stolen = group.keys.group.secret
+    for secret in (stolen, make_secret(AES, Random(3))._replace(id=stolen.id)):
+        entry = keys.entry_of(secret, 0)
+        own = keys.entry_of(make_secret(AES, Random(4)), 0)
+        with pytest.raises(FrameError, match="keys"):
+            ring.take(SESSION + 1, Keys(LIFE, [entry], own), now_ns=0)
+    assert not ring.holds(SESSION + 1)
+    assert group.opens(1, group.keys.group.seal(b"a frame"))
+
+
+def test_bounds_of_what_a_subscriber_holds(monkeypatch):
+    monkeypatch.setattr(keys, "SESSIONS_MAX", 2)
+    monkeypatch.setattr(keys, "OWN_MAX", 2)
+    ring, rng = Keyring(), Random(1)
+
+    def body(order):
+        secrets = [make_secret(AES, rng) for _ in range(2)]
+        return Keys(LIFE, [keys.entry_of(secrets[0], order)], keys.entry_of(secrets[1], 0))
+
+    for order in range(20):
+        ring.take(SESSION, body(order), now_ns=0)
+    assert len(ring.ids(SESSION)) == 1 + keys.KEYS_MAX
+    ring.take(SESSION + 1, body(0), now_ns=0)
+    with pytest.raises(FrameError, match="sessions"):
+        ring.take(SESSION + 2, body(0), now_ns=0)
+    assert len(ring._used) <= 2
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        keys.KeyEntry(b"1234", "rot13", b"1234", bytes(16), 0),
+        keys.KeyEntry(b"1234", "aes-128-gcm", b"1234", bytes(32), 0),
+        keys.KeyEntry(b"1234", "chacha20-poly1305", b"1234", bytes(16), 0),
+        keys.KeyEntry(b"123", "aes-128-gcm", b"1234", bytes(16), 0),
+    ],
+)
+def test_malformed_keys_are_refused(entry):
+    good = keys.entry_of(make_secret(AES, Random(1)), 0)
+    for body in (Keys(LIFE, [entry], good), Keys(LIFE, [good], entry)):
+        ring = Keyring()
+        with pytest.raises(FrameError):
+            ring.take(SESSION, read_keys(Frame(control_frame(Kind.KEYS, SESSION, body))), now_ns=0)
+        assert not ring.holds(SESSION)
+
+
+def test_keys_show_nothing_of_themselves_in_texts():
+    secret = make_secret(AES, Random(1))
+    body = Keys(LIFE, [keys.entry_of(secret, 0)], keys.entry_of(secret, 0))
+    assert repr(secret.key)[2:-1] not in repr(body)
+    assert secret.id.hex() in repr(body)
+    assert isinstance(SealingKey(secret).counter, int)
