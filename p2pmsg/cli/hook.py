@@ -15,6 +15,7 @@ from p2pmsg.webhooks.formats import FORMATS
 from p2pmsg.webhooks.letters import Letter, read_letters
 from p2pmsg.webhooks.rules import ORDERS
 from p2pmsg.webhooks.schemes import SCHEMES
+from p2pmsg.webhooks.signatures import OUT_SCHEMES
 from p2pmsg.webhooks.state_folder import LETTERS, StateFolder, folders
 
 _Refused = argparse.ArgumentTypeError
@@ -54,6 +55,8 @@ SECRET_FILE = option(
     option("--concurrency", "requests under way at once, for each URL (default: 8)", "N",
            kinds.count(1, 10_000)),
     option("--format", "(default: standard)", choices=FORMATS, default="standard"),
+    option("--scheme", "how requests are signed: as Standard Webhooks (default), or as GitHub's",
+           choices=OUT_SCHEMES, default="standard"),
     option("--timeout", "how long a request may take (default: 20)", "S", kinds.seconds,
            default=20.0),
     option("--rate", "requests a second at most, for each URL (default: as many as there are)", "N",
@@ -97,6 +100,7 @@ def out(arguments: argparse.Namespace) -> int:
             order=arguments.order,
             concurrency=arguments.concurrency,
             format=arguments.format,
+            scheme=arguments.scheme,
             timeout=arguments.timeout,
             rate=arguments.rate,
             headers=dict(arguments.header),

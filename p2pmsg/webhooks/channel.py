@@ -18,7 +18,7 @@ from p2pmsg.message import Message
 from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Delivery, Effect, Failure, Item
 from p2pmsg.webhooks.endpoint import Endpoint
-from p2pmsg.webhooks.formats import Request, encode, join, message_id
+from p2pmsg.webhooks.formats import Request, encode, join, message_id, percent_encoded
 from p2pmsg.webhooks.letters import Letter, LetterFile, LettersFullError
 from p2pmsg.webhooks.state_folder import CURSOR, LETTERS, StateFolder, Verb
 from p2pmsg.webhooks.stats import EndpointStats, HookEvent
@@ -266,6 +266,8 @@ class Channel:
         request, error = None, ""
         try:
             request = encode(message, self._endpoint.format, hook_id)
+            if self._endpoint.scheme == "github":
+                request.headers["x-github-event"] = percent_encoded(message.topic)
         except (ValueError, TypeError, RecursionError, OverflowError) as wrong:
             error = f"it has no form as {self._endpoint.format}: {wrong}"
         return Content(request, message, message.topic, message.session, message.sequence, error)

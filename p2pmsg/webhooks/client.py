@@ -12,7 +12,7 @@ from p2pmsg.webhooks.addresses import ForbiddenAddressError, check_address, pars
 from p2pmsg.webhooks.delivery import Failure
 from p2pmsg.webhooks.endpoint import Endpoint
 from p2pmsg.webhooks.formats import Request
-from p2pmsg.webhooks.signatures import content_of, signature_header, signers
+from p2pmsg.webhooks.signatures import content_of, github_signature, signature_header, signers
 
 _ANSWER_BYTES_MAX: Final = 65_536
 """How much of an answer is read, so that its connection can be used again."""
@@ -48,7 +48,7 @@ class Client:
     def __init__(self, endpoint: Endpoint, resolver: Any = None) -> None:
         aiohttp = import_aiohttp()
         self._endpoint = endpoint
-        self._keys = signers(endpoint.secret)
+        self._keys = signers(endpoint.secret) if endpoint.scheme == "standard" else []
         self._allowed = parse_networks(endpoint.allow)
         self._error = aiohttp.ClientError
         self.is_allowed = endpoint.handshake is None
@@ -77,15 +77,7 @@ class Client:
                 failure = None if self.is_allowed else await self._shake_hands()
             if failure is not None:
                 return failure
-        headers = dict(request.headers)
-        if self._keys:
-            stamp = int(time.time())
-            headers["webhook-id"] = hook_id
-            headers["webhook-timestamp"] = str(stamp)
-            content = content_of(hook_id, stamp, request.body)
-            headers["webhook-signature"] = signature_header(self._keys, content)
-        elif self._endpoint.format in ("standard", "json"):
-            headers["webhook-id"] = hook_id
+        headers = self._signed(request, hook_id)
         try:
             async with self._session.post(
                 self._endpoint.url, data=request.body, headers=headers, allow_redirects=False
@@ -96,6 +88,23 @@ class Client:
                 return await _failure(answer)
         except (TimeoutError, OSError, ValueError, self._error) as error:
             return self._failed(error)
+
+    def _signed(self, request: Request, hook_id: str) -> dict[str, str]:
+        """Return a request's headers, with those of the signature."""
+        headers = dict(request.headers)
+        if self._keys:
+            stamp = int(time.time())
+            headers["webhook-id"] = hook_id
+            headers["webhook-timestamp"] = str(stamp)
+            content = content_of(hook_id, stamp, request.body)
+            headers["webhook-signature"] = signature_header(self._keys, content)
+        elif self._endpoint.scheme == "github":
+            headers["x-github-delivery"] = hook_id
+            (secret,) = self._endpoint.secrets
+            headers["x-hub-signature-256"] = github_signature(secret, request.body)
+        elif self._endpoint.format in ("standard", "json"):
+            headers["webhook-id"] = hook_id
+        return headers
 
     async def close(self) -> None:
         """Close all connections."""

@@ -5,7 +5,7 @@ import re
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from p2pmsg.checks import at_least, check, whole
@@ -13,7 +13,7 @@ from p2pmsg.errors import ConfigError
 from p2pmsg.webhooks.addresses import parse_networks
 from p2pmsg.webhooks.formats import FORMATS, Format
 from p2pmsg.webhooks.rules import BreakerConfig, DeliveryRules, Order, Retry
-from p2pmsg.webhooks.signatures import signers, texts_of
+from p2pmsg.webhooks.signatures import OUT_SCHEMES, signers, texts_of
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -32,6 +32,11 @@ class Endpoint:
     secret: str | Sequence[str] = field(default=(), repr=False)
     """What requests are signed with: `whsec_…` (HMAC, `v1`) or `whsk_…` (an Ed25519 private key,
     `v1a`); several while one is replaced. Default: none, and requests are not signed."""
+
+    scheme: Literal["standard", "github"] = "standard"
+    """How requests are signed: `standard` (default) as Standard Webhooks; `github` as GitHub's,
+    for receivers that verify those: `X-Hub-Signature-256` by one secret of any text, the id in
+    `X-GitHub-Delivery`, the topic in `X-GitHub-Event`. That signs no time and no id."""
 
     topics: str | Sequence[str] | None = None
     """Topics, and prefixes that end in `*`. Default: all."""
@@ -107,7 +112,11 @@ class Endpoint:
         for name in ("batch_max", "dead_max", "dead_bytes"):
             whole(name, getattr(self, name), 1)
         at_least("timeout", self.timeout, 0.001)
-        signers(self.secret)
+        check("scheme", self.scheme, self.scheme in OUT_SCHEMES, f"one of {', '.join(OUT_SCHEMES)}")
+        if self.scheme == "standard":
+            signers(self.secret)
+        elif len(texts_of(self.secret)) != 1:
+            raise ConfigError("secret", 'one with scheme="github"', len(texts_of(self.secret)))
         parse_networks(self.allow)
         _check_headers(self.headers)
         if not self.name:

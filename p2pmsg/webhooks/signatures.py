@@ -13,6 +13,8 @@ from typing import Any, Final, Protocol
 
 from p2pmsg.errors import ConfigError, MissingExtraError
 
+OUT_SCHEMES: Final = ("standard", "github")
+"""How requests can be signed that are sent."""
 SIGNATURES_MAX: Final = 16
 """How many signatures of a header are looked at; Ed25519 takes 0.1 ms for each."""
 _HMAC, _PRIVATE, _PUBLIC = "whsec_", "whsk_", "whpk_"
@@ -125,6 +127,11 @@ def content_of(message_id: str, timestamp: int | str, body: bytes) -> bytes:
 def signature_header(keys: Iterable[Signer], content: bytes) -> str:
     """Return the value of `webhook-signature`."""
     return " ".join(key.sign(content) for key in keys)
+
+
+def github_signature(secret: str, body: bytes) -> str:
+    """Return the value of GitHub's `X-Hub-Signature-256`."""
+    return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
 def is_signed(keys: Sequence[Verifier], header: str, content: bytes) -> bool:
