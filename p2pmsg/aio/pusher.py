@@ -323,7 +323,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         job = self._job(value, key, priority, delay, message_id, headers)
         accepted = self._lock.run_whole(self._try_push, job)
         if accepted is None:
-            limit = f"in_flight_max ({self._config.in_flight_max}) jobs, or their bytes"
+            limit = f"in_flight_max ({self._in_flight_max}) jobs, or their bytes"
             raise SendQueueFullError(f"{limit}, are in flight; `await drain()` waits for space")
         if self._syncs:
             self._sync_soon()
@@ -352,7 +352,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
             if self._spaces.is_closed:
                 raise ClosedError("the pusher")
             if not in_time:
-                limit = f"in_flight_max ({self._config.in_flight_max}) jobs, or their bytes"
+                limit = f"in_flight_max ({self._in_flight_max}) jobs, or their bytes"
                 raise TimeoutError(f"{limit}, were in flight for {timeout} s")
             if self._space():
                 return
@@ -366,7 +366,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         used_bytes = store.bytes + self._io.unsynced_bytes + len(batch.buffer)
         if used_bytes + config.message_bytes_max > config.in_flight_bytes_max:
             return 0
-        return config.in_flight_max - in_flight
+        return self._in_flight_max - in_flight
 
     def _sync_soon(self) -> None:
         """Have a thread force to the disk what was written; one at a time."""

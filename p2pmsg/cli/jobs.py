@@ -60,8 +60,8 @@ _FIELDS = (
     option("--delay", "deliver a job no earlier than after so many seconds (default 0)", "S",
            kinds.seconds, default=0.0),
     option("--log", "keep jobs in this log, and continue with those that were not done", "DIR"),
-    option("--in-flight", "read on while fewer jobs than this are not done (default 1000)", "N",
-           kinds.count(1), default=1000),
+    option("--in-flight", "read on while fewer jobs than this are not done (default 1000, "
+           "or what is done in 50 ms)", "N", kinds.count(1)),
     option("--ack-timeout", "give the jobs of a worker that is silent for so many seconds to "
            "others (default 30; of a pipeline 5)", "S", kinds.seconds),
     option("--deliveries", "after so many failures a job becomes a dead letter (default 5)", "N",

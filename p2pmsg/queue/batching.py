@@ -44,10 +44,10 @@ class PushBatch:
         self.next = self.stop = sequence
         self.bytes_max = config.frame_bytes
 
-    def open(self) -> None:
+    def open(self, in_flight_max: int) -> None:
         """Let `push` gather jobs, as many as a frame, the queue's limits and the linger allow."""
         config, store = self._config, self._store
-        space = config.in_flight_max - store.in_flight
+        space = in_flight_max - store.in_flight
         if store.bytes + self.bytes_max > config.in_flight_bytes_max:
             space = 0
         self._first = self.next

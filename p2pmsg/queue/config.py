@@ -9,16 +9,23 @@ from recovery._renamed import renamed_fields
 
 __all__ = ["PullerConfig", "PusherConfig"]
 
+IN_FLIGHT_MIN = 1000
+IN_FLIGHT_CEILING = 65_536
+"""Between these, `in_flight_max` follows what is done, where none is given."""
+PREFETCH_MIN = 16
+PREFETCH_CEILING = 2048
+"""The same of `prefetch`."""
+
 
 @renamed_fields(job_timeout_ms="job_timeout", linger_ms="linger", gather_us="gather_within")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PusherConfig:
     """How a pusher works. `ConfigError` for a value out of its limits."""
 
-    in_flight_max: int = 1000
+    in_flight_max: int | None = None
     """How many jobs may be accepted and not yet done, waiting or with a worker; `push` waits at
-    it. 1000: seconds of work for most, and what one is ready to see done again after a crash.
-    Raise it, and `prefetch`, where jobs take microseconds."""
+    it. None: 1000, which are seconds of work for most, and what one is ready to see done again
+    after a crash; where more than that are done within 50 ms, as many as are, up to 65,536."""
 
     in_flight_bytes_max: int = 256 * 2**20
     """The same in bytes. 256 MiB; a job larger than this is accepted when it is the only one."""
@@ -54,7 +61,8 @@ class PusherConfig:
     """Acknowledgements, redelivery, dead letters, the window for `message_id`, the breaker."""
 
     def __post_init__(self) -> None:
-        whole("in_flight_max", self.in_flight_max, 1)
+        if self.in_flight_max is not None:
+            whole("in_flight_max", self.in_flight_max, 1)
         whole("in_flight_bytes_max", self.in_flight_bytes_max, 1024)
         whole("message_bytes_max", self.message_bytes_max, 64)
         fits = self.message_bytes_max < 2**31
@@ -77,10 +85,11 @@ class PusherConfig:
 class PullerConfig:
     """How a puller works. `ConfigError` for a value out of its limits."""
 
-    prefetch: int = 16
-    """How many jobs it may have in flight, those at work included. 16 keep it busy while
-    acknowledgements travel; what it has not begun is given back when another worker is idle, so
-    more does no harm. Thousands where jobs take microseconds; 1 for the strictest order."""
+    prefetch: int | None = None
+    """How many jobs it may have in flight, those at work included; 1 for the strictest order. What
+    it has not begun is given back when another worker is idle. None: 16, which keep it busy while
+    acknowledgements travel; where it does more than that within 20 ms (`QueueConfig.ahead` of the
+    pusher), as many as it does, up to 2048."""
 
     frame_bytes_max: int = 16 * 2**20
     """A pusher that sends a larger frame is disconnected. 16 MiB: a frame of 256 KiB and the
@@ -94,8 +103,9 @@ class PullerConfig:
     closely."""
 
     def __post_init__(self) -> None:
-        whole("prefetch", self.prefetch, 1)
-        check("prefetch", self.prefetch, self.prefetch <= 65_536, "at most 65536")
+        if self.prefetch is not None:
+            whole("prefetch", self.prefetch, 1)
+            check("prefetch", self.prefetch, self.prefetch <= 65_536, "at most 65536")
         whole("frame_bytes_max", self.frame_bytes_max, 64 * 1024)
         at_least("pusher_timeout", self.pusher_timeout, 0.1)
         at_least("ack_linger", self.ack_linger, 0)

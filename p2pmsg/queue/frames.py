@@ -65,6 +65,8 @@ class Hello(codec.Struct, array_like=True):
     """Deliveries that it has, or has settled in a report that is not confirmed."""
     claims: Annotated[list[tuple[Sequence, Sequence]], codec.Meta(max_length=RANGES_MAX)]
     """The same as (delivery, sequence), where the pusher has another incarnation."""
+    prefetch_ceiling: Annotated[int, codec.Meta(ge=0, le=2**31)] = 0
+    """How many jobs it may have where it is fast, if that is more than `prefetch`."""
 
 
 class QueueWelcome(codec.Struct, array_like=True):

@@ -41,7 +41,8 @@ class Puller(RunsJobs, PullerBase, ClosesAtOnce):
 
     Args:
         endpoints: one, or several, of pushers.
-        prefetch: how many jobs it may have in flight at each pusher. Default 16.
+        prefetch: how many jobs it may have in flight at each pusher. Default None: 16, or as many
+            as it does within 20 ms.
         name: who works, for people. Default: host and process id.
         config: all settings; the arguments above go before it.
         type: of the jobs' values: a dataclass, a msgspec Struct, a pydantic model, a TypedDict or

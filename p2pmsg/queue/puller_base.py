@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal
 import transports
 from p2pmsg.checks import check, of_kind
 from p2pmsg.errors import ClosedError, InvalidJobError, translated
-from p2pmsg.queue.config import PullerConfig
+from p2pmsg.queue.config import PREFETCH_CEILING, PREFETCH_MIN, PullerConfig
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.process_id import this_process, worker_name
 from p2pmsg.queue.puller_core import PullerCore
@@ -92,8 +92,10 @@ class PullerBase(ABC):
         self._cores: list[PullerCore] = []
         self._flushed_ns = 0
         self._ack_linger_ns = to_ns(self._config.ack_linger)
-        # Answers are sent together, and still soon enough that the next jobs come in time.
-        self._flush_at = max(1, min(self._config.prefetch // 2, 1024))
+        given = self._config.prefetch
+        self._prefetch = PREFETCH_MIN if given is None else given
+        self._prefetch_ceiling = PREFETCH_CEILING if given is None else given
+        self._flush_at = self._flush_at_of(self._prefetch)
         try:
             self._connect(places)
         except BaseException:
@@ -118,8 +120,9 @@ class PullerBase(ABC):
                 client.connect()
             # Not from a generator: forked children would have the same id.
             core = PullerCore(
-                secrets.randbits(64), self._name, self._config.prefetch, process, now_ns=now_ns
-            )
+                secrets.randbits(64), self._name, self._prefetch, process,
+                ceiling=self._prefetch_ceiling, now_ns=now_ns,
+            )  # fmt: skip
             core.on_settled = self._settled
             core.values = self._values
             self._cores.append(core)
@@ -204,6 +207,11 @@ class PullerBase(ABC):
         if late or self._core.acks_waiting() >= self._flush_at:
             self._lock.run(self._flush, now_ns)
 
+    @staticmethod
+    def _flush_at_of(jobs: int) -> int:
+        """Return how many answers are sent together, still so soon that the next jobs come."""
+        return max(1, min(jobs // 2, 1024))
+
     def _flush(self, now_ns: int) -> None:
         if self._unusable is None:
             self._flushed_ns = now_ns
@@ -232,6 +240,9 @@ class PullerBase(ABC):
                 while came < frames_max and (frame := client.receive()) is not None:
                     came += 1
                     core.receive(frame, now_ns=now_ns)
+                if came:
+                    has = len(core.ready) + len(core.open)
+                    self._flush_at = self._flush_at_of(max(has, self._prefetch))
                 if not came and not outbox:
                     break
                 if _monotonic_ns() > until_ns:

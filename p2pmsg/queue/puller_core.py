@@ -31,6 +31,13 @@ Ranges = list[tuple[int, int]]
 class PullerCore:
     """One pusher, as a puller sees it.
 
+    Args:
+        puller_id: who it is, at random.
+        name: for people.
+        prefetch: how many jobs it may have in flight.
+        process: by which the pusher sees whether it lives.
+        ceiling: how many jobs it may have where it is fast, if that is more.
+
     Attributes:
         ready: jobs that were not begun.
         open: jobs that were begun, by delivery. begun: the last of them.
@@ -45,11 +52,19 @@ class PullerCore:
     """
 
     def __init__(
-        self, puller_id: int, name: str, prefetch: int, process: Process, *, now_ns: int
+        self,
+        puller_id: int,
+        name: str,
+        prefetch: int,
+        process: Process,
+        *,
+        ceiling: int = 0,
+        now_ns: int,
     ) -> None:
         self.id = puller_id
         self.name = name
         self.prefetch = prefetch
+        self.prefetch_ceiling = max(prefetch, ceiling)
         self.pusher = ""
         self.ready: deque[Job] = deque()
         self.open: dict[int, Job] = {}
@@ -328,6 +343,7 @@ class PullerCore:
         hello = Hello(
             self.name, *self._process, self.prefetch, token, self._confirmed,
             held[: frames.RANGES_MAX], claims[: frames.RANGES_MAX],
+            self.prefetch_ceiling,
         )  # fmt: skip
         self._send(Kind.QUEUE_HELLO, hello, now_ns)
 

@@ -33,7 +33,8 @@ class Pusher(PusherBase, ClosesItself):
         ack_timeout: how long a worker may be silent, in seconds, before its jobs are given to
             others. Default 30; see `QueueConfig.ack_timeout`.
         deliveries_max: after so many failed deliveries a job becomes a dead letter. Default 5.
-        in_flight_max: how many jobs may be accepted and not yet done. Default 1000.
+        in_flight_max: how many jobs may be accepted and not yet done. Default None: 1000, or as
+            many as are done within 50 ms.
         job_timeout: how long a job may take at a worker that lives, in seconds. Default 1800; 0: as
             long as it likes.
         name: who pushes, for people. Default: the endpoint.
@@ -140,7 +141,7 @@ class Pusher(PusherBase, ClosesItself):
         while (sequence := defer_signals(self._accept, job)) is None:
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                limit = f"in_flight_max ({self._config.in_flight_max}) jobs, or their bytes"
+                limit = f"in_flight_max ({self._in_flight_max}) jobs, or their bytes"
                 raise TimeoutError(f"{limit}, were in flight for {timeout} s")
             self._wait(left)
         return sequence

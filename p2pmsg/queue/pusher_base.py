@@ -22,7 +22,7 @@ from p2pmsg.publisher.batch import (
 )
 from p2pmsg.queue import process_id
 from p2pmsg.queue.batching import PushBatch
-from p2pmsg.queue.config import PusherConfig
+from p2pmsg.queue.config import IN_FLIGHT_CEILING, IN_FLIGHT_MIN, PusherConfig
 from p2pmsg.queue.dead_letters import DeadLetters, letter_of
 from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig, log_settings
 from p2pmsg.queue.journal.records import JournalState, push_record
@@ -320,7 +320,7 @@ class PusherBase(ABC):
             self._driver.wake()
         if self._gathering:
             self._lock.favour()
-            self._batch.open()
+            self._batch.open(self._in_flight_max)
         self._io.work(now_ns=now_ns)
         # From here, so that what counts is the caller's pace and not how long handing out takes.
         self._pushed_ns = time.monotonic_ns()
@@ -336,7 +336,16 @@ class PusherBase(ABC):
         if in_flight == 0:
             return True
         fits = self._store.bytes + self._io.unsynced_bytes + size <= config.in_flight_bytes_max
-        return fits and in_flight < config.in_flight_max
+        return fits and in_flight < self._in_flight_max
+
+    @property
+    def _in_flight_max(self) -> int:
+        """How many jobs may be in flight: what was given, or what is done within a moment."""
+        most = self._config.in_flight_max
+        if most is not None:
+            return most
+        done = self._core.queue.pace.within_span(now_ns=time.monotonic_ns())
+        return max(IN_FLIGHT_MIN, min(done, IN_FLIGHT_CEILING))
 
     @property
     def _in_flight(self) -> int:
@@ -355,7 +364,7 @@ class PusherBase(ABC):
         if not self._io.work(now_ns=now_ns):
             return 0.0
         if self._gathering:
-            self._batch.open()
+            self._batch.open(self._in_flight_max)
             return self._batch.linger * 1000
         return self._io.wait_ms(now_ns=now_ns)
 
@@ -376,6 +385,7 @@ class PusherBase(ABC):
 
     def _stats(self) -> PusherStats:
         core, queue, store = self._core, self._core.queue, self._store
+        now_ns = time.monotonic_ns()
         waiting = len(self._batch.ends) + len(self._io.unsynced)
         invalid = dict(core.invalid)
         if self._server.malformed:
@@ -411,7 +421,7 @@ class PusherBase(ABC):
                 WorkerStats(
                     worker.name, worker.assigned.count, worker.acked, worker.failed,
                     worker.cut_ns is None, worker.breaker.state.value,
-                    min(worker.prefetch, worker.allowance), worker.held_back,
+                    min(worker.limit(now_ns=now_ns), worker.allowance), worker.held_back,
                 )
                 for worker in queue.workers.values()
             ),

@@ -242,7 +242,10 @@ class PusherCore:
         gone: list[tuple[int, int]] = []
         if not connection.welcomed:
             known = frame.session in self.queue.workers
-            worker = self.queue.join(frame.session, hello.name, hello.prefetch, now_ns=now_ns)
+            worker = self.queue.join(
+                frame.session, hello.name, hello.prefetch, ceiling=hello.prefetch_ceiling,
+                now_ns=now_ns,
+            )  # fmt: skip
             if worker is None:
                 self._count("workers_max")
                 return

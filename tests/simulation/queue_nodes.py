@@ -77,7 +77,7 @@ class WorkerNode:
         host = f"here {world.pusher.disk.boots}" if self.number % 2 else ""
         self.line = PullerCore(
             self.pid, f"w{self.pid}", world.profile.prefetch, Process(host, self.pid, 1),
-            now_ns=world.now,
+            ceiling=world.profile.prefetch_ceiling, now_ns=world.now,
         )  # fmt: skip
         self.busy = dict.fromkeys(range(world.profile.threads))
         self.pipe.clear()
@@ -130,7 +130,9 @@ class WorkerNode:
                     return
         line.flush(now_ns=now)
         held = len(line.ready) + len(line.open)
-        assert held <= line.prefetch, (held, line.prefetch)
+        assert held <= line.prefetch_ceiling, (held, line.prefetch_ceiling)
+        history = self.world.history
+        history.most_held = max(history.most_held, held)
         while line.outbox:
             frame = line.outbox.popleft()
             if self.connection is not None and self.connection.open:
@@ -314,7 +316,7 @@ class HostileNode(WorkerNode):
     def start(self):
         super().start()
         if self.kind == "hoarder":
-            self.line.prefetch = 1_000_000
+            self.line.prefetch = self.line.prefetch_ceiling = 1_000_000
         if self.kind == "flapper":
             self.world.after(self.world.rng.uniform(30, 300), self._flap, self.life)
 

@@ -35,6 +35,7 @@ class Profile:
     workers: int = 3
     keys: int = 4
     prefetch: int = 8
+    prefetch_ceiling: int = 0
     threads: int = 1
     slow: bool = False
     reject: float = 0.05
@@ -69,7 +70,7 @@ class World:
         self.config = QueueConfig(
             ack_timeout=1.0, grace=0.2, deliveries_max=4, retry_delay=0.005,
             retry_max=0.05, dedup_window=60.0, hold_timeout=0.6, extend_max=0.5,
-            reject_delay_max=0.1,
+            reject_delay_max=0.1, ahead=0.1,
             breaker=BreakerConfig(failures_max=30, pause=0.05, pause_max=0.2),
         )  # fmt: skip
         self.healing = False
@@ -408,7 +409,7 @@ class History:
         self.acked = set()
         self._lost = set()
         self._rewound = []
-        self.hostile_count = 0
+        self.hostile_count = self.most_held = 0
 
     def pushed(self, sequence, key):
         assert sequence not in self.keys

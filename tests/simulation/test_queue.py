@@ -7,10 +7,15 @@ import pytest
 
 from tests.simulation.queue_world import Profile, World
 
+AHEAD = Profile(
+    jobs=400, workers=2, keys=400, prefetch=1, prefetch_ceiling=64, crash=0.002, hang=0.002, cuts=2,
+    stalls=1, stops=1,
+)  # fmt: skip
 PROFILES = {
     "calm": Profile(reject=0.0),
     "rejects": Profile(reject=0.4, discard=0.05),
     "slow": Profile(slow=True, prefetch=16, threads=2),
+    "ahead": AHEAD,
     "crashes": Profile(crash=0.05),
     "poison": Profile(poison=0.05, crash=0.02),
     "hangs": Profile(hang=0.08, threads=2),
@@ -29,7 +34,7 @@ PROFILES = {
 }  # fmt: skip
 
 
-LONG = {"system": 5, "shorter": 10, "hostile": 3}
+LONG = {"system": 5, "ahead": 5, "shorter": 10, "hostile": 3}
 """Profiles of which a run takes so many times as long as of others: they get as many seeds less."""
 
 
@@ -37,16 +42,20 @@ LONG = {"system": 5, "shorter": 10, "hostile": 3}
 @pytest.mark.parametrize("name", PROFILES)
 def test_no_job_is_forgotten_and_keys_keep_their_order(name, rounds):
     hostile_count = 0
+    profile, most_held = PROFILES[name], 0
     for seed in range(max(1, rounds // LONG.get(name, 1))):
         try:
-            world = World(PROFILES[name], seed)
+            world = World(profile, seed)
             history = world.run()
         except AssertionError as error:
             raise AssertionError(f"profile {name}, seed {seed}: {error}") from error
 
         assert history.acked, seed
         hostile_count += history.hostile_count
-    assert bool(hostile_count) == bool(PROFILES[name].hostile)
+        most_held = max(most_held, history.most_held)
+    assert bool(hostile_count) == bool(profile.hostile)
+    if profile.prefetch_ceiling:
+        assert most_held > 4 * profile.prefetch  # which fast workers were given more than
 
 
 def forget(history, keyed):

@@ -78,6 +78,16 @@ class QueueConfig:
     prefetch_max: int = 65_536
     """What a worker may have in flight at most, whatever it asks for."""
 
+    ahead: float = 0.02
+    """A worker that leaves it to the pusher how much it has may have, beyond its `prefetch`, as
+    many jobs as it does in this time, in seconds, as measured. 0.02: some times as long as
+    acknowledgements and the next jobs travel on a busy machine, and short enough that jobs hardly
+    wait there for one that is slow at once. 0: never more than its `prefetch`."""
+
+    ahead_bytes: int = 16 * 2**20
+    """A worker that has so many bytes gets nothing beyond its `prefetch`. 16 MiB: what 16 of the
+    largest jobs take."""
+
     unproven_max: int = 4
     """What a worker may have in flight before it has done a job. Each job that it does lets it have
     one more, up to its `prefetch`, so an honest one has them after some round trips. 4: enough for
@@ -127,8 +137,8 @@ class QueueConfig:
     def __post_init__(self) -> None:
         above("ack_timeout", self.ack_timeout, 0)
         for name in ("grace", "retry_delay", "recall_wait", "extend_max",
-                     "reject_delay_max", "history_characters_max", "dedup_window",
-                     "dead_letters_bytes_max"):  # fmt: skip
+                     "reject_delay_max", "history_characters_max", "dedup_window", "ahead",
+                     "ahead_bytes", "dead_letters_bytes_max"):  # fmt: skip
             at_least(name, getattr(self, name), 0)
         for name in ("deliveries_max", "parcel_jobs_max", "parcel_bytes", "prefetch_max",
                      "workers_max", "unproven_max", "dedup_ids_max", "dead_letters_max",

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 
 from p2pmsg.queue.rules.config import QueueConfig
 from p2pmsg.queue.rules.in_flight import DeliveryBatch, JobRun, QueuedJob, bits_of, runs_of
+from p2pmsg.queue.rules.pace import Pace
 from p2pmsg.queue.rules.store import Given, JobStore
 from p2pmsg.queue.rules.worker import Breaker, BreakerState, Worker
 from recovery._checks import to_ns
@@ -27,6 +28,8 @@ from recovery._checks import to_ns
 WARNINGS_MAX = 64
 """Warnings that wait to be taken."""
 _NEVER_NS = 2**63
+_PACE_NS = 50_000_000
+"""How long what is done is counted for `pace`."""
 _HOLDS_MAX = 4
 """Times `hold_timeout` that jobs with keys stay with a worker that settles nothing, at most."""
 
@@ -46,6 +49,7 @@ class JobQueue:
         workers: by id.
         breaker: whether everything fails.
         next_delivery: the next delivery number.
+        pace: how many jobs all workers do within 50 ms.
         refused: answers to deliveries that were not the worker's, or no longer.
         delivered: deliveries made. recalled: of those, taken back before they were begun.
         lost: deliveries taken back from workers that died or fell silent.
@@ -71,6 +75,7 @@ class JobQueue:
         limits = config.breaker
         self.breaker = Breaker(limits.failures_max, limits.pause, limits.pause_max)
         self.next_delivery = first_delivery
+        self.pace = Pace(_PACE_NS)
         self.refused = self.delivered = self.recalled = self.lost = self.acked = 0
         self.held_back = self.delays_capped = self.extends_capped = 0
         self.hold_ns = to_ns(config.hold_timeout or 0.0)
@@ -81,8 +86,13 @@ class JobQueue:
 
     # -------------------------------------------------------------------------------- workers
 
-    def join(self, worker_id: int, name: str, prefetch: int, *, now_ns: int) -> Worker | None:
-        """Take a worker on, or back after its connection broke; None where there are too many."""
+    def join(
+        self, worker_id: int, name: str, prefetch: int, *, ceiling: int = 0, now_ns: int
+    ) -> Worker | None:
+        """Take a worker on, or back after its connection broke; None where there are too many.
+
+        `prefetch`: how many jobs it may have; `ceiling`: how many if it is fast.
+        """
         prefetch = max(1, min(prefetch, self.config.prefetch_max))
         worker = self.workers.get(worker_id)
         if worker is None:
@@ -91,6 +101,7 @@ class JobQueue:
             worker = Worker(worker_id, name, prefetch, self.config, now_ns)
             self.workers[worker_id] = worker
         worker.prefetch = prefetch
+        worker.prefetch_ceiling = max(prefetch, min(ceiling, self.config.prefetch_max))
         worker.heard_ns = now_ns
         worker.cut_ns = None
         worker.recalling = False
@@ -185,6 +196,18 @@ class JobQueue:
 
     def recalls(self, *, now_ns: int) -> list[tuple[Worker, int]]:
         """Return the workers to ask for jobs that they have not begun, each with how many."""
+        asked = [
+            (worker, count)
+            for worker in self.workers.values()
+            if worker.assigned.count > worker.prefetch
+            and (count := worker.excess(now_ns=now_ns))
+            and _may_be_asked(worker)
+        ]
+        for worker, _ in asked:
+            worker.recalling = True
+        return asked + self._recalls_for_idle(now_ns)
+
+    def _recalls_for_idle(self, now_ns: int) -> list[tuple[Worker, int]]:
         if self.store.ready or self.breaker.state is not BreakerState.CLOSED:
             return []
         idle = sum(
@@ -198,8 +221,7 @@ class JobQueue:
             worker
             for worker in self.workers.values()
             if worker.assigned.count > 1
-            and worker.cut_ns is None
-            and not (worker.recalling or worker.recall_is_vain)
+            and _may_be_asked(worker)
             and (oldest := worker.assigned.oldest()) is not None
             and oldest.sent_ns <= due_ns
         ]
@@ -230,7 +252,8 @@ class JobQueue:
         if count:
             self.acked += count
             worker.settled(now_ns)
-            worker.succeeded(count)
+            worker.succeeded(count, now_ns=now_ns)
+            self.pace.add(count, now_ns=now_ns)
             self.breaker.succeeded()
             self._settled(worker)
 
@@ -347,6 +370,8 @@ class JobQueue:
             oldest = worker.assigned.oldest()
             if oldest is not None and oldest.sent_ns + self._recall_ns > now_ns:
                 times.append(oldest.sent_ns + self._recall_ns)
+            if worker.excess_due_ns > now_ns:
+                times.append(worker.excess_due_ns)
         return min(times) if times else None
 
     @property
@@ -530,6 +555,11 @@ class JobQueue:
 
     def _refuse(self, count: int) -> None:
         self.refused += max(0, min(count, self.config.prefetch_max))
+
+
+def _may_be_asked(worker: Worker) -> bool:
+    """Whether a worker may have jobs to give back."""
+    return worker.cut_ns is None and not (worker.recalling or worker.recall_is_vain)
 
 
 def _has_key(batch: DeliveryBatch) -> bool:

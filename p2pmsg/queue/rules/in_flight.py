@@ -202,13 +202,14 @@ class Deliveries:
 
     Attributes:
         count: jobs that are not settled.
+        bytes: of the batches that have such jobs.
 
     """
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
         self._batches: list[DeliveryBatch] = []
-        self.count = 0
+        self.count = self.bytes = 0
 
     def add(self, batch: DeliveryBatch) -> None:
         """Add a batch; delivery numbers may come in any order only where one is adopted."""
@@ -216,6 +217,7 @@ class Deliveries:
         self._firsts.insert(at, batch.first)
         self._batches.insert(at, batch)
         self.count += batch.count
+        self.bytes += batch.size
 
     def settle(self, start: int, stop: int) -> list[tuple[DeliveryBatch, int]]:
         """Close the deliveries `[start, stop)`; return those that were open, as batches and bits.
@@ -237,6 +239,7 @@ class Deliveries:
                     found.append((batch, bits))
                     if not batch.open:
                         del firsts[at], batches[at]
+                        self.bytes -= batch.size
                         continue
             at += 1
         return found

@@ -4,6 +4,7 @@ import enum
 
 from p2pmsg.queue.rules.config import QueueConfig
 from p2pmsg.queue.rules.in_flight import Deliveries
+from p2pmsg.queue.rules.pace import Pace
 from recovery._checks import to_ns
 
 _UNPROVEN_RANK = 1e-6
@@ -101,7 +102,8 @@ class Worker:
     Attributes:
         id: who it is; a worker that connects again keeps it.
         name: for people.
-        prefetch: how many jobs it may have in flight.
+        prefetch: how many jobs it may have in flight, however slow it is.
+        prefetch_ceiling: how many, however fast.
         assigned: what it has.
         heard_ns: when it was last heard.
         cut_ns: since when its connection is broken; None while it stands.
@@ -131,7 +133,7 @@ class Worker:
     ) -> None:
         self.id = worker_id
         self.name = name
-        self.prefetch = prefetch
+        self.prefetch = self.prefetch_ceiling = prefetch
         self.assigned = Deliveries()
         self.heard_ns = now_ns
         self.cut_ns: int | None = None
@@ -148,6 +150,31 @@ class Worker:
         self.is_overdue = False
         self.warned: set[str] = set()
         self._mark = 0
+        self._pace = Pace(to_ns(config.ahead))
+        self._ahead_bytes = config.ahead_bytes
+
+    def limit(self, *, now_ns: int) -> int:
+        """Return how many jobs it may have by how fast it does them, and once it is proven."""
+        if self.prefetch_ceiling <= self.prefetch or self.assigned.bytes >= self._ahead_bytes:
+            return self.prefetch
+        pace = self._pace.within_span(now_ns=now_ns)
+        return max(self.prefetch, min(self.prefetch_ceiling, pace))
+
+    def excess(self, *, now_ns: int) -> int:
+        """Return how many of its jobs it is too slow for; a few are none."""
+        count = self.assigned.count
+        if count <= self.prefetch or now_ns < self.excess_due_ns:
+            return 0
+        limit = self.limit(now_ns=now_ns)
+        return count - limit if count > 2 * limit else 0
+
+    @property
+    def excess_due_ns(self) -> int:
+        """Return when it may have more than it is fast enough for: what it was given ages."""
+        oldest = self.assigned.oldest()
+        if oldest is None or self.assigned.count <= self.prefetch:
+            return 2**63
+        return oldest.sent_ns + self._pace.span_ns * 5
 
     def credit(self, *, now_ns: int) -> int:
         """Return how many jobs more it may have."""
@@ -155,7 +182,7 @@ class Worker:
             return 0
         if now_ns < self.paused_ns or not self.breaker.allows(now_ns=now_ns):
             return 0
-        return min(self.prefetch, self.allowance) - self.assigned.count
+        return min(self.limit(now_ns=now_ns), self.allowance) - self.assigned.count
 
     def settled(self, now_ns: int) -> None:
         """Note that it settled a job, or has one where it had none: its time begins again."""
@@ -164,11 +191,12 @@ class Worker:
         self.recalled_ns = None
         self.is_overdue = False
 
-    def succeeded(self, count: int) -> None:
+    def succeeded(self, count: int, *, now_ns: int) -> None:
         """Note that it did jobs."""
+        self._pace.add(count, now_ns=now_ns)
         self.acked += count
         self.rank = 0.0
-        self.allowance = max(self._unproven, min(self.allowance, self.prefetch)) + count
+        self.allowance = max(self._unproven, min(self.allowance, self.prefetch_ceiling)) + count
         self.breaker.succeeded()
 
     def held(self, count: int, *, pause_ns: int, now_ns: int) -> None:
