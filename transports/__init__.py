@@ -25,6 +25,7 @@ from transports.zmq_recovery import (
     ZmqRecoveryServer,
     wait_for_any,
 )
+from transports.zmq_socket import ZmqSocket
 
 if TYPE_CHECKING:
     from transports.curve import (
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         key_text,
         parse_key,
     )
-    from transports.diagnosis import describe_peer
+    from transports.diagnosis import NEEDS_KEYS, describe_peer
     from transports.memory import (
         Link,
         MemoryNetwork,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUSY_WAIT_US",
+    "NEEDS_KEYS",
     "TURN",
     "AddressInUseError",
     "BindError",
@@ -82,6 +84,7 @@ __all__ = [
     "ZmqRecoveryClient",
     "ZmqRecoveryServer",
     "ZmqSender",
+    "ZmqSocket",
     "as_endpoint",
     "context",
     "describe_peer",
@@ -99,7 +102,7 @@ _LATER = {
     "curve": (
         "CurveClient", "CurveKeys", "CurveServer", "fingerprint", "key_text", "parse_key",
     ),
-    "diagnosis": ("describe_peer",),
+    "diagnosis": ("NEEDS_KEYS", "describe_peer"),
     "memory": (
         "Link", "MemoryNetwork", "MemoryReceiver", "MemoryRecoveryClient", "MemoryRecoveryServer",
         "MemorySender",

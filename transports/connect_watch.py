@@ -53,6 +53,7 @@ class ConnectWatch:
         curve: its keys, if it has any: only then are refusals noticed.
 
     Attributes:
+        curve: its keys, with the pinned key as it is now.
         connected: whether there is a connection, after its handshake.
         refusal: why the last connection was refused; "" where it was not.
         refusals: how often that happened, all in all.
@@ -72,7 +73,7 @@ class ConnectWatch:
         self._monitor.set(zmq.RCVHWM, 0)  # at most a few events a second, with RECONNECT_IVL
         self._monitor.connect(address)
         self._endpoint = endpoint
-        self._curve = curve
+        self.curve = curve
         self._broke_ns = 0
         self._hung_up = 0
         self._again_ns = _AGAIN_NS
@@ -98,7 +99,7 @@ class ConnectWatch:
 
     def renew_key(self, socket: "Socket") -> None:
         """Have a socket, which is not connected, ask for the key that is pinned now."""
-        curve = self._curve
+        curve = self.curve
         if curve is None or curve.find is None:
             return
         try:
@@ -107,8 +108,8 @@ class ConnectWatch:
             self._note(f"its key is not known: {error}")
             return
         if key != curve.server:
-            self._curve = replace(curve, server=key)
-            self._curve.set_options(socket)
+            self.curve = replace(curve, server=key)
+            self.curve.set_options(socket)
 
     def wait_ns(self) -> int:
         """Return how long to wait before a refused connection is tried again; longer each time."""
@@ -135,8 +136,8 @@ class ConnectWatch:
                 self._hung_up, self._again_ns, self._log_due_ns = 0, _AGAIN_NS, 0
             elif what & _ENDED:
                 self.connected, self._broke_ns = False, now_ns
-                if self._curve is not None and what != zmq.EVENT_DISCONNECTED:
-                    self._failed(self._curve, what, value)
+                if self.curve is not None and what != zmq.EVENT_DISCONNECTED:
+                    self._failed(self.curve, what, value)
             else:
                 self._broke_ns = 0
 

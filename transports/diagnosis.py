@@ -16,10 +16,13 @@ from transports.endpoint import Endpoint
 _CONNECT_S: float = 1.0
 READ_S: float = 0.5
 _GREETING_BYTES: Final = 64
+_VERSION_BYTES: Final = 12
+"""Of the greeting: the signature, and the version."""
 _SHOWN_BYTES: Final = 24
 _GREETING: Final = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 _SOCKET_TYPE: Final = b"Socket-Type"
 _HTTP_REQUEST: Final = b"GET / HTTP/1.0\r\n\r\n"
+NEEDS_KEYS: Final = "a ZeroMQ socket that needs keys is there"
 _TLS_ANSWERS: Final = (b"\x15\x03", b"\x16\x03")
 """RFC 8446, section 5.1: an alert or a handshake message, and the version's first byte."""
 
@@ -77,7 +80,8 @@ def _connect(endpoint: Endpoint) -> socket.socket:
 def _describe(stream: socket.socket) -> str | OSError | None:
     """Return what speaks there; None, or why it cannot be read, where nothing does."""
     try:
-        stream.sendall(_GREETING)
+        # The mechanism is said by both sides at once, and one that needs keys hangs up at ours.
+        stream.sendall(_GREETING[:_VERSION_BYTES])
         greeting = _read(stream, _GREETING_BYTES)
         if not greeting:
             return None
@@ -85,7 +89,10 @@ def _describe(stream: socket.socket) -> str | OSError | None:
             return _describe_unknown(greeting)
         mechanism = greeting[12:32].rstrip(b"\0")
         if len(greeting) == _GREETING_BYTES and mechanism != b"NULL":
+            if mechanism == b"CURVE":
+                return f"{NEEDS_KEYS}: give security"
             return f"a ZeroMQ socket with {mechanism.decode('ascii', 'replace')} security is there"
+        stream.sendall(_GREETING[_VERSION_BYTES:])
         command = _read(stream, 256, whole=False)
     except OSError as error:
         return error

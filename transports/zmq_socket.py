@@ -155,6 +155,13 @@ class ZmqSocket:
         return str(self._endpoint)
 
     @property
+    def refused_by_key(self) -> int:
+        """How many connections were refused: an unknown key, none, or for another server's."""
+        if self.domain is None or self._connections is None:
+            return 0
+        return self.domain.refused + self._connections.without_key
+
+    @property
     def closed(self) -> bool:
         """Whether `close` was called, or the context was ended."""
         return bool(self.socket.closed)
@@ -280,6 +287,17 @@ class ZmqConnectingSocket(ZmqSocket):
         """Why the last connection was refused, with `curve`; "" where it was not."""
         return "" if self._watch is None else self._watch.refusal
 
+    @property
+    def curve(self) -> "CurveClient | None":
+        """Its keys, with the pinned key as it is now."""
+        return None if self._watch is None else self._watch.curve
+
+    def retry(self) -> None:
+        """Connect now, if a refused connection waits to be tried again."""
+        if self._watch is not None and self._again_ns:
+            self._watch.renew_key(self.socket)
+            self.connect()
+
     def look(self) -> bool:
         """Check the handshake; return whether the connection was refused since the last call.
 
@@ -295,8 +313,7 @@ class ZmqConnectingSocket(ZmqSocket):
             self.disconnect()
             self._again_ns = time.monotonic_ns() + watch.wait_ns()
         elif self._again_ns and time.monotonic_ns() >= self._again_ns:
-            watch.renew_key(self.socket)
-            self.connect()
+            self.retry()
         return refused
 
     def close(self, linger_ms: int = 0) -> None:

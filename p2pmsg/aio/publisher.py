@@ -29,10 +29,10 @@ class Publisher(LoopServingPeer, PublishingPeer):
     closed) the loop waits for, too; `await Publisher.open(…)` has the loop go on.
 
     The arguments are those of `p2pmsg.Publisher`: `endpoint`, `name`, `replay_bytes` (bytes),
-    `on_full`, `stall_timeout` (seconds), `recovery_endpoint`, `log` and `config`, with the same
-    defaults. With `on_full="block"` frames are kept until a subscriber has space, or has been slow
-    for `stall_timeout`; with `LogConfig(acknowledge="synced")` messages are on the disk after
-    `drain`.
+    `on_full`, `stall_timeout` (seconds), `recovery_endpoint`, `log`, `config` and
+    `security`, with the same defaults. With `on_full="block"` frames are kept until a subscriber
+    has space, or has been slow for `stall_timeout`; with `LogConfig(acknowledge="synced")` messages
+    are on the disk after `drain`.
 
     **Without asyncio** (trio, a loop of your own): make it where no asyncio loop runs. Then wait
     until one of `wait_fds()` is readable or `next_deadline` has come, and call `turn()`. What is to

@@ -31,8 +31,8 @@ class Relay(LoopServingPeer, RelayingPeer):
     what opening them waits for as well, by `await Relay.open(…)`.
 
     The arguments are `upstreams`, `endpoint`, `name`, `topics`, `replay_bytes` (bytes), `on_full`,
-    `stall_timeout` (seconds), `recovery_endpoint`, `log`, `config` and `intake`, with the same
-    defaults.
+    `stall_timeout` (seconds), `recovery_endpoint`, `log`, `config`, `intake` and `security`,
+    with the same defaults.
 
     **Without asyncio** (trio, a loop of your own): make it where no asyncio loop runs. Then wait
     until one of `wait_fds()` is readable or `next_deadline` has come, and call `turn()`. What is to
@@ -52,7 +52,7 @@ class Relay(LoopServingPeer, RelayingPeer):
         topics: list[str],
         config: "SubscriberConfig",
     ) -> LoopSubscriberIO:
-        return open_lines(self._source, places, topics, config, LoopSubscriberIO)
+        return open_lines(self._source, places, topics, config, LoopSubscriberIO, self._security)
 
     def _begin(self) -> None:
         self._writing: asyncio.Future[None] | None = None

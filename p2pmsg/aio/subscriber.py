@@ -60,8 +60,9 @@ class Subscriber(SubscriberBase[T_co]):
 
     The arguments are those of `p2pmsg.Subscriber`: `endpoints`, `topics`, `start`, `on_gap`,
     `on_end`, `name`, `receive_bytes` (bytes), `repair_timeout` (seconds), `cursor`, `commit`,
-    `commit_interval` (seconds) and `config`, with the same defaults. A callable for `on_gap` or
-    `on_end` may be a coroutine function, which is awaited before the next message is given out.
+    `commit_interval` (seconds), `config` and `security`, with the same defaults. A callable for
+    `on_gap` or `on_end` may be a coroutine function, which is awaited before the next message is
+    given out.
 
     What waits for the disk (a cursor's commits) or for a name server (a host's name in `udp://`,
     `mold://`) is done in the loop's default executor; only opening a cursor reads its file at once.
@@ -92,11 +93,14 @@ class Subscriber(SubscriberBase[T_co]):
         if _is_in_loop() and any(map(_has_name, places)):
             lock = threading.RLock()
             self._io = LoopSubscriberIO(self._core, [], places, lock)
-            call = partial(connect, self._core, places, topics, config, lock)
+            call = partial(connect, self._core, places, topics, config, lock, self._security)
+            self._io.security = self._security
             self._opening = asyncio.get_running_loop().run_in_executor(None, call)
             self._opening.add_done_callback(self._opened)
         else:
-            self._io = open_lines(self._core, places, topics, config, LoopSubscriberIO)
+            self._io = open_lines(
+                self._core, places, topics, config, LoopSubscriberIO, self._security
+            )
         return self._io
 
     def _begin(self) -> None:
@@ -459,7 +463,10 @@ class Subscriber(SubscriberBase[T_co]):
                 self._opening.result()  # which is an exception
             return False
         self._io.read(0)
-        return self._take_now(count_max)
+        if self._take_now(count_max):
+            return True
+        self._io.raise_refused()
+        return False
 
     def _take_many(self, count_max: int) -> MessageBatch[T_co] | None:
         if self._commits is not None:
@@ -498,6 +505,8 @@ class Subscriber(SubscriberBase[T_co]):
                 return
             if self._closed:
                 raise ClosedError("the subscriber", self._unusable)
+            if io.refused is not None:
+                io.raise_refused()
             if self._opening is not None:
                 await asyncio.shield(self._opening)
             if self._pending is not None:

@@ -1,15 +1,22 @@
-"""Who is who, and who may what; see README.md."""
+"""Who is who, and who may what; see README.md.
 
-from p2pmsg.errors import (
-    AccessDeniedError,
-    AuthenticationError,
-    KeyChangedError,
-    SecurityError,
-)
-from p2pmsg.security.keys import new_keys, read_key_file, write_key_file
-from p2pmsg.security.settings import Security
-from p2pmsg.security.trust import KnownPeer, KnownPeers
-from transports import CurveKeys as KeyPair
+Each name is imported when it is first used: a program without keys pays for none of it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from p2pmsg.errors import (
+        AccessDeniedError,
+        AuthenticationError,
+        KeyChangedError,
+        SecurityError,
+    )
+    from p2pmsg.security.keys import new_keys, read_key_file, write_key_file
+    from p2pmsg.security.settings import Security
+    from p2pmsg.security.trust import KnownPeer, KnownPeers
+    from transports import CurveKeys as KeyPair
 
 __all__ = [
     "AccessDeniedError",
@@ -24,3 +31,25 @@ __all__ = [
     "read_key_file",
     "write_key_file",
 ]
+
+_HOMES = {
+    "p2pmsg.errors": (
+        "AccessDeniedError", "AuthenticationError", "KeyChangedError", "SecurityError",
+    ),
+    "p2pmsg.security.keys": ("new_keys", "read_key_file", "write_key_file"),
+    "p2pmsg.security.settings": ("Security",),
+    "p2pmsg.security.trust": ("KnownPeer", "KnownPeers"),
+}  # fmt: skip
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is first named here; `AttributeError` where there is no such name."""
+    if name == "KeyPair":
+        value: Any = import_module("transports").CurveKeys
+    elif name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value

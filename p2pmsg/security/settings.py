@@ -1,16 +1,14 @@
 """`Security`: a peer's key, the peers that it knows, and what they may do."""
 
-import logging
 import os
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Self
 
 import transports
-from p2pmsg.errors import AuthenticationError, ConfigError, KeyChangedError, translated
+from p2pmsg.errors import AuthenticationError, KeyChangedError, translated
 from p2pmsg.security.keys import read_key_file
 from p2pmsg.security.trust import KnownPeers
-from transports import CurveClient, CurveKeys, CurveServer, fingerprint, key_text, parse_key
+from transports import CurveKeys, fingerprint, key_text, parse_key
 
 if TYPE_CHECKING:
     from p2pmsg.security.rights import Rights
@@ -18,10 +16,6 @@ if TYPE_CHECKING:
 KEY_PATH: Final = "~/.config/p2pmsg/id"
 TRUST_PATH: Final = "~/.config/p2pmsg/known_peers"
 _ENVIRONMENT: Final = "P2PMSG_SECURITY_"
-_LOOPBACK_NAMES: Final = ("localhost", "ip6-localhost")
-_log = logging.getLogger("p2pmsg")
-_warned: Final[set[str]] = set()
-_warned_lock: Final = threading.Lock()
 
 
 class Security:
@@ -152,65 +146,3 @@ def _rights(access: "str | os.PathLike[str]", name_of: Callable[[str], str | Non
     from p2pmsg.security.rights import Rights
 
     return Rights(os.path.expanduser(access), name_of)
-
-
-def curve_server(security: Security | None) -> CurveServer | None:
-    """Return what a socket needs that binds; None: it is open."""
-    return None if security is None else CurveServer(security.keys, security.admits)
-
-
-def curve_client(security: Security | None, endpoint: transports.Endpoint) -> CurveClient | None:
-    """Return what a socket needs that connects to an endpoint; None: it is open.
-
-    Raises:
-        AuthenticationError, KeyChangedError: as `Security.server_key`.
-        ConfigError: a key is pinned, and there is no security.
-
-    """
-    if security is None:
-        if endpoint.key:
-            raise ConfigError("security", "given where an endpoint pins a key", endpoint.address)
-        return None
-
-    def server_key() -> bytes:
-        return security.server_key(endpoint)
-
-    return CurveClient(security.keys, server_key(), server_key)
-
-
-def check_security(security: Security | None) -> Security | None:
-    """Return `security`, or raise `ConfigError`."""
-    if security is not None and not isinstance(security, Security):
-        raise ConfigError("security", "a Security or None", type(security).__name__)
-    return security
-
-
-def warn_if_open(security: Security | None, endpoint: str) -> None:
-    """Log a warning where other machines reach a socket that is bound without security.
-
-    It is logged once for each endpoint and process.
-    """
-    if security is not None or not _is_public(transports.parse_endpoint(endpoint)):
-        return
-    with _warned_lock:
-        if endpoint in _warned:
-            return
-        _warned.add(endpoint)
-    _log.warning(
-        "%s: other machines may connect without a key, and read and send what they like; give "
-        "security=Security(…), or --security, or bind 127.0.0.1",
-        endpoint,
-    )
-
-
-def _is_public(endpoint: transports.Endpoint) -> bool:
-    import ipaddress
-
-    if endpoint.scheme != "tcp":
-        return False
-    if endpoint.is_wildcard:
-        return True
-    try:
-        return not ipaddress.ip_address(endpoint.host.partition("%")[0]).is_loopback
-    except ValueError:
-        return endpoint.host not in (*_LOOPBACK_NAMES, "lo")

@@ -9,11 +9,13 @@ import transports
 from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import ConfigError, translated
+from p2pmsg.security.use import curve_client, no_datagrams
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.subscriber_io import SubscriberIO
 from p2pmsg.wire import Kind
 
 if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
     from p2pmsg.sync.datagram_line import DatagramLine
     from p2pmsg.sync.mold_line import MoldGroup
 
@@ -26,10 +28,13 @@ def open_lines(
     topics: list[str],
     config: SubscriberConfig,
     make: Callable[..., IO],
+    security: "Security | None" = None,
 ) -> IO:
     """Return what `make` makes of the core and its lines, all connected; raises as `connect`."""
     lock = threading.RLock()
-    return make(core, connect(core, places, topics, config, lock), places, lock)
+    made = make(core, connect(core, places, topics, config, lock, security), places, lock)
+    made.security = security
+    return made
 
 
 def connect(
@@ -38,16 +43,18 @@ def connect(
     topics: list[str],
     config: SubscriberConfig,
     lock: threading.RLock,
+    security: "Security | None" = None,
 ) -> "list[transports.ZmqReceiver | DatagramLine]":
     """Return all lines, connected; names of groups and of their hosts are looked up meanwhile.
 
     `EndpointError` where a host or interface is unknown, `BindError` where a group cannot be joined
-    or an address is not this machine's.
+    or an address is not this machine's. `AuthenticationError` where no key is pinned.
     """
     lines: list[transports.ZmqReceiver | DatagramLine] = []
     group: MoldGroup | None = None
     with translated(), ExitStack() as undo:
         for line, place in enumerate(places):
+            no_datagrams(security, place)
             if place.scheme == "mold":
                 from p2pmsg.sync import mold_line
 
@@ -60,7 +67,7 @@ def connect(
 
                 lines.append(datagram_line.DatagramLine(place, core, line, lock))
             else:
-                lines.append(make_receiver(place, topics, config))
+                lines.append(make_receiver(place, topics, config, security))
             undo.callback(lines[-1].close)
         for one in lines:
             one.connect()
@@ -69,7 +76,10 @@ def connect(
 
 
 def make_receiver(
-    endpoint: transports.Endpoint, topics: list[str], config: SubscriberConfig
+    endpoint: transports.Endpoint,
+    topics: list[str],
+    config: SubscriberConfig,
+    security: "Security | None" = None,
 ) -> transports.ZmqReceiver:
     """Return the socket of one connection, with its subscriptions; `connect` is the caller's."""
     receiver = transports.ZmqReceiver(
@@ -79,6 +89,7 @@ def make_receiver(
         frame_bytes_max=config.frame_bytes_max,
         busy_wait_us=config.busy_wait * 1e6,
         busy_wait_always=config.busy_wait_always,
+        curve=curve_client(security, endpoint),
     )
     for prefix in wire.topic_prefixes(topics or ["*"]):
         receiver.subscribe(prefix)

@@ -12,10 +12,12 @@ from p2pmsg.errors import ConfigError, translated
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
+from p2pmsg.security.use import curve_server, no_datagrams, warn_if_open
 from p2pmsg.sync.sending import Outgoing
 from transports.endpoint import is_address
 
 if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
     from p2pmsg.sync.datagram_sender import DatagramSender
     from recovery.log import LogConfig
 
@@ -32,12 +34,13 @@ def open_publisher(
     recovery_endpoint: str | None,
     config: PublisherConfig,
     log: "LogConfig | None",
+    security: "Security | None" = None,
 ) -> "Opened":
     """Open all, or nothing; raises what `Publisher` says."""
     with translated(), ExitStack() as undo:
         places = parse_lines(endpoint)
         recovery_at = recovery_endpoint_of(places[0], recovery_endpoint)
-        opened = _open(name, places, recovery_at, config, log, undo)
+        opened = _open(name, places, recovery_at, config, log, security, undo)
         undo.pop_all()
         return opened
 
@@ -48,6 +51,7 @@ def _open(
     recovery_at: transports.Endpoint,
     config: PublisherConfig,
     log: "LogConfig | None",
+    security: "Security | None",
     undo: ExitStack,
 ) -> "Opened":
     session = _random.getrandbits(64)
@@ -63,8 +67,13 @@ def _open(
         if kept.store.read(RELAY_METADATA) is not None:
             limit = "the log of a publisher, or a new one; this is a relay's"
             raise ConfigError("log", limit, str(log.directory))
+    for place in places:
+        no_datagrams(security, place)
     server = transports.ZmqRecoveryServer(
-        recovery_at, context=transports.context(), queue_frames=config.queue_frames
+        recovery_at,
+        context=transports.context(),
+        queue_frames=config.queue_frames,
+        curve=curve_server(security),
     )
     undo.callback(server.close)
     core = PublisherCore(
@@ -77,7 +86,9 @@ def _open(
         memory=PYTHON_MEMORY if any(at.is_datagram for at in places) else ZMQ_MEMORY,
         life=_random.getrandbits(64),
     )
-    sender, outgoing = open_sender(core, places)
+    sender, outgoing = open_sender(core, places, security)
+    for bound in (sender.endpoint, server.endpoint):
+        warn_if_open(security, bound)
     return core, sender, server, outgoing
 
 
@@ -109,7 +120,9 @@ def parse_lines(endpoints: str | Sequence[str]) -> list[transports.Endpoint]:
 
 
 def open_sender(
-    core: PublisherCore, endpoints: Sequence[transports.Endpoint]
+    core: PublisherCore,
+    endpoints: Sequence[transports.Endpoint],
+    security: "Security | None" = None,
 ) -> "tuple[Sender, Outgoing]":
     """Bind, or open the sockets of a multicast."""
     endpoint = endpoints[0]
@@ -129,6 +142,7 @@ def open_sender(
         context=transports.context(),
         queue_frames=core.config.queue_frames,
         welcome=core.welcome,
+        curve=curve_server(security),
     )
     return sender, Outgoing(core, sender)
 

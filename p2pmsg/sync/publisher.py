@@ -40,6 +40,8 @@ class Publisher(PublishingPeer, ThreadedServingPeer):
             what goes in its place; it raises `TypeError` for what it does not know either. Default
             None: such values are refused.
         config: all settings; the arguments above go before it.
+        security: this peer's key, and whom it knows: only they connect, encrypted, and both ends
+            prove who they are. Default None: everything is open.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.

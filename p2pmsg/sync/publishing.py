@@ -12,6 +12,7 @@ from p2pmsg.config import OnFull, PublisherConfig
 from p2pmsg.errors import ClosedError, LogFailedError
 from p2pmsg.publisher.batch import OpenBatches, is_of_packing
 from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.security.use import check_security
 from p2pmsg.sync.lifecycle import close_in_children
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import open_publisher
@@ -23,6 +24,7 @@ from recovery._renamed import renamed_arguments
 from transports import TURN
 
 if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
     from p2pmsg.stats import PublisherStats
     from recovery.log import LogConfig
 
@@ -60,7 +62,9 @@ class PublishingPeer(ServingPeer):
         exact_types: bool | None = None,
         enc_hook: EncHook | None = None,
         config: PublisherConfig | None = None,
+        security: "Security | None" = None,
     ) -> None:
+        self._security = check_security(security)
         self._config = publisher_config(
             config, replay_bytes, on_full, stall_timeout, exact_types, enc_hook
         )
@@ -76,7 +80,7 @@ class PublishingPeer(ServingPeer):
         log: "LogConfig | None",
     ) -> None:
         self._core, self._sender, self._server, self._outgoing = open_publisher(
-            self._name, endpoint, recovery_endpoint, self._config, log
+            self._name, endpoint, recovery_endpoint, self._config, log, self._security
         )
         self._batches = self._core.open_batches
         self._send = self._sender.send

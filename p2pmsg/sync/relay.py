@@ -44,9 +44,12 @@ class Relay(RelayingPeer, ThreadedServingPeer):
         config: all settings of its publishing side; the arguments above go before it.
         intake: all settings of its receiving side. Default: those of `SubscriberConfig`, but that a
             gap is given up after 5 s; keep that below the `repair_timeout` of the subscribers.
+        security: this peer's key, and whom it knows, on both sides; see `Publisher`. Default None:
+            everything is open.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+        AuthenticationError: no key is pinned for an upstream; `KeyChangedError`: another one is.
         LogInUseError, LogFormatError, LogFailedError: the log cannot be opened.
         BindError: the endpoint could not be bound.
 
@@ -58,7 +61,7 @@ class Relay(RelayingPeer, ThreadedServingPeer):
     def _open_receiving(
         self, places: list[transports.Endpoint], topics: list[str], config: SubscriberConfig
     ) -> SubscriberDriver:
-        return open_lines(self._source, places, topics, config, SubscriberDriver)
+        return open_lines(self._source, places, topics, config, SubscriberDriver, self._security)
 
     def _begin(self) -> None:
         self._rounds = self._driver = PublisherDriver(

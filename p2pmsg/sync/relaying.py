@@ -18,6 +18,7 @@ from p2pmsg.relay.core import SESSIONS_MAX, RelayCore
 from p2pmsg.relay.metadata import RelayMetadata
 from p2pmsg.relay.stats import RelayStats
 from p2pmsg.relay.transfer import Resumption, Transfer
+from p2pmsg.security.use import check_security, curve_server, warn_if_open
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.lifecycle import close_in_children
@@ -33,6 +34,7 @@ from p2pmsg.trouble import Refusals
 from recovery._renamed import renamed_arguments
 
 if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
     from recovery.log import LogConfig
 
 REPAIR_TIMEOUT_S: Final = 5.0
@@ -73,12 +75,14 @@ class RelayingPeer(ServingPeer):
         log: "LogConfig | None" = None,
         config: PublisherConfig | None = None,
         intake: SubscriberConfig | None = None,
+        security: "Security | None" = None,
     ) -> None:
+        self._security = check_security(security)
         settings = publisher_config(config, replay_bytes, on_full, stall_timeout)
         receiving = intake_config(intake, None, REPAIR_TIMEOUT_S if intake is None else None)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         places, names = check_endpoints(upstreams), check_topics(topics)
-        self._upstreams = [*map(str, places)]
+        self._upstreams = [str(place.without_key()) for place in places]
         self._lock = self._make_lock()
         self._loops_said = 0
         self._log_failure: str | None = None
@@ -148,8 +152,9 @@ class RelayingPeer(ServingPeer):
             if metadata.is_damaged:
                 _log.warning("%s: its metadata is damaged; names are unknown", log.directory)
             metadata.write()
+        curve = curve_server(self._security)
         server = transports.ZmqRecoveryServer(
-            recovery_at, context=context, queue_frames=config.queue_frames
+            recovery_at, context=context, queue_frames=config.queue_frames, curve=curve
         )
         undo.callback(server.close)
         self._core = RelayCore(
@@ -166,8 +171,11 @@ class RelayingPeer(ServingPeer):
         self._too_many_streams = Refusals(f"streams than {self._core.streams_max:,}")
         self._server = server
         self._sender = transports.ZmqSender(
-            at, context=context, queue_frames=config.queue_frames, welcome=self._core.welcome
-        )
+            at, context=context, queue_frames=config.queue_frames, welcome=self._core.welcome,
+            curve=curve,
+        )  # fmt: skip
+        for bound in (self._sender.endpoint, server.endpoint):
+            warn_if_open(self._security, bound)
         self._outgoing = Outgoing(self._core, self._sender)
 
     def _refuse_wait_for_streams(self, count: int, timeout: float | None) -> NoReturn:

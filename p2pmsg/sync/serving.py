@@ -306,7 +306,15 @@ class ServingPeer(ABC):
         if self._closed:
             raise ClosedError(f"the {self._kind}")
         there = self._core.joined
-        raise TimeoutError(f"{there} of {count} subscribers came within {timeout} s")
+        text = f"{there} of {count} subscribers came within {timeout} s"
+        if refused := self._refused_by_key():
+            text += f"; connections that were refused by their keys: {refused}, see the log"
+        raise TimeoutError(text)
+
+    def _refused_by_key(self) -> int:
+        bound = (self._sender, self._server)
+        sockets = [one for one in bound if isinstance(one, transports.ZmqSocket)]
+        return sum(one.refused_by_key for one in sockets)
 
     @abstractmethod
     def _begin_close(self) -> None: ...

@@ -77,14 +77,16 @@ def requester_stats(
 def connection_counts(*sockets: object) -> dict[str, int]:
     """Return the counters of who is connected to a peer's bound sockets."""
     bound = [
-        one.connections
+        one
         for one in sockets
         if isinstance(one, transports.ZmqSender | transports.ZmqRecoveryServer)
     ]
+    counts = [one.connections for one in bound]
     return {
-        "connections": sum(map(len, bound)),
-        "connections_refused": sum(one.refused + one.not_accepted for one in bound),
-        "connections_oversubscribed": sum(one.oversubscribed for one in bound),
+        "connections": sum(map(len, counts)),
+        "connections_refused": sum(one.refused + one.not_accepted for one in counts)
+        + sum(one.refused_by_key for one in bound),
+        "connections_oversubscribed": sum(one.oversubscribed for one in counts),
     }
 
 

@@ -78,9 +78,12 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
             message. A callable gets that exception instead. `skip`: go on. The message counts as
             delivered, in `stats().values_invalid` too, and is committed like any other.
         config: all settings; the arguments above go before it.
+        security: this peer's key, and whom it knows: connections are encrypted, and both ends
+            prove who they are. Default None: everything is open.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+        AuthenticationError: no key is pinned for an endpoint; `KeyChangedError`: another one is.
         CursorError: the cursor's file cannot be used; `CursorInUseError` where another has it.
 
     """
@@ -88,7 +91,7 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
     def _open_io(
         self, places: "list[transports.Endpoint]", topics: list[str], config: SubscriberConfig
     ) -> SubscriberDriver:
-        return open_lines(self._core, places, topics, config, SubscriberDriver)
+        return open_lines(self._core, places, topics, config, SubscriberDriver, self._security)
 
     def _begin(self) -> None:
         self._waiter, self._open = waiter(self), True
@@ -114,6 +117,8 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
             TimeoutError: none came in time.
             MessagesLostError: `on_gap="raise"`, and messages were lost.
             SessionEndedError: `on_end="stop"`, and a feed's session is over.
+            AuthenticationError: a peer refuses our key, or does not hold the pinned one. It is
+                tried again all the time, at least every 2 s, and the error comes for each refusal.
             CursorError: a commit that is automatic could not be written; it is tried again.
             ClosedError: the subscriber is closed.
 
@@ -227,6 +232,8 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
                 return
             if self._activate(count_max):
                 return
+            if driver.refused is not None:
+                driver.raise_refused()
             wait_ms = _WAIT_MS
             if deadline_ns is not None:
                 left_ns = deadline_ns - time.monotonic_ns()

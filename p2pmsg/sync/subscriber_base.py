@@ -22,6 +22,7 @@ from p2pmsg.errors import (
     SessionRewoundError,
 )
 from p2pmsg.message import Message, MessageBatch, T_co
+from p2pmsg.security.use import check_security
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.conflation import ConflatedBatch, batch_of
 from p2pmsg.subscriber.core import SubscriberCore
@@ -44,6 +45,7 @@ from recovery import CursorConfig, Loss, Rewound
 
 if TYPE_CHECKING:
     import transports
+    from p2pmsg.security.settings import Security
     from p2pmsg.stats import SubscriberStats
 
 NOTHING: Final[Iterator[Message]] = iter(())
@@ -81,7 +83,9 @@ class SubscriberBase(ABC, Generic[T_co]):
         types: Mapping[str, Any] | None = None,
         on_invalid: OnInvalid = "raise",
         config: SubscriberConfig | None = None,
+        security: "Security | None" = None,
     ) -> None:
+        self._security = check_security(security)
         self._policy, self._on_end = GapPolicy(on_gap), check_on_end(on_end)
         self._types = ValueTypes(type, types, on_invalid)
         how, first = check_commit(commit, commit_interval), parse_start(start)
@@ -92,7 +96,7 @@ class SubscriberBase(ABC, Generic[T_co]):
         keeping = cursor_config(cursor, *how)
         places = check_endpoints(endpoints)
         names, name = check_topics(topics), check_name(name)
-        points = None if keeping is None else open_cursor(keeping, [*map(str, places)], names)
+        points = None if keeping is None else open_cursor(keeping, _texts(places), names)
         self._core = SubscriberCore(
             topics=names, lines=len(places), start=first, subscriber=_random.getrandbits(64),
             name=name, config=settings, wait_for_repair=True, policy=self._policy,
@@ -233,6 +237,8 @@ class SubscriberBase(ABC, Generic[T_co]):
             return commits.failed
         if self._core.ready.entries or self._values.__length_hint__():
             return True
+        if self._driver.refused is not None:
+            return True
         return any(one.stream.position >= one.stop for one in self._core.endings)
 
     def _clear_active(self) -> None:
@@ -281,3 +287,8 @@ class SubscriberBase(ABC, Generic[T_co]):
         if self._commits is not None:
             self._commits.forget()
         self._active, self._values = NOTHING, NO_VALUES
+
+
+def _texts(places: "list[transports.Endpoint]") -> list[str]:
+    """Return the endpoints by which a cursor is known: a peer may get another key."""
+    return [str(place.without_key()) for place in places]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 import transports
-from p2pmsg.errors import ClosedError, TransportError
+from p2pmsg.errors import AuthenticationError, ClosedError, TransportError
 from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.heal import heal
@@ -18,6 +18,7 @@ from p2pmsg.subscriber.unpublished import UnpublishedTopics
 from p2pmsg.sync.unanswered import Unanswered
 
 if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
     from p2pmsg.stats import LineStats
     from p2pmsg.sync.commits import Commits
     from p2pmsg.sync.datagram_line import DatagramLine
@@ -31,6 +32,8 @@ _GIVEN_S = 20e-6
 """For how long a reader sleeps to let the thread run; with what the kernel adds it is 70 µs."""
 _GIVEN_AGAIN_NS = 10 * _MS
 """When again, if that was not enough."""
+_KEYS_NS = 20 * _MS
+"""How often handshakes are checked, with security."""
 _log = logging.getLogger("p2pmsg")
 
 
@@ -54,10 +57,15 @@ class SubscriberIO:
         takes_batches: whether the fast path takes a frame of several messages.
         fds_changed: set where `fds` may return others than before.
         frames_per_round: how many frames a round takes from a socket, where there are several.
+        security: whose keys the connections have; None: they are open.
+        refused: what to raise where nothing else is to be returned: a peer refused a connection.
 
     """
 
     frames_per_round = 64
+    security: "Security | None" = None
+    refused: AuthenticationError | None = None
+    _keys_due_ns = 0
 
     def __init__(
         self,
@@ -162,6 +170,8 @@ class SubscriberIO:
         self.last_round_ns, self.followed = now_ns, None
         if self.interrupted:
             self.heal()
+        if self.security is not None and now_ns >= self._keys_due_ns:
+            self._look_at_keys(now_ns)
         deadline_ns = core.next_deadline_ns()
         if now_ns >= deadline_ns:
             if self._feeds and not core.is_full:
@@ -240,7 +250,7 @@ class SubscriberIO:
                     kernel_drops=0 if own is None else own.kernel_drops,
                     buffer_bytes=0 if own is None else own.buffer_bytes,
                     frames_invalid=line.invalid,
-                    found=text,
+                    found=text if own is not None else receiver.refusal or text,
                     connected=is_connected,
                 )
             )
@@ -269,6 +279,25 @@ class SubscriberIO:
             lines = self._core.lines
             answered = [line.key is not None for line in lines]
             self._unanswered.look(answered, [line.invalid for line in lines], now_ns)
+            for place, found in self._unanswered.take_closed():
+                self.refused = AuthenticationError(place, found)
+
+    def raise_refused(self) -> None:
+        """Raise what a refused connection is to be reported by, once for each refusal."""
+        refused, self.refused = self.refused, None
+        if refused is not None:
+            raise refused
+
+    def _look_at_keys(self, now_ns: int) -> None:
+        """Check the handshakes of the connections, and make those again that were refused."""
+        self._keys_due_ns = now_ns + _KEYS_NS
+        for one in (*self._receivers, *self._clients.values()):
+            if not isinstance(one, transports.ZmqReceiver | transports.ZmqRecoveryClient):
+                continue
+            if one.look():
+                self.refused = AuthenticationError(one.endpoint, one.refusal)
+            elif not one.refusal and self.refused and self.refused.endpoint == one.endpoint:
+                self.refused = None  # it is connected meanwhile
 
     def wait_ms(self, deadline_ns: int | None) -> int:
         """Return how long to wait at most, up to a caller's deadline; 0 where something is due."""
@@ -403,10 +432,16 @@ class SubscriberIO:
             context=transports.context(),
             queue_frames=self._core.config.queue_frames,
             frame_bytes_max=self._core.config.frame_bytes_max,
+            curve=self._curve_of(command.line),
         )
         client.connect()
         self.fds_changed = True
         return client
+
+    def _curve_of(self, line: int) -> "transports.CurveClient | None":
+        """Return the keys of a line's other connections: a peer has one key for all its sockets."""
+        receiver = self._receivers[line] if 0 <= line < len(self._receivers) else None
+        return receiver.curve if isinstance(receiver, transports.ZmqReceiver) else None
 
     def _connect_again(self, session: int) -> transports.ZmqRecoveryClient | None:
         """Try once more what had no descriptor left; None: there is none yet."""
@@ -447,7 +482,7 @@ def fds_of(client: "transports.ZmqRecoveryClient | MoldClient") -> set[int]:
 
 def _recovery_address(text: str, host: str) -> transports.Endpoint:
     """Return where to ask for repairs: a wildcard stands for the host that the line goes to."""
-    endpoint = transports.parse_endpoint(text)
+    endpoint = transports.parse_endpoint(text).without_key()
     if endpoint.is_wildcard:
         endpoint = endpoint.with_host(host)
     return endpoint.require_connectable()

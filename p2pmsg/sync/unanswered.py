@@ -64,6 +64,7 @@ class Unanswered:
         self._loud_ns = [0] * len(self._endpoints)
         self._said = [""] * len(self._endpoints)
         self._since_ns = now_ns
+        self._closed: list[tuple[str, str]] = []
         self.found = [""] * len(self._endpoints)
         self.next_ns = due_ns if self._waiting else 2**63
 
@@ -98,6 +99,11 @@ class Unanswered:
         pairs = zip(self._endpoints, self.found, strict=True)
         return {str(endpoint): found for endpoint, found in pairs if found}
 
+    def take_closed(self) -> list[tuple[str, str]]:
+        """Return endpoints that were found to need keys since the last call, and what is there."""
+        taken, self._closed = self._closed, []
+        return taken
+
     def say(self, index: int, now_ns: int) -> None:
         """Log what was found at an endpoint: where that is new, and again after an hour."""
         found = self.found[index]
@@ -130,5 +136,7 @@ class Unanswered:
         if index not in self._waiting:
             self.found[index] = ""  # between the two lines above
             return
+        if found.startswith(transports.NEEDS_KEYS):
+            self._closed.append((str(endpoint), found))
         if self._says_at_once:
             self.say(index, now_ns)

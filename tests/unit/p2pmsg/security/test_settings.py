@@ -7,7 +7,7 @@ import pytest
 from p2pmsg import Security
 from p2pmsg.errors import AuthenticationError, ConfigError, EndpointError, KeyChangedError
 from p2pmsg.security import new_keys, write_key_file
-from p2pmsg.security.settings import curve_client, curve_server, warn_if_open
+from p2pmsg.security.use import curve_client, curve_server, warn_if_open
 from transports import fingerprint, key_text, parse_endpoint
 
 OWN, A, B = new_keys(), new_keys(), new_keys()

@@ -1,0 +1,89 @@
+"""What peers ask of a `Security`, or of None. Without one, nothing else is imported."""
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+import transports
+from p2pmsg.errors import ConfigError
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
+
+_LOOPBACK_NAMES: Final = ("localhost", "ip6-localhost", "lo")
+_log = logging.getLogger("p2pmsg")
+_warned: Final[set[str]] = set()
+_warned_lock: Final = threading.Lock()
+
+
+def curve_server(security: "Security | None") -> "transports.CurveServer | None":
+    """Return what a socket needs that binds; None: it is open."""
+    return None if security is None else transports.CurveServer(security.keys, security.admits)
+
+
+def curve_client(
+    security: "Security | None", endpoint: transports.Endpoint
+) -> "transports.CurveClient | None":
+    """Return what a socket needs that connects to an endpoint; None: it is open.
+
+    Raises:
+        AuthenticationError, KeyChangedError: as `Security.server_key`.
+        ConfigError: a key is pinned, and there is no security.
+
+    """
+    if security is None:
+        if endpoint.key:
+            raise ConfigError("security", "given where an endpoint pins a key", endpoint.address)
+        return None
+
+    def server_key() -> bytes:
+        return security.server_key(endpoint)
+
+    return transports.CurveClient(security.keys, server_key(), server_key)
+
+
+def no_datagrams(security: "Security | None", endpoint: transports.Endpoint) -> None:
+    """Raise `ConfigError` where datagrams would go without keys although there are some."""
+    if security is not None and endpoint.is_datagram:
+        raise ConfigError("endpoint", "tcp:// or ipc:// with security", str(endpoint))
+
+
+def check_security(security: "Security | None") -> "Security | None":
+    """Return `security`, or raise `ConfigError`."""
+    if security is not None:
+        from p2pmsg.security.settings import Security
+
+        if not isinstance(security, Security):
+            raise ConfigError("security", "a Security or None", type(security).__name__)
+    return security
+
+
+def warn_if_open(security: "Security | None", endpoint: str) -> None:
+    """Log a warning where other machines reach a socket that is bound without security.
+
+    It is logged once for each endpoint and process.
+    """
+    if security is not None or not _is_public(transports.parse_endpoint(endpoint)):
+        return
+    with _warned_lock:
+        if endpoint in _warned:
+            return
+        _warned.add(endpoint)
+    _log.warning(
+        "%s: other machines may connect without a key, and read and send what they like; give "
+        "security=Security(…), or --security, or bind 127.0.0.1",
+        endpoint,
+    )
+
+
+def _is_public(endpoint: transports.Endpoint) -> bool:
+    import ipaddress
+
+    if endpoint.scheme != "tcp":
+        return False
+    if endpoint.is_wildcard:
+        return True
+    try:
+        return not ipaddress.ip_address(endpoint.host.partition("%")[0]).is_loopback
+    except ValueError:
+        return endpoint.host not in _LOOPBACK_NAMES

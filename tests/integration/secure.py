@@ -1,0 +1,32 @@
+"""Key files and known peers for the tests of peers with keys."""
+
+from p2pmsg import Security
+from p2pmsg.security import new_keys, write_key_file
+from transports import key_text
+
+
+class Peers:
+    """Makes peers with keys of their own, that know those they are introduced to."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.keys = {}
+
+    def security(self, name, *known, access=None):
+        """Return the security of a peer that knows others."""
+        if name not in self.keys:
+            self.keys[name] = new_keys()
+            write_key_file(self.folder / name, self.keys[name])
+        made = Security(self.folder / name, self.folder / f"{name}.known", access)
+        for other in known:
+            self.security(other)
+            made.known.add(other, self.text(other))
+        return made
+
+    def text(self, name):
+        """Return the public key of a peer."""
+        return key_text(self.keys[name].public)
+
+    def pinned(self, endpoint, name):
+        """Return an endpoint at which a peer has to hold its key."""
+        return f"{endpoint}?key={self.text(name)}"

@@ -1,0 +1,263 @@
+"""Peers with keys: what is delivered, and what comes of wrong, missing and changed keys."""
+
+import asyncio
+import logging
+import os
+import time
+
+import pytest
+
+from p2pmsg import Publisher, Relay, Subscriber, aio
+from p2pmsg.errors import AuthenticationError, ConfigError, KeyChangedError
+from p2pmsg.log import LogConfig
+from tests.integration.secure import Peers
+from tests.unit.transports.sockets import eventually
+from transports import key_text
+
+LOOPBACK = "tcp://127.0.0.1:0"
+TIMEOUT = 60.0
+
+
+@pytest.fixture
+def peers(tmp_path):
+    return Peers(tmp_path)
+
+
+def received(subscriber, count):
+    return [subscriber.receive(TIMEOUT).value for _ in range(count)]
+
+
+def refused(call):
+    """Call until it raises AuthenticationError, and return that."""
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        try:
+            call()
+        except AuthenticationError as error:
+            return error
+        except TimeoutError:
+            pass
+    raise AssertionError("it was not refused")
+
+
+def healed(call):
+    """Call until it is not refused any more, and return what it returns."""
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        try:
+            return call()
+        except AuthenticationError:
+            assert time.monotonic() < deadline
+
+
+def test_what_was_missed_is_repaired_over_the_recovery_channel(peers):
+    with Publisher(LOOPBACK, security=peers.security("pub", "sub")) as publisher:
+        publisher.publish_many("t", list(range(1000)))
+        publisher.flush()
+        place = peers.pinned(publisher.endpoint, "pub")
+        with Subscriber(place, start="earliest", security=peers.security("sub")) as subscriber:
+            publisher.wait_for_subscribers(1, TIMEOUT)
+            publisher.publish("t", 1000)
+            assert received(subscriber, 1001) == list(range(1001))
+            assert subscriber.connected == 1
+            assert subscriber.stats().balanced
+        assert publisher.stats().connections_refused == 0
+
+
+def test_a_log_a_cursor_and_a_relay(peers, tmp_path):
+    log = LogConfig(tmp_path / "log")
+    knows = peers.security("pub", "sub", "relay")
+    with Publisher(LOOPBACK, security=knows, log=log, replay_bytes=0) as publisher:
+        publisher.publish_many("t", list(range(100)))
+        publisher.flush()
+        up = peers.pinned(publisher.endpoint, "pub")
+        relay = Relay(up, LOOPBACK, security=peers.security("relay", "sub"))
+        with relay:
+            relay.wait_for_streams(1, TIMEOUT)
+            for place in (up, peers.pinned(relay.endpoint, "relay")):
+                cursor = tmp_path / f"cursor{place[-1]}"
+                for first in (0, 50):
+                    with Subscriber(
+                        place, start="earliest", security=peers.security("sub"), cursor=cursor
+                    ) as subscriber:
+                        assert received(subscriber, 50) == list(range(first, first + 50))
+                        subscriber.commit()
+
+
+def test_a_subscriber_that_is_not_known_is_refused_and_heals(peers, caplog):
+    security = peers.security("pub")
+    stranger = peers.security("sub")
+    with Publisher(LOOPBACK, security=security) as publisher:
+        place = peers.pinned(publisher.endpoint, "pub")
+        with caplog.at_level(logging.WARNING, "p2pmsg"):
+            with Subscriber(place, security=stranger, start="earliest") as subscriber:
+                publisher.publish("t", "secret")
+                error = refused(lambda: subscriber.receive(TIMEOUT))
+                assert error.endpoint == publisher.endpoint
+                assert f"does not admit our key {stranger.fingerprint}" in error.reason
+                assert "does not admit" in subscriber.stats().lines[0].found
+                assert refused(lambda: subscriber.receive(TIMEOUT))  # again, at the next try
+                with pytest.raises(TimeoutError, match="were refused by their keys"):
+                    publisher.wait_for_subscribers(1, 0.05)
+                assert publisher.stats().connections_refused
+                security.known.add("sub", peers.text("sub"))
+                assert healed(lambda: subscriber.receive(TIMEOUT)).value == "secret"
+                eventually(lambda: subscriber.stats().lines[0].found == "")
+    assert f"key {peers.text('sub')} from 127.0.0.1: not among the known peers" in caplog.text
+    assert publisher.endpoint in caplog.text
+
+
+def test_keys_on_one_side_only(peers):
+    with (
+        Publisher(LOOPBACK) as plain,
+        Publisher(LOOPBACK, security=peers.security("pub", "sub")) as secure,
+    ):
+        security = peers.security("sub")
+        place = peers.pinned(plain.endpoint, "pub")
+        with Subscriber(place, security=security) as subscriber:
+            assert "has no security" in str(refused(lambda: subscriber.receive(TIMEOUT)))
+        with Subscriber(secure.endpoint) as subscriber:
+            subscriber._driver._unanswered.next_ns = 0
+            subscriber._driver._unanswered._waiting = {0: 0}
+            assert "needs keys" in str(refused(lambda: subscriber.receive(TIMEOUT)))
+        with pytest.raises(ConfigError, match="security must be given where an endpoint pins"):
+            Subscriber(peers.pinned(secure.endpoint, "pub"))
+        with pytest.raises(AuthenticationError, match="no key is pinned"):
+            Subscriber(secure.endpoint, security=security)
+        with pytest.raises(ConfigError, match="a Security or None, not 'str'"):
+            Subscriber(secure.endpoint, security="id")
+
+
+def test_a_publisher_that_restarts_with_another_key(peers):
+    first, second = peers.security("pub", "sub"), peers.security("new", "sub")
+    security = peers.security("sub")
+    publisher = Publisher(LOOPBACK, security=first)
+    place = publisher.endpoint
+    security.known.add("pub", peers.text("pub"), [place])
+    with Subscriber(place, security=security, start="earliest") as subscriber:
+        publisher.publish("t", 1)
+        assert received(subscriber, 1) == [1]
+        publisher.close()
+        with Publisher(place, security=second) as publisher:
+            publisher.publish("t", 2)
+            error = refused(lambda: subscriber.receive(TIMEOUT))
+            assert f"does not hold the pinned key {first.fingerprint}" in error.reason
+            with pytest.raises(KeyChangedError) as caught:
+                security.known.add("pub", peers.text("new"))
+            assert (caught.value.known, caught.value.given) == (
+                first.fingerprint, second.fingerprint,
+            )  # fmt: skip
+            security.known.add("pub", peers.text("new"), replace=True)
+            assert healed(lambda: subscriber.receive(TIMEOUT)).value == 2
+            publisher.publish_many("t", [3, 4])
+            assert received(subscriber, 2) == [3, 4]
+
+
+def test_a_peer_may_read_what_it_publishes_itself(peers):
+    security = peers.security("one")
+    with Publisher(LOOPBACK, security=security) as publisher:
+        place = peers.pinned(publisher.endpoint, "one")
+        with Subscriber(place, security=security) as subscriber:
+            publisher.wait_for_subscribers(1, TIMEOUT)
+            publisher.publish("t", "x")
+            assert received(subscriber, 1) == ["x"]
+
+
+def test_two_lines_with_two_keys_and_one_that_is_refused(peers):
+    peers.security("sub")
+    with (
+        Publisher(LOOPBACK, name="a", security=peers.security("a", "sub")) as a,
+        Publisher(LOOPBACK, name="b", security=peers.security("b")) as b,
+    ):
+        places = [peers.pinned(a.endpoint, "a"), peers.pinned(b.endpoint, "b")]
+        with Subscriber(places, security=peers.security("sub"), start="earliest") as subscriber:
+            a.publish("t", "from a")
+            b.publish("t", "from b")
+            assert healed(lambda: subscriber.receive(TIMEOUT)).value == "from a"
+            assert refused(lambda: subscriber.receive(TIMEOUT)).endpoint == b.endpoint
+
+
+def test_a_forked_child_has_connections_of_its_own(peers):
+    security = peers.security("pub", "sub")
+    with Publisher(LOOPBACK, security=security) as publisher:
+        place = peers.pinned(publisher.endpoint, "pub")
+        publisher.publish("t", "x")
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                own = peers.security("sub")
+                with Subscriber(place, security=own, start="earliest") as subscriber:
+                    assert received(subscriber, 1) == ["x"]
+                with Publisher(LOOPBACK, security=security) as other:
+                    there = peers.pinned(other.endpoint, "pub")
+                    with Subscriber(there, security=own, start="earliest") as subscriber:
+                        other.publish("t", "y")
+                        assert received(subscriber, 1) == ["y"]
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_datagrams_and_inproc_take_no_keys(peers):
+    security = peers.security("pub")
+    for make in (Publisher, Subscriber):
+        with pytest.raises(ConfigError, match="tcp:// or ipc:// with security"):
+            make("udp://239.7.7.7:7001?interface=127.0.0.1", security=security)
+    with pytest.raises(ConfigError, match="stays within the process"):
+        Publisher("inproc://x", security=security)
+
+
+def test_in_an_event_loop(peers):
+    async def run():
+        security, stranger = peers.security("pub", "relay"), peers.security("sub")
+        async with aio.Publisher(LOOPBACK, security=security) as publisher:
+            publisher.publish_many("t", list(range(100)))
+            up = peers.pinned(publisher.endpoint, "pub")
+            async with (
+                aio.Relay(up, LOOPBACK, security=peers.security("relay", "sub")) as relay,
+                aio.Subscriber(up, start="earliest", security=stranger) as subscriber,
+            ):
+                with pytest.raises(AuthenticationError, match="does not admit our key"):
+                    await subscriber.receive(TIMEOUT)
+                with pytest.raises(AuthenticationError):
+                    async for _ in subscriber:
+                        pass
+                security.known.add("sub", peers.text("sub"))
+                got = []
+                while len(got) < 100:
+                    try:
+                        got.append((await subscriber.receive(TIMEOUT)).value)
+                    except AuthenticationError:
+                        pass
+                assert got == list(range(100))
+                await relay.wait_for_streams(1, TIMEOUT)
+                place = peers.pinned(relay.endpoint, "relay")
+                async with aio.Subscriber(place, start="earliest", security=stranger) as other:
+                    got = [(await other.receive(TIMEOUT)).value for _ in range(100)]
+                    assert got == list(range(100))
+
+    asyncio.run(run())
+
+
+def test_no_secret_is_shown_anywhere(peers, caplog):
+    with caplog.at_level(logging.DEBUG):
+        security = peers.security("pub", "sub")
+        own, other = peers.security("sub"), peers.security("other")
+        shown = [repr(security), str(security), repr(security.known.peers())]
+        with Publisher(LOOPBACK, security=security) as publisher:
+            place = peers.pinned(publisher.endpoint, "pub")
+            with (
+                Subscriber(place, security=other) as refused_one,
+                Subscriber(place, security=own) as subscriber,
+            ):
+                error = refused(lambda: refused_one.receive(TIMEOUT))
+                publisher.wait_for_subscribers(1, TIMEOUT)
+                shown += map(repr, (error, publisher, subscriber, publisher.stats()))
+                shown += [repr(subscriber.stats()), repr(refused_one.stats())]
+    text = caplog.text + "".join(shown)
+    assert security.fingerprint in text
+    for keys in peers.keys.values():
+        for secret in (key_text(keys.secret), repr(keys.secret)[2:-1], keys.secret.hex()):
+            assert secret not in text
