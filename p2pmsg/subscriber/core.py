@@ -23,6 +23,7 @@ from p2pmsg.subscriber.ready import ReadyQueue
 from p2pmsg.subscriber.redundancy import Redundancy
 from p2pmsg.subscriber.resume import Resume
 from p2pmsg.subscriber.routes import Ranges, Routes
+from p2pmsg.subscriber.servers import Denial, Denials, Rights, Servers
 from p2pmsg.subscriber.sessions import Ending, RepairIn, Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
@@ -70,6 +71,8 @@ class SubscriberCore:
         window: how much more fits.
         cursor: where streams resume; None: nowhere.
         endings: sessions that are over, until the shell has reported them.
+        denials: what is not allowed, until the shell has reported it.
+        servers: checks what servers may send, by `use_rights`; None: all of it.
 
     """
 
@@ -102,6 +105,8 @@ class SubscriberCore:
         self.frames_received = self.frames_shed = 0
         self.cursor = cursor
         self.endings: deque[Ending] = deque(maxlen=ENDINGS_MAX)
+        self.denials = Denials()
+        self.servers: Servers | None = None
         shared = (index in datagram_lines for index in range(lines))
         self.lines = [Connection(heard_ns=now_ns, shared=one) for one in shared]
         for index, line in enumerate(self.lines):
@@ -133,6 +138,23 @@ class SubscriberCore:
         self.member: MulticastReceiver | None = None
         if datagram_lines:
             self.member = self.joiner.receive_multicast()
+
+    def use_rights(self, rights: Rights, users: Sequence[str]) -> None:
+        """Take from each line what the server there may send, by its user id, and nothing else.
+
+        It is called before anything else.
+        """
+        self.servers = self.joiner.servers = Servers(rights, users, self.denials)
+
+    def rights_changed(self) -> None:
+        """Note that servers may have other rights now."""
+        self.forget_last()
+        if self.servers is None or len(self.lines) != 1:
+            return  # each frame is checked
+        is_relay = self.lines[0].relay is not None
+        for stream in self.streams:
+            may = self.servers.may(0, stream.peer, stream.topic, is_relay=is_relay)
+            stream.block(not may)
 
     @property
     def streams(self) -> list[Stream]:
@@ -183,7 +205,7 @@ class SubscriberCore:
             elif kind == Kind.HEARTBEAT and state.relay is not None:
                 self._receive_relay_heartbeat(line, frame, now_ns)
             elif kind == Kind.HEARTBEAT:
-                place = self._receive_heartbeat(frame, now_ns)
+                place = self._receive_heartbeat(line, frame, now_ns)
                 strange = frame.session != state.session or place not in (0, state.place)
                 if strange and not state.shared:
                     self.joiner.note_unknown_session(line, now_ns)
@@ -316,6 +338,9 @@ class SubscriberCore:
             if frame.kind == Kind.SESSIONS:
                 self.joiner.receive_sessions(key, frame, now_ns)
                 return
+            if frame.kind == Kind.DENIED and key == frame.session and key in self.relays.upstreams:
+                self._note_denied(self.relays.receive_denied(key, now_ns), frame)
+                return
             peer = self.peers.get(frame.session)
             if peer is None:
                 raise FrameError("session")
@@ -331,6 +356,8 @@ class SubscriberCore:
                 stream = peer.streams.get(frame.topic)
                 if stream is None:
                     raise FrameError("stream")
+                if self.servers is not None:
+                    self.servers.check_route(route, peer, frame.topic)
                 if not self._admit_repair(stream, frame, now_ns):
                     return
                 self.gaps.answered(stream, now_ns)
@@ -338,6 +365,8 @@ class SubscriberCore:
                 self._take(stream, frame, now_ns, repaired=True)
                 if route.hops:
                     stream.relayed += stream.receiver.repaired - before
+            elif frame.kind == Kind.DENIED:
+                self._note_denied(peer.name, frame)
             elif frame.kind == Kind.REFUSED:
                 stream = self._receive_refused(peer, route, frame, now_ns)
                 self.gaps.answered(stream, now_ns)
@@ -544,6 +573,11 @@ class SubscriberCore:
                 frame = wire.control_frame(Kind.NACK, peer.session, body)
                 self.requests.append((route.key, frame))
 
+    def _note_denied(self, publisher: str, frame: Frame) -> None:
+        body = control.read_body(frame, control.Denied)
+        for pattern in body.patterns:
+            self.denials.note(Denial(body.verb, pattern, publisher, is_ours=False))
+
     def _receive_refused(self, peer: Session, route: Route, frame: Frame, now_ns: int) -> Stream:
         """Take a refusal: a loss, unless another route may have it; that is asked at once."""
         body = control.read_body(frame, control.Refused)
@@ -577,6 +611,7 @@ class SubscriberCore:
         peer = self.peers.get(frame.session)
         if peer is None:
             raise FrameError("session")
+        self._check_server(line, peer, frame)
         peer.heard_ns = now_ns
         if now_ns < peer.doubt_until_ns:
             return  # the echo's heads show what was published meanwhile
@@ -600,6 +635,11 @@ class SubscriberCore:
         if self.lines[line].relay is not None and frame.sequence < stream.receiver.expected:
             self.relays.note_progress(stream, now_ns)
         self._take(stream, frame, now_ns, repaired=False)
+
+    def _check_server(self, line: int, peer: Session, frame: Frame) -> None:
+        if self.servers is not None:
+            is_relay = self.lines[line].relay is not None
+            self.servers.check_frame(line, peer, frame.topic, is_relay=is_relay)
 
     def _admit_repair(self, stream: Stream, frame: Frame, now_ns: int) -> bool:
         """Whether a repair fits; later frames of its stream are evicted for it."""
@@ -629,7 +669,7 @@ class SubscriberCore:
         if not frame.topic and frame.session == state.relay:
             place = self.relays.receive_heartbeat(frame, now_ns)
         else:
-            place = self._receive_heartbeat(frame, now_ns)
+            place = self._receive_heartbeat(line, frame, now_ns)
             self.relays.note_head(self.peers[frame.session], line, frame, now_ns)
         if place not in (0, state.place):
             self.joiner.note_unknown_session(line, now_ns)
@@ -640,10 +680,11 @@ class SubscriberCore:
         if self.member is not None:
             self.member.last_stream = None
 
-    def _receive_heartbeat(self, frame: Frame, now_ns: int) -> int:
+    def _receive_heartbeat(self, line: int, frame: Frame, now_ns: int) -> int:
         peer = self.peers.get(frame.session)
         if peer is None:
             raise FrameError("session")
+        self._check_server(line, peer, frame)
         body = control.read_body(frame, control.Heartbeat)
         peer.heard_ns = now_ns
         if self.joiner.note_life(peer, body.life, now_ns):

@@ -29,6 +29,7 @@ from p2pmsg.subscriber.resume import (
     note_probed,
     take_life,
 )
+from p2pmsg.subscriber.servers import Servers
 from p2pmsg.subscriber.sessions import GroupState, Route, Session
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
@@ -65,6 +66,7 @@ class SessionJoiner:
         effects: what the shell is to do and to send.
         relays: the relays that are connected.
         member: takes datagrams; None: there are none.
+        servers: checks what servers may send; None: all of it.
         next_check_ns: when `check` is due.
         is_settled: says whether the application has processed all of a closing session, before its
             publisher hears that it may go; None: to have received it is enough.
@@ -96,6 +98,7 @@ class SessionJoiner:
             hurry=self.hurry, rng=rng, now_ns=now_ns,
         )  # fmt: skip
         self.member: MulticastReceiver | None = None
+        self.servers: Servers | None = None
         self.next_check_ns = now_ns
         self._unjoined = 0
         self.is_settled: Callable[[Session], bool] | None = None
@@ -175,6 +178,8 @@ class SessionJoiner:
             if peer is not None and not peer.closing and not peer.gone:
                 self._note_closing(peer, line, now_ns)
             return
+        if not self._may_announce(line, peer, "publish", welcome.name, now_ns):
+            return
         state.unknown_ns = None
         if state.relay is not None:
             self.relays.leave_line(line)
@@ -216,9 +221,29 @@ class SessionJoiner:
                 self._end_replaced(former, now_ns)
         peer.heard_ns = now_ns
         peer.direct, peer.current, peer.own.refused = True, None, {}
+        if self.servers is not None:
+            peer.user = self.servers.users[line]
         self.note_life(peer, welcome.life, now_ns)
         self.next_check_ns = now_ns
         self.send_probe(peer, line, now_ns)
+
+    def _may_announce(
+        self, line: int, peer: Session | None, verb: str, name: str, now_ns: int
+    ) -> bool:
+        """Whether the server of a line may announce a session, or itself as a relay.
+
+        One that may send nothing is disconnected, and tried again after some seconds.
+        """
+        servers = self.servers
+        if servers is None:
+            return True
+        if peer is not None and peer.user not in ("", servers.users[line]):
+            raise FrameError("denied")  # another one's session
+        if servers.check_any(line, verb, name):
+            return True
+        self.relays.leave_alone(line, now_ns)
+        self._end_unrouted(now_ns)
+        return False
 
     def _receive_relay_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
         """Take the first frame of a connection to a relay, or the one of a closing relay."""
@@ -231,6 +256,8 @@ class SessionJoiner:
                     self.next_check_ns = now_ns
             return
         state = self.lines[line]
+        if not self._may_announce(line, None, "relay", welcome.name, now_ns):
+            return
         state.unknown_ns = None
         state.contacted, state.distrusted = True, False
         state.place = control.place_of(welcome.recovery)
@@ -406,6 +433,8 @@ class SessionJoiner:
 
     def _take_echo(self, peer: Session, route: Route, body: control.Heads, now_ns: int) -> None:
         is_own = route is peer.own
+        if self.servers is not None:
+            body = self.servers.allowed(body, route, peer)
         if is_own:
             self._find_rewound(peer, body, now_ns)
         heads = self.relays.hold(peer, route.key, body, now_ns)

@@ -366,10 +366,21 @@ class RelayClient:
         self.loops_refused += 1
         up.path, up.asked_ns = [], None
         for line in list(up.lines):
-            state = self._lines[line]
-            state.refused_until_ns = now_ns + int(REFUSED_NS * (1 + self._rng.random()))
-            self._effects.commands.append(Command(Action.LEAVE, line))
-            self.leave_line(line)
+            self.leave_alone(line, now_ns)
+
+    def leave_alone(self, line: int, now_ns: int) -> None:
+        """Disconnect a line, and try it again after some seconds."""
+        state = self._lines[line]
+        state.refused_until_ns = now_ns + int(REFUSED_NS * (1 + self._rng.random()))
+        self._effects.commands.append(Command(Action.LEAVE, line))
+        self.leave_line(line)
+
+    def receive_denied(self, relay: int, now_ns: int) -> str:
+        """Note that a relay lists nothing for us, since we have no right; return its name."""
+        up = self.upstreams[relay]
+        up.asked_ns, up.answered_ns = None, now_ns
+        up.due_ns = now_ns + ASK_NS
+        return up.name
 
     def check(self, now_ns: int) -> None:
         """Ask for lists that are due, and give up routes that are not announced any more."""

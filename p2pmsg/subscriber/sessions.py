@@ -24,6 +24,9 @@ REFUSED_MAX: Final = 1024
 """Refused ranges that are remembered for each stream and route. Beyond it all are forgotten, and
 asked for once more."""
 
+_BLOCKED: Final = b"\0\0"
+"""No frame begins so."""
+
 Refusals = dict[str, dict[LossReason, RangeSet]]
 
 
@@ -177,6 +180,8 @@ class Session:
     """Another life that was heard of."""
     doubt_until_ns: int = 0
     """Until when nothing of the session is taken, unless its echo comes."""
+    user: str = ""
+    """Whose session it is, by the key of its publisher; "" where that is not asked."""
     feedback: Feedback | None = None
     """How to ask in a multicast; None: it is none."""
     group: GroupState | None = None
@@ -285,6 +290,11 @@ class Stream:
         self.plain_prefix = stream_prefix(self.topic, session, FLAG_PLAIN)
         self.single = single_struct(len(self.prefix))
         self.receiver = StreamReceiver(config, rng, self.peer.feedback)
+
+    def block(self, is_blocked: bool) -> None:
+        """Let no frame take the fast path, where its server may not send it any more."""
+        session = self.peer.session
+        self.prefix = _BLOCKED if is_blocked else stream_prefix(self.topic, session)
 
     def note_malformed(self, start: int, count: int) -> Loss:
         """Count messages that were received but cannot be read."""

@@ -1,0 +1,121 @@
+"""Whether a server may publish, or relay, what comes from it; and what servers deny to us.
+
+A server is known by the key that its connection was made with. Without rights all may do
+everything, and nothing here is asked.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from p2pmsg import control
+from p2pmsg.subscriber.sessions import Route, Session
+from p2pmsg.wire import FrameError
+
+DENIALS_MAX: Final = 4096
+"""Denials that are remembered, so that each is reported once; further ones are not reported."""
+
+
+class Rights(Protocol):
+    """Who may what, by user id; `p2pmsg.security.rights.Rights` is one."""
+
+    def may(self, user: str, verb: str, topic: str) -> bool:
+        """Return whether a user may, for a topic, or for all that a prefix and `*` mean."""
+
+    def has_any(self, user: str, verb: str) -> bool:
+        """Return whether a user has a right at all, for any topic."""
+
+
+class Denial(NamedTuple):
+    """Something that may not be: `publisher` denies it to us, or (`is_ours`) we deny it to it."""
+
+    verb: str
+    topic: str
+    publisher: str
+    is_ours: bool
+
+
+class Denials:
+    """What was denied, to be reported once each.
+
+    Attributes:
+        waiting: those that are not reported yet, oldest first.
+        count: how many there were.
+
+    """
+
+    def __init__(self) -> None:
+        self.waiting: list[Denial] = []
+        self.count = 0
+        self._known: set[Denial] = set()
+
+    def note(self, denial: Denial) -> None:
+        """Note one, if it is new."""
+        if denial in self._known or len(self._known) >= DENIALS_MAX:
+            return
+        self._known.add(denial)
+        self.count += 1
+        self.waiting.append(denial)
+
+    def take(self) -> Denial | None:
+        """Take out the oldest one that is not reported yet."""
+        return self.waiting.pop(0) if self.waiting else None
+
+
+class Servers:
+    """Checks what comes from servers.
+
+    Args:
+        rights: who may what.
+        users: the user id of each connection's server.
+        denials: takes what is denied.
+
+    """
+
+    def __init__(self, rights: Rights, users: Sequence[str], denials: Denials) -> None:
+        self._rights = rights
+        self.users = users
+        self._denials = denials
+
+    def check_any(self, line: int, verb: str, name: str) -> bool:
+        """Whether the server of a connection may do this for any topic; note it if not."""
+        if self._rights.has_any(self.users[line], verb):
+            return True
+        self._denials.note(Denial(verb, "*", name, is_ours=True))
+        return False
+
+    def may(self, line: int, session: Session, topic: str, *, is_relay: bool) -> bool:
+        """Whether the server of a connection may send this; note it if not."""
+        user = self.users[line]
+        if not is_relay and user != session.user:
+            return False  # another one's session
+        return self._may(user, topic, session.name, is_relay=is_relay)
+
+    def check_frame(self, line: int, session: Session, topic: str, *, is_relay: bool) -> None:
+        """Raise `FrameError` unless the server of a connection may send this."""
+        if not self.may(line, session, topic, is_relay=is_relay):
+            raise FrameError("denied")
+
+    def check_route(self, route: Route, session: Session, topic: str) -> None:
+        """Raise `FrameError` unless the server of a route may send this."""
+        is_relay = route.hops > 0
+        user = self.users[route.handshake.line] if is_relay else session.user
+        if not self._may(user, topic, session.name, is_relay=is_relay):
+            raise FrameError("denied")
+
+    def allowed(self, heads: control.Heads, route: Route, session: Session) -> control.Heads:
+        """Return the heads of what the server of a route may send."""
+        is_relay = route.hops > 0
+        user = self.users[route.handshake.line] if is_relay else session.user
+        heads.streams = [
+            head
+            for head in heads.streams
+            if self._may(user, head.topic, session.name, is_relay=is_relay)
+        ]
+        return heads
+
+    def _may(self, user: str, topic: str, name: str, *, is_relay: bool) -> bool:
+        verb = "relay" if is_relay else "publish"
+        if self._rights.may(user, verb, topic):
+            return True
+        self._denials.note(Denial(verb, topic, name, is_ours=True))
+        return False
