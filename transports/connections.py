@@ -10,6 +10,7 @@ import resource
 import socket as system_socket
 import struct
 import time
+from collections.abc import Callable
 from itertools import count
 from typing import Final
 
@@ -126,6 +127,8 @@ class Connections:
         not_accepted: times that the system refused a connection, for lack of descriptors mostly.
         broken: connections that ended.
         without_key: connections that had no keys, or were made for the key of another server.
+        subscriptions_max, subscription_bytes_max: as given.
+        on_end: called with the descriptor of a connection that has ended; None: nothing is.
 
     """
 
@@ -142,8 +145,9 @@ class Connections:
         self._socket = socket
         self._refusals = _Refusals(socket)
         self._connections_max = connections_max
-        self._subscriptions_max = subscriptions_max
-        self._bytes_max = subscription_bytes_max
+        self.subscriptions_max = subscriptions_max
+        self.subscription_bytes_max = subscription_bytes_max
+        self.on_end: Callable[[int], None] | None = None
         self.refused = self.oversubscribed = self.not_accepted = self.broken = 0
         self.without_key = 0
         # By descriptor: how many prefixes, and how many bytes they have.
@@ -222,13 +226,13 @@ class Connections:
             return
         entry[0] += 1
         entry[1] += size
-        if entry[0] > self._subscriptions_max or entry[1] > self._bytes_max:
-            self._end_oversubscribed(fd)
+        if entry[0] > self.subscriptions_max or entry[1] > self.subscription_bytes_max:
+            self.end_oversubscribed(fd)
         elif (
-            len(self._prefixes) > TOTAL_FACTOR * self._subscriptions_max
-            or self._prefix_bytes > TOTAL_FACTOR * self._bytes_max
+            len(self._prefixes) > TOTAL_FACTOR * self.subscriptions_max
+            or self._prefix_bytes > TOTAL_FACTOR * self.subscription_bytes_max
         ):
-            self._end_oversubscribed(max(self._open, key=lambda one: self._open[one][1]))
+            self.end_oversubscribed(max(self._open, key=lambda one: self._open[one][1]))
 
     def unsubscribed(self, prefix: bytes) -> None:
         """Note that nobody subscribes to a prefix any more, or that one gave up what nobody had."""
@@ -244,7 +248,7 @@ class Connections:
 
         Else one could take up what a helper had, which then goes, and again.
         """
-        shared_max = min(SHARED_MAX, self._subscriptions_max)
+        shared_max = min(SHARED_MAX, self.subscriptions_max)
         many = len(self._prefixes) > shared_max or self._prefix_bytes > 16 * shared_max
         if many != self._sees_shared:
             self._sees_shared = many
@@ -263,15 +267,18 @@ class Connections:
     def _refuse(self, fd: int, why: str) -> None:
         self.refused += 1
         self._refusals.note(why)
-        self._end(fd)
+        self.end(fd)
 
-    def _end_oversubscribed(self, fd: int) -> None:
+    def end_oversubscribed(self, fd: int) -> None:
+        """End a connection because of its subscriptions."""
         self.oversubscribed += 1
-        most = f"{self._subscriptions_max:,} subscriptions, or {self._bytes_max:,} bytes of them"
+        count_max, bytes_max = self.subscriptions_max, self.subscription_bytes_max
+        most = f"{count_max:,} subscriptions, or {bytes_max:,} bytes of them"
         self._refusals.note(f"one may have {most}, and all together {TOTAL_FACTOR} times as much")
-        self._end(fd)
+        self.end(fd)
 
-    def _end(self, fd: int) -> None:
+    def end(self, fd: int) -> None:
+        """End a connection."""
         self._forget(fd)
         hang_up(fd, self._bound_port())
 
@@ -284,6 +291,8 @@ class Connections:
     def _forget(self, fd: int) -> None:
         if self._open.pop(fd, None) is not None:
             _files.connections -= 1
+        if self.on_end is not None:
+            self.on_end(fd)
 
 
 def hang_up(fd: int, port: int | None = None) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
+from transports.allowed import AllowedSubscriptions
 from transports.busy_wait import BUSY_WAIT_US
 from transports.connections import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX, Connections
 from transports.context import Context, Socket
@@ -46,6 +47,7 @@ class ZmqSender(ZmqSocket):
             and 0.43 µs by pyzmq's own method, for 200 bytes and no subscriber.
         connections: who is connected, and their bounds.
         has_more: whether `receive_subscriptions` left some, to be fetched soon.
+        allowed: decides on subscriptions; None: all are taken on.
 
     """
 
@@ -60,6 +62,7 @@ class ZmqSender(ZmqSocket):
         subscriptions_max: int = SUBSCRIPTIONS_MAX,
         subscription_bytes_max: int = SUBSCRIPTION_BYTES_MAX,
         curve: "CurveServer | None" = None,
+        allows: Callable[[str, bytes], bool] | None = None,
     ) -> None:
         """Bind.
 
@@ -75,6 +78,8 @@ class ZmqSender(ZmqSocket):
                 ended. Default 65,536.
             subscription_bytes_max: their bytes. Default 512 KiB.
             curve: its keys, and who may connect. Default None: no encryption, and anybody may.
+            allows: whether a user id may have all frames that begin with a prefix; asked for each
+                subscription. Default None: everybody may have everything.
 
         """
         super().__init__(
@@ -95,6 +100,9 @@ class ZmqSender(ZmqSocket):
                 secure=curve is not None,
             )
         )
+        self.allowed: AllowedSubscriptions | None = None
+        if allows is not None:
+            self.allowed = AllowedSubscriptions(self.socket, self.connections, allows)
         self.has_more = False
         self._send_timeout_ms = -1
         # pyzmq's Python-level send costs 0.3 µs more than the compiled one below it.
@@ -134,8 +142,11 @@ class ZmqSender(ZmqSocket):
         """
         subscriptions: list[bytes] = []
         self.has_more = False
-        connections = self.connections
+        connections, allowed = self.connections, self.allowed
         connections.update()
+        if allowed is not None:
+            allowed.check_some()
+            subscriptions += allowed.take_given_up()
         try:
             end_ns = time.monotonic_ns() + _SUBSCRIPTIONS_NS
             while self.has_message():
@@ -144,6 +155,10 @@ class ZmqSender(ZmqSocket):
                     self.has_more = True
                     break
                 note = self.socket.recv(_NOBLOCK, copy=False)
+                if allowed is not None:
+                    if allowed.take(note, _source_of(note)):
+                        subscriptions.append(note.bytes)
+                    continue
                 data = note.bytes
                 subscriptions.append(data)
                 if data[:1] == b"\1":
