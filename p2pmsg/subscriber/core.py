@@ -76,6 +76,8 @@ class SubscriberCore:
 
     """
 
+    servers: Servers | None = None
+
     def __init__(
         self,
         *,
@@ -99,14 +101,12 @@ class SubscriberCore:
             cursor=cursor,
         )  # fmt: skip
         self.config, self.topics, self.start = config, topics, start
-        self.policy = policy or GapPolicy("wait")
-        self.invalid: Counter[str] = Counter()
+        self.policy, self.invalid = policy or GapPolicy("wait"), Counter[str]()
         self.ready = ReadyQueue(self.policy, self.invalid)
         self.frames_received = self.frames_shed = 0
         self.cursor = cursor
         self.endings: deque[Ending] = deque(maxlen=ENDINGS_MAX)
         self.denials = Denials()
-        self.servers: Servers | None = None
         shared = (index in datagram_lines for index in range(lines))
         self.lines = [Connection(heard_ns=now_ns, shared=one) for one in shared]
         for index, line in enumerate(self.lines):

@@ -181,9 +181,7 @@ class SessionJoiner:
         if not self._may_announce(line, peer, "publish", welcome.name, now_ns):
             return
         state.unknown_ns = None
-        if state.relay is not None:
-            self.relays.leave_line(line)
-            self._end_unrouted(now_ns)
+        self._part_from_relay(line, now_ns)
         member = self.member if state.shared else None
         if member is not None and peer is not None:
             if not member.is_new_life(peer, line, welcome, now_ns):
@@ -221,11 +219,16 @@ class SessionJoiner:
                 self._end_replaced(former, now_ns)
         peer.heard_ns = now_ns
         peer.direct, peer.current, peer.own.refused = True, None, {}
-        if self.servers is not None:
-            peer.user = self.servers.users[line]
+        peer.user = "" if self.servers is None else self.servers.users[line]
         self.note_life(peer, welcome.life, now_ns)
         self.next_check_ns = now_ns
         self.send_probe(peer, line, now_ns)
+
+    def _part_from_relay(self, line: int, now_ns: int) -> None:
+        """Note that a publisher, and no relay any more, is at the end of a line."""
+        if self.lines[line].relay is not None:
+            self.relays.leave_line(line)
+            self._end_unrouted(now_ns)
 
     def _may_announce(
         self, line: int, peer: Session | None, verb: str, name: str, now_ns: int
