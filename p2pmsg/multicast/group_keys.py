@@ -35,15 +35,17 @@ AT_ONCE: Final = 256
 UNJOINED_MAX: Final = 4096
 """Those who asked for keys and have not joined; the first one is forgotten first."""
 HOLDERS_MAX: Final = 65_536
+OWN_MAX: Final = 4
+"""Keys of one subscriber that open what it sends: it may have asked again before the first came."""
 
 
 class _Holder:
     """One subscriber that was given keys."""
 
-    __slots__ = ("joined", "opener", "requester", "user")
+    __slots__ = ("joined", "openers", "requester", "user")
 
-    def __init__(self, opener: OpeningKey) -> None:
-        self.opener = opener
+    def __init__(self) -> None:
+        self.openers: dict[bytes, OpeningKey] = {}  # of its own keys, the oldest first
         self.requester = b""
         self.user = ""
         self.joined = False
@@ -86,7 +88,7 @@ class GroupKeys:
         self._rotate_ns = now_ns + ROTATE_NS
         self._holders: dict[int, _Holder] = {}
         self._unjoined: OrderedDict[int, None] = OrderedDict()
-        self._openers: dict[bytes, int] = {}
+        self._openers: dict[bytes, OpeningKey] = {}
         # Who lacks the newest key, and when it is sent again, after which wait: the next one first.
         self._lacking: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._joined_lacking = 0
@@ -121,18 +123,21 @@ class GroupKeys:
             raise FrameError("access")
         subscriber, ids = body.subscriber, set(body.ids)
         holder = self._holders.get(subscriber)
-        is_new = holder is None or holder.opener.secret.id not in ids
-        if holder is None or is_new:
-            # One that has not the own key may be another process: that would count from 0 again.
-            holder = self._admit(subscriber, holder)
+        if holder is None:
+            if not body.asks:
+                return None  # it was dismissed meanwhile
+            holder = self._add(subscriber)
         holder.requester, holder.user = requester, user
         newest = self._next or self.group
-        if newest.secret.id in ids and self.group.secret.id in ids:
-            if self._lacking.pop(subscriber, None) is not None:
-                self._joined_lacking -= holder.joined
-            if not is_new:
-                return None
-        return self._keys_of(holder.opener if is_new else None)
+        has_all = newest.secret.id in ids and self.group.secret.id in ids
+        if has_all and self._lacking.pop(subscriber, None) is not None:
+            self._joined_lacking -= holder.joined
+        if not body.asks:
+            return None
+        if holder.openers.keys() & ids:
+            return None if has_all else self._keys_of()
+        # One that has no key of its own may be another process: that would count from 0 again.
+        return self._keys_of(self._make_own(subscriber, holder))
 
     def admit(self, subscriber: int, requester: bytes) -> None:
         """Count a subscriber as joined, if it has asked for keys: rotations wait for it."""
@@ -151,17 +156,18 @@ class GroupKeys:
         if holder is None:
             return
         self._unjoined.pop(subscriber, None)
-        self._openers.pop(holder.opener.secret.id, None)
-        self._ids.discard(holder.opener.secret.id)
+        for name in holder.openers:
+            self._openers.pop(name, None)
+            self._ids.discard(name)
         if self._lacking.pop(subscriber, None) is not None:
             self._joined_lacking -= holder.joined
 
     def open(self, data: bytes | memoryview) -> tuple[int, bytes]:
         """Open a datagram of a subscriber; returns whose it is, and its content."""
-        subscriber = self._openers.get(require_sealed(data))
-        if subscriber is None:
+        opener = self._openers.get(require_sealed(data))
+        if opener is None:
             raise FrameError("key")
-        return subscriber, self._holders[subscriber].opener.open(data)
+        return opener.owner, opener.open(data)
 
     def rotate(self, *, now_ns: int) -> None:
         """Begin to use another key, unless that has begun."""
@@ -217,26 +223,24 @@ class GroupKeys:
         self._lacking = OrderedDict((one, (now_ns, AGAIN_NS)) for one in self._holders)
         self._joined_lacking = sum(holder.joined for holder in self._holders.values())
 
-    def _admit(self, subscriber: int, former: _Holder | None) -> _Holder:
-        joined = former is not None and former.joined
-        if former is not None:
-            self.dismiss(subscriber)
-        elif len(self._holders) >= HOLDERS_MAX and not self._unjoined:
-            raise FrameError("subscribers")
-        elif self._unjoined and (
-            len(self._unjoined) >= UNJOINED_MAX or len(self._holders) >= HOLDERS_MAX
-        ):
+    def _add(self, subscriber: int) -> _Holder:
+        if len(self._unjoined) >= UNJOINED_MAX or len(self._holders) >= HOLDERS_MAX:
+            if not self._unjoined:
+                raise FrameError("subscribers")
             self.dismiss(next(iter(self._unjoined)))
-        secret = make_secret(self._cipher, self._rng)
-        while secret.id in self._ids:
-            secret = make_secret(self._cipher, self._rng)
-        self._ids.add(secret.id)
-        holder = self._holders[subscriber] = _Holder(OpeningKey(secret, subscriber))
-        holder.joined = joined
-        self._openers[secret.id] = subscriber
-        if not joined:
-            self._unjoined[subscriber] = None
+        holder = self._holders[subscriber] = _Holder()
+        self._unjoined[subscriber] = None
         return holder
+
+    def _make_own(self, subscriber: int, holder: _Holder) -> OpeningKey:
+        opener = OpeningKey(self._make().secret, subscriber)
+        name = opener.secret.id
+        holder.openers[name] = self._openers[name] = opener
+        if len(holder.openers) > OWN_MAX:
+            oldest = next(iter(holder.openers))
+            del holder.openers[oldest], self._openers[oldest]
+            self._ids.discard(oldest)
+        return opener
 
     def _keys_of(self, opener: OpeningKey | None = None) -> bytes:
         """Return KEYS, with what a subscriber seals with where that was made for this answer."""

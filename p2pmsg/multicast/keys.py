@@ -3,15 +3,16 @@
 ::
 
     publisher                                     subscriber
-        │ ◀────────────── KEYS_HELD(subscriber, ids) │  in place of PROBE, as long as it has none
+        │ ◀──────── KEYS_HELD(subscriber, ids, asks) │  in place of PROBE, as long as it has none
         │ ── KEYS(life, the group's, this one's own) ▶│
-        │ ◀────────────── KEYS_HELD(subscriber, ids) │  a publisher that misses one sends KEYS again
+        │ ◀────────────── KEYS_HELD(subscriber, ids) │  confirms
 
 A sealed group has one key for all that its publisher sends, and one for what each subscriber sends
 back. No I/O and no clock.
 """
 
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from typing import Annotated, Final
 
 from p2pmsg import codec, control
@@ -66,10 +67,12 @@ class Keys(codec.Struct, array_like=True):
 
 
 class KeysHeld(codec.Struct, array_like=True):
-    """Subscriber to publisher: these I have; send me the others."""
+    """Subscriber to publisher: these I have."""
 
     subscriber: control.Id
     ids: Annotated[list[Bytes4], codec.Meta(max_length=2 * KEYS_MAX)]
+    asks: bool = False
+    """Whether the others are to be sent; otherwise it only confirms what came."""
 
 
 _decode_keys: Final = codec.make_decoder(Keys).decode
@@ -182,27 +185,28 @@ class Keyring:
         invalid: Counter[str],
         *,
         now_ns: int,
+        check: Callable[[int], None] | None = None,
     ) -> Opened | None:
         """Open the datagrams from `at` on that have one key; None: that of the first is unknown.
 
-        See `OpeningKey.open_train`.
+        See `OpeningKey.open_train`. `check` is given the session whose key it is before anything is
+        opened, and may raise. `FrameError` where the first datagram is not sealed.
         """
+        name = require_sealed(data[at : at + segment])
         key = self._last
-        opened = None
-        if key is not None and key.expires_ns is None:
-            opened = key.open_train(line, data, at, segment, invalid)
-        if opened is not None:
-            return opened
-        found = self._find(key_id(data[at : at + segment]), now_ns)
-        if found is None:
-            return None
-        opened = found.open_train(line, data, at, segment, invalid)
-        if opened is not None and opened.datagrams:
-            self._last = found
-            held = self._sessions[found.owner]
-            if found.order > held.active and found.expires_ns is None:
-                held.active = found.order
-                self._expire(held, found.order, now_ns)
+        if key is None or key.secret.id != name or key.expires_ns is not None:
+            key = self._keys.get(name)
+            if key is None or (key.expires_ns is not None and now_ns >= key.expires_ns):
+                return None
+        if check is not None:
+            check(key.owner)
+        opened = key.open_train(line, data, at, segment, invalid)
+        if key is not self._last and opened is not None and opened.datagrams:
+            self._last = key
+            held = self._sessions[key.owner]
+            if key.order > held.active and key.expires_ns is None:
+                held.active = key.order
+                self._expire(held, key.order, now_ns)
         return opened
 
     def forget(self, session: int) -> None:
@@ -218,12 +222,6 @@ class Keyring:
         for key in [*self._keys.values()]:
             if key.expires_ns is not None and now_ns >= key.expires_ns:
                 self._forget_key(key)
-
-    def _find(self, name: bytes | None, now_ns: int) -> OpeningKey | None:
-        key = None if name is None else self._keys.get(name)
-        if key is None or (key.expires_ns is not None and now_ns >= key.expires_ns):
-            return None
-        return key
 
     def _expire(self, held: _Session, order: int, now_ns: int) -> None:
         """Let the keys that were made before `order` go in a while."""

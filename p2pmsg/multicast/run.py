@@ -6,6 +6,8 @@ from p2pmsg.wire import Frame
 
 SEAL_MAGIC: Final = b"p2s\x01"
 """How a sealed datagram begins; the last byte is the version."""
+SEAL_OVERHEAD_BYTES: Final = 32
+"""By how much a sealed datagram is larger than its frame: a header of 16 bytes, and a tag."""
 
 
 class Run(NamedTuple):

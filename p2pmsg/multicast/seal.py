@@ -21,14 +21,11 @@ from random import Random
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 from p2pmsg.errors import MissingExtraError
-from p2pmsg.multicast.run import SEAL_MAGIC, is_sealed
+from p2pmsg.multicast.run import SEAL_MAGIC, SEAL_OVERHEAD_BYTES, is_sealed
 from p2pmsg.wire import FrameError
 from recovery import RangeSet
 
 HEADER_BYTES: Final = 16
-TAG_BYTES: Final = 16
-OVERHEAD_BYTES: Final = HEADER_BYTES + TAG_BYTES
-"""By how much a sealed datagram is larger than its frame."""
 WINDOW: Final = 65_536
 """How far a datagram may be out of order: 90 MiB of them."""
 COUNTER_MAX: Final = 2**63 - 1
@@ -276,7 +273,7 @@ class OpeningKey:
         window.following = following
         if at == first:
             return None
-        return Opened(self, b"".join(pieces), segment - OVERHEAD_BYTES, len(pieces), at)
+        return Opened(self, b"".join(pieces), segment - SEAL_OVERHEAD_BYTES, len(pieces), at)
 
 
 def key_id(datagram: bytes | memoryview) -> bytes | None:

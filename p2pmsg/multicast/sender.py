@@ -17,7 +17,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
@@ -35,6 +35,9 @@ from p2pmsg.publisher.served import Packed, PublisherStream, Served
 from p2pmsg.wire import ARRAY4, NO_COLUMNS, REST, Frame, FrameError, Kind, encoder
 from recovery import FlowWindow, GroupRepair, ReplayBuffer
 
+if TYPE_CHECKING:
+    from p2pmsg.multicast.group_keys import GroupKeys
+
 _LAG_PART = 4
 """How far the slowest receiver may lag: a quarter of what the replay buffer holds."""
 FRAMES_PER_CALL: Final = 45
@@ -42,6 +45,8 @@ FRAMES_PER_CALL: Final = 45
 _COLUMNS_PER_CALL = 4096
 HINTS_MAX = 256
 """Hints that wait to be sent; more are not needed, for who has none asks again."""
+SEAL_BYTES: Final = 28
+"""By how much a sealed datagram is larger than one with a checksum."""
 ADDRESSES_MAX = 4096
 """Receivers whose address is remembered, for repairs to one alone."""
 _PARTS_OF = "\0"
@@ -71,6 +76,7 @@ class MulticastSender:
         config: of the publisher.
         datagram_bytes: the size of a datagram.
         rng: draws the tokens by which joined subscribers are known: nobody may guess them.
+        keys: seal all datagrams but announcements. Default None: they are readable.
 
     Attributes:
         repair: what the group still waits for.
@@ -78,7 +84,7 @@ class MulticastSender:
         invalid: datagrams from receivers that were dropped, by reason.
         nacks: NACKs that came by UDP.
         frames_repaired, messages_repaired, bytes_repaired: what was sent again.
-        datagram_bytes: the size of a datagram.
+        datagram_bytes: the size of a datagram, if it had a checksum and was not sealed.
         frame_bytes: how much of a datagram a frame may be.
         parity: makes parity, where that is configured.
         life: random, and new at each start.
@@ -93,7 +99,13 @@ class MulticastSender:
         config: PublisherConfig,
         datagram_bytes: int,
         rng: Random,
+        keys: "GroupKeys | None" = None,
     ) -> None:
+        self.keys = keys
+        self.welcome_flags = 0
+        if keys is not None:
+            self.welcome_flags = wire.FLAG_SEALED
+            datagram_bytes -= SEAL_BYTES
         self._served = served
         self._replay = replay
         self._rng = rng
@@ -119,14 +131,20 @@ class MulticastSender:
     def receive(self, data: bytes, address: Any, *, now_ns: int) -> None:
         """Take a datagram that came from a receiver; what is malformed is counted."""
         try:
-            frame = Frame(datagram.open_datagram(data))
+            sealed_by: int | None = None
+            if self.keys is None:
+                frame = Frame(datagram.open_datagram(data))
+            else:
+                sealed_by, content = self.keys.open(data)
+                frame = Frame(datagram.without_zeros(content))
             if frame.session != self._served.session:
                 raise FrameError("session")
             if frame.kind == Kind.NACK:
-                self._receive_nack(frame, address, now_ns)
+                self._receive_nack(frame, address, sealed_by, now_ns)
             elif frame.kind == Kind.MARKED:
                 body = control.read_body(frame, control.Marked)
-                if self._owner(body.token) != body.subscriber:
+                owner = self._owner(body.token) if sealed_by is None else sealed_by
+                if owner != body.subscriber:
                     raise FrameError("token")
                 self.window.acknowledge(
                     body.subscriber, frame.sequence, body.complete, body.space_bytes
@@ -136,8 +154,40 @@ class MulticastSender:
         except FrameError as error:
             self.invalid[str(error)] += 1
 
-    def admit(self, subscriber: int) -> bytes:
+    def datagram_of(self, frame: bytes) -> bytes:
+        """Return the datagram of a frame."""
+        if self.keys is None or self.is_open(frame):
+            return datagram.with_checksum(frame)
+        return self.keys.group.seal(frame)
+
+    def is_open(self, frame: bytes) -> bool:
+        """Whether a frame is never sealed: it is an announcement, or a part of one."""
+        if frame[0]:
+            return False
+        kind = frame[4]
+        of_session = int.from_bytes(frame[7:15], "big") == self._served.session
+        return kind == Kind.WELCOME or (kind == Kind.FRAGMENT and of_session)
+
+    def receive_held(
+        self, requester: bytes, frame: Frame, *, now_ns: int, user: str
+    ) -> bytes | None:
+        """Answer a subscriber that says which keys it has; None: it misses none."""
+        if self.keys is None:
+            raise FrameError("kind")
+        return self.keys.receive_held(requester, frame, now_ns=now_ns, user=user)
+
+    def handle_timer(self, *, now_ns: int) -> list[tuple[bytes, bytes]]:
+        """Do what is due; returns (requester, frame) that are to be sent."""
+        return [] if self.keys is None else self.keys.handle_timer(now_ns=now_ns)
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `handle_timer` has something to do, or None."""
+        return None if self.keys is None else self.keys.next_deadline_ns()
+
+    def admit(self, subscriber: int, requester: bytes) -> bytes:
         """Listen to a subscriber that has joined; returns the frame that says so."""
+        if self.keys is not None:
+            self.keys.admit(subscriber, requester)
         token = self._tokens.get(subscriber)
         if token is None:
             token = self._rng.getrandbits(64) or 1  # 0 stands for none
@@ -152,6 +202,8 @@ class MulticastSender:
         """Listen no more to a subscriber that has left."""
         self._owners.pop(self._tokens.pop(subscriber, 0), None)
         self.window.forget(subscriber)
+        if self.keys is not None:
+            self.keys.dismiss(subscriber)
 
     def pack(
         self,
@@ -257,9 +309,9 @@ class MulticastSender:
             return [datagram.with_flags(frame, add=flags) if flags else frame]
         return datagram.fragments(frame, self.datagram_bytes, flags)
 
-    def _receive_nack(self, frame: Frame, address: Any, now_ns: int) -> None:
+    def _receive_nack(self, frame: Frame, address: Any, sealed_by: int | None, now_ns: int) -> None:
         nack = control.read_body(frame, control.Nack)
-        requester = b"%x" % self._owner(nack.token)
+        requester = b"%x" % (self._owner(nack.token) if sealed_by is None else sealed_by)
         self.nacks += 1
         if any(start >= stop for start, stop in nack.ranges):
             raise FrameError("range")

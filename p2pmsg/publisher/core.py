@@ -203,6 +203,7 @@ class PublisherCore:
         if self.multicast is not None:
             age_ms = (now_ns - self._started_ns) / _MS
             body = control.Welcome(self.name, body.recovery, body.stall_ms, self.joined, age_ms)
+            flags |= self.multicast.welcome_flags
         return wire.control_frame(Kind.WELCOME, self.session, body, flags=flags)
 
     def publish(
@@ -548,6 +549,9 @@ class PublisherCore:
             self.log.expire(now_ns=now_ns, wall_ns=now_ns + self._wall_offset_ns)
         self.requests.expire(now_ns=now_ns)
         self.heartbeats.handle_timer(self.streams.values(), now_ns=now_ns)
+        if self.multicast is not None:
+            for requester, frame in self.multicast.handle_timer(now_ns=now_ns):
+                self.requests.send(requester, frame)
         if self.multicast is None or self.closing or now_ns < self._announce_due_ns:
             return
         if not self.control.is_full:
@@ -565,7 +569,9 @@ class PublisherCore:
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""
         deadlines = list(map(self._due_ns, self.open_batches.values()))
-        others = (self.heartbeats.next_deadline_ns(), self.replay.next_deadline_ns())
+        others = [self.heartbeats.next_deadline_ns(), self.replay.next_deadline_ns()]
+        if self.multicast is not None:
+            others.append(self.multicast.next_deadline_ns())
         deadlines += [due_ns for due_ns in others if due_ns is not None]
         if self.multicast is not None and not self.closing:
             deadlines.append(self._announce_due_ns)

@@ -97,6 +97,7 @@ class RequestHandler:
             Kind.HEADS_REQUEST: self._receive_heads_request,
             Kind.LEAVE: self._receive_leave,
             Kind.SETTLED: self._receive_settled,
+            Kind.KEYS_HELD: self._receive_held,
         }
 
     def use_rights(self, rights: Rights) -> None:
@@ -271,7 +272,22 @@ class RequestHandler:
                 requester, joined.name, now_ns, joined.complete, joined.settles, user
             )
             if joined.wants_token and self.multicast is not None:
-                self._reply(requester, self.multicast.admit(joined.subscriber))
+                self._reply(requester, self.multicast.admit(joined.subscriber, requester))
+
+    def _receive_held(self, requester: bytes, frame: Frame, now_ns: int) -> None:
+        """Answer with the keys of a sealed group; they open all of it."""
+        if self.multicast is None:
+            raise FrameError("kind")
+        if self._deny(requester, ["*"]):
+            return
+        user = self._user_of(requester)
+        keys = self.multicast.receive_held(requester, frame, now_ns=now_ns, user=user)
+        if keys is not None:
+            self._reply(requester, keys)
+
+    def send(self, requester: bytes, frame: bytes) -> None:
+        """Send a frame that was not asked for."""
+        self._reply(requester, frame)
 
     def _receive_leave(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         joined = control.read_body(frame, control.Joined)
@@ -337,14 +353,15 @@ class RequestHandler:
             self._refuse(requester, topic, old, LossReason.TOO_OLD)
         return [(max(start, limit), stop) for start, stop in ranges if stop > limit]
 
-    def _deny(self, requester: bytes, patterns: list[str]) -> None:
-        """Say for which patterns there is no right."""
+    def _deny(self, requester: bytes, patterns: list[str]) -> bool:
+        """Say for which patterns there is no right; False where there is one for all."""
         permits = self.permits
         denied = [] if permits is None else permits.denied(requester, patterns)
         if permits is not None and denied:
             permits.denied_requests += 1
             body = control.Denied("subscribe", denied)
             self._reply(requester, wire.control_frame(Kind.DENIED, self._served.session, body))
+        return bool(denied)
 
     def _user_of(self, requester: bytes) -> str:
         return "" if self.permits is None else self.permits.user_of(requester)

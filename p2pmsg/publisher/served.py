@@ -122,13 +122,26 @@ class Multicast(Protocol):
 
     Attributes:
         frame_bytes: how much of a datagram a frame may be.
+        welcome_flags: what its announcements say in addition.
 
     """
 
     frame_bytes: int
+    welcome_flags: int
 
-    def admit(self, subscriber: int) -> bytes:
+    def admit(self, subscriber: int, requester: bytes) -> bytes:
         """Listen to a subscriber from now on; returns the frame that says so."""
+
+    def receive_held(
+        self, requester: bytes, frame: wire.Frame, *, now_ns: int, user: str
+    ) -> bytes | None:
+        """Answer one that says which keys it has; `FrameError` where it gets none."""
+
+    def handle_timer(self, *, now_ns: int) -> list[tuple[bytes, bytes]]:
+        """Do what is due; returns (requester, frame) that are to be sent."""
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `handle_timer` has something to do, or None."""
 
     def dismiss(self, subscriber: int) -> None:
         """Listen no more to a subscriber."""

@@ -59,6 +59,9 @@ class Joiner(Protocol):
     def begin_again(self, peer: Session, now_ns: int) -> None:
         """Join a session again: its publisher was restarted."""
 
+    def repeat_probe(self, peer: Session) -> None:
+        """Ask again for the echo of a session that is awaited."""
+
     def end_peer(self, peer: Session, now_ns: int) -> None:
         """End a session: another one has its place."""
 

@@ -139,6 +139,11 @@ class SubscriberCore:
         if datagram_lines:
             self.member = self.joiner.receive_multicast()
 
+    def use_seal(self) -> None:
+        """Take no datagrams except sealed ones, and ask for their keys; called before anything."""
+        if self.member is not None:
+            self.member.use_seal()
+
     def use_rights(self, rights: Rights, users: Sequence[str]) -> None:
         """Take from each line what the server there may send, by its user id, and nothing else.
 

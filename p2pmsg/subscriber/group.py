@@ -24,9 +24,10 @@ from p2pmsg.multicast.parity import ParityReader
 from p2pmsg.multicast.progress import ProgressMarks
 from p2pmsg.multicast.run import Run
 from p2pmsg.publisher.requests import matches
-from p2pmsg.subscriber.confirmation import DOUBT_NS, SILENT_NS, Confirmation, Joiner
+from p2pmsg.subscriber.confirmation import DOUBT_NS, SILENT_NS, WARN_NS, Confirmation, Joiner
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
+from p2pmsg.subscriber.group_keys import GroupKeyClient
 from p2pmsg.subscriber.sessions import RepairIn, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
@@ -92,6 +93,7 @@ class MulticastReceiver:
         reassembler: the parts of large frames.
         parity: works out what was lost, once a publisher has sent parity.
         marks: which of the publishers' marks were read.
+        keys: opens sealed datagrams; None: those without a seal are taken, and no others.
         nacks_sent: NACKs sent by UDP.
         outgoing_dropped: datagrams not sent because too many waited.
 
@@ -110,6 +112,7 @@ class MulticastReceiver:
         rng: Random,
     ) -> None:
         config = settings.config
+        self.keys: GroupKeyClient | None = None
         self._settings = settings
         self._config = config.multicast
         self._table = stream_table
@@ -136,6 +139,12 @@ class MulticastReceiver:
         self._wanted: dict[bytes, bool] = {}
         self._known: tuple[Stream, int, Any] | None = None  # which comes from its publisher
         self._timed: dict[int, tuple[Stream, int, int]] = {}
+        self._warn_ns = -WARN_NS
+
+    def use_seal(self) -> None:
+        """Take no datagrams except sealed ones, and announcements, which are hints."""
+        subscriber, invalid = self._settings.subscriber, self._invalid
+        self.keys = GroupKeyClient(subscriber, self._peers, self._effects, invalid)
 
     def decode(
         self,
@@ -151,7 +160,69 @@ class MulticastReceiver:
 
         What is kept of `data` is copied. With `shed`, messages are only noted to exist.
         """
+        if self.keys is None:
+            yield from self._decode(line, data, segment, address, now_ns, shed)
+        else:
+            yield from self._decode_sealed(self.keys, line, data, segment, address, now_ns, shed)
+        if self.marks.waiting:
+            self._answer_completed()
+
+    def _decode_sealed(
+        self,
+        keys: GroupKeyClient,
+        line: int,
+        data: memoryview,
+        segment: int,
+        address: Any,
+        now_ns: int,
+        shed: bool,
+    ) -> Iterator[Came]:
+        """Do as `decode`; of what is not sealed only announcements are taken."""
+        at, end = 0, len(data)
+        while at < end or not end:
+            try:
+                opened = keys.open_train(line, data, at, segment, address, now_ns)
+                if opened is not None:
+                    at = opened.after
+                    if opened.datagrams and opened.segment > 0:
+                        frames, session = memoryview(opened.frames), opened.key.owner
+                        yield from self._decode(
+                            line, frames, opened.segment, address, now_ns, shed, session
+                        )
+                    continue
+            except FrameError as error:
+                try:
+                    yield from self._receive_readable(
+                        line, data[at : at + segment], address, now_ns
+                    )
+                except FrameError:
+                    self._invalid[str(error)] += 1
+            at += segment
+            if not end:
+                break
+
+    def _receive_readable(
+        self, line: int, data: memoryview, address: Any, now_ns: int
+    ) -> Iterator[Came]:
+        """Take an announcement, or a part of one, in a group where all else is sealed."""
+        frame = datagram.open_datagram(data)
+        if frame[0] or frame[4] not in (Kind.WELCOME, Kind.FRAGMENT):
+            raise FrameError("unsealed")
+        yield from self._receive_frame(line, frame, address, now_ns)
+
+    def _decode(
+        self,
+        line: int,
+        data: memoryview,
+        segment: int,
+        address: Any,
+        now_ns: int,
+        shed: bool,
+        sealed_by: int | None = None,
+    ) -> Iterator[Came]:
+        """Do as `decode`, for datagrams with checksums, or those that a session has sealed."""
         state = self._lines[line]
+        trailer_bytes = datagram.TRAILER_BYTES if sealed_by is None else 0
         at, end = 0, len(data)
         seen: Stream | None = None
         fits = False
@@ -166,7 +237,12 @@ class MulticastReceiver:
                     fits = True
             if fits and stream is not None and not shed and self.parity is None:
                 session = stream.peer.session
-                run = take_run(stream.plain_prefix, stream.topic, session, data, at, segment)
+                run = None
+                if sealed_by is None or sealed_by == session:
+                    run = take_run(
+                        stream.plain_prefix, stream.topic, session, data, at, segment,
+                        trailer_bytes,
+                    )  # fmt: skip
                 if run is not None:
                     yield run
                     state.received += run.datagrams
@@ -174,7 +250,11 @@ class MulticastReceiver:
                     at = run.after
                     continue
             try:
-                frame = datagram.open_datagram(data[at : at + segment])
+                if sealed_by is None:
+                    frame = datagram.open_datagram(data[at : at + segment])
+                else:
+                    frame = datagram.without_zeros(bytes(data[at : at + segment]))
+                    self._check_sealer(frame, sealed_by)
                 if fits and stream and self.parity is None and frame.startswith(stream.prefix):
                     yield frame
                 else:
@@ -184,8 +264,18 @@ class MulticastReceiver:
             at += segment
             if not end:
                 break
-        if self.marks.waiting:
-            self._answer_completed()
+
+    def _check_sealer(self, frame: bytes, session: int) -> None:
+        """Raise `FrameError` where a session's key has sealed a frame that is not its own."""
+        zero = frame.index(b"\0")
+        said = int.from_bytes(frame[zero + 7 : zero + 15], "big")
+        if said == session:
+            return
+        if zero or frame[4] not in (Kind.ECHO, Kind.FRAGMENT):
+            raise FrameError("owner")
+        for peer in self._peers.values():  # an echo has the id of a probe, often another receiver's
+            if peer.group and said in (peer.probe, peer.group.proof) and peer.session != session:
+                raise FrameError("owner")
 
     def is_new_life(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
         """Whether a session's publisher was started again, on its log, since it was last heard.
@@ -229,6 +319,8 @@ class MulticastReceiver:
 
     def forget(self, peer: Session) -> None:
         """Forget what there is of a session."""
+        if self.keys is not None:
+            self.keys.forget(peer.session)
         self.confirmation.forget(peer)
         self._known = None
         self.marks.forget(peer.session)
@@ -240,6 +332,8 @@ class MulticastReceiver:
 
     def check(self, now_ns: int) -> None:
         """Do what is due."""
+        if self.keys is not None:
+            self.keys.check(now_ns)
         for peer in list(self._peers.values()):
             state = peer.group
             if state is None or peer.joined or now_ns - state.met_ns <= DOUBT_NS:
@@ -275,12 +369,17 @@ class MulticastReceiver:
             self.confirmation.receive_heads(peer, frame, now_ns)
         elif frame.kind == Kind.ADMITTED:
             self.confirmation.receive_admitted(peer, frame, now_ns)
+        elif frame.kind == Kind.KEYS and self.keys is not None:
+            self.keys.receive_keys(peer, frame, now_ns)
+            self._joiner.repeat_probe(peer)
         else:
             return False
         return True
 
     def begin_life(self, peer: Session) -> None:
         """Start over with a session whose publisher was started again."""
+        if self.keys is not None:
+            self.keys.begin_life(peer.session)
         self.marks.forget(peer.session)
         self._timed.pop(peer.session, None)
         for stream in peer.streams.values():  # what it sent before is in its log only
@@ -395,13 +494,16 @@ class MulticastReceiver:
         nack.token = peer.group.token
         frame = wire.control_frame(Kind.NACK, peer.session, nack)
         self.nacks_sent += 1
-        self._put(line, address, frame)
+        self._put(peer, line, address, frame)
 
-    def _put(self, line: int, address: Any, frame: bytes) -> None:
+    def _put(self, peer: Session, line: int, address: Any, frame: bytes) -> None:
         if len(self.outgoing) >= OUTGOING_MAX:
             self.outgoing_dropped += 1
             return
-        self.outgoing.append((line, address, datagram.with_checksum(frame)))
+        keys = self.keys
+        made = datagram.with_checksum(frame) if keys is None else keys.seal(peer, frame)
+        if made is not None:
+            self.outgoing.append((line, address, made))
 
     def _receive_frame(self, line: int, data: bytes, address: Any, now_ns: int) -> Iterator[Came]:
         zero = data.index(b"\0")
@@ -440,7 +542,10 @@ class MulticastReceiver:
 
     def _receive_welcome(self, line: int, data: bytes, address: Any, now_ns: int) -> Iterator[Came]:
         """Take an announcement; where a session is joined, another address is no sign of life."""
-        session = Frame(data).session
+        frame = Frame(data)
+        session = frame.session
+        if bool(frame.flags & wire.FLAG_SEALED) != (self.keys is not None):
+            self._refuse_welcome(line, frame, now_ns)
         peer = self._peers.get(session)
         if peer is None and len(self.sources) < TOPICS_MAX:
             self.sources[session] = (line, address)
@@ -458,6 +563,22 @@ class MulticastReceiver:
             peer.feedback.group_size = group_size  # else all would ask at once, or late
         if now_ns - heard_ns > SILENT_NS:  # perhaps it has another address now: its echo shows it
             self._joiner.send_probe(peer, line, now_ns)
+
+    def _refuse_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
+        """Drop the announcement of a publisher that seals, or does not, unlike this subscriber."""
+        name = control.read_body(frame, control.Welcome).name
+        reason = "unsealed" if self.keys is not None else "sealed"
+        if now_ns - self._warn_ns >= WARN_NS:
+            self._warn_ns = now_ns
+            kind, who, what = "sealed", "this subscriber has no keys", "it"
+            if self.keys is not None:
+                kind, who, what = "not sealed", "this subscriber has security=…", "the publisher"
+            text = (
+                f"publisher {name!r} (session {frame.session:016x}) sends datagrams that are "
+                f"{kind}, and {who}: nothing of it is received. Give {what} security=…, too"
+            )
+            self._effects.warn(line, frame.session, text)
+        raise FrameError(reason)
 
     def _receive_echo(self, line: int, data: bytes, address: Any, now_ns: int) -> Iterator[Came]:
         """Take an echo, which shows where the datagrams of its publisher come from.
@@ -599,7 +720,7 @@ class MulticastReceiver:
         token = 0 if peer.group is None else peer.group.token
         body = control.Marked(self._settings.subscriber, complete, max(1, space), token)
         reply = wire.control_frame(Kind.MARKED, peer.session, body, sequence=position)
-        self._put(line, address, reply)
+        self._put(peer, line, address, reply)
 
     def _receive_repair(self, data: bytes, now_ns: int) -> Iterator[Came]:
         yield None

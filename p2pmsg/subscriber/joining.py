@@ -397,6 +397,11 @@ class SessionJoiner:
         probe = peer.handshake.begin(line, self.effects, rng=self._rng, now_ns=now_ns)
         self._request_probe(peer, peer.own, probe)
 
+    def repeat_probe(self, peer: Session) -> None:
+        """Ask again for the publisher's own echo, if it is awaited."""
+        if peer.probe is not None:
+            self._request_probe(peer, peer.own, peer.probe)
+
     def _probe_route(self, peer: Session, route: Route, now_ns: int) -> None:
         """Ask a relay for an echo."""
         handshake = route.handshake
@@ -407,6 +412,9 @@ class SessionJoiner:
     def _request_probe(self, peer: Session, route: Route, probe: int) -> None:
         start, newer = self.start, False
         if route is peer.own:
+            keys = None if self.member is None or peer.group is None else self.member.keys
+            if keys is not None and keys.begin_with(peer):
+                return  # without them the echo could not be read
             if peer.returning and start.kind in ("latest", "earliest"):
                 start = Start("sequence", 0)  # it began while we were here: all of it is ours
             newer = is_compared(peer, self._committed(peer))

@@ -49,6 +49,7 @@ class DatagramLine:
             partial(self._poll.poll, 0),
             always=core.config.busy_wait_always,
         )
+        self._is_sealed = self._member.keys is not None
         self._member.buffer_bytes[line] = self._udp.buffer_bytes // _SPACE_PART
         if self._udp.buffer_bytes < wanted:
             _log.warning(
@@ -119,7 +120,8 @@ class DatagramLine:
         data, segment, address = received
         stream = self._core.last_stream
         # With parity, every frame is to be remembered, which the core's way does.
-        if segment == len(data) and stream is not None and self._member.parity is None:
+        is_single = segment == len(data) and stream is not None and not self._is_sealed
+        if is_single and stream is not None and self._member.parity is None:
             raw = data.obj
             assert isinstance(raw, bytearray)
             if raw.startswith(stream.prefix) and is_from(stream.peer, self._line, address):

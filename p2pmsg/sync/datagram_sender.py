@@ -3,19 +3,23 @@
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import transports
 from p2pmsg import wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.sender import MulticastSender
+from p2pmsg.multicast.run import SEAL_OVERHEAD_BYTES
+from p2pmsg.multicast.sender import SEAL_BYTES, MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.sync.sending import UNSYNCED_MAX, Outgoing
 from p2pmsg.wire import Kind
 from recovery import TokenBucket
 from transports.platform import AnyReadable
 from transports.udp import DATAGRAM_BYTES_MAX, SEGMENTS_MAX
+
+if TYPE_CHECKING:
+    from p2pmsg.multicast.group_keys import GroupKeys
 
 _MS: Final = 1_000_000
 _ANSWERS_PER_CALL: Final = 256
@@ -26,6 +30,8 @@ _MARK_AGAIN_NS: Final = 2 * _MS
 _SENT_AT_ONCE: Final = 8
 """Trains after which the caller gets a chance to leave the lock."""
 _now_ns: Final = time.monotonic_ns
+_Train = tuple[list[bytes], int, int, int]
+"""Its parts, how long each datagram is but the last one, all bytes, and the number of frames."""
 
 
 class DatagramSender:
@@ -55,6 +61,7 @@ class DatagramSender:
         self._bucket = TokenBucket(config.rate_limit_bytes_s, config.burst_bytes)
         self._flows = config.flow_control and core.config.on_full != "drop"
         self._frame_bytes = multicast.frame_bytes
+        self._keys = multicast.keys
         self._datagram_bytes = multicast.datagram_bytes
         self._parts: deque[bytes] = deque()
         self._marked_ns = 0
@@ -88,12 +95,15 @@ class DatagramSender:
             return False
         if not self._bucket.try_take(size, _now_ns()):
             return False
-        data = bytes(frame)
-        sealed = data + datagram.checksum(data).to_bytes(4, "big")
-        sent = self._udp.send(sealed)
+        if self._keys is None:
+            data = bytes(frame)
+            made = data + datagram.checksum(data).to_bytes(4, "big")
+        else:
+            made, size = self._keys.group.seal(frame), size + SEAL_BYTES
+        sent = self._udp.send(made)
         if sent:
             for other in self._others:
-                other.send(sealed)
+                other.send(made)
             self.bytes_sent += size
             self.datagrams_sent += 1
             if multicast.window.sent(size + _DATAGRAM_COST_BYTES):
@@ -124,21 +134,21 @@ class DatagramSender:
         """Send what was asked for, as far as the rate limit of repairs lets it go."""
         while self.multicast.hints:
             address, hint = self.multicast.hints.popleft()
-            self._udp.send(datagram.with_checksum(hint), address)
+            self._udp.send(self.multicast.datagram_of(hint), address)
         for _ in range(_REPAIRS_PER_CALL):
             repair = self.multicast.next_repair(now_ns=_now_ns())
             if repair is None:
                 return
             for frame in repair.frames:
-                sealed = datagram.with_checksum(frame)
-                self._udp.send(sealed, repair.address)
+                made = self.multicast.datagram_of(frame)
+                self._udp.send(made, repair.address)
                 if repair.address is None:
                     for other in self._others:
-                        other.send(sealed)
-                self.bytes_sent += len(sealed)
+                        other.send(made)
+                self.bytes_sent += len(made)
                 self.datagrams_sent += 1
-                self.multicast.window.sent(len(sealed) + _DATAGRAM_COST_BYTES)
-                self._bucket.take(len(sealed), _now_ns())
+                self.multicast.window.sent(len(made) + _DATAGRAM_COST_BYTES)
+                self._bucket.take(len(made), _now_ns())
             self.multicast.repair_sent(repair, now_ns=_now_ns())
 
     def receive_subscriptions(self) -> list[bytes]:
@@ -181,6 +191,51 @@ class DatagramSender:
 
     def _send_train(self, frames: deque[bytes]) -> bool:
         """Send frames from the front that make one train; False: no space."""
+        if self._keys is None:
+            pieces, segment, total, count = self._readable_train(frames)
+        elif self.multicast.is_open(frames[0]):
+            made = self.multicast.datagram_of(frames[0])
+            pieces, segment, total, count = [made], len(made), len(made), 1
+        else:
+            pieces, segment, total, count = self._sealed_train(self._keys, frames)
+        if not self._udp.send_train(pieces, segment):
+            return False
+        for other in self._others:  # what has no space there is lost there, as on any line
+            other.send_train(pieces, segment)
+        for _ in range(count):
+            frames.popleft()
+        self._bucket.take(total, _now_ns())
+        self.bytes_sent += total
+        self.datagrams_sent += count
+        if self.multicast.window.sent(total + _DATAGRAM_COST_BYTES):
+            self._mark()
+        return True
+
+    def _sealed_train(self, keys: "GroupKeys", frames: deque[bytes]) -> _Train:
+        """Seal frames from the front that make one train; what cannot leave is sealed again."""
+        is_open = self.multicast.is_open
+        taken: list[bytes] = []
+        largest = len(frames[0])
+        total = 0
+        segment = largest + SEAL_OVERHEAD_BYTES
+        for frame in frames:
+            size = len(frame)
+            if size > largest or len(taken) == SEGMENTS_MAX or total + segment > DATAGRAM_BYTES_MAX:
+                break
+            if not frame[0] and is_open(frame):
+                break
+            if size < largest:
+                if 5 * size < 3 * largest:  # too small to fill up: it ends the train
+                    taken.append(frame)
+                    total += size + SEAL_OVERHEAD_BYTES
+                    break
+                frame = frame.ljust(largest, b"\0")
+            taken.append(frame)
+            total += segment
+        return keys.group.seal_train(taken), segment, total, len(taken)
+
+    def _readable_train(self, frames: deque[bytes]) -> _Train:
+        """Put checksums on frames from the front that make one train."""
         pieces: list[bytes] = []
         first = frames[0]
         segment = len(first) + 4
@@ -202,26 +257,16 @@ class DatagramSender:
             count += 1
             if last:
                 break
-        if not self._udp.send_train(pieces, segment):
-            return False
-        for other in self._others:  # what has no space there is lost there, as on any line
-            other.send_train(pieces, segment)
-        for _ in range(count):
-            frames.popleft()
-        self._bucket.take(total, _now_ns())
-        self.bytes_sent += total
-        self.datagrams_sent += count
-        if self.multicast.window.sent(total + _DATAGRAM_COST_BYTES):
-            self._mark()
-        return True
+        return pieces, segment, total, count
 
     def _mark(self) -> None:
         if self._flows:
             self._marked_ns = _now_ns()
             position = self.multicast.window.position
             frame = wire.control_frame(Kind.MARK, self._core.session, sequence=position)
+            made = self.multicast.datagram_of(frame)
             for one in (self._udp, *self._others):
-                one.send(datagram.with_checksum(frame))
+                one.send(made)
 
 
 class DatagramOutgoing(Outgoing):

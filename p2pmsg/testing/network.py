@@ -13,6 +13,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
+from p2pmsg.multicast.run import is_sealed
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.wire import Kind
@@ -21,6 +22,7 @@ from transports import MemoryNetwork
 from transports.memory import Link
 
 MS = 1_000_000
+_SEAL_HEADER_BYTES = 16
 
 
 class FaultyNetwork:
@@ -57,6 +59,7 @@ class FaultyNetwork:
         self.events = 0
         self.answered_bytes = 0
         self._log = log
+        self.sealed_kinds: dict[bytes, str] = {}
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._serial = 0
         self._latest: dict[Link, int] = {}
@@ -130,7 +133,7 @@ class FaultyNetwork:
 
     def _deliver(self, link: Link, frame: bytes) -> None:
         """Decide what becomes of a frame; the hook of the memory network."""
-        kind = kind_of(frame)
+        kind = self.kind_of(frame)
         self.sent[kind] += 1
         if kind == "ECHO" and link.kind != "request":  # nobody but a stranger sends one there
             self.echoes[name_of(link.target)] += 1
@@ -159,6 +162,16 @@ class FaultyNetwork:
             again_ns = to_ns(rng.random() * options.reordering_delay)
             self.at(arrival_ns + again_ns, self._arrive, link, frame)
 
+    def kind_of(self, frame: bytes) -> str:
+        """Return the name of a frame's kind; of one that a receiver has sealed, `SEALED`."""
+        if is_sealed(frame):
+            return self.sealed_kinds.get(frame[:_SEAL_HEADER_BYTES], "SEALED")
+        return kind_of(frame)
+
+    def note_sealed(self, frame: bytes, made: bytes) -> None:
+        """Remember which kind of frame is in a datagram."""
+        self.sealed_kinds[made[:_SEAL_HEADER_BYTES]] = kind_of(frame)
+
     def _is_parted(self, link: Link) -> bool:
         if not self._partitions:
             return False
@@ -168,7 +181,7 @@ class FaultyNetwork:
 
     def _arrive(self, link: Link, frame: bytes) -> None:
         if self.step is not None and link.connected:
-            self.step(kind_of(frame), link.source, link.target)
+            self.step(self.kind_of(frame), link.source, link.target)
         link.arrive(frame)
         if not link.connected:
             self._latest.pop(link, None)
@@ -177,7 +190,7 @@ class FaultyNetwork:
         if receiver is not None:
             receiver()
             if self.step is not None:
-                self.step(kind_of(frame), link.source, link.target)
+                self.step(self.kind_of(frame), link.source, link.target)
 
 
 def kind_of(frame: bytes) -> str:

@@ -164,6 +164,13 @@ class NetworkOptions:
     and to the publishers in a multicast, and over a recovery channel of its own. Data with the next
     sequences of a stream are not among them: without keys those are believed."""
 
+    sealed: bool = False
+    """In a multicast, whether datagrams are sealed. The stranger then hears them all and knows no
+    key: it forges, cuts, changes, delays and repeats them, and has no recovery channel."""
+
+    rotations_per_s: float = 0.0
+    """Where datagrams are sealed, how often a publisher begins to use another key, on average."""
+
     heartbeats: bool = True
     """Whether publishers send heartbeats. Without, a lost tail of a stream goes unnoticed: that is
     what shows that the checks find something."""
@@ -179,7 +186,7 @@ class NetworkOptions:
             "reordering_delay", "delay_min", "partitions_per_s", "partition_time", "cuts_per_s",
             "publisher_crashes_per_s", "subscriber_crashes_per_s", "restart_delay", "read_time",
             "read_stops_per_s", "read_stop_time", "process_stops_per_s", "process_stop_time",
-            "messages_per_s", "bytes_max", "commits_per_s", "forged_per_s",
+            "messages_per_s", "bytes_max", "commits_per_s", "forged_per_s", "rotations_per_s",
         ):  # fmt: skip
             at_least(name, getattr(self, name), 0)
         at_least("delay_max", self.delay_max, self.delay_min)

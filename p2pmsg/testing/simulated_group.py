@@ -5,7 +5,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from p2pmsg.multicast import datagram
+from p2pmsg.multicast.group_keys import GroupKeys
+from p2pmsg.multicast.seal import CIPHERS
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.subscriber.core import SubscriberCore
@@ -27,6 +28,8 @@ _TRAIN_BYTES_MAX: Final = 60_000
 STRANGER: Final = "a stranger"
 """The address of a peer that never joined."""
 _FORGED_MAX: Final = 4096
+_HEARD_MAX: Final = 256
+"""Datagrams that a stranger has heard, and may repeat."""
 
 
 class GroupSending:
@@ -36,7 +39,13 @@ class GroupSending:
         self._core = core
         self._network = network
         rng = Random(network.rng.getrandbits(64))
-        self.multicast = MulticastSender(core, core.replay, core.config, DATAGRAM_BYTES, rng)
+        keys = None
+        now_ns = network.clock.now_ns
+        if network.options.sealed:
+            keys = GroupKeys(core.session, core.life, rng.choice(CIPHERS), rng, now_ns=now_ns)
+        self.multicast = MulticastSender(core, core.replay, core.config, DATAGRAM_BYTES, rng, keys)
+        self.heard: deque[bytes] = deque(maxlen=_HEARD_MAX)
+        self.heard_back: deque[bytes] = deque(maxlen=_HEARD_MAX)
         core.use_multicast(self.multicast)
         self._sender = MemorySender(
             endpoint, network=network.sockets, queue_frames=_BUFFER_DATAGRAMS
@@ -64,6 +73,7 @@ class GroupSending:
         """Take what receivers sent, and send the repairs that are due."""
         while (answer := self._server.receive()) is not None:
             requester, data = answer
+            self.heard_back.append(data)
             self.multicast.receive(data, requester, now_ns=now_ns)
         while self.multicast.hints:
             address, hint = self.multicast.hints.popleft()
@@ -94,17 +104,22 @@ class GroupSending:
         if address == STRANGER:
             self._network.answered_bytes += len(frame)
             return
+        made = self.multicast.datagram_of(frame)
+        self._network.note_sealed(frame, made)
         try:
-            self._server.reply(address, datagram.with_checksum(frame))
+            self._server.reply(address, made)
         except PeerUnreachableError:
             pass
 
     def _send(self, frame: bytes) -> None:
+        made = self.multicast.datagram_of(frame)
+        self._network.note_sealed(frame, made)
+        self.heard.append(made)
         shared = self._network.options.shared_loss
         if shared and self._network.rng.random() < shared:
             self._network.lost += 1
             return
-        self._sender.send_shedding(datagram.with_checksum(frame))
+        self._sender.send_shedding(made)
 
 
 class GroupReceiving:

@@ -1,5 +1,6 @@
 """A publisher in the simulator: the real core, driven as the threaded shell drives it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -124,10 +125,29 @@ class SimulatedPublisher:
         self._side = ServingSide(self.core, self.endpoint, at, self._config, network, self.pump)
         self._schedule()
 
+    @property
+    def heard(self) -> Sequence[bytes]:
+        """The last datagrams that it sent to its group."""
+        group = None if self.core is None else self._side.group
+        return () if group is None else group.heard
+
+    @property
+    def heard_back(self) -> Sequence[bytes]:
+        """The last datagrams that receivers sent to it."""
+        group = None if self.core is None else self._side.group
+        return () if group is None else group.heard_back
+
     def take_forged(self, data: bytes) -> None:
         """Take a datagram that a stranger sent."""
         if self.core is not None and self._side.group is not None:
             self._side.group.take_forged(data, self._network.clock.now_ns)
+            self.pump()
+
+    def rotate_keys(self) -> None:
+        """Begin to seal with another key."""
+        if self.multicast is not None and self.multicast.keys is not None:
+            self._network.note(f"{self.name} rotates its keys")
+            self.multicast.keys.rotate(now_ns=self._network.clock.now_ns)
             self.pump()
 
     def leave_for_good(self) -> None:

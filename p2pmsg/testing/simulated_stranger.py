@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from p2pmsg import control, wire
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.parity import Parity
+from p2pmsg.multicast.run import is_sealed
+from p2pmsg.multicast.seal import CIPHERS, SealingKey, make_secret
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import History
 from p2pmsg.wire import FrameError, Kind
@@ -61,6 +63,7 @@ class Stranger:
             self._parity, self._mark, self._refused, self._echo, self._joined, self._nack,
             self._garbage,
         ]  # fmt: skip
+        self._to_sealed = [*self._to_group, *3 * [self._data_next]]
         # A publisher that has died cannot deny what came from its address.
         self._new = (self._heartbeat_new, self._data_new, self._part, self._part_ahead)
         self._to_publisher: list[Callable[[SimulatedPublisher], bytes]] = [
@@ -76,6 +79,10 @@ class Stranger:
         """Send a few forged frames of one kind."""
         publisher = self._rng.choice(self._publishers)
         if publisher.core is None:
+            return
+        if self._network.options.sealed:
+            self._attack_sealed(publisher)
+            self._check(publisher)
             return
         if not self._network.options.multicast or self._rng.random() < 0.1:
             self._ask(publisher)
@@ -93,6 +100,46 @@ class Stranger:
                 for subscriber in self._subscribers:
                     subscriber.take_forged(publisher, data, spoofed=spoofed)
         self._check(publisher)
+
+    def _attack_sealed(self, publisher: "SimulatedPublisher") -> None:
+        """Send datagrams to a sealed group, or to its publisher, without a key of either."""
+        to_publisher = self._rng.random() < 0.3
+        spoofed = self._rng.random() < 0.8
+        for _ in range(self._burst()):
+            data = self._without_key(publisher, to_publisher)
+            if to_publisher:
+                publisher.take_forged(data)
+                continue
+            for subscriber in self._subscribers:
+                subscriber.take_forged(publisher, data, spoofed=spoofed)
+
+    def _without_key(self, publisher: "SimulatedPublisher", to_publisher: bool) -> bytes:
+        """Return a datagram that was heard, perhaps changed or cut, or one with a forged frame."""
+        rng = self._rng
+        heard = publisher.heard_back if to_publisher else publisher.heard
+        if rng.random() < 0.2:
+            heard = publisher.heard if to_publisher else publisher.heard_back
+        data = rng.choice(heard) if heard else b""
+        way = rng.choice(("replayed", "changed", "cut", "forged", "readable", "readable"))
+        frame = rng.choice(self._to_publisher if to_publisher else self._to_sealed)(publisher)
+        self.forged[way] += 1
+        self._network.note(f"a stranger sends {way}")
+        if way == "readable" or not is_sealed(data):
+            return datagram.with_checksum(self._made(frame))
+        if way == "replayed":
+            return data
+        if way == "changed":
+            at = rng.randrange(len(data))
+            return data[:at] + bytes((data[at] ^ 1 << rng.randrange(8),)) + data[at + 1 :]
+        if way == "cut":
+            return data[: rng.randrange(len(data))]
+        counter = int.from_bytes(data[8:16], "big") + rng.randrange(1000)
+        secret = make_secret(CIPHERS[0], rng)._replace(id=data[4:8])
+        return SealingKey(secret, counter).seal(frame)
+
+    def _data_next(self, publisher: "SimulatedPublisher") -> bytes:
+        session, topic, following = self._stream(publisher)
+        return self._data(session, topic, following, self._rng.choice((0, wire.FLAG_PLAIN)))
 
     def _burst(self) -> int:
         return self._rng.randrange(1, _BURST_MAX)
@@ -196,6 +243,8 @@ class Stranger:
     ) -> bytes:
         receivers = self._rng.choice((0, 1, 2**31))
         body = control.Welcome(publisher.name, recovery, 1000.0, receivers, 0.0)
+        if self._network.options.sealed and self._rng.random() < 0.8:
+            flags |= wire.FLAG_SEALED
         return _frame(Kind.WELCOME, session, body, flags=flags)
 
     def _welcome_successor(self, publisher: "SimulatedPublisher") -> bytes:

@@ -161,7 +161,7 @@ class SimulatedSubscriber:
     def _new_core(
         self, cursor: ResumePoints | Resumption | None, relay: int | None = None
     ) -> SubscriberCore:
-        return SubscriberCore(
+        core = SubscriberCore(
             topics=self.topics,
             lines=len(self.places),
             start=self.start,
@@ -176,6 +176,9 @@ class SimulatedSubscriber:
             relay=relay,
             datagram_lines=range(len(self.places)) if self._network.options.multicast else (),
         )
+        if self._network.options.sealed:
+            core.use_seal()
+        return core
 
     def crash(self) -> None:
         """Crash."""

@@ -65,7 +65,7 @@ class Simulation:
         options = self.options
         if options.join_kills:
             self.network.step = self._step_of_join
-        self._history.has_forged = options.forged_per_s > 0
+        self._history.has_forged = options.forged_per_s > 0 and not options.sealed
         self.stranger = Stranger(self.network, self._history, self.publishers, self.subscribers)
         for rate, fault in (
             (options.partitions_per_s, self._part),
@@ -75,6 +75,7 @@ class Simulation:
             (options.read_stops_per_s, self._stop_reading),
             (options.process_stops_per_s, self._stop_process),
             (options.forged_per_s, self.stranger.act),
+            (options.rotations_per_s if options.sealed else 0.0, self._rotate),
         ):
             if rate:
                 self._fault_later(rate, fault)
@@ -325,6 +326,10 @@ class Simulation:
         are_idle = all(one.is_idle for one in self.publishers)
         are_idle = are_idle and all(one.is_idle for one in self.relays)
         return are_idle and all(map(_has_everything, self._receivers))
+
+    def _rotate(self) -> None:
+        for publisher in self.publishers:
+            publisher.rotate_keys()
 
     def _fault_later(self, rate: float, fault: Callable[[], None]) -> None:
         self.network.after_chance(rate, self._do_fault, rate, fault)

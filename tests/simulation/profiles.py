@@ -96,6 +96,7 @@ PROFILES = {
 }
 
 GROUP = {"multicast": True}
+SEALED = {**GROUP, "sealed": True, "rotations_per_s": 20}
 LOGGED = {"log": True, "publisher_crashes_per_s": 5, "restart_delay": 0.05, "loss": 0.05}
 RESUMED = {"cursor": True, "subscriber_crashes_per_s": 8, "restart_delay": 0.05, "loss": 0.05}
 SMALL = {**TIGHT, "bytes_max": 1500, "replay_bytes": 20_000}
@@ -151,6 +152,9 @@ MULTICAST = {
     "everything, logs and cursors": Profile(
         {**GROUP, **EVERYTHING, "log": True, "cursor": True, "system_crashes": 0.3}, publishers=2
     ),
+    "sealed": Profile({**SEALED, "loss": 0.05}, joiners=("earliest", "latest", 5, "time")),
+    "sealed, everything": Profile({**SEALED, **EVERYTHING}, publishers=2, lines=2),
+    "sealed, large messages, logs": Profile({**SEALED, **LOGGED, "bytes_max": 3000}),
     "parity": Profile({**GROUP, "loss": 0.05, "parity": 2}),
     "parity, everything": Profile({**GROUP, **EVERYTHING, "parity": 1}),
 }

@@ -227,6 +227,29 @@ def test_a_stranger_to_a_group_changes_no_ledger_and_gets_no_answer(name, rounds
     assert wanted <= set(forged)
 
 
+SEALED_GROUPS = (
+    "sealed", "20 % lost", "twice and out of order", "large messages", "slow network",
+    "publisher crashes", "reader stops", "two lines to each publisher", "logs, little buffer",
+    "everything, logs and cursors", "parity, everything",
+)  # fmt: skip
+
+
+@pytest.mark.rounds(2, 150)
+@pytest.mark.parametrize("name", SEALED_GROUPS)
+def test_a_stranger_that_hears_a_sealed_group_changes_no_ledger_and_gets_no_answer(name, rounds):
+    """It repeats, changes and cuts what it hears, and forges the next messages."""
+    profile = replace(MULTICAST[name], run_time=0.2)
+    forged, rotations = Counter(), 0
+    for seed in range(rounds):
+        simulation = build(profile, seed, sealed=True, rotations_per_s=20, forged_per_s=FORGED)
+        run(simulation, profile, quiet=0.0 if seed % 4 else 2.0)
+        forged += simulation.stranger.forged
+        rotations += sum(one.multicast.keys.rotations for one in simulation.publishers)
+        assert simulation.published, seed
+    assert {"replayed", "changed", "cut", "forged", "readable"} <= set(forged)
+    assert rotations
+
+
 @pytest.mark.rounds(3, 150)
 @pytest.mark.parametrize("name", FORGED_CHANNELS)
 def test_a_stranger_on_the_recovery_channel_changes_no_ledger(name, rounds):

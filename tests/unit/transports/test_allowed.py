@@ -35,9 +35,7 @@ class Feed:
 
     def receiver(self, keys, *prefixes):
         curve = CurveClient(keys, SERVER.public)
-        receiver = self.opened(
-            ZmqReceiver, self.sender.endpoint, curve=curve
-        )
+        receiver = self.opened(ZmqReceiver, self.sender.endpoint, curve=curve)
         for prefix in (b"\0", *prefixes):
             receiver.subscribe(prefix)
         receiver.connect()

@@ -32,10 +32,10 @@ class Group:
             self.keys.admit(subscriber, b"%d" % subscriber)
         return self.rings[subscriber]
 
-    def say_held(self, subscriber, ids=None):
+    def say_held(self, subscriber, ids=None, asks=True):
         """Send KEYS_HELD, and take the answer; returns whether there was one."""
         ring = self.rings[subscriber]
-        body = KeysHeld(subscriber, ring.ids(SESSION) if ids is None else ids)
+        body = KeysHeld(subscriber, ring.ids(SESSION) if ids is None else ids, asks)
         frame = Frame(control_frame(Kind.KEYS_HELD, SESSION, body))
         answer = self.keys.receive_held(
             b"%d" % subscriber, frame, now_ns=self.now_ns, user=self.users[subscriber]
@@ -52,7 +52,7 @@ class Group:
                 body = read_keys(Frame(frame))
                 self.rings[int(requester)].take(SESSION, body, now_ns=self.now_ns)
                 if answer:
-                    self.say_held(int(requester))
+                    assert not self.say_held(int(requester), asks=False)
         return [int(requester) for requester, _ in sent]
 
     def opens(self, subscriber, datagram):
@@ -72,10 +72,15 @@ def test_who_has_the_keys_opens_what_is_sent_from_then_on():
     assert group.opens(1, group.keys.group.seal(b"a frame"))
 
 
-def test_who_has_all_is_not_answered():
+def test_who_has_all_is_not_answered_and_who_only_confirms_neither():
     group = Group()
     group.join(1)
     assert not group.say_held(1)
+    for ids in ([], group.rings[1].ids(SESSION)):
+        assert not group.say_held(1, ids=ids, asks=False)
+    group.keys.dismiss(1)
+    assert not group.say_held(1, asks=False)
+    assert group.keys.receivers == 0
 
 
 def test_what_a_subscriber_seals_is_known_to_be_its_own():
@@ -102,9 +107,13 @@ def test_one_without_its_own_key_gets_another_one_and_never_counts_again():
     group.say_held(1, ids=[])  # its process began again, or the answer was lost
     second = ring.own(SESSION)
     assert first.secret.key != second.secret.key
-    with pytest.raises(FrameError):
-        group.keys.open(first.seal(b"a frame"))
-    assert group.keys.open(second.seal(b"a frame")) == (1, b"a frame")
+    for own in (first, second):  # it may not have come yet
+        assert group.keys.open(own.seal(b"a frame")) == (1, b"a frame")
+    for _ in range(group_keys.OWN_MAX):
+        group.say_held(1, ids=[])
+    with pytest.raises(FrameError, match="key"):
+        group.keys.open(second.seal(b"a frame"))
+    assert len(group.keys._openers) == group_keys.OWN_MAX
 
 
 def test_keys_that_come_again_do_not_begin_to_count_again():
@@ -113,7 +122,7 @@ def test_keys_that_come_again_do_not_begin_to_count_again():
     datagram = group.keys.group.seal(b"a frame")
     own = ring.own(SESSION)
     own.seal(b"a frame")
-    body = read_keys(Frame(group.keys._keys_of(group.keys._holders[1].opener)))
+    body = read_keys(Frame(group.keys._keys_of(*group.keys._holders[1].openers.values())))
     assert group.opens(1, datagram)
     ring.take(SESSION, body, now_ns=group.now_ns)
     assert ring.own(SESSION) is own

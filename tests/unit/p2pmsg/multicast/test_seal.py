@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from p2pmsg.errors import MissingExtraError
 from p2pmsg.multicast import seal
-from p2pmsg.multicast.run import SEAL_MAGIC
+from p2pmsg.multicast.run import SEAL_MAGIC, SEAL_OVERHEAD_BYTES
 from p2pmsg.multicast.seal import (
     CIPHERS,
-    OVERHEAD_BYTES,
     WINDOW,
     OpeningKey,
     ReplayWindow,
@@ -33,7 +32,7 @@ def pair(cipher=CIPHERS[0], seed=1, first=0):
 def test_a_datagram_is_opened_once(cipher):
     sealer, opener = pair(cipher)
     made = sealer.seal(b"a frame")
-    assert len(made) == len(b"a frame") + OVERHEAD_BYTES
+    assert len(made) == len(b"a frame") + SEAL_OVERHEAD_BYTES
     assert b"frame" not in made
     assert opener.open(made) == b"a frame"
     with pytest.raises(FrameError, match="replayed"):

@@ -29,7 +29,7 @@ def sender(*frames, head=None, frames_max=100):
 
 def admitted(multicast, subscriber=7):
     """Return the token that a subscriber gets."""
-    body = control.read_body(Frame(multicast.admit(subscriber)), control.Admitted)
+    body = control.read_body(Frame(multicast.admit(subscriber, b"it")), control.Admitted)
     assert body.life == multicast.life
     return body.token
 

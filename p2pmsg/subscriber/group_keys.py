@@ -1,0 +1,150 @@
+"""A subscriber's keys of sealed groups: asked for, asked for again, and confirmed. No I/O.
+
+::
+
+    a session is announced, and no keys are held ──▶ KEYS_HELD, in place of the PROBE
+    datagrams of a key that is not held          ──▶ KEYS_HELD, if they are longer than that
+    KEYS ──▶ they are held, and KEYS_HELD confirms them
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from p2pmsg.multicast.keys import Keyring, KeysHeld, read_keys
+from p2pmsg.multicast.seal import Opened
+from p2pmsg.subscriber.effects import Effects
+from p2pmsg.subscriber.sessions import Session
+from p2pmsg.wire import Frame, FrameError, Kind
+
+_MS: Final = 1_000_000
+ASK_NS: Final = 10 * _MS
+"""Between two questions for keys, at first; it doubles while they bring nothing."""
+ASK_NS_MAX: Final = 1000 * _MS
+QUESTION_BYTES: Final = 160
+"""Datagrams of keys that are not held lead to a question when they have so many bytes: nobody can
+make this subscriber send more than it was sent."""
+CHECK_NS: Final = 1000 * _MS
+
+
+class GroupKeyClient:
+    """Holds the keys; `MissingExtraError` without the package `cryptography`.
+
+    Args:
+        subscriber: its id.
+        peers: the sessions by their ids.
+        effects: takes the questions.
+        invalid: counts the datagrams that were dropped, by reason.
+
+    Attributes:
+        keyring: the keys that are held.
+
+    """
+
+    def __init__(
+        self,
+        subscriber: int,
+        peers: Mapping[int, Session],
+        effects: Effects,
+        invalid: Counter[str],
+    ) -> None:
+        self.keyring = Keyring()
+        self._subscriber = subscriber
+        self._peers = peers
+        self._effects = effects
+        self._invalid = invalid
+        self._outdated: set[int] = set()
+        self._unknown_bytes = 0
+        self._due_ns = self._wait_ns = 0
+        self._check_ns = 0
+
+    def begin_with(self, peer: Session) -> bool:
+        """Ask a session's publisher for keys before anything else; False: they are held."""
+        session = peer.session
+        if self.keyring.holds(session) and session not in self._outdated:
+            return False
+        self._say_held(peer, asks=True)
+        return True
+
+    def begin_life(self, session: int) -> None:
+        """Note that a session's publisher was started again, and has other keys."""
+        self._outdated.add(session)
+
+    def forget(self, session: int) -> None:
+        """Forget the keys of a session."""
+        self._outdated.discard(session)
+        self.keyring.forget(session)
+
+    def receive_keys(self, peer: Session, frame: Frame, now_ns: int) -> None:
+        """Take keys, and confirm them; `FrameError` where they are none."""
+        self.keyring.take(peer.session, read_keys(frame), now_ns=now_ns)
+        self._outdated.discard(peer.session)
+        self._wait_ns = 0
+        self._say_held(peer, asks=False)
+
+    def open_train(
+        self, line: int, data: memoryview, at: int, segment: int, address: Any, now_ns: int
+    ) -> Opened | None:
+        """Open the datagrams from `at` on that have one key.
+
+        None: the first one has a key that is not held. `FrameError` where it is not sealed, or
+        comes from another address than its publisher's: so nobody uses up the counter of what is
+        on its way by sending a copy of it.
+        """
+
+        def check(session: int) -> None:
+            peer = self._peers.get(session)
+            state = None if peer is None else peer.group
+            if peer is None or state is None:
+                raise FrameError("session")
+            if peer.probe is None and state.places.get(line, address) != address:
+                raise FrameError("source")  # else its echo may show that it has another address
+
+        opened = self.keyring.open_train(
+            line, data, at, segment, self._invalid, now_ns=now_ns, check=check
+        )
+        if opened is None:
+            if not self._is_awaited(line, address):
+                self._invalid["key"] += 1
+            self._note_unknown(line, min(segment, len(data) - at), address, now_ns)
+        return opened
+
+    def seal(self, peer: Session, frame: bytes) -> bytes | None:
+        """Return the datagram of a frame for a session's publisher; None: there is no key yet."""
+        own = self.keyring.own(peer.session)
+        return None if own is None else own.seal(frame)
+
+    def check(self, now_ns: int) -> None:
+        """Forget what is not needed any more."""
+        if now_ns >= self._check_ns:
+            self._check_ns = now_ns + CHECK_NS
+            self.keyring.check(now_ns=now_ns)
+            self._outdated.intersection_update(self._peers)
+
+    def _is_awaited(self, line: int, address: Any) -> bool:
+        """Whether the keys of who sends from there were asked for, and have not come yet."""
+        return any(
+            not self.keyring.holds(peer.session) or peer.session in self._outdated
+            for peer in self._peers.values()
+            if peer.group is not None and peer.group.places.get(line, address) == address
+        )
+
+    def _note_unknown(self, line: int, size: int, address: Any, now_ns: int) -> None:
+        """Ask for the key of a datagram, unless that was done just now: anybody sends some."""
+        self._unknown_bytes = min(self._unknown_bytes + size, 2 * QUESTION_BYTES)
+        if now_ns < self._due_ns:
+            return
+        for peer in self._peers.values():
+            state = peer.group
+            if peer.gone or state is None or not peer.direct:
+                continue
+            if state.places.get(line, address) != address or self._unknown_bytes < QUESTION_BYTES:
+                continue
+            self._unknown_bytes -= QUESTION_BYTES
+            self._wait_ns = min(2 * self._wait_ns or ASK_NS, ASK_NS_MAX)
+            self._due_ns = now_ns + self._wait_ns
+            self._say_held(peer, asks=True)
+
+    def _say_held(self, peer: Session, *, asks: bool) -> None:
+        body = KeysHeld(self._subscriber, self.keyring.ids(peer.session), asks)
+        self._effects.send(peer.session, Kind.KEYS_HELD, peer.session, body)
