@@ -69,6 +69,8 @@ class PublisherCore:
 
     """
 
+    rights: Rights | None = None
+
     def __init__(
         self,
         *,
@@ -126,6 +128,7 @@ class PublisherCore:
 
     def use_rights(self, rights: Rights) -> None:
         """Answer each requester what it may have, and nothing else; called before anything else."""
+        self.rights = rights
         self.requests.use_rights(rights)
 
     @property

@@ -96,12 +96,12 @@ class RelayCore:
         body = control.Welcome(name, recovery, self.stall_ms)
         self.welcome = wire.control_frame(Kind.WELCOME, relay, body, flags=wire.FLAG_RELAY)
         self.requests = RelayRequests(relay, self.sessions, self.sessions_page)
-        self._rights: Rights | None = None
+        self.rights: Rights | None = None
         self._restore(now_ns)
 
     def use_rights(self, rights: Rights) -> None:
         """Answer each requester what it may have, and nothing else; called before anything else."""
-        self._rights = rights
+        self.rights = rights
         self.requests.use_rights(rights)
         for served in self.sessions.values():
             served.requests.use_rights(rights)
@@ -153,8 +153,8 @@ class RelayCore:
                 config=self.config, queue=self.control, replay=self.replay, log=self.log,
             )  # fmt: skip
             served.closing = self.closing
-            if self._rights is not None:
-                served.requests.use_rights(self._rights)
+            if self.rights is not None:
+                served.requests.use_rights(self.rights)
         served.is_live = True
         served.name, served.hops = name, min(hops, control.PATH_MAX)
         self._changed()

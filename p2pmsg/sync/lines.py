@@ -34,7 +34,13 @@ def open_lines(
     lock = threading.RLock()
     made = make(core, connect(core, places, topics, config, lock, security), places, lock)
     made.security = security
+    if security is not None and security.rights is not None:
+        core.use_rights(security.rights, [_user_at(security, place) for place in places])
     return made
+
+
+def _user_at(security: "Security", place: transports.Endpoint) -> str:
+    return transports.key_text(security.server_key(place))
 
 
 def connect(

@@ -1,7 +1,7 @@
 """Opening what a publisher is made of: log, sockets, core."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from random import SystemRandom
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from p2pmsg.sync.sending import Outgoing
 from transports.endpoint import is_address
 
 if TYPE_CHECKING:
+    from p2pmsg.relay.core import RelayCore
     from p2pmsg.security.settings import Security
     from p2pmsg.sync.datagram_sender import DatagramSender
     from recovery.log import LogConfig
@@ -143,8 +144,21 @@ def open_sender(
         queue_frames=core.config.queue_frames,
         welcome=core.welcome,
         curve=curve_server(security),
+        allows=allowed_by(core, security),
     )
     return sender, Outgoing(core, sender)
+
+
+def allowed_by(
+    core: "PublisherCore | RelayCore", security: "Security | None"
+) -> Callable[[str, bytes], bool] | None:
+    """Have a core answer by rights, where there are any; return what decides on subscriptions."""
+    if security is None or security.rights is None:
+        return None
+    from p2pmsg.sync.rights import prefixes_allowed
+
+    core.use_rights(security.rights)
+    return prefixes_allowed(security.rights)
 
 
 def default_recovery(endpoint: transports.Endpoint) -> transports.Endpoint:

@@ -23,7 +23,7 @@ from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.lifecycle import close_in_children
 from p2pmsg.sync.lock import PublishLock
-from p2pmsg.sync.opening import ZMQ_MEMORY, recovery_endpoint_of
+from p2pmsg.sync.opening import ZMQ_MEMORY, allowed_by, recovery_endpoint_of
 from p2pmsg.sync.relay_stats import relay_stats
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.serving import ServingPeer, ServingRounds
@@ -172,7 +172,7 @@ class RelayingPeer(ServingPeer):
         self._server = server
         self._sender = transports.ZmqSender(
             at, context=context, queue_frames=config.queue_frames, welcome=self._core.welcome,
-            curve=curve,
+            curve=curve, allows=allowed_by(self._core, self._security),
         )  # fmt: skip
         for bound in (self._sender.endpoint, server.endpoint):
             warn_if_open(self._security, bound)

@@ -22,6 +22,7 @@ from p2pmsg.sync.sending import Outgoing
 if TYPE_CHECKING:
     from p2pmsg.relay.core import RelayCore
     from p2pmsg.sync.datagram_sender import DatagramSender
+    from p2pmsg.sync.rights import RightsWatch
 
 MS: Final = 1_000_000
 RETRY_NS: Final = 2 * MS
@@ -51,6 +52,8 @@ class ServingRounds(ABC):
     _serving_ns: ClassVar[int] = 1000 * MS
     """How long requests are taken and answered a round at most."""
 
+    _rights: "RightsWatch | None" = None
+
     def __init__(
         self,
         core: "PublisherCore | RelayCore",
@@ -68,6 +71,8 @@ class ServingRounds(ABC):
         self.ticking = False
         self.acknowledgements = Acknowledgements()
         self._joined = 0
+        if core.rights is not None:
+            self._use_rights(core.rights)
         core.control.awaits_subscriptions = isinstance(sender, transports.ZmqSender)
         if self._publisher is not None:
             self._publisher.heartbeats.sooner = self._wake_sleeper
@@ -131,7 +136,29 @@ class ServingRounds(ABC):
             yield from self._sync(self._core.log)
         self._send_waiting()
 
+    def _use_rights(self, rights: Any) -> None:
+        """Answer requests by their users."""
+        from p2pmsg.sync.rights import RightsWatch
+
+        self._rights = RightsWatch(rights, self._sender)
+
+    def _receive(self, request: tuple[bytes, bytes]) -> None:
+        """Take a request; one of a user that is revoked is dropped."""
+        requests, rights = self._core.requests, self._rights
+        if rights is None:
+            requests.receive(*request, now_ns=time.monotonic_ns())
+            return
+        user = self._server.user
+        if rights.rights.is_revoked(user):
+            requests.invalid["revoked"] += 1
+            return
+        requests.receive(
+            *request, now_ns=time.monotonic_ns(), user=user, wall_ns=time.time_ns()
+        )
+
     def _take_subscriptions(self) -> None:
+        if self._rights is not None:
+            self._rights.check()
         self._server.connections.update()
         for _ in range(self._subscription_calls):  # an echo needs its own, which came just now
             with self._lock:
@@ -208,7 +235,7 @@ class ServingRounds(ABC):
             if request is None:
                 break
             with self._lock:
-                requests.receive(*request, now_ns=time.monotonic_ns())
+                self._receive(request)
             if time.monotonic_ns() > end_ns:
                 break
         if self._server.malformed:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.errors import (
+    AccessDeniedError,
     ConfigError,
     LossReport,
     MessagesLostError,
@@ -193,6 +194,8 @@ class SubscriberBase(ABC, Generic[T_co]):
     def _activate(self, count_max: int) -> bool:
         """Take from the core what is ready: True when there are messages."""
         core, commits, ready = self._core, self._commits, self._core.ready
+        if core.denials.waiting:
+            self._report_denial()
         if core.endings:
             self._report_endings()
         if not ready.entries:
@@ -237,7 +240,7 @@ class SubscriberBase(ABC, Generic[T_co]):
             return commits.failed
         if self._core.ready.entries or self._values.__length_hint__():
             return True
-        if self._driver.refused is not None:
+        if self._driver.refused is not None or self._core.denials.waiting:
             return True
         return any(one.stream.position >= one.stop for one in self._core.endings)
 
@@ -260,6 +263,20 @@ class SubscriberBase(ABC, Generic[T_co]):
     def _call(self, callback: Callable[[Any], Any], report: Any) -> None:
         """Call the application's `on_gap`, `on_end` or `on_invalid`."""
         callback(report)
+
+    def _report_denial(self) -> None:
+        """Log, and raise, what is not allowed; each is reported once."""
+        with self._driver.lock:
+            denial = self._core.denials.take()
+        if denial is None:
+            return
+        if denial.is_ours:
+            why = f"the key of publisher {denial.publisher!r} has no right to it here"
+        else:
+            why = f"publisher {denial.publisher!r} gives us no right to it"
+        error = AccessDeniedError(denial.verb, denial.topic, why)
+        _log.warning("%s", error)
+        raise error
 
     def _report_endings(self) -> None:
         """Report sessions that are over and all of which was delivered."""

@@ -66,6 +66,7 @@ class SubscriberIO:
     security: "Security | None" = None
     refused: AuthenticationError | None = None
     _keys_due_ns = 0
+    _rights_version = 0
 
     def __init__(
         self,
@@ -291,6 +292,13 @@ class SubscriberIO:
     def _look_at_keys(self, now_ns: int) -> None:
         """Check the handshakes of the connections, and make those again that were refused."""
         self._keys_due_ns = now_ns + _KEYS_NS
+        rights = None if self.security is None else self.security.rights
+        if rights is not None:
+            rights.refresh()
+            if rights.version != self._rights_version:
+                self._rights_version = rights.version
+                with self.lock:
+                    self._core.rights_changed()
         for one in (*self._receivers, *self._clients.values()):
             if not isinstance(one, transports.ZmqReceiver | transports.ZmqRecoveryClient):
                 continue
