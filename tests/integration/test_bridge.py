@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from p2pmsg.errors import BindError, ConfigError, EndpointError
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
 from tests.places import lasting_place
 
+HERE = Path(__file__).parent
 WAIT_MS = int(DEADLINE_S * 1000)
 
 
@@ -481,14 +483,40 @@ def test_what_does_not_go_together_is_named(ends, options, error, words):
         p2pmsg.Bridge(*ends, **options)
 
 
-@pytest.fixture
-def in_c(compile_with_libzmq, opened):
-    """Start a C program that sends, or prints, messages at a plain end of a bridge."""
-    program = compile_with_libzmq(Path(__file__).with_name("zmq_stranger.c"))
+@pytest.fixture(scope="session")
+def node_stranger():
+    node, folder = shutil.which("node"), os.environ.get("P2PMSG_NPM_FOLDER", "")
+    modules = Path(folder) / "node_modules"
+    if node is None or not folder or not (modules / "zeromq").is_dir():
+        pytest.skip("Node, or a folder P2PMSG_NPM_FOLDER with npm's zeromq, is not there")
+    return ["env", f"NODE_PATH={modules}", node, HERE / "zmq_stranger.mjs"]
+
+
+@pytest.fixture(scope="session")
+def java_stranger(tmp_path_factory):
+    jar = Path(os.environ.get("P2PMSG_JEROMQ", "/usr/share/java/jeromq.jar"))
+    if not (shutil.which("javac") and shutil.which("java") and jar.exists()):
+        pytest.skip("javac or JeroMQ is not there (Debian: default-jdk-headless, libjeromq-java)")
+    folder = tmp_path_factory.mktemp("java")
+    source = HERE / "ZmqStranger.java"
+    subprocess.run(["javac", "-cp", jar, "-d", folder, source], check=True, timeout=120)
+    fast = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+    return ["java", *fast, "-cp", f"{jar}:{folder}", "ZmqStranger"]
+
+
+@pytest.fixture(scope="session")
+def c_stranger(compile_with_libzmq):
+    return [compile_with_libzmq(HERE / "zmq_stranger.c")]
+
+
+@pytest.fixture(params=["c", "node", "java"])
+def program(request, opened):
+    """Start a program in another language that sends, or prints, messages at an end of a bridge."""
+    command = request.getfixturevalue(f"{request.param}_stranger")
 
     def make(kind, end, count):
         process = subprocess.Popen(
-            [program, kind, place_of(end), str(count)], stdout=subprocess.PIPE
+            [*command, kind, place_of(end), str(count)], stdout=subprocess.PIPE
         )
         opened.callback(process.communicate)
         opened.callback(process.kill)
@@ -497,17 +525,17 @@ def in_c(compile_with_libzmq, opened):
     return make
 
 
-def test_a_pub_in_c_becomes_a_stream(in_c, bridge, make_subscriber):
+def test_a_pub_in_another_language_becomes_a_stream(program, bridge, make_subscriber):
     made = bridge("zmq+sub://127.0.0.1:0?bind=1", LOOPBACK)
-    in_c("pub", made.source, 100)
+    program("pub", made.source, 100)
     subscriber = make_subscriber(made.endpoint, topics=["t"], start="earliest")
     assert values_of(subscriber, 100) == [b"%d" % number for number in range(100)]
 
 
-def test_a_stream_reaches_a_sub_in_c(in_c, bridge, make_publisher):
+def test_a_stream_reaches_a_sub_in_another_language(program, bridge, make_publisher):
     publisher = make_publisher()
     made = bridge(publisher.endpoint, "zmq+pub://127.0.0.1:0?bind=1")
-    sub = in_c("sub", made.target, 10)
+    sub = program("sub", made.target, 10)
 
     def has_ended():
         publisher.publish("t", b"value")
@@ -517,11 +545,11 @@ def test_a_stream_reaches_a_sub_in_c(in_c, bridge, make_publisher):
     assert sub.stdout.read().splitlines() == 10 * [b"t value"]
 
 
-def test_a_push_in_c_reaches_a_pull_in_c_through_a_queue(in_c, bridge, tmp_path):
+def test_a_push_reaches_a_pull_in_another_language_through_a_queue(program, bridge, tmp_path):
     inward = bridge("zmq+pull://127.0.0.1:0?bind=1", LOOPBACK, log=str(tmp_path / "log"))
     outward = bridge(inward.endpoint, "zmq+push://127.0.0.1:0?bind=1")
-    in_c("push", inward.source, 100)
-    pull = in_c("pull", outward.target, 100)
+    program("push", inward.source, 100)
+    pull = program("pull", outward.target, 100)
     lines = pull.stdout.read().splitlines()
     assert sorted(lines) == sorted(b"t %d" % number for number in range(100))
     eventually(lambda: inward.stats().ours.done == 100)
