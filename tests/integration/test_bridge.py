@@ -433,9 +433,7 @@ def test_who_is_there_instead_is_said(stranger, bridge, monkeypatch, caplog, pee
         elif peer == "closed":
             place = lasting_place().removeprefix("tcp://")
         else:
-            listener = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
-            place = f"127.0.0.1:{listener.getsockname()[1]}"
-            threading.Thread(target=speak_nng, args=[listener], daemon=True).start()
+            place = opened.enter_context(speaking_nng())
         made = bridge(f"zmq+sub://{place}", LOOPBACK)
         eventually(lambda: words in made.stats().unanswered)
     eventually(lambda: [r for r in caplog.records if words in r.getMessage()])
@@ -450,12 +448,29 @@ def test_who_is_not_there_is_said_while_a_job_waits(bridge, make_pusher, monkeyp
     assert (made.stats().received, made.stats().passed_on) == (1, 0)
 
 
-def speak_nng(listener):
+@contextlib.contextmanager
+def speaking_nng():
+    """Greet all who connect as nng does; yields where."""
     taken = []
-    with contextlib.suppress(OSError):
-        while True:
-            taken.append(listener.accept()[0])
-            taken[-1].sendall(b"\0SP\0\0\x20\0\0")
+
+    def speak():
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(listener.accept()[0])
+                with contextlib.suppress(ConnectionError):
+                    taken[-1].sendall(b"\0SP\0\0\x20\0\0")
+
+    with contextlib.ExitStack() as opened:
+        listener = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        thread = threading.Thread(target=speak)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)  # `close` alone would leave it in `accept`
+            thread.join(DEADLINE_S)
+            for each in taken:
+                each.close()
 
 
 @pytest.mark.parametrize(
