@@ -1,0 +1,220 @@
+"""A peer that speaks another protocol, on each port of what reaches other programs."""
+
+import contextlib
+import http.client
+import os
+import socket
+import time
+
+import pytest
+import zmq
+
+import p2pmsg
+from p2pmsg.queue import PipelineConfig
+from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
+from tests.integration.webhooks import SECRET
+
+STRANGERS = {
+    "HTTP": b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "ZeroMQ": b"\xff\0\0\0\0\0\0\0\1\x7f\3\1NULL" + bytes(48) + b"\x04\x19\x05READY",
+    "nng": b"\0SP\0\0\x20\0\0" + b"\0\0\0\0\0\0\0\3abc",
+    "TLS": bytes.fromhex("16030100c8010000c40303") + bytes(range(200)),
+    "zeros": bytes(4096),
+    "noise": os.urandom(4096),
+    "a huge length": b"\0SP\0\0\x10\0\0" + b"\x7f" + b"\xff" * 7 + b"x" * 1000,
+    "nothing": b"",
+}
+"""What they say as soon as they are connected."""
+
+
+@contextlib.contextmanager
+def strangers(place):
+    """Have all of them connected at `tcp://…`, and what they said read."""
+    host, _, port = place.rpartition("://")[2].rpartition(":")
+    with contextlib.ExitStack() as opened:
+        for words in STRANGERS.values():
+            made = opened.enter_context(socket.create_connection((host, int(port))))
+            with contextlib.suppress(ConnectionError):
+                made.sendall(words)
+        time.sleep(0.1)
+        yield
+
+
+def place_of(end):
+    """The endpoint in the text of a plain end."""
+    return end.partition("+")[2].partition("+")[2].partition("?")[0]
+
+
+@pytest.fixture
+def bridge(opened):
+    return lambda *arguments, **options: opened.enter_context(p2pmsg.Bridge(*arguments, **options))
+
+
+@pytest.fixture
+def plain(opened):
+    """Make a socket of pyzmq that is connected to the plain end of a bridge."""
+    context = opened.enter_context(zmq.Context())
+
+    def make(kind, end):
+        made = opened.enter_context(context.socket(kind))
+        made.linger = 0
+        made.rcvtimeo = made.sndtimeo = int(DEADLINE_S * 1000)
+        if kind == zmq.SUB:
+            made.subscribe(b"")
+        made.connect(place_of(end))
+        return made
+
+    return make
+
+
+# ZMTP 1.0 has no greeting, and libzmq still takes it: at a plain socket, some of this is messages.
+
+
+def test_at_a_bridge_that_binds_a_pull_and_a_queue(bridge, plain, make_puller):
+    made = bridge("zmq+pull://127.0.0.1:0?bind=1", LOOPBACK)
+    with strangers(place_of(made.source)), strangers(made.endpoint):
+        plain(zmq.PUSH, made.source).send(b"job")
+        for job in make_puller(made.endpoint):
+            with job:
+                if job.value == b"job":
+                    break
+
+
+def test_at_a_bridge_that_binds_a_sub_and_a_stream(bridge, plain, make_subscriber):
+    made = bridge("zmq+sub://127.0.0.1:0?bind=1", LOOPBACK)
+    with strangers(place_of(made.source)), strangers(made.endpoint):
+        subscriber = make_subscriber(made.endpoint, start="earliest")
+        pub = plain(zmq.XPUB, made.source)
+        assert pub.recv() == b"\1"
+        pub.send_multipart([b"t", b"value"])
+        assert eventually(lambda: subscriber.receive(DEADLINE_S).value == b"value")
+
+
+def test_at_a_bridge_that_binds_a_pub(bridge, plain, make_publisher):
+    publisher = make_publisher()
+    made = bridge(publisher.endpoint, "zmq+pub://127.0.0.1:0?bind=1")
+    publisher.wait_for_subscribers(1, timeout=DEADLINE_S)
+    with strangers(place_of(made.target)):
+        sub = plain(zmq.SUB, made.target)
+        sub.rcvtimeo = 50
+
+        def has_come():
+            publisher.publish("t", b"value")
+            try:
+                return sub.recv_multipart()
+            except zmq.Again:
+                return None
+
+        assert eventually(has_come) == [b"t", b"value"]
+
+
+@pytest.mark.parametrize("kind", ["pull", "rep", "respondent"])
+def test_at_a_bridge_that_binds_a_socket_of_nng(bridge, opened, kind, make_puller):
+    pynng = pytest.importorskip("pynng", reason="the extra `nng` is not installed")
+    responder = opened.enter_context(p2pmsg.Responder(LOOPBACK, {"t": lambda value: value * 2}))
+    target = LOOPBACK if kind == "pull" else responder.endpoint
+    made = bridge(f"sp+{kind}://127.0.0.1:0?bind=1", target, topic="t")
+    kinds = {"pull": pynng.Push0, "rep": pynng.Req0, "respondent": pynng.Surveyor0}
+    options = {"survey_time": 60_000} if kind == "respondent" else {}
+    with strangers(place_of(made.source)), strangers(target if kind != "pull" else made.endpoint):
+        asks = opened.enter_context(
+            kinds[kind](recv_timeout=60_000, send_timeout=60_000, **options)
+        )
+        asks.dial(place_of(made.source), block=True)
+        asks.send(b"ab")
+        if kind == "pull":
+            with make_puller(made.endpoint).receive(DEADLINE_S) as job:
+                assert job.value == b"ab"
+        else:
+            assert asks.recv() == b"abab"
+
+
+def test_at_the_ports_of_a_pipeline():
+    config = PipelineConfig(ack_timeout=30.0)
+    with p2pmsg.Pusher(LOOPBACK, mode="pipeline", config=config) as pusher:
+        with p2pmsg.Puller(pusher.endpoint, mode="pipeline") as puller:
+            eventually(lambda: pusher.stats().pullers)
+            (data,) = [each.endpoint for each in pusher._shares._sockets.values()]
+            with strangers(pusher.endpoint), strangers(data):
+                pusher.push_many(range(1000))
+                values = []
+                while len(values) < 1000:
+                    values += [job.value for job in puller.receive_many(1000, timeout=DEADLINE_S)]
+                puller.commit()
+                pusher.drain(DEADLINE_S)
+        assert values == list(range(1000))
+
+
+def test_at_the_port_that_takes_webhooks(make_publisher):
+    pytest.importorskip("uvicorn", reason="webhooks in over HTTP need uvicorn (extra webhooks)")
+    from p2pmsg.webhooks import receive
+    from tests.integration.test_webhooks_in import serving, signed
+    from tests.integration.webhooks import post
+
+    publisher = make_publisher()
+    with serving(receive(publisher, secrets=SECRET, topic="t")) as port:
+        with strangers(f"tcp://127.0.0.1:{port}"):
+            assert post(port, b"{}", signed(b"{}"))[0] == 204
+    assert publisher.stats().published == 1
+
+
+def test_at_the_port_that_serves_browsers(publisher):
+    pytest.importorskip("uvicorn", reason="HTTP needs uvicorn (extra http)")
+    from tests.integration.test_serve import Events, serving
+
+    publisher.publish("t", 1)
+    with serving(publisher.endpoint) as (port, _), strangers(f"tcp://127.0.0.1:{port}"):
+        with Events(port, "/topics/t") as events:
+            events.wait_ready()
+            publisher.publish("t", 2)
+            assert events.messages(1)[0][-1]["value"] == 2
+
+
+@pytest.fixture
+def publisher(make_publisher):
+    return make_publisher()
+
+
+@pytest.mark.parametrize("words", STRANGERS.values(), ids=STRANGERS)
+def test_an_endpoint_of_webhooks_that_speaks_no_http_gets_all_later(publisher, tmp_path, words):
+    pytest.importorskip("aiohttp", reason="webhooks out need aiohttp (extra webhooks)")
+    from p2pmsg.webhooks import BreakerConfig, Endpoint, Retry, Sender
+    from tests.integration.webhooks import LOOPBACK as NETWORK
+    from tests.integration.webhooks import Receiver
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    endpoint = Endpoint(
+        f"http://127.0.0.1:{port}/", allow=NETWORK, timeout=0.3,
+        retry=Retry(delays=(0, *[0.05] * 50), jitter=0), breaker=BreakerConfig(cooldown=0.05),
+    )  # fmt: skip
+    with Sender(
+        publisher.endpoint, state=tmp_path, endpoints=[endpoint], start="earliest"
+    ) as hooks:
+        publisher.publish("t", 1)
+        with contextlib.closing(listener), contextlib.suppress(ConnectionError):
+            stranger = listener.accept()[0]
+            with stranger:
+                stranger.sendall(words)
+                eventually(lambda: hooks.stats().endpoints[endpoint.name].failures)
+        assert hooks.stats().delivered == 0
+        with Receiver(port=port) as receiver:
+            eventually(lambda: hooks.stats().delivered == 1)
+        assert len(receiver.requests) == 1
+
+
+def test_what_is_no_http_is_refused_and_closed():
+    """By uvicorn, at once; a client that says nothing is closed after its time."""
+    pytest.importorskip("uvicorn", reason="webhooks in over HTTP need uvicorn (extra webhooks)")
+    from p2pmsg.webhooks import receive
+    from tests.integration.test_webhooks_in import serving
+
+    with p2pmsg.Publisher(LOOPBACK) as publisher:
+        with serving(receive(publisher, secrets=SECRET, topic="t")) as port:
+            for name in ("ZeroMQ", "TLS", "zeros"):
+                with socket.create_connection(("127.0.0.1", port)) as made:
+                    made.settimeout(DEADLINE_S)
+                    made.sendall(STRANGERS[name] + b"\r\n\r\n")
+                    answer = http.client.HTTPResponse(made)
+                    answer.begin()
+                    assert answer.status == 400
