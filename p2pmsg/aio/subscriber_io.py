@@ -3,13 +3,13 @@
 import time
 from typing import TYPE_CHECKING, Final
 
+import transports
 from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.sync.subscriber_io import NEVER_NS, SubscriberIO
 
 if TYPE_CHECKING:
-    import transports
     from p2pmsg.sync.mold_line import MoldClient
 
 _MS: Final = 1_000_000
@@ -114,6 +114,24 @@ class LoopSubscriberIO(SubscriberIO):
             self.fds_changed = False
             self.driver.watch(self.fds())
 
+    def _after_nothing(self) -> int:
+        """Return how long nothing is to be read after nothing was, in ns.
+
+        What is not read now must not keep the loop awake, so ZeroMQ's signals are taken. One of
+        them may be of a frame that came after the read: nothing would signal it again.
+        """
+        core = self._core
+        has_input = self.has_input()
+        if core.is_full:
+            return 5 * _MS
+        if has_input and (self._has_frame() or (core.recovering and not core.replies_full)):
+            return 0
+        return NEVER_NS
+
+    def _has_frame(self) -> bool:
+        kind = transports.ZmqReceiver
+        return any(one.has_message() for one in self._receivers if isinstance(one, kind))
+
     def _read(self, now_ns: int) -> int:
         """Read for a while; return how long nothing more is to be read, in ns."""
         core = self._core
@@ -131,8 +149,7 @@ class LoopSubscriberIO(SubscriberIO):
         end_ns = now_ns + _TURN_NS
         while True:
             if not self.read(0):
-                self.has_input()  # what is not read now must not keep the loop awake
-                wait_ns = 5 * _MS if core.is_full else NEVER_NS
+                wait_ns = self._after_nothing()
                 break
             if self.waiting and core.ready.entries:
                 wait_ns = _REST_NS  # a task goes on, or another turn
