@@ -69,6 +69,11 @@ class CurveKeys:
     def __repr__(self) -> str:
         return f"CurveKeys({fingerprint(self.public)})"
 
+    @property
+    def public_text(self) -> str:
+        """The public key as others write it down: 43 characters of base64url."""
+        return key_text(self.public)
+
     @classmethod
     def new(cls) -> Self:
         """Return a new pair, by libsodium's random numbers."""

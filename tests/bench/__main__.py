@@ -11,7 +11,7 @@ from tests.bench.harness import Plan, say
 
 AREAS = (
     "spine", "log", "spark", "multicast", "queue", "statsd", "reach", "packaging", "asyncio",
-    "typed", "latency",
+    "typed", "latency", "security",
 )  # fmt: skip
 """Each is a module of this package with `run(plan)`, which yields rows."""
 

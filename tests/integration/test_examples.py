@@ -50,6 +50,17 @@ def test_quickstart(tmp_path):
     assert "delivered 5 of 5, lost 0" in shown
 
 
+def test_secure_feed():
+    shown, errors = run_example("secure_feed.py")
+
+    assert shown.splitlines() == [
+        "bars got ['trades'] from the publisher, and may not have ['positions', 'quotes']",
+        "screen got ['quotes'] from the relay, and may not have ['positions', 'trades']",
+        "an unknown program: AuthenticationError",
+    ]
+    assert "Traceback" not in errors
+
+
 def test_webhook_out():
     pytest.importorskip("aiohttp", reason="the extra webhooks is not installed")
     shown, errors = run_example("webhook_out.py")

@@ -28,6 +28,7 @@ ARGUMENTS = {
     "bridge_zeromq": [],
     "webhook_in": [],
     "webhook_out": [],
+    "secure_feed": [],
     **dict.fromkeys(SPARK, ()),
 }
 NEEDED = {"webhook_in": "uvicorn", "webhook_out": "aiohttp"}
