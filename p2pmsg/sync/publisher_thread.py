@@ -100,6 +100,10 @@ class PublisherDriver(ServingRounds):
         return poller
 
     def _turn(self) -> None:
+        is_late = self._has_more_subscriptions or time.monotonic_ns() >= self._round_due_ns
+        if self.acknowledgements.is_due and not is_late:
+            self._commit()  # many wait for it, and it waits for nothing
+            return
         wait_ms = self._wait_ms()
         # While messages are sent, sending looks at the data socket by itself, and what is signalled
         # there is mostly of no use to us: space in queues. It belongs to the thread that holds the

@@ -16,6 +16,7 @@ import transports
 _AGAIN_S: Final = 0.05
 """How long it rests after an exception."""
 _JOIN_S: Final = 5.0
+_WAKES_MAX: Final = 4096
 _log = logging.getLogger("p2pmsg")
 
 
@@ -51,6 +52,7 @@ class Worker:
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
+        self._is_woken = False
         self.stopping = False
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -69,22 +71,32 @@ class Worker:
 
     def wake(self) -> None:
         """Have the thread take a turn now."""
+        if self._is_woken:
+            return  # it has yet to come to `clear`, and what the caller wants is seen after that
         try:
+            self._is_woken = True
             self._wake_write.send(b"\0")
         except OSError:  # full: it is awake; closed: it has ended
             pass
+        except BaseException:  # Ctrl-C before the call
+            self._is_woken = False
+            raise
 
     def fileno(self) -> int:
         """Return the descriptor that is readable after `wake`."""
         return self._wake_read.fileno()
 
     def clear(self) -> None:
-        """Forget that the thread was woken."""
+        """Forget that the thread was woken; before it looks at what there is to do.
+
+        The mark goes last: who finds it set is seen to in this turn.
+        """
         try:
-            while self._wake_read.recv(4096):
+            while len(self._wake_read.recv(_WAKES_MAX)) == _WAKES_MAX:
                 pass
         except BlockingIOError:
             pass
+        self._is_woken = False
 
     def rest(self, seconds: float) -> None:
         """Wait in a turn, so long or until `wake`."""

@@ -159,6 +159,17 @@ def test_a_stream_goes_on_where_an_interrupt_struck_between_log_and_buffer(how, 
     assert ends[-1][1] == log.next("t")
 
 
+def test_what_waits_for_the_disk_is_one_frame_however_long_it_takes():
+    log = log_of(acknowledge="synced")
+    core = core_on(log)
+    for number in range(100):
+        core.publish("t", number, None, None, None, now_ns=number * MS, wall_ns=1)
+        assert not core.unsynced  # nobody writes, and holds the others up, before the commit
+    core.flush(now_ns=100 * MS)
+    assert [sequence for _, sequence, _ in core.unsynced] == [0]
+    assert log.next("t") == 100
+
+
 @pytest.mark.parametrize("size", [10, 100_000])
 @pytest.mark.parametrize("how", ["publish", "publish_alone", "publish_many"])
 def test_a_frame_is_in_the_log_before_it_may_go_out(how, size):

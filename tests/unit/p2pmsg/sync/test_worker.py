@@ -83,6 +83,46 @@ def test_stop_ends_the_thread_and_may_be_called_by_it(make_worker):
     worker.stop()
 
 
+def test_who_is_to_be_woken_already_is_not_woken_again():
+    worker = Worker("worker", "the test", lambda: None)  # not started: nobody reads
+    for _ in range(2):
+        for _ in range(3):
+            worker.wake()
+        assert worker._wake_read.recv(100) == b"\0"
+        worker.clear()
+    worker._wake_read.close()
+    worker._wake_write.close()
+
+
+def test_no_wake_is_lost_whoever_else_wakes(make_worker):
+    wanted, done = [0] * 4, [0] * 4
+    changed = threading.Condition()
+
+    def turn():
+        seen = list(wanted)
+        with changed:
+            done[:] = seen
+            changed.notify_all()
+
+    worker = make_worker(turn)
+
+    def ask(number):
+        for turns in range(1, 301):
+            wanted[number] = turns
+            worker.wake()
+            with changed:  # a wake that is lost costs DEADLINE_S, and then this fails
+                seen = changed.wait_for(lambda turns=turns: done[number] >= turns, DEADLINE_S / 2)
+            if not seen:
+                return
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert done == [300] * 4
+
+
 def test_a_thread_that_waits_goes_on_when_it_is_notified():
     notifier, facts = Notifier(), []
     found = []
@@ -128,6 +168,26 @@ def alarm():
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupt_at_any_place_loses_no_wake(alarm, make_worker):
+    turns, rng, struck = threading.Semaphore(0), Random(1), 0
+    worker = make_worker(turns.release)
+    for _ in range(1000):
+        try:
+            alarm(rng.uniform(1e-6, 30e-6))
+            for _ in range(5):
+                worker.wake()
+            alarm(0)
+        except Struck:
+            struck += 1
+        finally:
+            alarm(0)
+    assert struck > 30
+    while turns.acquire(timeout=0.05):
+        pass
+    worker.wake()
+    assert turns.acquire(timeout=DEADLINE_S)
 
 
 def test_an_interrupt_at_any_place_lets_the_others_go_on(alarm):
