@@ -291,7 +291,7 @@ class PublisherCore:
         # The base is the time of messages that are given none, whatever that of the first one is.
         if self.log is None or not self.log.keeps_batches:
             made = stream.prefix, sequence, wall_ns, now_ns, self._batch_bytes, self._buffers.take()
-            # What waits for the disk leaves with the next commit, whoever else publishes.
+            # What waits for the disk leaves with the next commit, written by no other caller.
             return Batch(*made) if self._is_gated else Batch(*made, stream.pace)
         slot = self.log.take_slot()
         if slot is None:

@@ -94,7 +94,7 @@ def test_who_is_to_be_woken_already_is_not_woken_again():
     worker._wake_write.close()
 
 
-def test_no_wake_is_lost_whoever_else_wakes(make_worker):
+def test_no_wake_is_lost_while_others_wake(make_worker):
     wanted, done = [0] * 4, [0] * 4
     changed = threading.Condition()
 
