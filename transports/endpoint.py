@@ -18,10 +18,12 @@ option         value                      meaning
 ``loopback``   0 or 1, default 1          whether processes on this machine get them, too
 ``request``    HOST:PORT, several times   mold only: where what was missed is asked for
 ``topic``      name, default "mold"       mold only: the topic that its messages get
+``key``        KEY                        udp only: see below; of the group's publisher
 =============  =========================  ======================================================
 
-`tcp` and `ipc` have one option: `?key=KEY` is the public key that the peer there has to hold, 43
-characters of base64url. It is for connecting only, and never part of what ZeroMQ gets.
+`tcp` and `ipc` have one option, which `udp` has, too: `?key=KEY` is the public key that the peer
+there has to hold, 43 characters of base64url. It is for connecting only, and never part of what
+ZeroMQ gets.
 """
 
 import ipaddress
@@ -335,12 +337,12 @@ def _parse_options(text: str, scheme: str, options: str) -> tuple[tuple[str, str
 
 
 def _check_option(text: str, scheme: str, name: str, value: str) -> str:
-    if scheme in ("tcp", "ipc"):
-        if name != "key":
-            _refuse(text, "option", f"unknown option {name!r} (known: key)")
+    if name == "key" and scheme != "mold":
         if not is_key_text(value):
             _refuse(text, "option", f"key {value!r} is not 43 characters of base64url")
         return value
+    if scheme in ("tcp", "ipc"):
+        _refuse(text, "option", f"unknown option {name!r} (known: key)")
     if name == "interface":
         if not _INTERFACE.fullmatch(value):
             _refuse(text, "option", f"interface {value!r} is neither a name nor an address")
@@ -363,5 +365,5 @@ def _check_option(text: str, scheme: str, name: str, value: str) -> str:
             known = "1 to 64 letters, digits, '.', '_' or '-'"
             _refuse(text, "option", f"topic {value!r} is not of {known}")
         return value
-    known = "interface, ttl, loopback" + (", request, topic" if scheme == "mold" else "")
+    known = "interface, ttl, loopback, " + ("request, topic" if scheme == "mold" else "key")
     _refuse(text, "option", f"unknown option {name!r} (known: {known})")

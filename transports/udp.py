@@ -127,6 +127,9 @@ class UdpSender(_UdpSocket):
         if parsed.is_wildcard or not parsed.port:
             reason = "a sender needs an address and a port"
             raise EndpointError(str(parsed), "host", reason)
+        if parsed.key:
+            reason = "a key is pinned where one receives; a sender has the key of its own"
+            raise EndpointError(str(parsed), "option", reason)
         super().__init__(parsed)
         place = self._place
         self._address = place.address

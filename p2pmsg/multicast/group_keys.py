@@ -183,6 +183,14 @@ class GroupKeys:
             self._begin(now_ns, REVOKE_NS)
         return len(revoked)
 
+    def check_users(self, may: Callable[[str], bool], *, now_ns: int) -> int:
+        """Revoke the users that may not have the keys any more; returns how many those are."""
+        users = {holder.user for holder in self._holders.values()}
+        revoked = [user for user in users if not may(user)]
+        for user in revoked:
+            self.revoke(user, now_ns=now_ns)
+        return len(revoked)
+
     def handle_timer(self, *, now_ns: int) -> list[tuple[bytes, bytes]]:
         """Do what is due; returns (requester, KEYS) that are to be sent."""
         if self._next is None and (

@@ -42,6 +42,20 @@ _header: Final = struct.Struct("!8sQ").pack
 _nonce: Final = struct.Struct("!4sQ").pack
 
 
+def pick_cipher(processor: str) -> Cipher:
+    """Return the faster cipher: AES-128-GCM where the processor has instructions for it.
+
+    Args:
+        processor: what `/proc/cpuinfo` says.
+
+    """
+    for line in processor.splitlines():
+        name, _, flags = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return AES if "aes" in flags.split() else "chacha20-poly1305"
+    return "chacha20-poly1305"
+
+
 def require_cryptography(what: str) -> Any:
     """Return the module that has the ciphers; `MissingExtraError` names `what` needs it."""
     try:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -115,7 +115,7 @@ class KnownPeers:
     def of_endpoint(self, endpoint: transports.Endpoint) -> KnownPeer | None:
         """Return the peer that binds there: by this endpoint, or by one for all ports; or None."""
         found = self._fresh().by_endpoint
-        place = endpoint.without_key()
+        place = replace(endpoint, options=())
         peer = found.get(place)
         if peer is None and place.scheme == "tcp":
             peer = found.get(place.with_port(0))
@@ -286,8 +286,10 @@ def parse_peer(words: Sequence[str]) -> KnownPeer:
 def _parse_place(text: str) -> transports.Endpoint:
     with translated():
         endpoint = transports.parse_endpoint(text)
-    if endpoint.scheme not in ("tcp", "ipc") or endpoint.options or endpoint.is_wildcard:
-        raise ConfigError("endpoint", "tcp://HOST:PORT or ipc://PATH, without options", text)
+    is_known = endpoint.scheme in ("tcp", "ipc", "udp")
+    if not is_known or endpoint.options or endpoint.is_wildcard:
+        limit = "tcp://HOST:PORT, ipc://PATH or udp://GROUP:PORT, without options"
+        raise ConfigError("endpoint", limit, text)
     return endpoint
 
 

@@ -42,10 +42,30 @@ def curve_client(
     return transports.CurveClient(security.keys, server_key(), server_key)
 
 
-def no_datagrams(security: "Security | None", endpoint: transports.Endpoint) -> None:
+def curve_of_group(
+    security: "Security", group: transports.Endpoint, recovery: transports.Endpoint
+) -> "transports.CurveClient":
+    """Return what a recovery connection needs to the publisher of a sealed multicast.
+
+    Its key is the one that is pinned for the group, else that of the known peer which binds there.
+    Raises as `Security.server_key`.
+    """
+
+    def server_key() -> bytes:
+        known = security.known
+        is_pinned = group.key or known.of_endpoint(group) is not None
+        by_recovery = not is_pinned and known.of_endpoint(recovery) is not None
+        return security.server_key(recovery if by_recovery else group)
+
+    return transports.CurveClient(security.keys, server_key(), server_key)
+
+
+def check_datagrams(security: "Security | None", endpoint: transports.Endpoint) -> None:
     """Raise `ConfigError` where datagrams would go without keys although there are some."""
-    if security is not None and endpoint.is_datagram:
-        raise ConfigError("endpoint", "tcp:// or ipc:// with security", str(endpoint))
+    if security is not None and endpoint.scheme == "mold":
+        raise ConfigError("endpoint", "udp://, tcp:// or ipc:// with security", str(endpoint))
+    if security is None and endpoint.scheme == "udp" and endpoint.key:
+        raise ConfigError("security", "given where an endpoint pins a key", endpoint.address)
 
 
 def check_security(security: "Security | None") -> "Security | None":

@@ -9,7 +9,7 @@ import transports
 from p2pmsg import wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import ConfigError, translated
-from p2pmsg.security.use import curve_client, no_datagrams
+from p2pmsg.security.use import check_datagrams, curve_client
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.subscriber_io import SubscriberIO
 from p2pmsg.wire import Kind
@@ -58,9 +58,12 @@ def connect(
     """
     lines: list[transports.ZmqReceiver | DatagramLine] = []
     group: MoldGroup | None = None
+    for place in places:
+        check_datagrams(security, place)
+    if security is not None:
+        core.use_seal()
     with translated(), ExitStack() as undo:
         for line, place in enumerate(places):
-            no_datagrams(security, place)
             if place.scheme == "mold":
                 from p2pmsg.sync import mold_line
 

@@ -12,11 +12,12 @@ from p2pmsg.errors import ConfigError, translated
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
-from p2pmsg.security.use import curve_server, no_datagrams, warn_if_open
+from p2pmsg.security.use import check_datagrams, curve_server, warn_if_open
 from p2pmsg.sync.sending import Outgoing
 from transports.endpoint import is_address
 
 if TYPE_CHECKING:
+    from p2pmsg.multicast.group_keys import GroupKeys
     from p2pmsg.relay.core import RelayCore
     from p2pmsg.security.settings import Security
     from p2pmsg.sync.datagram_sender import DatagramSender
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     Opened = tuple[PublisherCore, Sender, transports.ZmqRecoveryServer, Outgoing]
 
 ZMQ_MEMORY = FrameMemory(transports.make_zmq_frame, transports.free_zmq_frames)
+_CPUINFO_MAX = 65_536
 _random = SystemRandom()  # a forked child would repeat what another one draws
 
 
@@ -69,7 +71,7 @@ def _open(
             limit = "the log of a publisher, or a new one; this is a relay's"
             raise ConfigError("log", limit, str(log.directory))
     for place in places:
-        no_datagrams(security, place)
+        check_datagrams(security, place)
     server = transports.ZmqRecoveryServer(
         recovery_at,
         context=transports.context(),
@@ -132,7 +134,8 @@ def open_sender(
         from p2pmsg.sync.datagram_sender import DatagramOutgoing, DatagramSender, open_senders
 
         (udp, *others), datagram_bytes = open_senders(endpoints, core.config)
-        multicast = MulticastSender(core, core.replay, core.config, datagram_bytes, _random)
+        keys = None if security is None else _group_keys(core, security)
+        multicast = MulticastSender(core, core.replay, core.config, datagram_bytes, _random, keys)
         core.use_multicast(multicast)
         datagrams = DatagramSender(core, multicast, udp, others)
         return datagrams, DatagramOutgoing(core, datagrams)
@@ -147,6 +150,25 @@ def open_sender(
         allows=allowed_by(core, security),
     )
     return sender, Outgoing(core, sender)
+
+
+def _group_keys(core: PublisherCore, security: "Security") -> "GroupKeys":
+    """Return the keys of a sealed multicast; who may not read all of it gets none."""
+    from p2pmsg.multicast.group_keys import GroupKeys
+    from p2pmsg.multicast.seal import pick_cipher
+
+    allowed_by(core, security)
+    cipher = pick_cipher(cpu_flags())
+    return GroupKeys(core.session, core.life, cipher, _random, now_ns=time.monotonic_ns())
+
+
+def cpu_flags() -> str:
+    """Return what Linux says of the processor, or nothing."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            return file.read(_CPUINFO_MAX)
+    except OSError:
+        return ""
 
 
 def allowed_by(

@@ -299,6 +299,20 @@ class PublishingPeer(ServingPeer):
         if not self._under_lock(self._flush):
             self._send_rest(self._flushed)
 
+    def rotate_keys(self) -> None:
+        """Begin to use another key for a sealed multicast: of udp:// with `security`.
+
+        It is done at least once a day without that. All subscribers get the next key before it is
+        used, or after 2 s; it returns at once, and no message is lost by it.
+
+        Raises:
+            ConfigError: nothing is sealed here; over TCP each connection has keys of its own.
+            ClosedError: the publisher is closed.
+
+        """
+        self._under_lock(self._rounds.rotate_keys)
+        self._rounds.wake()
+
     def stats(self) -> "PublisherStats":
         """Return the counters as they are now; also after `close`."""
         from p2pmsg.sync.stats import publisher_stats

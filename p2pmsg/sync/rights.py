@@ -40,6 +40,13 @@ class RightsWatch:
         self._sender = sender
         self._version = rights.version
 
+    def may_read_all(self, user: str) -> bool:
+        """Whether a user may have the keys of a sealed multicast."""
+        rights = self.rights
+        if rights.name_of(user) is None or rights.is_revoked(user):
+            return False
+        return rights.covers(user, "subscribe", b"")
+
     def check(self) -> bool:
         """Look whether they have; return it."""
         self.rights.refresh()

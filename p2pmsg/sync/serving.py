@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 import transports
-from p2pmsg.errors import ClosedError, LogFailedError
+from p2pmsg.errors import ClosedError, ConfigError, LogFailedError
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.requests import Reply
@@ -20,6 +20,7 @@ from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.sending import Outgoing
 
 if TYPE_CHECKING:
+    from p2pmsg.multicast.group_keys import GroupKeys
     from p2pmsg.relay.core import RelayCore
     from p2pmsg.sync.datagram_sender import DatagramSender
     from p2pmsg.sync.rights import RightsWatch
@@ -136,6 +137,18 @@ class ServingRounds(ABC):
             yield from self._sync(self._core.log)
         self._send_waiting()
 
+    @property
+    def _group_keys(self) -> "GroupKeys | None":
+        sender = self._sender
+        return None if isinstance(sender, transports.ZmqSender) else sender.multicast.keys
+
+    def rotate_keys(self) -> None:
+        """Begin to use another key of a sealed multicast; called under the lock."""
+        keys, place = self._group_keys, self._sender.endpoint
+        if keys is None:
+            raise ConfigError("endpoint", "udp:// with security, for keys to rotate", place)
+        keys.rotate(now_ns=time.monotonic_ns())
+
     def _use_rights(self, rights: Any) -> None:
         """Answer requests by their users."""
         from p2pmsg.sync.rights import RightsWatch
@@ -152,13 +165,13 @@ class ServingRounds(ABC):
         if rights.rights.is_revoked(user):
             requests.invalid["revoked"] += 1
             return
-        requests.receive(
-            *request, now_ns=time.monotonic_ns(), user=user, wall_ns=time.time_ns()
-        )
+        requests.receive(*request, now_ns=time.monotonic_ns(), user=user, wall_ns=time.time_ns())
 
     def _take_subscriptions(self) -> None:
-        if self._rights is not None:
-            self._rights.check()
+        rights = self._rights
+        if rights is not None and rights.check() and (keys := self._group_keys) is not None:
+            with self._lock:
+                keys.check_users(rights.may_read_all, now_ns=time.monotonic_ns())
         self._server.connections.update()
         for _ in range(self._subscription_calls):  # an echo needs its own, which came just now
             with self._lock:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import zmq
 
 import transports
-from p2pmsg.errors import AuthenticationError, ClosedError, TransportError
+from p2pmsg.errors import AuthenticationError, ClosedError, SecurityError, TransportError
+from p2pmsg.security.use import curve_of_group
 from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.heal import heal
@@ -34,6 +35,8 @@ _GIVEN_AGAIN_NS = 10 * _MS
 """When again, if that was not enough."""
 _KEYS_NS = 20 * _MS
 """How often handshakes are checked, with security."""
+_REFUSAL_NS = 60_000 * _MS
+"""How often a warning says that another publisher of a group was refused."""
 _log = logging.getLogger("p2pmsg")
 
 
@@ -64,8 +67,8 @@ class SubscriberIO:
 
     frames_per_round = 64
     security: "Security | None" = None
-    refused: AuthenticationError | None = None
-    _keys_due_ns = 0
+    refused: SecurityError | None = None
+    _keys_due_ns = _refusal_due_ns = 0
     _rights_version = 0
 
     def __init__(
@@ -303,9 +306,22 @@ class SubscriberIO:
             if not isinstance(one, transports.ZmqReceiver | transports.ZmqRecoveryClient):
                 continue
             if one.look():
-                self.refused = AuthenticationError(one.endpoint, one.refusal)
-            elif not one.refusal and self.refused and self.refused.endpoint == one.endpoint:
+                self._note_refused(AuthenticationError(one.endpoint, one.refusal), one)
+            elif not one.refusal and getattr(self.refused, "endpoint", "") == one.endpoint:
                 self.refused = None  # it is connected meanwhile
+
+    def _note_refused(self, error: SecurityError, by: object = None) -> None:
+        """Have a refused connection raised; where a group has members, it is a warning.
+
+        Anybody can announce publishers to a group: that is no reason to disturb who reads it.
+        """
+        if by in self._receivers or not self._has_datagrams or not any(self.connected()):
+            self.refused = error
+            return
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._refusal_due_ns:
+            self._refusal_due_ns = now_ns + _REFUSAL_NS
+            _log.warning("%s", error)
 
     def wait_ms(self, deadline_ns: int | None) -> int:
         """Return how long to wait at most, up to a caller's deadline; 0 where something is due."""
@@ -404,6 +420,9 @@ class SubscriberIO:
                 return
             try:
                 self._clients[command.session] = self._connect(command)
+            except SecurityError as error:
+                self._unconnected[command.session] = command
+                self._note_refused(error)
             except transports.EndpointError:
                 raise  # it will not do later either
             except transports.TransportError:
@@ -440,21 +459,30 @@ class SubscriberIO:
             context=transports.context(),
             queue_frames=self._core.config.queue_frames,
             frame_bytes_max=self._core.config.frame_bytes_max,
-            curve=self._curve_of(command.line),
+            curve=self._curve_of(command.line, endpoint),
         )
         client.connect()
         self.fds_changed = True
         return client
 
-    def _curve_of(self, line: int) -> "transports.CurveClient | None":
+    def _curve_of(
+        self, line: int, endpoint: transports.Endpoint
+    ) -> "transports.CurveClient | None":
         """Return the keys of a line's other connections: a peer has one key for all its sockets."""
         receiver = self._receivers[line] if 0 <= line < len(self._receivers) else None
-        return receiver.curve if isinstance(receiver, transports.ZmqReceiver) else None
+        if isinstance(receiver, transports.ZmqReceiver):
+            return receiver.curve
+        if self.security is None:
+            return None
+        return curve_of_group(self.security, self._endpoints[line], endpoint)
 
     def _connect_again(self, session: int) -> transports.ZmqRecoveryClient | None:
         """Try once more what had no descriptor left; None: there is none yet."""
         try:
             client = self._clients[session] = self._connect(self._unconnected[session])
+        except SecurityError as error:
+            self._note_refused(error)
+            return None
         except transports.TransportError:
             return None
         del self._unconnected[session]

@@ -200,11 +200,11 @@ def test_a_forked_child_has_connections_of_its_own(peers):
         assert os.waitpid(child, 0)[1] == 0
 
 
-def test_datagrams_and_inproc_take_no_keys(peers):
+def test_mold_and_inproc_take_no_keys(peers):
     security = peers.security("pub")
     for make in (Publisher, Subscriber):
-        with pytest.raises(ConfigError, match="tcp:// or ipc:// with security"):
-            make("udp://239.7.7.7:7001?interface=127.0.0.1", security=security)
+        with pytest.raises(ConfigError, match="udp://, tcp:// or ipc:// with security"):
+            make("mold://239.7.7.7:7001?interface=127.0.0.1", security=security)
     with pytest.raises(ConfigError, match="stays within the process"):
         Publisher("inproc://x", security=security)
 

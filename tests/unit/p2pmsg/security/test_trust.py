@@ -160,7 +160,7 @@ def test_what_is_added_is_checked(tmp_path):
     for name, key, places, text in (
         ("x y", key_text(A), [], "name must be"),
         ("x", "short", [], "5 characters"),
-        ("x", key_text(A), ["udp://239.1.1.1:5"], "endpoint must be"),
+        ("x", key_text(A), ["mold://239.1.1.1:5"], "endpoint must be"),
         ("#x", key_text(A), [], "name must be"),
     ):
         with pytest.raises(ConfigError, match=text):
