@@ -10,7 +10,9 @@ bytes are the same.
 `extensions`    the extension types by which a Decimal arrives as a Decimal
 `foreign`       types of numpy and pydantic
 `spans`         where packed values end
+`plain`         has msgpack a type for each part of a value?
 `prepare`       looks at each part of a value: does it arrive as the type it has?
+`exact`         packs values, each part as the type it has
 ==============  ==================================================================================
 """
 
@@ -36,14 +38,18 @@ from p2pmsg.codec.chosen import make_decoder as make_decoder
 from p2pmsg.codec.chosen import make_encoder as make_encoder
 from p2pmsg.codec.chosen import replace as replace
 from p2pmsg.codec.chosen import to_builtins as to_builtins
+from p2pmsg.codec.exact import ExactEncoder as ExactEncoder
+from p2pmsg.codec.plain import SCALARS as SCALARS
+from p2pmsg.codec.plain import packed_if_plain as packed_if_plain
 from p2pmsg.codec.prepare import EncHook as EncHook
-from p2pmsg.codec.prepare import needs_extension as needs_extension
-from p2pmsg.codec.prepare import needs_preparing as needs_preparing
 from p2pmsg.codec.prepare import path_of_refused as path_of_refused
 from p2pmsg.codec.prepare import prepare as prepare
+from p2pmsg.codec.prepare import prepare_noting as prepare_noting
 
 encoder: Final = make_encoder()
 """Packs values. What it does not know goes as `foreign.replacement` says."""
+exact_encoder: Final = ExactEncoder()
+"""Packs values so that each part arrives as the type it has, or raises `MessageError`."""
 _decoder: Final = make_decoder()
 
 

@@ -1,8 +1,8 @@
 """Values made ready for a codec, so that each part arrives as the type it has, or is refused.
 
 The codecs write a Decimal, a date, a time, a naive datetime, a UUID or an Enum as text or a number
-without notice. Looking at every part of a value takes longer than packing it (a dict of five
-fields: 0.5 µs, and 0.09), so it is done only where it was asked for, or where a value needs it.
+without notice. Looking at every part of a value in Python takes longer than packing it (a dict of
+five fields: 0.5 µs, and 0.09), so it is done only where `plain` has found that a value needs it.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from p2pmsg.codec import chosen, extensions, foreign
+from p2pmsg.codec.plain import LEVELS_MAX, packed_if_plain
 from p2pmsg.errors import MessageError
 
 EncHook = Callable[[Any], Any]
@@ -23,6 +24,8 @@ _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**64 - 1
 _SHOWN: Final = 60
 _DEPTH_MAX: Final = 200
+_encode: Final = chosen.make_encoder().encode
+_decode: Final = chosen.make_decoder().decode
 
 
 def prepare(value: Any, hook: EncHook | None = None, field: str = "value") -> Any:
@@ -41,7 +44,13 @@ def prepare(value: Any, hook: EncHook | None = None, field: str = "value") -> An
         MessageError: a part would arrive as another type, or not at all; it names the path to it.
 
     """
-    return _Walk(hook).part(value, field, False, 0)
+    return prepare_noting(value, hook, field)[0]
+
+
+def prepare_noting(value: Any, hook: EncHook | None, field: str) -> tuple[Any, bool]:
+    """Do as `prepare`, and return also whether a part has got an extension type of ours."""
+    walk = _Walk(hook)
+    return walk.part(value, field, False, 0), walk.found_extension
 
 
 def path_of_refused(value: Any, field: str) -> str:
@@ -53,46 +62,17 @@ def path_of_refused(value: Any, field: str) -> str:
     return field
 
 
-def needs_preparing(value: Any) -> bool:
-    """Whether a part of a value needs an extension type or a hook, or is refused."""
-    if type(value) in _PLAIN:
-        return False
-    walk = _Walk(_nothing)
-    try:
-        walk.part(value, "value", False, 0)
-    except MessageError:
-        return True
-    return walk.found
-
-
-def needs_extension(value: Any) -> bool:
-    """Whether a part of a value would arrive as another type, and has an extension type."""
-    if type(value) in _PLAIN or type(value) is int:
-        return False
-    walk = _Walk(_nothing)
-    try:
-        walk.part(value, "value", False, 0)
-    except MessageError:
-        pass  # packing it says what is wrong
-    return walk.found_extension
-
-
-def _nothing(value: Any) -> None:
-    return None
-
-
 class _Walk:
     """A walk through a value.
 
     Attributes:
-        found: a part of it does not go as it is.
         found_extension: a part of it has an extension type of ours.
 
     """
 
     def __init__(self, hook: EncHook | None) -> None:
         self._hook = hook
-        self.found = self.found_extension = False
+        self.found_extension = False
 
     def part(self, value: Any, path: str, in_record: bool, depth: int) -> Any:
         """Return what goes in the place of a part of a value."""
@@ -106,7 +86,13 @@ class _Walk:
                 )
             return value
         if depth > _DEPTH_MAX:
-            raise MessageError(path[:_SHOWN], f"is nested deeper than {_DEPTH_MAX} levels")
+            packed = packed_if_plain(value)
+            if packed is not None:
+                return chosen.Raw(packed)
+            reason = f"is nested deeper than {_DEPTH_MAX} levels ({LEVELS_MAX} of plain values)"
+            raise MessageError(path[:_SHOWN], reason)
+        if kind is chosen.Ext and value.code == extensions.TIMESTAMP:
+            _check_timestamp(value, path)
         if kind is chosen.Ext or kind is chosen.Raw:
             return value
         if kind in extensions.KINDS:
@@ -116,7 +102,6 @@ class _Walk:
         if isinstance(value, dict):
             return self._mapping(value, path, in_record, depth)
         if foreign.is_extension(value):
-            self.found = True
             return chosen.Ext(value.code, value.data)
         if isinstance(value, _SEQUENCES):
             return self._sequence(value, path, in_record, depth)
@@ -131,7 +116,7 @@ class _Walk:
         return self._unknown(value, path, in_record, depth)
 
     def _extension(self, value: Any, path: str) -> Any:
-        self.found = self.found_extension = True
+        self.found_extension = True
         try:
             return chosen.Ext(*extensions.pack(value))
         except ValueError as error:
@@ -193,7 +178,6 @@ class _Walk:
         return self.part(sent, path, in_record or foreign.is_model(type(value)), depth + 1)
 
     def _hooked(self, value: Any, path: str) -> Any:
-        self.found = True
         name = type(value).__name__
         if self._hook is None:
             raise MessageError(path, f"of type {name} cannot be packed as msgpack")
@@ -231,6 +215,14 @@ def fields_of(kind: Any) -> Fields | None:
     else:
         return None
     return Fields(tuple((name, name) for name in listed), {}, False)
+
+
+def _check_timestamp(value: Any, path: str) -> None:
+    """Refuse an extension of msgpack's Timestamp whose bytes subscribers cannot read."""
+    try:
+        _decode(_encode(value))
+    except (chosen.DecodeError, ValueError, OverflowError) as error:
+        raise MessageError(path, f"is {_shown(value)}, no valid Timestamp: {error}") from None
 
 
 def _is_plain_tuple(key: Any) -> bool:

@@ -1,5 +1,6 @@
 """Open batches: messages of one stream each, on their way into one frame."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from p2pmsg import codec
@@ -10,6 +11,8 @@ from recovery import PartedFrame
 _NIL: Final = b"\xc0"
 _LARGE_BYTES: Final = 4 * 1024
 _FIRST_LOOK_BYTES: Final = 8
+PACE_MAX: Final = 2**31
+"""As a pace: the clock is not looked at before the batch is full."""
 _SHARE: Final = 10
 """A stream that is not busy waits for a tenth of `linger`: 0.1 ms. Sending a frame and waking who
 receives it takes a fifth of that, so at any rate it leaves most of a core."""
@@ -34,6 +37,16 @@ def packing_error(field: str, value: Any, error: Exception) -> MessageError:
     path = codec.path_of_refused(value, field)
     kind = f"of type {type(value).__name__} " if path == field else ""
     return MessageError(path, f"{kind}cannot be packed as msgpack: {error}")
+
+
+def pack_exactly(value: Any) -> bytes:
+    """Return a value packed, each part as the type it has; `MessageError` names one that cannot."""
+    try:
+        return codec.exact_encoder.encode(value)
+    except MessageError:
+        raise
+    except PACKING_ERRORS as error:
+        raise packing_error("value", value, error) from error
 
 
 def is_of_packing(error: BaseException) -> bool:
@@ -94,6 +107,7 @@ class Batch:
             has lingered. What the columns will take at most has been taken off.
         beyond: how many more bytes there are until it is full.
         opened_ns: when, by the monotonic clock; the linger counts from here.
+        encode_into: packs a value that nobody has looked at, as a codec's encoder does.
 
     """
 
@@ -102,7 +116,6 @@ class Batch:
         "_body_at",
         "_columns",
         "_headers",
-        "_is_watched",
         "_keys",
         "_last_columns",
         "_step",
@@ -110,6 +123,7 @@ class Batch:
         "base_timestamp_ns",
         "beyond",
         "buffer",
+        "encode_into",
         "end",
         "first",
         "limit",
@@ -125,9 +139,11 @@ class Batch:
         now_ns: int,
         frame_bytes: int,
         buffer: bytearray,
-        pace: int = 2**31,
+        pace: int = PACE_MAX,
+        encode_into: Callable[[Any, bytearray, int], None] = _encode_into,
     ) -> None:
         """Begin; `pace` is that of the stream's batch before. Default: only the full one is due."""
+        self.encode_into = encode_into
         self._body_at = len(prefix) + REST.size
         self.buffer = buffer
         self.end = start_frame(buffer, prefix)
@@ -140,7 +156,6 @@ class Batch:
         self.limit = min(frame_bytes, self.end + max(first_look, _FIRST_LOOK_BYTES))
         self.beyond = frame_bytes - self.limit
         self._columns = self._last_columns = 0
-        self._is_watched = False
         self._timestamps: list[int] | None = None
         self._keys: list[str | None] | None = None
         self._headers: list[codec.Raw | None] | None = None
@@ -159,11 +174,6 @@ class Batch:
     def pace(self) -> int:
         """How many bytes of values and of columns there are."""
         return self.end - self._begin + self._columns
-
-    def watch(self) -> None:
-        """Have each message go through the core, whose values must be looked at."""
-        self._is_watched = True
-        self.limit, self.beyond = 0, self.full_bytes
 
     def is_calm(self, now_ns: int, gather_ns: int) -> bool:
         """Whether the messages came further apart than those that are gathered.
@@ -196,12 +206,12 @@ class Batch:
             return False
         is_busy = (self.next - self.first) * _BUSY_NS > age_ns
         step = self.pace if is_busy else max(self._step, _FIRST_LOOK_BYTES)
-        limit = 0 if self._is_watched else min(full, size + step)
+        limit = min(full, size + step)
         self.limit, self.beyond = limit, full - limit
         return True
 
     def put(self, value: Any) -> int:
-        """Add a value, which counts once `end` and `next` are set; return where it ends."""
+        """Add a prepared value, which counts once `end`, `next` are set; return where it ends."""
         _encode_into(value, self.buffer, -1)
         return len(self.buffer)
 
@@ -355,14 +365,16 @@ def fill_slice(
     prefix: bytes,
     sequence: int,
     timestamp_ns: int,
-    values: list[Any],
+    values: list[Any] | codec.Raw,
     keys: list[str | None] | None,
     timestamps_ns: list[int] | None,
     buffer: bytearray,
+    count: int,
 ) -> int:
-    """Make `buffer` a frame of `values`, packed in one go; return its latest timestamp.
+    """Make `buffer` a frame of `count` values, packed in one go; return its latest timestamp.
 
-    The buffer stays in the processor's cache if it is used again and again.
+    `values` may be packed already. The buffer stays in the processor's cache if it is used again
+    and again.
     """
     base = timestamp_ns if timestamps_ns is None else timestamps_ns[0]
     latest = base if timestamps_ns is None else max(timestamps_ns)
@@ -385,7 +397,7 @@ def fill_slice(
     except PACKING_ERRORS as error:
         raise packing_error(field, column, error) from error
     length = len(buffer) - body_at
-    REST.pack_into(buffer, len(prefix), sequence, len(values), length, base)
+    REST.pack_into(buffer, len(prefix), sequence, count, length, base)
     return latest
 
 
@@ -399,7 +411,8 @@ def pack_slice(
     buffer: bytearray,
 ) -> tuple[bytes, int]:
     """Return a frame of `values` packed in `buffer`, and its latest timestamp."""
-    latest = fill_slice(prefix, sequence, timestamp_ns, values, keys, timestamps_ns, buffer)
+    count = len(values)
+    latest = fill_slice(prefix, sequence, timestamp_ns, values, keys, timestamps_ns, buffer, count)
     return bytes(buffer), latest
 
 

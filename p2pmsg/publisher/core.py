@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from p2pmsg import control, wire
+from p2pmsg import codec, control, wire
 from p2pmsg.config import LINGER_MIN, PublisherConfig
 from p2pmsg.errors import ConfigError, LogFailedError, MessageError
 from p2pmsg.publisher.batch import (
+    PACE_MAX,
     PACKING_ERRORS,
     Batch,
     BufferPool,
@@ -223,8 +224,8 @@ class PublisherCore:
         """Accept one message and return its sequence; raises `MessageError`, `LogFailedError`."""
         stream = self.streams.get(topic) or self._make_stream(topic)
         ready = self._values.prepared(stream, value)
-        if stream.exact and (batch := self.open_batches.get(topic)) is not None:
-            batch.watch()
+        if stream.needs_exact and (batch := self.open_batches.get(topic)) is not None:
+            batch.encode_into = self._values.encode_into(stream)
         columns = key, timestamp_ns, headers
         try:
             return self._publish(topic, ready, *columns, now_ns=now_ns, wall_ns=wall_ns)
@@ -267,8 +268,6 @@ class PublisherCore:
         if not large and (not calm or self._is_gated):
             batch = self._begin_batch(stream, sequence, wall_ns, now_ns)
             if batch is not None:
-                if stream.exact:
-                    batch.watch()
                 end = batch.end
                 try:
                     if self._append(batch, value, key, timestamp_ns, headers):
@@ -289,16 +288,20 @@ class PublisherCore:
     ) -> Batch | None:
         """Begin to gather; None where a message must be written at once, since no slot is free."""
         # The base is the time of messages that are given none, whatever that of the first one is.
+        encode_into = self._values.encode_into(stream)
         if self.log is None or not self.log.keeps_batches:
-            made = stream.prefix, sequence, wall_ns, now_ns, self._batch_bytes, self._buffers.take()
             # What waits for the disk leaves with the next commit, written by no other caller.
-            return Batch(*made) if self._is_gated else Batch(*made, stream.pace)
+            pace = PACE_MAX if self._is_gated else stream.pace
+            return Batch(
+                stream.prefix, sequence, wall_ns, now_ns, self._batch_bytes, self._buffers.take(),
+                pace, encode_into,
+            )  # fmt: skip
         slot = self.log.take_slot()
         if slot is None:
             return None
         return KeptBatch(
             slot, self.session, stream.topic_bytes, stream.prefix, sequence, wall_ns, now_ns,
-            self._batch_bytes, self._buffers.take(), stream.pace,
+            self._batch_bytes, self._buffers.take(), stream.pace, encode_into,
         )  # fmt: skip
 
     def _end_batch(self, batch: Batch) -> None:
@@ -329,16 +332,13 @@ class PublisherCore:
         log = self.log
         if self.outbox or self.closing or topic in self.open_batches:
             return -1
-        if stream.exact is not False:  # or its first value has not come since the log was opened
-            return -1
-        if self._values.finds_extension(stream, value):
-            return -1
         if log is not None and log.gated:
             return -1
         sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         limit = self.config.message_bytes_max
-        frame, kept = pack_alone(stream.prefix, sequence, base_ns, value, key, headers, limit)
+        ready = self._values.prepared(stream, value)
+        frame, kept = pack_alone(stream.prefix, sequence, base_ns, ready, key, headers, limit)
         if log is not None:
             log.append(topic, sequence, 1, frame, base_ns, wall_ns)
         self.replay.append(topic, sequence, 1, kept, now_ns=now_ns, timestamp_ns_max=base_ns)
@@ -408,50 +408,53 @@ class PublisherCore:
         self._wall_offset_ns = wall_ns - now_ns
         stream = self.streams.get(topic) or self._make_stream(topic)
         self.seal(topic, now_ns=now_ns)
-        if not self._values.looks_at(stream, next(iter(values[at : at + 1]))):
-            try:
-                return self._publish_many(
-                    stream, values, keys, timestamps_ns, at, now_ns, wall_ns, count
-                )
-            except MessageError as error:
-                if not is_of_packing(error):
-                    raise
         stop = at + count
-        ready = self._values.prepared_all(values[at:stop], at)
-        part_keys = None if keys is None else keys[at:stop]
-        times = None if timestamps_ns is None else timestamps_ns[at:stop]
-        return self._publish_many(stream, ready, part_keys, times, 0, now_ns, wall_ns, count)
+        part = values[at:stop] if type(values) is list else list(values[at:stop])
+        keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
+        if timestamps_ns is not None:
+            timestamps_ns = [*map(check_timestamp, timestamps_ns[at:stop])]
+        columns = keys, timestamps_ns, now_ns, wall_ns
+        packed: bytes | None = None
+        if not self._values.packs_as_it_is(part):
+            packed = None if self.multicast is not None else codec.packed_if_plain(part)
+            if packed is None:
+                part = self._values.prepared_each(part, at)
+        try:
+            return self._publish_many(stream, part, packed, *columns)
+        except MessageError as error:
+            if not is_of_packing(error):
+                raise
+        return self._publish_many(stream, self._values.prepared_each(part, at), None, *columns)
 
     def _publish_many(
         self,
         stream: PublisherStream,
-        values: Sequence[Any],
-        keys: Sequence[str | None] | None,
-        timestamps_ns: Sequence[int] | None,
-        at: int,
+        part: list[Any],
+        packed: bytes | None,
+        keys: list[str | None] | None,
+        times: list[int] | None,
         now_ns: int,
         wall_ns: int,
-        count: int,
     ) -> int:
+        """Make a frame of the first values of `part`; `packed` is `part` packed, if it is known."""
         if self.multicast is not None:
             return self._publish_datagrams(
-                self.multicast, stream, values, keys, timestamps_ns, at, now_ns, wall_ns
+                self.multicast, stream, part, keys, times, 0, now_ns, wall_ns
             )
-        stop = min(len(values), at + count)
-        part = values[at:stop] if type(values) is list else list(values[at:stop])
-        part_keys = None if keys is None else [check_key(key) for key in keys[at:stop]]
-        times = None if timestamps_ns is None else [*map(check_timestamp, timestamps_ns[at:stop])]
         sequence = next_sequence(self.replay, self.log, stream.topic)
         bulk_bytes, bytes_max = self.config.bulk_bytes, self.config.message_bytes_max
         buffer = self._buffers.take()
         while True:
-            latest = fill_slice(stream.prefix, sequence, wall_ns, part, part_keys, times, buffer)
+            value: Any = part if packed is None else codec.Raw(packed)
+            latest = fill_slice(
+                stream.prefix, sequence, wall_ns, value, keys, times, buffer, len(part)
+            )
             size, taken = len(buffer), len(part)
             if size <= min(2 * bulk_bytes, bytes_max) or taken == 1:
                 break
             kept = max(1, taken * bulk_bytes // size)  # what should make a frame of that size
-            part, part_keys = part[:kept], part_keys and part_keys[:kept]
-            times = times and times[:kept]
+            part, keys, times = part[:kept], keys and keys[:kept], times and times[:kept]
+            packed = packed and codec.packed_if_plain(part)
         if taken == 1:
             check_size("values", size, bytes_max + 512)
         frame = self.memory.make(buffer)
@@ -514,6 +517,7 @@ class PublisherCore:
         if batch.count:
             stream = self.streams[topic]
             stream.pace = min(batch.pace, 2 * stream.pace + _PACE_BYTES)
+            self._values.note_frame(stream, batch, now_ns)
             data, latest = batch.seal()
             frame = self.memory.make(data)
             self._keep(stream, batch.first, batch.count, frame, frame, latest, now_ns)

@@ -4,6 +4,7 @@ A message is acknowledged before its frame is made. What a process that is kille
 is put together here from the tail file by the next one.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import codec
@@ -32,7 +33,8 @@ class KeptBatch(Batch):
         slot: a free slot; the caller gives it back.
         session: of the stream.
         topic: of the stream, as it goes over the wire.
-        prefix, sequence, timestamp_ns, now_ns, frame_bytes, buffer, pace: as for `Batch`.
+        prefix, sequence, timestamp_ns, now_ns, frame_bytes, buffer, pace, encode_into: as for
+            `Batch`.
 
     Attributes:
         slot: the slot.
@@ -63,9 +65,12 @@ class KeptBatch(Batch):
         frame_bytes: int,
         buffer: bytearray,
         pace: int = 2**31,
+        encode_into: Callable[[Any, bytearray, int], None] = _encode_into,
     ) -> None:
         bytes_max = min(frame_bytes, slot.bytes_max)
-        super().__init__(prefix, sequence, timestamp_ns, now_ns, bytes_max, buffer, pace)
+        super().__init__(
+            prefix, sequence, timestamp_ns, now_ns, bytes_max, buffer, pace, encode_into
+        )
         self.slot = slot
         self.memory, self.header = slot.memory, slot.header
         self.scratch = bytearray()

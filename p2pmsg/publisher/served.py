@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from p2pmsg import wire
+from p2pmsg.codec import ExactEncoder
 from recovery import HeartbeatSchedule, Kept, Loss
 
 Packed = tuple[int, int, bytes, int]
@@ -31,12 +32,14 @@ class PublisherStream:
 
     __slots__ = (
         "beat_ns",
-        "exact",
+        "encoder",
         "guess",
         "heartbeat",
+        "needs_exact",
         "pace",
         "plain_prefix",
         "prefix",
+        "rushes",
         "sealed_ns",
         "topic",
         "topic_bytes",
@@ -50,7 +53,9 @@ class PublisherStream:
         self.plain_prefix = wire.stream_prefix(topic, session, wire.FLAG_PLAIN)
         self.guess = 8  # messages that fit a datagram; put right by the first ones
         self.pace = 0  # of the last batch when it was sealed
-        self.exact: bool | None = None  # each value is looked at; None: the first one decides
+        self.rushes = False  # its last batch was filled at full rate
+        self.needs_exact = False  # a value has a part of a type that msgpack does not have
+        self.encoder: ExactEncoder | None = None
         self.topic_bytes = topic_bytes
         self.heartbeat = heartbeat
         self.sealed_ns = -(2**62)

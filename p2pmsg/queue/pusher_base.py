@@ -12,11 +12,20 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import transports
 from p2pmsg.checks import at_least, check, of_kind
-from p2pmsg.errors import ClosedError, ConfigError, LogFailedError, P2PError, translated
+from p2pmsg.codec import exact_encoder
+from p2pmsg.errors import (
+    ClosedError,
+    ConfigError,
+    LogFailedError,
+    MessageError,
+    P2PError,
+    translated,
+)
 from p2pmsg.publisher.batch import (
     PACKING_ERRORS,
     check_key,
     check_size,
+    pack_exactly,
     pack_headers,
     packing_error,
 )
@@ -32,12 +41,11 @@ from p2pmsg.queue.rules import PRIORITY_MAX, JobQueue, QueuedJob
 from p2pmsg.queue.stats import PusherStats, WorkerStats
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
-from p2pmsg.wire import encoder
 
 _IDLE_ROUNDS: Final = 5
 _DELAY_MAX: Final = 366 * 86400.0
 _MESSAGE_ID_BYTES_MAX: Final = 255
-_encode_into = encoder.encode_into
+_encode_into = exact_encoder.encode_into
 _get_ident = threading.get_ident
 LogChoice = str | os.PathLike[str] | QueueLogConfig | None
 
@@ -245,7 +253,7 @@ class PusherBase(ABC):
         except BaseException as error:
             batch.repair()
             lock.owner = None
-            if isinstance(error, PACKING_ERRORS):
+            if isinstance(error, PACKING_ERRORS) and not isinstance(error, MessageError):
                 raise packing_error("value", value, error) from None
             raise
         lock.owner = None
@@ -463,10 +471,7 @@ def _job_of(
         if not ok or len(message_id.encode(errors="replace")) > _MESSAGE_ID_BYTES_MAX:
             limit = f"a str of 1 to {_MESSAGE_ID_BYTES_MAX} bytes"
             raise ConfigError("message_id", limit, message_id)
-    try:
-        payload = encoder.encode(value)
-    except PACKING_ERRORS as error:
-        raise packing_error("value", value, error) from error
+    payload = pack_exactly(value)
     raw = pack_headers(headers)
     packed_headers = None if raw is None else bytes(raw)
     check_size("job", len(payload) + len(packed_headers or b""), bytes_max)

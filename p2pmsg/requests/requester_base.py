@@ -11,13 +11,13 @@ import transports
 from p2pmsg import codec
 from p2pmsg.checks import check, check_busy_wait, whole
 from p2pmsg.errors import ClosedError, ConfigError, NoHandlerError, RemoteError, RequestError
-from p2pmsg.publisher.batch import PACKING_ERRORS, check_size, packing_error
+from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.topics import check_topic
-from p2pmsg.wire import Frame, FrameError, Kind, encoder
+from p2pmsg.wire import Frame, FrameError, Kind
 
 _TOPICS_MAX: Final = 1024
 _TIMEOUT_MAX: Final = 1e6
@@ -89,10 +89,7 @@ class RequesterBase:
             if len(self._topics) >= _TOPICS_MAX:
                 self._topics.clear()
             self._topics[topic] = topic.encode()
-        try:
-            packed = encoder.encode(value)
-        except PACKING_ERRORS as error:
-            raise packing_error("value", value, error) from error
+        packed = pack_exactly(value)
         if len(packed) > self._bytes_max:
             check_size("request", len(packed), self._bytes_max)
         return packed

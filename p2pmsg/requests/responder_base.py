@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 import transports
 from p2pmsg.checks import at_least, check, whole
 from p2pmsg.errors import ConfigError, InvalidRequestError, translated
-from p2pmsg.publisher.batch import check_size
+from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
 from p2pmsg.subscriber.typed import Misfit, ValueType, ValueTypes
 from p2pmsg.topics import check_topic
-from p2pmsg.wire import Frame, FrameError, Kind, encoder
+from p2pmsg.wire import Frame, FrameError, Kind
 
 Handler = Callable[[Any], Any]
 H = TypeVar("H", bound=Handler)
@@ -207,7 +207,7 @@ class ResponderBase:
 
     def _pack(self, request: Request, value: Any) -> bytes:
         """Return the frame that answers with a value; raises where that cannot be sent."""
-        packed = encoder.encode(value)
+        packed = pack_exactly(value)
         if len(packed) > self._bytes_max:
             check_size("reply", len(packed), self._bytes_max)
         return frames.reply_frame(*request, Status.DONE, packed)

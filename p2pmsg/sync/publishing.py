@@ -19,7 +19,6 @@ from p2pmsg.sync.opening import open_publisher
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.serving import ServingPeer, ServingRounds
 from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
-from p2pmsg.wire import encoder
 from recovery._renamed import renamed_arguments
 from transports import TURN
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 _COUNT_MAX: Final = 65_536
 _LAST_FRAMES: Final = 4
-_encode_into = encoder.encode_into
 _now_ns = time.monotonic_ns
 _wall_ns = time.time_ns
 R = TypeVar("R")
@@ -163,8 +161,8 @@ class PublishingPeer(ServingPeer):
             batches = self._fast_batches
             batch = batches.batch if topic is batches.topic else batches.get(topic)
             if batch is not None:
-                buffer = batch.buffer
-                _encode_into(value, buffer, -1)
+                buffer, encode_into = batch.buffer, batch.encode_into
+                encode_into(value, buffer, -1)
                 if key is not None or timestamp_ns is not None or headers is not None:
                     batch.add_columns(key, timestamp_ns, headers)
                 size = len(buffer)
@@ -218,8 +216,8 @@ class PublishingPeer(ServingPeer):
             batches: Any = self._batches  # each is a KeptBatch
             batch = batches.batch if topic is batches.topic else batches.get(topic)
             if batch is not None:
-                packed, end = batch.scratch, batch.end
-                _encode_into(value, packed)
+                packed, end, encode_into = batch.scratch, batch.end, batch.encode_into
+                encode_into(value, packed, 0)
                 size = end + len(packed)
                 if size < batch.limit and (
                     (key is None and timestamp_ns is None and headers is None)

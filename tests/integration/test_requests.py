@@ -99,7 +99,7 @@ def test_a_remote_exception_arrives_with_its_type_and_text(make_responder, make_
     with pytest.raises(p2pmsg.errors.RemoteError) as caught:
         requester.request("odd")
     assert caught.value.type_name.endswith("test_requests.OwnError")
-    with pytest.raises(p2pmsg.errors.RemoteError, match="TypeError"):
+    with pytest.raises(p2pmsg.errors.RemoteError, match="MessageError: value of type object"):
         requester.request("object")
     with pytest.raises(p2pmsg.errors.NoHandlerError, match="nobody"):
         requester.request("nobody")

@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from p2pmsg import codec
-from p2pmsg.codec import extensions, needs_preparing, prepare
+from p2pmsg.codec import extensions, packed_if_plain, prepare, prepare_noting
 from p2pmsg.errors import MessageError
 
 DECIMAL = decimal.Decimal("1.50")
@@ -70,16 +70,16 @@ def arrived(value):
 
 @pytest.mark.parametrize("value", PLAIN.values(), ids=PLAIN)
 def test_what_needs_nothing_is_left_as_it_is(value):
+    assert prepare_noting(value, None, "value") == (value, False)
     assert prepare(value) is value
-    assert not needs_preparing(value)
 
 
 @pytest.mark.parametrize("value", EXACT.values(), ids=EXACT)
 def test_a_type_that_msgpack_does_not_have_arrives(value):
     nested = {"a": [1, (value, "x")], "b": {"c": value}, "d": Order(value)}
 
-    assert needs_preparing(value)
-    assert needs_preparing(nested)
+    assert prepare_noting(value, None, "value")[1]
+    assert prepare_noting(nested, None, "value")[1]
     found = arrived(prepare(nested))
 
     assert found == {"a": [1, [value, "x"]], "b": {"c": value}, "d": {"price": value, "side": None}}
@@ -98,6 +98,7 @@ REFUSED = {
     "an unknown type": ({"orders": [0, 1, 2, Order(1j)]}, 'value["orders"][3].price', "complex"),
     "a long int": ([Struct(2**64)], "value[0].price", "64 bits"),
     "a key": ({"a": {datetime.date(2026, 1, 1): 1}}, 'value["a"]', "key"),
+    "bytes that are no Timestamp": ([codec.Ext(-1, b"12")], "value[0]", "no valid Timestamp"),
     "a long int as key": ({2**64: 1}, "value", "key"),
     "a time in a zone": (
         [datetime.time(1, tzinfo=Zone())],
@@ -109,7 +110,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("value", "path", "reason"), REFUSED.values(), ids=REFUSED)
 def test_what_would_arrive_as_another_type_is_refused_by_its_path(value, path, reason):
-    assert needs_preparing(value)
+    assert packed_if_plain(value) is None
     with pytest.raises(MessageError, match=reason) as caught:
         prepare(value)
     assert caught.value.field == path
@@ -153,7 +154,7 @@ def test_numpy_scalars_go_as_numbers():
 
     assert found == [1.5, 0.5, -3, 2**64 - 1, True, "a"]
     assert [type(one) for one in found] == [float, float, int, int, bool, str]
-    assert not needs_preparing(scalars)
+    assert prepare_noting(scalars, None, "value") == (found[:4], False)
     for value in (numpy.array([1]), numpy.longdouble(1), numpy.datetime64("2026-01-01")):
         with pytest.raises(MessageError, match="cannot be packed") as caught:
             prepare({"a": value})
@@ -210,3 +211,18 @@ def test_only_codes_of_ours_are_ours():
     assert arrived(codec.Ext(111, b"1")) == codec.Ext(111, b"1")
     assert arrived(codec.Ext(120, b"1")) == codec.Ext(120, b"1")
     assert arrived([codec.Ext(112, b"no number"), 1]) == [codec.Ext(112, b"no number"), 1]
+
+
+def nested(levels, innermost):
+    for _ in range(levels):
+        innermost = [innermost]
+    return innermost
+
+
+def test_what_is_nested_deeply_arrives_or_is_refused():
+    encode = codec.exact_encoder.encode
+    for value in (nested(500, 1), nested(190, DECIMAL), [[[1]] * 1000] * 3):
+        assert codec.decode(encode(value)) == value
+    for value in (nested(900, 1), nested(1500, {}), nested(220, DECIMAL)):
+        with pytest.raises(MessageError, match="nested deeper than 200 levels"):
+            encode(value)

@@ -1,7 +1,9 @@
+from datetime import date
 from random import Random
 
 import pytest
 
+from p2pmsg import codec
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, MessageError
 from p2pmsg.multicast.sender import MulticastSender
@@ -291,3 +293,27 @@ def test_a_frame_that_the_replay_buffer_cannot_keep_is_sent_all_the_same():
     assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1), ("DATA", 2, 1)]
     assert publisher.head("t") == (0, 3)
     assert publisher.replay.frames_refused == 1
+
+
+@pytest.mark.parametrize(("gap_ns", "is_sampled"), [(1_000, True), (3_000, False)])
+def test_only_at_full_rate_are_values_within_a_frame_not_looked_at(caplog, gap_ns, is_sampled):
+    publisher, now_ns = core(linger=1), MS
+    for _ in range(100):
+        now_ns += gap_ns
+        publish(publisher, {"price": 1}, now_ns=now_ns)
+        if "t" in publisher.open_batches:
+            assert publisher.open_batches["t"].encode_into != codec.encoder.encode_into
+    publisher.flush(now_ns=now_ns)
+    publish(publisher, {"price": 2}, now_ns=now_ns)
+    assert publisher.streams["t"].rushes == is_sampled
+    batch = publisher.open_batches["t"]
+    assert (batch.encode_into == codec.encoder.encode_into) == is_sampled
+
+    publish(publisher, {"price": date.max}, now_ns=now_ns)
+    assert batch.encode_into != codec.encoder.encode_into
+    assert ("a value has a Decimal or the like" in caplog.text) == is_sampled
+    for _ in range(100):
+        publish(publisher, {"price": 1}, now_ns=now_ns)
+    publisher.flush(now_ns=now_ns)
+    publish(publisher, {"price": 1}, now_ns=now_ns)
+    assert publisher.open_batches["t"].encode_into != codec.encoder.encode_into
