@@ -15,6 +15,7 @@ from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig
 from p2pmsg.queue.journal.reading import read_log
 from p2pmsg.queue.journal.records import JournalState, change_record
 from p2pmsg.queue.rules import Dropped, Retried
+from p2pmsg.security.use import curve_client
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 
 _REPEAT_S: Final = 0.5
@@ -26,6 +27,7 @@ class LiveBox:
 
     Raises:
         EndpointError: the endpoint is none.
+        ConfigError: it pins a key, and there is no security.
         AdminRefusedError: from `list` and `act`; the pusher does not do that over the wire.
 
     """
@@ -34,7 +36,10 @@ class LiveBox:
         self._timeout = timeout
         self._endpoint = endpoint
         with translated():
-            self._client = transports.ZmqQueueClient(endpoint, context=transports.context())
+            place = transports.parse_endpoint(endpoint).require_connectable()
+            self._client = transports.ZmqQueueClient(
+                place, context=transports.context(), curve=curve_client(None, place)
+            )
             self._client.connect()
 
     def list(self) -> Sequence[DeadLetter]:

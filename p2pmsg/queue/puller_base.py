@@ -17,6 +17,7 @@ from p2pmsg.queue.job import Job
 from p2pmsg.queue.process_id import this_process, worker_name
 from p2pmsg.queue.puller_core import PullerCore
 from p2pmsg.queue.stats import PullerStats
+from p2pmsg.security.use import curve_client
 from p2pmsg.subscriber.typed import Misfit, value_type
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
@@ -115,6 +116,7 @@ class PullerBase(ABC):
                     place,
                     context=transports.context(),
                     frame_bytes_max=self._config.frame_bytes_max,
+                    curve=curve_client(None, place),
                 )
                 self._clients.append(client)
                 client.connect()

@@ -14,6 +14,7 @@ from p2pmsg import control, wire
 from p2pmsg.errors import ClosedError, EndpointError, translated
 from p2pmsg.multicast import datagram
 from p2pmsg.reader.sessions import GroupMembers, Presence, RelayList, SessionEntry
+from p2pmsg.security.use import curve_client
 from p2pmsg.sync.datagram_line import host_of
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -108,6 +109,7 @@ class RangeChannel:
         self, endpoint: transports.Endpoint, name: str = "", *, timeout_ns: int | None = None
     ) -> None:
         self.endpoint = endpoint
+        self._curve = curve_client(None, endpoint)
         self._first_ns = None if timeout_ns is None else timeout_ns // 4
         self._unanswered: Unanswered | None = None
         self._has_answered = False
@@ -177,8 +179,9 @@ class RangeChannel:
         # Where this fails nobody is asked; the next welcome leads here again.
         self.publisher = self.relay = None
         client = transports.ZmqRecoveryClient(
-            address, context=transports.context(), queue_frames=_QUEUE_FRAMES
-        )
+            address, context=transports.context(), queue_frames=_QUEUE_FRAMES,
+            curve=curve_client(None, address),
+        )  # fmt: skip
         client.connect()
         self._client = client
 
@@ -247,8 +250,9 @@ class RangeChannel:
                     self.group.begin(now_ns=time.monotonic_ns())
             else:
                 self._line = transports.ZmqReceiver(
-                    self.endpoint, context=transports.context(), queue_frames=_QUEUE_FRAMES
-                )
+                    self.endpoint, context=transports.context(), queue_frames=_QUEUE_FRAMES,
+                    curve=self._curve,
+                )  # fmt: skip
             self._line.subscribe(wire.control_prefix(Kind.WELCOME))
             self._line.connect()
             self._await_answer()
@@ -260,7 +264,7 @@ class RangeChannel:
                 if frame.flags & wire.FLAG_CLOSING or frame.kind != Kind.WELCOME:
                     continue
                 welcome = control.read_body(frame, control.Welcome)
-                address = self.address(welcome.recovery)
+                address = self.address(welcome.recovery).without_key()
                 self._note_answer()
                 if frame.flags & wire.FLAG_RELAY:
                     self._meet_relay(frame.session, address)

@@ -24,6 +24,7 @@ from p2pmsg.errors import ClosedError, P2PError
 from p2pmsg.reader.channel import MS, PeerSocket, RangeChannel
 from p2pmsg.reader.reader import Heads, StreamHead, heads_of
 from p2pmsg.reader.sessions import Presence
+from p2pmsg.security.use import curve_client
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.worker import Notifier, Worker
@@ -370,7 +371,8 @@ class HeadsWatch(ClosesAtOnce):
     def _checked(self, endpoints: Iterable[str]) -> tuple[str, ...]:
         wanted = tuple(dict.fromkeys(str(endpoint) for endpoint in endpoints))
         for endpoint in wanted:
-            check_endpoints(endpoint)
+            (at,) = check_endpoints(endpoint)
+            curve_client(None, at)
         return wanted
 
     def _all_answered(self) -> bool:

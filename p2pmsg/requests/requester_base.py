@@ -14,6 +14,7 @@ from p2pmsg.errors import ClosedError, ConfigError, NoHandlerError, RemoteError,
 from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
+from p2pmsg.security.use import curve_client
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.topics import check_topic
@@ -36,6 +37,7 @@ class RequesterBase:
         self, endpoints: str | Sequence[str], message_bytes_max: int, busy_wait: float
     ) -> None:
         self._endpoints = check_endpoints(endpoints)
+        self._curves = [curve_client(None, at) for at in self._endpoints]
         whole("message_bytes_max", message_bytes_max, 64)
         check_busy_wait(busy_wait)
         self._bytes_max = message_bytes_max
@@ -75,8 +77,8 @@ class RequesterBase:
         """Return new connections, one to each endpoint."""
         context = transports.context()
         return [
-            transports.ZmqQueueClient(at, context=context, busy_wait_us=busy_wait_us)
-            for at in self._endpoints
+            transports.ZmqQueueClient(at, context=context, busy_wait_us=busy_wait_us, curve=curve)
+            for at, curve in zip(self._endpoints, self._curves, strict=True)
         ]
 
     def _pack(self, topic: str, value: Any) -> bytes:

@@ -47,15 +47,23 @@ class Link:
 
     """
 
-    def __init__(self, place: transports.Endpoint, puller: int, name: str, driver: Watches) -> None:
+    def __init__(
+        self,
+        place: transports.Endpoint,
+        puller: int,
+        name: str,
+        driver: Watches,
+        curve: "transports.CurveClient | None" = None,
+    ) -> None:
         self.endpoint = str(place)
         self._host = place.host
         self._puller = puller
         self._name = name
         self._driver = driver
         self._client = transports.ZmqQueueClient(
-            place, context=transports.context(), frame_bytes_max=_FRAME_BYTES_MAX
-        )
+            place, context=transports.context(), frame_bytes_max=_FRAME_BYTES_MAX,
+            curve=curve,
+        )  # fmt: skip
         try:
             self._client.connect()
         except BaseException:

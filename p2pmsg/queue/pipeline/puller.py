@@ -18,6 +18,7 @@ from p2pmsg.queue.pipeline.config import PipelinePullerCounters
 from p2pmsg.queue.pipeline.link import Link, Watches
 from p2pmsg.queue.pipeline.taking import Taken
 from p2pmsg.queue.process_id import worker_name
+from p2pmsg.security.use import curve_client
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
@@ -48,6 +49,7 @@ class PipelinePullerBase(ABC):
     def __init__(self, endpoints: str | Sequence[str], *, name: str | None = None) -> None:
         self._name = check_name(name if name is not None else worker_name())
         places = check_endpoints(endpoints)
+        curves = [curve_client(None, place) for place in places]
         self._lock = PublishLock()
         self._closed = False
         self._unusable: str | None = None
@@ -59,9 +61,9 @@ class PipelinePullerBase(ABC):
         self._links: list[Link] = []
         watches = self._prepare([*map(str, places)])
         try:
-            for place in places:
+            for place, curve in zip(places, curves, strict=True):
                 with translated():
-                    link = Link(place, secrets.randbits(63), self._name, watches)
+                    link = Link(place, secrets.randbits(63), self._name, watches, curve)
                 self._links.append(link)
         except BaseException:
             for link in self._links:
