@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import transports
 from p2pmsg.aio.closing import ClosesInLoop
@@ -14,16 +14,21 @@ from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import SLICE_NS, Look, Reply, Waiters
 from p2pmsg.checks import time_to_wait, whole
-from p2pmsg.errors import ClosedError, RequestError, SendQueueFullError
+from p2pmsg.errors import AuthenticationError, ClosedError, RequestError, SendQueueFullError
 from p2pmsg.message import T
 from p2pmsg.requests import frames
 from p2pmsg.requests.requester_base import RequesterBase, check_request, check_time, check_type
 from p2pmsg.sync.lifecycle import close_in_children
 from p2pmsg.wire import Frame
 
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
+
 _FRAMES_PER_LOOK: Final = 16
 """Answers that are read between two looks at the clock."""
 _LONGEST_S: Final = 3600.0
+_KEYS_S: Final = 0.02
+"""How often handshakes are checked, with security, while answers are waited for."""
 _monotonic = time.monotonic
 _monotonic_ns = time.monotonic_ns
 
@@ -36,8 +41,9 @@ class Answer:
     """Of the responder."""
     value: Any = None
     """What it answered; None where there is an error."""
-    error: RequestError | TimeoutError | None = None
-    """Why there is no value: the handler raised, there is none, or no answer came in time."""
+    error: RequestError | TimeoutError | AuthenticationError | None = None
+    """Why there is no value: the handler raised, there is none, no answer came in time, or the
+    connection was refused."""
 
     @property
     def is_missing(self) -> bool:
@@ -52,6 +58,9 @@ class _Asked(Protocol):
 
     def take(self, at: int, frame: Frame) -> bool:
         """Take an answer; False where nobody waits for it any more."""
+
+    def refuse(self, at: int, why: str) -> None:
+        """Note that the connection was refused over which it may have been asked."""
 
     def handle_timer(self, now: float) -> float | None:
         """Do what is due; return when to be called again, None where it is over."""
@@ -86,9 +95,13 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
             threaded one.
         pending_max: how many requests may wait for an answer at once; further ones wait until there
             is space. Default 10,000.
+        security: this peer's key, and whom it knows: connections are encrypted, and both ends
+            known to each other; the responders' keys are pinned by `?key=` or in the file of known
+            peers. Default None: open.
 
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.
+        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
 
     """
 
@@ -99,6 +112,7 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         message_bytes_max: int = 1024 * 1024,
         busy_wait: float = transports.BUSY_WAIT_US / 1e6,
         pending_max: int = 10_000,
+        security: "Security | None" = None,
     ) -> None:
         places = endpoints if isinstance(endpoints, str) else ", ".join(endpoints)
         self._driver = LoopDriver(
@@ -107,7 +121,7 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         self._loop = self._driver.loop
         whole("pending_max", pending_max, 1)
         self._pending_max = pending_max
-        self._configure(endpoints, message_bytes_max, busy_wait)
+        self._configure(endpoints, message_bytes_max, busy_wait, security)
         self._look = Look(busy_wait)
         self._pending: dict[int, _Asked] = {}
         self._due: list[tuple[float, int]] = []
@@ -151,6 +165,8 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
 
         Raises:
             TimeoutError: no answer came in time.
+            AuthenticationError: all that were asked refused the connection, or do not hold the
+                pinned key; it is tried again with the next request.
             RemoteError: the handler raised; with type and text.
             NoHandlerError: the responder has no handler for the topic.
             RequestError: the answer does not fit `type`.
@@ -252,6 +268,8 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         if self._closed:
             raise transports.ClosedError("requester")
         until_ns = _monotonic_ns() + SLICE_NS
+        if self._security is not None and self._pending:
+            self._look_at_keys()
         if self._due and self._due[0][0] <= _monotonic():
             self._handle_due()
         more = False
@@ -268,7 +286,15 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
             more = True  # a send takes the descriptor's signal
         if more or (self._look.is_on and self._pending):
             return 0.0
-        return self._due[0][0] - _monotonic() if self._due else _LONGEST_S
+        wait = self._due[0][0] - _monotonic() if self._due else _LONGEST_S
+        return min(wait, _KEYS_S) if self._security is not None and self._pending else wait
+
+    def _look_at_keys(self) -> None:
+        """Check the handshakes of the connections."""
+        for at, client in enumerate(self._clients):
+            if client.look():
+                for asked in list(self._pending.values()):
+                    asked.refuse(at, client.refusal)
 
     def _wake_answered(self) -> None:
         """Run the tasks that were answered.
@@ -309,6 +335,8 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
     def _send(self, at: int, number: int, data: bytes) -> None:
         """Send a request; where ZeroMQ's queue is full, as soon as it is not."""
         client = self._clients[at]
+        if self._security is not None:
+            self._try_again(client)
         if self._unsent or not client.send(data):
             if len(self._unsent) < self._pending_max:  # else only when it is asked again
                 self._unsent.append((at, number, data))
@@ -332,7 +360,9 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         if due is None:
             return
         heapq.heappush(self._due, (due, number))
-        if self._due[0][1] == number:
+        if self._security is not None:
+            self._driver.expect(_KEYS_S)
+        elif self._due[0][1] == number:
             self._driver.expect(max(0.0, due - _monotonic()))
 
     def _handle_due(self) -> None:
@@ -395,12 +425,14 @@ class _Request:
         self._attempt = 0
         self._first = owner._first
         self._asked: list[int] = []
+        self._at = -1
+        self._refusals: dict[int, str] = {}
         self._look_due = 0.0
 
     def ask(self, now: float) -> float:
         """Ask once more; return when to be called again."""
         owner, count = self._owner, len(self._owner._clients)
-        at = (self._first + self._attempt) % count
+        at = self._at = (self._first + self._attempt) % count
         self._attempt += 1
         if at not in self._asked:
             self._asked.append(at)
@@ -435,11 +467,30 @@ class _Request:
         if self._attempt < self._attempts_max:
             owner.retries += 1
             return self.ask(now)
+        self._give_up()
+        return None
+
+    def refuse(self, at: int, why: str) -> None:
+        if at != self._at or self.reply.done():
+            return
+        owner = self._owner
+        self._refusals[at] = why
+        count = len(owner._clients)
+        while self._attempt < self._attempts_max and len(self._refusals) < count:
+            if (self._first + self._attempt) % count not in self._refusals:
+                owner.retries += 1
+                self.ask(_monotonic())  # the timer that runs asks when it is over
+                return
+            self._attempt += 1
+        if len(self._refusals) == count or len(self._asked) == len(self._refusals):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        owner = self._owner
         owner._first = (self._first + 1) % len(owner._clients)
         text = f"request {self.topic!r}: no answer within {self._timeout} s, "
         text += f"{self._attempts_max} asked"
-        self.fail(TimeoutError(text + owner._say_who_is_there(self._asked)))
-        return None
+        self.fail(owner._failed(text, self._asked, self._refusals))
 
     def fail(self, error: Exception) -> None:
         if not self.reply.done():
@@ -481,6 +532,13 @@ class _Gathering(AsyncIterator[Answer]):
             self._came.append(Answer(endpoint, value))
         self._notify()
         return True
+
+    def refuse(self, at: int, why: str) -> None:
+        if at in self._waiting:
+            self._waiting.remove(at)
+            endpoint = self._owner._clients[at].endpoint
+            self._came.append(Answer(endpoint, error=AuthenticationError(endpoint, why)))
+            self._notify()
 
     def handle_timer(self, now: float) -> float | None:
         owner = self._owner

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import transports
 from p2pmsg.aio.closing import ClosesInLoop
@@ -17,6 +17,9 @@ from p2pmsg.checks import check_busy_wait, time_to_wait, whole
 from p2pmsg.errors import ClosedError, InvalidRequestError, translated
 from p2pmsg.requests.responder_base import Handler, Request, ResponderBase
 from p2pmsg.sync.lifecycle import close_in_children
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _NOT_OPEN: Final = "it is not open yet; `async with` opens it, or `await open()`"
 _log = logging.getLogger("p2pmsg")
@@ -64,6 +67,8 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         message_bytes_max: largest reply, packed. Default 1 MiB.
         busy_wait: for how long the loop looks for the next request before it sleeps, in seconds, as
             for `Requester`. Default 0.0002.
+        security: this peer's key, and whom it knows: only they connect, encrypted, and both ends
+            known to each other. Default None: open.
 
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoint.
@@ -85,6 +90,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         cache_age: float = 60.0,
         message_bytes_max: int = 1024 * 1024,
         busy_wait: float = transports.BUSY_WAIT_US / 1e6,
+        security: "Security | None" = None,
     ) -> None:
         self._driver = LoopDriver(
             f"the responder at {endpoint}", self._turn, at_loop_end=self.close_now, by_caller=True
@@ -98,7 +104,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         self._slow: set[str] = set()
         self._configure(
             handlers, pending_max, cache_max, cache_bytes_max, cache_age, message_bytes_max,
-            type, types,
+            type, types, security,
         )  # fmt: skip
         self._place = endpoint
         self._look = Look(busy_wait)

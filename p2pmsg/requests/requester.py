@@ -5,16 +5,19 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import transports
-from p2pmsg.errors import RequestError
+from p2pmsg.errors import AuthenticationError, RequestError
 from p2pmsg.message import T
 from p2pmsg.requests import frames
 from p2pmsg.requests.requester_base import RequesterBase, check_request, check_time, check_type
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.wire import Frame
 from recovery._renamed import renamed_arguments
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _SLICE_MS: Final = 20
 Clients = list[transports.ZmqQueueClient]
@@ -28,8 +31,8 @@ class Answers:
 
     values: dict[str, Any] = field(default_factory=dict)
     """By endpoint: what was answered."""
-    errors: dict[str, RequestError] = field(default_factory=dict)
-    """By endpoint: who could not answer, and why."""
+    errors: dict[str, RequestError | AuthenticationError] = field(default_factory=dict)
+    """By endpoint: who could not answer, or refused the connection, and why."""
     missing: tuple[str, ...] = ()
     """Endpoints that did not answer in time."""
 
@@ -44,9 +47,13 @@ class Requester(RequesterBase, ClosesAtOnce):
             waits where answers take longer; at most 0.001, and 0 never looks. Default 0.0002: a
             round trip on one machine takes 90 to 150 µs, and a third more where every answer has to
             wake the asker.
+        security: this peer's key, and whom it knows: connections are encrypted, and both ends
+            known to each other; the responders' keys are pinned by `?key=` or in the file of known
+            peers. Default None: open.
 
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.
+        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
 
     """
 
@@ -57,8 +64,9 @@ class Requester(RequesterBase, ClosesAtOnce):
         *,
         message_bytes_max: int = 1024 * 1024,
         busy_wait: float = transports.BUSY_WAIT_US / 1e6,
+        security: "Security | None" = None,
     ) -> None:
-        self._configure(endpoints, message_bytes_max, busy_wait)
+        self._configure(endpoints, message_bytes_max, busy_wait, security)
         self._busy_wait_us = busy_wait * 1e6
         self._local = threading.local()
         self._all: list[Clients] = []
@@ -92,6 +100,8 @@ class Requester(RequesterBase, ClosesAtOnce):
 
         Raises:
             TimeoutError: no answer came in time.
+            AuthenticationError: all that were asked refused the connection, or do not hold the
+                pinned key; it is tried again with the next request.
             RemoteError: the handler raised; with type and text.
             NoHandlerError: the responder has no handler for the topic.
             RequestError: the answer does not fit `type`.
@@ -107,25 +117,32 @@ class Requester(RequesterBase, ClosesAtOnce):
         start = now = time.monotonic()
         first = self._first
         asked: list[int] = []
+        refusals: dict[int, str] = {}
         for attempt in range(attempts_max):
             at = (first + attempt) % len(clients)
             until = start + timeout * (attempt + 1) / attempts_max
             wait_ms = int((start + timeout - now) * 1000)
             data = frames.request_frame(self._topics[topic], self._id, number, wait_ms, packed)
+            if at in refusals:
+                continue
+            if self._security is not None:
+                self._try_again(clients[at])
             clients[at].send(data)
             transports.TURN.is_theirs = True
             if at not in asked:
                 asked.append(at)
-            found = self._await_or_look(clients, asked, number, until, now)
+            found = self._await_or_look(clients, asked, number, until, now, at, refusals)
             if found is not None:
                 self._first = found[0]  # who answers is asked first the next time
                 answer: T = self._outcome(topic, *found, type)
                 return answer
             now = time.monotonic()
+            if len(refusals) == len(clients):
+                break
             self.retries += attempt + 1 < attempts_max
         self._first = (first + 1) % len(clients)
         text = f"request {topic!r}: no answer within {timeout} s, {attempts_max} asked"
-        raise TimeoutError(text + self._say_who_is_there(asked))
+        raise self._failed(text, asked, refusals)
 
     def request_all(self, topic: str, value: Any = None, *, deadline: float = 1.0) -> Answers:
         """Ask all responders, and return what came by the deadline (scatter and gather).
@@ -148,11 +165,22 @@ class Requester(RequesterBase, ClosesAtOnce):
         wait_ms = round(deadline * 1000)
         data = frames.request_frame(self._topics[topic], self._id, number, wait_ms, packed)
         for client in clients:
+            if self._security is not None:
+                self._try_again(client)
             client.send(data)
         answers = Answers()
         waiting = list(range(len(clients)))
         while waiting:
-            found = self._await_or_look(clients, waiting, number, end, time.monotonic())
+            refusals: dict[int, str] = {}
+            found = self._await_or_look(
+                clients, waiting, number, end, time.monotonic(), None, refusals
+            )
+            for at, why in refusals.items():
+                waiting.remove(at)
+                place = clients[at].endpoint
+                answers.errors[place] = AuthenticationError(place, why)
+            if found is None and refusals:
+                continue
             if found is None:
                 self._say_who_is_there(waiting)
                 break
@@ -197,37 +225,51 @@ class Requester(RequesterBase, ClosesAtOnce):
         return clients
 
     def _await_or_look(
-        self, clients: Clients, asked: list[int], number: int, until: float, now: float
-    ) -> Found | None:
+        self, clients: Clients, asked: list[int], number: int, until: float, now: float,
+        at: int | None, refusals: dict[int, str],
+    ) -> Found | None:  # fmt: skip
         """As `_await`; after a quarter of the time, look at endpoints that have never answered."""
         answered = self._has_answered
         if all(answered):
-            return self._await(clients, asked, number, until, now)
-        found = self._await(clients, asked, number, now + (until - now) / 4, now)
-        if found is None:
+            return self._await(clients, asked, number, until, now, at, refusals)
+        found = self._await(clients, asked, number, now + (until - now) / 4, now, at, refusals)
+        if found is None and not refusals:
             with self._lock:
                 self._look_who_is_there()
-            found = self._await(clients, asked, number, until, time.monotonic())
+            found = self._await(clients, asked, number, until, time.monotonic(), at, refusals)
         if found is not None:
             self._note_answer(found[0])
         return found
 
     def _await(
-        self, clients: Clients, asked: list[int], number: int, until: float, now: float
-    ) -> Found | None:
-        """Wait for an answer from one of those that were asked."""
+        self, clients: Clients, asked: list[int], number: int, until: float, now: float,
+        last: int | None, refusals: dict[int, str],
+    ) -> Found | None:  # fmt: skip
+        """Wait for an answer from one of those that were asked.
+
+        With security, it ends early, and adds to `refusals`, where the one that was asked last
+        refuses the connection; None: any of them.
+        """
         alone = len(asked) == 1
+        has_keys = self._security is not None
         while True:
             left_ms = (until - now) * 1000
             if left_ms <= 0:
                 return None
             for at in asked:
                 client = clients[at]
-                data = client.receive_wait(round(left_ms) + 1) if alone else client.receive()
+                wait_ms = round(left_ms) + 1
+                if has_keys:
+                    wait_ms = min(wait_ms, _SLICE_MS)
+                data = client.receive_wait(wait_ms) if alone else client.receive()
                 if data is not None:
                     frame = self._answer(data, number)
                     if frame is not None:
                         return at, frame, client.endpoint
+                elif has_keys and client.look() and (last is None or at == last):
+                    refusals[at] = client.refusal
+            if has_keys and refusals and (last is None or last in refusals):
+                return None
             if not alone:
                 wait_ms = min(round(left_ms) + 1, _SLICE_MS)
                 transports.wait_for_any([clients[at] for at in asked], wait_ms)

@@ -5,20 +5,30 @@ import secrets
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import transports
 from p2pmsg import codec
 from p2pmsg.checks import check, check_busy_wait, whole
-from p2pmsg.errors import ClosedError, ConfigError, NoHandlerError, RemoteError, RequestError
+from p2pmsg.errors import (
+    AuthenticationError,
+    ClosedError,
+    ConfigError,
+    NoHandlerError,
+    RemoteError,
+    RequestError,
+)
 from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
-from p2pmsg.security.use import curve_client
+from p2pmsg.security.use import check_security, curve_client
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _TOPICS_MAX: Final = 1024
 _TIMEOUT_MAX: Final = 1e6
@@ -34,10 +44,15 @@ class RequesterBase:
     """
 
     def _configure(
-        self, endpoints: str | Sequence[str], message_bytes_max: int, busy_wait: float
+        self,
+        endpoints: str | Sequence[str],
+        message_bytes_max: int,
+        busy_wait: float,
+        security: "Security | None",
     ) -> None:
+        self._security = check_security(security)
         self._endpoints = check_endpoints(endpoints)
-        self._curves = [curve_client(None, at) for at in self._endpoints]
+        self._curves = [curve_client(security, at) for at in self._endpoints]
         whole("message_bytes_max", message_bytes_max, 64)
         check_busy_wait(busy_wait)
         self._bytes_max = message_bytes_max
@@ -80,6 +95,32 @@ class RequesterBase:
             transports.ZmqQueueClient(at, context=context, busy_wait_us=busy_wait_us, curve=curve)
             for at, curve in zip(self._endpoints, self._curves, strict=True)
         ]
+
+    def _try_again(self, client: transports.ZmqQueueClient) -> None:
+        """Have a connection tried now that was refused before; with security, before asking."""
+        client.look()
+        client.retry()
+
+    def _failed(
+        self, text: str, asked: list[int], refusals: dict[int, str]
+    ) -> TimeoutError | AuthenticationError:
+        """Return what to raise where nobody answered.
+
+        Args:
+            text: what is said of a time-out.
+            asked: which endpoints were asked.
+            refusals: of those that were refused: why.
+
+        """
+        where = self._say_who_is_there(asked)
+        for at in asked:
+            if at not in refusals and self._unanswered.found[at].startswith(transports.NEEDS_KEYS):
+                refusals[at] = self._unanswered.found[at]
+        if refusals and all(at in refusals for at in asked):
+            first = asked[0]
+            return AuthenticationError(self._endpoints[first].address, refusals[first])
+        said = [f"{self._endpoints[at].address}: {why}" for at, why in refusals.items()]
+        return TimeoutError(text + (where or (f" ({'; '.join(said[:4])})" if said else "")))
 
     def _pack(self, topic: str, value: Any) -> bytes:
         try:

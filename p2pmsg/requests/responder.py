@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import transports
 from p2pmsg.checks import check_busy_wait, whole
@@ -15,6 +15,9 @@ from p2pmsg.errors import ClosedError
 from p2pmsg.requests.responder_base import Handler, Request, ResponderBase
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from recovery._renamed import renamed_arguments
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _WAIT_MS: Final = 50
 _REPLY_WAIT_MS: Final = 1
@@ -54,6 +57,8 @@ class Responder(ResponderBase, ClosesAtOnce):
         message_bytes_max: largest reply, packed. Default 1 MiB.
         busy_wait: how long it looks for the next request before it sleeps, in seconds; as for
             `Requester`. Default 0.0002.
+        security: this peer's key, and whom it knows: only they connect, encrypted, and both ends
+            known to each other. Default None: open.
 
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoint.
@@ -76,13 +81,14 @@ class Responder(ResponderBase, ClosesAtOnce):
         cache_age: float = 60.0,
         message_bytes_max: int = 1024 * 1024,
         busy_wait: float = transports.BUSY_WAIT_US / 1e6,
+        security: "Security | None" = None,
     ) -> None:
         whole("threads", threads, 1)
         check_busy_wait(busy_wait)
         self._threads = threads
         self._configure(
             handlers, pending_max, cache_max, cache_bytes_max, cache_age, message_bytes_max,
-            type, types,
+            type, types, security,
         )  # fmt: skip
         self._done: deque[tuple[Request, bytes]] = deque()
         self._thread: threading.Thread | None = None

@@ -3,7 +3,7 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import transports
 from p2pmsg.checks import at_least, check, whole
@@ -11,9 +11,13 @@ from p2pmsg.errors import ConfigError, InvalidRequestError, translated
 from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
+from p2pmsg.security.use import check_security, curve_server, warn_if_open
 from p2pmsg.subscriber.typed import Misfit, ValueType, ValueTypes
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 Handler = Callable[[Any], Any]
 H = TypeVar("H", bound=Handler)
@@ -112,7 +116,9 @@ class ResponderBase:
         message_bytes_max: int,
         kind: Any,
         kinds: Mapping[str, Any] | None,
+        security: "Security | None",
     ) -> None:
+        self._security = check_security(security)
         whole("pending_max", pending_max, 1)
         whole("cache_max", cache_max, 0)
         whole("cache_bytes_max", cache_bytes_max, 0)
@@ -136,8 +142,10 @@ class ResponderBase:
         """Return a bound socket; a host's name is looked up, which may take long."""
         with translated():
             server = transports.ZmqQueueServer(
-                endpoint, context=transports.context(), busy_wait_us=busy_wait * 1e6
-            )
+                endpoint, context=transports.context(), busy_wait_us=busy_wait * 1e6,
+                curve=curve_server(self._security),
+            )  # fmt: skip
+        warn_if_open(self._security, server.endpoint)
         # There is no credit here: a requester that never reads must not fill the memory.
         server.memory = transports.ReplyMemory()
         return server
@@ -148,6 +156,11 @@ class ResponderBase:
     def endpoint(self) -> str:
         """Where requesters connect to, with the port that was picked."""
         return self._server.endpoint
+
+    @property
+    def connections_refused(self) -> int:
+        """How many connections were refused by their keys, with `security`."""
+        return self._server.refused_by_key
 
     @property
     def cached(self) -> int:

@@ -1,0 +1,129 @@
+"""Requesters and responders with keys."""
+
+import asyncio
+import logging
+
+import pytest
+
+from p2pmsg import Requester, Responder, aio
+from p2pmsg.errors import AuthenticationError, ConfigError
+from tests.integration.secure import Peers
+from tests.integration.test_security import healed
+from transports import parse_key
+
+LOOPBACK = "tcp://127.0.0.1:0"
+TIMEOUT = 60.0
+DOUBLE = {"double": lambda n: 2 * n}
+
+
+@pytest.fixture
+def peers(tmp_path):
+    return Peers(tmp_path)
+
+
+def test_a_request_and_one_that_is_refused_and_heals(peers, caplog):
+    security, stranger = peers.security("server", "client"), peers.security("stranger")
+    with (
+        caplog.at_level(logging.WARNING, "p2pmsg"),
+        Responder(LOOPBACK, DOUBLE, security=security) as responder,
+    ):
+        place = peers.pinned(responder.endpoint, "server")
+        with Requester(place, security=peers.security("client")) as requester:
+            assert requester.request("double", 21, timeout=TIMEOUT) == 42
+            answers = requester.request_all("double", 2, deadline=TIMEOUT)
+            assert list(answers.values.values()) == [4]
+        assert responder.connections_refused == 0
+        with Requester(place, security=stranger) as requester:
+            with pytest.raises(AuthenticationError) as caught:
+                requester.request("double", 1, timeout=TIMEOUT)
+            assert f"does not admit our key {stranger.fingerprint}" in caught.value.reason
+            assert caught.value.endpoint == responder.endpoint
+            answers = requester.request_all("double", 2, deadline=TIMEOUT)
+            (error,) = answers.errors.values()
+            assert isinstance(error, AuthenticationError)
+            assert responder.connections_refused
+            security.known.add("stranger", peers.text("stranger"))
+            assert healed(lambda: requester.request("double", 4, timeout=TIMEOUT)) == 8
+    assert "not among the known peers" in caplog.text
+
+
+def test_a_responder_with_another_key_and_one_that_is_right(peers):
+    security = peers.security("client")
+    with (
+        Responder(LOOPBACK, DOUBLE, security=peers.security("a", "client")) as wrong,
+        Responder(LOOPBACK, DOUBLE, security=peers.security("b", "client")) as right,
+    ):
+        places = [peers.pinned(wrong.endpoint, "b"), peers.pinned(right.endpoint, "b")]
+        with Requester(places, security=security) as requester:
+            assert requester.request("double", 1, timeout=TIMEOUT) == 2
+            answers = requester.request_all("double", 1, deadline=TIMEOUT)
+            assert answers.values == {right.endpoint: 2}
+            assert list(answers.errors) == [wrong.endpoint]
+        with Requester(places[0], security=security) as requester:
+            with pytest.raises(AuthenticationError, match="does not hold the pinned key"):
+                requester.request("double", 1, timeout=TIMEOUT)
+
+
+def test_keys_on_one_side_only(peers):
+    with (
+        Responder(LOOPBACK, DOUBLE) as plain,
+        Responder(LOOPBACK, DOUBLE, security=peers.security("server", "client")) as secure,
+    ):
+        security = peers.security("client")
+        with Requester(peers.pinned(plain.endpoint, "server"), security=security) as requester:
+            with pytest.raises(AuthenticationError, match="has no security"):
+                requester.request("double", 1, timeout=TIMEOUT)
+        with Requester(secure.endpoint) as requester:
+            with pytest.raises(AuthenticationError, match="needs keys"):
+                requester.request("double", 1, timeout=1.0)
+        with pytest.raises(AuthenticationError, match="no key is pinned"):
+            Requester(secure.endpoint, security=security)
+    for make in (Requester, Responder):
+        with pytest.raises(ConfigError, match="a Security or None, not 'str'"):
+            make("tcp://127.0.0.1:1", security="id")
+
+
+def test_in_an_event_loop(peers):
+    async def run():
+        security, stranger = peers.security("server", "client"), peers.security("stranger")
+        wrong = peers.security("other", "client")
+        async with (
+            aio.Responder(LOOPBACK, DOUBLE, security=security) as responder,
+            aio.Responder(LOOPBACK, DOUBLE, security=wrong) as other,
+        ):
+            place = peers.pinned(responder.endpoint, "server")
+            there = peers.pinned(other.endpoint, "server")
+            async with aio.Requester([there, place], security=peers.security("client")) as one:
+                assert await one.request("double", 21, timeout=TIMEOUT) == 42
+                answers = [each async for each in one.request_all("double", 2, deadline=TIMEOUT)]
+                by_place = {each.endpoint: each for each in answers}
+                assert by_place[responder.endpoint].value == 4
+                assert isinstance(by_place[other.endpoint].error, AuthenticationError)
+            async with aio.Requester(place, security=stranger) as requester:
+                asked = [requester.request("double", n, timeout=TIMEOUT) for n in range(3)]
+                for error in await asyncio.gather(*asked, return_exceptions=True):
+                    assert isinstance(error, AuthenticationError)
+                    assert "does not admit our key" in error.reason
+                assert responder.connections_refused
+                security.known.add("stranger", peers.text("stranger"))
+                while True:
+                    try:
+                        assert await requester.request("double", 3, timeout=TIMEOUT) == 6
+                        break
+                    except AuthenticationError:
+                        pass
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT))
+
+
+def test_the_key_is_the_one_that_is_known_now(peers):
+    security = peers.security("client")
+    with Responder(LOOPBACK, DOUBLE, security=peers.security("new", "client")) as responder:
+        peers.security("old")
+        security.known.add("server", peers.text("old"), [responder.endpoint])
+        assert security.server_key(responder.endpoint) == parse_key(peers.text("old"))
+        with Requester(responder.endpoint, security=security) as requester:
+            with pytest.raises(AuthenticationError):
+                requester.request("double", 1, timeout=TIMEOUT)
+            security.known.add("server", peers.text("new"), replace=True)
+            assert healed(lambda: requester.request("double", 1, timeout=TIMEOUT)) == 2
