@@ -456,7 +456,7 @@ class Multicast:
     def __init__(self):
         self.calls = []
 
-    def admit(self, subscriber):
+    def admit(self, subscriber, requester):
         self.calls.append(("admit", subscriber))
         return b"token"
 

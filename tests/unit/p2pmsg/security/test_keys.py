@@ -77,7 +77,7 @@ def test_of_many_writers_one_wins(tmp_path):
     assert [read_key_file(path)] == won
 
 
-SECRET = key_text(CurveKeys.new().secret)
+SECRET = key_text(CurveKeys.of_secret(bytes(range(32))).secret)
 
 
 @pytest.mark.parametrize(
