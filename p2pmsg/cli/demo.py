@@ -40,7 +40,9 @@ def _log_directory(text: str) -> str:
 def _transport(arguments: argparse.Namespace) -> str:
     """Return the transport of the feed."""
     chosen: str | None = arguments.transport
-    return chosen or ("udp" if arguments.log is None else "tcp")
+    if arguments.secure and chosen == "udp":
+        raise UsageError("--secure goes with --transport tcp")
+    return chosen or ("udp" if arguments.log is None and not arguments.secure else "tcp")
 
 
 def _require_picture() -> None:
@@ -81,8 +83,10 @@ def _written_ns(path: str) -> int:
     option("--log", "keep the publisher's log in this directory, kill the publisher midway and "
            "start it again", "DIR", _log_directory),
     option("--transport", "how the feed is sent: udp, by multicast (default with the extra udp), "
-           "or tcp (default without it and with --log)", choices=TRANSPORTS),
+           "or tcp (default without it, with --log and with --secure)", choices=TRANSPORTS),
     flag("--no-spark", "leave Spark out"),
+    flag("--secure", "over TCP: encrypt all connections, with fresh keys, and let nobody else "
+         "connect; Spark is left out"),
 )  # fmt: skip
 def demo(arguments: argparse.Namespace) -> int:
     """Play a market feed to two subscribers and into Spark.
@@ -100,6 +104,7 @@ def demo(arguments: argparse.Namespace) -> int:
       p2pmsg demo --input market.jsonl.gz --output bars.csv
       p2pmsg demo --no-spark --trades 20000 --json
       p2pmsg demo --transport tcp
+      p2pmsg demo --secure
       p2pmsg demo --log var/demo
     """
     # Status 0 only if every ledger balances, nothing is lost and the bars are equal. With --output
@@ -111,8 +116,9 @@ def demo(arguments: argparse.Namespace) -> int:
     progress = choose_progress(arguments.json)
     source = Source(path=arguments.input, trades=arguments.trades)
     transport = _transport(arguments)
+    with_spark = not (arguments.no_spark or arguments.secure)
     picture, before = None, 0
-    if arguments.output and not arguments.no_spark:
+    if arguments.output and with_spark:
         _require_picture()
         try:
             picture = output_file(f"{arguments.output}.png")
@@ -122,11 +128,12 @@ def demo(arguments: argparse.Namespace) -> int:
     state = run_demo(
         source,
         progress,
-        with_spark=not arguments.no_spark,
+        with_spark=with_spark,
         log=arguments.log,
         transport=transport,
         seconds=arguments.seconds,
         picture=picture,
+        secure=arguments.secure,
     )
     if arguments.output:
         write_csv(state.bars, arguments.output)

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from p2pmsg import codec
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import OneOf, command, flag, note, option
+from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import (
     FIELDS,
     fields_of,
@@ -23,7 +24,13 @@ from p2pmsg.cli.text import (
     write_lines,
 )
 from p2pmsg.cli.waiting import Answers, Waiting, several, wait_for
-from p2pmsg.errors import LossReport, MessageError, P2PError, SessionEndedError
+from p2pmsg.errors import (
+    LossReport,
+    MessageError,
+    P2PError,
+    SecurityError,
+    SessionEndedError,
+)
 from p2pmsg.message import MessageBatch
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.subscriber import Subscriber
@@ -57,6 +64,7 @@ class InputError(P2PError):
     *kinds.waiting_options("--wait", 5.0),
     option("--linger", "stay so many seconds after the last line, for late subscribers (default 0)",
            "S", kinds.seconds, default=0.0),
+    *SECURITY,
 )  # fmt: skip
 def pub(arguments: argparse.Namespace) -> int:
     """Publish lines of standard input.
@@ -68,9 +76,13 @@ def pub(arguments: argparse.Namespace) -> int:
       echo hello | p2pmsg pub tcp://127.0.0.1:5556 greetings
       p2pmsg pub 'tcp://*:5556' trades --json --key-field symbol --wait 2 < trades.jsonl
       date | p2pmsg pub 'tcp://*:5556' clock --key here --log var/clock --recovery 'tcp://*:5566'
+      p2pmsg pub 'tcp://*:5556' trades --security prices.key --access access.toml < trades.txt
     """
     source = kinds.standard_input()
-    more: dict[str, Any] = {"recovery_endpoint": arguments.recovery}
+    more: dict[str, Any] = {
+        "recovery_endpoint": arguments.recovery,
+        "security": security_of(arguments),
+    }
     if arguments.log is not None:
         from p2pmsg.log import LogConfig
 
@@ -219,6 +231,7 @@ def _key(value: Any, field: str) -> str:
            "(default: never)", "S", kinds.seconds),
     flag("--stats", "print the ledger on standard error at the end"),
     option("--name", "the subscriber's name, which the publisher sees", default=""),
+    *SECURITY,
     kinds.QUIET,
     ended_by=("count",),
 )  # fmt: skip
@@ -227,7 +240,9 @@ def sub(arguments: argparse.Namespace) -> int:
 
     A message is printed as its value: text as it is, bytes that are not UTF-8 as base64:…, the
     rest as JSON. What cannot be repaired is reported on standard error, with its range and reason.
-    So is what it waits for: an endpoint where nobody answers, or a first message.
+    So is what it waits for: an endpoint where nobody answers, or a first message; and who refuses
+    its key, or a topic: it tries again, and goes on with the others. A publisher's key is pinned by
+    `?key=` after its endpoint, or by `p2pmsg trust add`.
     When the session of a mold:// feed has ended and all of it was printed, a line on standard
     error says so, and the command ends.
 
@@ -237,6 +252,7 @@ def sub(arguments: argparse.Namespace) -> int:
       p2pmsg sub tcp://127.0.0.1:5556 trades --count 10 --timeout 5 --stats
       p2pmsg sub tcp://127.0.0.1:5556 trades --start earliest --cursor var/trades.cursor
       p2pmsg sub tcp://127.0.0.1:5556 --format '{timestamp} {topic:12} {sequence:>8,} {value}'
+      p2pmsg sub 'tcp://10.0.0.1:5556?key=PUBLIC_KEY' --security ~/.config/p2pmsg/id
     """
     with Subscriber(
         arguments.endpoints,
@@ -246,6 +262,7 @@ def sub(arguments: argparse.Namespace) -> int:
         on_end="stop",
         name=arguments.name,
         cursor=arguments.cursor,
+        security=security_of(arguments),
     ) as subscriber:
         position = _Position(subscriber if arguments.cursor is not None else None)
         try:
@@ -272,6 +289,7 @@ def _print_messages(
     wanted, timeout = arguments.count, arguments.timeout
     came = 0
     last_s = time.monotonic()
+    refused = ""
     while wanted is None or came < wanted:
         count_max = 65_536 if wanted is None else min(65_536, wanted - came)
         left_s = _SLICE_S if timeout is None else last_s + timeout - time.monotonic()
@@ -282,15 +300,19 @@ def _print_messages(
             if ended.end.announced:
                 return
             continue
+        except SecurityError as error:  # it was logged; it is tried again, and others may answer
+            refused = f"; {error}"
+            continue
         except TimeoutError:
             output.check()
             position.commit()
             waiting.look()
             if left_s <= _SLICE_S and timeout is not None:
                 of = f"{came:,}" if wanted is None else f"{came:,} of {wanted:,}"
-                raise TimeoutError(f"no message for {timeout:g} s; {of} came") from None
+                raise TimeoutError(f"no message for {timeout:g} s; {of} came{refused}") from None
             continue
         came += len(batch)
+        refused = ""
         answers.came = True
         waiting.look()
         output.write(batch)

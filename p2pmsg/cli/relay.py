@@ -7,6 +7,7 @@ from typing import Any
 
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, note, option
+from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.waiting import Answers, Waiting
 from p2pmsg.relay.stats import RelayStats
 from p2pmsg.sync.relay import Relay
@@ -39,6 +40,7 @@ _LOOK_S = 1.0
            kinds.byte_count),
     option("--stats", "report the counters on standard error every so many seconds (default: "
            "never)", "S", kinds.seconds, default=0.0),
+    *SECURITY,
     kinds.QUIET,
     ended_by=(),
 )  # fmt: skip
@@ -63,6 +65,7 @@ def relay(arguments: argparse.Namespace) -> int:
         replay_bytes=arguments.replay,
         recovery_endpoint=arguments.recovery,
         log=_log_config(arguments),
+        security=security_of(arguments),
     ) as running:
         note("relay", f"listening at {running.endpoint}")
         try:

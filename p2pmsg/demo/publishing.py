@@ -7,7 +7,7 @@ from collections.abc import Callable
 from p2pmsg import codec
 from p2pmsg.config import PublisherConfig
 from p2pmsg.demo.child import emit, next_command
-from p2pmsg.demo.plan import TOPICS, Plan
+from p2pmsg.demo.plan import TOPICS, Plan, security_in
 from p2pmsg.sync.publisher import Publisher
 from recovery import ReplayConfig
 from recovery.log import LogConfig
@@ -26,7 +26,10 @@ def main() -> None:
         replay=ReplayConfig(bytes_max=plan.replay_bytes), stall_timeout=STALL_S, on_full="block"
     )
     log = LogConfig(plan.log) if plan.log is not None else None
-    with Publisher(plan.endpoint, name="feed", log=log, config=config) as publisher:
+    security = security_in(plan.keys, "feed")
+    with Publisher(
+        plan.endpoint, name="feed", log=log, config=config, security=security
+    ) as publisher:
         emit("ready", endpoint=publisher.endpoint)
         publisher.wait_for_subscribers(2, timeout=_JOIN_TIMEOUT_S)
         emit("joined")

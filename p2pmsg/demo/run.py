@@ -2,13 +2,14 @@
 
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
 from p2pmsg import codec
 from p2pmsg.demo.bars import Bar, round_volume
-from p2pmsg.demo.plan import FEED_SECONDS, Plan, Source, make_plan
+from p2pmsg.demo.plan import FEED_SECONDS, Plan, Source, make_plan, write_keys
 from p2pmsg.demo.processes import Child, Children, DemoError, Event
 from p2pmsg.demo.subscribing import Role, Tally
 from p2pmsg.testing import TcpProxy
@@ -95,8 +96,11 @@ def run_demo(
     seconds: float = FEED_SECONDS,
     spark_module: str = SPARK_MODULE,
     picture: str | None = None,
+    secure: bool = False,
 ) -> State:
     """Run the demo and return how it ended; at the end no child is left.
+
+    With `secure`, over TCP, all connections have fresh keys; Spark's would have none.
 
     Raises:
         FeedError: the input cannot be read.
@@ -110,8 +114,11 @@ def run_demo(
     if not plan.total:
         raise DemoError("the input has no events")
     progress.begin(plan)
-    with Children() as children:
-        demo = _Demo(children, plan, expected, progress, began_s)
+    with Children() as children, tempfile.TemporaryDirectory(prefix="p2pmsg-keys-") as folder:
+        public = ""
+        if secure:
+            plan, public = codec.replace(plan, keys=folder), write_keys(folder)
+        demo = _Demo(children, plan, expected, progress, began_s, public)
         try:
             return demo.run(spark_module if with_spark else None, picture)
         finally:
@@ -127,7 +134,9 @@ class _Demo:
         expected: list[Bar],
         progress: Progress,
         began_s: float,
+        public: str,
     ) -> None:
+        self._pin = f"?key={public}" if public else ""
         self._children, self._plan, self._progress = children, plan, progress
         self._began_s = began_s
         is_udp = plan.endpoint.startswith("udp:")
@@ -194,11 +203,16 @@ class _Demo:
         counts = self._plan.counts
         self._state.subscribers = {"fast": Tally(), "slow": Tally()}
         loss = LOSS if self._state.transport == "udp" else 0.0
-        fast = Role(name="fast", endpoint=endpoint, counts=counts, makes_bars=True, loss=loss)
+        keys, pin = self._plan.keys, self._pin
+        fast = Role(
+            name="fast", endpoint=endpoint + pin, counts=counts, makes_bars=True, loss=loss,
+            keys=keys,
+        )  # fmt: skip
         slow_seconds = self._plan.seconds * _SLOW_SHARE
         slow = Role(
-            name="slow", endpoint=proxied, counts=counts, slow_seconds=slow_seconds, loss=loss
-        )
+            name="slow", endpoint=proxied + pin, counts=counts, slow_seconds=slow_seconds,
+            loss=loss, keys=keys,
+        )  # fmt: skip
         for role in (fast, slow):
             self._start(role.name, "subscribing", role)
 

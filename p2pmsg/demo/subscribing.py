@@ -9,7 +9,7 @@ from p2pmsg import codec
 from p2pmsg.demo.bars import Bar, compute_bars
 from p2pmsg.demo.child import emit
 from p2pmsg.demo.feed import FeedEvent
-from p2pmsg.demo.plan import TOPICS
+from p2pmsg.demo.plan import TOPICS, security_in
 from p2pmsg.errors import LossReport
 from p2pmsg.message import MessageBatch
 from p2pmsg.stats import SubscriberStats
@@ -34,6 +34,7 @@ class Role(codec.Struct, frozen=True, kw_only=True):
         slow_seconds: how long it reads slowly, from its first message on.
         makes_bars: whether it computes the bars of what it gets.
         loss: part of its datagrams that the kernel drops.
+        keys: as the plan has it.
 
     """
 
@@ -43,6 +44,7 @@ class Role(codec.Struct, frozen=True, kw_only=True):
     slow_seconds: float = 0.0
     makes_bars: bool = False
     loss: float = 0.0
+    keys: str | None = None
 
 
 class Tally(codec.Struct, kw_only=True):
@@ -115,6 +117,7 @@ def main() -> None:
         name=role.name,
         on_gap=lost.append,
         receive_bytes=receive_bytes,
+        security=security_in(role.keys, role.name),
     ) as subscriber:
         if role.loss:
             lose_datagrams(subscriber, role.loss)

@@ -22,7 +22,7 @@ from transports import CurveKeys, key_text, parse_key
 FILE_BYTES_MAX: Final = 4096
 _MODE: Final = 0o600
 _TOO_WIDE: Final = 0o077
-_FIELD: Final = "secret-key"
+KEY_LINE: Final = "secret-key"
 _COMMENT: Final = "# Secret key of a p2pmsg peer. Who has it is this peer."
 
 
@@ -43,7 +43,7 @@ def write_key_file(path: str | os.PathLike[str], keys: CurveKeys) -> None:
 
     """
     place = Path(os.path.expanduser(path))
-    text = f"{_COMMENT}\n{_FIELD} {key_text(keys.secret)}\n"
+    text = f"{_COMMENT}\n{KEY_LINE} {key_text(keys.secret)}\n"
     make_folder(place.parent)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -92,8 +92,8 @@ def read_key_file(path: str | os.PathLike[str]) -> CurveKeys:
     fields = [words for words in lines if words and not words[0].startswith("#")]
     with suppress(ValueError):
         ((name, secret),) = fields
-        if name == _FIELD:
+        if name == KEY_LINE:
             return CurveKeys.of_secret(parse_key(secret))
     # Not `from` the error, and without what was read: it may be the secret.
-    limit = f"a file with one line '{_FIELD} KEY', as `p2pmsg key new` writes it"
+    limit = f"a file with one line '{KEY_LINE} KEY', as `p2pmsg key new` writes it"
     raise ConfigError("key", limit, place)

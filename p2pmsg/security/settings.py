@@ -62,16 +62,26 @@ class Security:
         return f"Security(key={self.fingerprint}, trust={str(self.known.path)!r}{access})"
 
     @classmethod
-    def from_environment(cls) -> Self | None:
+    def from_environment(
+        cls, key: str | None = None, trust: str | None = None, access: str | None = None
+    ) -> Self | None:
         """Return what P2PMSG_SECURITY_KEY, …_TRUST and …_ACCESS, names of files, say.
 
-        None where none of them is set. Raises as `Security`.
+        None where none of them is set, or given here.
+
+        Args:
+            key: instead of what the environment says. Default None: what that says.
+            trust: likewise.
+            access: likewise.
+
+        Raises:
+            ConfigError, OSError: as `Security`.
+
         """
-        names = ("KEY", "TRUST", "ACCESS")
         given = {
-            name.lower(): value
-            for name in names
-            if (value := os.environ.get(f"{_ENVIRONMENT}{name}", ""))
+            name: value
+            for name, argument in (("key", key), ("trust", trust), ("access", access))
+            if (value := argument or os.environ.get(f"{_ENVIRONMENT}{name.upper()}", ""))
         }
         return cls(**given) if given else None
 

@@ -24,6 +24,7 @@ from typing import Final
 
 import transports
 from p2pmsg.errors import ConfigError, KeyChangedError, translated
+from p2pmsg.security.keys import KEY_LINE
 from recovery.durable import make_folder, replace_file, sync_path
 from transports import fingerprint, key_text, parse_key
 
@@ -275,6 +276,8 @@ def parse_peer(words: Sequence[str]) -> KnownPeer:
             "letter or digit"
         )
         raise ConfigError("name", limit, name[:100])
+    if name == KEY_LINE:  # a key file by mistake: its secret would be read, and printed
+        raise ConfigError("name", "another one: a line of a key file begins so", name)
     try:
         public = parse_key(key)
     except ValueError:

@@ -282,6 +282,7 @@ class SubscriberIO:
         if now_ns >= self._unanswered.next_ns:
             lines = self._core.lines
             answered = [line.key is not None for line in lines]
+            self._unanswered.has_keys = self.security is not None
             self._unanswered.look(answered, [line.invalid for line in lines], now_ns)
             for place, found in self._unanswered.take_closed():
                 self.refused = AuthenticationError(place, found)

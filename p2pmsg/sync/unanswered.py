@@ -36,6 +36,7 @@ class Unanswered:
 
     Attributes:
         found: what was found, by endpoint; "" where all is well, or nothing is known.
+        has_keys: whether it connects with keys; what comes of those, the connections report.
         next_ns: when `look` has something to do.
 
     """
@@ -55,6 +56,7 @@ class Unanswered:
         self._usual = f"a ZeroMQ {usual} socket is there"
         self._endpoints = list(endpoints)
         self._says_at_once = says_at_once
+        self.has_keys = False
         due_ns = now_ns + (FIRST_NS if first_ns is None else min(first_ns, FIRST_NS))
         self._waiting = {
             index: due_ns
@@ -126,6 +128,9 @@ class Unanswered:
         found = transports.describe_peer(endpoint) or "nothing is known of who is there"
         if endpoint.is_datagram:
             found = "check that group, port and interface are those that are sent to"
+        needs_keys = found.startswith(transports.NEEDS_KEYS)
+        if needs_keys and self.has_keys:
+            found = f"{transports.NEEDS_KEYS}: one that refuses ours, or is busy"
         if found == self._usual:
             found += f", as a {self._expected} has: one that is busy, or no p2pmsg peer"
         if strange:
@@ -136,7 +141,7 @@ class Unanswered:
         if index not in self._waiting:
             self.found[index] = ""  # between the two lines above
             return
-        if found.startswith(transports.NEEDS_KEYS):
+        if needs_keys and not self.has_keys:
             self._closed.append((str(endpoint), found))
         if self._says_at_once:
             self.say(index, now_ns)

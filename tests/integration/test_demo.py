@@ -81,6 +81,15 @@ def test_the_publisher_is_killed_and_goes_on_from_its_log(tmp_path, transport):
     assert summary["restarts"] == 1
 
 
+def test_the_demo_with_keys():
+    ended = run("demo", "--secure", "--trades", "5000", "--json", *SHORT, timeout=DEMO_TIMEOUT_S)
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout)
+    assert_good(summary, 5000)
+    assert summary["spark"] == "left out"
+    assert run("demo", "--secure", "--transport", "udp").returncode == 2
+
+
 def test_the_demo_shows_progress_the_ledger_and_the_bars():
     ended = run("demo", "--no-spark", "--trades", "2000", "--seconds", "3")
 

@@ -11,6 +11,7 @@ TYPED = {
     "": "demo", "su": "sub", "sub --js": "--json", "sub tcp://a:1 --ti": "--timestamps",
     "log ": "ls", "log ls --js": "--json", "push --admin al": "always", "dead-letters r": "retry",
     "help dead": "dead-letters", "completion f": "fish", "--v": "--version",
+    "pub --sec": "--security",
 }  # fmt: skip
 
 

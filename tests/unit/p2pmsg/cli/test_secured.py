@@ -1,0 +1,138 @@
+"""The options --security, --trust and --access: what they, the environment and the file say."""
+
+import pytest
+
+from p2pmsg.cli import main
+from p2pmsg.cli.command import UsageError
+from p2pmsg.cli.secured import security_of
+from p2pmsg.cli.settings import parse
+from p2pmsg.cli.table import load, load_all
+from p2pmsg.security import new_keys, write_key_file
+from transports import fingerprint, key_text
+
+TCP = "tcp://127.0.0.1:5556"
+WORDS = {
+    "pub": ["pub", TCP, "t"],
+    "sub": ["sub", TCP],
+    "relay": ["relay", "--from", TCP, "--listen", TCP],
+}
+
+
+@pytest.fixture
+def keys(tmp_path, monkeypatch):
+    """Make key files `a` and `b` in a folder, which is the current one; return the pairs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    made = {name: new_keys() for name in "ab"}
+    for name, pair in made.items():
+        write_key_file(tmp_path / name, pair)
+    return made
+
+
+def made_of(*words):
+    return security_of(parse(load(words[0]), [*WORDS[words[0]][1:], *words[1:]]))
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_peer_is_open_where_nothing_is_said(keys, name):
+    assert made_of(name) is None
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_the_option_goes_before_the_environment_and_each_stands_alone(keys, monkeypatch, name):
+    monkeypatch.setenv("P2PMSG_SECURITY_KEY", "a")
+    monkeypatch.setenv("P2PMSG_SECURITY_TRUST", "known")
+    security = made_of(name)
+    assert security.fingerprint == fingerprint(keys["a"].public)
+    assert security.known.path.name == "known"
+    security = made_of(name, "--security", "b")
+    assert security.fingerprint == fingerprint(keys["b"].public)
+    assert security.known.path.name == "known"
+    assert made_of(name, "--trust", "others").known.path.name == "others"
+
+
+def test_the_file_and_the_command_s_own_variables(keys, tmp_path, monkeypatch):
+    (tmp_path / "p2pmsg.toml").write_text('[sub]\nsecurity = "a"\ntrust = "known"\n')
+    assert made_of("sub").fingerprint == fingerprint(keys["a"].public)
+    assert made_of("sub").known.path.name == "known"
+    assert made_of("pub") is None
+    monkeypatch.setenv("P2PMSG_SUB_SECURITY", "b")
+    assert made_of("sub").fingerprint == fingerprint(keys["b"].public)
+
+
+def test_rights(keys, tmp_path):
+    (tmp_path / "access").write_text('[[rule]]\nwho = ["x"]\nsubscribe = ["t"]\n')
+    assert made_of("pub", "--security", "a", "--access", "access").rights is not None
+    (tmp_path / "broken").write_text("[[rule]]\nwho = 1\n")
+    with pytest.raises(UsageError, match="broken"):
+        made_of("pub", "--security", "a", "--access", "broken")
+
+
+def test_a_wrong_name_in_the_environment_does_not_leave_a_peer_open(keys, monkeypatch):
+    monkeypatch.setenv("P2PMSG_SECURITY_KEYS", "a")
+    with pytest.raises(UsageError, match="P2PMSG_SECURITY_KEYS: there is no such variable: P2PMSG"):
+        made_of("pub")
+
+
+def said(capsys, *words):
+    try:
+        status = main([*map(str, words)])
+    except SystemExit as error:
+        status = error.code
+    captured = capsys.readouterr()
+    return status, captured.out + captured.err
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_files_that_cannot_be_used_are_wrong_arguments(keys, tmp_path, capsys, name):
+    words, secret = WORDS[name], key_text(keys["a"].secret)
+    (tmp_path / "a").chmod(0o640)
+    for given, expected in (
+        (["--security", "a"], "mode 0640"),
+        (["--security", "none"], "none"),
+        (["--trust", "known"], ".config/p2pmsg/id"),
+        (["--security", "b", "--access", "none"], "none"),
+        (["--security"], "expected one argument"),
+    ):
+        status, text = said(capsys, *words, *given)
+        assert (status, expected in text) == (2, True), text
+        assert text.count("\n") == 1
+        assert secret not in text
+
+
+def test_a_pinned_key_without_keys_of_one_s_own_is_refused(keys, capsys):
+    status, text = said(capsys, "sub", f"{TCP}?key={key_text(keys['a'].public)}")
+    assert status == 2
+    assert "security must be given" in text
+
+
+def test_help_names_the_options(capsys):
+    for name in WORDS:
+        status, text = said(capsys, "help", name)
+        assert status == 0
+        assert all(f"  {option} " in text for option in ("--security", "--trust", "--access"))
+    assert "P2PMSG_SECURITY_KEY" in text
+
+
+def test_no_command_says_a_secret(keys, tmp_path, capsys, monkeypatch):
+    """Not either where a key file is given as another one, or is broken."""
+    secret = key_text(keys["a"].secret)
+    (tmp_path / "broken").write_text((tmp_path / "a").read_text().replace(secret, secret[:-1]))
+    (tmp_path / "broken").chmod(0o600)
+    monkeypatch.setenv("P2PMSG_SECURITY_KEY", str(tmp_path / "a"))
+    for each in load_all():
+        status, text = said(capsys, *each.name.split(), "--help")
+        assert (status, secret in text) == (0, False), each.name
+    for words in (
+        *([*words, "--security", "broken"] for words in WORDS.values()),
+        *([*words, "--trust", "a"] for words in WORDS.values()),
+        *([*words, "--access", "a"] for words in WORDS.values()),
+        ["key", "new", "--key", "a"], ["key", "show", "--key", "a"],
+        ["key", "show", "--key", "broken"], ["trust", "list", "--trust", "a"],
+        ["trust", "add", "x", key_text(keys["b"].public), "--trust", "a"],
+        ["access", "check", "a", "x", "subscribe", "t"],
+    ):  # fmt: skip
+        status, text = said(capsys, *words)
+        assert status == 2 or words[:2] == ["key", "show"], text
+        assert secret not in text, words
+        assert secret[:-1] not in text, words
