@@ -8,6 +8,7 @@ from p2pmsg import codec
 from p2pmsg.cli.arguments import QUIET, count, is_terminal, seconds, stream_endpoints, topic
 from p2pmsg.cli.command import UsageError, command, flag, option
 from p2pmsg.cli.progress import looking
+from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import value_text
 from p2pmsg.cli.waiting import Waiting, several
 from p2pmsg.json_text import to_json
@@ -24,6 +25,7 @@ from p2pmsg.requests import Requester
     option("--timeout", "how long to wait in all, in seconds (default 5)", "S", seconds,
            default=5.0),
     option("--attempts", "how often to ask (default 3)", "N", count(1, 1000), default=3),
+    *SECURITY,
     QUIET,
 )  # fmt: skip
 def request(arguments: argparse.Namespace) -> int:
@@ -42,7 +44,7 @@ def request(arguments: argparse.Namespace) -> int:
             value = codec.json_decode(value)
         except codec.DecodeError as error:
             raise UsageError(f"VALUE is not JSON: {error}") from error
-    requester = Requester(arguments.endpoints)
+    requester = Requester(arguments.endpoints, security=security_of(arguments))
     waiting = Waiting(
         "request", lambda: _describe(requester, arguments.endpoints), quiet=arguments.quiet
     )

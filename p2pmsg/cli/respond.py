@@ -9,6 +9,7 @@ from p2pmsg import codec
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import Running, check_program, run_program
+from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.waiting import wait_for
 from p2pmsg.errors import P2PError
 from p2pmsg.requests import Responder
@@ -31,6 +32,7 @@ class CommandFailedError(P2PError):
     option("--answer-timeout", "kill the command after so many seconds (default: never)", "S",
            kinds.seconds),
     option("--count", "end after N requests (default: never)", "N", kinds.count(1)),
+    *SECURITY,
     ended_by=("count",),
     usage="p2pmsg respond [-h] [options] ENDPOINT TOPIC (--echo | -- COMMAND …)",
 )  # fmt: skip
@@ -50,7 +52,12 @@ def respond(arguments: argparse.Namespace) -> int:
     check_program(arguments.rest)
     answers = _Answers(arguments)
     handlers = {arguments.topic: answers.answer}
-    responder = Responder(arguments.endpoint, handlers, threads=arguments.threads)
+    responder = Responder(
+        arguments.endpoint,
+        handlers,
+        threads=arguments.threads,
+        security=security_of(arguments),
+    )
     try:
         try:
             defer_signals(responder.start)  # a command may run before it returns

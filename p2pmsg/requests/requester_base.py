@@ -68,6 +68,7 @@ class RequesterBase:
             "responder", self._endpoints, now_ns=time.monotonic_ns(),
             usual="ROUTER", first_ns=0, says_at_once=False,
         )  # fmt: skip
+        self._unanswered.has_keys = security is not None
 
     # --------------------------------------------------------------------------------- public
 

@@ -96,6 +96,17 @@ def test_a_topic_that_is_denied_is_named_and_others_come(tmp_path, peers):
     assert "subscribe 'closed' is not allowed" in sub.stderr.decode()
 
 
+def test_requests_with_keys(tmp_path, peers):
+    for name, *known in (("respond", "request"), ("request",)):
+        peers.security(name, *known)
+    words = ["respond", ANY_PORT, "t", "--echo", *options(peers, "respond")]
+    with command(tmp_path, *words) as respond:
+        place = peers.pinned(listening(respond), "respond")
+        asked = run("request", place, "t", "hello", *options(peers, "request"))
+        assert (asked.returncode, asked.stdout) == (0, b"hello\n"), asked.stderr
+        check_silence(peers, respond.said(), asked.stderr.decode())
+
+
 @pytest.fixture(scope="session")
 def node():
     """Return the command of Node, with npm's zeromq and @msgpack/msgpack."""

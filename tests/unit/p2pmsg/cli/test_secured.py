@@ -15,6 +15,8 @@ WORDS = {
     "pub": ["pub", TCP, "t"],
     "sub": ["sub", TCP],
     "relay": ["relay", "--from", TCP, "--listen", TCP],
+    "request": ["request", TCP, "t"],
+    "respond": ["respond", TCP, "t", "--echo"],
 }
 
 
