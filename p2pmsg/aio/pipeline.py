@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import transports
 from p2pmsg.aio.closing import ClosesInLoop
@@ -18,6 +18,9 @@ from p2pmsg.queue.pipeline.link import Watches
 from p2pmsg.queue.pipeline.puller import PipelineJob, PipelinePullerBase
 from p2pmsg.queue.pipeline.pusher import SEALING_BYTES, PipelinePusherBase
 from p2pmsg.sync.lifecycle import close_in_children
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _NOT_OPEN: Final = "it is not open yet; `async with` opens it, or `await open()`"
 _CLOSED: Final = "it is closed"
@@ -42,6 +45,8 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
             `inproc://NAME`. The PUSH sockets are bound next to it.
         name: who pushes, for people. Default: the endpoint.
         config: all settings. `on_full` is `"raise"` here, whatever it says.
+        security: this peer's key, and whom it knows: only they connect, encrypted, and both ends
+            known to each other. Default None: open.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
@@ -50,7 +55,12 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
     """
 
     def __init__(
-        self, endpoint: str, *, name: str | None = None, config: PipelineConfig | None = None
+        self,
+        endpoint: str,
+        *,
+        name: str | None = None,
+        config: PipelineConfig | None = None,
+        security: "Security | None" = None,
     ) -> None:
         self._driver: LoopDriver = LoopDriver(
             f"the pusher at {endpoint}", self._turn, at_loop_end=self.close_now, by_caller=True
@@ -61,7 +71,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
         self._pace = Pace()
         self._spaces = Waiters(self._loop)
         self._opening = asyncio.Lock()
-        super().__init__(endpoint, name=name, config=config)
+        super().__init__(endpoint, name=name, config=config, security=security)
 
     # --------------------------------------------------------------------------------- public
 
@@ -289,9 +299,13 @@ class PipelinePuller(PipelinePullerBase, TakesTurns, ClosesInLoop):
     Args:
         endpoints: one, or several, of pushers.
         name: who works, for people. Default: host and process id.
+        security: this peer's key, and whom it knows: connections are encrypted, and both ends
+            known to each other; the pushers' keys are pinned by `?key=` or in the file of known
+            peers. Default None: open.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
 
     """
 
@@ -322,6 +336,8 @@ class PipelinePuller(PipelinePullerBase, TakesTurns, ClosesInLoop):
 
         Raises:
             TimeoutError: none came in time.
+            AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
+                once for each time that it is tried. It goes on.
             ClosedError: the puller is closed.
             WrongLoopError: it was made in another event loop.
 
@@ -337,6 +353,8 @@ class PipelinePuller(PipelinePullerBase, TakesTurns, ClosesInLoop):
 
         Raises:
             TimeoutError: none came in time.
+            AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
+                once for each time that it is tried. It goes on.
             ClosedError: the puller is closed.
             WrongLoopError: it was made in another event loop.
 
@@ -348,7 +366,10 @@ class PipelinePuller(PipelinePullerBase, TakesTurns, ClosesInLoop):
             await self._pace.rest()
         while self._at >= self._count:
             self._lock.run_whole(self._load)
-            if self._at >= self._count and not await self._waiters.wait(until):
+            if self._at < self._count:
+                break
+            self._raise_refused()
+            if not await self._waiters.wait(until):
                 raise TimeoutError(f"no job came within {timeout} s")
         self._check_usable()
         at = self._at
@@ -399,7 +420,7 @@ class PipelinePuller(PipelinePullerBase, TakesTurns, ClosesInLoop):
     def _turn(self) -> float:
         self._pace.begin()
         wait_ms = self._lock.run_whole(self._background)
-        if self._waiters and any(link.has_ready for link in self._links):
+        if self._waiters and (any(link.has_ready for link in self._links) or self._is_refused()):
             self._waiters.offer(1)
         return wait_ms / 1000
 

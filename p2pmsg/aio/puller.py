@@ -54,6 +54,7 @@ class Puller(PullerBase, TakesTurns, ClosesInLoop):
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
 
     """
 
@@ -102,6 +103,8 @@ class Puller(PullerBase, TakesTurns, ClosesInLoop):
 
         Raises:
             TimeoutError: none came in time.
+            AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
+                once for each time that it is tried. It goes on.
             InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
             ClosedError: the puller is closed.
             WrongLoopError: it was made in another event loop.
@@ -120,6 +123,7 @@ class Puller(PullerBase, TakesTurns, ClosesInLoop):
                 continue
             if taken:
                 return taken[0]  # nothing is waited for from here on, so it reaches the caller
+            self._keys.raise_refused()
             if not await self._waiters.wait(until):
                 raise TimeoutError(f"no job came within {timeout} s")
 
@@ -176,7 +180,8 @@ class Puller(PullerBase, TakesTurns, ClosesInLoop):
 
     def _wake_waiting(self) -> None:
         if self._waiters:
-            self._waiters.offer(sum(len(core.ready) for core in self._cores))
+            ready = sum(len(core.ready) for core in self._cores)
+            self._waiters.offer(ready + (self._keys.refused is not None))
 
     def _work(self, now_ns: int) -> bool:
         done = super()._work(now_ns)

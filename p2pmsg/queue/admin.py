@@ -5,20 +5,24 @@ import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import transports
-from p2pmsg.errors import AdminRefusedError, TransportError, translated
+from p2pmsg.errors import AdminRefusedError, AuthenticationError, TransportError, translated
 from p2pmsg.queue import frames, process_id
 from p2pmsg.queue.dead_letters import DeadLetter, dead_job_of, letter_of
 from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig
 from p2pmsg.queue.journal.reading import read_log
 from p2pmsg.queue.journal.records import JournalState, change_record
 from p2pmsg.queue.rules import Dropped, Retried
-from p2pmsg.security.use import curve_client
+from p2pmsg.security.use import check_security, curve_client
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
+
 _REPEAT_S: Final = 0.5
+_LOOK_MS: Final = 50
 Numbers = list[int]
 
 
@@ -28,17 +32,20 @@ class LiveBox:
     Raises:
         EndpointError: the endpoint is none.
         ConfigError: it pins a key, and there is no security.
+        AuthenticationError: the pusher's key is not pinned; from `list` and `act`: it refused the
+            connection, or does not hold that key.
         AdminRefusedError: from `list` and `act`; the pusher does not do that over the wire.
 
     """
 
-    def __init__(self, endpoint: str, timeout: float) -> None:
+    def __init__(self, endpoint: str, timeout: float, security: "Security | None" = None) -> None:
+        self._security = check_security(security)
         self._timeout = timeout
         self._endpoint = endpoint
         with translated():
             place = transports.parse_endpoint(endpoint).require_connectable()
             self._client = transports.ZmqQueueClient(
-                place, context=transports.context(), curve=curve_client(None, place)
+                place, context=transports.context(), curve=curve_client(security, place)
             )
             self._client.connect()
 
@@ -73,15 +80,28 @@ class LiveBox:
             self._client.send(control_frame(Kind.QUEUE_ADMIN, 0, body))
             until = time.monotonic() + (left if action != "list" else min(left, _REPEAT_S))
             while (left_ms := round((until - time.monotonic()) * 1000)) > 0:
-                data = self._client.receive_wait(left_ms)
+                data = self._receive(left_ms)
                 answer = None if data is None else _answer(data)
                 if answer is not None and answer.request == request:
                     if answer.refusal:
                         raise AdminRefusedError(self._endpoint, answer.refusal)
                     return answer
+        if self._client.refusal:
+            raise AuthenticationError(self._client.endpoint, self._client.refusal)
         text = f"no pusher answered at {self._endpoint} within {self._timeout} s"
         found = transports.describe_peer(transports.parse_endpoint(self._endpoint))
+        if found.startswith(transports.NEEDS_KEYS):
+            raise AuthenticationError(self._endpoint, found)
         raise TimeoutError(f"{text}: {found}" if found else text)
+
+    def _receive(self, wait_ms: int) -> bytes | None:
+        """Wait for an answer; with security, not so long, and look at the handshake."""
+        if self._security is None:
+            return self._client.receive_wait(wait_ms)
+        data = self._client.receive_wait(min(wait_ms, _LOOK_MS))
+        if data is None and self._client.look():
+            raise AuthenticationError(self._client.endpoint, self._client.refusal)
+        return data
 
 
 class LogBox:

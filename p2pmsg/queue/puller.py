@@ -53,10 +53,14 @@ class Puller(RunsJobs, PullerBase, ClosesAtOnce):
             job; `raise` raises `InvalidJobError` where the job would have come, and the next call
             goes on; a callable gets that exception.
         mode: `"queue"` (default), or `"pipeline"` for a `PipelinePuller`, which takes `endpoints`
-            and `name` only, and whose jobs count as done when the next one is asked for.
+            `name` and `security` only, and whose jobs count as done when the next one is asked for.
+        security: this peer's key, and whom it knows: connections are encrypted, and both ends
+            known to each other; the pushers' keys are pinned by `?key=` or in the file of known
+            peers. Default None: open.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
 
     """
 
@@ -115,6 +119,8 @@ class Puller(RunsJobs, PullerBase, ClosesAtOnce):
 
         Raises:
             TimeoutError: none came in time.
+            AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
+                once for each time that it is tried. It goes on.
             InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
             ClosedError: the puller is closed.
 
@@ -127,6 +133,7 @@ class Puller(RunsJobs, PullerBase, ClosesAtOnce):
             while not taken:
                 self._lock.run(self._take, taken)
                 if not taken:
+                    self._keys.raise_refused()
                     left = deadline - time.monotonic()
                     if left <= 0:
                         raise TimeoutError(f"no job came within {timeout} s")

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import transports
 from p2pmsg.checks import check, of_kind
@@ -17,12 +17,16 @@ from p2pmsg.queue.job import Job
 from p2pmsg.queue.process_id import this_process, worker_name
 from p2pmsg.queue.puller_core import PullerCore
 from p2pmsg.queue.stats import PullerStats
-from p2pmsg.security.use import curve_client
+from p2pmsg.security.use import check_security, curve_client
 from p2pmsg.subscriber.typed import Misfit, value_type
+from p2pmsg.sync.key_watch import EVERY_NS, KeyWatch
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.sync.unanswered import Unanswered
 from recovery._checks import to_ns
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _MS: Final = 1_000_000
 _ROUNDS_MAX: Final = 16
@@ -54,6 +58,7 @@ class PullerBase(ABC):
         type: Any = None,  # noqa: A002
         on_invalid: OnInvalidJob = "skip",
         mode: str = "queue",
+        security: "Security | None" = None,
     ) -> None:
         check(
             "mode", mode, mode == "queue", '"queue", or "pipeline" where the class itself is called'
@@ -62,6 +67,9 @@ class PullerBase(ABC):
         check("on_invalid", on_invalid, ok, '"raise", "skip" or a callable')
         self._on_invalid, self._misfits = on_invalid, 0
         self._values = None if type is None else value_type("type", type)
+        self._security = check_security(security)
+        self._curves = [curve_client(security, at) for at in check_endpoints(endpoints)]
+        self._keys = KeyWatch()
         self._prepare(endpoints)
         self._open(endpoints, prefetch, name, config)
         self._begin()
@@ -110,13 +118,13 @@ class PullerBase(ABC):
 
     def _connect(self, places: Sequence[transports.Endpoint]) -> None:
         process, now_ns = this_process(), _monotonic_ns()
-        for place in places:
+        for place, curve in zip(places, self._curves, strict=True):
             with translated():
                 client = transports.ZmqQueueClient(
                     place,
                     context=transports.context(),
                     frame_bytes_max=self._config.frame_bytes_max,
-                    curve=curve_client(None, place),
+                    curve=curve,
                 )
                 self._clients.append(client)
                 client.connect()
@@ -259,6 +267,8 @@ class PullerBase(ABC):
         if self._unusable is not None:
             raise transports.ClosedError("puller")
         now_ns = _monotonic_ns()
+        if self._security is not None:
+            self._keys.look(self._clients, now_ns)
         silence_ns = self._config.pusher_timeout * 1e9
         for at, (core, client) in enumerate(zip(self._cores, self._clients, strict=True)):
             core.handle_timer(now_ns=now_ns)
@@ -268,6 +278,7 @@ class PullerBase(ABC):
         if now_ns >= self._unanswered.next_ns:
             strange = [sum(core.invalid.values()) for core in self._cores]
             self._unanswered.look([core.joined for core in self._cores], strange, now_ns)
+            self._keys.note(self._unanswered.take_closed())
         if not self._work(now_ns):
             return 0.0
         return self._wait_ms()
@@ -277,6 +288,8 @@ class PullerBase(ABC):
         due_ns = min(core.next_deadline_ns() for core in self._cores)
         if any(core.unsent for core in self._cores):
             due_ns = min(due_ns, now_ns + 5 * _MS)
+        if self._security is not None:
+            due_ns = min(due_ns, now_ns + EVERY_NS)
         return max(0.0, (due_ns - now_ns) / _MS)
 
     def _is_unsettled(self) -> bool:
@@ -303,10 +316,14 @@ class PullerBase(ABC):
             ready=ready,
             pushers=sum(core.joined for core in cores),
             frames_invalid={name: count for name, count in invalid.items() if count},
-            unanswered=self._unanswered.by_endpoint(),
+            unanswered=self._unanswered.by_endpoint() | self._refusals(),
             answering=dict(zip(self._places, self._answering(), strict=True)),
             invalid=self._misfits,
         )
+
+    def _refusals(self) -> dict[str, str]:
+        pairs = zip(self._places, self._clients, strict=True)
+        return {place: client.refusal for place, client in pairs if client.refusal}
 
     def _answering(self) -> list[bool]:
         pairs = zip(self._cores, self._lost_ns, strict=True)

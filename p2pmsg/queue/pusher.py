@@ -40,7 +40,9 @@ class Pusher(PusherBase, ClosesItself):
         name: who pushes, for people. Default: the endpoint.
         config: all settings; the arguments above go before it.
         mode: `"queue"` (default), or `"pipeline"` for a `PipelinePusher`, which takes `endpoint`,
-            `name` and a `PipelineConfig` only: pullers confirm many jobs at a time.
+            `name`, `security` and a `PipelineConfig` only: pullers confirm many jobs at a time.
+        security: this peer's key, and whom it knows: only they connect, encrypted, and both ends
+            known to each other. Default None: open.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import transports
 from p2pmsg.checks import at_least, check, of_kind
@@ -39,8 +39,12 @@ from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.pusher_io import PusherIO
 from p2pmsg.queue.rules import PRIORITY_MAX, JobQueue, QueuedJob
 from p2pmsg.queue.stats import PusherStats, WorkerStats
+from p2pmsg.security.use import check_security, curve_server, warn_if_open
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _IDLE_ROUNDS: Final = 5
 _DELAY_MAX: Final = 366 * 86400.0
@@ -88,11 +92,13 @@ class PusherBase(ABC):
         name: str | None = None,
         config: PusherConfig | None = None,
         mode: str = "queue",
+        security: "Security | None" = None,
     ) -> None:
         check(
             "mode", mode, mode == "queue", '"queue", or "pipeline" where the class itself is called'
         )
         changed = _config_of(config, ack_timeout, deliveries_max, in_flight_max, job_timeout)
+        self._security = check_security(security)
         self._configure(endpoint, log, name, changed)
         self._begin()
 
@@ -130,11 +136,14 @@ class PusherBase(ABC):
                 raise LogFailedError(what, error.errno) from error
         try:
             with translated():
-                server = transports.ZmqQueueServer(self._place, context=transports.context())
+                server = transports.ZmqQueueServer(
+                    self._place, context=transports.context(), curve=curve_server(self._security)
+                )
         except BaseException:
             if journal is not None:
                 journal.close()
             raise
+        warn_if_open(self._security, server.endpoint)
         return Opened(state, journal, server)
 
     def _start(self, opened: Opened) -> None:
@@ -424,6 +433,7 @@ class PusherBase(ABC):
             delays_capped=queue.delays_capped,
             extends_capped=queue.extends_capped,
             admin_refused=core.admin_refused,
+            connections_refused=self._server.refused_by_key,
             log_missing=self._missing,
             workers=tuple(
                 WorkerStats(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from p2pmsg.checks import check, whole
-from p2pmsg.errors import ClosedError
+from p2pmsg.errors import AuthenticationError, ClosedError
 from p2pmsg.queue.job import Job
 from p2pmsg.sync.stop_signals import StopSignals
 
@@ -52,7 +52,8 @@ class RunsJobs(ABC):
         A job is acknowledged when its handler returns, unless the handler has settled it itself. It
         ends when `close` is called, and at SIGTERM or Ctrl-C: it takes no further job, finishes
         those in hand, and returns. A second signal does what it did before, so Ctrl-C raises
-        KeyboardInterrupt then, and the job is rejected.
+        KeyboardInterrupt then, and the job is rejected. A pusher that refuses the connection by its
+        key does not end it: that is logged, and tried again.
 
         Args:
             handler: takes a `Job`; what it returns is ignored. No `async def`: those are for
@@ -175,7 +176,7 @@ class JobRun:
             while not self._is_stopping and self._may_take():
                 try:
                     job = self._receive(_LOOK_S)
-                except TimeoutError:
+                except (TimeoutError, AuthenticationError):  # that is logged, and tried again
                     self._give_back()
                     continue
                 self._do(job)

@@ -91,6 +91,8 @@ class PusherStats:
     """Sequences that earlier runs used, or may have used, and of which the log has nothing: it came
     back shorter, or the operating system crashed. The jobs among them that were not done are lost.
     """
+    connections_refused: int = 0
+    """Connections of pullers that were refused by their keys, with `security`."""
 
     @property
     def balanced(self) -> bool:
@@ -127,7 +129,7 @@ class PullerStats:
     """Frames that came in and were dropped, by reason."""
     unanswered: dict[str, str] = field(default_factory=dict)
     """What is at endpoints from which no pusher has ever answered, for people; updated after 5 s,
-    then each minute."""
+    then each minute. With `security` also why a connection was refused."""
     answering: dict[str, bool] = field(default_factory=dict)
     """By endpoint, whether a pusher there took this worker on, and answers."""
     invalid: int = 0

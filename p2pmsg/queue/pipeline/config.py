@@ -112,6 +112,8 @@ class PipelinePusherStats:
     """Frames that were dropped, since they could not be read."""
     pullers: list[PipelinePullerStats] = field(default_factory=list)
     """The pullers that are there."""
+    connections_refused: int = 0
+    """Connections of pullers that were refused by their keys, with `security`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import transports
 from p2pmsg.control import decoded
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.taking import Intake, Taken
+from p2pmsg.sync.key_watch import KeyWatch
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
 from transports.zmq_plain import ZmqPlainSocket
 
@@ -120,6 +121,12 @@ class Link:
         if self._intake is not None and taken.share == self._intake.share:
             self._up_to = taken.number + 1
 
+    def look(self, keys: KeyWatch, now_ns: int) -> None:
+        """Check the handshakes of connections with keys."""
+        keys.look([self._client], now_ns)
+        if self._pull is not None:
+            self._pull.look()
+
     def read(self, now_ns: int) -> None:
         """Take what has come."""
         if self._heard_ns is None:
@@ -215,12 +222,13 @@ class Link:
 
     def _join(self, session: int, welcome: frames.Welcome) -> None:
         try:
-            at = transports.parse_endpoint(welcome.endpoint)
+            at = transports.parse_endpoint(welcome.endpoint).without_key()
             if at.scheme == "tcp":  # by the way that leads to the pusher: its name for it may not
                 at = at.with_host(self._host)
             pull = ZmqPlainSocket(
                 "pull", at, binds=False, context=transports.context(),
                 queue_messages=_QUEUE_FRAMES, message_bytes_max=_FRAME_BYTES_MAX,
+                curve=self._client.curve,
             )  # fmt: skip
             pull.open()
         except transports.TransportError:

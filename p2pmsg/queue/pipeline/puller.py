@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import transports
 from p2pmsg.checks import at_least, whole
@@ -18,13 +18,17 @@ from p2pmsg.queue.pipeline.config import PipelinePullerCounters
 from p2pmsg.queue.pipeline.link import Link, Watches
 from p2pmsg.queue.pipeline.taking import Taken
 from p2pmsg.queue.process_id import worker_name
-from p2pmsg.security.use import curve_client
+from p2pmsg.security.use import check_security, curve_client
+from p2pmsg.sync.key_watch import KeyWatch
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.wire import Frame, FrameError
 
-PULLER_OPTIONS: Final = ("endpoints", "name")
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
+
+PULLER_OPTIONS: Final = ("endpoints", "name", "security")
 _BUSY_MS: Final = 20.0
 _IDLE_MS: Final = 100.0
 _log = logging.getLogger("p2pmsg")
@@ -46,10 +50,18 @@ _make_job: Final[Callable[[tuple[Any, int]], PipelineJob]] = partial(tuple.__new
 class PipelinePullerBase(ABC):
     """Takes frames of jobs under a lock; who waits, and how, is left out."""
 
-    def __init__(self, endpoints: str | Sequence[str], *, name: str | None = None) -> None:
+    def __init__(
+        self,
+        endpoints: str | Sequence[str],
+        *,
+        name: str | None = None,
+        security: "Security | None" = None,
+    ) -> None:
+        self._security = check_security(security)
+        self._keys: list[KeyWatch] = []
         self._name = check_name(name if name is not None else worker_name())
         places = check_endpoints(endpoints)
-        curves = [curve_client(None, place) for place in places]
+        curves = [curve_client(security, place) for place in places]
         self._lock = PublishLock()
         self._closed = False
         self._unusable: str | None = None
@@ -65,6 +77,7 @@ class PipelinePullerBase(ABC):
                 with translated():
                     link = Link(place, secrets.randbits(63), self._name, watches, curve)
                 self._links.append(link)
+                self._keys.append(KeyWatch())
         except BaseException:
             for link in self._links:
                 link.close()
@@ -167,6 +180,9 @@ class PipelinePullerBase(ABC):
 
     def _work(self, now_ns: int) -> float:
         busy = self._current is not None
+        if self._security is not None:
+            for link, keys in zip(self._links, self._keys, strict=True):
+                link.look(keys, now_ns)
         for link in self._links:
             link.read(now_ns)
             if self._current is not None and self._current[1].share == link.dropped:
@@ -174,6 +190,13 @@ class PipelinePullerBase(ABC):
             link.say(self._part(link), now_ns=now_ns)
             busy = busy or link.is_busy
         return _BUSY_MS if busy else _IDLE_MS
+
+    def _raise_refused(self) -> None:
+        for keys in self._keys:
+            keys.raise_refused()
+
+    def _is_refused(self) -> bool:
+        return any(keys.refused is not None for keys in self._keys)
 
     def _commit(self) -> None:
         self._check_usable()
@@ -218,9 +241,13 @@ class PipelinePuller(PipelinePullerBase, ClosesAtOnce):
     Args:
         endpoints: one, or several, of pushers.
         name: who works, for people. Default: host and process id.
+        security: this peer's key, and whom it knows: connections are encrypted, and both ends
+            known to each other; the pushers' keys are pinned by `?key=` or in the file of known
+            peers. Default None: open.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
 
     """
 
@@ -250,6 +277,8 @@ class PipelinePuller(PipelinePullerBase, ClosesAtOnce):
 
         Raises:
             TimeoutError: none came in time.
+            AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
+                once for each time that it is tried. It goes on.
             ClosedError: the puller is closed.
 
         """
@@ -269,6 +298,8 @@ class PipelinePuller(PipelinePullerBase, ClosesAtOnce):
 
         Raises:
             TimeoutError: none came in time.
+            AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
+                once for each time that it is tried. It goes on.
             ClosedError: the puller is closed.
 
         """
@@ -316,6 +347,7 @@ class PipelinePuller(PipelinePullerBase, ClosesAtOnce):
             self._lock.run_whole(self._load)
             if self._at < self._count:
                 break
+            self._raise_refused()
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError(f"no job came within {timeout} s")

@@ -6,7 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import transports
 from p2pmsg.checks import at_least, of_kind
@@ -18,13 +18,17 @@ from p2pmsg.queue.pipeline.dealing import PIECE_BYTES, Dealer, Piece
 from p2pmsg.queue.pipeline.frames import body_of, without_first
 from p2pmsg.queue.pipeline.shares import Shares
 from p2pmsg.queue.pusher_base import Wakes
+from p2pmsg.security.use import check_security, curve_server, warn_if_open
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
 from p2pmsg.wire import encoder
 from transports.signals import defer_signals
 
-PIPELINE_OPTIONS: Final = ("endpoint", "name", "config")
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
+
+PIPELINE_OPTIONS: Final = ("endpoint", "name", "config", "security")
 _IDLE_ROUNDS: Final = 5
 _GATHER_NS: Final = 50_000
 """Jobs closer together than this are gathered: dealing one alone takes about as long."""
@@ -44,8 +48,14 @@ class PipelinePusherBase(ABC):
     _driver: Wakes
 
     def __init__(
-        self, endpoint: str, *, name: str | None = None, config: PipelineConfig | None = None
+        self,
+        endpoint: str,
+        *,
+        name: str | None = None,
+        config: PipelineConfig | None = None,
+        security: "Security | None" = None,
     ) -> None:
+        self._security = check_security(security)
         self._config = config if config is not None else PipelineConfig()
         of_kind("config", self._config, PipelineConfig)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
@@ -71,11 +81,17 @@ class PipelinePusherBase(ABC):
     def _open(self) -> transports.ZmqQueueServer:
         """Bind the endpoint."""
         with translated():
-            return transports.ZmqQueueServer(self._place, context=transports.context())
+            server = transports.ZmqQueueServer(
+                self._place, context=transports.context(), curve=curve_server(self._security)
+            )
+        warn_if_open(self._security, server.endpoint)
+        return server
 
     def _start(self, server: transports.ZmqQueueServer) -> None:
         self._server = server
-        self._shares = Shares(server, self._dealer, self._config, secrets.randbits(63))
+        self._shares = Shares(
+            server, self._dealer, self._config, secrets.randbits(63), self._security
+        )
 
     # --------------------------------------------------------------------------------- public
 
@@ -263,6 +279,7 @@ class PipelinePusherBase(ABC):
             retransmitted=shares.retransmitted,
             refused=dealer.refused + shares.refused,
             frames_invalid=shares.invalid,
+            connections_refused=self._server.refused_by_key,
             pullers=[
                 PipelinePullerStats(each.name, each.jobs, each.done, each.allowed)
                 for each in dealer.shares.values()
@@ -284,6 +301,8 @@ class PipelinePusher(PipelinePusherBase, ClosesItself):
             system picks.
         name: who pushes, for people. Default: the endpoint.
         config: all settings.
+        security: this peer's key, and whom it knows: only they connect, encrypted, and both ends
+            known to each other. Default None: open.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.

@@ -2,15 +2,19 @@
 
 import logging
 import secrets
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg.control import decoded
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.config import PipelineConfig
 from p2pmsg.queue.pipeline.dealing import Dealer, Share
+from p2pmsg.security.use import curve_server
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
 from transports.zmq_plain import ZmqPlainSocket
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _FRAMES_PER_TURN: Final = 1000
 _AGAIN_BYTES_MAX: Final = 4 * 2**20
@@ -38,7 +42,9 @@ class Shares:
         dealer: Dealer,
         config: PipelineConfig,
         session: int,
+        security: "Security | None" = None,
     ) -> None:
+        self._security = security
         self._server = server
         self._dealer = dealer
         self._config = config
@@ -140,6 +146,7 @@ class Shares:
             socket = ZmqPlainSocket(
                 "push", at, binds=True, context=transports.context(),
                 queue_messages=_QUEUE_FRAMES, message_bytes_max=64 * 1024,
+                curve=curve_server(self._security),
             )  # fmt: skip
         except transports.TransportError as error:
             _log.warning("no socket can be bound for the puller %r: %s", name, error)

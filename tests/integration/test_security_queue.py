@@ -1,0 +1,161 @@
+"""Pushers, pullers, pipelines and the administration of dead letters with keys."""
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+
+from p2pmsg import Puller, Pusher, aio
+from p2pmsg.errors import AuthenticationError, ConfigError
+from p2pmsg.queue.admin import LiveBox
+from tests.integration.secure import Peers
+from tests.integration.test_security import healed, refused
+from tests.unit.transports.sockets import eventually
+
+LOOPBACK = "tcp://127.0.0.1:0"
+TIMEOUT = 60.0
+MODES = pytest.mark.parametrize("mode", ["queue", "pipeline"])
+
+
+@pytest.fixture
+def peers(tmp_path):
+    return Peers(tmp_path)
+
+
+def taken(puller, mode):
+    job = puller.receive(TIMEOUT)
+    if mode == "queue":
+        job.ack()
+    else:
+        puller.commit()
+    return job.value
+
+
+@MODES
+def test_jobs_and_a_puller_that_is_refused_and_heals(peers, mode):
+    security, stranger = peers.security("pusher", "puller"), peers.security("stranger")
+    with Pusher(LOOPBACK, security=security, mode=mode) as pusher:
+        place = peers.pinned(pusher.endpoint, "pusher")
+        with Puller(place, security=peers.security("puller"), mode=mode) as puller:
+            for number in range(100):
+                pusher.push(number)
+            assert [taken(puller, mode) for _ in range(100)] == list(range(100))
+            pusher.drain(TIMEOUT)
+        assert pusher.stats().connections_refused == 0
+        with Puller(place, security=stranger, mode=mode) as puller:
+            pusher.push("secret")
+            error = refused(lambda: puller.receive(TIMEOUT))
+            assert f"does not admit our key {stranger.fingerprint}" in error.reason
+            assert error.endpoint == pusher.endpoint
+            assert pusher.stats().connections_refused
+            if mode == "queue":
+                assert "does not admit" in next(iter(puller.stats().unanswered.values()))
+            security.known.add("stranger", peers.text("stranger"))
+            assert healed(lambda: taken(puller, mode)) == "secret"
+            pusher.drain(TIMEOUT)
+
+
+@MODES
+def test_a_pusher_with_another_key_or_none(peers, mode):
+    with (
+        Pusher(LOOPBACK, security=peers.security("other", "puller"), mode=mode) as other,
+        Pusher(LOOPBACK, mode=mode) as plain,
+    ):
+        peers.security("pusher")
+        security = peers.security("puller")
+        for pusher, found in ((other, "does not hold the pinned key"), (plain, "has no security")):
+            place = peers.pinned(pusher.endpoint, "pusher")
+            with Puller(place, security=security, mode=mode) as puller:
+                assert found in refused(lambda each=puller: each.receive(TIMEOUT)).reason
+        with pytest.raises(AuthenticationError, match="no key is pinned"):
+            Puller(other.endpoint, security=security, mode=mode)
+        for make in (Pusher, Puller, aio.Pusher, aio.Puller):
+            with pytest.raises(ConfigError, match="a Security or None, not 'str'"):
+                make("tcp://127.0.0.1:1", security="id", mode=mode)
+
+
+def test_a_puller_without_keys(peers):
+    with (
+        Pusher(LOOPBACK, security=peers.security("pusher")) as pusher,
+        Puller(pusher.endpoint) as puller,
+    ):
+        puller._unanswered.next_ns = 0
+        puller._unanswered._waiting = {0: 0}
+        assert "needs keys" in refused(lambda: puller.receive(TIMEOUT)).reason
+
+
+def test_a_refusal_does_not_end_run(peers):
+    security, stranger = peers.security("pusher"), peers.security("stranger")
+    with Pusher(LOOPBACK, security=security) as pusher:
+        place = peers.pinned(pusher.endpoint, "pusher")
+        pusher.push("x")
+        done = []
+        with Puller(place, security=stranger) as puller:
+            thread = threading.Thread(
+                target=puller.run, args=(lambda job: done.append(job.value),),
+                kwargs={"count": 1, "signals": False},
+            )  # fmt: skip
+            thread.start()
+            eventually(lambda: pusher.stats().connections_refused > 0)
+            security.known.add("stranger", peers.text("stranger"))
+            thread.join(TIMEOUT)
+            assert done == ["x"]
+
+
+def test_dead_letters_over_the_wire(peers):
+    security = peers.security("pusher", "admin")
+    with Pusher(LOOPBACK, security=security, deliveries_max=1) as pusher:
+        place = peers.pinned(pusher.endpoint, "pusher")
+        pusher.push("bad")
+        with Puller(place, security=peers.security("pusher")) as puller:
+            puller.receive(TIMEOUT).discard("no good")
+            eventually(lambda: pusher.stats().dead == 1)
+        with contextlib.closing(LiveBox(place, TIMEOUT, peers.security("admin"))) as box:
+            assert [letter.value for letter in box.list()] == ["bad"]
+            assert box.act("purge", [], True) == 1
+        with contextlib.closing(LiveBox(place, TIMEOUT, peers.security("stranger"))) as box:
+            with pytest.raises(AuthenticationError, match="does not admit our key"):
+                box.list()
+        with contextlib.closing(LiveBox(pusher.endpoint, 0.2)) as box:
+            with pytest.raises(AuthenticationError, match="needs keys"):
+                box.list()
+
+
+@MODES
+def test_in_an_event_loop(peers, mode):
+    async def run():
+        security, stranger = peers.security("pusher", "puller"), peers.security("stranger")
+        async with aio.Pusher(LOOPBACK, security=security, mode=mode) as pusher:
+            place = peers.pinned(pusher.endpoint, "pusher")
+            own = peers.security("puller")
+            async with aio.Puller(place, security=own, mode=mode) as puller:
+                for number in range(10):
+                    pusher.push(number)
+                for number in range(10):
+                    assert await aio_taken(puller) == number
+            async with aio.Puller(place, security=stranger, mode=mode) as puller:
+                pusher.push("secret")
+                with pytest.raises(AuthenticationError, match="does not admit our key"):
+                    await puller.receive(TIMEOUT)
+                with pytest.raises(AuthenticationError):
+                    async for _ in puller:
+                        pass
+                assert pusher.stats().connections_refused
+                security.known.add("stranger", peers.text("stranger"))
+                while True:
+                    try:
+                        assert await aio_taken(puller) == "secret"
+                        break
+                    except AuthenticationError:
+                        pass
+
+    async def aio_taken(puller):
+        job = await puller.receive(TIMEOUT)
+        if mode == "queue":
+            job.ack()
+        else:
+            puller.commit()
+        return job.value
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT))
