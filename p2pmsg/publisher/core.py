@@ -7,6 +7,7 @@
     PROBE ──▶ control queue ──▶ ECHO over the data path ──▶ JOINED: the subscriber is counted
 """
 
+import math
 from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -97,7 +98,8 @@ class PublisherCore:
         self._unsynced_from: dict[str, int] = {}
         self.replay = ReplayBuffer(config.replay, memory.free)
         self.requests = RequestHandler(self, self.control, config)
-        self.heartbeats = HeartbeatSender(self, self.control)
+        per_second_max = config.heartbeat.per_second_max
+        self.heartbeats = HeartbeatSender(self, self.control, per_second_max)
         self.multicast: Multicast | None = None
         self.sealed_ns = 0
         self.memory = memory
@@ -125,6 +127,7 @@ class PublisherCore:
     def use_multicast(self, multicast: Multicast) -> None:
         """Publish to a multicast, in frames that fit a datagram; called before anything else."""
         self.multicast = self.requests.multicast = multicast
+        self.heartbeats.per_second_max = math.inf  # datagrams get lost
         self._batch_bytes = min(self._batch_bytes, multicast.frame_bytes)
 
     def use_rights(self, rights: Rights) -> None:

@@ -1,9 +1,13 @@
 """What a publisher says by itself: heartbeats and farewells.
 
-Heartbeats have one schedule a stream, and stand in the order in which they are due.
+Heartbeats have one schedule a stream, and stand in the order in which they are due. What they cost
+is bounded: idle streams share `per_second_max`, and each waits the longer the more they are. Nobody
+takes a publisher for gone because of that: a subscriber that has heard nothing for half of
+`publisher_timeout` asks where its streams stand, and the answer is a sign of life.
 """
 
 import heapq
+import math
 from collections.abc import Callable, Iterable
 
 from p2pmsg import control, wire
@@ -12,6 +16,8 @@ from p2pmsg.publisher.served import PublisherStream, Served
 from p2pmsg.wire import Kind
 
 _CLOSING_NS = 50_000_000
+_EARLY, _GOLDEN = 0.5, 0.6180339887498949
+"""By how much long waits are shortened at most, and how that is distributed: evenly."""
 
 
 class HeartbeatSender:
@@ -20,25 +26,34 @@ class HeartbeatSender:
     Args:
         served: the session.
         queue: takes what is sent.
+        per_second_max: how many heartbeats a second idle streams have together. Default: any
+            number, for who is only heard by them: groups, and sessions at a relay.
 
     Attributes:
         sent: how many went out.
+        idle: how many streams have had no data for some time.
         sooner: called when the next heartbeat is due sooner than it was: data has ended a silence.
 
     """
 
-    def __init__(self, served: Served, queue: ControlQueue) -> None:
+    def __init__(
+        self, served: Served, queue: ControlQueue, per_second_max: float = math.inf
+    ) -> None:
         self._served = served
         self._queue = queue
         self._heap: list[tuple[int, str, PublisherStream]] = []
         self._closing_due_ns = 0
-        self.sent = 0
+        self.sent = self.idle = 0
+        self.per_second_max = per_second_max
         self.sooner: Callable[[], None] | None = None
 
     def put_off(self, stream: PublisherStream, now_ns: int) -> None:
         """Note that data of `stream` went out: its heartbeat is due a while after."""
         heartbeat = stream.heartbeat
         heartbeat.data_sent(now_ns=now_ns)
+        if stream.is_idle:
+            stream.is_idle = False
+            self.idle -= 1
         if stream.beat_ns > heartbeat.next_deadline_ns():
             self._schedule(stream)
             if self.sooner is not None:
@@ -88,4 +103,10 @@ class HeartbeatSender:
         )
         self._queue.notices.append(frame)
         self.sent += 1
-        stream.heartbeat.sent(now_ns=now_ns)
+        # A wait is on average three quarters of the longest one.
+        ceiling_ns = int(1e9 * self.idle / self.per_second_max / (1 - _EARLY / 2))
+        early = _EARLY * (self.sent * _GOLDEN % 1)
+        stream.heartbeat.sent(now_ns=now_ns, ceiling_ns=ceiling_ns, early=early)
+        if not stream.is_idle and stream.heartbeat.is_slow:
+            stream.is_idle = True
+            self.idle += 1

@@ -35,6 +35,7 @@ class PublisherStream:
         "encoder",
         "guess",
         "heartbeat",
+        "is_idle",
         "needs_exact",
         "pace",
         "plain_prefix",
@@ -58,6 +59,7 @@ class PublisherStream:
         self.encoder: ExactEncoder | None = None
         self.topic_bytes = topic_bytes
         self.heartbeat = heartbeat
+        self.is_idle = False  # no data for some time, so that its heartbeats are rare
         self.sealed_ns = -(2**62)
         self.beat_ns = 2**63  # where it stands in the heap of heartbeats
 

@@ -171,6 +171,9 @@ class NetworkOptions:
     rotations_per_s: float = 0.0
     """Where datagrams are sealed, how often a publisher begins to use another key, on average."""
 
+    heartbeats_per_s: float = 400.0
+    """How many heartbeats idle streams of a publisher have together a second."""
+
     heartbeats: bool = True
     """Whether publishers send heartbeats. Without, a lost tail of a stream goes unnoticed: that is
     what shows that the checks find something."""
@@ -187,6 +190,7 @@ class NetworkOptions:
             "publisher_crashes_per_s", "subscriber_crashes_per_s", "restart_delay", "read_time",
             "read_stops_per_s", "read_stop_time", "process_stops_per_s", "process_stop_time",
             "messages_per_s", "bytes_max", "commits_per_s", "forged_per_s", "rotations_per_s",
+            "heartbeats_per_s",
         ):  # fmt: skip
             at_least(name, getattr(self, name), 0)
         at_least("delay_max", self.delay_max, self.delay_min)

@@ -51,6 +51,8 @@ class SimulatedPublisher:
         self._network = network
         self._history = history
         self._config = publisher_config(config or PublisherConfig(frame_bytes=1024), options)
+        few = HeartbeatConfig(per_second_max=options.heartbeats_per_s)
+        self._config = replace(self._config, heartbeat=few)
         if not options.heartbeats:
             never = HeartbeatConfig(interval_min=_NEVER_S, interval_max=_NEVER_S)
             self._config = replace(self._config, heartbeat=never)

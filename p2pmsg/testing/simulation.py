@@ -297,7 +297,8 @@ class Simulation:
         if self.options.multicast:
             quiet.add("WELCOME")  # the session is announced for ever
         talking = all(one.core and one.core.heads() for one in self.publishers)
-        if not (talking and self.options.heartbeats):
+        is_often = self.options.heartbeats_per_s >= 100
+        if not (talking and is_often and self.options.heartbeats):
             quiet |= {"PROBE", "ECHO"}  # a publisher that has nothing to say is asked now and then
         loud = {kind: count for kind, count in noise.items() if kind not in quiet}
         if loud:

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import p2pmsg
+from p2pmsg import PublisherConfig, SubscriberConfig
 from tests.bench.harness import Children, gather
 from tests.bench.loads import SMALL_BYTES, TrialError, small_load
 from tests.bench.ours import (
@@ -20,6 +22,8 @@ from tests.bench.ours import (
 FRAME_LOSS = 0.1
 FRAMES_PER_SECOND = 2_000
 IDLE_SETTLE_SECONDS = 0.5
+IDLE_STREAMS = 20_000
+STREAMS_SETTLE_SECONDS = 120.0
 TRAFFIC_COUNT = 50_000
 FLOOD_BUFFERS = 4
 FLOOD_SECONDS_MAX = 30.0
@@ -105,6 +109,27 @@ class OursRole:
                 peer.close()
 
 
+class StreamsRole(OursRole):
+    """A publisher of many streams, or a subscriber of all topics."""
+
+    def __init__(self, endpoint: str | None = None) -> None:
+        if endpoint is None:
+            config = PublisherConfig(streams_max=2 * IDLE_STREAMS)
+            self._publisher = p2pmsg.Publisher("tcp://127.0.0.1:0", name="bench", config=config)
+            self._subscriber = None
+        else:
+            self._publisher, self._subscriber = None, AllTopics(endpoint)
+
+    def publish_each(self) -> None:
+        """Publish one message of each stream."""
+        for number in range(IDLE_STREAMS):
+            self._publisher.publish(f"stream/{number}", VALUE_TAIL)
+        self._publisher.flush()
+
+    def receive_each(self) -> None:
+        self._subscriber.receive(IDLE_STREAMS)
+
+
 class OursSubscription(OursReceiver):
     """A subscriber that checks numbered messages and reports what it repaired."""
 
@@ -127,6 +152,15 @@ class OursSubscription(OursReceiver):
             except TimeoutError:
                 continue
             raise TrialError("a message came although none was sent")
+
+
+class AllTopics(OursSubscription):
+    """A subscriber of all topics, of any number of them."""
+
+    def __init__(self, endpoint: str) -> None:
+        config = SubscriberConfig(streams_max=2 * IDLE_STREAMS)
+        self._subscriber = p2pmsg.Subscriber(endpoint, start="latest", config=config)
+        self._messages = iter(self._subscriber)
 
 
 class ProxyRole:
@@ -176,6 +210,24 @@ def measure_idle(seconds: float) -> dict[str, float]:
         waiting = subscriber.call("cpu_share_waiting", seconds)
         asleep = subscriber.call("cpu_share_asleep", seconds)
         return {"publisher": publisher.result(), "waiting": waiting, "asleep": asleep}
+
+
+def measure_idle_streams(seconds: float) -> dict[str, float]:
+    """Percent of a core that each end takes for streams that had a message each, some time ago."""
+    with Children() as children:
+        publisher = children.start(StreamsRole)
+        subscriber = children.start(StreamsRole, publisher.call("endpoint"))
+        subscriber.call("ready")
+        publisher.call("wait_ready")
+        subscriber.begin("receive_each")
+        publisher.begin("publish_each")
+        gather([publisher, subscriber])
+        # Heartbeats become rarer for as long as the longest wait.
+        subscriber.begin("cpu_share_waiting", STREAMS_SETTLE_SECONDS)
+        subscriber.result(2 * STREAMS_SETTLE_SECONDS)
+        publisher.begin("cpu_share_asleep", seconds)
+        waiting = subscriber.call("cpu_share_waiting", seconds)
+        return {"publisher": publisher.result(), "waiting": waiting}
 
 
 def measure_memory(seconds: float) -> dict[str, float]:

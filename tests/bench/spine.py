@@ -1,10 +1,16 @@
 """The spine: publisher to subscribers over TCP, against the peers, and what idling costs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from tests.bench.duty import measure_idle, measure_memory, measure_repair
+from tests.bench.duty import (
+    IDLE_STREAMS,
+    measure_idle,
+    measure_idle_streams,
+    measure_memory,
+    measure_repair,
+)
 from tests.bench.harness import (
     Contender,
     Plan,
@@ -60,6 +66,10 @@ IDLE = {
     "waiting": _duty("idle subscriber, waiting in receive", 1, 0.5, "% of a core"),
     "asleep": _duty("idle subscriber, nobody waiting", 1, 0.5, "% of a core"),
 }
+STREAMS = {
+    "publisher": _duty(f"publisher of {IDLE_STREAMS:,} idle streams", 3, 0.5, "% of a core"),
+    "waiting": _duty("subscriber of these, waiting in receive", 3, 0.5, "% of a core"),
+}
 MEMORY = _duty(
     "publisher's peak RSS growth, a subscriber never reads", 1.2, 1.1, "× the 64 MiB buffer"
 )
@@ -75,7 +85,8 @@ def run(plan: Plan) -> Iterator[Row]:
         yield race.goal.guarded(lambda race=race: _run_race(race, plan))
     yield PING_PONG.guarded(lambda: _run_ping_pong(plan))
     yield REPAIR.guarded(lambda: _run_repair(plan))
-    yield from _run_idle(plan)
+    yield from _run_idle(IDLE, measure_idle, plan)
+    yield from _run_idle(STREAMS, measure_idle_streams, plan)
     yield MEMORY.guarded(lambda: _run_memory(plan))
     for rate, goal in JOINING.items():
         yield goal.guarded(lambda goal=goal, rate=rate: _run_joining(goal, rate, plan))
@@ -112,14 +123,16 @@ def _run_repair(plan: Plan) -> Row:
     return REPAIR.measured([trial["p99_ms"] for trial in trials], f"medians {medians} ms")
 
 
-def _run_idle(plan: Plan) -> Iterator[Row]:
+def _run_idle(
+    goals: dict[str, Goal], measure: Callable[[float], dict[str, float]], plan: Plan
+) -> Iterator[Row]:
     try:
-        shares = measure_idle(plan.seconds * IDLE_SECONDS_PER_TRIAL_SECOND)
+        shares = measure(plan.seconds * IDLE_SECONDS_PER_TRIAL_SECOND)
     except TrialError as error:
         say(f"idle: {error}")
-        yield from (goal.missing(f"trial failed: {error}", ok=False) for goal in IDLE.values())
+        yield from (goal.missing(f"trial failed: {error}", ok=False) for goal in goals.values())
         return
-    for end, goal in IDLE.items():
+    for end, goal in goals.items():
         yield goal.measured([shares[end]])
 
 

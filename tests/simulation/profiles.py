@@ -75,6 +75,20 @@ PROFILES = {
     "many topics in little space": Profile(
         {**TIGHT, "topics": 12, "loss": 0.2, "replay_bytes": 10**6, "messages_per_s": 400}
     ),
+    "few heartbeats": Profile(
+        {
+            "topics": 12,
+            "loss": 0.1,
+            "heartbeats_per_s": 2,
+            "messages_per_s": 400,
+            "partitions_per_s": 1,
+            "partition_time": 1.0,
+        },
+        run_time=1.0,
+    ),
+    "hardly any heartbeats": Profile(
+        {"topics": 12, "loss": 0.1, "heartbeats_per_s": 0.05, "messages_per_s": 400}
+    ),
     "few gaps allowed": Profile({"loss": 0.3}, nack=NackConfig(gaps_max=2)),
     "everything": Profile(EVERYTHING, publishers=2),
     "everything in little space": Profile({**EVERYTHING, **TIGHT}),

@@ -1,5 +1,8 @@
 """Heartbeats of one session, without a core."""
 
+import math
+from itertools import pairwise
+
 import pytest
 
 from p2pmsg import control, wire
@@ -23,10 +26,10 @@ def stream(topic="t"):
 class Sending:
     """A sender, and what it has sent."""
 
-    def __init__(self, *topics, **options):
+    def __init__(self, *topics, per_second_max=math.inf, **options):
         self.served = FakeServed(heads=dict.fromkeys(topics, (2, 5)), **options)
         self.queue = ControlQueue()
-        self.sender = HeartbeatSender(self.served, self.queue)
+        self.sender = HeartbeatSender(self.served, self.queue, per_second_max)
         self.streams = [stream(topic) for topic in topics]
         for one in self.streams:
             self.sender.put_off(one, 0)
@@ -58,6 +61,51 @@ def test_heartbeats_become_rarer_until_data_comes():
 
     sending.sender.put_off(sending.streams[0], 75 * MS)
     assert sending.sender.next_deadline_ns() == 85 * MS
+
+
+def times_of(sending, until_ns):
+    """Return when heartbeats went out until then, and of which topic each was."""
+    times = []
+    while (now_ns := sending.sender.next_deadline_ns()) < until_ns:
+        times += [(now_ns, Frame(data).topic) for data in sending.sent(now_ns)]
+    return times
+
+
+def test_idle_streams_have_so_many_heartbeats_a_second_together_and_no_more():
+    second = 1000 * MS
+    topics = [f"t{number}" for number in range(100)]
+    sending = Sending(*topics, per_second_max=10.0)
+    times = times_of(sending, 120 * second)
+
+    assert sending.sender.idle == 100
+    late = [now_ns for now_ns, _ in times if now_ns >= 30 * second]
+    assert 0.9 * 900 <= len(late) <= 1.1 * 900
+    busiest = max(sum(at <= each < at + second for each in late) for at in late)
+    assert busiest <= 20  # they do not all come at once
+    # Or a subscriber of all would take the silence in between for a reason to ask.
+    silences = [after - before for (before, _), (after, _) in pairwise(times)]
+    assert max(silences) <= second
+    for topic in topics:
+        waits = [b - a for (a, _), (b, _) in pairwise([t for t in times if t[1] == topic])]
+        assert all(later <= 2 * before + 10 * MS for before, later in pairwise(waits))
+        assert max(waits) <= 13.5 * second
+
+
+def test_streams_that_get_data_are_not_idle():
+    sending = Sending(*(f"t{number}" for number in range(100)), per_second_max=10.0)
+    times_of(sending, 1000 * MS)
+    assert sending.sender.idle == 100
+    for each in sending.streams[1:]:
+        sending.sender.put_off(each, 1000 * MS)
+        sending.sender.put_off(each, 1000 * MS)
+
+    assert sending.sender.idle == 1
+
+
+def test_where_idle_streams_are_few_they_have_one_each_longest_wait():
+    sending = Sending("a", "b", per_second_max=1000.0)
+    times = [now_ns // MS for now_ns, topic in times_of(sending, 100 * MS) if topic == "a"]
+    assert times == [10, 30, 50, 70, 90]
 
 
 def test_nothing_is_due_without_streams():
