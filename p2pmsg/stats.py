@@ -184,6 +184,8 @@ class SubscriberStats:
         streams_rewound: times that a publisher's log was found to be shorter than what was
             received of a stream, so that sequences are used again. `streams` has a ledger for each
             time, up to 16 a session.
+        denied: with `security`, what was denied to this subscriber, or by it to those who send:
+            each topic or prefix of each of them counts once.
 
     """
 
@@ -210,6 +212,7 @@ class SubscriberStats:
     values_invalid: int = 0
     streams_rewound: int = 0
     messages_unconfirmed: int = 0
+    denied: int = 0
 
     @property
     def balanced(self) -> bool:
@@ -301,6 +304,11 @@ class PublisherStats:
         connections_oversubscribed: connections that were ended because of their subscriptions:
             more than 65,536, or more than 512 KiB in all.
         multicast: what counts where the endpoint is `udp://`; None elsewhere.
+        requests_denied: with `security`, requests that were denied by its rules, as a whole or in
+            part: questions about streams, repairs, keys.
+        subscriptions_refused: with `security`, subscriptions that were not taken on.
+        connections_ended: connections that were ended because their rights had changed.
+        connections_revoked: connections that were ended because their key had been revoked.
 
     """
 
@@ -333,3 +341,7 @@ class PublisherStats:
     connections_refused: int = 0
     connections_oversubscribed: int = 0
     multicast: MulticastStats | None = None
+    requests_denied: int = 0
+    subscriptions_refused: int = 0
+    connections_ended: int = 0
+    connections_revoked: int = 0

@@ -44,6 +44,7 @@ class AllowedSubscriptions:
     Attributes:
         refused: subscriptions that were not taken on.
         ended: connections that were ended because what they may have has changed.
+        revoked: connections that were ended by `end_user`.
 
     """
 
@@ -53,7 +54,7 @@ class AllowedSubscriptions:
         self._socket = socket
         self._connections = connections
         self._allows = allows
-        self.refused = self.ended = 0
+        self.refused = self.ended = self.revoked = 0
         self._subscribers: dict[int, _Subscriber] = {}
         self._holders: Counter[bytes] = Counter()
         self._byte_count = 0
@@ -143,6 +144,16 @@ class AllowedSubscriptions:
             ):
                 self.ended += 1
                 self._connections.end(fd)
+
+    def end_user(self, user: str) -> None:
+        """End all connections of a user that have subscribed to anything.
+
+        Who has not is sent nothing, and is asked about when it subscribes.
+        """
+        self._connections.update()  # another connection may have a descriptor now
+        for fd in [fd for fd, one in self._subscribers.items() if one.user == user]:
+            self.revoked += 1
+            self._connections.end(fd)
 
     def _forget(self, fd: int) -> None:
         """Note that a connection has ended."""

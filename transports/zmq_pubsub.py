@@ -19,6 +19,7 @@ from transports.zmq_socket import (
     ZmqConnectingSocket,
     ZmqSocket,
     busy_wait_for,
+    source_of,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class ZmqSender(ZmqSocket):
         send_now: `send(frame)` with `wait_ms=0`, and cheaper: 0.20 µs, 0.30 µs by `send`
             and 0.43 µs by pyzmq's own method, for 200 bytes and no subscriber.
         connections: who is connected, and their bounds.
-        has_more: whether `receive_subscriptions` left some, to be fetched soon.
+        has_more: whether `receive_subscriptions` left some, to be fetched or checked soon.
         allowed: decides on subscriptions; None: all are taken on.
 
     """
@@ -156,19 +157,21 @@ class ZmqSender(ZmqSocket):
                     break
                 note = self.socket.recv(_NOBLOCK, copy=False)
                 if allowed is not None:
-                    if allowed.take(note, _source_of(note)):
+                    if allowed.take(note, source_of(note)):
                         subscriptions.append(note.bytes)
                     continue
                 data = note.bytes
                 subscriptions.append(data)
                 if data[:1] == b"\1":
-                    connections.subscribed(_source_of(note), data[1:])
+                    connections.subscribed(source_of(note), data[1:])
                 elif data[:1] == b"\0":
                     connections.unsubscribed(data[1:])
         except zmq.Again:
             pass  # it went with its connection
         except zmq.ZMQError as error:
             raise self._error(error) from error
+        if allowed is not None and allowed.is_checking:
+            self.has_more = True  # else the rest would wait until something happens
         return subscriptions
 
     def _send_waiting(self, frame: bytes | memoryview, wait_ms: int) -> bool:
@@ -202,14 +205,6 @@ class ZmqSender(ZmqSocket):
             return True
 
         return send_now
-
-
-def _source_of(note: zmq.Frame) -> int:
-    """Return the descriptor of the connection that a subscription came over, or -1."""
-    try:
-        return int(note.get(zmq.SRCFD))
-    except zmq.ZMQError:
-        return -1  # its connection has ended, or is within the process
 
 
 def _refresh(socket: Socket) -> None:

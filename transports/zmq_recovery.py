@@ -19,6 +19,7 @@ from transports.zmq_socket import (
     ZmqConnectingSocket,
     ZmqSocket,
     busy_wait_for,
+    source_of,
     user_of,
 )
 
@@ -46,6 +47,7 @@ class ZmqRecoveryServer(ZmqSocket):
         memory: what of large replies is still in the queues, and its bound; None: not counted.
         user: with `curve`, the user id (`CurveServer.admits`) of who sent the request that was
             received last; "" without.
+        revoked: connections that were ended by `end_user` and `end_last`.
 
     """
 
@@ -76,8 +78,13 @@ class ZmqRecoveryServer(ZmqSocket):
         self.socket.set(zmq.ROUTER_MANDATORY, 1)
         self.malformed = 0
         self.user = ""
+        self.revoked = 0
         self._has_users = curve is not None
+        self._users: dict[int, str] = {}
+        self._last_fd = -1
         self.connections = self._watch_connections()
+        if self._has_users:
+            self.connections.on_end = self._forget_user
         self._send = super(zmq.Socket, self.socket).send
         self.memory: ReplyMemory | None = ReplyMemory()
         self._bind()
@@ -103,7 +110,29 @@ class ZmqRecoveryServer(ZmqSocket):
         """Receive the frame of a request, and note whose it is."""
         frame = self.socket.recv(_NOBLOCK, copy=False)
         self.user = user_of(frame)
+        self._last_fd = fd = source_of(frame)
+        if fd >= 0 and self._users.get(fd) != self.user:
+            self.connections.update()  # another connection had this descriptor before
+            self._users[fd] = self.user
         return frame.bytes
+
+    def _forget_user(self, fd: int) -> None:
+        self._users.pop(fd, None)
+
+    def end_user(self, user: str) -> None:
+        """End all connections of a user that have sent a request; with `curve`."""
+        self.connections.update()
+        for fd in [fd for fd, one in self._users.items() if one == user]:
+            self._end(fd)
+
+    def end_last(self) -> None:
+        """End the connection of the request that was received last; with `curve`."""
+        if self._users.get(self._last_fd) == self.user:
+            self._end(self._last_fd)
+
+    def _end(self, fd: int) -> None:
+        self.revoked += 1
+        self.connections.end(fd)
 
     def reply(self, requester: bytes, frame: bytes | memoryview) -> bool:
         """Do as `RecoveryServer.reply`; False, too, where the queues of all are full.

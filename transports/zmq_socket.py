@@ -371,6 +371,14 @@ def watch_keys(socket: Socket, context: Context, endpoint: str, curve: "Curve") 
     return ConnectWatch(socket, context, endpoint, curve)
 
 
+def source_of(message: zmq.Frame) -> int:
+    """Return the descriptor of the connection that a message came over, or -1."""
+    try:
+        return int(message.get(zmq.SRCFD))
+    except zmq.ZMQError:
+        return -1  # its connection has ended, or is within the process
+
+
 def user_of(frame: zmq.Frame) -> str:
     """Return the user id of the connection that a frame came over; "" where it has none."""
     try:

@@ -246,6 +246,23 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
     def _make_rounds(self) -> LoopRounds:
         return LoopRounds(self._core, self._sender, self._server, self._lock, self._outgoing)
 
+    def revoke(self, who: str) -> list[str]:
+        """Do as `revoke` of `p2pmsg.Publisher` does; it never waits.
+
+        Args:
+            who: the name of a peer that is known, or its public key as text.
+
+        Returns:
+            The public keys that were revoked, as text.
+
+        Raises:
+            ConfigError, ClosedError: as there.
+            WrongLoopError: it belongs to another event loop.
+
+        """
+        self._check_caller()
+        return super().revoke(who)
+
     def _start(self) -> None:
         self._is_over = False
         self._rounds.start(self._driver)

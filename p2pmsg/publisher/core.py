@@ -135,6 +135,14 @@ class PublisherCore:
         self.rights = rights
         self.requests.use_rights(rights)
 
+    def revoke(self, users: Collection[str]) -> None:
+        """Forget those whose keys were revoked: nobody waits for them, and nothing is sent again.
+
+        What a sealed multicast has to do for them is done from here, too: its `dismiss` is called
+        for each that had joined.
+        """
+        self.requests.revoke(users)
+
     @property
     def published(self) -> int:
         """How many messages were accepted, over all streams."""

@@ -5,7 +5,7 @@ is decided here is decided for each request, and again when what was asked for i
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, Protocol
 
 from p2pmsg.publisher.served import Served
@@ -108,6 +108,13 @@ class Permits:
         """Forget a requester that has gone."""
         self._users.pop(requester, None)
         self._forget_floors(requester)
+
+    def revoke(self, users: Collection[str]) -> list[bytes]:
+        """Forget those whose keys were revoked; return which requesters they were."""
+        gone = [requester for requester, user in self._users.items() if user in users]
+        for requester in gone:
+            self.forget(requester)
+        return gone
 
     def limit(self, requester: bytes, topic: str, *, now_ns: int) -> int:
         """Return the sequence before which a requester may have nothing of a topic.

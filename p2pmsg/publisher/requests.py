@@ -1,6 +1,7 @@
 """Answers requests: probes, heads, NACKs; and counts the subscribers."""
 
 from collections import Counter, deque
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from p2pmsg import control, wire
@@ -229,10 +230,26 @@ class RequestHandler:
             if self.multicast is not None:
                 self.multicast.dismiss(subscriber)
 
+    def revoke(self, users: Collection[str]) -> None:
+        """Forget those whose keys were revoked, and what they have asked for."""
+        for subscriber, known in list(self.subscribers.items()):
+            if known.user in users:
+                del self.subscribers[subscriber]
+                if self.multicast is not None:
+                    self.multicast.dismiss(subscriber)
+        if self.permits is not None:
+            for requester in self.permits.revoke(users):
+                self.scheduler.forget(requester)
+
     def forget_completions(self) -> None:
         """Wait for every subscriber to say again that it has everything."""
         for known in self.subscribers.values():
             known.complete = False
+
+    @property
+    def denied(self) -> int:
+        """How many requests were denied, as a whole or in part."""
+        return 0 if self.permits is None else self.permits.denied_requests
 
     @property
     def incomplete(self) -> int:

@@ -1,7 +1,7 @@
 """The relay's state machine: others' frames in, the same frames and answers out. No I/O."""
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from p2pmsg import codec, control, wire
@@ -105,6 +105,11 @@ class RelayCore:
         self.requests.use_rights(rights)
         for served in self.sessions.values():
             served.requests.use_rights(rights)
+
+    def revoke(self, users: Collection[str]) -> None:
+        """Forget those whose keys were revoked: nobody waits for them, nothing is sent again."""
+        for served in self.sessions.values():
+            served.requests.revoke(users)
 
     @property
     def joined(self) -> int:

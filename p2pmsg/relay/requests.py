@@ -37,7 +37,7 @@ class RelayRequests:
         self._busy: dict[RequestHandler, None] = {}
         self._current: RequestHandler | None = None
         self.invalid: Counter[str] = Counter()
-        self.replies_dropped = 0
+        self.replies_dropped = self._denied = 0
         self._rights: Rights | None = None
 
     def use_rights(self, rights: Rights) -> None:
@@ -70,6 +70,7 @@ class RelayRequests:
             return
         if self._rights is not None and not self._rights.has_any(user, "subscribe"):
             body = control.Denied("subscribe", ["*"])
+            self._denied += 1
             denied = wire.control_frame(Kind.DENIED, self._relay, body)
             self._own.append(Reply(requester, denied))
             return
@@ -150,6 +151,11 @@ class RelayRequests:
         for served in list(self._sessions.values()):
             found.update(served.requests.subscribers)
         return found
+
+    @property
+    def denied(self) -> int:
+        """How many requests were denied, as a whole or in part."""
+        return self._denied + sum(each.requests.denied for each in list(self._sessions.values()))
 
     @property
     def incomplete(self) -> int:

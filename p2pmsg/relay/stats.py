@@ -59,6 +59,9 @@ class RelayStats:
         unanswered: what is at upstreams' endpoints from which no welcome has ever come, for
             people, by endpoint. It is examined after 5 s, then each minute.
         answering: by upstream's endpoint, whether somebody there was joined, and answers.
+        requests_denied, subscriptions_refused, connections_ended, connections_revoked: as in
+            `PublisherStats`.
+        denied: as in `SubscriberStats`, of what it receives.
 
     """
 
@@ -96,6 +99,11 @@ class RelayStats:
     memo_errors: int = 0
     unanswered: dict[str, str] = field(default_factory=dict)
     answering: dict[str, bool] = field(default_factory=dict)
+    requests_denied: int = 0
+    subscriptions_refused: int = 0
+    connections_ended: int = 0
+    connections_revoked: int = 0
+    denied: int = 0
 
     @property
     def streams(self) -> dict[tuple[int, str], tuple[int, int]]:

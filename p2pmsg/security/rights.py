@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -63,7 +63,7 @@ class Rights:
         self._name_of = name_of
         self._clock = clock
         self._lock = threading.Lock()
-        self._revoked: set[str] = set()
+        self._revoked: frozenset[str] = frozenset()
         self._names: dict[str, str | None] = {}
         self._due_ns = clock() + LOOK_NS
         self._seen: tuple[int, int, int] | None = None
@@ -152,16 +152,33 @@ class Rights:
             ConfigError: there is no such peer.
 
         """
-        names = {**self._names, **self._own_names}
-        users = [user for user, name in names.items() if who in (user, name)]
+        users = self.users_of(who)
         if not users and is_user_id(who):
             users = [who]  # perhaps it comes later
         if not users:
             raise ConfigError("who", "the name of a peer that is known, or its key", who)
-        with self._lock:
-            self._revoked.update(users)
-            self._changed()
+        self.revoke_users(users)
         return users
+
+    def users_of(self, who: str) -> list[str]:
+        """Return the user ids of a name, by the access file and of those that came; or its own."""
+        names = {**self._names, **self._own_names}
+        return [user for user, name in names.items() if who in (user, name)]
+
+    def revoke_users(self, users: Iterable[str]) -> None:
+        """Do as `revoke`, to user ids."""
+        with self._lock:
+            self._revoked |= frozenset(users)
+            self._changed()
+
+    @property
+    def revoked(self) -> frozenset[str]:
+        """The user ids that were revoked."""
+        return self._revoked
+
+    def is_known(self, user: str) -> bool:
+        """Return whether a user has a name, and was not revoked."""
+        return user not in self._revoked and self.name_of(user) is not None
 
     def is_revoked(self, user: str) -> bool:
         """Return whether `revoke` was called for a user."""

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Self
 
 import transports
-from p2pmsg.errors import AuthenticationError, KeyChangedError, translated
+from p2pmsg.errors import AuthenticationError, ConfigError, KeyChangedError, translated
 from p2pmsg.security.keys import read_key_file
+from p2pmsg.security.revoked import Unlimited
 from p2pmsg.security.trust import KnownPeers
 from transports import CurveKeys, fingerprint, key_text, parse_key
+from transports.endpoint import is_key_text
 
 if TYPE_CHECKING:
     from p2pmsg.security.rights import Rights
@@ -37,6 +39,8 @@ class Security:
         keys: this peer's pair.
         known: the file of known peers.
         rights: what peers may do, by the access file; None without one.
+        grants: the same; without an access file who is known may do everything. It knows who was
+            revoked.
 
     Raises:
         ConfigError: a file is not as it has to be; it names the file and what is wrong.
@@ -44,7 +48,7 @@ class Security:
 
     """
 
-    __slots__ = ("_access", "keys", "known", "rights")
+    __slots__ = ("_access", "grants", "keys", "known", "rights")
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class Security:
         self.known = KnownPeers(trust)
         self._access = access
         self.rights = None if access is None else _rights(access, self._known_name)
+        self.grants: Rights | Unlimited = Unlimited() if self.rights is None else self.rights
 
     def __repr__(self) -> str:
         access = "" if self._access is None else f", access={os.fspath(self._access)!r}"
@@ -110,11 +115,36 @@ class Security:
 
         """
         user = key_text(public)
-        if self.rights is not None and self.rights.is_revoked(user):
+        if self.grants.is_revoked(user):
             return None
         if public != self.keys.public and self.name_of(user) is None:
             return None
         return user
+
+    def revoke(self, who: str) -> list[str]:
+        """Admit a peer no more, and deny it everything; returns the user ids that it has.
+
+        It holds while the process runs, for all peers that this object was given to: each of them
+        ends its connections within a second; `Publisher.revoke` does so at once. A name that gets
+        another key in the file is admitted again.
+
+        Args:
+            who: a name, or a public key as text.
+
+        Raises:
+            ConfigError: there is no such peer.
+
+        """
+        known = self.known.of_name(who)
+        users = set() if known is None else {key_text(known.public)}
+        if self.rights is not None:
+            users.update(self.rights.users_of(who))
+        if is_key_text(who):
+            users.add(who)
+        if not users:
+            raise ConfigError("who", "the name of a peer that is known, or its key", who)
+        self.grants.revoke_users(users)
+        return sorted(users)
 
     def server_key(self, endpoint: "str | transports.Endpoint") -> bytes:
         """Return the public key that the peer at an endpoint has to hold.

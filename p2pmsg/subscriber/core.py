@@ -460,6 +460,7 @@ class SubscriberCore:
             sessions_unjoined=self.joiner.sessions_unjoined,
             streams_rewound=self.stream_table.rewound,
             messages_unconfirmed=0 if self.member is None else self.member.confirmation.unconfirmed,
+            denied=self.denials.count,
         )
 
     def effects(self) -> Iterator[Command | Send]:

@@ -233,12 +233,15 @@ def is_compared(peer: Session, committed: Mapping[str, int]) -> bool:
 def find_rewound(peer: Session, heads: control.Heads, asked: int) -> list[WentBack]:
     """Return the streams whose publisher has gone back, as its answer shows."""
     listed = {head.topic: head for head in heads.streams}
-    is_other = bool(heads.life and peer.life) and heads.life != peer.life
+    are_known = bool(heads.life and peer.life)
+    is_other = are_known and heads.life != peer.life
     found = []
     for topic, stream in peer.streams.items():
         following, began = _place(listed.get(topic), heads.floor)
         if stream.probed_early:
             _note_early(stream, following if topic in listed else None, asked)
+        if are_known and not is_other:
+            continue  # it runs still, and has not gone back; what it does not list, it denies to us
         if following < stream.probed or (is_other and began < stream.published):
             found.append(WentBack(stream, following, began))
     return found

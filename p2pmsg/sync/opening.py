@@ -174,13 +174,13 @@ def cpu_flags() -> str:
 def allowed_by(
     core: "PublisherCore | RelayCore", security: "Security | None"
 ) -> Callable[[str, bytes], bool] | None:
-    """Have a core answer by rights, where there are any; return what decides on subscriptions."""
-    if security is None or security.rights is None:
+    """Have a core answer by rights; return what decides on subscriptions. None: it is open."""
+    if security is None:
         return None
     from p2pmsg.sync.rights import prefixes_allowed
 
-    core.use_rights(security.rights)
-    return prefixes_allowed(security.rights)
+    core.use_rights(security.grants)
+    return prefixes_allowed(security.grants)
 
 
 def default_recovery(endpoint: transports.Endpoint) -> transports.Endpoint:

@@ -69,6 +69,7 @@ def relay_stats(
         frames_shed=guard.frames_shed,
         frames_invalid=dict(invalid),
         sessions_refused=core.sessions_refused, streams_refused=core.streams_refused,
+        requests_denied=core.requests.denied, denied=source.denials.count,
         undelivered=undelivered, unanswered=unanswered, answering=answering,
         **_counts(core, source),
         **connection_counts(sender, server),

@@ -1,19 +1,22 @@
 """Rights at the sockets: which prefixes a user may subscribe to, and changes of the rules."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg import wire
-from p2pmsg.security.rights import Rights
 from p2pmsg.wire import Kind
+
+if TYPE_CHECKING:
+    from p2pmsg.security.revoked import Unlimited
+    from p2pmsg.security.rights import Rights
 
 _WELCOME: Final = wire.control_prefix(Kind.WELCOME)
 _OF_ONE: Final = (wire.control_prefix(Kind.ECHO), wire.control_prefix(Kind.HEARTBEAT))
 _OF_ONE_BYTES: Final = len(wire.control_prefix(Kind.ECHO, 0))
 
 
-def prefixes_allowed(rights: Rights) -> Callable[[str, bytes], bool]:
+def prefixes_allowed(rights: "Rights | Unlimited") -> Callable[[str, bytes], bool]:
     """Return what says whether a user may have all frames that begin with a prefix.
 
     Of control frames these are the welcome, and the echo or a relay's heartbeat of one id: what is
@@ -21,7 +24,7 @@ def prefixes_allowed(rights: Rights) -> Callable[[str, bytes], bool]:
     """
 
     def allows(user: str, prefix: bytes) -> bool:
-        if rights.name_of(user) is None or rights.is_revoked(user):
+        if not rights.is_known(user):
             return False
         if prefix[:1] != b"\0":
             return rights.covers(user, "subscribe", prefix)
@@ -33,22 +36,30 @@ def prefixes_allowed(rights: Rights) -> Callable[[str, bytes], bool]:
 
 
 class RightsWatch:
-    """Has subscriptions decided on again where the rights have changed."""
+    """Has subscriptions decided on again where the rights have changed, and ends who is revoked.
 
-    def __init__(self, rights: Rights, sender: object) -> None:
+    Args:
+        rights: who may what.
+        sender: the data socket, or what sends to a multicast.
+        server: the recovery socket.
+
+    """
+
+    def __init__(
+        self, rights: "Rights | Unlimited", sender: object, server: transports.ZmqRecoveryServer
+    ) -> None:
         self.rights = rights
         self._sender = sender
+        self._server = server
         self._version = rights.version
+        self._revoked = rights.revoked
 
     def may_read_all(self, user: str) -> bool:
         """Whether a user may have the keys of a sealed multicast."""
-        rights = self.rights
-        if rights.name_of(user) is None or rights.is_revoked(user):
-            return False
-        return rights.covers(user, "subscribe", b"")
+        return self.rights.is_known(user) and self.rights.may(user, "subscribe", "*")
 
     def check(self) -> bool:
-        """Look whether they have; return it."""
+        """Look whether they have changed; return it. Called under the lock."""
         self.rights.refresh()
         if self.rights.version == self._version:
             return False
@@ -56,3 +67,16 @@ class RightsWatch:
         if isinstance(self._sender, transports.ZmqSender) and self._sender.allowed is not None:
             self._sender.allowed.recheck()
         return True
+
+    def end_revoked(self) -> frozenset[str]:
+        """End the connections of those who were revoked since the last call; return who.
+
+        Called under the lock, by the owner of the recovery socket.
+        """
+        revoked = self.rights.revoked
+        users, self._revoked = revoked - self._revoked, revoked
+        for user in users:
+            if isinstance(self._sender, transports.ZmqSender) and self._sender.allowed is not None:
+                self._sender.allowed.end_user(user)
+            self._server.end_user(user)
+        return users

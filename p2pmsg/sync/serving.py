@@ -22,6 +22,7 @@ from p2pmsg.sync.sending import Outgoing
 if TYPE_CHECKING:
     from p2pmsg.multicast.group_keys import GroupKeys
     from p2pmsg.relay.core import RelayCore
+    from p2pmsg.security.settings import Security
     from p2pmsg.sync.datagram_sender import DatagramSender
     from p2pmsg.sync.rights import RightsWatch
 
@@ -153,7 +154,7 @@ class ServingRounds(ABC):
         """Answer requests by their users."""
         from p2pmsg.sync.rights import RightsWatch
 
-        self._rights = RightsWatch(rights, self._sender)
+        self._rights = RightsWatch(rights, self._sender, self._server)
 
     def _receive(self, request: tuple[bytes, bytes]) -> None:
         """Take a request; one of a user that is revoked is dropped."""
@@ -164,14 +165,13 @@ class ServingRounds(ABC):
         user = self._server.user
         if rights.rights.is_revoked(user):
             requests.invalid["revoked"] += 1
+            self._server.end_last()
             return
         requests.receive(*request, now_ns=time.monotonic_ns(), user=user, wall_ns=time.time_ns())
 
     def _take_subscriptions(self) -> None:
-        rights = self._rights
-        if rights is not None and rights.check() and (keys := self._group_keys) is not None:
-            with self._lock:
-                keys.check_users(rights.may_read_all, now_ns=time.monotonic_ns())
+        if self._rights is not None:
+            self._check_rights(self._rights)
         self._server.connections.update()
         for _ in range(self._subscription_calls):  # an echo needs its own, which came just now
             with self._lock:
@@ -179,6 +179,16 @@ class ServingRounds(ABC):
                     self._core.control.note_subscription(note, now_ns=time.monotonic_ns())
             if not self._has_more_subscriptions:
                 break
+
+    def _check_rights(self, rights: "RightsWatch") -> None:
+        """Do what follows from rights that have changed, and end who is revoked."""
+        with self._lock:
+            if not rights.check():
+                return
+            if (keys := self._group_keys) is not None:  # before they are dismissed
+                keys.check_users(rights.may_read_all, now_ns=time.monotonic_ns())
+            if users := rights.end_revoked():
+                self._core.revoke(users)
 
     def _handle_timer(self) -> None:
         """Do what is due; called under the lock."""
@@ -306,6 +316,8 @@ class ServingPeer(ABC):
     _server: transports.ZmqRecoveryServer
     _lock: PublishLock
     _name: str
+    _rounds: ServingRounds
+    _security: "Security | None" = None
     _closed = False
     _undelivered = 0
     _opens_later = False
@@ -325,6 +337,32 @@ class ServingPeer(ABC):
         if not self._opens_later:
             opening()
             self._begin()
+
+    def revoke(self, who: str) -> list[str]:
+        """Admit a peer no more: its connections are ended, and it is sent nothing.
+
+        It returns at once; the connections are ended in the next round, within some ms. It holds
+        for all peers that were given the same `Security`, while the process runs: take the peer out
+        of the files as well. Others lose nothing.
+
+        Args:
+            who: the name of a peer that is known, or its public key as text.
+
+        Returns:
+            The public keys that were revoked, as text.
+
+        Raises:
+            ConfigError: there is no `security`, or no such peer.
+            ClosedError: it is closed.
+
+        """
+        if self._closed:
+            raise ClosedError(f"the {self._kind}")
+        if self._security is None:
+            raise ConfigError("security", "given, for somebody to be revoked", None)
+        users = self._security.revoke(who)
+        self._rounds.wake()
+        return users
 
     @property
     def endpoint(self) -> str:

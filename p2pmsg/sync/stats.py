@@ -53,6 +53,7 @@ def publisher_stats(
         heads_throttled=requests.heads.throttled,
         **connection_counts(sender, server),
         multicast=_multicast_stats(sender),
+        requests_denied=requests.denied,
     )
 
 
@@ -82,11 +83,18 @@ def connection_counts(*sockets: object) -> dict[str, int]:
         if isinstance(one, transports.ZmqSender | transports.ZmqRecoveryServer)
     ]
     counts = [one.connections for one in bound]
+    senders = [one for one in bound if isinstance(one, transports.ZmqSender)]
+    allowed = [one.allowed for one in senders if one.allowed is not None]
+    servers = [one for one in bound if isinstance(one, transports.ZmqRecoveryServer)]
     return {
         "connections": sum(map(len, counts)),
         "connections_refused": sum(one.refused + one.not_accepted for one in counts)
         + sum(one.refused_by_key for one in bound),
         "connections_oversubscribed": sum(one.oversubscribed for one in counts),
+        "subscriptions_refused": sum(one.refused for one in allowed),
+        "connections_ended": sum(one.ended for one in allowed),
+        "connections_revoked": sum(one.revoked for one in allowed)
+        + sum(one.revoked for one in servers),
     }
 
 

@@ -310,6 +310,12 @@ class SubscriberIO:
                 self._note_refused(AuthenticationError(one.endpoint, one.refusal), one)
             elif not one.refusal and getattr(self.refused, "endpoint", "") == one.endpoint:
                 self.refused = None  # it is connected meanwhile
+        if not self._core.recovering and any(
+            client.has_message()
+            for client in self._clients.values()
+            if isinstance(client, transports.ZmqRecoveryClient)
+        ):
+            self._take_all(lines=False)  # that something is denied, which nobody waits for
 
     def _note_refused(self, error: SecurityError, by: object = None) -> None:
         """Have a refused connection raised; where a group has members, it is a warning.

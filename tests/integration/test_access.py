@@ -1,15 +1,24 @@
 """Rights by topic between real peers with keys: what is denied comes by no way."""
 
+import asyncio
 import time
 
 import pytest
 
 import p2pmsg
-from p2pmsg.errors import AccessDeniedError
+from p2pmsg import LogConfig, control, wire
+from p2pmsg.errors import AccessDeniedError, MessagesLostError
+from p2pmsg.wire import Frame, Kind
 from tests.integration.commands import eventually
 from tests.integration.secure import Peers
+from transports import CurveClient, ZmqReceiver, ZmqRecoveryClient, context
 
 LOOPBACK = "tcp://127.0.0.1:0"
+SECRET = "what-nobody-else-may-read"
+ALL = (
+    "[[rule]]\nwho = ['ann', 'relay', 'feed']\nsubscribe = ['*']\npublish = ['*']\nrelay = ['*']\n"
+)
+RULES = f"{ALL}[[rule]]\nwho = ['bob']\nsubscribe = ['trades']\n"
 
 
 @pytest.fixture
@@ -17,35 +26,294 @@ def peers(tmp_path):
     return Peers(tmp_path)
 
 
-def test_each_gets_what_it_may_have_live_and_from_history(peers, tmp_path):
-    access = tmp_path / "access.toml"
-    access.write_text("[[rule]]\nwho = ['ann']\nsubscribe = ['*']\n"
-                      "[[rule]]\nwho = ['bob']\nsubscribe = ['a']\n")  # fmt: skip
+@pytest.fixture
+def access(tmp_path):
+    path = tmp_path / "access.toml"
+    path.write_text(RULES)
+    return path
+
+
+@pytest.fixture
+def feed(peers, access):
+    return peers.security("feed", "ann", "bob", "relay", access=access)
+
+
+class Taken:
+    """What a subscriber got, and what it was denied."""
+
+    def __init__(self, subscriber):
+        self.subscriber, self.values, self.denials, self.losses = subscriber, [], [], []
+
+    def until(self, is_done):
+        end_s = time.monotonic() + 60
+        while not is_done(self):
+            assert time.monotonic() < end_s, (self.values, self.denials, self.losses)
+            try:
+                self.values.append(self.subscriber.receive(0.05).value)
+            except AccessDeniedError as error:
+                self.denials.append((error.verb, error.topic))
+            except MessagesLostError as error:
+                self.losses.append((error.report.loss.start, error.report.loss.stop))
+            except TimeoutError:
+                pass
+        return self
+
+
+class Intruder:
+    """Holds bob's key, and asks over sockets of its own for all that there is."""
+
+    def __init__(self, peers, publisher, server):
+        bob, key = peers.keys["bob"], peers.keys[server].public
+        self.received = []
+        self._line = ZmqReceiver(publisher.endpoint, context=context(), curve=CurveClient(bob, key))
+        echo = wire.control_prefix(Kind.ECHO)
+        for prefix in (b"", b"\0", b"h", b"hidden", b"hidden\0", b"t", echo, echo + b"\0" * 8):
+            self._line.subscribe(prefix)
+        self._line.subscribe(wire.control_prefix(Kind.WELCOME))
+        self._line.subscribe(wire.control_prefix(Kind.ECHO, 7))
+        self._line.subscribe(b"trades\0")
+        self._line.connect()
+        self._client = ZmqRecoveryClient(
+            publisher.recovery_endpoint, context=context(), curve=CurveClient(bob, key)
+        )
+        self._client.connect()
+
+    def ask(self, session):
+        """Ask by all kinds of requests."""
+        for topics in (["*"], ["h*"], ["hidden"], ["trades", "hidden"], [""]):
+            for start in ("earliest", "latest", "time"):
+                probe = control.Probe(7, topics, start, 0, True)
+                self._send(Kind.PROBE, session, probe)
+                self._send(Kind.HEADS_REQUEST, session, probe)
+        self._send(Kind.HEADS_REQUEST, session, None)
+        self._send(Kind.JOINED, session, control.Joined(1, "bob"))
+        for attempt in (1, 2):
+            self._send(Kind.NACK, session, control.Nack("hidden", [(0, 10)], attempt))
+            self._send(Kind.NACK, session, control.Nack("trades", [(0, 10)], attempt))
+        self._send(Kind.SETTLED, session, control.Settled("hidden", 3))
+
+    def _send(self, kind, session, body):
+        eventually(lambda: self._client.send(wire.control_frame(kind, session, body)))
+
+    def take(self):
+        """Take what has come; return the frames so far by kind."""
+        for receive in (self._line.receive, self._client.receive):
+            while (data := receive()) is not None:
+                self.received.append(data)
+        kinds = {}
+        for data in self.received:
+            kinds.setdefault(Frame(data).kind, []).append(data)
+        return kinds
+
+    def close(self):
+        self._line.close()
+        self._client.close()
+
+
+def publish_some(publisher, count=3):
+    for number in range(count):
+        publisher.publish("hidden", f"{SECRET}{number}")
+        publisher.publish("trades", f"trade{number}")
+    publisher.flush()
+
+
+@pytest.mark.parametrize("way", ["buffer", "log", "relay", "relay with a log"])
+def test_an_intruder_with_a_key_gets_nothing_that_is_denied(way, peers, feed, access, tmp_path):
+    log = LogConfig(tmp_path / "log") if way == "log" else None
+    replay = {"log": log, "replay_bytes": 0} if log else {}
+    publisher = p2pmsg.Publisher(LOOPBACK, security=feed, **replay)
+    served, server, relay = publisher, "feed", None
+    publish_some(publisher)
+    if way.startswith("relay"):
+        kept = LogConfig(tmp_path / "relayed") if "log" in way else None
+        relay = p2pmsg.Relay(
+            peers.pinned(publisher.endpoint, "feed"), LOOPBACK, log=kept,
+            security=peers.security("relay", "ann", "bob", "feed", access=access),
+        )  # fmt: skip
+        relay.wait_for_streams(2, 60)
+        served, server = relay, "relay"
+    intruder = Intruder(peers, served, server)
+    try:
+        eventually(lambda: Kind.WELCOME in intruder.take())
+        intruder.ask(publisher.session)
+        wanted = {Kind.ECHO, Kind.HEADS, Kind.DENIED, Kind.REFUSED, Kind.DATA}
+
+        def has_all():
+            publish_some(publisher)
+            return wanted <= intruder.take().keys()
+
+        eventually(has_all)
+        publish_some(publisher)
+        eventually(lambda: sum(b"trade1" in data for data in intruder.take()[Kind.DATA]) > 1)
+        assert not any(SECRET.encode() in data for data in intruder.received)
+        telling = [data for data in intruder.received if b"hidden" in data]
+        assert {Frame(data).kind for data in telling} <= {Kind.DENIED, Kind.REFUSED}
+        assert served.stats().subscriptions_refused
+        assert served.stats().requests_denied
+    finally:
+        intruder.close()
+        if relay is not None:
+            relay.close(0)
+        publisher.close(0)
+
+
+@pytest.mark.parametrize(
+    ("topics", "denied", "count"),
+    [(None, "*", 0), (["tra*"], "tra*", 0), (["trades", "hidden"], "hidden", 6)],
+)
+def test_prefixes_and_all_topics_are_denied_as_a_whole(topics, denied, count, peers, feed):
+    with p2pmsg.Publisher(LOOPBACK, security=feed) as publisher:
+        publish_some(publisher)
+        where = peers.pinned(publisher.endpoint, "feed")
+        with (
+            p2pmsg.Subscriber(where, start="earliest", security=peers.security("ann")) as ann,
+            p2pmsg.Subscriber(
+                where, topics=topics, start="earliest", security=peers.security("bob")
+            ) as bob,
+        ):
+            got = Taken(bob).until(lambda taken: taken.denials)
+            assert got.denials == [("subscribe", denied)]
+            publish_some(publisher)
+            assert len(Taken(ann).until(lambda taken: len(taken.values) == 12).values) == 12
+            got.until(lambda taken: len(taken.values) >= count)
+            assert not any(SECRET in value for value in got.values)
+            assert len(got.values) == count
+            assert got.denials == [("subscribe", denied)]
+            assert bob.stats().denied == 1
+
+
+def test_history_is_given_as_far_back_as_the_rule_says(peers, feed, access):
+    access.write_text(f"{ALL}[[rule]]\nwho=['bob']\nsubscribe=['trades']\nreplay_max='1h'\n")
     feed = peers.security("feed", "ann", "bob", access=access)
     with p2pmsg.Publisher(LOOPBACK, security=feed) as publisher:
-        for topic in ("a", "b"):
-            publisher.publish(topic, f"{topic}0")
+        hour_ns = 3600 * 10**9
+        for age, value in ((3, "old"), (2, "older than allowed"), (0, "new")):
+            publisher.publish("trades", value, timestamp_ns=time.time_ns() - age * hour_ns)
+            publisher.flush()
         where = peers.pinned(publisher.endpoint, "feed")
-        ann = p2pmsg.Subscriber(where, start="earliest", security=peers.security("ann"))
-        bob = p2pmsg.Subscriber(
-            where, topics=["a", "b"], start="earliest", security=peers.security("bob")
-        )
-        with ann, bob:
-            publisher.wait_for_subscribers(2, timeout=60)
-            for topic in ("b", "a"):
-                publisher.publish(topic, f"{topic}1")
-            assert {ann.receive(60).value for _ in range(4)} == {"a0", "a1", "b0", "b1"}
-            got, denials, end_s = [], [], time.monotonic() + 60
-            while len(got) < 2 or not denials:
-                assert time.monotonic() < end_s
-                try:
-                    got.append(bob.receive(60).value)
-                except AccessDeniedError as error:
-                    denials.append((error.verb, error.topic))
-            assert got == ["a0", "a1"]
-            assert denials == [("subscribe", "b")]
+        with p2pmsg.Subscriber(
+            where, topics=["trades"], start="earliest", security=peers.security("bob")
+        ) as bob:
+            publisher.wait_for_subscribers(1, 60)
+            publisher.publish("trades", "live")
+            got = Taken(bob).until(lambda taken: len(taken.values) == 2)
+            assert got.values == ["new", "live"]
 
-            feed.rights.revoke("bob")
-            publisher.publish("a", "a2")
-            assert ann.receive(60).value == "a2"
-            eventually(lambda: feed.rights.is_revoked(peers.text("bob")))
+
+def test_rules_change_while_running(peers, feed, access):
+    with p2pmsg.Publisher(LOOPBACK, security=feed) as publisher:
+        where = peers.pinned(publisher.endpoint, "feed")
+        ann = p2pmsg.Subscriber(where, topics=["trades"], security=peers.security("ann"))
+        bob = p2pmsg.Subscriber(where, topics=["trades"], security=peers.security("bob"))
+        with ann, bob:
+            publisher.wait_for_subscribers(2, 60)
+            publisher.publish("trades", 0)
+            assert bob.receive(60).value == 0
+            access.write_text(ALL)
+            feed.rights._due_ns = 0  # look now, and not within a second
+            eventually(lambda: publisher.stats().connections_ended >= 1)
+            publisher.publish_many("trades", list(range(1, 100)))
+            assert Taken(ann).until(lambda taken: len(taken.values) == 100).values == [*range(100)]
+            got = Taken(bob).until(lambda taken: taken.denials)
+            assert got.values == []
+            access.write_text(RULES)
+            feed.rights._due_ns = 0
+            eventually(lambda: feed.rights.refresh() or feed.rights.may(
+                peers.text("bob"), "subscribe", "trades"))  # fmt: skip
+            got.until(lambda taken: len(taken.values) == 99)
+            assert got.values == [*range(1, 100)]
+            assert ann.stats().balanced
+            assert bob.stats().balanced
+
+
+def test_a_relay_without_the_right_is_not_believed(peers, feed, access, tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[[rule]]\nwho = ['feed']\npublish = ['*']\n")
+    with p2pmsg.Publisher(LOOPBACK, security=feed) as publisher:
+        publish_some(publisher)
+        with p2pmsg.Relay(
+            peers.pinned(publisher.endpoint, "feed"), LOOPBACK,
+            security=peers.security("relay", "ann", "bob", "feed", access=access),
+        ) as relay:  # fmt: skip
+            relay.wait_for_streams(2, 60)
+            security = peers.security("ann", "relay", "feed", access=rules)
+            where = peers.pinned(relay.endpoint, "relay")
+            with p2pmsg.Subscriber(where, start="earliest", security=security) as ann:
+                got = Taken(ann).until(lambda taken: taken.denials)
+                assert got.denials[0][0] == "relay"
+                assert got.values == []
+                assert ann.stats().denied >= 1
+            relay.close(0)
+
+
+@pytest.mark.parametrize("rules", [RULES, None])
+def test_who_is_revoked_gets_nothing_more_and_others_lose_nothing(rules, peers, access):
+    feed = peers.security("feed", "ann", "bob", access=access if rules else None)
+    with p2pmsg.Publisher(LOOPBACK, security=feed) as publisher:
+        where = peers.pinned(publisher.endpoint, "feed")
+        options = {"topics": ["trades"], "on_gap": "raise"}
+        ann = p2pmsg.Subscriber(where, security=peers.security("ann"), **options)
+        bob = p2pmsg.Subscriber(where, security=peers.security("bob"), **options)
+        with ann, bob:
+            publisher.wait_for_subscribers(2, 60)
+            for number in range(500):
+                publisher.publish("trades", number)
+                if number == 250:
+                    publisher.flush()
+                    bob.receive(60)
+                    assert publisher.revoke("bob") == [peers.text("bob")]
+            eventually(lambda: publisher.stats().connections_revoked >= 2)  # data and recovery
+            eventually(lambda: publisher.stats().subscribers == 1)
+            before = bob.stats().published
+            for number in range(500, 1000):
+                publisher.publish("trades", number)
+            taken = Taken(ann).until(lambda taken: len(taken.values) == 1000)
+            assert taken.values == [*range(1000)]
+            assert taken.losses == []
+            assert ann.stats().balanced
+            assert bob.stats().published == before
+            eventually(lambda: publisher.stats().connections_refused)  # it comes back in vain
+            with pytest.raises(p2pmsg.ConfigError, match="who"):
+                publisher.revoke("nobody")
+
+
+def test_who_is_revoked_at_a_relay_in_a_loop_gets_nothing_more(peers, access):
+    feed = peers.security("feed", "relay")
+
+    async def main():
+        knows = peers.security("relay", "ann", "bob", "feed")
+        async with (
+            p2pmsg.aio.Publisher(LOOPBACK, security=feed) as publisher,
+            p2pmsg.aio.Relay(
+                peers.pinned(publisher.endpoint, "feed"), LOOPBACK, security=knows
+            ) as relay,
+        ):
+            where = peers.pinned(relay.endpoint, "relay")
+            ann = p2pmsg.aio.Subscriber(where, security=peers.security("ann"))
+            bob = p2pmsg.aio.Subscriber(where, security=peers.security("bob"))
+            async with ann, bob:
+                publisher.publish("trades", 0)
+                assert (await ann.receive(60)).value == 0
+                assert (await bob.receive(60)).value == 0
+                relay.revoke(peers.text("bob"))
+                while relay.stats().connections_revoked < 2:
+                    await asyncio.sleep(0.01)
+                publisher.publish_many("trades", list(range(1, 100)))
+                publisher.flush()
+                got = [(await ann.receive(60)).value for _ in range(99)]
+                assert got == [*range(1, 100)]
+                assert bob.stats().published == 1
+                assert ann.stats().balanced
+                publisher.revoke("relay")
+                while publisher.stats().connections_revoked < 2:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_without_security_nobody_can_be_revoked():
+    with (
+        p2pmsg.Publisher(LOOPBACK) as publisher,
+        pytest.raises(p2pmsg.ConfigError, match="security"),
+    ):
+        publisher.revoke("bob")

@@ -1,5 +1,7 @@
 """Subscriptions that are decided on one by one, on real sockets with keys."""
 
+import time
+
 import pytest
 
 from tests.unit.transports.sockets import LOOPBACK, eventually, socket_opener
@@ -140,3 +142,43 @@ def test_subscriptions_that_are_refused_count_for_the_bounds():
         eventually(lambda: feed.turn() or feed.sender.connections.oversubscribed)
         feed.turn()
         assert all(len(one.prefixes) <= 51 for one in feed.sender.allowed._subscribers.values())
+
+
+def test_all_connections_of_a_user_can_be_ended(feed):
+    ann, bob = feed.receiver(ANN, b"b"), feed.receiver(BOB, b"b")
+    feed.has(ann, b"b")
+    feed.has(bob, b"b")
+    feed.rules = {rule for rule in feed.rules if rule[0] != "bob"}
+    feed.sender.allowed.end_user(key_text(BOB.public))
+    assert feed.sender.allowed.revoked == 1
+    while bob.receive() is not None:
+        pass
+    for _ in range(50):
+        feed.has(ann, b"b2")
+    assert bob.receive() is None
+    feed.sender.allowed.end_user(key_text(SERVER.public))  # it has none
+    assert feed.sender.allowed.revoked == 1
+
+
+def test_while_subscriptions_are_checked_there_is_more_to_do(feed):
+    receivers = [feed.receiver(ANN, b"b") for _ in range(5)]
+    for receiver in receivers:
+        feed.has(receiver, b"b")
+    feed.turn()
+    assert not feed.sender.has_more
+    slow = feed.allows
+
+    def allows(user, prefix):
+        time.sleep(0.002)  # as many prefixes take
+        return slow(user, prefix)
+
+    feed.sender.allowed._allows = allows
+    feed.sender.allowed.recheck()
+    turns = 0
+    while feed.sender.allowed.is_checking:
+        feed.turn()
+        turns += 1
+        assert feed.sender.has_more or not feed.sender.allowed.is_checking
+    assert turns > 1
+    feed.turn()
+    assert not feed.sender.has_more

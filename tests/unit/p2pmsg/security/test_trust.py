@@ -70,6 +70,7 @@ def test_lines_comments_and_endpoints(tmp_path):
         (f"x {key_text(B)} tcp://h:1", "endpoint must be of one peer, and a has it"),
         ("ä \udcff", "a file of UTF-8"),
     ],
+    ids=list("abcdefghijkl"),  # not by the keys, which differ from process to process
 )
 def test_a_malformed_line_is_named(tmp_path, line, text):
     path = tmp_path / "known_peers"

@@ -101,7 +101,7 @@ def test_a_right_that_is_withdrawn_counts_on_the_fast_path():
     assert talk.read() == []
     assert talk.core.invalid == {"denied": 1}
 
-    talk.rights._revoked.clear()
+    talk.rights._revoked = frozenset()
     talk.rights._changed()
     talk.core.rights_changed()
     assert talk.core.take_frame(stream, data(2, topic="a1"), 1, False, 0).sequence == 2
