@@ -87,6 +87,7 @@ SECRET = key_text(CurveKeys.of_secret(bytes(range(32))).secret)
         f"secret-key {SECRET}\nsecret-key {SECRET}", f"public-key {SECRET}", "# only a comment",
         f"secret-key {SECRET}=", "\0" * 43, f"secret-key {SECRET} ".rjust(5000),
     ],
+    ids=list("abcdefghijk"),  # not by the key, which differs from process to process
 )  # fmt: skip
 def test_what_is_no_key_file_is_refused_and_never_shown(tmp_path, text):
     path = tmp_path / "id"
