@@ -146,8 +146,8 @@ def test_an_intruder_with_a_key_gets_nothing_that_is_denied(way, peers, feed, ac
         publish_some(publisher)
         eventually(lambda: sum(b"trade1" in data for data in intruder.take()[Kind.DATA]) > 1)
         assert not any(SECRET.encode() in data for data in intruder.received)
-        telling = [data for data in intruder.received if b"hidden" in data]
-        assert {Frame(data).kind for data in telling} <= {Kind.DENIED, Kind.REFUSED}
+        named = [data for data in intruder.received if b"hidden" in data]
+        assert {Frame(data).kind for data in named} <= {Kind.DENIED, Kind.REFUSED}
         assert served.stats().subscriptions_refused
         assert served.stats().requests_denied
     finally:
