@@ -125,6 +125,10 @@ def _summary(stats: RelayStats) -> str:
         parts.append(f"{stats.log.bytes:,} bytes of log")
         if stats.log.failed is not None:
             parts.append(f"the log failed: {stats.log.failed}")
+    if denied := stats.requests_denied + stats.subscriptions_refused:
+        parts.append(f"{denied:,} requests and subscriptions denied")
+    if stats.denied:
+        parts.append(f"{stats.denied:,} topics denied to it, see the log")
     if stats.refused:
         parts.append(f"refused as a loop: {', '.join(stats.refused)}")
     return "; ".join(parts)

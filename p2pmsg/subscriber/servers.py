@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 from p2pmsg import control
+from p2pmsg.errors import AccessDeniedError
 from p2pmsg.subscriber.sessions import Route, Session
 from p2pmsg.wire import FrameError
 
@@ -32,6 +33,14 @@ class Denial(NamedTuple):
     topic: str
     publisher: str
     is_ours: bool
+
+    def as_error(self) -> AccessDeniedError:
+        """Return what the application gets, or the log."""
+        if self.is_ours:
+            why = f"the key of publisher {self.publisher!r} has no right to it here"
+        else:
+            why = f"publisher {self.publisher!r} gives us no right to it"
+        return AccessDeniedError(self.verb, self.topic, why)
 
 
 class Denials:

@@ -69,7 +69,6 @@ def relay_stats(
         frames_shed=guard.frames_shed,
         frames_invalid=dict(invalid),
         sessions_refused=core.sessions_refused, streams_refused=core.streams_refused,
-        requests_denied=core.requests.denied, denied=source.denials.count,
         undelivered=undelivered, unanswered=unanswered, answering=answering,
         **_counts(core, source),
         **connection_counts(sender, server),
@@ -92,6 +91,8 @@ def _outstanding(core: RelayCore, source: SubscriberCore) -> int:
 def _counts(core: RelayCore, source: SubscriberCore) -> dict[str, int]:
     handlers = [served.requests for served in core.sessions.values()]
     return {
+        "requests_denied": core.requests.denied,
+        "denied": source.denials.count,
         "streams_rewound": source.stream_table.rewound,
         "control_dropped": core.control.dropped
         + core.requests.replies_dropped

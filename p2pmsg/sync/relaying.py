@@ -243,6 +243,8 @@ class RelayingPeer(ServingPeer):
         self._log_failure = None
         self._say_loops()
         self._say_refusals()
+        if self._source.denials.waiting:
+            self._say_denials()
 
     def _note_log_failure(self, error: LogFailedError) -> None:
         if str(error) != self._log_failure:
@@ -256,6 +258,13 @@ class RelayingPeer(ServingPeer):
                 "%r refuses an upstream that gets what it has from this relay: a loop", self._name
             )
         self._loops_said = loops
+
+    def _say_denials(self) -> None:
+        """Log what is denied to it, or by it to those who send; each once."""
+        with self._receiving.lock:
+            waiting, self._source.denials.waiting = self._source.denials.waiting, []
+        for denial in waiting:
+            _log.warning("the relay %r: %s", self._name, denial.as_error())
 
     def _say_refusals(self) -> None:
         core, now_ns = self._core, time.monotonic_ns()

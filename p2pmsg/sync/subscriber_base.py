@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.errors import (
-    AccessDeniedError,
     ConfigError,
     LossReport,
     MessagesLostError,
@@ -270,11 +269,7 @@ class SubscriberBase(ABC, Generic[T_co]):
             denial = self._core.denials.take()
         if denial is None:
             return
-        if denial.is_ours:
-            why = f"the key of publisher {denial.publisher!r} has no right to it here"
-        else:
-            why = f"publisher {denial.publisher!r} gives us no right to it"
-        error = AccessDeniedError(denial.verb, denial.topic, why)
+        error = denial.as_error()
         _log.warning("%s", error)
         raise error
 

@@ -317,3 +317,19 @@ def test_without_security_nobody_can_be_revoked():
         pytest.raises(p2pmsg.ConfigError, match="security"),
     ):
         publisher.revoke("bob")
+
+
+def test_a_relay_logs_what_is_denied_to_it(peers, access, caplog):
+    access.write_text("[[rule]]\nwho = ['relay']\nsubscribe = ['trades']\n")
+    feed = peers.security("feed", "relay", access=access)
+    with p2pmsg.Publisher(LOOPBACK, security=feed) as publisher:
+        publish_some(publisher)
+        where = peers.pinned(publisher.endpoint, "feed")
+        with p2pmsg.Relay(
+            where, LOOPBACK, name="middle", topics=["trades", "hidden"],
+            security=peers.security("relay", "feed"),
+        ) as relay:  # fmt: skip
+            eventually(lambda: "the relay 'middle': subscribe 'hidden'" in caplog.text)
+            relay.wait_for_streams(1, 60)
+            assert relay.stats().denied == 1
+            assert {topic for _, topic in relay.stats().streams} == {"trades"}
