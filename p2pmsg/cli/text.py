@@ -147,6 +147,7 @@ def render_stats(stats: SubscriberStats) -> str:
         render_columns(titles, rows, 2) if rows else "no stream",
         f"repaired: {repaired or 'none'}; duplicates dropped: {stats.duplicates:,}; "
         f"published = delivered + outstanding + lost: {'yes' if stats.balanced else 'NO'}",
+        *([f"denied: {stats.denied:,} topics and prefixes"] if stats.denied else []),
         *map(str, stats.losses),
     ]
     return "\n".join(lines)

@@ -26,8 +26,6 @@ A prefix is allowed only if one pattern of a rule that gives covers all of it, a
 denied: so all topics that begin with it are allowed.
 """
 
-import base64
-import binascii
 import re
 import tomllib
 from bisect import bisect_left, insort
@@ -38,6 +36,7 @@ from typing import Any, Final
 
 from p2pmsg.errors import ConfigError
 from p2pmsg.wire import TOPIC_BYTES_MAX
+from transports import parse_key
 
 VERBS: Final[tuple[str, ...]] = (
     "subscribe", "publish", "relay", "push", "pull", "request", "respond", "admin",
@@ -46,7 +45,6 @@ VERBS: Final[tuple[str, ...]] = (
 NAME_CHARACTERS_MAX: Final = 64
 RULES_MAX: Final = 10_000
 FILE_BYTES_MAX: Final = 4 * 2**20
-_KEY_BYTES: Final = 32
 _UNITS_S: Final = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SPAN: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([a-z]*)")
 _FOREVER_S: Final = 10**9
@@ -435,26 +433,15 @@ def _parse_peers(peers: Any) -> dict[str, bytes]:
     for name, text in peers.items():
         if not _NAME.fullmatch(name):
             raise ConfigError("name in [peers]", _A_NAME, name)
-        key = key_of(text)
-        if key is None:
+        try:
+            key = parse_key(text)
+        except ValueError:
             limit = "a public key: 43 characters of base64url, as `p2pmsg key show` prints it"
-            raise ConfigError(f"peers.{name}", limit, text)
+            raise ConfigError(f"peers.{name}", limit, text) from None
         if key in names:
             raise ConfigError(f"peers.{name}", f"another key than that of {names[key]}", text)
         found[name], names[key] = key, name
     return found
-
-
-def key_of(text: Any) -> bytes | None:
-    """Return the public key that a text of 43 characters stands for; None: it is none."""
-    if not isinstance(text, str) or len(text) != 43:
-        return None
-    try:
-        key = base64.b64decode(text + "=", altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    is_canonical = base64.urlsafe_b64encode(key).rstrip(b"=").decode() == text
-    return key if len(key) == _KEY_BYTES and is_canonical else None
 
 
 def _parse_rule(rule: dict[str, Any], number: int, lines: _Lines) -> Rule:

@@ -3,7 +3,6 @@
 A user id is what a socket says of the other end: its public key, as text (base64url).
 """
 
-import base64
 import logging
 import os
 import threading
@@ -13,7 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from p2pmsg.errors import ConfigError
-from p2pmsg.security.access import Access, Decision, key_of, parse_access_file, read_access
+from p2pmsg.security.access import Access, Decision, parse_access_file, read_access
+from transports import key_text
+from transports.endpoint import is_key_text
 
 LOOK_NS: Final = 1_000_000_000
 """How often the file's time is looked at, at most."""
@@ -21,16 +22,6 @@ _YOUNG_NS: Final = 2_000_000_000
 """A file that was changed so shortly ago is read at each look."""
 _DECISIONS_MAX: Final = 65_536
 _log = logging.getLogger("p2pmsg")
-
-
-def user_id(key: bytes) -> str:
-    """Return the user id of a public key: 43 characters."""
-    return base64.urlsafe_b64encode(key).rstrip(b"=").decode()
-
-
-def is_user_id(text: str) -> bool:
-    """Return whether a text is a user id."""
-    return key_of(text) is not None
 
 
 class Rights:
@@ -73,7 +64,7 @@ class Rights:
 
     def _take(self, access: Access) -> None:
         self._access = access
-        self._own_names = {user_id(key): name for name, key in access.peers.items()}
+        self._own_names = {key_text(key): name for name, key in access.peers.items()}
         self._changed()
 
     def _changed(self) -> None:
@@ -153,7 +144,7 @@ class Rights:
 
         """
         users = self.users_of(who)
-        if not users and is_user_id(who):
+        if not users and is_key_text(who):
             users = [who]  # perhaps it comes later
         if not users:
             raise ConfigError("who", "the name of a peer that is known, or its key", who)

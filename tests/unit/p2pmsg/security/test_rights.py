@@ -5,9 +5,10 @@ import os
 import pytest
 
 from p2pmsg.errors import ConfigError
-from p2pmsg.security.rights import LOOK_NS, Rights, user_id
+from p2pmsg.security.rights import LOOK_NS, Rights
+from transports import key_text
 
-ANN, BOB, EVE = user_id(b"a" * 32), user_id(b"b" * 32), user_id(b"e" * 32)
+ANN, BOB, EVE = key_text(b"a" * 32), key_text(b"b" * 32), key_text(b"e" * 32)
 TEXT = f'[peers]\nann = "{ANN}"\n[[rule]]\nwho = ["ann", "bob"]\nsubscribe = ["trades"]\n'
 
 
@@ -148,7 +149,7 @@ def test_a_revoked_peer_has_no_rights_until_it_has_another_key(place, rights):
     rights.refresh()
     assert allowed(rights) == set()
 
-    newer = user_id(b"n" * 32)
+    newer = key_text(b"n" * 32)
     place.write(TEXT.replace(ANN, newer))
     place.later()
     rights.refresh()
