@@ -4,20 +4,24 @@ import time
 from collections import deque
 from collections.abc import Callable
 from socket import socket as UdpSocket
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakValueDictionary
 
 import zmq
 
 import transports
 from p2pmsg import control, wire
-from p2pmsg.errors import ClosedError, EndpointError, translated
+from p2pmsg.errors import ClosedError, ConfigError, EndpointError, translated
 from p2pmsg.multicast import datagram
 from p2pmsg.reader.sessions import GroupMembers, Presence, RelayList, SessionEntry
 from p2pmsg.security.use import curve_client
 from p2pmsg.sync.datagram_line import host_of
+from p2pmsg.sync.key_watch import EVERY_NS, Connecting, KeyWatch
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.wire import Frame, FrameError, Kind
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 MS: Final = 1_000_000
 SILENCE_NS: Final = 200 * MS
@@ -95,6 +99,7 @@ class RangeChannel:
         group: who publishes to a group; None: it is no group, and one only is there.
         wanted: the session to be read at a relay or of a group; None: the only one, or the first.
         invalid: frames that were dropped because they were malformed.
+        keys: what is to be raised of refused connections.
         fetches: those under way, by session and topic; each passes on what belongs to another.
 
     Args:
@@ -102,14 +107,24 @@ class RangeChannel:
         name: of a group's publisher, where only that one is to be met.
         timeout_ns: how long a caller waits for an answer, if it does: after a quarter of it one
             looks who is there that gives none. Default None: after 5 s.
+        security: keys for both connections; a publisher has one key. Default None: open.
 
     """
 
     def __init__(
-        self, endpoint: transports.Endpoint, name: str = "", *, timeout_ns: int | None = None
+        self,
+        endpoint: transports.Endpoint,
+        name: str = "",
+        *,
+        timeout_ns: int | None = None,
+        security: "Security | None" = None,
     ) -> None:
         self.endpoint = endpoint
-        self._curve = curve_client(None, endpoint)
+        if security is not None and endpoint.is_datagram:
+            raise ConfigError("endpoint", "tcp:// or ipc:// with security", str(endpoint))
+        self._security = security
+        self._curve = curve_client(security, endpoint)
+        self.keys = KeyWatch()
         self._first_ns = None if timeout_ns is None else timeout_ns // 4
         self._unanswered: Unanswered | None = None
         self._has_answered = False
@@ -134,7 +149,13 @@ class RangeChannel:
 
     @property
     def found(self) -> str:
-        """What is at the endpoint, where no welcome comes from it; "" where nothing is known."""
+        """What is at the endpoint, where no welcome comes from it; "" where nothing is known.
+
+        With security also why a connection was refused.
+        """
+        for one in self._connections():
+            if one.refusal:
+                return one.refusal
         return "" if self._unanswered is None else self._unanswered.found[0]
 
     def look_for_answer(self, now_ns: int) -> None:
@@ -142,6 +163,16 @@ class RangeChannel:
         watch = self._unanswered
         if watch is not None and now_ns >= watch.next_ns:
             watch.look([self._has_answered], [self.invalid], now_ns)
+            self.keys.note(watch.take_closed())
+
+    def look_at_keys(self, now_ns: int) -> None:
+        """Check the handshakes, with security, and connect again where one was refused."""
+        if self._security is not None:
+            self.keys.look(self._connections(), now_ns)
+
+    def _connections(self) -> list[Connecting]:
+        both = self._line, self._client
+        return [each for each in both if each is not None and not isinstance(each, WelcomeLine)]
 
     def close(self) -> None:
         """Close the sockets; a second call does nothing."""
@@ -180,7 +211,7 @@ class RangeChannel:
         self.publisher = self.relay = None
         client = transports.ZmqRecoveryClient(
             address, context=transports.context(), queue_frames=_QUEUE_FRAMES,
-            curve=curve_client(None, address),
+            curve=curve_client(self._security, address) if address.key else self._curve,
         )  # fmt: skip
         client.connect()
         self._client = client
@@ -327,8 +358,16 @@ class RangeChannel:
         return data
 
     def poll(self, until_ns: int) -> None:
-        """Wait for a frame until that time, at least 1 ms."""
-        self.look_for_answer(time.monotonic_ns())
+        """Wait for a frame until that time, at least 1 ms; with security, for 50 ms at most.
+
+        `AuthenticationError` where a connection was refused.
+        """
+        now_ns = time.monotonic_ns()
+        self.look_for_answer(now_ns)
+        if self._security is not None:
+            self.look_at_keys(now_ns)
+            until_ns = min(until_ns, now_ns + EVERY_NS)
+        self.keys.raise_refused()
         poller = zmq.Poller()
         for each in self.sockets:
             poller.register(each, zmq.POLLIN)

@@ -15,21 +15,25 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg import control, wire
 from p2pmsg.checks import at_least
-from p2pmsg.errors import ClosedError, P2PError
+from p2pmsg.errors import ClosedError, ConfigError, P2PError, SecurityError
 from p2pmsg.reader.channel import MS, PeerSocket, RangeChannel
 from p2pmsg.reader.reader import Heads, StreamHead, heads_of
 from p2pmsg.reader.sessions import Presence
-from p2pmsg.security.use import curve_client
+from p2pmsg.security.use import check_security, curve_client
+from p2pmsg.sync.key_watch import EVERY_NS
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.worker import Notifier, Worker
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 __all__ = ["HeadsWatch"]
 
@@ -79,9 +83,11 @@ class HeadsPeer:
 
     """
 
-    def __init__(self, endpoint: str, topics: list[str] | None) -> None:
+    def __init__(
+        self, endpoint: str, topics: list[str] | None, security: "Security | None" = None
+    ) -> None:
         (at,) = check_endpoints(endpoint)
-        self.channel = RangeChannel(at)
+        self.channel = RangeChannel(at, security=security)
         self.heads: dict[int, Heads] = {}
         self._pages = control.HeadPages(control.STREAMS_MAX)
         self.reachable = self.has_more = False
@@ -265,9 +271,13 @@ class HeadsWatch(ClosesAtOnce):
             Default: all of a publisher's topics, without their heartbeats.
         refresh: how old the heads of a busy publisher may be, in seconds. Default 0.05. With more
             than 50 sessions they get older, 1 ms each.
+        security: this peer's key, and whom it knows: connections are encrypted, and both ends
+            known to each other; over tcp and ipc. Default None: open.
+            A connection that is refused is tried again; `unanswered` says why.
 
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.
+        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
 
     Attributes:
         version: counts how often anything changed of what its methods return.
@@ -280,7 +290,9 @@ class HeadsWatch(ClosesAtOnce):
         *,
         topics: Iterable[str] | None = None,
         refresh: float = 0.05,
+        security: "Security | None" = None,
     ) -> None:
+        self._security = check_security(security)
         at_least("refresh", refresh, 0.001)
         self._topics = None if topics is None else sorted(set(topics))
         for topic in self._topics or ():
@@ -372,7 +384,9 @@ class HeadsWatch(ClosesAtOnce):
         wanted = tuple(dict.fromkeys(str(endpoint) for endpoint in endpoints))
         for endpoint in wanted:
             (at,) = check_endpoints(endpoint)
-            curve_client(None, at)
+            if self._security is not None and at.is_datagram:
+                raise ConfigError("endpoint", "tcp:// or ipc:// with security", endpoint)
+            curve_client(self._security, at)
         return wanted
 
     def _all_answered(self) -> bool:
@@ -385,7 +399,7 @@ class HeadsWatch(ClosesAtOnce):
             self._step()
         except transports.ClosedError:
             raise
-        except transports.TransportError as error:  # no descriptor was left, mostly
+        except (transports.TransportError, SecurityError) as error:  # no descriptor, mostly
             if not self._closed:
                 _log.warning("it is tried again: %s", error)
                 time.sleep(_AGAIN_S)
@@ -402,7 +416,8 @@ class HeadsWatch(ClosesAtOnce):
         known = self._peers
         wanted = self._wanted
         peers = {
-            each: known[each] if each in known else HeadsPeer(each, self._topics) for each in wanted
+            each: known[each] if each in known else HeadsPeer(each, self._topics, self._security)
+            for each in wanted
         }
         for endpoint, peer in known.items():
             if endpoint not in peers:
@@ -421,9 +436,10 @@ class HeadsWatch(ClosesAtOnce):
         quiet_ns = session_count * 1000 * MS // _QUIET_ASKS_A_SECOND
         ceiling_ns = max(floor_ns, min(_CEILING_NS, quiet_ns))
         readable, changed = set(), False
-        due_ns = now_ns + _CEILING_NS
+        due_ns = now_ns + (_CEILING_NS if self._security is None else EVERY_NS)
         for endpoint, peer in peers.items():
             peer.channel.look_for_answer(now_ns)
+            peer.channel.look_at_keys(now_ns)
             if now_ns >= peer.due_ns:
                 was_reachable = peer.reachable
                 peer.ask(now_ns, floor_ns, ceiling_ns)

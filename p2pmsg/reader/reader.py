@@ -9,7 +9,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import control, wire
 from p2pmsg.checks import at_least
@@ -19,10 +19,14 @@ from p2pmsg.message import MessageBatch
 from p2pmsg.reader.channel import MS, SILENCE_NS, RangeChannel
 from p2pmsg.reader.fetch import RangeFetch
 from p2pmsg.reader.sessions import Presence, SessionEntry
+from p2pmsg.security.use import check_security
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 __all__ = ["Heads", "RangeReader", "SessionEntry", "StreamHead"]
 
@@ -81,9 +85,12 @@ class RangeReader(ClosesAtOnce):
             Of a group that several publish to, it is found; without it the reader keeps to the one
             that it met first, and to its successors of that name.
         publisher: its name, where it is known. Of a group, only one of that name is met.
+        security: this peer's key, and whom it knows: connections are encrypted, and both ends
+            known to each other; over tcp and ipc. Default None: open.
 
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.
+        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
 
     """
 
@@ -95,7 +102,9 @@ class RangeReader(ClosesAtOnce):
         recovery_endpoint: str | None = None,
         session: int | None = None,
         publisher: str = "",
+        security: "Security | None" = None,
     ) -> None:
+        self._security = check_security(security)
         (at,) = check_endpoints(str(endpoint))
         at_least("timeout", timeout, 0.001)
         if session is not None and not (type(session) is int and 0 <= session < 2**64):
@@ -103,7 +112,9 @@ class RangeReader(ClosesAtOnce):
         if recovery_endpoint is not None and session is None:
             raise ConfigError("session", "given where recovery_endpoint is", session)
         self._timeout_ns = int(timeout * 1e9)
-        self._channel = RangeChannel(at, check_name(publisher), timeout_ns=self._timeout_ns)
+        self._channel = RangeChannel(
+            at, check_name(publisher), timeout_ns=self._timeout_ns, security=security
+        )
         self._others: dict[int, RangeChannel] = {}
         self._channel.wanted = session
         self._requests = 0
@@ -135,6 +146,8 @@ class RangeReader(ClosesAtOnce):
         Raises:
             ConfigError: a relay is there that serves several sessions, and none was named.
             TimeoutError: the publisher did not answer.
+            AuthenticationError: the publisher refused the connection, or does not hold the pinned
+                key, once for each time that it is tried. A further call goes on.
             ClosedError: the reader is closed.
 
         """
@@ -185,6 +198,8 @@ class RangeReader(ClosesAtOnce):
 
         Raises:
             TimeoutError: nobody answered.
+            AuthenticationError: the publisher refused the connection, or does not hold the pinned
+                key, once for each time that it is tried. A further call goes on.
             ClosedError: the reader is closed.
 
         """
@@ -255,6 +270,8 @@ class RangeReader(ClosesAtOnce):
             ConfigError: an argument is out of its limits, or a relay serves several sessions and
                 none was named.
             TimeoutError: `session` was not given, and no publisher is there.
+            AuthenticationError: the publisher refused the connection, or does not hold the pinned
+                key, once for each time that it is tried. A further call goes on.
             ClosedError: the reader is closed.
 
         """
@@ -306,7 +323,9 @@ class RangeReader(ClosesAtOnce):
                     limit = f"one of {_CHANNELS_MAX} sessions of a group at a time"
                     raise ConfigError("session", limit, session)
                 self._others.pop(idle[0]).close()
-            channel = RangeChannel(first.endpoint, timeout_ns=self._timeout_ns)
+            channel = RangeChannel(
+                first.endpoint, timeout_ns=self._timeout_ns, security=self._security
+            )
             channel.choose(session)
         self._others[session] = channel
         return channel

@@ -8,6 +8,7 @@ from p2pmsg.errors import AuthenticationError
 
 EVERY_NS: Final = 50_000_000
 """How often they are checked."""
+Connecting = transports.ZmqReceiver | transports.ZmqRecoveryClient
 
 
 class KeyWatch:
@@ -22,7 +23,7 @@ class KeyWatch:
         self.refused: AuthenticationError | None = None
         self._due_ns = 0
 
-    def look(self, clients: Iterable[transports.ZmqRecoveryClient], now_ns: int) -> None:
+    def look(self, clients: Iterable[Connecting], now_ns: int) -> None:
         """Check the handshakes, and make connections again that were refused, when that is due."""
         if now_ns < self._due_ns:
             return

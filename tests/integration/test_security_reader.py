@@ -1,0 +1,91 @@
+"""Range readers and the heads watch with keys."""
+
+import pytest
+
+from p2pmsg import Publisher, Relay
+from p2pmsg.errors import AuthenticationError, ConfigError
+from p2pmsg.reader.heads_watch import HeadsWatch
+from p2pmsg.reader.reader import RangeReader
+from tests.integration.secure import Peers
+from tests.integration.test_security import healed
+from tests.unit.transports.sockets import eventually
+
+LOOPBACK = "tcp://127.0.0.1:0"
+TIMEOUT = 60.0
+
+
+@pytest.fixture
+def peers(tmp_path):
+    return Peers(tmp_path)
+
+
+@pytest.fixture
+def publisher(peers):
+    with Publisher(LOOPBACK, security=peers.security("pub", "reader", "relay")) as made:
+        made.publish_many("t", list(range(100)))
+        made.flush()
+        yield made
+
+
+def values(reader, **options):
+    return [one for batch in reader.fetch("t", 0, 100, **options) for one in batch.values]
+
+
+def test_ranges_of_a_publisher_and_of_a_relay(peers, publisher):
+    up, security = peers.pinned(publisher.endpoint, "pub"), peers.security("reader")
+    with RangeReader(up, timeout=TIMEOUT, security=security) as reader:
+        heads = reader.heads()
+        assert heads.streams["t"].next == 100
+        assert values(reader) == list(range(100))
+    with RangeReader(
+        up, timeout=TIMEOUT, security=security, session=heads.session,
+        recovery_endpoint=heads.recovery_endpoint,
+    ) as reader:  # fmt: skip
+        assert values(reader, session=heads.session) == list(range(100))
+    with Relay(up, LOOPBACK, security=peers.security("relay", "reader")) as relay:
+        relay.wait_for_streams(1, TIMEOUT)
+        place = peers.pinned(relay.endpoint, "relay")
+        with RangeReader(place, timeout=TIMEOUT, security=security) as reader:
+            assert [one.session for one in reader.sessions()] == [heads.session]
+
+
+def test_a_reader_that_is_refused_and_heals(peers, publisher):
+    up, stranger = peers.pinned(publisher.endpoint, "pub"), peers.security("stranger")
+    with RangeReader(up, timeout=TIMEOUT, security=stranger) as reader:
+        with pytest.raises(AuthenticationError, match="does not admit our key"):
+            reader.heads()
+        with pytest.raises(AuthenticationError, match="does not admit our key"):
+            values(reader)
+        assert publisher.stats().connections_refused
+        peers.security("pub", "stranger")
+        assert healed(lambda: values(reader)) == list(range(100))
+
+
+def test_a_publisher_with_another_key_and_keys_on_one_side(peers, publisher):
+    peers.security("other")
+    security = peers.security("reader")
+    wrong = peers.pinned(publisher.endpoint, "other")
+    with RangeReader(wrong, timeout=TIMEOUT, security=security) as reader:
+        with pytest.raises(AuthenticationError, match="does not hold the pinned key"):
+            reader.heads()
+    with RangeReader(publisher.endpoint, timeout=2.0) as reader:
+        with pytest.raises(AuthenticationError, match="needs keys"):
+            reader.heads()
+    for make in (RangeReader, lambda at, security: HeadsWatch([at], security=security)):
+        with pytest.raises(AuthenticationError, match="no key is pinned"):
+            make(publisher.endpoint, security=security)
+        with pytest.raises(ConfigError, match="tcp:// or ipc:// with security"):
+            make("udp://239.7.7.7:7001?interface=127.0.0.1", security=security)
+        with pytest.raises(ConfigError, match="a Security or None, not 'str'"):
+            make(publisher.endpoint, security="id")
+
+
+def test_a_heads_watch_that_is_refused_and_heals(peers, publisher):
+    up, stranger = peers.pinned(publisher.endpoint, "pub"), peers.security("stranger")
+    with HeadsWatch([up], topics=["t"], security=stranger) as watch:
+        eventually(lambda: "does not admit our key" in watch.unanswered().get(up, ""))
+        assert watch.heads() == {up: None}
+        peers.security("pub", "stranger")
+        assert watch.wait_until_asked(TIMEOUT)
+        assert watch.heads()[up].streams["t"].next == 100
+        eventually(lambda: watch.unanswered() == {})
