@@ -3,7 +3,9 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -105,6 +107,32 @@ def test_requests_with_keys(tmp_path, peers):
         asked = run("request", place, "t", "hello", *options(peers, "request"))
         assert (asked.returncode, asked.stdout) == (0, b"hello\n"), asked.stderr
         check_silence(peers, respond.said(), asked.stderr.decode())
+
+
+@pytest.mark.long
+def test_the_guide_s_five_commands(tmp_path):
+    """With folders as machines, and three of them."""
+    page = Path(__file__).parents[2] / "examples" / "guide" / "pages" / "security.md"
+    (block,) = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        place = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    for old, new in (
+        ("tcp://prices:5556", place), ("tcp://*:5556", place), ("--wait 9", "--wait 2"),
+        (" bars-3 bars-4 bars-5 bars-6 bars-7 bars-8 bars-9", ""),
+    ):  # fmt: skip
+        assert old in block
+        block = block.replace(old, new)
+    shims = f"""
+p2pmsg() {{ {sys.executable} -m p2pmsg "$@"; }}; export -f p2pmsg
+ssh() {{ local host=$1; shift; mkdir -p $host; (cd $host; HOME=$PWD bash -c "$*"); }}
+scp() {{ cp $1 ${{2/://}}; }}
+"""
+    done = subprocess.run(
+        ["bash", "-c", f"{shims}{block}\nwait"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    dates = re.findall(r"^\S+ \S+ .*\d\d:\d\d:\d\d .*$", done.stdout, re.MULTILINE)
+    assert len(dates) == 2, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="session")
