@@ -1,0 +1,50 @@
+"""Revoking a key that reads a sealed multicast, on real sockets."""
+
+import socket
+
+import pytest
+
+from tests.integration.commands import eventually
+from tests.integration.peers import check_ledger, take
+from tests.integration.secure import Peers
+
+pytest.importorskip("cryptography")
+
+
+@pytest.fixture
+def endpoint():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return f"udp://239.255.10.1:{port}?interface=127.0.0.1"
+
+
+@pytest.fixture
+def peers(tmp_path):
+    return Peers(tmp_path)
+
+
+def pinned(endpoint, peers, name="pub"):
+    return f"{endpoint}&key={peers.text(name)}"
+
+
+def test_who_is_revoked_reads_nothing_more_of_a_sealed_multicast(
+    make_publisher, make_subscriber, endpoint, peers
+):
+    publisher = make_publisher(endpoint, security=peers.security("pub", "a", "b"))
+    kept, revoked = [
+        make_subscriber(pinned(endpoint, peers), joins=publisher, security=peers.security(name))
+        for name in "ab"
+    ]
+    publisher.publish("t", 0)
+    assert [take(one, 1)[0].value for one in (kept, revoked)] == [0, 0]
+    keys = publisher._sender.multicast.keys
+    former = keys.group.secret.id
+    publisher.revoke("b")
+    eventually(lambda: keys.group.secret.id != former)
+    publisher.publish_many("t", list(range(1, 1000)))
+    assert [message.value for message in take(kept, 999)] == list(range(1, 1000))
+    assert revoked.stats().delivered == 1
+    assert publisher.stats().connections_revoked == 1
+    assert publisher.stats().subscribers == 1
+    check_ledger(kept, lost=0, delivered=1000)
