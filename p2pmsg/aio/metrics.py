@@ -38,8 +38,8 @@ class Client(Gathering, ClosesInLoop):
         async with p2pmsg.aio.metrics.Client("tcp://127.0.0.1:9125") as metrics:
             metrics.increment("orders", tags=["zone:b"])
 
-    The arguments are `endpoint`, `prefix`, `tags`, `interval` (seconds), `name`, `config`, `log`
-    and `close_timeout` (seconds), with the same defaults.
+    The arguments are `endpoint`, `prefix`, `tags`, `interval` (seconds), `name`, `config`, `log`,
+    `close_timeout` (seconds) and `security`, with the same defaults.
 
     The name of a plain StatsD server's host is looked up in the loop's executor; meanwhile it is
     gathered on. One that is unknown is logged, and `flush` and `close` raise.
@@ -57,7 +57,8 @@ class Client(Gathering, ClosesInLoop):
         self, endpoint: str, name: str | None, config: PublisherConfig | None, log: Any
     ) -> Reliable[_Publisher]:
         self._make_driver(name or endpoint)
-        publisher = _Publisher(endpoint, name=name, config=config, log=log)
+        security = self._security
+        publisher = _Publisher(endpoint, name=name, config=config, log=log, security=security)
         publisher.before_end = self.close_now
         return Reliable(publisher)
 

@@ -59,6 +59,8 @@ class Client(Gathering, ClosesItself):
             collector has by then is counted in `undelivered`, with a warning. A relay counts as a
             collector: it keeps what it has received. With a plain StatsD server there is nothing to
             wait for.
+        security: of the publisher: only peers that it knows connect, encrypted. None with a plain
+            StatsD server. Default None: open.
 
     Raises:
         ConfigError: an argument is out of its limits.
@@ -71,7 +73,8 @@ class Client(Gathering, ClosesItself):
     def _publish_at(
         self, endpoint: str, name: str | None, config: PublisherConfig | None, log: Any
     ) -> Reliable[Publisher]:
-        return Reliable(Publisher(endpoint, name=name, config=config, log=log))
+        security = self._security
+        return Reliable(Publisher(endpoint, name=name, config=config, log=log, security=security))
 
     def _send_to(self, endpoint: str) -> Plain:
         sink = Plain(endpoint)

@@ -6,16 +6,20 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.checks import at_least
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError
 from p2pmsg.metrics.deltas import Deltas, check_name, check_number, check_tags
 from p2pmsg.metrics.sinks import Sink
+from p2pmsg.security.use import check_security
 from p2pmsg.statsd.metric import make_key
 from p2pmsg.sync.lifecycle import close_in_children
 from recovery._renamed import renamed_arguments
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _RELIABLE: Final = ("tcp", "ipc", "inproc")
 _log = logging.getLogger("p2pmsg")
@@ -36,7 +40,9 @@ class Gathering(ABC):
         config: PublisherConfig | None = None,
         log: Any = None,
         close_timeout: float = 5.0,
+        security: "Security | None" = None,
     ) -> None:
+        self._security = check_security(security)
         at_least("interval", interval, 0)
         at_least("close_timeout", close_timeout, 0)
         self._close_timeout = close_timeout
@@ -51,6 +57,8 @@ class Gathering(ABC):
         elif scheme in ("udp", "unixgram"):
             if log is not None:
                 raise ConfigError("log", "None with a plain StatsD server", log)
+            if security is not None:
+                raise ConfigError("security", "None with a plain StatsD server", security)
             self._sink = self._send_to(endpoint)
         else:
             raise ConfigError("endpoint", "tcp://, ipc://, udp:// or unixgram://", endpoint)
