@@ -34,7 +34,8 @@ def listen(arguments: argparse.Namespace) -> int:
 
     It only listens: it joins no publisher, asks for no repair, and disturbs nobody. `missing`
     counts the messages that did not arrive here and were not seen to be repaired. Until something
-    is heard, a line on standard error says so.
+    is heard, a line on standard error says so. What is sealed (`security=`) it counts, and cannot
+    read.
 
     For example:
       p2pmsg listen 'udp://239.1.1.1:5000?interface=eth0'
@@ -61,8 +62,7 @@ def _listen(
     began_s = shown_s = time.monotonic()
     end_s = None if arguments.seconds is None else began_s + arguments.seconds
     before: dict[tuple[str, str], tuple[int, int]] = {}
-    silence = f"waiting for {arguments.endpoint}: nothing heard yet"
-    waiting = Waiting("listen", lambda: "" if listener.streams else silence, quiet=arguments.quiet)
+    waiting = Waiting("listen", lambda: _silence(listener, arguments), quiet=arguments.quiet)
     while True:
         waiting.look()
         now_s = time.monotonic()
@@ -83,6 +83,15 @@ def _listen(
                 if received is None:
                     break
                 listener.receive(*received)
+
+
+def _silence(listener: Listener, arguments: argparse.Namespace) -> str:
+    """Return why nothing is shown, or nothing where something is."""
+    if listener.streams:
+        return ""
+    if "sealed" in listener.invalid:
+        return f"{arguments.endpoint}: sealed datagrams come, which only members with keys can read"
+    return f"waiting for {arguments.endpoint}: nothing heard yet"
 
 
 def _show(

@@ -9,6 +9,7 @@ from typing import Any, Final
 from p2pmsg import control, wire
 from p2pmsg.mold import codec
 from p2pmsg.multicast import datagram
+from p2pmsg.multicast.run import is_sealed
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import RangeSet
 
@@ -109,6 +110,8 @@ class Listener:
         for at in range(0, len(data) or 1, segment):
             piece = data[at : at + segment]
             try:
+                if is_sealed(piece):
+                    raise FrameError("sealed")
                 if self._mold:
                     self._take_packet(piece, address)
                 else:

@@ -1,5 +1,6 @@
 """The sockets of a range reader: who publishes at an endpoint, and a channel to ask it on."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -29,6 +30,7 @@ SILENCE_NS: Final = 200 * MS
 _QUEUE_FRAMES: Final = 64
 _TRAINS_PER_CALL: Final = 64
 _HEARD_MAX: Final = 64
+_log: Final = logging.getLogger("p2pmsg")
 
 PeerSocket = zmq.Socket[bytes] | UdpSocket
 
@@ -128,6 +130,7 @@ class RangeChannel:
         self._first_ns = None if timeout_ns is None else timeout_ns // 4
         self._unanswered: Unanswered | None = None
         self._has_answered = False
+        self._sealed = ""
         self.group: GroupMembers | None = None
         if endpoint.is_datagram:
             self.group = GroupMembers(name)
@@ -149,10 +152,12 @@ class RangeChannel:
 
     @property
     def found(self) -> str:
-        """What is at the endpoint, where no welcome comes from it; "" where nothing is known.
+        """Who is there that cannot be asked, or sends no welcome; "" where nothing is known.
 
         With security also why a connection was refused.
         """
+        if self._sealed:
+            return self._sealed
         for one in self._connections():
             if one.refusal:
                 return one.refusal
@@ -297,6 +302,9 @@ class RangeChannel:
                 welcome = control.read_body(frame, control.Welcome)
                 address = self.address(welcome.recovery).without_key()
                 self._note_answer()
+                if frame.flags & wire.FLAG_SEALED:
+                    self._note_sealed(welcome.name)
+                    continue
                 if frame.flags & wire.FLAG_RELAY:
                     self._meet_relay(frame.session, address)
                     continue
@@ -319,6 +327,15 @@ class RangeChannel:
         if not self._has_answered and self._unanswered is not None:
             self._has_answered = True
             self._unanswered.answered(0)
+
+    def _note_sealed(self, name: str) -> None:
+        """Say, once, that who answers cannot be asked."""
+        if not self._sealed:
+            self._sealed = (
+                f"publisher {name!r} sends sealed datagrams, and answers only who has keys: "
+                "range readers have none for a group. Read it with Subscriber(security=…)"
+            )
+            _log.warning("%s: %s", self.endpoint, self._sealed)
 
     def _meet_member(self) -> None:
         """Take the publisher of a group that is wanted; with none, the known one stays."""

@@ -218,6 +218,8 @@ class SubscriberIO:
         receivers = self._receivers
         if len(receivers) != 1 or self._core.is_full or self._core.recovering:
             return None
+        if self._has_datagrams and self.security is not None:
+            return None  # keys come over the recovery channel, at any time
         return receivers[0]
 
     def give_way(self) -> None:
@@ -315,7 +317,7 @@ class SubscriberIO:
             for client in self._clients.values()
             if isinstance(client, transports.ZmqRecoveryClient)
         ):
-            self._take_all(lines=False)  # that something is denied, which nobody waits for
+            self._take_all(lines=False)  # denials and keys, which nobody waits for
 
     def _note_refused(self, error: SecurityError, by: object = None) -> None:
         """Have a refused connection raised; where a group has members, it is a warning.

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -99,11 +100,15 @@ def pick_port() -> int:
 
 
 class GroupSender(Sender):
-    def __init__(self, wire: Wire, port: int) -> None:
+    def __init__(
+        self, wire: Wire, port: int, security: Callable[[], p2pmsg.Security] | None = None
+    ) -> None:
         enter(wire.sender_pid)
         self.endpoint = str(port)
         place = f"udp://239.255.3.1:{port}?interface={wire.sender_address}"
-        self.publisher = p2pmsg.Publisher(place, name="bench", replay_bytes=REPLAY_BYTES)
+        self.publisher = p2pmsg.Publisher(
+            place, name="bench", replay_bytes=REPLAY_BYTES, security=security and security()
+        )
 
     def wait_ready(self, subscriber_count: int) -> None:
         self.publisher.wait_for_subscribers(subscriber_count, timeout=READY_SECONDS)
@@ -122,10 +127,21 @@ class GroupSender(Sender):
 
 
 class GroupReceiver:
-    def __init__(self, wire: Wire, port: int | str, loss: float = 0.0) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        port: int | str,
+        loss: float = 0.0,
+        security: Callable[[], p2pmsg.Security] | None = None,
+        key: str = "",
+    ) -> None:
         enter(wire.receiver_pid)
         place = f"udp://239.255.3.1:{port}?interface={wire.receiver_address}"
-        self.subscriber = p2pmsg.Subscriber(place, topics=[TOPIC])
+        self.subscriber = p2pmsg.Subscriber(
+            f"{place}&key={key}" if key else place,
+            topics=[TOPIC],
+            security=security and security(),
+        )
         if loss:
             lose_datagrams(self.subscriber, loss)
 

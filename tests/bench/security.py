@@ -13,6 +13,7 @@ import p2pmsg
 import transports
 from p2pmsg.security import KeyPair, KnownPeers
 from p2pmsg.sync.rights import prefixes_allowed
+from tests.bench.groups import GroupReceiver, GroupSender, Namespaces, Wire, over
 from tests.bench.harness import Contender, Plan, measure_ping_pong, measure_throughput
 from tests.bench.loads import LARGE_BYTES, TrialError
 from tests.bench.ours import OURS, REPLAY_BYTES, TOPIC, OursReceiver, OursSender
@@ -92,6 +93,7 @@ PING_PONG = Goal(AREA, "ping-pong, median of RTT/2, CURVE against plain", "µs",
                  lower_is_better=True)  # fmt: skip
 SUBSCRIBE = Goal(AREA, "a subscription, with rights by topic against without", "µs", 8, 3,
                  lower_is_better=True)  # fmt: skip
+SEALED = _rate("publish_many + receive_many, sealed multicast against plain multicast", 0.7, 0.9)
 
 
 def run(plan: Plan) -> Iterator[Row]:
@@ -128,6 +130,8 @@ def run(plan: Plan) -> Iterator[Row]:
                 plan.run_count,
             )
         )
+        with Namespaces() as wire:
+            yield SEALED.guarded(lambda: run_sealed(wire, folder, plan))
         access = Path(folder, "access.toml")
         access.write_text(ACCESS)
         yield SUBSCRIBE.guarded(
@@ -138,6 +142,24 @@ def run(plan: Plan) -> Iterator[Row]:
                 f"{SUBSCRIPTIONS:,} topics of one subscriber; processor time of the publisher",
             )
         )
+
+
+def run_sealed(wire: Wire, folder: str, plan: Plan) -> Row:
+    """Compare the rates of a multicast whose datagrams are sealed, and of one whose are not."""
+    sealing, opening = partial(security, SERVER, folder), partial(security, CLIENT, folder)
+    sender: Any = partial(GroupSender, security=sealing)
+
+    def sealed() -> float:
+        ours = over(wire, "p2pmsg, sealed multicast", sender, GroupReceiver,
+                    security=opening, key=SERVER.public_text)  # fmt: skip
+        return measure_throughput(ours, "small", 1, plan)
+
+    def plain() -> float:
+        peer = over(wire, "p2pmsg, multicast", GroupSender, GroupReceiver)
+        return measure_throughput(peer, "small", 1, plan)
+
+    note = "veth between two namespaces" if wire.sender_pid else "loopback: no privilege"
+    return SEALED.compared(sealed, plain, plan.run_count, note)
 
 
 def subscription_us(folder: str, access: str | None) -> float:

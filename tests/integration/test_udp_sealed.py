@@ -1,15 +1,23 @@
 """Sealed multicasts on real sockets: who reads them, who does not, and what a stranger can do."""
 
+import asyncio
+import logging
 import socket
+import threading
+import time
 
 import pytest
 
+import p2pmsg
+from p2pmsg import aio, wire
+from p2pmsg.errors import ConfigError, SecurityError
+from p2pmsg.multicast import datagram
+from p2pmsg.multicast.listener import Listener
+from p2pmsg.multicast.run import is_sealed
+from p2pmsg.reader import HeadsWatch, RangeReader
 from p2pmsg.testing.kernel_loss import lose_datagrams
-from tests.integration.aio import shell
-from tests.integration.peers import check_ledger, take
+from tests.integration.peers import check_ledger, eventually, take
 from tests.integration.secure import Peers
-
-__all__ = ["shell"]
 
 pytest.importorskip("cryptography")
 
@@ -61,3 +69,291 @@ def test_two_subscribers_with_keys_read_all_although_datagrams_are_lost(
         assert stats.lines[0].kernel_drops > 0
         assert sum(stats.repaired.values()) > 0
     assert publisher.stats().multicast.nacks > 0
+
+
+LONGEST = 65_507
+
+
+def join_group(endpoint):
+    """Join a group as anybody on the network can."""
+    group, port = endpoint.removeprefix("udp://").partition("?")[0].rsplit(":", 1)
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    one.bind((group, int(port)))
+    member = socket.inet_aton(group) + socket.inet_aton("127.0.0.1")
+    one.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+    one.settimeout(0.2)
+    return one
+
+
+def overhear(one):
+    """Return the datagrams that have come, and where each is from."""
+    found = []
+    try:
+        while True:
+            found.append(one.recvfrom(LONGEST))
+    except TimeoutError:
+        return found
+
+
+@pytest.fixture
+def pair(make_publisher, make_subscriber, endpoint, peers):
+    publisher = make_publisher(endpoint, name="prices", security=peers.security("pub", "sub"))
+    own = peers.security("sub")
+    return publisher, make_subscriber(pinned(endpoint, peers), joins=publisher, security=own)
+
+
+def refusal(subscriber):
+    """Receive until it is refused; return the error."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            pytest.fail(f"received {subscriber.receive(1)}")
+        except SecurityError as error:
+            return error
+        except TimeoutError:
+            pass
+    return pytest.fail("it was not refused")
+
+
+def test_a_socket_that_joined_the_group_sees_no_content(pair, endpoint):
+    publisher, subscriber = pair
+    values = [f"MARKER-{number:05}-" * 4 for number in range(200)]
+    with join_group(endpoint) as one:
+        for value in values[:100]:
+            publisher.publish("TOPIC-NAME", value, key="KEY-NAME", headers={"HEADER": 1})
+        publisher.publish_many("TOPIC-NAME", values[100:])
+        assert [message.value for message in take(subscriber, 200)] == values
+        heard = [data for data, _ in overhear(one)]
+    assert sum(is_sealed(data) for data in heard) > 20
+    for data in heard:
+        assert not any(text in data for text in (b"MARKER", b"TOPIC", b"KEY-NAME", b"HEADER"))
+        if not is_sealed(data):
+            assert wire.Frame(datagram.open_datagram(data)).kind == wire.Kind.WELCOME
+
+
+def test_replayed_and_forged_datagrams_change_no_ledger(pair, endpoint):
+    """From a socket of their own, and from the publisher's very address, as an onlooker could."""
+    publisher, subscriber = pair
+    with join_group(endpoint) as one:
+        publisher.publish_many("t", list(range(2000)))
+        take(subscriber, 2000)
+        heard = [data for data, _ in overhear(one) if is_sealed(data)]
+        target = one.getsockname()
+    assert heard
+    before = subscriber.stats()
+    forged = []
+    for data in heard[:20]:
+        changed = bytearray(data)
+        changed[-1] ^= 1
+        later = bytearray(data)
+        later[8:16] = (2**40).to_bytes(8, "big")  # it would push the window away
+        forged += [data, bytes(changed), bytes(later), data[:30], data[:16], data[:4]]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        local = socket.inet_aton("127.0.0.1")
+        stranger.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, local)
+        for data in forged:
+            stranger.sendto(data, target)
+        for data in forged:  # the same from where the publisher sends
+            publisher._sender._udp.send(data)
+        plain = wire.control_frame(wire.Kind.HEARTBEAT, publisher.session, None, sequence=10**6)
+        publisher._sender._udp.send(datagram.with_checksum(b"t" + plain))
+    publisher.publish("t", "after")
+    assert subscriber.receive(60).value == "after"
+
+    def counted(*reasons):
+        invalid = subscriber.stats().frames_invalid
+        return all(invalid.get(one) for one in reasons)
+
+    eventually(lambda: counted("source", "replayed", "unauthentic", "unsealed"))
+    publisher.publish_many("t", list(range(100)))
+    assert [message.value for message in take(subscriber, 100)] == list(range(100))
+    stats = check_ledger(subscriber, lost=0, delivered=2101)
+    assert stats.duplicates == before.duplicates
+
+
+def test_what_strangers_send_to_the_publisher_is_dropped(pair, endpoint):
+    publisher, subscriber = pair
+    nack = wire.control_frame(wire.Kind.NACK, publisher.session, None)
+    sent = publisher._sender._udp.local_address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        for data in (datagram.with_checksum(nack), b"p2s\x01" + bytes(60), b"", b"p2s"):
+            stranger.sendto(data, ("127.0.0.1", sent[1]))
+    eventually(lambda: {"unsealed", "key"} <= publisher.stats().multicast.invalid.keys())
+    publisher.publish("t", 1)
+    assert subscriber.receive(60).value == 1
+
+
+def test_a_rotation_while_messages_flow_loses_nothing(pair):
+    publisher, subscriber = pair
+    rotations, count = 5, 20_000
+    keys = publisher._sender.multicast.keys
+    lose_datagrams(subscriber, 0.05)
+
+    def publish():
+        for start in range(0, count, 100):
+            if not start % (count // rotations):
+                publisher.rotate_keys()
+            publisher.publish_many("t", list(range(start, start + 100)))
+            time.sleep(0.002)
+
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    assert [message.value for message in take(subscriber, count)] == list(range(count))
+    publishing.join()
+    check_ledger(subscriber, lost=0, delivered=count)
+    assert keys.rotations >= 2
+    assert keys.unconfirmed == 0
+
+
+def test_a_subscriber_that_is_not_known_gets_nothing_and_is_told(
+    make_publisher, make_subscriber, endpoint, peers
+):
+    publisher = make_publisher(endpoint, security=peers.security("pub"))
+    own = peers.security("sub")
+    subscriber = make_subscriber(pinned(endpoint, peers), security=own)
+    publisher.publish("t", "secret")
+    error = refusal(subscriber)
+    assert f"does not admit our key {own.fingerprint}" in str(error)
+    assert subscriber.stats().delivered == 0
+
+
+def test_another_key_than_the_pinned_one_is_refused(
+    make_publisher, make_subscriber, endpoint, peers
+):
+    publisher = make_publisher(endpoint, security=peers.security("pub", "sub"))
+    other, own = peers.security("other"), peers.security("sub")
+    subscriber = make_subscriber(pinned(endpoint, peers, "other"), security=own)
+    publisher.publish("t", "secret")
+    assert f"does not hold the pinned key {other.fingerprint}" in str(refusal(subscriber))
+    assert subscriber.stats().delivered == 0
+
+
+def test_a_key_is_pinned_by_the_endpoint_or_by_the_known_peers(
+    make_publisher, make_subscriber, endpoint, peers
+):
+    publisher = make_publisher(endpoint, security=peers.security("pub", "sub"))
+    own = peers.security("sub")
+    subscriber = make_subscriber(endpoint, start="earliest", security=own)
+    publisher.publish("t", 1)
+    error = refusal(subscriber)
+    assert "no key is pinned" in str(error)
+    assert endpoint.partition("?")[0] in str(error)
+    own.known.add("pub", peers.text("pub"), [publisher.recovery_endpoint])
+
+    def received(one):
+        try:
+            return one.receive(1).value == 1
+        except (SecurityError, TimeoutError):
+            return False
+
+    eventually(lambda: received(subscriber))
+    by_group = peers.security("third")
+    by_group.known.add("pub", peers.text("pub"), [endpoint.partition("?")[0]])
+    publisher._security.known.add("third", peers.text("third"))
+    third = make_subscriber(endpoint, joins=publisher, security=by_group)
+    publisher.publish("t", 2)
+    assert third.receive(60).value == 2
+    with pytest.raises(ConfigError, match="security must be given where an endpoint pins a key"):
+        make_subscriber(pinned(endpoint, peers))
+
+
+@pytest.mark.parametrize("who", ["publisher", "subscriber"])
+def test_security_at_one_end_only_is_named(
+    make_publisher, make_subscriber, endpoint, peers, caplog, who
+):
+    own, sub = peers.security("pub", "sub"), peers.security("sub")
+    seals = who == "publisher"
+    publisher = make_publisher(endpoint, name="prices", security=own if seals else None)
+    with caplog.at_level(logging.WARNING, "p2pmsg"):
+        if seals:
+            subscriber = make_subscriber(endpoint)
+        else:
+            subscriber = make_subscriber(pinned(endpoint, peers), security=sub)
+        publisher.publish("t", "secret")
+        with pytest.raises(TimeoutError):
+            subscriber.receive(0.5)
+        reason = "sealed" if seals else "unsealed"
+        eventually(lambda: subscriber.stats().frames_invalid.get(reason))
+    kind = "sealed" if seals else "not sealed"
+    who = f"publisher 'prices' (session {publisher.session:016x})"
+    assert f"{who} sends datagrams that are {kind}" in caplog.text
+    assert subscriber.stats().delivered == 0
+
+
+def test_range_readers_and_listeners_say_that_they_cannot_read(pair, endpoint, caplog, start):
+    with caplog.at_level(logging.WARNING, "p2pmsg"), RangeReader(endpoint) as reader:
+        with pytest.raises(TimeoutError, match="'prices' sends sealed datagrams"):
+            reader.heads(timeout=1.0)
+        with HeadsWatch([endpoint]) as watch:
+            eventually(lambda: "sealed" in watch.unanswered().get(endpoint, ""))
+    assert caplog.text.count("range readers have none") == 2
+    listener = Listener()
+    with join_group(endpoint) as one:
+        pair[0].publish("t", 1)
+        for data, address in overhear(one):
+            listener.receive(memoryview(data), len(data), address)
+    assert listener.invalid["sealed"] > 0
+    assert not listener.streams
+
+
+def test_who_loses_the_right_to_all_topics_loses_the_keys(
+    make_publisher, make_subscriber, endpoint, peers, tmp_path
+):
+    access = tmp_path / "access.toml"
+    rule = '[[rule]]\nwho = [{}]\nsubscribe = ["*"]\n'
+    access.write_text(rule.format('"a", "b"'))
+    publisher = make_publisher(endpoint, security=peers.security("pub", "a", "b", access=access))
+    one, other = (
+        make_subscriber(pinned(endpoint, peers), joins=publisher, security=peers.security(name))
+        for name in "ab"
+    )
+    publisher.publish("t", 1)
+    assert one.receive(60).value == other.receive(60).value == 1
+    keys = publisher._sender.multicast.keys
+    access.write_text(rule.format('"a"'))
+    eventually(lambda: keys.rotations == 1)
+    assert (keys.receivers, keys.unconfirmed) == (1, 0)
+    publisher.publish("t", 2)
+    assert one.receive(60).value == 2
+    assert "subscribe" in str(refusal(other))
+    assert other.stats().delivered == 1
+
+
+def test_only_a_sealed_multicast_has_keys_to_rotate(make_publisher, endpoint, peers):
+    for place, security in ((endpoint, None), ("tcp://127.0.0.1:0", peers.security("pub"))):
+        with pytest.raises(ConfigError, match="udp:// with security"):
+            make_publisher(place, security=security).rotate_keys()
+    with pytest.raises(p2pmsg.errors.EndpointError, match="pinned where one receives"):
+        make_publisher(pinned(endpoint, peers), security=peers.security("pub"))
+
+
+def test_in_an_event_loop(endpoint, peers):
+    async def run():
+        security = peers.security("pub", "sub")
+        async with (
+            aio.Publisher(endpoint, security=security) as publisher,
+            aio.Subscriber(pinned(endpoint, peers), security=peers.security("sub")) as subscriber,
+        ):
+            await publisher.wait_for_subscribers(1, 60)
+            for start in range(0, 1000, 100):
+                publisher.publish_many("t", list(range(start, start + 100)))
+                publisher.rotate_keys()
+                await asyncio.sleep(0.005)
+            got = [(await subscriber.receive(60)).value for _ in range(1000)]
+            assert got == list(range(1000))
+            assert publisher._sender.multicast.keys.rotations > 0
+
+    asyncio.run(run())
+
+
+def test_a_relay_reads_a_sealed_group(make_publisher, make_relay, make_subscriber, endpoint, peers):
+    publisher = make_publisher(endpoint, security=peers.security("pub", "relay"))
+    relay = make_relay(pinned(endpoint, peers), security=peers.security("relay", "sub"))
+    publisher.wait_for_subscribers(1, 60)
+    publisher.publish_many("t", list(range(500)))
+    relay.wait_for_streams(1, 60)
+    place = f"{relay.endpoint}?key={peers.text('relay')}"
+    subscriber = make_subscriber(place, start="earliest", security=peers.security("sub"))
+    assert [message.value for message in take(subscriber, 500)] == list(range(500))
