@@ -207,7 +207,7 @@ def test_a_rotation_while_messages_flow_loses_nothing(pair):
     assert keys.unconfirmed == 0
 
 
-def test_a_subscriber_that_is_not_known_gets_nothing_and_is_told(
+def test_a_subscriber_that_is_not_known_gets_nothing_and_an_error(
     make_publisher, make_subscriber, endpoint, peers
 ):
     publisher = make_publisher(endpoint, security=peers.security("pub"))
