@@ -16,8 +16,10 @@ from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import check_program, run_program
 from p2pmsg.cli.progress import Bar, looking, make_bar
 from p2pmsg.cli.pubsub import publish_lines
+from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import render_columns, value_text
 from p2pmsg.cli.waiting import Answers, Waiting
+from p2pmsg.errors import SecurityError
 from p2pmsg.json_text import json_value, to_json
 from p2pmsg.queue.admin import LiveBox, LogBox
 from p2pmsg.queue.config import PusherConfig
@@ -38,7 +40,7 @@ _REASON_CHARACTERS = 60
 _MODE = option("--mode", "queue (default), or pipeline: workers confirm many jobs at a time",
                choices=("queue", "pipeline"), default="queue")  # fmt: skip
 _PUSH_ONLY = {
-    "key_field": None, "priority": 0, "delay": 0.0, "log": None, "in_flight": 1000, "deliveries": 5,
+    "key_field": None, "priority": 0, "delay": 0.0, "log": None, "in_flight": None, "deliveries": 5,
     "admin": "local",
 }  # fmt: skip
 """Options of `push` that a pipeline does not have, and their defaults."""
@@ -71,6 +73,7 @@ _FIELDS = (
            default="local"),
     option("--timeout", "give up when jobs are not done so many seconds after the last line "
            "(default: never)", "S", kinds.seconds),
+    *SECURITY,
     flag("--quiet", "draw no progress bar, and do not say that a worker is waited for"),
 )  # fmt: skip
 def push(arguments: argparse.Namespace) -> int:
@@ -127,12 +130,15 @@ def _make_pusher(arguments: argparse.Namespace) -> Pusher:
         ack_timeout=arguments.ack_timeout,
         deliveries_max=arguments.deliveries,
         config=PusherConfig(admin=arguments.admin),
+        security=security_of(arguments),
     )
 
 
 def _make_pipeline(arguments: argparse.Namespace) -> PipelinePusher:
     given = {} if arguments.ack_timeout is None else {"ack_timeout": arguments.ack_timeout}
-    return PipelinePusher(arguments.endpoint, config=PipelineConfig(**given))
+    return PipelinePusher(
+        arguments.endpoint, config=PipelineConfig(**given), security=security_of(arguments)
+    )
 
 
 def _dead(stats: PusherStats | PipelinePusherStats) -> int:
@@ -188,6 +194,7 @@ def _shown(pusher: Pusher | PipelinePusher, quiet: bool) -> Iterator[Bar]:
     option("--job-timeout", "kill the command after so many seconds, and have the job tried again",
            "S", kinds.seconds),
     option("--name", "the worker's name (default: host and process id)"),
+    *SECURITY,
     kinds.QUIET,
     ended_by=("count", "timeout"),
     usage="p2pmsg pull [options] ENDPOINT[,ENDPOINT…] [-- COMMAND …]",
@@ -217,7 +224,12 @@ def pull(arguments: argparse.Namespace) -> int:
         return _pull_pipeline(arguments)
     taken = 0
     to_terminal = kinds.is_terminal(sys.stdout)
-    with Puller(arguments.endpoints, prefetch=arguments.prefetch, name=arguments.name) as puller:
+    with Puller(
+        arguments.endpoints,
+        prefetch=arguments.prefetch,
+        name=arguments.name,
+        security=security_of(arguments),
+    ) as puller:
         answers = Answers("no job")
         waiting = Waiting("pull", lambda: _describe(puller, answers), quiet=arguments.quiet)
         while arguments.count is None or taken < arguments.count:
@@ -239,7 +251,9 @@ def _pull_pipeline(arguments: argparse.Namespace) -> int:
     command_line: list[str] = arguments.rest
     taken = failed = 0
     to_terminal = kinds.is_terminal(sys.stdout)
-    with PipelinePuller(arguments.endpoints, name=arguments.name) as puller:
+    with PipelinePuller(
+        arguments.endpoints, name=arguments.name, security=security_of(arguments)
+    ) as puller:
         answers = Answers("no job")
         waiting = Waiting("pull", lambda: _describe(puller, answers), quiet=arguments.quiet)
         while arguments.count is None or taken < arguments.count:
@@ -281,6 +295,8 @@ def _next_job(
         left_s = max(0.0, end_s - time.monotonic())
         try:
             return puller.receive(timeout=min(_SLICE_S, left_s))
+        except SecurityError:
+            pass  # it was logged; it is tried again, and others may answer
         except TimeoutError:
             waiting.look()
             if left_s <= _SLICE_S:

@@ -109,6 +109,22 @@ def test_requests_with_keys(tmp_path, peers):
         check_silence(peers, respond.said(), asked.stderr.decode())
 
 
+@pytest.mark.parametrize("mode", ["queue", "pipeline"])
+def test_jobs_with_keys(tmp_path, peers, mode):
+    for name, *known in (("push", "pull"), ("pull",)):
+        peers.security(name, *known)
+    at = f"ipc://{tmp_path}/jobs"
+    with command(tmp_path, "push", at, "--mode", mode, *options(peers, "push")) as push:
+        push.write(b"one\n")
+        push.process.stdin.close()
+        place = peers.pinned(at, "push")
+        words = ["--mode", mode, "--count", "1", *options(peers, "pull")]
+        pull = run("pull", place, *words)
+        assert (pull.returncode, pull.stdout) == (0, b"one\n"), pull.stderr
+        assert push.wait() == 0
+        check_silence(peers, push.said(), pull.stderr.decode())
+
+
 @pytest.mark.long
 def test_the_guide_s_five_commands(tmp_path):
     """With folders as machines, and three of them."""
@@ -174,8 +190,7 @@ def test_a_client_of_npm_reads_what_it_may_and_gets_nothing_else(tmp_path, peers
     """It asks for all topics, and for one that it may not have in two ways."""
     access = tmp_path / "access.toml"
     access.write_text(
-        '[[rule]]\nwho = ["js"]\nsubscribe = ["open"]\n'
-        '[[rule]]\nwho = ["all"]\nsubscribe = ["*"]\n'
+        '[[rule]]\nwho = ["js"]\nsubscribe = ["open"]\n[[rule]]\nwho = ["all"]\nsubscribe = ["*"]\n'
     )
     script = tmp_path / "client.js"
     script.write_text(CLIENT)

@@ -16,6 +16,8 @@ WORDS = {
     "sub": ["sub", TCP],
     "relay": ["relay", "--from", TCP, "--listen", TCP],
     "request": ["request", TCP, "t"],
+    "push": ["push", TCP],
+    "pull": ["pull", TCP],
     "respond": ["respond", TCP, "t", "--echo"],
 }
 
