@@ -44,7 +44,7 @@ _PUSH_ONLY = {
     "admin": "local",
 }  # fmt: skip
 """Options of `push` that a pipeline does not have, and their defaults."""
-_PULL_ONLY = {"prefetch": 16}
+_PULL_ONLY = {"prefetch": None}
 """The same of `pull`."""
 _FIELDS = (
     "sequence", "why", "value", "key", "priority", "message_id", "headers", "delivery_count",
