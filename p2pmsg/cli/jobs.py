@@ -186,8 +186,8 @@ def _shown(pusher: Pusher | PipelinePusher, quiet: bool) -> Iterator[Bar]:
     "pull",
     option("endpoints", "the pushers' endpoints", "ENDPOINT[,ENDPOINT…]", kinds.stream_endpoints),
     _MODE,
-    option("--prefetch", "how many jobs to have received in advance (default 16)", "N",
-           kinds.count(1, 65_536), default=16),
+    option("--prefetch", "how many jobs to have received in advance (default 16, or what is done "
+           "in 20 ms)", "N", kinds.count(1, 65_536)),
     option("--count", "end after so many jobs (default: never)", "N", kinds.count(1)),
     option("--timeout", "end when no job came for so many seconds (default: never)", "S",
            kinds.seconds),
