@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from p2pmsg.checks import time_to_wait
 from p2pmsg.errors import ClosedError, ConfigError
@@ -33,6 +33,9 @@ from p2pmsg.statsd.values import Binned
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, was_closed
 from p2pmsg.sync.publisher import Publisher
 from recovery._renamed import renamed_arguments
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _log = logging.getLogger("p2pmsg")
 _BUFFER_BYTES = 8 * 2**20
@@ -221,6 +224,8 @@ class Collector(ClosesItself):
         receive_buffer_bytes: size of each socket's receive buffer. Default 8 MiB: some 7,000
             datagrams of a kilobyte, as the kernel counts.
         config: all settings of the aggregation; the arguments above override it.
+        security: keys for the connections to the clients of `exact`; one that refuses them is tried
+            again. Default None: open.
 
     Raises:
         ConfigError: an argument is out of its limits.
@@ -247,11 +252,10 @@ class Collector(ClosesItself):
         reuse_port: bool = False,
         receive_buffer_bytes: int = _BUFFER_BYTES,
         config: AggregateConfig | None = None,
+        security: "Security | None" = None,
     ) -> None:
         self.config = _settings(config, interval, dialect, percentiles)
-        places = [parse_listen(text) for text in ([listen] if isinstance(listen, str) else listen)]
-        if not places:
-            raise ConfigError("listen", "at least one endpoint", listen)
+        places = _places_of(listen)
         port = None if management is None else parse_listen(management, "management")
         if port is not None and port.is_datagram:
             raise ConfigError("management", "tcp://HOST:PORT or unix:///PATH", management)
@@ -279,7 +283,8 @@ class Collector(ClosesItself):
             endpoints = [exact] if isinstance(exact, str) else list(exact)
             self._state = None if state is None else StateFile(state)
             if endpoints:
-                self._exact = ExactReceiver(endpoints, self._aggregator, self._lock, self._state)
+                given = self._aggregator, self._lock, self._state
+                self._exact = ExactReceiver(endpoints, *given, security)
         except BaseException:
             if self._state is not None:
                 self._state.close()
@@ -452,6 +457,13 @@ def _in_thread(work: Callable[[], Binned]) -> Callable[[], Binned]:
     except RuntimeError:  # the interpreter ends
         result = work()
         return lambda: result
+
+
+def _places_of(listen: str | Sequence[str]) -> list[ListenEndpoint]:
+    places = [parse_listen(text) for text in ([listen] if isinstance(listen, str) else listen)]
+    if not places:
+        raise ConfigError("listen", "at least one endpoint", listen)
+    return places
 
 
 def _settings(

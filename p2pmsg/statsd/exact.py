@@ -6,9 +6,10 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from p2pmsg import control, wire
-from p2pmsg.errors import ConfigError, LossReport
+from p2pmsg.errors import AuthenticationError, ConfigError, LossReport
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.totals import HERE, NOT_JOINED, TOPIC, VANISHED, ExactTotals, StateError
 from p2pmsg.subscriber.sessions import Session
@@ -16,6 +17,9 @@ from p2pmsg.sync.subscriber import Subscriber
 from p2pmsg.trouble import Trouble
 from p2pmsg.wire import Kind
 from recovery.durable import lock_file, replace_file, sync_path, unlock_file
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _log = logging.getLogger("p2pmsg")
 _SLICE_S = 0.05
@@ -88,6 +92,7 @@ class ExactReceiver:
         aggregator: gets the deltas too, for the flushes.
         lock: the collector's.
         state: where totals and marks are kept; None: in memory only.
+        security: keys for the connections to the clients; None: open.
 
     """
 
@@ -97,6 +102,7 @@ class ExactReceiver:
         aggregator: Aggregator,
         lock: threading.Lock,
         state: StateFile | None,
+        security: "Security | None" = None,
     ) -> None:
         self._aggregator, self._lock, self._state = aggregator, lock, state
         names_max = aggregator.config.names_max
@@ -117,8 +123,9 @@ class ExactReceiver:
         # From the earliest: what was counted before is skipped by its sequence, and what was sent
         # while no collector ran is still in the clients' replay buffers.
         self._subscriber = Subscriber(
-            endpoints, topics=[TOPIC], start="earliest", on_gap=self._note_lost, name="statsd"
-        )
+            endpoints, topics=[TOPIC], start="earliest", on_gap=self._note_lost, name="statsd",
+            security=security,
+        )  # fmt: skip
         self._subscriber._core.joiner.is_settled = self._is_settled
         self._receiver = threading.Thread(target=self._run, name="statsd-exact", daemon=True)
         self._receiver.start()
@@ -143,7 +150,7 @@ class ExactReceiver:
     def _receive(self) -> None:
         try:
             batch = self._subscriber.receive_many(_BATCH, timeout=_SLICE_S)
-        except TimeoutError:
+        except (TimeoutError, AuthenticationError):  # that is logged, and tried again
             return
         with self._lock:
             for offset, value in enumerate(batch.values):
