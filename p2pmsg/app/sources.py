@@ -14,7 +14,7 @@ from p2pmsg.app.events import Event, Request
 from p2pmsg.app.handler import Handler, NotDoneError, Runtime
 from p2pmsg.app.order import WINDOW_MAX, Entry, InOrder, KeyQueue
 from p2pmsg.checks import check
-from p2pmsg.errors import InvalidValueError, SessionEndedError
+from p2pmsg.errors import InvalidValueError, SecurityError, SessionEndedError
 from p2pmsg.message import Message
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.running import acknowledge
@@ -225,6 +225,8 @@ class SubscriberSource(Source):
                 batch = await self._subscriber.receive_many(space)
             except InvalidValueError as error:
                 batch, invalid = [error.message], error
+            except SecurityError:  # it was logged, and is tried again
+                continue
             except SessionEndedError:  # on_end="stop"
                 await self._workers.drained()
                 return
@@ -310,7 +312,10 @@ class WorkerSource(Source):
     async def _read(self) -> None:
         while True:
             await self._workers.space()
-            job = await self._puller.receive()
+            try:
+                job = await self._puller.receive()
+            except SecurityError:  # it was logged, and is tried again
+                continue
             self._handler.received += 1
             self._workers.put(job)
 
