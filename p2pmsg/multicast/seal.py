@@ -46,7 +46,7 @@ def pick_cipher(processor: str) -> Cipher:
     """Return the faster cipher: AES-128-GCM where the processor has instructions for it.
 
     Args:
-        processor: what `/proc/cpuinfo` says.
+        processor: what Linux's cpuinfo says.
 
     """
     for line in processor.splitlines():

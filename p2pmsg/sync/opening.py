@@ -15,6 +15,7 @@ from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
 from p2pmsg.security.use import check_datagrams, curve_server, warn_if_open
 from p2pmsg.sync.sending import Outgoing
 from transports.endpoint import is_address
+from transports.platform import read_proc
 
 if TYPE_CHECKING:
     from p2pmsg.multicast.group_keys import GroupKeys
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     Opened = tuple[PublisherCore, Sender, transports.ZmqRecoveryServer, Outgoing]
 
 ZMQ_MEMORY = FrameMemory(transports.make_zmq_frame, transports.free_zmq_frames)
-_CPUINFO_MAX = 65_536
 _random = SystemRandom()  # a forked child would repeat what another one draws
 
 
@@ -165,8 +165,7 @@ def _group_keys(core: PublisherCore, security: "Security") -> "GroupKeys":
 def cpu_flags() -> str:
     """Return what Linux says of the processor, or nothing."""
     try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            return file.read(_CPUINFO_MAX)
+        return read_proc("cpuinfo")
     except OSError:
         return ""
 

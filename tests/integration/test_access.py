@@ -143,8 +143,12 @@ def test_an_intruder_with_a_key_gets_nothing_that_is_denied(way, peers, feed, ac
             return wanted <= intruder.take().keys()
 
         eventually(has_all)
-        publish_some(publisher)
-        eventually(lambda: sum(b"trade1" in data for data in intruder.take()[Kind.DATA]) > 1)
+
+        def has_more():
+            publish_some(publisher)
+            return sum(b"trade1" in data for data in intruder.take()[Kind.DATA]) > 1
+
+        eventually(has_more)
         assert not any(SECRET.encode() in data for data in intruder.received)
         named = [data for data in intruder.received if b"hidden" in data]
         assert {Frame(data).kind for data in named} <= {Kind.DENIED, Kind.REFUSED}
