@@ -356,7 +356,10 @@ class InvalidValueError(P2PError):
 
 
 class InvalidJobError(P2PError, ValueError):
-    """The value of a job does not fit the type that its puller has; the job is a dead letter.
+    """The value of a job does not fit the type that its puller has.
+
+    With a work queue the job is a dead letter; with a pipeline it counts as done, and is nowhere
+    but here.
 
     Attributes:
         job: the job, which is settled, with its value as it is without a type.

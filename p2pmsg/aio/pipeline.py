@@ -13,6 +13,7 @@ from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import Pace, Waiters, in_executor, is_looked_up, until_of
 from p2pmsg.checks import at_least, time_to_wait, whole
 from p2pmsg.errors import ClosedError, SendQueueFullError, translated
+from p2pmsg.message import T_co
 from p2pmsg.queue.pipeline.config import PipelineConfig
 from p2pmsg.queue.pipeline.link import Watches
 from p2pmsg.queue.pipeline.puller import PipelineJob, PipelinePullerBase
@@ -281,7 +282,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
         ClosesInLoop._forget(self)
 
 
-class PipelinePuller(PipelinePullerBase, TakesTurns, ClosesInLoop):
+class PipelinePuller(PipelinePullerBase[T_co], TakesTurns, ClosesInLoop):
     """Takes jobs from a pipeline's pushers; `aio.Puller(…, mode="pipeline")`.
 
     ::
@@ -299,6 +300,7 @@ class PipelinePuller(PipelinePullerBase, TakesTurns, ClosesInLoop):
     Args:
         endpoints: one, or several, of pushers.
         name: who works, for people. Default: host and process id.
+        type, on_invalid: of the jobs' values, as those of `p2pmsg.queue.PipelinePuller`.
         security: this peer's key, and whom it knows: connections are encrypted, and both ends
             known to each other; the pushers' keys are pinned by `?key=` or in the file of known
             peers. Default None: open.
@@ -316,7 +318,7 @@ class PipelinePuller(PipelinePullerBase, TakesTurns, ClosesInLoop):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> PipelineJob:
+    async def __anext__(self) -> PipelineJob[T_co]:
         at = self._at
         if at < self._count and _monotonic_ns() < self._pace.until_ns:
             job = self._jobs[at]
@@ -328,7 +330,7 @@ class PipelinePuller(PipelinePullerBase, TakesTurns, ClosesInLoop):
         except ClosedError:
             raise StopAsyncIteration from None
 
-    async def receive(self, timeout: float | None = None) -> PipelineJob:
+    async def receive(self, timeout: float | None = None) -> PipelineJob[T_co]:
         """Return the next job; the one before counts as done from now on.
 
         Args:
@@ -338,13 +340,16 @@ class PipelinePuller(PipelinePullerBase, TakesTurns, ClosesInLoop):
             TimeoutError: none came in time.
             AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
                 once for each time that it is tried. It goes on.
+            InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
             ClosedError: the puller is closed.
             WrongLoopError: it was made in another event loop.
 
         """
         return (await self.receive_many(1, timeout))[0]
 
-    async def receive_many(self, count_max: int, timeout: float | None = None) -> list[PipelineJob]:
+    async def receive_many(
+        self, count_max: int, timeout: float | None = None
+    ) -> list[PipelineJob[T_co]]:
         """Return the next jobs, one at least; those before count as done from now on.
 
         Args:
@@ -355,6 +360,7 @@ class PipelinePuller(PipelinePullerBase, TakesTurns, ClosesInLoop):
             TimeoutError: none came in time.
             AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
                 once for each time that it is tried. It goes on.
+            InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
             ClosedError: the puller is closed.
             WrongLoopError: it was made in another event loop.
 
@@ -365,15 +371,17 @@ class PipelinePuller(PipelinePullerBase, TakesTurns, ClosesInLoop):
         if self._pace.is_over():
             await self._pace.rest()
         while self._at >= self._count:
+            if self._bad and self._pass_invalid():
+                continue
             self._lock.run_whole(self._load)
-            if self._at < self._count:
-                break
+            if self._at < self._count or self._bad:
+                continue
             self._raise_refused()
             if not await self._waiters.wait(until):
                 raise TimeoutError(f"no job came within {timeout} s")
         self._check_usable()
         at = self._at
-        jobs = self._jobs[at : at + count_max]
+        jobs = self._jobs[at : max(at + 1, min(at + count_max, self._count))]
         self._done = at
         self._at = at + len(jobs)
         return jobs

@@ -13,6 +13,7 @@ from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, until_of
 from p2pmsg.checks import check, time_to_wait
 from p2pmsg.errors import ClosedError
+from p2pmsg.message import T_co
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.pipeline.config import refuse_queue_options
 from p2pmsg.queue.pipeline.puller import PULLER_OPTIONS
@@ -25,7 +26,7 @@ _get_loop = asyncio.get_running_loop
 _monotonic_ns = time.monotonic_ns
 
 
-class Puller(PullerBase, TakesTurns, ClosesInLoop):
+class Puller(PullerBase[T_co], TakesTurns, ClosesInLoop):
     """Takes jobs from pushers, one after the other.
 
     ::
@@ -78,7 +79,7 @@ class Puller(PullerBase, TakesTurns, ClosesInLoop):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Job:
+    async def __anext__(self) -> Job[T_co]:
         core = self._core
         ready = core.ready
         # The fast path: as `Puller.__next__` of the threads, where nobody has to be let in.
@@ -95,7 +96,7 @@ class Puller(PullerBase, TakesTurns, ClosesInLoop):
         except ClosedError:
             raise StopAsyncIteration from None
 
-    async def receive(self, timeout: float | None = None) -> Job:
+    async def receive(self, timeout: float | None = None) -> Job[T_co]:
         """Return the next job; one that is cancelled meanwhile has taken none.
 
         Args:
@@ -116,7 +117,7 @@ class Puller(PullerBase, TakesTurns, ClosesInLoop):
         if self._pace.is_over():
             await self._pace.rest()
         while True:
-            taken: list[Job] = []
+            taken: list[Job[T_co]] = []
             self._lock.run_whole(self._take, taken)
             self._wake_waiting()
             if taken and not self._fits(taken[0]):

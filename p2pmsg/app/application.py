@@ -52,7 +52,8 @@ class App:
 
     A handler's first parameter gets the value, decoded into the type of its annotation.
     Parameters named or annotated as `message: Message` (`job: Job`, `request: Request`),
-    `event: Event` and `app: App` get these. Handlers may be `async def`, or plain functions, which
+    `event: Event` and `app: App` get these; `message: Message[Trade]` and `job: Job[Trade]` say
+    the type of the value, too. Handlers may be `async def`, or plain functions, which
     run in threads.
 
     At SIGTERM or Ctrl-C the app gets no more events, lets the handlers that run finish, commits,
@@ -175,14 +176,16 @@ class App:
                 A `DeadLetter`: it is kept elsewhere, and acknowledged. `log`: it is acknowledged.
                 `stop`: it is rejected, and the app stops. A callable gets the `Event` and the
                 exception; what it does not settle is rejected.
-            options: further arguments of `p2pmsg.aio.Puller`: `prefetch`, `name`, `config`.
+            options: further arguments of `p2pmsg.aio.Puller`, such as `prefetch` and `name`, but
+                not `mode`. With `type` a job whose value does not fit becomes a dead letter
+                before it comes to the handler.
 
         Raises:
             ConfigError: as for `subscriber`.
 
         """
         check_endpoints(endpoints)
-        _check_options(Puller, options, ())
+        _check_options(Puller, options, ("mode",))  # jobs of a pipeline cannot be settled
         whole("concurrency", concurrency, 1)
 
         def add(function: F) -> F:

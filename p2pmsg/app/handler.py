@@ -132,6 +132,8 @@ class Handler:
                 except (Exception, asyncio.CancelledError, SystemExit) as error:
                     failure = _failure(error)
                     self.failed += 1
+                    if event.job is not None:
+                        event.job.value = value  # a dead letter has what was pushed
                     if unfit is None and await self._is_again(event, failure, run):
                         continue
                     await self._give_up(event, failure, run)
@@ -151,6 +153,8 @@ class Handler:
     async def _call(self, event: Event, run: Runtime) -> Any:
         if event.message is None:
             event.value = self._parameters.convert(event.value)
+            if event.job is not None:
+                event.job.value = event.value
         if not run.middleware:
             return await self._invoke(run, event)
         call: Next = partial(self._invoke, run)

@@ -91,7 +91,8 @@ def plan(function: Any, kind: Kind, app_class: type) -> Parameters:
             continue
         hint = hints.get(each.name)
         part = _context_of(each.name, hint, context)
-        if part == "message" and value_hint is None and typing.get_origin(hint) is Message:
+        is_typed = typing.get_origin(hint) in (Message, Job)
+        if part in ("message", "job") and value_hint is None and is_typed:
             (value_hint,) = typing.get_args(hint)
         get: Callable[[Event], Any] | None
         if part is not None:

@@ -1,13 +1,21 @@
 """A job that a worker has."""
 
-from typing import Any, Protocol, Self
+import logging
+from collections.abc import Callable
+from typing import Any, Generic, Literal, Protocol, Self
 
 from p2pmsg import codec
-from p2pmsg.checks import at_least, time_to_wait
+from p2pmsg.checks import at_least, check, time_to_wait
+from p2pmsg.errors import InvalidJobError
+from p2pmsg.message import T_co
 from p2pmsg.queue.frames import Detail
 
 HELD, ACKED, REJECTED, DISCARDED, GONE = range(5)
 STATES = ("held", "acked", "rejected", "discarded", "gone")
+
+OnInvalidJob = Literal["raise", "skip"] | Callable[[InvalidJobError], object]
+"""What is done where a job's value does not fit its type, besides making it a dead letter."""
+_log = logging.getLogger("p2pmsg")
 
 
 class _Core(Protocol):
@@ -29,7 +37,7 @@ class Origin(codec.Struct, gc=False):
     delivered_ns: int
 
 
-class Job(codec.Struct, gc=False):
+class Job(codec.Struct, Generic[T_co], gc=False):
     """A job that this worker has in flight, until it is acknowledged, rejected or discarded.
 
     Used as a context manager (`with`, `async with`) it is acknowledged at the end of the block, or
@@ -38,7 +46,8 @@ class Job(codec.Struct, gc=False):
     A struct of msgspec, because one is made for every job: 80 ns, and a plain class takes 300.
 
     Attributes:
-        value: what was pushed.
+        value: what was pushed, or what the puller makes of it (its argument `type`): of a
+            `Job[Trade]` it is a Trade.
         sequence: its number in the queue; the same at each delivery.
         delivery: the number of this delivery.
         state: `held`, `acked`, `rejected`, `discarded`, or `gone`: no longer this worker's, because
@@ -47,7 +56,7 @@ class Job(codec.Struct, gc=False):
 
     """
 
-    value: Any
+    value: T_co
     delivery: int
     sequence: int
     _origin: Origin
@@ -184,3 +193,20 @@ class Job(codec.Struct, gc=False):
 
     def __repr__(self) -> str:
         return f"<Job {self.sequence} {self.state}, delivery {self.delivery_count}>"
+
+
+def check_on_invalid(on_invalid: OnInvalidJob) -> OnInvalidJob:
+    """Return it; `ConfigError` where it is none."""
+    ok = callable(on_invalid) or on_invalid in ("raise", "skip")
+    check("on_invalid", on_invalid, ok, '"raise", "skip" or a callable')
+    return on_invalid
+
+
+def report_invalid(error: InvalidJobError, on_invalid: OnInvalidJob) -> None:
+    """Report a job whose value does not fit: by an exception, to the callable, or in the log."""
+    if on_invalid == "raise":
+        raise error
+    if callable(on_invalid):
+        on_invalid(error)
+    else:
+        _log.warning("%s", error)

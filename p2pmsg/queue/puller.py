@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from p2pmsg.checks import at_least, check, time_to_wait
 from p2pmsg.errors import ClosedError
+from p2pmsg.message import T_co
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.pipeline.config import refuse_queue_options
@@ -20,7 +21,7 @@ from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children
 _get_ident = threading.get_ident
 
 
-class Puller(RunsJobs, PullerBase, ClosesAtOnce):
+class Puller(RunsJobs[T_co], PullerBase[T_co], ClosesAtOnce):
     """Takes jobs from pushers, one after the other.
 
     ::
@@ -52,8 +53,9 @@ class Puller(RunsJobs, PullerBase, ClosesAtOnce):
         on_invalid: what is done besides: `skip` (default) logs a warning and goes on with the next
             job; `raise` raises `InvalidJobError` where the job would have come, and the next call
             goes on; a callable gets that exception.
-        mode: `"queue"` (default), or `"pipeline"` for a `PipelinePuller`, which takes `endpoints`
-            `name` and `security` only, and whose jobs count as done when the next one is asked for.
+        mode: `"queue"` (default), or `"pipeline"` for a `p2pmsg.queue.PipelinePuller` (which is
+            what type checkers know it by), which takes `endpoints`, `name`, `type`, `on_invalid`
+            and `security` only, and whose jobs count as done when the next one is asked for.
         security: this peer's key, and whom it knows: connections are encrypted, and both ends
             known to each other; the pushers' keys are pinned by `?key=` or in the file of known
             peers. Default None: open.
@@ -78,10 +80,10 @@ class Puller(RunsJobs, PullerBase, ClosesAtOnce):
 
     # --------------------------------------------------------------------------------- public
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[Job[T_co]]:
         return self
 
-    def __next__(self) -> Job:
+    def __next__(self) -> Job[T_co]:
         # The fast path, for a job that is there already, is written out: see Publisher.publish. One
         # with a key, or a history, takes `receive`, which looks at the lease.
         lock = self._lock
@@ -111,7 +113,7 @@ class Puller(RunsJobs, PullerBase, ClosesAtOnce):
         except ClosedError:
             raise StopIteration from None
 
-    def receive(self, timeout: float | None = None) -> Job:
+    def receive(self, timeout: float | None = None) -> Job[T_co]:
         """Return the next job.
 
         Args:
@@ -128,7 +130,7 @@ class Puller(RunsJobs, PullerBase, ClosesAtOnce):
         if timeout is not None:
             at_least("timeout", timeout, 0)
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        taken: list[Job] = []
+        taken: list[Job[T_co]] = []
         try:
             while not taken:
                 self._lock.run(self._take, taken)

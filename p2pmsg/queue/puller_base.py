@@ -1,19 +1,20 @@
 """What the pullers for threads and for asyncio share: connecting, taking, settling, counting."""
 
-import logging
+import builtins
 import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Generic
 
 import transports
 from p2pmsg.checks import check, of_kind
 from p2pmsg.errors import ClosedError, InvalidJobError, translated
+from p2pmsg.message import T_co
 from p2pmsg.queue.config import PREFETCH_CEILING, PREFETCH_MIN, PullerConfig
-from p2pmsg.queue.job import Job
+from p2pmsg.queue.job import Job, OnInvalidJob, check_on_invalid, report_invalid
 from p2pmsg.queue.process_id import this_process, worker_name
 from p2pmsg.queue.puller_core import PullerCore
 from p2pmsg.queue.stats import PullerStats
@@ -34,13 +35,9 @@ _COUNTERS: Final = (
     "received", "acked", "rejected", "discarded", "refused", "given_back", "dropped",
 )  # fmt: skip
 _monotonic_ns = time.monotonic_ns
-_log = logging.getLogger("p2pmsg")
-
-OnInvalidJob = Literal["raise", "skip"] | Callable[[InvalidJobError], object]
-"""What is done where a job's value does not fit its type, besides making it a dead letter."""
 
 
-class PullerBase(ABC):
+class PullerBase(ABC, Generic[T_co]):
     """Takes jobs under a lock, and does the work of one turn; who waits, and how, is left out."""
 
     _turn_ns_max: ClassVar[int] = 2**63
@@ -55,7 +52,7 @@ class PullerBase(ABC):
         prefetch: int | None = None,
         name: str | None = None,
         config: PullerConfig | None = None,
-        type: Any = None,  # noqa: A002
+        type: builtins.type[T_co] | None = None,  # noqa: A002  # as the subscribers have it
         on_invalid: OnInvalidJob = "skip",
         mode: str = "queue",
         security: "Security | None" = None,
@@ -63,9 +60,7 @@ class PullerBase(ABC):
         check(
             "mode", mode, mode == "queue", '"queue", or "pipeline" where the class itself is called'
         )
-        ok = callable(on_invalid) or on_invalid in ("raise", "skip")
-        check("on_invalid", on_invalid, ok, '"raise", "skip" or a callable')
-        self._on_invalid, self._misfits = on_invalid, 0
+        self._on_invalid, self._misfits = check_on_invalid(on_invalid), 0
         self._values = None if type is None else value_type("type", type)
         self._security = check_security(security)
         self._curves = [curve_client(security, at) for at in check_endpoints(endpoints)]
@@ -74,7 +69,7 @@ class PullerBase(ABC):
         self._open(endpoints, prefetch, name, config)
         self._begin()
 
-    def _prepare(self, endpoints: str | Sequence[str]) -> None:  # noqa: B027  # threads need nothing
+    def _prepare(self, endpoints: str | Sequence[str]) -> None:  # threads need nothing
         """Do what comes before anything is opened."""
 
     @abstractmethod
@@ -196,18 +191,13 @@ class PullerBase(ABC):
     def _fits(self, job: Job) -> bool:
         """Whether a job's value fits its type; else it becomes a dead letter, and that is said."""
         misfit = job.value
-        if type(misfit) is not Misfit:
+        if not isinstance(misfit, Misfit):
             return True
         job.value = misfit.value
         error = InvalidJobError(job, misfit.path, misfit.reason)
         self._misfits += 1
         job.discard(str(error))
-        if self._on_invalid == "raise":
-            raise error
-        if callable(self._on_invalid):
-            self._on_invalid(error)
-        else:
-            _log.warning("%s", error)
+        report_invalid(error, self._on_invalid)
         return False
 
     def _settled(self) -> None:

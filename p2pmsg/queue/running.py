@@ -6,10 +6,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, Literal
 
 from p2pmsg.checks import check, whole
 from p2pmsg.errors import AuthenticationError, ClosedError
+from p2pmsg.message import T_co
 from p2pmsg.queue.job import Job
 from p2pmsg.sync.stop_signals import StopSignals
 
@@ -21,18 +22,18 @@ OnError = Literal["retry", "discard", "stop"] | Callable[[Job, Exception], Any]
 """What becomes of a job whose handler raised; see `Puller.run`."""
 
 
-class RunsJobs(ABC):
+class RunsJobs(ABC, Generic[T_co]):
     """The part of a puller that calls a handler."""
 
     _run: "JobRun | None" = None
 
     @abstractmethod
-    def receive(self, timeout: float | None = None) -> Job:
+    def receive(self, timeout: float | None = None) -> Job[T_co]:
         """Return the next job."""
 
     def run(
         self,
-        handler: Callable[[Job], Any],
+        handler: Callable[[Job[T_co]], Any],
         *,
         on_error: OnError = "retry",
         threads: int = 1,

@@ -123,6 +123,122 @@ def test_wrong_arguments_are_refused(kind, options, field):
         kind("tcp://127.0.0.1:1", **options)
 
 
-def test_a_pipeline_refuses_a_type():
-    with pytest.raises(ConfigError, match="type"):
-        p2pmsg.Puller("tcp://127.0.0.1:1", mode="pipeline", type=int)
+NUMBERS = ["x", *range(5), "y", "z", *range(6, 250), "w", 250]
+"""Jobs for a puller of int, of several frames."""
+ENDS = [(number, value) for number, value in enumerate(NUMBERS) if type(value) is int]
+
+
+@pytest.fixture
+def pipeline():
+    with p2pmsg.Pusher("tcp://127.0.0.1:0", mode="pipeline") as pusher:
+        for start in range(0, len(NUMBERS), 40):
+            pusher.push_many(NUMBERS[start : start + 40])
+        yield pusher
+        pusher.drain(timeout=WAIT_S)
+        assert pusher.stats().done == len(NUMBERS)
+
+
+def check_pipeline(puller, found, errors):
+    assert found == ENDS
+    assert [(error.job.sequence, error.job.value) for error in errors] == [
+        (number, value) for number, value in enumerate(NUMBERS) if type(value) is str
+    ]
+    assert {error.path for error in errors} == {"$"}
+    assert (puller.stats().received, puller.stats().invalid) == (len(ENDS), len(errors))
+
+
+@pytest.mark.parametrize("how", ["iteration", "receive", "receive_many", "callable"])
+def test_a_pipeline_reports_what_does_not_fit_in_its_place(pipeline, how):
+    found, errors = [], []
+    options = {"on_invalid": errors.append} if how == "callable" else {}
+    with p2pmsg.Puller(pipeline.endpoint, mode="pipeline", type=int, **options) as puller:
+        while len(found) < len(ENDS):
+            try:
+                if how == "iteration":
+                    got = [next(puller)]
+                elif how == "receive_many":
+                    got = puller.receive_many(7, timeout=WAIT_S)
+                else:
+                    got = [puller.receive(timeout=WAIT_S)]
+            except InvalidJobError as error:
+                errors.append(error)
+            else:
+                found += [(job.sequence, job.value) for job in got]
+        check_pipeline(puller, found, errors)
+        puller.commit()
+
+
+def test_a_pipeline_skips_what_does_not_fit_with_a_warning(pipeline, caplog):
+    async def work():
+        async with aio.Puller(
+            pipeline.endpoint, mode="pipeline", type=int, on_invalid="skip"
+        ) as puller:
+            found = [(await puller.receive(WAIT_S)).value for _ in ENDS]
+            puller.commit()
+            return found, puller.stats().invalid
+
+    with caplog.at_level(logging.WARNING, "p2pmsg"):
+        found, invalid = asyncio.run(work())
+    assert (found, invalid) == ([value for _, value in ENDS], 4)
+    assert caplog.text.count("does not fit its type") == 4
+
+
+@pytest.mark.parametrize("how", ["iteration", "receive", "receive_many"])
+def test_a_pipeline_in_asyncio(pipeline, how):
+    async def work():
+        found, errors = [], []
+        async with aio.Puller(pipeline.endpoint, mode="pipeline", type=int) as puller:
+            while len(found) < len(ENDS):
+                try:
+                    if how == "iteration":
+                        got = [await anext(puller)]
+                    elif how == "receive_many":
+                        got = await puller.receive_many(7, timeout=WAIT_S)
+                    else:
+                        got = [await puller.receive(timeout=WAIT_S)]
+                except InvalidJobError as error:
+                    errors.append(error)
+                else:
+                    found += [(job.sequence, job.value) for job in got]
+            check_pipeline(puller, found, errors)
+            puller.commit()
+
+    asyncio.run(asyncio.wait_for(work(), WAIT_S))
+
+
+def test_a_pipelines_values_come_as_their_type():
+    with (
+        p2pmsg.Pusher("tcp://127.0.0.1:0", mode="pipeline") as pusher,
+        p2pmsg.Puller(pusher.endpoint, mode="pipeline", type=Order) as puller,
+    ):
+        pusher.push_many([*GOOD, BAD, GOOD[0]])
+        assert [puller.receive(timeout=WAIT_S).value for _ in range(2)] == GOOD
+        with pytest.raises(InvalidJobError, match=r"job 2 .* at \$\.count") as caught:
+            puller.receive(timeout=WAIT_S)
+        assert caught.value.job.value == BAD
+        assert puller.receive(timeout=WAIT_S).value == GOOD[0]
+        puller.commit()
+
+
+def test_what_does_not_fit_goes_to_others_with_the_share_of_a_puller_that_left():
+    with p2pmsg.Pusher("tcp://127.0.0.1:0", mode="pipeline") as pusher:
+        pusher.push_many([1, "x", 2])
+        with p2pmsg.Puller(pusher.endpoint, mode="pipeline", type=int) as first:
+            assert first.receive(timeout=WAIT_S).value == 1
+        with p2pmsg.Puller(pusher.endpoint, mode="pipeline", type=int) as puller:
+            assert puller.receive(timeout=WAIT_S).value == 1
+            with pytest.raises(InvalidJobError):
+                puller.receive(timeout=WAIT_S)
+            assert puller.receive(timeout=WAIT_S).value == 2
+            puller.commit()
+            pusher.drain(timeout=WAIT_S)
+
+
+@pytest.mark.parametrize("kind", [p2pmsg.Puller, aio.Puller])
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"type": 5}, "type"), ({"on_invalid": "x"}, "on_invalid"), ({"prefetch": 5}, "prefetch")],
+)
+def test_wrong_arguments_of_a_pipeline_are_refused(kind, options, field):
+    with pytest.raises(ConfigError, match=field):
+        kind("tcp://127.0.0.1:1", mode="pipeline", **options)

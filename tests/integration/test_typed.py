@@ -368,7 +368,8 @@ def test_a_hook_and_the_setting_of_exact_types(make_publisher, make_subscriber):
 SAMPLE = """
 from dataclasses import dataclass
 from typing import TypedDict
-from p2pmsg import Message, Requester, Subscriber
+from p2pmsg import App, Job, Message, Puller, Requester, Subscriber, aio
+from p2pmsg.queue import PipelineJob, PipelinePuller
 
 @dataclass
 class Trade:
@@ -399,9 +400,51 @@ def typed() -> None:
     wide: Message[object] = Subscriber("tcp://127.0.0.1:1", type=Trade).receive()
     loose(wide)
 
+def work(job: Job[Trade]) -> float:
+    return job.value.price
+
+def jobs() -> None:
+    puller = Puller("tcp://127.0.0.1:1", type=Trade)
+    for job in puller:
+        with job:
+            reveal_type(job.value)  # Trade
+            work(job)
+    puller.run(work)
+    reveal_type(Puller("tcp://127.0.0.1:1").receive().value)  # Any
+    pipeline = PipelinePuller("tcp://127.0.0.1:1", type=Trade)
+    reveal_type(pipeline.receive().value)  # Trade
+    for dealt in pipeline:
+        reveal_type(dealt.value)  # Trade
+    reveal_type(pipeline.receive_many(9)[0].value)  # Trade
+    reveal_type(PipelinePuller("tcp://127.0.0.1:1").receive().value)  # Any
+    loose_job: Job[object] = Puller("tcp://127.0.0.1:1", type=Trade).receive()
+
+async def in_asyncio() -> None:
+    async for message in aio.Subscriber("tcp://127.0.0.1:1", type=Trade):
+        reveal_type(message.value)  # Trade
+    async with aio.Puller("tcp://127.0.0.1:1", type=Trade) as puller:
+        async for job in puller:
+            async with job:
+                reveal_type(job.value)  # Trade
+                work(job)
+        reveal_type((await puller.receive()).value)  # Trade
+    async with aio.Puller("tcp://127.0.0.1:1") as untyped:
+        reveal_type((await untyped.receive()).value)  # Any
+    requester = aio.Requester("tcp://127.0.0.1:1")
+    reveal_type(await requester.request("t", type=Trade))  # Trade
+    reveal_type(await requester.request("t"))  # Any
+
+app = App()
+
+@app.worker("tcp://127.0.0.1:1")
+async def on_job(trade: Trade, job: Job[Trade]) -> None:
+    reveal_type(job.value)  # Trade
+
 def wrong() -> None:
     message = Subscriber("tcp://127.0.0.1:1", type=Quote).receive()
     handle(message)  # error
+    work(Puller("tcp://127.0.0.1:1", type=Quote).receive())  # error
+    Puller("tcp://127.0.0.1:1", type=Quote).run(work)  # error
 """
 
 

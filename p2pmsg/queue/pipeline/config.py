@@ -135,3 +135,5 @@ class PipelinePullerCounters:
     """How many of the pushers have it as a puller now."""
     answering: dict[str, bool] = field(default_factory=dict)
     """The same by endpoint."""
+    invalid: int = 0
+    """Jobs whose value did not fit `type`; they are not in `received`."""

@@ -1,24 +1,29 @@
 """A pipeline's puller: what both shells share, and threads."""
 
+import builtins
 import itertools
 import logging
 import secrets
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
 
 import transports
 from p2pmsg.checks import at_least, whole
-from p2pmsg.errors import ClosedError, translated
+from p2pmsg.errors import ClosedError, InvalidJobError, translated
+from p2pmsg.message import T_co
 from p2pmsg.queue.driver import Driver
+from p2pmsg.queue.job import OnInvalidJob, check_on_invalid, report_invalid
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.config import PipelinePullerCounters
 from p2pmsg.queue.pipeline.link import Link, Watches
 from p2pmsg.queue.pipeline.taking import Taken
 from p2pmsg.queue.process_id import worker_name
 from p2pmsg.security.use import check_security, curve_client
+from p2pmsg.subscriber.typed import Misfit, value_type
 from p2pmsg.sync.key_watch import KeyWatch
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lock import PublishLock
@@ -28,17 +33,17 @@ from p2pmsg.wire import Frame, FrameError
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
-PULLER_OPTIONS: Final = ("endpoints", "name", "security")
+PULLER_OPTIONS: Final = ("endpoints", "name", "type", "on_invalid", "security")
 _BUSY_MS: Final = 20.0
 _IDLE_MS: Final = 100.0
 _log = logging.getLogger("p2pmsg")
 
 
-class PipelineJob(NamedTuple):
+class PipelineJob(NamedTuple, Generic[T_co]):
     """A job of a pipeline."""
 
-    value: Any
-    """What was pushed."""
+    value: T_co
+    """What was pushed, or what the puller makes of it (its argument `type`)."""
     sequence: int
     """The number that `push` returned."""
 
@@ -47,7 +52,7 @@ _make_job: Final[Callable[[tuple[Any, int]], PipelineJob]] = partial(tuple.__new
 """As `PipelineJob._make`, in a third of the time."""
 
 
-class PipelinePullerBase(ABC):
+class PipelinePullerBase(ABC, Generic[T_co]):
     """Takes frames of jobs under a lock; who waits, and how, is left out."""
 
     def __init__(
@@ -55,8 +60,12 @@ class PipelinePullerBase(ABC):
         endpoints: str | Sequence[str],
         *,
         name: str | None = None,
+        type: builtins.type[T_co] | None = None,  # noqa: A002  # as the subscribers have it
+        on_invalid: OnInvalidJob = "raise",
         security: "Security | None" = None,
     ) -> None:
+        self._on_invalid, self._misfits = check_on_invalid(on_invalid), 0
+        self._values = None if type is None else value_type("type", type)
         self._security = check_security(security)
         self._keys: list[KeyWatch] = []
         self._name = check_name(name if name is not None else worker_name())
@@ -65,7 +74,9 @@ class PipelinePullerBase(ABC):
         self._lock = PublishLock()
         self._closed = False
         self._unusable: str | None = None
-        self._jobs: list[PipelineJob] = []
+        self._jobs: list[PipelineJob[T_co]] = []
+        self._bad: deque[int] = deque()
+        """Which of `_jobs` have a `Misfit` for a value and were not reported yet, ascending."""
         self._at = self._done = self._count = 0
         self._current: tuple[Link, Taken] | None = None
         self._received = self._invalid = self._lost = 0
@@ -140,6 +151,7 @@ class PipelinePullerBase(ABC):
             self._received += self._at
             self._current = None
             self._jobs = []
+            self._bad.clear()
             self._at = self._done = self._count = 0
 
     def _begin_next(self) -> bool:
@@ -149,7 +161,7 @@ class PipelinePullerBase(ABC):
             while (taken := link.take()) is not None:
                 try:
                     frame = Frame(taken.frame)
-                    values = frames.values_of(frame)
+                    values, bad = self._values_of(frame)
                 except FrameError:
                     self._invalid += 1
                     self._lost += 1
@@ -161,9 +173,40 @@ class PipelinePullerBase(ABC):
                 self._current = link, taken
                 self._turns += step + 1
                 self._at = self._done = 0
-                self._count = len(self._jobs)
+                self._bad.extend(bad)
+                self._count = bad[0] if bad else len(self._jobs)
                 return True
         return False
+
+    def _values_of(self, frame: Frame) -> tuple[list[Any], list[int]]:
+        """Return the values of a frame, and the indexes of those that are a `Misfit`."""
+        if self._values is None:
+            return frames.values_of(frame), []
+        (values, *_), bad = self._values.sift(frame)
+        return values, bad
+
+    def _pass_invalid(self) -> bool:
+        """Report the next job if its value does not fit; False: it is no such one."""
+        error = self._lock.run_whole(self._take_invalid)
+        if error is None:
+            return False
+        report_invalid(error, self._on_invalid)
+        return True
+
+    def _take_invalid(self) -> InvalidJobError | None:
+        """Take the next job, which was not to be handed out; None: there is none."""
+        at, bad = self._at, self._bad
+        if not bad or at != bad[0]:
+            return None
+        self._check_usable()
+        bad.popleft()
+        self._done = at
+        self._at = at + 1
+        self._count = bad[0] if bad else len(self._jobs)
+        self._misfits += 1
+        job: PipelineJob[Any] = self._jobs[at]
+        misfit: Misfit = job.value
+        return InvalidJobError(job._replace(value=misfit.value), misfit.path, misfit.reason)
 
     def _part(self, link: Link) -> int:
         """Return how many jobs of the current frame are done, where it is of this share."""
@@ -187,6 +230,7 @@ class PipelinePullerBase(ABC):
             link.read(now_ns)
             if self._current is not None and self._current[1].share == link.dropped:
                 self._count = self._at  # the rest of it is others' now
+                self._bad.clear()
             link.say(self._part(link), now_ns=now_ns)
             busy = busy or link.is_busy
         return _BUSY_MS if busy else _IDLE_MS
@@ -207,6 +251,7 @@ class PipelinePullerBase(ABC):
 
     def _close_all(self) -> None:
         self._count = self._at
+        self._bad.clear()
         for link in self._links:
             link.leave(self._part(link))
             link.close()
@@ -217,21 +262,23 @@ class PipelinePullerBase(ABC):
         self._unusable = "it belongs to the parent process"
         self._lock = PublishLock()
         self._count = 0
+        self._bad.clear()
 
     def _stats(self) -> PipelinePullerCounters:
         links = self._links
         return PipelinePullerCounters(
-            received=self._received + self._at,
+            received=self._received + self._at - self._misfits,
             ready=sum(len(link.ready) for link in links),
             lost=self._lost + sum(link.lost for link in links),
             duplicates=sum(link.duplicates for link in links),
             frames_invalid=self._invalid + sum(link.invalid for link in links),
             connected=sum(link.share is not None for link in links),
             answering={link.endpoint: link.share is not None for link in links},
+            invalid=self._misfits,
         )
 
 
-class PipelinePuller(PipelinePullerBase, ClosesAtOnce):
+class PipelinePuller(PipelinePullerBase[T_co], ClosesAtOnce):
     """Takes jobs from a pipeline's pushers; `Puller(endpoint, mode="pipeline")`.
 
     A job counts as done when the next one is asked for, or at `commit()`; what is not done when the
@@ -241,6 +288,14 @@ class PipelinePuller(PipelinePullerBase, ClosesAtOnce):
     Args:
         endpoints: one, or several, of pushers.
         name: who works, for people. Default: host and process id.
+        type: of the jobs' values: a dataclass, a msgspec Struct, a pydantic model, a TypedDict or
+            anything else that values can be decoded into. A job whose value does not fit is not
+            handed out, and counts as done like the others: no puller could do it. It is reported
+            as `on_invalid` says, and counts in `stats().invalid`. Default None: values come as
+            they are.
+        on_invalid: how it is reported: `raise` (default, since nobody keeps such a job) raises
+            `InvalidJobError`, whose `job` has the value, where the job would have come, and the
+            next call goes on; `skip` logs a warning; a callable gets that exception.
         security: this peer's key, and whom it knows: connections are encrypted, and both ends
             known to each other; the pushers' keys are pinned by `?key=` or in the file of known
             peers. Default None: open.
@@ -253,10 +308,10 @@ class PipelinePuller(PipelinePullerBase, ClosesAtOnce):
 
     # --------------------------------------------------------------------------------- public
 
-    def __iter__(self) -> Iterator[PipelineJob]:
+    def __iter__(self) -> Iterator[PipelineJob[T_co]]:
         return self
 
-    def __next__(self) -> PipelineJob:
+    def __next__(self) -> PipelineJob[T_co]:
         # No call stands between the steps, so that no interrupt and no other thread comes between.
         at = self._at
         if at < self._count:
@@ -269,7 +324,7 @@ class PipelinePuller(PipelinePullerBase, ClosesAtOnce):
         except ClosedError:
             raise StopIteration from None
 
-    def receive(self, timeout: float | None = None) -> PipelineJob:
+    def receive(self, timeout: float | None = None) -> PipelineJob[T_co]:
         """Return the next job; the one before counts as done from now on.
 
         Args:
@@ -279,6 +334,7 @@ class PipelinePuller(PipelinePullerBase, ClosesAtOnce):
             TimeoutError: none came in time.
             AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
                 once for each time that it is tried. It goes on.
+            InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
             ClosedError: the puller is closed.
 
         """
@@ -289,7 +345,7 @@ class PipelinePuller(PipelinePullerBase, ClosesAtOnce):
         self._at = at + 1
         return job
 
-    def receive_many(self, count_max: int, timeout: float | None = None) -> list[PipelineJob]:
+    def receive_many(self, count_max: int, timeout: float | None = None) -> list[PipelineJob[T_co]]:
         """Return the next jobs, one at least; those before count as done from now on.
 
         Args:
@@ -300,13 +356,14 @@ class PipelinePuller(PipelinePullerBase, ClosesAtOnce):
             TimeoutError: none came in time.
             AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
                 once for each time that it is tried. It goes on.
+            InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
             ClosedError: the puller is closed.
 
         """
         whole("count_max", count_max, 1)
         self._wait(timeout)
         at = self._at
-        jobs = self._jobs[at : at + count_max]
+        jobs = self._jobs[at : max(at + 1, min(at + count_max, self._count))]
         after = at + len(jobs)
         self._done = at
         self._at = after
@@ -344,9 +401,11 @@ class PipelinePuller(PipelinePullerBase, ClosesAtOnce):
             at_least("timeout", timeout, 0)
         deadline = None if timeout is None else time.monotonic() + timeout
         while self._at >= self._count:
+            if self._bad and self._pass_invalid():
+                continue
             self._lock.run_whole(self._load)
-            if self._at < self._count:
-                break
+            if self._at < self._count or self._bad:
+                continue
             self._raise_refused()
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
