@@ -6,7 +6,8 @@ is decided here is decided for each request, and again when what was asked for i
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
-from typing import Final, Protocol
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
 
 from p2pmsg.publisher.served import Served
 
@@ -35,6 +36,15 @@ class Rights(Protocol):
         """Return how old what a user is sent again of a topic may be, in ns; None: all of it."""
 
 
+class _Joined(NamedTuple):
+    """Where a requester joined."""
+
+    topic_count: int
+    """How many topics the session had then: what began later is no history for it at all."""
+    floors: dict[str, int]
+    """By topic that it asked for, the sequence from which on all is live for it."""
+
+
 class Permits:
     """Decides for one session; not thread-safe.
 
@@ -51,7 +61,8 @@ class Permits:
         self._served = served
         self._rights = rights
         self._users: OrderedDict[bytes, str] = OrderedDict()
-        self._floors: OrderedDict[bytes, dict[str, int]] = OrderedDict()
+        self._floors: OrderedDict[bytes, _Joined] = OrderedDict()
+        self._numbers: dict[str, int] = {}  # of the topics, in the order in which they began
         self._floor_count = 0
         self._limits: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
         self._wall_offset_ns = 0
@@ -90,19 +101,37 @@ class Permits:
         return self._rights.has_limit(self.user_of(requester))
 
     def join(self, requester: bytes, topics: Iterable[str]) -> None:
-        """Remember where a requester joined: what comes from now on is no history for it."""
-        if requester in self._floors or not self.is_limited(requester):
+        """Remember where a requester joined: what comes from now on is no history for it.
+
+        Of a topic that it has asked for before, that stays where it is.
+        """
+        if not self.is_limited(requester):
             return
-        floors = {topic: self._served.head(topic)[1] for topic in topics}
-        self._floors[requester] = floors
-        self._floor_count += len(floors) + 1
+        joined = self._floors.get(requester)
+        if joined is None:
+            joined = self._floors[requester] = _Joined(len(self._served.topics()), {})
+            self._floor_count += 1
+        floors = joined.floors
+        before = len(floors)
+        for topic in topics:
+            if topic not in floors and self._number(topic) < joined.topic_count:
+                floors[topic] = self._served.head(topic)[1]
+        self._floor_count += len(floors) - before
         while self._floor_count > FLOORS_MAX and len(self._floors) > 1:
             self._forget_floors(next(iter(self._floors)))
 
+    def _number(self, topic: str) -> int:
+        """Return how many topics of the session began before one."""
+        numbers, topics = self._numbers, self._served.topics()
+        if len(numbers) < len(topics):
+            for each in islice(topics, len(numbers), None):
+                numbers[each] = len(numbers)
+        return numbers.get(topic, len(topics))
+
     def _forget_floors(self, requester: bytes) -> None:
-        floors = self._floors.pop(requester, None)
-        if floors is not None:
-            self._floor_count -= len(floors) + 1
+        joined = self._floors.pop(requester, None)
+        if joined is not None:
+            self._floor_count -= len(joined.floors) + 1
 
     def forget(self, requester: bytes) -> None:
         """Forget a requester that has gone."""
@@ -135,5 +164,9 @@ class Permits:
             self._limits.move_to_end((user, topic))
             if len(self._limits) > _LIMITS_MAX:
                 self._limits.popitem(last=False)
-        floors = self._floors.get(requester)
-        return limit if floors is None else min(limit, floors.get(topic, 0))
+        joined = self._floors.get(requester)
+        if joined is None:
+            return limit
+        if self._number(topic) >= joined.topic_count:
+            return 0
+        return min(limit, joined.floors.get(topic, limit))

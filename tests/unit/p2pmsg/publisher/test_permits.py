@@ -209,6 +209,25 @@ def test_what_comes_after_one_has_joined_is_repaired_however_old_it_is(asked):
     assert asked.nack("dora", "trades", (10, 11), requester=b"one") == {"DATA": [("trades", 10)]}
 
 
+def test_who_has_joined_gets_no_history_of_what_it_did_not_ask_for():
+    asked = Asked(rule("carl", subscribe=["trades", "quotes*", "new"], replay_max=4))
+    for patterns in (["quotes.us"], ["none.such"]):  # a probe of other topics, or of none
+        requester = patterns[0].encode()
+        asked.probe("carl", *patterns, requester=requester)
+        found = asked.nack("carl", "trades", (0, 6), requester=requester)
+        assert found == {"too_old": [(0, 5)], "DATA": [("trades", 5)]}
+
+    asked.publish("new", "trades")  # began since: all of it is live
+    asked.publish("new", "trades")
+    asked.probe("carl", "new", "trades", requester=b"quotes.us")
+    asked.publish("trades")
+    asked.now_ns += 3600 * S
+    found = asked.nack("carl", "new", (0, 2), requester=b"quotes.us")
+    assert found == {"DATA": [("new", 0), ("new", 1)]}
+    found = asked.nack("carl", "trades", (0, 13), requester=b"quotes.us")
+    assert found == {"too_old": [(0, 12)], "DATA": [("trades", 12)]}
+
+
 def test_where_requesters_joined_is_remembered_for_a_bounded_number(asked, monkeypatch):
     monkeypatch.setattr(permits, "FLOORS_MAX", 20)
     monkeypatch.setattr(permits, "REQUESTERS_MAX", 50)
