@@ -258,6 +258,24 @@ def test_an_admission_that_raises_refuses_one_connection_and_no_other(opened, ca
     assert server.user == "known"
 
 
+def test_a_log_that_raises_ends_authentication_for_nobody(opened):
+    def raises(record):
+        raise RuntimeError("a filter of the application's")
+
+    log = logging.getLogger("p2pmsg")
+    log.addFilter(raises)
+    try:
+        server = opened(ZmqRecoveryServer, LOOPBACK, curve=server_of(CLIENT))
+        stranger = opened(ZmqRecoveryClient, server.endpoint, curve=client_of(STRANGER))
+        stranger.connect()
+        eventually(lambda: server.refused_by_key)
+        client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of())
+        client.connect()
+        assert request(client, server)[1] == b"request"
+    finally:
+        log.removeFilter(raises)
+
+
 def test_a_closed_socket_admits_nobody_and_is_forgotten(opened):
     server = opened(ZmqRecoveryServer, LOOPBACK, curve=server_of(CLIENT))
     domains = server.domain._handler.domains
