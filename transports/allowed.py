@@ -72,7 +72,8 @@ class AllowedSubscriptions:
         prefix, kind = data[1:], data[:1]
         if kind not in (b"\0", b"\1") or fd < 0:
             return kind not in (b"\0", b"\1")  # or its connection has ended, which is noted apart
-        self._connections.update()  # another connection may have this descriptor now
+        if not self._connections.is_open(fd):
+            return False  # it has ended, and what ended it is no later connection's
         if kind == b"\1":
             return self._subscribe(fd, user_of(note), prefix)
         subscriber = self._subscribers.get(fd)
@@ -89,6 +90,8 @@ class AllowedSubscriptions:
             self._forget(fd)
             subscriber = self._subscribers[fd] = _Subscriber(user)
         if prefix in subscriber.prefixes:
+            if subscriber.prefixes[prefix]:  # of one that had this descriptor before, perhaps
+                self._socket.set(zmq.SUBSCRIBE, prefix)
             return False
         allowed = self._allows(user, prefix)
         subscriber.prefixes[prefix] = allowed

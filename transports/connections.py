@@ -182,15 +182,22 @@ class Connections:
         self._read_monitor()
         self._refusals.log()
 
-    def _read_monitor(self) -> None:
+    def is_open(self, fd: int) -> bool:
+        """Whether a connection has this descriptor, by all that was reported until now."""
+        while self._read_monitor():
+            pass
+        return fd in self._open
+
+    def _read_monitor(self) -> bool:
+        """Take what was reported; return whether there may be more."""
         monitor = self._monitor
         for _ in range(_EVENTS_PER_CALL):
             try:
                 if not int(monitor.get(zmq.EVENTS)) & _POLLIN:  # quicker than a refusal by `recv`
-                    return
+                    return False
                 what, value = _EVENT.unpack(monitor.recv_multipart(_NOBLOCK)[0])
             except (zmq.ZMQError, struct.error):
-                return
+                return False
             if what == _ACCEPTED:
                 self._forget(value)  # should its end have gone unnoticed
                 self._open[value] = [0, 0]
@@ -210,6 +217,7 @@ class Connections:
             else:
                 self.not_accepted += 1
                 self._refusals.note("the system accepts none, for lack of open files (ulimit -n)")
+        return True
 
     def subscribed(self, fd: int, prefix: bytes) -> None:
         """Note that a connection took up a prefix; `fd` is -1 where it is not known."""

@@ -111,8 +111,8 @@ class ZmqRecoveryServer(ZmqSocket):
         frame = self.socket.recv(_NOBLOCK, copy=False)
         self.user = user_of(frame)
         self._last_fd = fd = source_of(frame)
-        if fd >= 0 and self._users.get(fd) != self.user:
-            self.connections.update()  # another connection had this descriptor before
+        # One that has ended will not be reported again.
+        if fd >= 0 and self._users.get(fd) != self.user and self.connections.is_open(fd):
             self._users[fd] = self.user
         return frame.bytes
 
