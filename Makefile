@@ -11,10 +11,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long test-pythons test-codec area check bench docs pictures clean
 
-# As many workers as there are cores, but two at least: much of a test is waiting. Four at most: the
+# One worker more than there are cores, and three at least: most of a test is waiting. Five at most: the
 # rest of the machine is for the processes that the tests start.
 CORES_HERE := $(shell nproc 2>/dev/null || echo 2)
-WORKERS := $(shell echo $$(( $(CORES_HERE) < 2 ? 2 : $(CORES_HERE) > 4 ? 4 : $(CORES_HERE) )))
+WORKERS := $(shell echo $$(( ($(CORES_HERE) < 2 ? 2 : $(CORES_HERE) > 4 ? 4 : $(CORES_HERE)) + 1 )))
 PYTEST = $(BIN)/pytest -n $(WORKERS) $(if $(ONLY),--only $(ONLY))
 LONG_MINUTES := 47
 

@@ -78,7 +78,7 @@ def test_what_a_users_tests_do(run):
 FAILING = """
     import pytest
 
-    @pytest.mark.p2pmsg_network(lossy=0.5)
+    @pytest.mark.p2pmsg_network(lossy=0.1)
     def test_that_fails(p2pmsg_network):
         publisher = p2pmsg_network.publisher()
         subscriber = p2pmsg_network.subscriber()
