@@ -39,6 +39,7 @@ class SpPlainSocket:
 
     Attributes:
         given_up: always 0: nng dials again by itself.
+        refused_by_key: always 0: nng has no keys.
 
     Raises:
         EndpointError: the endpoint is not one of nng's.
@@ -61,7 +62,7 @@ class SpPlainSocket:
         self._endpoint = endpoint if binds else endpoint.require_connectable()
         self._binds = binds
         self._ahead: list[bytes] = []
-        self.given_up = 0
+        self.given_up = self.refused_by_key = 0
         size = min(queue_messages, BUFFER_MESSAGES_MAX)
         options = {"recv_max_size": message_bytes_max, "send_timeout": _SEND_MS}
         if kind in ("sub", "pull"):
@@ -83,6 +84,11 @@ class SpPlainSocket:
     def peers(self) -> int:
         """How many are connected."""
         return len(self.socket.pipes)
+
+    @property
+    def refusal(self) -> str:
+        """Always "": nng has no keys."""
+        return ""
 
     @property
     def connected(self) -> bool:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from inspect import iscoroutinefunction
 from types import SimpleNamespace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import transports
 from p2pmsg.aio.puller import Puller
@@ -27,8 +27,12 @@ from p2pmsg.app.sources import (
 from p2pmsg.app.wakeup import woken_by_signals
 from p2pmsg.checks import at_least, check, whole
 from p2pmsg.errors import ClosedError, ConfigError, translated
+from p2pmsg.security.use import check_security
 from p2pmsg.sync.settings import check_endpoints, check_topics
 from p2pmsg.sync.stop_signals import StopSignals
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OWN: Final = ("commit", "commit_interval")
@@ -64,6 +68,8 @@ class App:
         stop_timeout: how long handlers may take to end after the app is to stop, in seconds;
             then they are cancelled, and reported by name. Default 10.0.
         threads: how many plain functions run at once, in all. Default 16.
+        security: keys for the connections of all handlers that have no `security` of their own.
+            Default None: open. `p2pmsg run --security` sets it.
 
     Raises:
         ConfigError: an argument is out of its limits.
@@ -71,11 +77,20 @@ class App:
     Attributes:
         name: what it is called.
         stop_timeout: as given, in seconds.
+        security: as given; it may be set until the app runs.
         state: for whatever handlers and hooks share, such as a connection.
 
     """
 
-    def __init__(self, name: str = "", *, stop_timeout: float = 10.0, threads: int = 16) -> None:
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        stop_timeout: float = 10.0,
+        threads: int = 16,
+        security: "Security | None" = None,
+    ) -> None:
+        self.security = check_security(security)
         at_least("stop_timeout", stop_timeout, 0)
         whole("threads", threads, 1)
         self.name = name
@@ -361,6 +376,8 @@ class App:
     async def _serve(self, *, has_signals: bool) -> None:
         if self._run is not None:
             raise ClosedError("the app", "it runs already")
+        for source in self._sources:
+            source.security = self.security
         run = self._run = Run(
             self,
             self._sources,

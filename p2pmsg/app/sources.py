@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Hashable, Iterable
 from contextlib import AsyncExitStack
 from time import monotonic_ns
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.aio.puller import Puller
 from p2pmsg.aio.responder import Responder
@@ -19,6 +19,9 @@ from p2pmsg.message import Message
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.running import acknowledge
 from p2pmsg.topics import check_topic
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _SLICE_NS: Final = 2_000_000
 _SLICE_MIN_NS: Final = 100_000
@@ -35,12 +38,14 @@ class Source(ABC):
         handlers: whose events these are.
         reader: the task that gets events; cancelled when the app stops.
         tasks: those that handle them; waited for when the app stops.
+        security: the app's keys, for a peer whose options have none of their own.
 
     """
 
     handlers: list[Handler]
 
     def __init__(self) -> None:
+        self.security: Security | None = None
         self.reader: asyncio.Task[None] | None = None
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -183,7 +188,8 @@ class SubscriberSource(Source):
     async def open(self, run: Runtime, stack: AsyncExitStack) -> None:
         """Make the subscriber and the tasks."""
         self._run = run
-        options, kind = self._options, self._handler.value_type
+        options: Options = {"security": self.security, **self._options}
+        kind = self._handler.value_type
         if kind is not None and options.keys().isdisjoint(("type", "types")):
             options = {**options, "type": kind}
         self._subscriber = await stack.enter_async_context(Subscriber(self._endpoints, **options))
@@ -299,7 +305,8 @@ class WorkerSource(Source):
     async def open(self, run: Runtime, stack: AsyncExitStack) -> None:
         """Make the puller and the tasks."""
         self._run = run
-        self._puller = await stack.enter_async_context(Puller(self._endpoints, **self._options))
+        options: Options = {"security": self.security, **self._options}
+        self._puller = await stack.enter_async_context(Puller(self._endpoints, **options))
         self._workers = Workers(run, self._concurrency, 0, self._handle)
         self.tasks = self._workers.tasks
         self.reader = asyncio.create_task(self._read())
@@ -370,7 +377,8 @@ class ResponderSource(Source):
         }
         tasks_max = sum(concurrency for _, concurrency in self._topics.values())
         self.tasks = []
-        made = Responder(self._endpoint, calls, tasks_max=tasks_max, **self.options)
+        options: Options = {"security": self.security, **self.options}
+        made = Responder(self._endpoint, calls, tasks_max=tasks_max, **options)
         self._responder = await stack.enter_async_context(made)
 
     def stop(self) -> None:

@@ -17,6 +17,7 @@ from p2pmsg.sync.worker import Worker
 
 if TYPE_CHECKING:
     from p2pmsg.config import CursorConfig
+    from p2pmsg.security.settings import Security
     from recovery.log import LogConfig
 
 _DRAIN_S: Final = 0.5
@@ -64,6 +65,11 @@ class Bridge(ClosesItself):
         start: where the source is a stream: as of a `Subscriber`. Default `latest`.
         name: the bridge's name as a peer. Default: as of that peer.
         config: further settings.
+        security: keys for the end that is p2pmsg's: encrypted, and both sides known to each other.
+            A plain ZeroMQ end has keys (CURVE) only where it says so: it connects with `?key=KEY`,
+            or with `?curve=1` where the file of known peers has its key, and binds with
+            `?bind=1&curve=1` for known peers only. A peer that refuses them is tried again.
+            Default None: open.
 
     Raises:
         ConfigError: a setting is out of its limits, or does not go with the ends; `EndpointError`
@@ -71,6 +77,7 @@ class Bridge(ClosesItself):
         MessageError: `topic` cannot be one.
         BindError: an end could not be bound.
         LogError, LogFailedError, CursorError: the log or the cursor cannot be used.
+        AuthenticationError: no key is pinned where one connects; `KeyChangedError`: another one is.
 
     """
 
@@ -89,11 +96,12 @@ class Bridge(ClosesItself):
         start: "Literal['latest', 'earliest'] | int | datetime | None" = None,
         name: str | None = None,
         config: BridgeConfig | None = None,
+        security: "Security | None" = None,
     ) -> None:
         wishes = Wishes(
             source=source, target=target, topic=topic, topic_at=topic_at, topics=topics,
             codec=codec, sequence_at=sequence_at, log=log, cursor=cursor, start=start, name=name,
-            config=config or BridgeConfig(),
+            config=config or BridgeConfig(), security=security,
         )  # fmt: skip
         with translated():
             self._ends = open_ends(wishes)
@@ -146,6 +154,7 @@ class Bridge(ClosesItself):
             overruns=plain.overruns if plain else 0,
             reconnected=sum(one.socket.given_up for one in ends.connections),
             unanswered="; ".join(filter(None, (one.found for one in ends.connections))),
+            connections_refused=sum(one.socket.refused_by_key for one in ends.connections),
             ours=ours,
         )
 

@@ -19,6 +19,14 @@ class Connecting(Protocol):
     given_up: int
 
     @property
+    def refused_by_key(self) -> int:
+        """How many connections were refused: an unknown key, or none."""
+
+    @property
+    def refusal(self) -> str:
+        """Why the last connection was refused, with keys; "" where it was not."""
+
+    @property
     def connected(self) -> bool:
         """Whether who is connected to is there; True where that is not known."""
 
@@ -35,7 +43,8 @@ class Connection:
         endpoint: where it connects.
 
     Attributes:
-        found: what is at the endpoint, if nobody has answered there for 5 s; else "".
+        found: what is at the endpoint, if nobody has answered there for 5 s, or why it refuses the
+            connection; else "".
 
     """
 
@@ -57,6 +66,9 @@ class Connection:
         self._due_ns = now_ns + _LOOK_NS
         socket = self.socket
         socket.look()
+        if refusal := socket.refusal:  # it was logged where it was noticed
+            self._given_up, self.found = socket.given_up, refusal
+            return
         if socket.given_up > self._given_up and self._said.is_due():
             self._given_up = socket.given_up
             _log.warning(

@@ -5,6 +5,9 @@
 `sp+sub://HOST:PORT`                   the same of nanomsg and nng (extra `nng`)
 `zmq+sub+ipc://PATH`                   the same at a Unix socket; `+inproc` in this process
 `…?bind=1`                             it binds; without it, it connects
+`…?key=KEY`                            it connects with keys, and the peer there has to hold this
+`…?curve=1`, `…?bind=1&curve=1`        with keys: the peer's from the file of known peers; only
+                                       known peers may connect
 `tcp://…`, `ipc://…`, `udp://…`        ours: a stream opposite sub and pub, else a queue
 `sp+rep://…`, `sp+req://…`             requests, opposite a `Responder` or a `Requester` of ours
 `sp+respondent://…`, `sp+surveyor://…` the same as surveys, which many answer
@@ -13,10 +16,11 @@
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from transports import Endpoint, EndpointError, parse_endpoint
+from transports.endpoint import is_key_text
 
 KINDS: Final = {
     "zmq": {"sub": "source", "pull": "source", "pub": "target", "push": "target"},
@@ -42,8 +46,9 @@ class PlainEnd:
     Attributes:
         protocol: one of `KINDS`.
         kind: one of those of the protocol.
-        endpoint: where it binds or connects.
+        endpoint: where it binds or connects; with the key that the peer there has to hold.
         binds: whether it binds.
+        curve: whether it has keys: ZeroMQ's CURVE.
 
     """
 
@@ -51,6 +56,7 @@ class PlainEnd:
     kind: str
     endpoint: Endpoint
     binds: bool
+    curve: bool = False
 
     @property
     def opposite(self) -> str:
@@ -64,7 +70,8 @@ class PlainEnd:
 
     def name_at(self, endpoint: str) -> str:
         """Return the end as text, at the endpoint where it really is."""
-        return f"{self.protocol}+{self.kind}+{endpoint}{'?bind=1' if self.binds else ''}"
+        options = "&".join(["bind=1"] * self.binds + ["curve=1"] * self.curve)
+        return f"{self.protocol}+{self.kind}+{endpoint}{'?' if options else ''}{options}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +108,43 @@ def parse_end(text: str) -> PlainEnd | OurEnd:
     if scheme not in _SCHEMES[first]:
         known = ", ".join(_SCHEMES[first])
         raise EndpointError(text, "scheme", f"{first} goes over {known}, not {scheme!r}")
-    place, question, option = rest.partition("?")
-    if question and option not in ("bind=0", "bind=1"):
-        raise EndpointError(text, "option", f"unknown option {option!r} (known: bind=0, bind=1)")
+    place, question, given = rest.partition("?")
+    options = _options(text, first, given) if question else {}
     endpoint = parse_endpoint(f"{scheme}://{place}")
-    binds = option == "bind=1"
+    binds, key = options.get("bind") == "1", options.get("key")
+    if key is not None:
+        endpoint = replace(endpoint, options=(("key", key),))
     if not binds and (endpoint.is_wildcard or (endpoint.has_port and not endpoint.port)):
         reason = f"cannot connect to {place!r}: it binds with ?bind=1"
         raise EndpointError(text, "host" if endpoint.is_wildcard else "port", reason)
-    return PlainEnd(first, kind, endpoint, binds)
+    curve = key is not None or options.get("curve") == "1"
+    if curve and scheme == "inproc":
+        reason = "inproc:// stays within the process, and takes no keys"
+        raise EndpointError(text, "option", reason)
+    return PlainEnd(first, kind, endpoint, binds, curve)
+
+
+def _options(text: str, protocol: str, given: str) -> dict[str, str]:
+    """Return what stands after the `?`, checked."""
+    found: dict[str, str] = {}
+    for option in given.split("&"):
+        name, _, value = option.partition("=")
+        if name == "key" and not is_key_text(value):  # not shown: it may be a secret one
+            raise EndpointError(text, "option", "key is 43 characters of base64url")
+        if name != "key" and (name not in ("bind", "curve") or value not in ("0", "1")):
+            known = "bind=0, bind=1, curve=0, curve=1, key=KEY"
+            raise EndpointError(text, "option", f"unknown option {option!r} (known: {known})")
+        if name in found:
+            raise EndpointError(text, "option", f"{name} is given twice")
+        found[name] = value
+    if protocol == "sp" and found.keys() & {"curve", "key"}:
+        reason = "nanomsg and nng have no CURVE, and so no keys: put a tunnel around it"
+        raise EndpointError(text, "option", reason)
+    if found.get("bind") == "1" and "key" in found:
+        reason = "a key is pinned where one connects; what binds says curve=1"
+        raise EndpointError(text, "option", reason)
+    if found.get("curve") == "0" and "key" in found:
+        raise EndpointError(
+            text, "option", "key says that there are keys, and curve=0 that there are none"
+        )
+    return found

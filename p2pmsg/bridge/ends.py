@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from p2pmsg.errors import LogFailedError, MessageError, SendQueueFullError
+from p2pmsg.errors import LogFailedError, MessageError, SecurityError, SendQueueFullError
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.puller import Puller
 from p2pmsg.queue.pusher import Pusher
@@ -108,7 +108,7 @@ class StreamSource(Source):
             self._commit()
         try:
             taken = self._subscriber.receive_many(_BATCH_MESSAGES, timeout)
-        except TimeoutError:
+        except (TimeoutError, SecurityError):  # a refusal was logged; it is tried again
             return []
         return [Batch(taken.topic, list(taken.values))]
 
@@ -151,7 +151,7 @@ class QueueSource(Source):
             jobs.append(self._puller.receive(timeout))
             while len(jobs) < _JOBS:
                 jobs.append(self._puller.receive(0))
-        except TimeoutError:
+        except (TimeoutError, SecurityError):  # a refusal was logged; it is tried again
             pass
         if not jobs:
             return []

@@ -31,12 +31,14 @@ from p2pmsg.errors import ConfigError, MissingExtraError
 from p2pmsg.queue.puller import Puller
 from p2pmsg.queue.pusher import Pusher
 from p2pmsg.requests import Requester
+from p2pmsg.security.use import check_security, curve_client, curve_server, warn_if_open
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.subscriber import Subscriber
 from transports.zmq_plain import ZmqPlainSocket
 
 if TYPE_CHECKING:
     from p2pmsg.config import CursorConfig
+    from p2pmsg.security.settings import Security
     from recovery.log import LogConfig
     from transports.sp_plain import SpPlainSocket
 
@@ -57,6 +59,7 @@ class Wishes:
     start: "str | int | datetime | None"
     name: str | None
     config: BridgeConfig
+    security: "Security | None" = None
 
 
 @dataclass(slots=True)
@@ -86,6 +89,7 @@ class Ends:
 def open_ends(wishes: Wishes) -> Ends:
     """Open both ends, the target first; raises what `Bridge` says. All is open, or nothing."""
     check_choices(wishes.topic, wishes.topic_at, wishes.codec)
+    check_security(wishes.security)
     source, target = parse_end(wishes.source), parse_end(wishes.target)
     source, target = _with_role(source, target), _with_role(target, source)
     _check(wishes, source, target)
@@ -108,6 +112,8 @@ def _with_role(end: PlainEnd | OurEnd, other: PlainEnd | OurEnd) -> PlainEnd | O
 
 def _check(wishes: Wishes, source: PlainEnd | OurEnd, target: PlainEnd | OurEnd) -> None:
     for end, text, side in ((source, wishes.source, "source"), (target, wishes.target, "target")):
+        if isinstance(end, PlainEnd) and end.curve and wishes.security is None:
+            raise ConfigError("security", f"given where the {side} has keys", text)
         if isinstance(end, PlainEnd) and KINDS[end.protocol][end.kind] != side:
             limit = f"a socket that messages can {'come from' if side == 'source' else 'go to'}"
             raise ConfigError(side, limit, text)
@@ -143,7 +149,10 @@ def _topic_at(wishes: Wishes, end: PlainEnd) -> str:
     return place
 
 
-def _plain_socket(end: PlainEnd, config: BridgeConfig) -> "ZmqPlainSocket | SpPlainSocket":
+def _plain_socket(end: PlainEnd, wishes: Wishes) -> "ZmqPlainSocket | SpPlainSocket":
+    config = wishes.config
+    if end.binds and not end.curve:
+        warn_if_open(None, str(end.endpoint), "?curve=1 with security=")
     if end.protocol == "sp":
         try:
             from transports.sp_plain import SpPlainSocket
@@ -153,9 +162,13 @@ def _plain_socket(end: PlainEnd, config: BridgeConfig) -> "ZmqPlainSocket | SpPl
             end.kind, end.endpoint, binds=end.binds, queue_messages=config.queue_messages,
             message_bytes_max=config.part_bytes_max, survey_ms=round(1000 * config.survey_time),
         )  # fmt: skip
+    curve: Any = None
+    if end.curve:
+        security = wishes.security
+        curve = curve_server(security) if end.binds else curve_client(security, end.endpoint)
     return ZmqPlainSocket(
         end.kind, end.endpoint, binds=end.binds, context=transports.context(),
-        queue_messages=config.queue_messages, message_bytes_max=config.part_bytes_max,
+        queue_messages=config.queue_messages, message_bytes_max=config.part_bytes_max, curve=curve,
     )  # fmt: skip
 
 
@@ -167,7 +180,7 @@ def _open_target(
         one_part = end.protocol == "sp"
         place = _topic_at(wishes, end)
         writer = Writer(place, config.separator, wishes.codec, one_part=one_part)
-        socket = _plain_socket(end, config)
+        socket = _plain_socket(end, wishes)
         socket.open()
         name = ends.target_name = end.name_at(socket.endpoint)
         ends.connections.append(Connection(socket, name, end.endpoint))
@@ -180,15 +193,22 @@ def _open_target(
             return FanOutTarget(socket, name, writer, socket.set_lossy, config.stall_timeout)
         return PlainTarget(socket, name, writer)
     if end.role == "requests":
-        return RequesterTarget(Requester(end.endpoint), config.request_timeout)
+        return RequesterTarget(
+            Requester(end.endpoint, security=wishes.security), config.request_timeout
+        )
     if end.role == "queue":
         log: Any = wishes.log
-        pusher = Pusher(end.endpoint, log=log, name=wishes.name, in_flight_max=config.in_flight_max)
+        pusher = Pusher(
+            end.endpoint, log=log, name=wishes.name, in_flight_max=config.in_flight_max,
+            security=wishes.security,
+        )  # fmt: skip
         ends.endpoint = ends.target_name = pusher.endpoint
         plain = isinstance(source, PlainEnd)
         with_topic = plain and _topic_at(wishes, source) != "none"  # type: ignore[arg-type]
         return QueueTarget(pusher, with_topic=with_topic, has_log=log is not None)
-    publisher = Publisher(end.endpoint, name=wishes.name, log=_log_of(wishes.log))
+    publisher = Publisher(
+        end.endpoint, name=wishes.name, log=_log_of(wishes.log), security=wishes.security
+    )
     ends.endpoint = ends.target_name = publisher.endpoint
     return StreamTarget(publisher)
 
@@ -212,7 +232,7 @@ def _open_source(wishes: Wishes, end: PlainEnd | OurEnd, ends: Ends) -> Source:
             sequences = Sequences(wishes.sequence_at, wishes.codec, per_topic=per_topic)
         ok = not (config.single_parts and place == "part")
         check("single_parts", config.single_parts, ok, 'False with topic_at="part"')
-        socket = _plain_socket(end, config)
+        socket = _plain_socket(end, wishes)
         socket.open(reader.prefixes() if end.kind == "sub" else ())
         name = ends.source_name = end.name_at(socket.endpoint)
         ends.connections.append(Connection(socket, name, end.endpoint))
@@ -228,13 +248,16 @@ def _open_source(wishes: Wishes, end: PlainEnd | OurEnd, ends: Ends) -> Source:
     if end.role == "requests":
         topics = wishes.topics or [wishes.topic]
         timeout = max(config.request_timeout, config.survey_time + 1.0)
-        responding = ResponderSource(end.endpoint, topics, timeout)
+        responding = ResponderSource(end.endpoint, topics, timeout, wishes.security)
         ends.endpoint = ends.source_name = responding.responder.endpoint
         return responding
     if end.role == "queue":
-        return QueueSource(Puller(end.endpoint, name=wishes.name, prefetch=config.prefetch))
+        puller = Puller(
+            end.endpoint, name=wishes.name, prefetch=config.prefetch, security=wishes.security
+        )
+        return QueueSource(puller)
     subscriber = Subscriber(
         end.endpoint, topics=wishes.topics, name=wishes.name or "bridge", cursor=wishes.cursor,
-        start="latest" if wishes.start is None else wishes.start,
+        start="latest" if wishes.start is None else wishes.start, security=wishes.security,
     )  # fmt: skip
     return StreamSource(subscriber, None if wishes.cursor is None else config.commit_interval)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.bridge.ends import SLICE_S, Batch, IsOver, Source, Target, Written
 from p2pmsg.bridge.shapes import Reader, UnsendableError, Writer
-from p2pmsg.errors import MessageError, RequestError
+from p2pmsg.errors import MessageError, RequestError, SecurityError
 from p2pmsg.requests import Requester, Responder
 
 if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
     from transports.sp_plain import SpPlainSocket
 
 _WAITING_MAX: Final = 64
@@ -84,7 +85,7 @@ class RequesterTarget(Target):
         try:
             answer = self._requester.request(batch.topic, batch.values[0], timeout=self._timeout)
             written.answers.append(answer)
-        except (TimeoutError, RequestError, MessageError) as error:
+        except (TimeoutError, RequestError, MessageError, SecurityError) as error:
             written.refused[0] = str(error)
         return written
 
@@ -104,15 +105,22 @@ class ResponderSource(Source):
         endpoint: where it binds.
         topics: which it answers.
         timeout: how long an answer may take, in seconds, its wait for others included.
+        security: keys. Default None: open.
 
     """
 
-    def __init__(self, endpoint: str, topics: Sequence[str], timeout: float) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        topics: Sequence[str],
+        timeout: float,
+        security: "Security | None" = None,
+    ) -> None:
         self._timeout = timeout
         self._waiting: queue.Queue[_Question] = queue.Queue(_WAITING_MAX)
         self._asked: list[Future[Any]] = []
         handlers = {topic: partial(self._ask, topic) for topic in topics}
-        self.responder = Responder(endpoint, handlers, threads=_WAITING_MAX)
+        self.responder = Responder(endpoint, handlers, threads=_WAITING_MAX, security=security)
         self.responder.start()
 
     def read(self, timeout: float) -> list[Batch]:

@@ -7,6 +7,7 @@ import time
 from p2pmsg.bridge import Bridge, BridgeConfig, BridgeStats
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import OneOf, UsageError, command, flag, note, option
+from p2pmsg.cli.secured import SECURITY, security_of
 
 _TICK_S = 0.2
 
@@ -51,6 +52,7 @@ _TICK_S = 0.2
            "N", kinds.count(1), default=1000),
     option("--stats", "report the counters on standard error every so many seconds (default: "
            "never)", "S", kinds.seconds, default=0.0),
+    *SECURITY,
     ended_by=(),
 )  # fmt: skip
 def bridge(arguments: argparse.Namespace) -> int:
@@ -60,6 +62,9 @@ def bridge(arguments: argparse.Namespace) -> int:
     plain SUBs. A plain PUSH fills a work queue, and jobs reach plain PULLs. What a plain PUB has
     dropped before it came here cannot be known: that the bridge is slower is said, and with
     --sequence-at gaps are counted. It runs until Ctrl-C.
+
+    With --security the end that is p2pmsg's has keys, and a zmq+ end where it says so, by ?key=KEY
+    (connects), ?curve=1 (connects, and the file of known peers has the key) or ?bind=1&curve=1.
 
     For example:
       p2pmsg bridge --from zmq+sub://127.0.0.1:5555 --to tcp://127.0.0.1:5556 --log var/log
@@ -79,6 +84,7 @@ def bridge(arguments: argparse.Namespace) -> int:
         topics=arguments.topics, sequence_at=arguments.sequence_at, log=arguments.log,
         codec="json" if arguments.json else "msgpack" if arguments.msgpack else "bytes",
         cursor=arguments.cursor, start=arguments.start, name=arguments.name, config=config,
+        security=security_of(arguments),
     )  # fmt: skip
     try:
         with running:
@@ -104,6 +110,7 @@ def _summary(stats: BridgeStats) -> str:
     others = {
         "refused": stats.refused,
         "not sent": stats.unsent,
+        "connections refused": stats.connections_refused,
         "dropped for a full subscriber": stats.dropped,
         "without a topic": stats.without_topic,
         "not decoded": stats.undecoded,

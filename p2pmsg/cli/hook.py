@@ -8,6 +8,7 @@ from typing import Any
 
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import CommandGroup, UsageError, command, flag, note, one_line, option
+from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import render_columns
 from p2pmsg.errors import P2PError
 from p2pmsg.json_text import json_value, to_json
@@ -72,6 +73,7 @@ SECRET_FILE = option(
     flag("--resume", "send again to URLs that have answered 410"),
     option("--stats", "report the counters on standard error every so many seconds (default: "
            "never)", "S", kinds.seconds, default=0.0),
+    *SECURITY,
     ended_by=(),
 )  # fmt: skip
 def out(arguments: argparse.Namespace) -> int:
@@ -110,8 +112,9 @@ def out(arguments: argparse.Namespace) -> int:
         for url in arguments.urls
     ]
     with Sender(
-        arguments.endpoints, state=arguments.state, endpoints=endpoints, start=arguments.start
-    ) as sender:
+        arguments.endpoints, state=arguments.state, endpoints=endpoints, start=arguments.start,
+        security=security_of(arguments),
+    ) as sender:  # fmt: skip
         for endpoint in endpoints:
             if arguments.resume:
                 sender.resume(endpoint.name)
@@ -180,6 +183,7 @@ def _summarize(sender: Any) -> None:
     option("--cert", "for https: a file with the certificate", "FILE", kinds.input_file),
     option("--cert-key", "and one with its key", "FILE", kinds.input_file),
     option("--name", "the publisher's name (default: the endpoint)"),
+    *SECURITY,
     ended_by=(),
 )  # fmt: skip
 def in_(arguments: argparse.Namespace) -> int:
@@ -208,7 +212,9 @@ def in_(arguments: argparse.Namespace) -> int:
         seen = os.path.join(os.path.dirname(os.path.abspath(arguments.log)),
                             f"{os.path.basename(arguments.log.rstrip('/'))}.seen")  # fmt: skip
     log = _log_config(arguments)
-    with Publisher(arguments.publish, name=arguments.name, log=log) as publisher:
+    with Publisher(
+        arguments.publish, name=arguments.name, log=log, security=security_of(arguments)
+    ) as publisher:
         app = receive(
             publisher,
             secrets=secrets,

@@ -351,6 +351,7 @@ def _environment(job: Job) -> dict[str, str]:
     flag("--json", "a JSON object a line"),
     option("--timeout", "how long to wait for the pusher, in seconds (default 5)", "S",
            kinds.seconds, default=5.0),
+    *SECURITY,
 )  # fmt: skip
 def dead_letters(arguments: argparse.Namespace) -> int:
     """List, show, retry or purge dead letters.
@@ -374,7 +375,7 @@ def dead_letters(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{action} needs sequences, or --all")
     box: LiveBox | LogBox
     if "://" in arguments.where:
-        box = LiveBox(arguments.where, arguments.timeout)
+        box = LiveBox(arguments.where, arguments.timeout, security_of(arguments))
     else:
         box = LogBox(arguments.where)
     try:

@@ -6,11 +6,12 @@ import signal
 import threading
 import time
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import transports
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, note, option
+from p2pmsg.cli.secured import SECURITY, security_of, security_words
 from p2pmsg.cli.text import rate_text, render_columns
 from p2pmsg.cli.waiting import wait_for
 from p2pmsg.demo.child import emit
@@ -20,6 +21,9 @@ from p2pmsg.requests import Requester, Responder
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.subscriber import Subscriber
 from recovery.platform import boot_id
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _CLOCK, _OPEN, _PUBLISH = "latency.clock", "latency.open", "latency.publish"
 _WARM_UP = 100
@@ -43,6 +47,7 @@ _TITLES = ("median", "90 %", "99 %", "99.9 %", "highest")
            default=128),
     option("--timeout", "how long to wait for the other side, in seconds (default 5)", "S",
            kinds.seconds, default=5.0),
+    *SECURITY,
     kinds.JSON,
 )  # fmt: skip
 def latency(arguments: argparse.Namespace) -> int:
@@ -51,27 +56,32 @@ def latency(arguments: argparse.Namespace) -> int:
     One way: from `publish` at the other side until the message is received here. Round trip: a
     request and its reply. On one machine both sides read the same clock. Between two machines the
     difference of their clocks is measured by the shortest round trip, and half of that is how far
-    the one-way times may be wrong.
+    the one-way times may be wrong. With --security both sides need it; without ENDPOINT the other
+    process has the same key.
 
     For example:
       p2pmsg latency
       p2pmsg latency --serve 'tcp://*:5590'
       p2pmsg latency tcp://10.0.0.1:5590 --count 100000 --rate 5000 --json
     """
+    security = security_of(arguments)
     if arguments.serve is not None:
         if arguments.endpoint is not None:
             raise UsageError("give ENDPOINT or --serve, not both")
-        return _serve(arguments.serve)
+        return _serve(arguments.serve, security)
     if arguments.endpoint is None:
         with Children() as children:
-            return _print(arguments, _measure(_start_here(children), arguments))
+            endpoint = _start_here(children, arguments)
+            if security is not None:
+                endpoint = f"{endpoint}?key={security.keys.public_text}"
+            return _print(arguments, _measure(endpoint, arguments, security))
     if len(arguments.endpoint) > 1:
         raise UsageError("give one ENDPOINT")
-    return _print(arguments, _measure(arguments.endpoint[0], arguments))
+    return _print(arguments, _measure(arguments.endpoint[0], arguments, security))
 
 
-def _start_here(children: Children) -> str:
-    child = children.start("latency", "p2pmsg.cli.latency")
+def _start_here(children: Children, arguments: argparse.Namespace) -> str:
+    child = children.start("latency", "p2pmsg.cli.latency", *security_words(arguments))
     deadline_s = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < deadline_s:
         for _, event in children.poll():
@@ -98,11 +108,13 @@ def _print(arguments: argparse.Namespace, result: dict[str, Any]) -> int:
     return 0
 
 
-def _measure(endpoint: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def _measure(
+    endpoint: str, arguments: argparse.Namespace, security: "Security | None"
+) -> dict[str, Any]:
     """Measure the round trip first, since it also gives the difference of the clocks."""
     filler = bytes(arguments.size)
     trips = []
-    with Requester(endpoint) as requester:
+    with Requester(endpoint, security=security) as requester:
         place = requester.request(_OPEN, timeout=max(0.001, arguments.timeout))
         for _ in _paced(arguments.count, arguments.rate):
             began_ns = time.monotonic_ns()
@@ -116,7 +128,9 @@ def _measure(endpoint: str, arguments: argparse.Namespace) -> dict[str, Any]:
         topic = f"latency.{uuid.uuid4().hex}"
         one_way = []
         back = _return_endpoint(endpoint, place)
-        with Subscriber(back, topics=[topic], start="earliest") as subscriber:
+        if security is not None:
+            back = f"{back}?key={transports.key_text(security.server_key(endpoint))}"
+        with Subscriber(back, topics=[topic], start="earliest", security=security) as subscriber:
             wanted = {"topic": topic, "rate": arguments.rate, "size": arguments.size}
             requester.request(_PUBLISH, wanted | {"count": _WARM_UP + arguments.count})
             for _ in range(_WARM_UP + arguments.count):
@@ -163,14 +177,16 @@ def _return_endpoint(endpoint: str, place: str) -> str:
 class _Server:
     """The other side: answers requests, and publishes what is asked for."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, security: "Security | None") -> None:
         where = transports.parse_endpoint(endpoint)
         is_tcp = where.scheme == "tcp"
         other = f"{endpoint.rpartition(':')[0]}:0" if is_tcp else f"{endpoint}-messages"
-        self._publisher = Publisher(other, name="latency")
+        self._publisher = Publisher(other, name="latency", security=security)
         self._over = threading.Event()
         self.responder = Responder(
-            endpoint, {_CLOCK: self._clock, _OPEN: self._open, _PUBLISH: self._publish}
+            endpoint,
+            {_CLOCK: self._clock, _OPEN: self._open, _PUBLISH: self._publish},
+            security=security,
         )
 
     def _clock(self, value: Any) -> dict[str, Any]:
@@ -201,8 +217,8 @@ class _Server:
         self._publisher.close(timeout=0.2)
 
 
-def _serve(endpoint: str) -> int:
-    with _Server(endpoint) as server:
+def _serve(endpoint: str, security: "Security | None") -> int:
+    with _Server(endpoint, security) as server:
         note("latency", f"listening at {server.responder.endpoint}")
         try:
             wait_for(threading.Event())
@@ -213,6 +229,7 @@ def _serve(endpoint: str) -> int:
 
 
 if __name__ == "__main__":
-    with _Server("tcp://127.0.0.1:0") as here:
+    given = latency.parser().parse_args()
+    with _Server("tcp://127.0.0.1:0", security_of(given)) as here:
         emit("ready", endpoint=here.responder.endpoint)
         wait_for(threading.Event())

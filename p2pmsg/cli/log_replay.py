@@ -18,6 +18,7 @@ from p2pmsg.cli.log_access import (
 )
 from p2pmsg.cli.progress import Bar, make_bar
 from p2pmsg.cli.pubsub import publishing
+from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import plural, rate_text
 from p2pmsg.config import PublisherConfig
 from p2pmsg.message import MessageBatch
@@ -39,6 +40,7 @@ _NAP_S = 0.1
     option("--pause-max", "shorten each pause to so many seconds, such as a night (default: as it "
            "was)", "S", seconds, default=math.inf),
     *waiting_options("--wait-for", 60.0),
+    *SECURITY,
     NO_BAR,
 )  # fmt: skip
 def replay(arguments: argparse.Namespace) -> int:
@@ -53,6 +55,7 @@ def replay(arguments: argparse.Namespace) -> int:
       p2pmsg log replay var/prices 'tcp://*:5556' 'trades.*' --from 2024-08-09T09:30:00Z --speed 10
       p2pmsg log replay var/prices tcp://127.0.0.1:5556 --speed max --wait-for 2 --timeout 30
     """
+    security = security_of(arguments)
     with open_log(arguments.directory) as reader:
         bar = make_bar("messages", quiet=arguments.quiet)
         parts = choose(reader, arguments)
@@ -61,7 +64,9 @@ def replay(arguments: argparse.Namespace) -> int:
         reading = Reading(reader, parts, bar.around(partial(note, "log replay")))
         note_waiting("replay", reader)
         config = PublisherConfig(stall_timeout=_STALL_S, message_bytes_max=_MESSAGE_BYTES_MAX)
-        with publishing(arguments, "log replay", arguments.wait_for, config=config) as publisher:
+        with publishing(
+            arguments, "log replay", arguments.wait_for, config=config, security=security
+        ) as publisher:
             run = _Replay(publisher, reading, bar, arguments)
             try:
                 run.publish_all()

@@ -12,6 +12,7 @@ from p2pmsg.app import App
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.reloading import Reloader, end_with_reloader
+from p2pmsg.cli.secured import SECURITY, security_of, security_words
 
 
 @command(
@@ -23,6 +24,7 @@ from p2pmsg.cli.reloading import Reloader, end_with_reloader
            default=None),
     option("--stop-timeout", "how long handlers may take to end when it stops, in seconds "
            "(default: as the app says)", "S", kinds.seconds),
+    *SECURITY,
     ended_by=(),
 )  # fmt: skip
 def run(arguments: argparse.Namespace) -> int:
@@ -31,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     The module is looked for in the current directory first. At SIGTERM or Ctrl-C the app reads no
     more, lets the handlers that run finish, commits, and ends with status 0; with status 1 where a
     handler failed whose error policy is to stop, or did not end in time. A second Ctrl-C waits for
-    no handler.
+    no handler. With --security, handlers whose peers have no security of their own have these keys.
 
     For example:
       p2pmsg run prices:app
@@ -44,10 +46,14 @@ def run(arguments: argparse.Namespace) -> int:
         words = ["run", arguments.app]
         if arguments.stop_timeout is not None:
             words += ["--stop-timeout", str(arguments.stop_timeout)]
+        words += security_words(arguments)
         return Reloader(words, arguments.reload_dir or ["."]).run()
+    security = security_of(arguments)
     app = load_app(arguments.app)
     if arguments.stop_timeout is not None:
         app.stop_timeout = arguments.stop_timeout
+    if security is not None:
+        app.security = security
     handlers = app.stats()
     if not handlers:
         raise UsageError(f"{arguments.app!r} has no handlers")

@@ -23,6 +23,12 @@ SECURITY = (
 )  # fmt: skip
 
 
+def security_words(arguments: argparse.Namespace) -> list[str]:
+    """Return the options again, for a process that is started."""
+    given = {"security": arguments.security, "trust": arguments.trust, "access": arguments.access}
+    return [word for name, file in given.items() if file for word in (f"--{name}", file)]
+
+
 def security_of(arguments: argparse.Namespace) -> "Security | None":
     """Return what options and environment say; None where none of them says anything.
 

@@ -4,10 +4,16 @@ import argparse
 import asyncio
 import ipaddress
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import transports
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
+from p2pmsg.cli.secured import SECURITY, security_of
+from p2pmsg.errors import P2PError
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 
 @command(
@@ -40,6 +46,7 @@ from p2pmsg.cli.command import UsageError, command, flag, note, option
     option("--cert", "for https: a file with the certificate", "FILE", kinds.input_file),
     option("--cert-key", "and one with its key", "FILE", kinds.input_file),
     option("--name", "who subscribes, and publishes, for people (default: http)", default="http"),
+    *SECURITY,
     ended_by=(),
 )  # fmt: skip
 def serve(arguments: argparse.Namespace) -> int:
@@ -49,7 +56,7 @@ def serve(arguments: argparse.Namespace) -> int:
     again gets what it missed, as far as it is kept, and hears what is lost. GET
     /topics?topic=A&topic=B* has several. POST /topics/NAME publishes, where --publish is given.
     http://127.0.0.1:8900/ shows a topic; /stats and /health answer. It runs until Ctrl-C or
-    SIGTERM.
+    SIGTERM. --security is for the endpoints and --publish; browsers have tokens, and --cert.
 
     For example:
       p2pmsg serve tcp://127.0.0.1:5556
@@ -62,14 +69,15 @@ def serve(arguments: argparse.Namespace) -> int:
     from recovery.log import LogConfig
 
     _check(arguments)
+    security = security_of(arguments)
     with ExitStack() as stack:
         publisher, endpoints = None, list(arguments.endpoints)
         if arguments.publish is not None:
             log = None if arguments.log is None else LogConfig(arguments.log)
             publisher = stack.enter_context(
-                Publisher(arguments.publish, name=arguments.name, log=log)
+                Publisher(arguments.publish, name=arguments.name, log=log, security=security)
             )
-            endpoints.append(publisher.endpoint)
+            endpoints.append(_own(publisher.endpoint, security))
         app = Gateway(
             endpoints, arguments.topics, publisher=publisher, tokens=arguments.token_file,
             query_token=arguments.query_token, hosts=arguments.allow_host,
@@ -78,6 +86,7 @@ def serve(arguments: argparse.Namespace) -> int:
                 buffer_bytes=arguments.buffer, connections_max=arguments.connections,
                 rate=arguments.rate,
             ),
+            security=security,
         )  # fmt: skip
         limits = ServerLimits(connections_max=arguments.connections + 64)
         server = make_server(
@@ -94,6 +103,14 @@ def serve(arguments: argparse.Namespace) -> int:
             finally:
                 _summarize(app)
     return 0
+
+
+def _own(endpoint: str, security: "Security | None") -> str:
+    """Return where our own publisher is subscribed to."""
+    place = transports.parse_endpoint(endpoint)
+    if place.is_wildcard:
+        place = place.with_host("::1" if place.is_ipv6 else "127.0.0.1")
+    return str(place) if security is None else f"{place}?key={security.keys.public_text}"
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -121,7 +138,14 @@ def _is_loopback(host: str) -> bool:
 
 async def _run(server: Any, app: Any, socket: Any) -> None:
     """Serve until a signal; event streams are ended first, for which uvicorn would wait."""
-    serving = asyncio.ensure_future(server.serve(sockets=[socket]))
+
+    async def serve_all() -> None:
+        try:
+            await server.serve(sockets=[socket])
+        except SystemExit as error:  # uvicorn's, which a task must not end with
+            raise P2PError(f"it cannot start: {app.failure}") from error
+
+    serving = asyncio.ensure_future(serve_all())
     while not (serving.done() or server.should_exit):
         await asyncio.wait([serving], timeout=0.1)
     app.stop()

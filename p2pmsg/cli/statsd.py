@@ -14,6 +14,7 @@ from p2pmsg.cli.arguments import (
     seconds,
 )
 from p2pmsg.cli.command import command, flag, note, one_line, option
+from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.errors import ConfigError, P2PError
 from p2pmsg.statsd.dialect import DIALECTS
 
@@ -87,13 +88,14 @@ def _fields(text: str) -> tuple[str, ...]:
     option("--state", "where the exact totals survive a crash", "FILE", output_file),
     flag("--reuse-port", "let several collectors share the UDP port"),
     flag("--stats", "report on standard error at the end what was received"),
+    *SECURITY,
     ended_by=(),
 )  # fmt: skip
 def statsd(arguments: argparse.Namespace) -> int:
     """Receive metrics of StatsD and DogStatsD clients, aggregate them, and pass them on.
 
     Without any output it shows a live table. Ctrl-C and SIGTERM flush what was gathered; the
-    status is 0 after SIGTERM, 130 after Ctrl-C.
+    status is 0 after SIGTERM, 130 after Ctrl-C. --security is for --publish and --exact.
 
     For example:
       p2pmsg statsd
@@ -128,6 +130,7 @@ def statsd(arguments: argparse.Namespace) -> int:
         state=arguments.state,
         reuse_port=arguments.reuse_port,
         config=config,
+        security=security_of(arguments),
     )
     endpoints = [*collector.endpoints, collector.management_endpoint, collector.publish_endpoint]
     note("statsd", ", ".join(endpoint for endpoint in endpoints if endpoint))

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote
 
+import transports
 from p2pmsg.checks import at_least, check, whole
 from p2pmsg.errors import MessageError, P2PError
 from p2pmsg.http.access import Access
@@ -20,10 +21,14 @@ from p2pmsg.http.positions import Key, read_positions, write_positions
 from p2pmsg.http.resume import Resume
 from p2pmsg.http.upstream import RangePool, Upstream, range_of
 from p2pmsg.json_text import to_json
+from p2pmsg.security.use import check_security
 from p2pmsg.topics import check_topic
 from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.intake import AnyPublisher, Limits
 from p2pmsg.webhooks.schemes import RejectedError
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _CHUNK_BYTES: Final = 256 * 1024
 _POLL_S: Final = 0.02
@@ -123,13 +128,18 @@ class Gateway:
         origins: other sites whose pages may ask, such as `https://app.example.com`.
         name: who subscribes, for people. Default `http`.
         config: bounds and times.
+        security: keys for the connections to `endpoints`; an endpoint that refuses them is tried
+            again, and the others are served. Who asks over HTTP has nothing to do with it: see
+            `tokens`. Default None: open.
 
     Attributes:
         statuses: answers by status.
+        failure: why it could not start; "" where it could.
 
     Raises:
         ConfigError: an argument is out of its limits; `MessageError` for a topic.
         EndpointError: an endpoint is none; when the server starts.
+        AuthenticationError: no key is pinned for an endpoint; when the server starts.
 
     """
 
@@ -145,7 +155,9 @@ class Gateway:
         origins: Sequence[str] = (),
         name: str = "http",
         config: GatewayConfig | None = None,
+        security: "Security | None" = None,
     ) -> None:
+        self._security = check_security(security)
         self._endpoints = [endpoints] if isinstance(endpoints, str) else list(endpoints)
         check("endpoints", self._endpoints, bool(self._endpoints), "at least one")
         self._topics = None if topics is None else tuple(topics)
@@ -159,11 +171,12 @@ class Gateway:
         self._limits = Limits(self._config.rate, None)
         self._fanout = Fanout(self._config.buffer_bytes)
         self._upstream: Upstream | None = None
-        self._pool = RangePool(self._endpoints, self._config.resume_timeout)
+        self._pool = RangePool(self._endpoints, self._config.resume_timeout, security)
         self._wakes: dict[asyncio.Event, None] = {}
         self._closing = False
         self._counts = GatewayStats()
         self.statuses: Counter[int] = Counter()
+        self.failure = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, as ASGI has it."""
@@ -199,9 +212,11 @@ class Gateway:
             if event["type"] == "lifespan.startup":
                 try:
                     self._upstream = Upstream(
-                        self._endpoints, self._topics, self._name, self._fanout, self._wake
-                    )
-                except (P2PError, OSError) as error:
+                        self._endpoints, self._topics, self._name, self._fanout, self._wake,
+                        self._security,
+                    )  # fmt: skip
+                except (P2PError, OSError, transports.TransportError) as error:
+                    self.failure = str(error)
                     await send({"type": "lifespan.startup.failed", "message": str(error)})
                     return
                 await send({"type": "lifespan.startup.complete"})

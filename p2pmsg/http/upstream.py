@@ -7,17 +7,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg.aio.subscriber import Subscriber
-from p2pmsg.errors import ClosedError, LossReport, P2PError
+from p2pmsg.errors import ClosedError, LossReport, P2PError, SecurityError
 from p2pmsg.http.encoding import Format, encode_batch, encode_event, report_fields
 from p2pmsg.http.fanout import Fanout
 from p2pmsg.http.positions import Key, around, entry, single_topic
 from p2pmsg.message import MessageBatch
 from p2pmsg.reader import RangeReader
 from recovery import Loss, LossReason
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _BATCH_MAX: Final = 1024
 _READ_BYTES: Final = 2**20
@@ -83,10 +86,14 @@ class RangePool:
     Args:
         endpoints: of publishers and relays.
         timeout: how long a range is waited for without progress, in seconds.
+        security: keys for the connections. Default None: open.
 
     """
 
-    def __init__(self, endpoints: Sequence[str], timeout: float) -> None:
+    def __init__(
+        self, endpoints: Sequence[str], timeout: float, security: "Security | None" = None
+    ) -> None:
+        self._security = security
         asked = [each for each in endpoints if not each.startswith("mold:")]
         waits = [_SHORT_S, timeout] if len(asked) > 1 else [timeout]
         self._attempts = [(each, min(wait, timeout)) for wait in waits for each in asked]
@@ -141,12 +148,17 @@ class RangePool:
         with self._lock:
             reader = self._idle[endpoint].pop() if self._idle[endpoint] else None
         try:
-            reader = reader or RangeReader(endpoint, timeout=timeout)
+            if reader is None:
+                reader = RangeReader(endpoint, timeout=timeout, security=self._security)
             for item in reader.fetch(topic, start, stop, session=session, timeout=timeout):
                 if isinstance(item, LossReport) and len(attempts) > 1:
                     yield from self._items(key, item.start, item.stop, attempts[1:])
                 else:
                     yield item
+                start = item.stop if isinstance(item, LossReport) else item.sequence + len(item)
+        except SecurityError as error:  # another endpoint may have it
+            _log.warning("http: topic %r from %d on cannot be read: %s", topic, start, error)
+            yield from self._items(key, start, stop, attempts[1:])
         finally:
             if reader is not None:
                 with self._lock:
@@ -162,6 +174,7 @@ class Upstream:
         name: who subscribes.
         fanout: takes what comes.
         changed: called when connections have something to send.
+        security: keys for the connections. Default None: open.
 
     Attributes:
         losses: messages that were reported lost.
@@ -175,11 +188,14 @@ class Upstream:
         name: str,
         fanout: Fanout,
         changed: Callable[[], None],
+        security: "Security | None" = None,
     ) -> None:
         self._endpoints = list(endpoints)
         self._fanout = fanout
         self._changed = changed
-        self._subscriber = Subscriber(self._endpoints, topics=topics, on_gap=self._lose, name=name)
+        self._subscriber = Subscriber(
+            self._endpoints, topics=topics, on_gap=self._lose, name=name, security=security
+        )
         self._refreshed_s = 0.0
         self._complete_s: float | None = None
         loop = asyncio.get_running_loop()

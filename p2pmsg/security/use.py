@@ -78,10 +78,12 @@ def check_security(security: "Security | None") -> "Security | None":
     return security
 
 
-def warn_if_open(security: "Security | None", endpoint: str) -> None:
+def warn_if_open(
+    security: "Security | None", endpoint: str, give: str = "security=Security(…), or --security"
+) -> None:
     """Log a warning where other machines reach a socket that is bound without security.
 
-    It is logged once for each endpoint and process.
+    It is logged once for each endpoint and process; `give` says what to give.
     """
     if security is not None or not _is_public(transports.parse_endpoint(endpoint)):
         return
@@ -90,9 +92,10 @@ def warn_if_open(security: "Security | None", endpoint: str) -> None:
             return
         _warned.add(endpoint)
     _log.warning(
-        "%s: other machines may connect without a key, and read and send what they like; give "
-        "security=Security(…), or --security, or bind 127.0.0.1",
+        "%s: other machines may connect without a key, and read and send what they like; give %s, "
+        "or bind 127.0.0.1",
         endpoint,
+        give,
     )
 
 

@@ -224,8 +224,8 @@ class Collector(ClosesItself):
         receive_buffer_bytes: size of each socket's receive buffer. Default 8 MiB: some 7,000
             datagrams of a kilobyte, as the kernel counts.
         config: all settings of the aggregation; the arguments above override it.
-        security: keys for the connections to the clients of `exact`; one that refuses them is tried
-            again. Default None: open.
+        security: keys for the connections to the clients of `exact`, of which one that refuses
+            them is tried again, and for the endpoint `publish`. Default None: open.
 
     Raises:
         ConfigError: an argument is out of its limits.
@@ -275,7 +275,7 @@ class Collector(ClosesItself):
                     place, buffer_bytes=receive_buffer_bytes, reuse_port=reuse_port
                 )
             if isinstance(publish, str):
-                publish = self._publisher = Publisher(publish, name=topic)
+                publish = self._publisher = Publisher(publish, name=topic, security=security)
             if publish is not None:
                 self._outputs.insert(0, StreamOutput(publish, topic))
             if port is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.aio.subscriber import Subscriber
 from p2pmsg.config import CursorConfig
@@ -22,6 +22,9 @@ from p2pmsg.webhooks.formats import Request, encode, join, message_id, percent_e
 from p2pmsg.webhooks.letters import Letter, LetterFile, LettersFullError
 from p2pmsg.webhooks.state_folder import CURSOR, LETTERS, StateFolder, Verb
 from p2pmsg.webhooks.stats import EndpointStats, HookEvent
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _COMMIT_S: Final = 0.05
 """How long until the cursor is moved; what was delivered within it comes twice after a crash."""
@@ -45,6 +48,7 @@ class Source:
     publishers: list[str]
     start: str | int | datetime
     name: str
+    security: "Security | None" = None
 
 
 @dataclass(slots=True)
@@ -194,6 +198,7 @@ class Channel:
             name=self._source.name,
             # A crash of the operating system may take a commit back: the messages come twice.
             cursor=CursorConfig(self._folder.path / CURSOR, fsync="never"),
+            security=self._source.security,
         )
 
     async def _receive(self) -> None:

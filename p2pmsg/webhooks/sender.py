@@ -7,10 +7,11 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from p2pmsg.checks import check, time_to_wait
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
+from p2pmsg.security.use import check_security
 from p2pmsg.start import parse_start
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.settings import check_endpoints, check_name, check_topics
@@ -20,6 +21,9 @@ from p2pmsg.webhooks.endpoint import Endpoint
 from p2pmsg.webhooks.letters import Letter, read_letters
 from p2pmsg.webhooks.state_folder import LETTERS, StateFolder
 from p2pmsg.webhooks.stats import HookEvent, SenderStats
+
+if TYPE_CHECKING:
+    from p2pmsg.security.settings import Security
 
 _THREADS: Final = 32
 """For names that are looked up and cursors; one that hangs holds up no other."""
@@ -47,12 +51,15 @@ class Sender(ClosesItself):
             that it raises is logged. Default: events are only logged, as warnings.
         resolver: aiohttp's `AbstractResolver` that looks names up. Default: the system's. What it
             returns is checked as any other address.
+        security: keys for the connections to the publishers; one that refuses them is tried again.
+            Default None: open.
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the publishers.
         MissingExtraError: aiohttp, or for Ed25519 cryptography, is not installed.
         LogInUseError: another sender uses the folder.
         CursorError, LogFormatError: what is in the folder cannot be used.
+        AuthenticationError: no key is pinned for a publisher; `KeyChangedError`: another one is.
 
     """
 
@@ -66,8 +73,10 @@ class Sender(ClosesItself):
         name: str = "",
         on_event: Callable[[HookEvent], object] | None = None,
         resolver: Any = None,
+        security: "Security | None" = None,
     ) -> None:
         import_aiohttp()
+        check_security(security)
         places = [str(each) for each in check_endpoints(publishers)]
         parse_start(start)
         self._on_event = on_event
@@ -80,7 +89,7 @@ class Sender(ClosesItself):
         self._thread = threading.Thread(target=self._run, name="p2pmsg-webhooks", daemon=True)
         self._channels: dict[str, Channel] = {}
         self._thread.start()
-        source = Source(places, start, check_name(name))
+        source = Source(places, start, check_name(name), security)
         try:
             self._call(self._open(source, given, resolver))
         except BaseException:

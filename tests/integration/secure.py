@@ -27,6 +27,10 @@ class Peers:
         """Return the public key of a peer."""
         return key_text(self.keys[name].public)
 
+    def secret(self, name):
+        """Return the secret key of a peer as text: what must stand nowhere."""
+        return key_text(self.keys[name].secret)
+
     def pinned(self, endpoint, name):
         """Return an endpoint at which a peer has to hold its key."""
         return f"{endpoint}?key={self.text(name)}"

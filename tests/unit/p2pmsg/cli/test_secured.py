@@ -1,9 +1,12 @@
 """The options --security, --trust and --access: what they, the environment and the file say."""
 
+import inspect
+import re
+
 import pytest
 
 from p2pmsg.cli import main
-from p2pmsg.cli.command import UsageError
+from p2pmsg.cli.command import Command, OneOf, UsageError
 from p2pmsg.cli.secured import security_of
 from p2pmsg.cli.settings import parse
 from p2pmsg.cli.table import load, load_all
@@ -19,7 +22,36 @@ WORDS = {
     "push": ["push", TCP],
     "pull": ["pull", TCP],
     "respond": ["respond", TCP, "t", "--echo"],
+    "bridge": ["bridge", "--from", "zmq+sub://127.0.0.1:5557", "--to", TCP],
+    "run": ["run", "json:tool"],
+    "dead-letters": ["dead-letters", "ls", TCP],
+    "serve": ["serve", TCP, "--http", "127.0.0.1:0"],
+    "hook out": ["hook", "out", TCP, "http://127.0.0.1:1/", "--state", "state"],
+    "hook in": ["hook", "in", "--publish", TCP, "--secret", "s", "--listen", "127.0.0.1:0"],
+    "statsd": ["statsd", "--publish", TCP, "--listen", "udp://127.0.0.1:0"],
+    "log replay": ["log", "replay", ".", TCP],
+    "latency": ["latency", TCP],
 }
+OPEN = {
+    "demo": "its processes are its own; --secure gives them keys",
+    "bench": "its processes are its own, over loopback",
+    "listen": "it reads datagrams, and has no keys to open sealed ones",
+    "hook dead-letters": "it reads and writes files",
+    "log ls": "it reads files",
+    "log verify": "it reads files",
+    "log dump": "it reads files",
+    "log truncate": "it writes files",
+    "key new": "it writes files",
+    "key show": "it reads files",
+    "trust add": "it writes files",
+    "trust list": "it reads files",
+    "trust remove": "it writes files",
+    "access check": "it reads files",
+    "capacity": "it measures the disk",
+    "completion": "it prints",
+    "help": "it prints",
+}
+"""Commands without the options, and why."""
 
 
 @pytest.fixture
@@ -34,7 +66,35 @@ def keys(tmp_path, monkeypatch):
 
 
 def made_of(*words):
-    return security_of(parse(load(words[0]), [*WORDS[words[0]][1:], *words[1:]]))
+    given = WORDS[words[0]]
+    return security_of(parse(load(given[0]), [*given[1:], *words[1:]]))
+
+
+def test_every_command_has_the_options_or_a_reason_to_have_none():
+    options = {"--security", "--trust", "--access"}
+    commands = [each for each in load_all() if isinstance(each, Command)]
+    having = {each.name for each in commands if options <= _names(each)}
+    assert having == WORDS.keys()
+    assert {each.name for each in commands} - having == OPEN.keys()
+
+
+def _names(command):
+    return {
+        option.name
+        for each in command.options
+        for option in (each.options if isinstance(each, OneOf) else (each,))
+    }
+
+
+def test_what_has_no_options_opens_no_peers():
+    """But for what it starts itself: none of their modules knows a peer of p2pmsg."""
+    peers = re.compile(
+        r"\b(Publisher|Subscriber|Relay|Pusher|Puller|Requester|Responder|LiveBox)\("
+    )
+    for name in OPEN.keys() - {"demo", "bench"}:
+        command = next(each for each in load_all() if each.name == name)
+        source = inspect.getsource(command.run)
+        assert not peers.search(source), name
 
 
 @pytest.mark.parametrize("name", WORDS)
@@ -112,7 +172,7 @@ def test_a_pinned_key_without_keys_of_one_s_own_is_refused(keys, capsys):
 
 def test_help_names_the_options(capsys):
     for name in WORDS:
-        status, text = said(capsys, "help", name)
+        status, text = said(capsys, "help", *name.split())
         assert status == 0
         assert all(f"  {option} " in text for option in ("--security", "--trust", "--access"))
     assert "P2PMSG_SECURITY_KEY" in text

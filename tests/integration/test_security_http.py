@@ -1,0 +1,166 @@
+"""The HTTP gateway and webhooks with keys."""
+
+import json
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="serving over HTTP needs uvicorn (extra http)")
+pytest.importorskip("aiohttp", reason="webhooks out need aiohttp (extra webhooks)")
+
+from p2pmsg import Publisher
+from p2pmsg.errors import AuthenticationError, ConfigError
+from p2pmsg.http import Gateway
+from p2pmsg.webhooks import Endpoint, Sender, channel
+from tests.integration.commands import command
+from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
+from tests.integration.secure import Peers
+from tests.integration.test_serve import Events, ask, serving, values
+from tests.integration.test_serve_cli import HERE, port_of
+from tests.integration.webhooks import LOOPBACK as ALLOW
+from tests.integration.webhooks import Receiver
+
+PLACE = f"tcp://127.0.0.1:1?key={'A' * 43}"
+
+
+@pytest.fixture
+def peers(tmp_path):
+    return Peers(tmp_path)
+
+
+def options(peers, name):
+    return ["--security", str(peers.folder / name), "--trust", str(peers.folder / f"{name}.known")]
+
+
+def test_events_of_a_publisher_with_keys_also_those_that_were_missed(peers):
+    security, own = peers.security("pub", "http"), peers.security("http")
+    with Publisher(LOOPBACK, security=security) as publisher:
+        place = peers.pinned(publisher.endpoint, "pub")
+        with serving([place], security=own) as (port, _):
+            eventually(lambda: ask(port, "GET", "/health")[0] == 200)
+            with Events(port, "/topics/t").wait_ready() as events:
+                publisher.publish("t", 0)
+                assert values(events.messages(1)) == [0]
+                seen = events.last_id
+            for number in range(1, 4):
+                publisher.publish("t", number)
+            publisher.flush()
+            with Events(port, "/topics/t", last_id=seen) as events:  # by a range reader
+                assert values(events.messages(3)) == [1, 2, 3]
+
+
+def test_a_gateway_that_is_refused_says_so_and_heals(peers, caplog):
+    security, own = peers.security("pub"), peers.security("http")
+    with Publisher(LOOPBACK, security=security) as publisher:
+        publisher.publish("t", "first")
+        with serving([peers.pinned(publisher.endpoint, "pub")], security=own) as (port, _):
+            eventually(lambda: "http: " in caplog.text and "does not admit" in caplog.text)
+            assert ask(port, "GET", "/health")[0] == 503
+            security.known.add("http", peers.text("http"))
+            eventually(lambda: ask(port, "GET", "/health")[0] == 200)
+
+
+def test_a_range_that_a_peer_refuses_is_read_from_another_one(peers):
+    """A gateway's second endpoint has the stream; the first one does not admit it any more."""
+    from p2pmsg import Relay
+    from p2pmsg.http.upstream import Range, RangePool
+
+    security = peers.security("pub", "relay")
+    with (
+        Publisher(LOOPBACK, security=security) as publisher,
+        Relay(
+            peers.pinned(publisher.endpoint, "pub"), LOOPBACK,
+            security=peers.security("relay", "http"),
+        ) as relay,
+    ):  # fmt: skip
+        publisher.publish("t", "value")
+        publisher.flush()
+        eventually(lambda: relay.stats().received)
+        places = [
+            peers.pinned(publisher.endpoint, "pub"), peers.pinned(relay.endpoint, "relay"),
+        ]  # fmt: skip
+        pool = RangePool(places, 30.0, peers.security("http"))
+        try:
+            piece = pool._read(Range((publisher.session, "t"), 0, 1, "json", "", ""))
+        finally:
+            pool.close()
+        assert (piece.messages, piece.losses) == (1, 0)
+
+
+def test_webhooks_of_a_publisher_with_keys(peers, tmp_path, monkeypatch):
+    monkeypatch.setattr(channel, "_AGAIN_S", 0.1)
+    security, own = peers.security("pub"), peers.security("hook")
+    with Publisher(LOOPBACK, security=security) as publisher, Receiver() as receiver:
+        endpoint = Endpoint(receiver.url, allow=ALLOW, name="hook")
+        place = peers.pinned(publisher.endpoint, "pub")
+        publisher.publish("t", "value")
+        with Sender(
+            place, state=tmp_path / "hooks", endpoints=[endpoint], start="earliest", security=own
+        ) as sender:
+            failed = lambda: sender.stats().endpoints["hook"].error  # noqa: E731
+            assert "does not admit our key" in eventually(failed)
+            security.known.add("hook", peers.text("hook"))
+            eventually(lambda: receiver.requests)
+            assert receiver.requests[0].value["data"] == "value"
+
+
+def test_what_pins_a_key_needs_security(tmp_path):
+    endpoint = Endpoint("http://127.0.0.1:1/", allow=ALLOW, name="hook")
+    with pytest.raises(ConfigError, match="security must be given where an endpoint pins"):
+        Sender(PLACE, state=tmp_path / "hooks", endpoints=[endpoint])
+    with pytest.raises(ConfigError, match="security must be a Security"):
+        Gateway(PLACE, security=True)
+
+
+def test_no_key_is_pinned(peers, tmp_path):
+    endpoint = Endpoint("http://127.0.0.1:1/", allow=ALLOW, name="hook")
+    with pytest.raises(AuthenticationError, match="no key is pinned"):
+        Sender(
+            "tcp://127.0.0.1:1", state=tmp_path / "hooks", endpoints=[endpoint],
+            security=peers.security("hook"),
+        )  # fmt: skip
+
+
+def test_the_commands_serve_and_hook(tmp_path, peers):
+    """What is posted to one gateway comes out of another one, over keys, and of a webhook."""
+    peers.security("in", "out")
+    peers.security("out", "in")
+    at = f"ipc://{tmp_path}/posted"
+    pinned = peers.pinned(at, "in")
+    with command(tmp_path, "serve", *HERE, "--publish", at, *options(peers, "in")) as entry:
+        port_in = port_of(entry)
+        eventually(lambda: ask(port_in, "GET", "/health")[0] == 200)
+        out = ("serve", pinned, *HERE, *options(peers, "out"))
+        with command(tmp_path, *out) as running, Receiver() as receiver:
+            port = port_of(running)
+            words = [
+                "hook", "out", pinned, receiver.url, "--state", str(tmp_path / "hooks"),
+                "--allow", "127.0.0.0/8", "--start", "earliest", *options(peers, "out"),
+            ]  # fmt: skip
+            with command(tmp_path, *words) as hook:
+                eventually(lambda: ask(port, "GET", "/health")[0] == 200)
+                with Events(port, "/topics/a").wait_ready() as events:
+                    headers = {"content-type": "application/json"}
+                    assert ask(port_in, "POST", "/topics/a", b"[1]", **headers)[0] == 200
+                    assert values(events.messages(1)) == [[1]]
+                eventually(lambda: receiver.requests)
+                assert json.loads(receiver.requests[0].body)["data"] == [1]
+                hook.interrupt()
+                hook.wait()
+            said = entry.said() + running.said() + hook.said()
+    assert not any(peers.secret(name) in said for name in peers.keys)
+    assert "Traceback" not in said
+
+
+def test_a_gateway_that_cannot_start_says_so_without_a_traceback(tmp_path, peers):
+    peers.security("own")
+    words = ("serve", "tcp://127.0.0.1:1", *HERE, *options(peers, "own"))
+    with command(tmp_path, *words) as running:
+        assert running.wait(DEADLINE_S) == 1
+        assert "no key is pinned" in running.said()
+        assert "Traceback" not in running.said()
+
+
+def test_a_gateway_reads_what_it_publishes_at_all_addresses(tmp_path):
+    with command(tmp_path, "serve", *HERE, "--publish", "tcp://*:0") as running:
+        port = port_of(running)
+        eventually(lambda: ask(port, "GET", "/health")[0] == 200)
