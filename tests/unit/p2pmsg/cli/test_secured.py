@@ -87,7 +87,7 @@ def _names(command):
 
 
 def test_what_has_no_options_opens_no_peers():
-    """But for what it starts itself: none of their modules knows a peer of p2pmsg."""
+    """None of these functions makes a peer of p2pmsg, except for what starts its own processes."""
     peers = re.compile(
         r"\b(Publisher|Subscriber|Relay|Pusher|Puller|Requester|Responder|LiveBox)\("
     )
