@@ -179,6 +179,9 @@ class Newest:
         self._messages: dict[str | None, Message] = {}
         self._is_sifted = False
 
+    def __len__(self) -> int:
+        return len(self._messages)
+
     def add(self, output: Delivery[Frame], batch: MessageBatch) -> None:
         """Add the messages of the next delivery."""
         self._stop = output.sequence + output.count

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from p2pmsg.subscriber.group import MulticastReceiver
 
 _MS = 1_000_000
+_FOLD_MESSAGES = 8192
+"""So many messages are folded at a time at least, which takes some 2 ms."""
 ENDINGS_MAX = 1024
 """Sessions that are over and not reported yet; the oldest is forgotten first."""
 UNREAD_NS = 1000 * _MS
@@ -382,13 +384,22 @@ class SubscriberCore:
             self.invalid[str(error)] += 1
 
     def intake(self, now_ns: int) -> Intake:
-        """Return what to do with frames that come now; fold conflated streams if all is full.
+        """Return what to do with frames that come now; fold conflated streams from time to time.
+
+        That is done whenever `_FOLD_MESSAGES` have come and as many as were left the last time, so
+        that no step folds much. Where more than that were left it would: there are many keys, and
+        all is folded at once when it is read, or when the buffer is full.
 
         A publisher has to wait for its `stall_timeout` at most. A multicast repairs over the data
         path, so that is read while nothing but repairs can free the buffer.
         """
-        if self.is_full and self.policy.any_conflates:
-            self.ready.fold_all()
+        if self.policy.any_conflates:
+            ready = self.ready
+            if not ready.entries:
+                ready.added = ready.folded = 0
+            few = ready.folded <= _FOLD_MESSAGES < ready.added - ready.folded
+            if self.is_full or few:
+                ready.fold_all()
         if not self.is_full:
             self._full_since_ns = None
             return Intake.READ

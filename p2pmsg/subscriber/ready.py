@@ -67,19 +67,23 @@ class ReadyQueue:
     Attributes:
         entries: (stream, delivery or loss), to be read only.
         bytes_held: bytes of the frames in it.
+        added: messages that were added since `fold_all`. folded: those that this had left.
         values_invalid: messages that were delivered whose value does not fit its type.
         single: the stream whose last message `take_frame` took alone, until the shell has noted it
             for its cursor.
 
     """
 
-    __slots__ = ("_invalid", "_policy", "bytes_held", "entries", "single", "values_invalid")
+    __slots__ = (
+        "_invalid", "_policy", "added", "bytes_held", "entries", "folded", "single",
+        "values_invalid",
+    )  # fmt: skip
 
     def __init__(self, policy: GapPolicy, invalid: Counter[str]) -> None:
         self._policy = policy
         self._invalid = invalid
         self.entries: deque[Entry] = deque()
-        self.bytes_held = self.values_invalid = 0
+        self.bytes_held = self.values_invalid = self.added = self.folded = 0
         self.single: Stream | None = None
 
     def __len__(self) -> int:
@@ -92,11 +96,13 @@ class ReadyQueue:
         """Add what is delivered last."""
         if isinstance(output, Delivery):
             self.bytes_held += len(output.item.data)
+            self.added += output.count
         self.entries.append((stream, output))
 
     def append_frame(self, stream: Stream, frame: Frame) -> None:
         """Add a whole frame, as `append` does."""
         self.bytes_held += len(frame.data)
+        self.added += frame.count
         self.entries.append((stream, Delivery(frame, frame.sequence, 0, frame.count)))
 
     def take(self, count_max: int = _COUNT_MAX, *, now_ns: int = 0) -> Taken | None:
@@ -293,10 +299,37 @@ class ReadyQueue:
         self.entries, self.bytes_held, stream.delivered_count = kept, held, delivered
 
     def fold_all(self) -> None:
-        """Fold all streams of which only the newest values matter."""
-        for stream in {id(one): one for one, _ in self.entries}.values():
-            if self._policy.conflates(stream.topic):
-                self.fold(stream)
+        """Fold all streams of which only the newest values matter, in one pass over them all."""
+        kept: deque[Entry] = deque()
+        runs: list[tuple[int, Stream, Newest]] = []
+        open_runs: dict[int, Newest] = {}
+        malformed: dict[int, Stream] = {}
+        for entry in self.entries:
+            stream, output = entry
+            if isinstance(output, Loss) or not self._policy.conflates(stream.topic):
+                kept.append(entry)
+                open_runs.pop(id(stream), None)
+                continue
+            try:
+                batch = decode(stream, output)
+            except FrameError:
+                kept.append(entry)
+                open_runs.pop(id(stream), None)
+                malformed[id(stream)] = stream
+                continue
+            run = open_runs.get(id(stream))
+            if run is None:
+                run = open_runs[id(stream)] = Newest()
+                runs.append((len(kept), stream, run))
+                kept.append(entry)
+            run.add(output, batch)
+        for at, stream, run in runs:
+            kept[at] = stream, run.delivery(stream)
+        self.added, self.folded = 0, sum(len(run) for _, _, run in runs)
+        held = _bytes_in(kept)
+        self.entries, self.bytes_held = kept, held
+        for stream in malformed.values():  # a stream's count changes together with the entries
+            self.fold(stream)
 
     def recount(self) -> None:
         """Count the bytes held again, after an exception cut a call short."""

@@ -249,3 +249,15 @@ def test_one_that_wants_the_newest_values_only_folds_them_and_reads_on():
     talk = joined_with_little_space(on_gap="latest")
     assert fill(talk, 5 * MS) is Intake.READ
     assert 0 < talk.core.ready.bytes_held < 2000
+
+
+def test_where_only_the_newest_values_matter_no_step_folds_much():
+    talk = Talk(start="earliest", on_gap="latest").join(head(0))
+    waiting = []
+    for first in range(0, 100_000, 500):
+        talk.hear(data(first, 500))
+        waiting.append(talk.core.ready.added)
+        assert talk.core.intake(5 * MS) is Intake.READ
+    assert max(waiting) <= 8192 + 500 + 1
+    assert len(talk.core.ready.entries) <= 20
+    assert sum(output.count for _, output in talk.core.ready) == 100_000

@@ -330,3 +330,24 @@ def test_a_loss_alone_is_no_message():
     stream, loss, batch, values, messages = one.queue.take()
     assert (stream, loss.stop, batch) == (one.stream, 2, None)
     assert [*values, *messages] == []
+
+
+def test_all_streams_are_folded_in_one_pass_and_what_is_malformed_is_lost_in_its_place():
+    one = Exit("latest")
+    other = Stream(session(), "u", ReceiverConfig(), Random(2))
+    other.receiver.start_at(0, now_ns=0)
+    for first in (0, 2):
+        one.add(2)
+        assert other.receiver.accept(first, 2)
+        body = frames.data([first, first + 1], topic="u", sequence=first)
+        one.queue.append_frame(other, Frame(body[:-1] + b"\xc1" if first else body))
+    assert (one.queue.added, one.queue.folded) == (8, 0)
+    one.queue.fold_all()
+    assert (one.queue.added, one.queue.folded) == (0, 2)
+    found = []
+    while (taken := one.queue.take()) is not None:
+        stream, loss, _, _, messages = taken
+        found += [(stream.topic, m.value) for m in messages] or [(loss.start, loss.stop)]
+    assert found == [("t", 3), ("u", 1), (2, 4)]
+    assert sum(one.invalid.values()) == 1
+    one.check(1, 4)
