@@ -233,6 +233,11 @@ class MulticastSender:
         stream.guess = max(made[0][1], made[-1][1])
         return made
 
+    @staticmethod
+    def values_max(stream: PublisherStream) -> int:
+        """Return how many values the next `pack` may take, about."""
+        return FRAMES_PER_CALL * (stream.guess + 1)
+
     def _pack_columns(
         self,
         stream: PublisherStream,

@@ -419,6 +419,8 @@ class PublisherCore:
         self._wall_offset_ns = wall_ns - now_ns
         stream = self.streams.get(topic) or self._make_stream(topic)
         self.seal(topic, now_ns=now_ns)
+        if self.multicast is not None:  # what it does not take would be looked at for nothing
+            count = min(count, self.multicast.values_max(stream))
         stop = at + count
         part = values[at:stop] if type(values) is list else list(values[at:stop])
         keys = None if keys is None else [check_key(key) for key in keys[at:stop]]

@@ -153,6 +153,9 @@ class Multicast(Protocol):
     def dismiss(self, subscriber: int) -> None:
         """Listen no more to a subscriber."""
 
+    def values_max(self, stream: PublisherStream) -> int:
+        """Return how many values the next `pack` may take, about."""
+
     def pack(
         self,
         stream: PublisherStream,
