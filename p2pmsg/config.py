@@ -83,7 +83,13 @@ class MulticastPublisherConfig:
     """Parity datagrams after each block: so many of a block may be lost without asking. 1 is the
     exclusive or of the block; more need the package `zfec`."""
 
+    source: Literal["group", "signed"] = "group"
+    """Of a sealed multicast (`security=`), who can have sent a datagram that is taken: any member
+    of the group, who all know its key, or, with "signed", the publisher alone. It then signs the
+    datagrams of each train together, which takes up to 162 bytes and some µs for each."""
+
     def __post_init__(self) -> None:
+        check("source", self.source, self.source in ("group", "signed"), "'group' or 'signed'")
         whole("rate_limit_bytes_s", self.rate_limit_bytes_s, 1000)
         whole("burst_bytes", self.burst_bytes, 1500)
         if self.datagram_bytes is not None:
@@ -133,7 +139,12 @@ class MulticastSubscriberConfig:
     reassembly: ReassemblyConfig = field(default_factory=ReassemblyConfig)
     """Bounds on the parts of large messages."""
 
+    source: Literal["group", "signed"] = "group"
+    """With "signed", datagrams are taken only of publishers that sign them: see
+    `MulticastPublisherConfig.source`. Default: also of those that trust all who have their keys."""
+
     def __post_init__(self) -> None:
+        check("source", self.source, self.source in ("group", "signed"), "'group' or 'signed'")
         whole("buffer_bytes", self.buffer_bytes, 4096)
         of_kind("feedback", self.feedback, FeedbackConfig)
         at_least("reorder_wait", self.reorder_wait, 0)

@@ -16,7 +16,8 @@ from typing import Final
 
 from p2pmsg import wire
 from p2pmsg.multicast.keys import Keys, entry_of, read_held, require_sealed
-from p2pmsg.multicast.seal import Cipher, OpeningKey, SealingKey, make_secret
+from p2pmsg.multicast.seal import Cipher, OpeningKey, SealingKey, Secret, make_secret
+from p2pmsg.multicast.signing import KEY_BYTES, BlockSigner, SignedSealingKey
 from p2pmsg.wire import Frame, FrameError, Kind
 
 ROTATE_NS: Final = 24 * 3600 * 10**9
@@ -60,6 +61,7 @@ class GroupKeys:
         rng: draws the keys: the system's, except in tests.
         now_ns: the time.
         admits: says whether a user may have the keys. Default None: each that gets so far may.
+        signed: whether what is sealed is signed, too, by a key of this process alone.
 
     Attributes:
         group: seals what goes to the group.
@@ -77,7 +79,9 @@ class GroupKeys:
         *,
         now_ns: int,
         admits: Callable[[str], bool] | None = None,
+        signed: bool = False,
     ) -> None:
+        self._signer = BlockSigner(rng.randbytes(KEY_BYTES)) if signed else None
         self._session, self._life = session, life
         self._cipher, self._rng, self._admits = cipher, rng, admits
         self._order = 0
@@ -95,11 +99,17 @@ class GroupKeys:
         self.rotations = self.unconfirmed = 0
 
     def _make(self) -> SealingKey:
+        secret = self._make_secret()
+        return (
+            SealingKey(secret) if self._signer is None else SignedSealingKey(secret, self._signer)
+        )
+
+    def _make_secret(self) -> Secret:
         secret = make_secret(self._cipher, self._rng)
         while secret.id in self._ids:
             secret = make_secret(self._cipher, self._rng)
         self._ids.add(secret.id)
-        return SealingKey(secret)
+        return secret
 
     @property
     def receivers(self) -> int:
@@ -241,7 +251,7 @@ class GroupKeys:
         return holder
 
     def _make_own(self, subscriber: int, holder: _Holder) -> OpeningKey:
-        opener = OpeningKey(self._make().secret, subscriber)
+        opener = OpeningKey(self._make_secret(), subscriber)
         name = opener.secret.id
         holder.openers[name] = self._openers[name] = opener
         if len(holder.openers) > OWN_MAX:
@@ -257,5 +267,6 @@ class GroupKeys:
         if self._next is not None:
             group.append(entry_of(self._next.secret, self._order, self._next.counter))
         own = None if opener is None else entry_of(opener.secret, 0)
-        body = Keys(self._life, group, own)
+        signer = None if self._signer is None else self._signer.public
+        body = Keys(self._life, group, own, signer)
         return wire.control_frame(Kind.KEYS, self._session, body)

@@ -25,6 +25,7 @@ from p2pmsg.multicast.seal import (
     key_id,
     require_cryptography,
 )
+from p2pmsg.multicast.signing import KEY_BYTES, BlockVerifier, SignedOpeningKey
 from p2pmsg.wire import Frame, FrameError
 
 FORMER_NS: Final = 10_000_000_000
@@ -64,6 +65,8 @@ class Keys(codec.Struct, array_like=True):
     own: KeyEntry | None = None
     """What this subscriber seals its datagrams with; nobody else gets it, and it comes only once:
     so there are never two that count with it."""
+    signer: Annotated[bytes, codec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)] | None = None
+    """By which what its datagrams contain is verified, with Ed25519. Nil: they are not signed."""
 
 
 class KeysHeld(codec.Struct, array_like=True):
@@ -108,13 +111,33 @@ def _secret_of(entry: KeyEntry) -> Secret:
 class _Session:
     """What is held of one publisher's session."""
 
-    __slots__ = ("active", "keys", "life", "own")
+    __slots__ = ("active", "keys", "life", "own", "verifier")
 
-    def __init__(self, life: int) -> None:
-        self.life = life
+    def __init__(self, life: int, signer: bytes | None) -> None:
+        self.begin(life, signer)
         self.active = -1  # the order of the newest key that opened anything
         self.keys: dict[bytes, OpeningKey] = {}
         self.own: SealingKey | None = None
+
+    def begin(self, life: int, signer: bytes | None) -> None:
+        """Note another process of its publisher, and by which key it signs."""
+        try:
+            self.verifier = None if signer is None else BlockVerifier(signer)
+        except ValueError:
+            raise FrameError("keys") from None
+        self.life = life
+
+    @property
+    def signer(self) -> bytes | None:
+        """The key by which its datagrams are verified."""
+        return None if self.verifier is None else self.verifier.public
+
+    def opening(self, secret: Secret, session: int, entry: KeyEntry) -> OpeningKey:
+        """Return what opens datagrams of a key."""
+        order, first = entry.order, entry.counter
+        if self.verifier is None:
+            return OpeningKey(secret, session, order=order, first=first)
+        return SignedOpeningKey(secret, session, self.verifier, order=order, first=first)
 
 
 class Keyring:
@@ -143,13 +166,16 @@ class Keyring:
         if held is None:
             if len(self._sessions) >= SESSIONS_MAX:
                 raise FrameError("sessions")
-            held = self._sessions[session] = _Session(body.life)
+            held = self._sessions[session] = _Session(body.life, body.signer)
         if held.life != body.life:
-            held.life, held.active = body.life, -1
+            held.begin(body.life, body.signer)
+            held.active = -1
             self._expire(held, 2**63, now_ns)
+        elif held.signer != body.signer:
+            raise FrameError("keys")
         for secret, entry in secrets:
             if secret.id not in held.keys:
-                key = OpeningKey(secret, session, order=entry.order, first=entry.counter)
+                key = held.opening(secret, session, entry)
                 held.keys[secret.id] = self._keys[secret.id] = key
         self._expire(held, min(entry.order for _, entry in secrets), now_ns)
         while len(held.keys) > KEYS_MAX:

@@ -30,6 +30,7 @@ WINDOW: Final = 65_536
 """How far a datagram may be out of order: 90 MiB of them."""
 COUNTER_MAX: Final = 2**63 - 1
 ID_BYTES: Final = 4
+COUNTER_BYTES: Final = 8
 _SALT_BYTES: Final = 4
 _LEAD_BYTES: Final = len(SEAL_MAGIC) + ID_BYTES
 
@@ -38,8 +39,8 @@ CIPHERS: Final[tuple[Cipher, ...]] = get_args(Cipher)
 AES: Final = CIPHERS[0]
 KEY_BYTES: Final[dict[str, int]] = {"aes-128-gcm": 16, "chacha20-poly1305": 32}
 
-_header: Final = struct.Struct("!8sQ").pack
-_nonce: Final = struct.Struct("!4sQ").pack
+make_header: Final = struct.Struct("!8sQ").pack
+make_nonce: Final = struct.Struct("!4sQ").pack
 
 
 def pick_cipher(processor: str) -> Cipher:
@@ -118,6 +119,8 @@ class SealingKey:
     """
 
     __slots__ = ("_encrypt", "_lead", "_salt", "_take", "counter", "secret")
+    overhead_max = SEAL_OVERHEAD_BYTES
+    """By how much a datagram may be larger than its frame."""
 
     def __init__(self, secret: Secret, counter: int = 0) -> None:
         self.secret = secret
@@ -126,6 +129,11 @@ class SealingKey:
         self._lead, self._salt = SEAL_MAGIC + secret.id, secret.salt
         # One step, which neither another thread nor a signal can come in between.
         self._take = count(counter).__next__
+
+    @staticmethod
+    def overhead_bytes(count: int) -> int:
+        """Return by how much each of `count` datagrams of a train is larger than its frame."""
+        return SEAL_OVERHEAD_BYTES
 
     def seal(self, frame: bytes | memoryview) -> bytes:
         """Return the datagram of a frame."""
@@ -136,18 +144,18 @@ class SealingKey:
         """Return the two parts of the datagram of a frame."""
         counter = self._take()
         self.counter = counter + 1
-        header = _header(self._lead, counter)
-        return header, self._encrypt(_nonce(self._salt, counter), frame, header)
+        header = make_header(self._lead, counter)
+        return header, self._encrypt(make_nonce(self._salt, counter), frame, header)
 
-    def seal_train(self, frames: Iterable[bytes]) -> list[bytes]:
+    def seal_train(self, frames: Iterable[bytes | memoryview]) -> list[bytes]:
         """Return the parts of the datagrams of many frames, one after the other."""
         pieces: list[bytes] = []
         take, encrypt, lead, salt = self._take, self._encrypt, self._lead, self._salt
         counter = self.counter - 1
         for frame in frames:
             counter = take()
-            header = _header(lead, counter)
-            pieces += (header, encrypt(_nonce(salt, counter), frame, header))
+            header = make_header(lead, counter)
+            pieces += (header, encrypt(make_nonce(salt, counter), frame, header))
         self.counter = counter + 1
         return pieces
 

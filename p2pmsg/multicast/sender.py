@@ -45,8 +45,6 @@ FRAMES_PER_CALL: Final = 45
 _COLUMNS_PER_CALL = 4096
 HINTS_MAX = 256
 """Hints that wait to be sent; more are not needed, for who has none asks again."""
-SEAL_BYTES: Final = 28
-"""By how much a sealed datagram is larger than one with a checksum."""
 ADDRESSES_MAX = 4096
 """Receivers whose address is remembered, for repairs to one alone."""
 _PARTS_OF = "\0"
@@ -105,7 +103,7 @@ class MulticastSender:
         self.welcome_flags = 0
         if keys is not None:
             self.welcome_flags = wire.FLAG_SEALED
-            datagram_bytes -= SEAL_BYTES
+            datagram_bytes -= keys.group.overhead_max - datagram.TRAILER_BYTES
         self._served = served
         self._replay = replay
         self._rng = rng
@@ -159,6 +157,13 @@ class MulticastSender:
         if self.keys is None or self.is_open(frame):
             return datagram.with_checksum(frame)
         return self.keys.group.seal(frame)
+
+    def datagrams_of(self, frames: list[bytes]) -> list[bytes]:
+        """Return the datagrams of frames that are no announcements."""
+        if self.keys is None:
+            return [*map(datagram.with_checksum, frames)]
+        pieces = self.keys.group.seal_train(frames)
+        return [pieces[at] + pieces[at + 1] for at in range(0, len(pieces), 2)]
 
     def is_open(self, frame: bytes) -> bool:
         """Whether a frame is never sealed: it is an announcement, or a part of one."""

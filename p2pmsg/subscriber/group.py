@@ -144,7 +144,10 @@ class MulticastReceiver:
     def use_seal(self) -> None:
         """Take no datagrams except sealed ones, and announcements, which are hints."""
         subscriber, invalid = self._settings.subscriber, self._invalid
-        self.keys = GroupKeyClient(subscriber, self._peers, self._effects, invalid)
+        signed_only = self._config.source == "signed"
+        self.keys = GroupKeyClient(
+            subscriber, self._peers, self._effects, invalid, signed_only=signed_only
+        )
 
     def decode(
         self,

@@ -25,6 +25,7 @@ QUESTION_BYTES: Final = 160
 """Datagrams of keys that are not held lead to a question when they have so many bytes: nobody can
 make this subscriber send more than it was sent."""
 CHECK_NS: Final = 1000 * _MS
+WARN_NS: Final = 60_000 * _MS
 
 
 class GroupKeyClient:
@@ -35,6 +36,7 @@ class GroupKeyClient:
         peers: the sessions by their ids.
         effects: takes the questions.
         invalid: counts the datagrams that were dropped, by reason.
+        signed_only: take no keys of publishers that do not sign.
 
     Attributes:
         keyring: the keys that are held.
@@ -47,7 +49,12 @@ class GroupKeyClient:
         peers: Mapping[int, Session],
         effects: Effects,
         invalid: Counter[str],
+        *,
+        signed_only: bool = False,
     ) -> None:
+        self._signed_only = signed_only
+        self._forged = 0
+        self._warn_ns = -WARN_NS
         self.keyring = Keyring()
         self._subscriber = subscriber
         self._peers = peers
@@ -77,7 +84,15 @@ class GroupKeyClient:
 
     def receive_keys(self, peer: Session, frame: Frame, now_ns: int) -> None:
         """Take keys, and confirm them; `FrameError` where they are none."""
-        self.keyring.take(peer.session, read_keys(frame), now_ns=now_ns)
+        body = read_keys(frame)
+        if self._signed_only and body.signer is None:
+            text = (
+                f"publisher {peer.name!r} (session {peer.session:016x}) does not sign its "
+                "datagrams, and this subscriber has source='signed': nothing of it is received"
+            )
+            self._warn(0, peer.session, text, now_ns)
+            raise FrameError("unsigned")
+        self.keyring.take(peer.session, body, now_ns=now_ns)
         self._outdated.discard(peer.session)
         self._wait_ns = 0
         self._say_held(peer, asks=False)
@@ -103,6 +118,15 @@ class GroupKeyClient:
         opened = self.keyring.open_train(
             line, data, at, segment, self._invalid, now_ns=now_ns, check=check
         )
+        if self._invalid["signature"] != self._forged:
+            count = self._invalid["signature"] - self._forged
+            text = (
+                f"{count} datagrams sealed with the group's key were not signed by its publisher: "
+                "a member of the group, or who has a member's keys, forges them. They were dropped"
+            )
+            owner = 0 if opened is None else opened.key.owner
+            if self._warn(line, owner, text, now_ns):
+                self._forged = self._invalid["signature"]
         if opened is None:
             if not self._is_awaited(line, address):
                 self._invalid["key"] += 1
@@ -120,6 +144,14 @@ class GroupKeyClient:
             self._check_ns = now_ns + CHECK_NS
             self.keyring.check(now_ns=now_ns)
             self._outdated.intersection_update(self._peers)
+
+    def _warn(self, line: int, session: int, text: str, now_ns: int) -> bool:
+        """Warn, at most once a minute; returns whether it did."""
+        is_due = now_ns - self._warn_ns >= WARN_NS
+        if is_due:
+            self._warn_ns = now_ns
+            self._effects.warn(line, session, text)
+        return is_due
 
     def _is_awaited(self, line: int, address: Any) -> bool:
         """Whether the keys of who sends from there were asked for, and have not come yet."""

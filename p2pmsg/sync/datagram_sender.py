@@ -3,14 +3,13 @@
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import transports
 from p2pmsg import wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast import datagram
-from p2pmsg.multicast.run import SEAL_OVERHEAD_BYTES
-from p2pmsg.multicast.sender import SEAL_BYTES, MulticastSender
+from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.sync.sending import UNSYNCED_MAX, Outgoing
 from p2pmsg.wire import Kind
@@ -99,7 +98,8 @@ class DatagramSender:
             data = bytes(frame)
             made = data + datagram.checksum(data).to_bytes(4, "big")
         else:
-            made, size = self._keys.group.seal(frame), size + SEAL_BYTES
+            made = self._keys.group.seal(frame)
+            size = len(made)
         sent = self._udp.send(made)
         if sent:
             for other in self._others:
@@ -135,21 +135,27 @@ class DatagramSender:
         while self.multicast.hints:
             address, hint = self.multicast.hints.popleft()
             self._udp.send(self.multicast.datagram_of(hint), address)
+        frames: list[bytes] = []
+        addresses: list[Any] = []
         for _ in range(_REPAIRS_PER_CALL):
             repair = self.multicast.next_repair(now_ns=_now_ns())
             if repair is None:
-                return
-            for frame in repair.frames:
-                made = self.multicast.datagram_of(frame)
-                self._udp.send(made, repair.address)
-                if repair.address is None:
-                    for other in self._others:
-                        other.send(made)
-                self.bytes_sent += len(made)
-                self.datagrams_sent += 1
-                self.multicast.window.sent(len(made) + _DATAGRAM_COST_BYTES)
-                self._bucket.take(len(made), _now_ns())
+                break
             self.multicast.repair_sent(repair, now_ns=_now_ns())
+            frames += repair.frames
+            addresses += [repair.address] * len(repair.frames)
+        if not frames:
+            return
+        datagrams = self.multicast.datagrams_of(frames)  # so that they share signatures
+        for made, address in zip(datagrams, addresses, strict=True):
+            self._udp.send(made, address)
+            if address is None:
+                for other in self._others:
+                    other.send(made)
+            self.bytes_sent += len(made)
+            self.datagrams_sent += 1
+            self.multicast.window.sent(len(made) + _DATAGRAM_COST_BYTES)
+            self._bucket.take(len(made), _now_ns())
 
     def receive_subscriptions(self) -> list[bytes]:
         """Take what receivers have sent; there are no subscriptions."""
@@ -215,24 +221,26 @@ class DatagramSender:
         """Seal frames from the front that make one train; what cannot leave is sealed again."""
         is_open = self.multicast.is_open
         taken: list[bytes] = []
-        largest = len(frames[0])
+        largest, group = len(frames[0]), keys.group
         total = 0
-        segment = largest + SEAL_OVERHEAD_BYTES
+        longest = largest + group.overhead_max
+        count_max = min(SEGMENTS_MAX, DATAGRAM_BYTES_MAX // longest or 1)
         for frame in frames:
             size = len(frame)
-            if size > largest or len(taken) == SEGMENTS_MAX or total + segment > DATAGRAM_BYTES_MAX:
+            if size > largest or len(taken) == count_max:
                 break
             if not frame[0] and is_open(frame):
                 break
             if size < largest:
                 if 5 * size < 3 * largest:  # too small to fill up: it ends the train
                     taken.append(frame)
-                    total += size + SEAL_OVERHEAD_BYTES
+                    total += size
                     break
                 frame = frame.ljust(largest, b"\0")
             taken.append(frame)
-            total += segment
-        return keys.group.seal_train(taken), segment, total, len(taken)
+            total += largest
+        overhead, count = group.overhead_bytes(len(taken)), len(taken)
+        return group.seal_train(taken), largest + overhead, total + count * overhead, count
 
     def _readable_train(self, frames: deque[bytes]) -> _Train:
         """Put checksums on frames from the front that make one train."""

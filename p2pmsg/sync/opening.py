@@ -129,6 +129,9 @@ def open_sender(
 ) -> "tuple[Sender, Outgoing]":
     """Bind, or open the sockets of a multicast."""
     endpoint = endpoints[0]
+    source = core.config.multicast.source
+    if source == "signed" and (endpoint.scheme != "udp" or security is None):
+        raise ConfigError("multicast.source", "'group', but for udp:// with security", source)
     if endpoint.scheme == "udp":  # who publishes over TCP imports nothing of multicasts
         from p2pmsg.multicast.sender import MulticastSender
         from p2pmsg.sync.datagram_sender import DatagramOutgoing, DatagramSender, open_senders
@@ -159,7 +162,9 @@ def _group_keys(core: PublisherCore, security: "Security") -> "GroupKeys":
 
     allowed_by(core, security)
     cipher = pick_cipher(cpu_flags())
-    return GroupKeys(core.session, core.life, cipher, _random, now_ns=time.monotonic_ns())
+    signed = core.config.multicast.source == "signed"
+    now_ns = time.monotonic_ns()
+    return GroupKeys(core.session, core.life, cipher, _random, now_ns=now_ns, signed=signed)
 
 
 def cpu_flags() -> str:

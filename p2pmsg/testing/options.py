@@ -168,6 +168,10 @@ class NetworkOptions:
     """In a multicast, whether datagrams are sealed. The stranger then hears them all and knows no
     key: it forges, cuts, changes, delays and repeats them, and has no recovery channel."""
 
+    signed: bool = False
+    """Where datagrams are sealed, whether publishers sign them, too. Half of what the stranger
+    sends is then sealed with the group's key, as a member could do it."""
+
     rotations_per_s: float = 0.0
     """Where datagrams are sealed, how often a publisher begins to use another key, on average."""
 

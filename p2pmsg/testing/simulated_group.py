@@ -42,7 +42,10 @@ class GroupSending:
         keys = None
         now_ns = network.clock.now_ns
         if network.options.sealed:
-            keys = GroupKeys(core.session, core.life, rng.choice(CIPHERS), rng, now_ns=now_ns)
+            keys = GroupKeys(
+                core.session, core.life, rng.choice(CIPHERS), rng, now_ns=now_ns,
+                signed=network.options.signed,
+            )  # fmt: skip
         self.multicast = MulticastSender(core, core.replay, core.config, DATAGRAM_BYTES, rng, keys)
         self.heard: deque[bytes] = deque(maxlen=_HEARD_MAX)
         self.heard_back: deque[bytes] = deque(maxlen=_HEARD_MAX)

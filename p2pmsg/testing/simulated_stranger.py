@@ -9,7 +9,8 @@ from p2pmsg import control, wire
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.parity import Parity
 from p2pmsg.multicast.run import is_sealed
-from p2pmsg.multicast.seal import CIPHERS, SealingKey, make_secret
+from p2pmsg.multicast.seal import CIPHERS, OpeningKey, SealingKey, make_secret
+from p2pmsg.multicast.signing import BlockSigner, SignedSealingKey
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import History
 from p2pmsg.wire import FrameError, Kind
@@ -105,8 +106,12 @@ class Stranger:
         """Send datagrams to a sealed group, or to its publisher, without a key of either."""
         to_publisher = self._rng.random() < 0.3
         spoofed = self._rng.random() < 0.8
+        by_member = self._network.options.signed and self._rng.random() < 0.5
         for _ in range(self._burst()):
-            data = self._without_key(publisher, to_publisher)
+            if by_member and not to_publisher:
+                data = self._by_member(publisher)
+            else:
+                data = self._without_key(publisher, to_publisher)
             if to_publisher:
                 publisher.take_forged(data)
                 continue
@@ -135,6 +140,29 @@ class Stranger:
             return data[: rng.randrange(len(data))]
         counter = int.from_bytes(data[8:16], "big") + rng.randrange(1000)
         secret = make_secret(CIPHERS[0], rng)._replace(id=data[4:8])
+        return SealingKey(secret, counter).seal(frame)
+
+    def _by_member(self, publisher: "SimulatedPublisher") -> bytes:
+        """Return a datagram sealed with the group's key, which its publisher has not signed."""
+        rng, multicast = self._rng, publisher.multicast
+        assert multicast is not None
+        group = multicast.keys
+        assert group is not None
+        secret = group.group.secret
+        counter = rng.choice((group.group.counter + rng.randrange(100), rng.randrange(2**62)))
+        way = rng.choice(("unsigned", "own signature", "its signature", "sealed again"))
+        self.forged[way] += 1
+        self._network.note(f"a member sends {way}")
+        frame = rng.choice(self._to_sealed)(publisher)
+        if way == "own signature":
+            signer = BlockSigner(rng.randbytes(32))
+            return SignedSealingKey(secret, signer, counter).seal(frame)
+        heard = [data for data in publisher.heard if data[4:8] == secret.id]
+        if heard and way != "unsigned":
+            data = rng.choice(heard)
+            content = OpeningKey(secret, 0, first=0).open(data)
+            proof = content[-1] * 16 + 66
+            frame = content if way == "sealed again" else frame + content[-proof:]
         return SealingKey(secret, counter).seal(frame)
 
     def _data_next(self, publisher: "SimulatedPublisher") -> bytes:

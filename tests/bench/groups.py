@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import p2pmsg
+from p2pmsg.config import MulticastPublisherConfig, PublisherConfig
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.bench.harness import Contender, Receiver, Sender
 from tests.bench.loads import TrialError
@@ -101,14 +102,20 @@ def pick_port() -> int:
 
 class GroupSender(Sender):
     def __init__(
-        self, wire: Wire, port: int, security: Callable[[], p2pmsg.Security] | None = None
+        self,
+        wire: Wire,
+        port: int,
+        security: Callable[[], p2pmsg.Security] | None = None,
+        source: Literal["group", "signed"] = "group",
     ) -> None:
         enter(wire.sender_pid)
         self.endpoint = str(port)
         place = f"udp://239.255.3.1:{port}?interface={wire.sender_address}"
+        multicast = MulticastPublisherConfig(source=source)
         self.publisher = p2pmsg.Publisher(
-            place, name="bench", replay_bytes=REPLAY_BYTES, security=security and security()
-        )
+            place, name="bench", replay_bytes=REPLAY_BYTES, security=security and security(),
+            config=PublisherConfig(multicast=multicast),
+        )  # fmt: skip
 
     def wait_ready(self, subscriber_count: int) -> None:
         self.publisher.wait_for_subscribers(subscriber_count, timeout=READY_SECONDS)

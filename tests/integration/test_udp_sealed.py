@@ -10,12 +10,22 @@ import pytest
 
 import p2pmsg
 from p2pmsg import aio, wire
+from p2pmsg.config import (
+    MulticastPublisherConfig,
+    MulticastSubscriberConfig,
+    PublisherConfig,
+    SubscriberConfig,
+)
+from p2pmsg.control import Heartbeat
 from p2pmsg.errors import ConfigError, SecurityError
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.listener import Listener
 from p2pmsg.multicast.run import is_sealed
+from p2pmsg.multicast.seal import SealingKey
+from p2pmsg.multicast.signing import BlockSigner, SignedSealingKey
 from p2pmsg.reader import HeadsWatch, RangeReader
 from p2pmsg.testing.kernel_loss import lose_datagrams
+from tests.integration.inside import core_of
 from tests.integration.peers import check_ledger, eventually, take
 from tests.integration.secure import Peers
 
@@ -357,3 +367,87 @@ def test_a_relay_reads_a_sealed_group(make_publisher, make_relay, make_subscribe
     place = f"{relay.endpoint}?key={peers.text('relay')}"
     subscriber = make_subscriber(place, start="earliest", security=peers.security("sub"))
     assert [message.value for message in take(subscriber, 500)] == list(range(500))
+
+
+class TestSigned:
+    """Members of a group that do not trust one another."""
+
+    @pytest.fixture
+    def publisher(self, make_publisher, endpoint, peers):
+        config = PublisherConfig(multicast=MulticastPublisherConfig(source="signed"))
+        security = peers.security("pub", "a", "b")
+        return make_publisher(endpoint, name="prices", security=security, config=config)
+
+    @pytest.fixture
+    def subscriber(self, make_subscriber, endpoint, peers, publisher):
+        config = SubscriberConfig(multicast=MulticastSubscriberConfig(source="signed"))
+        own = peers.security("a")
+        place = pinned(endpoint, peers)
+        return make_subscriber(place, joins=publisher, security=own, config=config)
+
+    def test_all_comes_although_datagrams_are_lost_and_keys_change(self, publisher, subscriber):
+        lose_datagrams(subscriber, 0.1)
+        values = [{"n": number} for number in range(3000)]
+        for start in range(0, 3000, 500):
+            publisher.publish_many("t", values[start : start + 500])
+            publisher.rotate_keys()
+        publisher.publish("t", bytes(50_000))
+        assert [message.value for message in take(subscriber, 3001)] == [*values, bytes(50_000)]
+        stats = check_ledger(subscriber, lost=0, delivered=3001)
+        assert sum(stats.repaired.values()) > 0
+        assert "signature" not in stats.frames_invalid
+
+    def test_what_a_member_forges_is_dropped_counted_and_warned_of(
+        self, publisher, subscriber, make_subscriber, endpoint, peers, caplog
+    ):
+        member = make_subscriber(
+            pinned(endpoint, peers), joins=publisher, security=peers.security("b")
+        )
+        publisher.publish_many("t", list(range(100)))
+        assert len(take(member, 100)) == len(take(subscriber, 100)) == 100
+        # All that it uses is what a member has: the key that it was given.
+        secret = core_of(member).member.keys.keyring._last.secret
+        counter = publisher._sender.multicast.keys.group.counter
+        own = BlockSigner(bytes(32))
+        prefix = wire.stream_prefix("t", publisher.session)
+        body = b"\x94\x91\xa6forged\xc0\xc0\xc0"
+        with caplog.at_level(logging.WARNING, "p2pmsg"):
+            for sequence in (100, 101, 10**6):
+                data = prefix + wire.REST.pack(sequence, 1, len(body), 0) + body
+                head = wire.control_frame(
+                    wire.Kind.HEARTBEAT, publisher.session, Heartbeat(0), sequence=sequence,
+                    topic=b"t",
+                )  # fmt: skip
+                for frame in (data, head):
+                    for at in (counter, counter + 7, 2**60):
+                        # From the publisher's very address, as a member can send.
+                        send = publisher._sender._udp.send
+                        send(SealingKey(secret, at).seal(frame))
+                        send(SignedSealingKey(secret, own, at).seal(frame))
+            eventually(lambda: subscriber.stats().frames_invalid.get("signature") == 36)
+        publisher.publish_many("t", list(range(100)))
+        assert [message.value for message in take(subscriber, 100)] == list(range(100))
+        check_ledger(subscriber, lost=0, delivered=200)
+        assert "a member of the group" in caplog.text
+
+    def test_who_wants_signatures_takes_nothing_of_a_publisher_that_has_none(
+        self, make_publisher, make_subscriber, endpoint, peers, caplog
+    ):
+        publisher = make_publisher(endpoint, name="prices", security=peers.security("pub", "a"))
+        config = SubscriberConfig(multicast=MulticastSubscriberConfig(source="signed"))
+        with caplog.at_level(logging.WARNING, "p2pmsg"):
+            subscriber = make_subscriber(
+                pinned(endpoint, peers), security=peers.security("a"), config=config
+            )
+            publisher.publish("t", 1)
+            eventually(lambda: "does not sign its datagrams" in caplog.text)
+        assert subscriber.stats().delivered == 0
+        assert subscriber.stats().frames_invalid["unsigned"] > 0
+
+    def test_only_sealed_groups_are_signed(self, make_publisher, endpoint, peers):
+        config = PublisherConfig(multicast=MulticastPublisherConfig(source="signed"))
+        for place, security in ((endpoint, None), ("tcp://127.0.0.1:0", peers.security("pub"))):
+            with pytest.raises(ConfigError, match=r"multicast\.source"):
+                make_publisher(place, security=security, config=config)
+        with pytest.raises(ConfigError, match="source"):
+            MulticastPublisherConfig(source="anybody")

@@ -169,6 +169,7 @@ MULTICAST = {
     "sealed": Profile({**SEALED, "loss": 0.05}, joiners=("earliest", "latest", 5, "time")),
     "sealed, everything": Profile({**SEALED, **EVERYTHING}, publishers=2, lines=2),
     "sealed, large messages, logs": Profile({**SEALED, **LOGGED, "bytes_max": 3000}),
+    "signed": Profile({**SEALED, "signed": True, "loss": 0.05}, joiners=("earliest", "latest")),
     "parity": Profile({**GROUP, "loss": 0.05, "parity": 2}),
     "parity, everything": Profile({**GROUP, **EVERYTHING, "parity": 1}),
 }

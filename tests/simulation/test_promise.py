@@ -250,6 +250,27 @@ def test_a_stranger_that_hears_a_sealed_group_changes_no_ledger_and_gets_no_answ
     assert rotations
 
 
+SIGNED_GROUPS = ("sealed", "twice and out of order", "large messages", "publisher crashes")
+
+
+@pytest.mark.rounds(1, 50)
+@pytest.mark.parametrize("name", SIGNED_GROUPS)
+def test_a_member_that_forges_in_a_signed_group_changes_no_ledger(name, rounds):
+    """It has the group's key, and repeats, changes and forges what the publisher sends."""
+    profile = replace(MULTICAST[name], run_time=0.2)
+    forged, refused = Counter(), 0
+    for seed in range(rounds):
+        simulation = build(
+            profile, seed, sealed=True, signed=True, rotations_per_s=20, forged_per_s=FORGED
+        )
+        run(simulation, profile)
+        forged += simulation.stranger.forged
+        refused += sum(one.core.invalid["signature"] for one in simulation.subscribers if one.core)
+        assert simulation.published, seed
+    assert {"unsigned", "own signature", "its signature", "sealed again"} <= set(forged)
+    assert refused
+
+
 @pytest.mark.rounds(3, 150)
 @pytest.mark.parametrize("name", FORGED_CHANNELS)
 def test_a_stranger_on_the_recovery_channel_changes_no_ledger(name, rounds):

@@ -338,3 +338,31 @@ def test_keys_show_nothing_of_themselves_in_texts():
     assert repr(secret.key)[2:-1] not in repr(body)
     assert secret.id.hex() in repr(body)
     assert isinstance(SealingKey(secret).counter, int)
+
+
+def test_what_a_group_signs_is_taken_only_with_its_signature():
+    group = Group(signed=True)
+    group.join(1)
+    keys = group.keys
+    assert group.opens(1, keys.group.seal(b"a frame"))
+    forged = SealingKey(keys.group.secret, keys.group.counter)
+    assert not group.opens(1, forged.seal(b"a frame"))
+    keys.rotate(now_ns=group.now_ns)
+    group.tick()
+    group.tick()
+    assert keys.rotations == 1
+    assert group.opens(1, keys.group.seal(b"a frame"))
+
+
+def test_who_signs_changes_only_with_its_process():
+    group = Group(signed=True)
+    ring = group.join(1)
+    body = read_keys(Frame(group.keys._keys_of()))
+    for signer in (None, bytes(32)):
+        other = Keys(body.life, body.group, None, signer)
+        with pytest.raises(FrameError, match="keys"):
+            ring.take(SESSION, other, now_ns=group.now_ns)
+    started_again = GroupKeys(SESSION, LIFE + 1, AES, Random(2), now_ns=1, signed=True)
+    ring.take(SESSION, read_keys(Frame(started_again._keys_of())), now_ns=group.now_ns)
+    assert group.opens(1, started_again.group.seal(b"a frame"))
+    assert group.opens(1, group.keys.group.seal(b"it was on its way"))
