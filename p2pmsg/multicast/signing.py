@@ -10,7 +10,7 @@ So what is lost leaves all others verifiable, nothing waits, and nothing is kept
 is not verified. A leaf is the hash of the datagram's header, too: with another key or counter it is
 another one, so members cannot repeat what was signed.
 
-Hashes are the first 16 bytes of SHA-256. Whoever forges needs a second preimage, since each signed
+Hashes are the first 16 bytes of SHA-256. To forge takes a second preimage, since each signed
 datagram has a counter and a time in ns that nobody else chooses.
 """
 
@@ -153,10 +153,10 @@ class BlockVerifier:
         known = self._blocks.get(block, {})
         found = {place: node}
         while place not in known and place > 1:
-            beside = content[at : at + _HASH_BYTES]
+            sibling = content[at : at + _HASH_BYTES]
             at += _HASH_BYTES
-            found[place ^ 1] = beside
-            node = hash_node(beside, node) if place % 2 else hash_node(node, beside)
+            found[place ^ 1] = sibling
+            node = hash_node(sibling, node) if place % 2 else hash_node(node, sibling)
             place >>= 1
             found[place] = node
         if not known:

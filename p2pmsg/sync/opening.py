@@ -131,7 +131,7 @@ def open_sender(
     endpoint = endpoints[0]
     source = core.config.multicast.source
     if source == "signed" and (endpoint.scheme != "udp" or security is None):
-        raise ConfigError("multicast.source", "'group', but for udp:// with security", source)
+        raise ConfigError("multicast.source", "'group', except for udp:// with security", source)
     if endpoint.scheme == "udp":  # who publishes over TCP imports nothing of multicasts
         from p2pmsg.multicast.sender import MulticastSender
         from p2pmsg.sync.datagram_sender import DatagramOutgoing, DatagramSender, open_senders
