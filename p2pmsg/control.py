@@ -195,7 +195,9 @@ class Denied(codec.Struct, array_like=True):
     verb: Annotated[str, codec.Meta(max_length=32)]
     """What would be needed, as `subscribe`."""
     patterns: list[Annotated[str, codec.Meta(max_length=256)]]
-    """Topics, or prefixes that end in `*`, as they were asked for."""
+    """Topics, or prefixes that end in `*`, as they were asked for; or the name of a queue."""
+    why: Annotated[str, codec.Meta(max_length=256)] = ""
+    """Of the first one: which rule denies it."""
 
 
 class Heartbeat(codec.Struct, array_like=True):

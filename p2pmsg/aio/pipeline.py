@@ -341,6 +341,8 @@ class PipelinePuller(PipelinePullerBase[T_co], TakesTurns, ClosesInLoop):
             AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
                 once for each time that it is tried. It goes on.
             InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
+            AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
+                none to `push`; once, and every 5 s while it stays so. It goes on.
             ClosedError: the puller is closed.
             WrongLoopError: it was made in another event loop.
 
@@ -361,6 +363,8 @@ class PipelinePuller(PipelinePullerBase[T_co], TakesTurns, ClosesInLoop):
             AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
                 once for each time that it is tried. It goes on.
             InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
+            AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
+                none to `push`; once, and every 5 s while it stays so. It goes on.
             ClosedError: the puller is closed.
             WrongLoopError: it was made in another event loop.
 

@@ -106,6 +106,8 @@ class Puller(PullerBase[T_co], TakesTurns, ClosesInLoop):
             TimeoutError: none came in time.
             AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
                 once for each time that it is tried. It goes on.
+            AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
+                none to `push`; once, and every 5 s while it stays so. It goes on.
             InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
             ClosedError: the puller is closed.
             WrongLoopError: it was made in another event loop.
@@ -182,7 +184,7 @@ class Puller(PullerBase[T_co], TakesTurns, ClosesInLoop):
     def _wake_waiting(self) -> None:
         if self._waiters:
             ready = sum(len(core.ready) for core in self._cores)
-            self._waiters.offer(ready + (self._keys.refused is not None))
+            self._waiters.offer(ready + self._keys.has_error)
 
     def _work(self, now_ns: int) -> bool:
         done = super()._work(now_ns)

@@ -313,8 +313,9 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
 
     def _make_io(self) -> PusherIO:
         return PusherIO(
-            self._core, self._server, self._journal, sync_soon=self._sync_soon, turn_ns_max=SLICE_NS
-        )
+            self._core, self._server, self._journal, sync_soon=self._sync_soon,
+            turn_ns_max=SLICE_NS, rights=self._rights_watch(),
+        )  # fmt: skip
 
     def _push_slowly(
         self, value: Any, key: Any, priority: Any, delay: Any, message_id: Any, headers: Any,

@@ -14,10 +14,23 @@ from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import SLICE_NS, Look, Reply, Waiters
 from p2pmsg.checks import time_to_wait, whole
-from p2pmsg.errors import AuthenticationError, ClosedError, RequestError, SendQueueFullError
+from p2pmsg.errors import (
+    AccessDeniedError,
+    AuthenticationError,
+    ClosedError,
+    RequestError,
+    SecurityError,
+    SendQueueFullError,
+)
 from p2pmsg.message import T
 from p2pmsg.requests import frames
-from p2pmsg.requests.requester_base import RequesterBase, check_request, check_time, check_type
+from p2pmsg.requests.requester_base import (
+    Refusals,
+    RequesterBase,
+    check_request,
+    check_time,
+    check_type,
+)
 from p2pmsg.sync.lifecycle import close_in_children
 from p2pmsg.wire import Frame
 
@@ -41,9 +54,9 @@ class Answer:
     """Of the responder."""
     value: Any = None
     """What it answered; None where there is an error."""
-    error: RequestError | TimeoutError | AuthenticationError | None = None
+    error: RequestError | TimeoutError | SecurityError | None = None
     """Why there is no value: the handler raised, there is none, no answer came in time, or the
-    connection was refused."""
+    connection or the right was refused."""
 
     @property
     def is_missing(self) -> bool:
@@ -59,8 +72,8 @@ class _Asked(Protocol):
     def take(self, at: int, frame: Frame) -> bool:
         """Take an answer; False where nobody waits for it any more."""
 
-    def refuse(self, at: int, why: str) -> None:
-        """Note that the connection was refused over which it may have been asked."""
+    def refuse(self, at: int, why: str | AccessDeniedError) -> None:
+        """Note that the connection was refused over which it may have been asked, or the right."""
 
     def handle_timer(self, now: float) -> float | None:
         """Do what is due; return when to be called again, None where it is over."""
@@ -167,6 +180,8 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
             TimeoutError: no answer came in time.
             AuthenticationError: all that were asked refused the connection, or do not hold the
                 pinned key; it is tried again with the next request.
+            AccessDeniedError: those that were asked give us no right to `request` the topic, or an
+                access file here gives them none to `respond`.
             RemoteError: the handler raised; with type and text.
             NoHandlerError: the responder has no handler for the topic.
             RequestError: the answer does not fit `type`.
@@ -227,8 +242,11 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         data = frames.request_frame(
             self._topics[topic], self._id, number, round(deadline * 1000), packed
         )
-        for at in range(len(self._clients)):
-            self._send(at, number, data)
+        for at, client in enumerate(self._clients):
+            if denied := self._denied_here(at, topic, client):
+                gathering.refuse(at, AccessDeniedError("respond", topic, denied))
+            else:
+                self._send(at, number, data)
         self._expect(number, gathering.handle_timer(_monotonic()))
         return gathering
 
@@ -426,7 +444,7 @@ class _Request:
         self._first = owner._first
         self._asked: list[int] = []
         self._at = -1
-        self._refusals: dict[int, str] = {}
+        self._refusals: Refusals = {}
         self._look_due = 0.0
 
     def ask(self, now: float) -> float:
@@ -436,6 +454,9 @@ class _Request:
         self._attempt += 1
         if at not in self._asked:
             self._asked.append(at)
+        if denied := owner._denied_here(at, self.topic, owner._clients[at]):
+            self.refuse(at, AccessDeniedError("respond", self.topic, denied))
+            return self._part_ends()
         wait_ms = int((self._until - now) * 1000)
         owner._send(at, self._number, frames.request_frame(
             self._name, owner._id, self._number, wait_ms, self._packed
@@ -450,6 +471,9 @@ class _Request:
         if self.reply.done():
             return False
         owner = self._owner
+        if (denial := owner._denial_in(at, self.topic, frame)) is not None:
+            self.refuse(at, denial)
+            return True
         owner._first = at  # who answers is asked first the next time
         del owner._pending[self._number]
         self.reply.set_result((at, frame))
@@ -470,11 +494,14 @@ class _Request:
         self._give_up()
         return None
 
-    def refuse(self, at: int, why: str) -> None:
-        if at != self._at or self.reply.done():
+    def refuse(self, at: int, why: str | AccessDeniedError) -> None:
+        if self.reply.done():
+            return
+        if at == self._at or isinstance(why, AccessDeniedError):
+            self._refusals[at] = why
+        if at != self._at:
             return
         owner = self._owner
-        self._refusals[at] = why
         count = len(owner._clients)
         while self._attempt < self._attempts_max and len(self._refusals) < count:
             if (self._first + self._attempt) % count not in self._refusals:
@@ -526,18 +553,19 @@ class _Gathering(AsyncIterator[Answer]):
         endpoint = self._owner._clients[at].endpoint
         try:
             value = self._owner._outcome(self.topic, at, frame, endpoint)
-        except RequestError as error:
+        except (RequestError, AccessDeniedError) as error:
             self._came.append(Answer(endpoint, error=error))
         else:
             self._came.append(Answer(endpoint, value))
         self._notify()
         return True
 
-    def refuse(self, at: int, why: str) -> None:
+    def refuse(self, at: int, why: str | AccessDeniedError) -> None:
         if at in self._waiting:
             self._waiting.remove(at)
             endpoint = self._owner._clients[at].endpoint
-            self._came.append(Answer(endpoint, error=AuthenticationError(endpoint, why)))
+            error = AuthenticationError(endpoint, why) if isinstance(why, str) else why
+            self._came.append(Answer(endpoint, error=error))
             self._notify()
 
     def handle_timer(self, now: float) -> float | None:

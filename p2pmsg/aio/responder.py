@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _NOT_OPEN: Final = "it is not open yet; `async with` opens it, or `await open()`"
+_RIGHTS_S: Final = 1.0
+"""How often it is looked, with security, whether rights have changed."""
 _log = logging.getLogger("p2pmsg")
 AsyncHandler = Callable[[Any], Awaitable[Any]]
 
@@ -229,6 +231,8 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
     def _turn(self) -> float:
         pace, look = self._pace, self._look
         pace.begin()
+        if self._rights is not None:
+            self._rights.check()
         self._is_in_turn = True
         try:
             while not self._closed and (self._read_next() or look.find(self._read_next)):
@@ -236,7 +240,12 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
                     return 0.0
         finally:
             self._is_in_turn = False
-        return 0.0 if look.is_on else SAFETY_S
+        if look.is_on:
+            return 0.0
+        return SAFETY_S if self._rights is None else min(SAFETY_S, _RIGHTS_S)
+
+    def _wake(self) -> None:
+        self._driver.wake()
 
     def _read_next(self) -> bool:
         """Take the next request; whether there was one."""
@@ -255,7 +264,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
             self._driver.wake()
 
     def _take(self, where: bytes, data: bytes) -> None:
-        found = self._read(data)
+        found = self._read(where, data)
         if found is None:
             return
         request, topic, value = found

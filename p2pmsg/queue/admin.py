@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import transports
-from p2pmsg.errors import AdminRefusedError, AuthenticationError, TransportError, translated
+from p2pmsg.errors import (
+    AccessDeniedError,
+    AdminRefusedError,
+    AuthenticationError,
+    TransportError,
+    translated,
+)
 from p2pmsg.queue import frames, process_id
 from p2pmsg.queue.dead_letters import DeadLetter, dead_job_of, letter_of
 from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig
@@ -35,6 +41,7 @@ class LiveBox:
         AuthenticationError: the pusher's key is not pinned; from `list` and `act`: it refused the
             connection, or does not hold that key.
         AdminRefusedError: from `list` and `act`; the pusher does not do that over the wire.
+        AccessDeniedError: from `list` and `act`; it does not do that for our key.
 
     """
 
@@ -83,6 +90,9 @@ class LiveBox:
                 data = self._receive(left_ms)
                 answer = None if data is None else _answer(data)
                 if answer is not None and answer.request == request:
+                    if answer.denied:
+                        why = f"the pusher at {self._endpoint} gives us no right to it"
+                        raise AccessDeniedError("admin", answer.denied, f"{why}: {answer.refusal}")
                     if answer.refusal:
                         raise AdminRefusedError(self._endpoint, answer.refusal)
                     return answer

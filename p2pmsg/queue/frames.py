@@ -16,6 +16,7 @@ QUEUE_RECALL     pusher        give back so many that you have not begun
 QUEUE_LEAVE      puller        I am going; what I have not settled was not begun
 QUEUE_ADMIN      anybody       list, retry or purge dead letters
 QUEUE_ANSWER     pusher        the answer to that
+DENIED           pusher        your key gives you no right to `pull` here
 ===============  ============  ====================================================================
 
 The body of JOBS is ``[values, sequences, details, confirmed, delivered_ns]``: `sequences` is the
@@ -27,7 +28,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Final, NamedTuple
 
 from p2pmsg import codec
-from p2pmsg.control import Id, Name, Range, Sequence, decoded
+from p2pmsg.control import Denied, Id, Name, Range, Sequence, decoded
 from p2pmsg.queue.rules import DeliveryBatch, QueuedJob
 from p2pmsg.wire import HEADER, MAGIC, VERSION, Frame, FrameError, Kind, encoder, values_header
 
@@ -136,6 +137,8 @@ class Answer(codec.Struct, array_like=True):
     letters: list[Any] = []
     refusal: Annotated[str, codec.Meta(max_length=1024)] = ""
     """Why the pusher does not do it; empty where it does."""
+    denied: Name = ""
+    """The queue's name, where the asker's key has no right to `admin` of it."""
 
 
 class Detail(codec.Struct, array_like=True, frozen=True, gc=False):
@@ -152,7 +155,7 @@ class Detail(codec.Struct, array_like=True, frozen=True, gc=False):
 
 
 JobColumns = tuple[list[Any], int | list[int], list[Detail | None] | None, int, int]
-_bodies: Final = (Hello, QueueWelcome, Who, Report, Recall, Admin, Answer)
+_bodies: Final = (Hello, QueueWelcome, Who, Report, Recall, Admin, Answer, Denied)
 _decoders: Final[dict[type, Any]] = {kind: codec.make_decoder(kind) for kind in _bodies}
 _decode_columns: Final = codec.make_decoder(JobColumns).decode
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Generic
 
 import transports
@@ -18,7 +19,7 @@ from p2pmsg.queue.job import Job, OnInvalidJob, check_on_invalid, report_invalid
 from p2pmsg.queue.process_id import this_process, worker_name
 from p2pmsg.queue.puller_core import PullerCore
 from p2pmsg.queue.stats import PullerStats
-from p2pmsg.security.use import check_security, curve_client
+from p2pmsg.security.use import check_security, curve_client, server_of
 from p2pmsg.subscriber.typed import Misfit, value_type
 from p2pmsg.sync.key_watch import EVERY_NS, KeyWatch
 from p2pmsg.sync.lock import PublishLock
@@ -110,6 +111,8 @@ class PullerBase(ABC, Generic[T_co]):
         self._lost_ns = [-1] * len(places)  # what `heard_ns` was set to when one was found silent
         self._unanswered = Unanswered("pusher", places, now_ns=_monotonic_ns(), usual="ROUTER")
         self._turns = 0
+        rights = None if self._security is None else self._security.rights
+        self._rights_version = 0 if rights is None else rights.version
 
     def _connect(self, places: Sequence[transports.Endpoint]) -> None:
         process, now_ns = this_process(), _monotonic_ns()
@@ -128,9 +131,15 @@ class PullerBase(ABC, Generic[T_co]):
                 secrets.randbits(64), self._name, self._prefetch, process,
                 ceiling=self._prefetch_ceiling, now_ns=now_ns,
             )  # fmt: skip
+            self._use_rights(core, client)
             core.on_settled = self._settled
             core.values = self._values
             self._cores.append(core)
+
+    def _use_rights(self, core: PullerCore, client: transports.ZmqQueueClient) -> None:
+        rights = None if self._security is None else self._security.rights
+        if rights is not None:
+            core.use_rights(rights, partial(server_of, client))
 
     # --------------------------------------------------------------------------------- public
 
@@ -240,6 +249,8 @@ class PullerBase(ABC, Generic[T_co]):
                 while came < frames_max and (frame := client.receive()) is not None:
                     came += 1
                     core.receive(frame, now_ns=now_ns)
+                if core.unreported is not None:
+                    self._note_denied()
                 if came:
                     has = len(core.ready) + len(core.open)
                     self._flush_at = self._flush_at_of(max(has, self._prefetch))
@@ -259,6 +270,7 @@ class PullerBase(ABC, Generic[T_co]):
         now_ns = _monotonic_ns()
         if self._security is not None:
             self._keys.look(self._clients, now_ns)
+            self._check_rights(self._security, now_ns)
         silence_ns = self._config.pusher_timeout * 1e9
         for at, (core, client) in enumerate(zip(self._cores, self._clients, strict=True)):
             core.handle_timer(now_ns=now_ns)
@@ -267,11 +279,31 @@ class PullerBase(ABC, Generic[T_co]):
                 client.reconnect()
         if now_ns >= self._unanswered.next_ns:
             strange = [sum(core.invalid.values()) for core in self._cores]
-            self._unanswered.look([core.joined for core in self._cores], strange, now_ns)
+            answered = [core.joined or core.denial is not None for core in self._cores]
+            self._unanswered.look(answered, strange, now_ns)
             self._keys.note(self._unanswered.take_closed())
         if not self._work(now_ns):
             return 0.0
         return self._wait_ms()
+
+    def _check_rights(self, security: "Security", now_ns: int) -> None:
+        """Do what follows from rights that have changed, and note what is denied."""
+        rights = security.rights
+        if rights is not None:
+            rights.refresh()
+            if rights.version != self._rights_version:
+                self._rights_version = rights.version
+                for core in self._cores:
+                    core.check_rights(now_ns=now_ns)
+        self._note_denied()
+
+    def _note_denied(self) -> None:
+        for client, core in zip(self._clients, self._cores, strict=True):
+            error, core.unreported = core.unreported, None
+            if error is not None:
+                self._keys.deny(client.endpoint, error)
+            elif core.joined:
+                self._keys.allow(client.endpoint)
 
     def _wait_ms(self) -> float:
         now_ns = _monotonic_ns()
@@ -309,6 +341,11 @@ class PullerBase(ABC, Generic[T_co]):
             unanswered=self._unanswered.by_endpoint() | self._refusals(),
             answering=dict(zip(self._places, self._answering(), strict=True)),
             invalid=self._misfits,
+            denied={
+                place: str(core.denial)
+                for place, core in zip(self._places, cores, strict=True)
+                if core.denial is not None
+            },
         )
 
     def _refusals(self) -> dict[str, str]:

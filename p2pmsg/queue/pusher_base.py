@@ -45,6 +45,7 @@ from p2pmsg.sync.settings import check_name
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
+    from p2pmsg.sync.rights import RightsWatch
 
 _IDLE_ROUNDS: Final = 5
 _DELAY_MAX: Final = 366 * 86400.0
@@ -165,8 +166,13 @@ class PusherBase(ABC):
             incarnation=incarnation,
             job_timeout=self._config.job_timeout,
             is_gone=process_id.is_gone,
-            admin_refusal=_admin_refusal(self._config.admin, self._place),
+            admin_refusal=self._admin_refusal(),
         )
+        if self._security is not None:
+            from p2pmsg.queue.rights import PullRights
+
+            place = f"the pusher {self._name!r}"
+            self._core.use_rights(PullRights(self._security.grants, self._name, place))
         self._restored = self._core.restore(state, now_ns=now_ns)
         self._missing = state.missing
         self._io = self._make_io()
@@ -177,8 +183,22 @@ class PusherBase(ABC):
         self._idle_rounds = 0
         self._pushed_ns = 0
 
+    def _admin_refusal(self) -> str | None:
+        """Return why nobody administers it over the wire; None where some may."""
+        security, admin = self._security, self._config.admin
+        if admin != "never" and security is not None and security.rights is not None:
+            return None  # each key is looked at: where it comes from does not matter
+        return _admin_refusal(admin, self._place)
+
+    def _rights_watch(self) -> "RightsWatch | None":
+        if self._security is None:
+            return None
+        from p2pmsg.sync.rights import RightsWatch
+
+        return RightsWatch(self._security.grants, None, self._server)
+
     def _make_io(self) -> PusherIO:
-        return PusherIO(self._core, self._server, self._journal)
+        return PusherIO(self._core, self._server, self._journal, rights=self._rights_watch())
 
     # --------------------------------------------------------------------------------- public
 
@@ -274,6 +294,31 @@ class PusherBase(ABC):
     def stats(self) -> PusherStats:
         """Return the counters as they are now; also after `close`."""
         return self._lock.look(self._stats)
+
+    def revoke(self, who: str) -> list[str]:
+        """Admit a puller no more: its connections are ended, and its jobs go to others.
+
+        It returns at once; the rest is done in the next turn, within some ms. What that puller says
+        of its jobs does not count any more. It holds for all peers that were given the same
+        `Security`, while the process runs: take the peer out of the files as well.
+
+        Args:
+            who: the name of a peer that is known, or its public key as text.
+
+        Returns:
+            The public keys that were revoked, as text.
+
+        Raises:
+            ConfigError: there is no `security`, or no such peer.
+            ClosedError: the pusher is closed.
+
+        """
+        from p2pmsg.sync.rights import revoke_here
+
+        self._check_usable()
+        users = revoke_here(self._security, who)
+        self._driver.wake()
+        return users
 
     def dead_letters(self) -> DeadLetters:
         """Return the dead letters as they are now; what it returns can retry and purge them."""
@@ -434,6 +479,8 @@ class PusherBase(ABC):
             extends_capped=queue.extends_capped,
             admin_refused=core.admin_refused,
             connections_refused=self._server.refused_by_key,
+            denied=0 if core.rights is None else core.rights.denials.count,
+            connections_revoked=self._server.revoked,
             log_missing=self._missing,
             workers=tuple(
                 WorkerStats(

@@ -2,8 +2,9 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from p2pmsg.control import Denied
 from p2pmsg.queue import frames
 from p2pmsg.queue.frames import Admin, Answer, Hello, Process, QueueWelcome, Report, Who
 from p2pmsg.queue.journal.records import JournalState
@@ -33,15 +34,20 @@ _HELLO_BYTES: Final = 16_384
 HELLO_BYTES_PER_S: Final = 2**22
 """Of larger ones, from all connections: reading them takes 20 % of a processor."""
 HELLO_BYTES_AT_ONCE: Final = 2**23
+
+if TYPE_CHECKING:
+    from p2pmsg.queue.rights import PullRights
+
 IsGone = Callable[[str, int, int], bool]
 
 
 class WorkerConnection:
     """A connection, and which worker's it is once it was welcomed."""
 
-    def __init__(self, identity: bytes, token: int) -> None:
+    def __init__(self, identity: bytes, token: int, user: str = "") -> None:
         self.identity = identity
         self.token = token
+        self.user = user
         self.welcomed = False
         self.worker_id = 0
         self.echo_ns = 0
@@ -66,6 +72,7 @@ class PusherCore:
         reports: reports that were taken.
         admin_refused: requests about dead letters that were refused.
         frames_at_once: how many frames of jobs `pump` makes at most; it is called again then.
+        rights: what those who ask may have, by `use_rights`; None: everything.
 
     """
 
@@ -101,21 +108,35 @@ class PusherCore:
         self._by_worker: dict[int, WorkerConnection] = {}
         self._processes: dict[int, Process] = {}
         self._serials: dict[int, int] = {}
+        self._users: dict[int, str] = {}
+        """Of workers, where there are rights."""
         self._absent: dict[int, Process] = {}
         self._token = 0
         self._due: list[WorkerConnection] = []
         self._check_due_ns = 0
+        self.rights: PullRights | None = None
 
     # ------------------------------------------------------------------------------- frames in
 
-    def receive(self, identity: bytes, data: bytes, *, now_ns: int) -> None:
-        """Take a frame from a puller; what is malformed is counted."""
+    def use_rights(self, rights: "PullRights") -> None:
+        """Do for each puller what it may, and nothing else; called before anything."""
+        self.rights = rights
+
+    def receive(self, identity: bytes, data: bytes, *, now_ns: int, user: str = "") -> None:
+        """Take a frame from a puller, where there are rights of a user.
+
+        What is malformed is counted.
+        """
         try:
             frame = Frame(data)
             if frame.kind == Kind.QUEUE_ADMIN:
-                self._receive_admin(identity, frame, now_ns)
+                self._receive_admin(identity, frame, now_ns, user)
                 return
-            connection = self._connection_of(identity)
+            if self.rights is not None and self._is_denied(
+                self.rights, identity, frame, user, now_ns
+            ):
+                return
+            connection = self._connection_of(identity, user)
             if frame.kind == Kind.QUEUE_REPORT:
                 self._receive_report(connection, frame, now_ns)
             elif frame.kind == Kind.QUEUE_HELLO:
@@ -168,7 +189,42 @@ class PusherCore:
             if worker is not None and connection.welcomed and worker.assigned.count:
                 self._confirm(connection)
 
-    def _connection_of(self, identity: bytes) -> WorkerConnection:
+    def check_rights(self, *, now_ns: int) -> None:
+        """Take the jobs of those who may not have them any more; called when rights changed."""
+        rights = self.rights
+        if rights is None:
+            return
+        for connection in list(self._connections.values()):
+            if not rights.may_pull(connection.user):
+                self._deny(rights, connection.identity, connection.user, now_ns)
+                self._forget_connection(connection)
+        for worker_id in [one for one, user in self._users.items() if not rights.may_pull(user)]:
+            self.queue.dismiss(worker_id, "no right to pull any more", now_ns=now_ns)
+            self._forget_worker(worker_id)
+
+    def _is_denied(
+        self, rights: "PullRights", identity: bytes, frame: Frame, user: str, now_ns: int
+    ) -> bool:
+        """Whether a user may not send a frame; it is told so."""
+        connection = self._connections.get(identity)
+        if connection is not None and connection.user != user:
+            self.unreachable(identity, now_ns=now_ns)  # another one's connection has its id now
+        if not rights.may_pull(user):
+            if identity in self._connections:
+                self.check_rights(now_ns=now_ns)  # which have changed
+            else:
+                self._deny(rights, identity, user, now_ns)
+            return True
+        if self._users.get(frame.session, user) != user:
+            raise FrameError("worker")  # it is another's
+        return False
+
+    def _deny(self, rights: "PullRights", identity: bytes, user: str, now_ns: int) -> None:
+        why = rights.deny(user, "pull", now_ns=now_ns)
+        body = Denied("pull", [self.name], why)
+        self.outbox.append((identity, control_frame(Kind.DENIED, self.session, body)))
+
+    def _connection_of(self, identity: bytes, user: str) -> WorkerConnection:
         connection = self._connections.get(identity)
         if connection is None:
             if len(self._connections) >= self._connections_max:
@@ -176,7 +232,7 @@ class PusherCore:
                     raise FrameError("peers")
                 del self._connections[self._unwelcomed.popitem(last=False)[0]]
             self._token += 1
-            connection = WorkerConnection(identity, self._token)
+            connection = WorkerConnection(identity, self._token, user)
             self._connections[identity] = self._unwelcomed[identity] = connection
         return connection
 
@@ -256,6 +312,8 @@ class PusherCore:
             connection.welcomed, connection.worker_id = True, worker.id
             self._by_worker[worker.id] = connection
             self._processes[worker.id] = Process(hello.host, hello.pid, hello.started)
+            if self.rights is not None:
+                self._users[worker.id] = connection.user
             if not known:
                 self._serials[worker.id] = hello.confirmed
                 if self.queue.store.restored:  # reports of what it did before a restart may follow
@@ -279,11 +337,14 @@ class PusherCore:
             self.queue.leave(worker.id, now_ns=now_ns)
             self._forget_worker(worker.id)
 
-    def _receive_admin(self, identity: bytes, frame: Frame, now_ns: int) -> None:
+    def _receive_admin(self, identity: bytes, frame: Frame, now_ns: int, user: str) -> None:
         admin: Admin = frames.read(frame, Admin)
-        if self._admin_refusal is not None:
+        refusal, denied = self._admin_refusal, ""
+        if refusal is None and self.rights is not None and not self.rights.may_admin(user):
+            refusal, denied = self.rights.deny(user, "admin", now_ns=now_ns), self.name
+        if refusal is not None:
             self.admin_refused += 1
-            refused = Answer(admin.request, 0, [], self._admin_refusal)
+            refused = Answer(admin.request, 0, [], refusal, denied)
             self.outbox.append((identity, control_frame(Kind.QUEUE_ANSWER, self.session, refused)))
             return
         store = self.queue.store
@@ -384,6 +445,7 @@ class PusherCore:
     def _forget_worker(self, worker_id: int) -> None:
         self._serials.pop(worker_id, None)
         self._processes.pop(worker_id, None)
+        self._users.pop(worker_id, None)
         connection = self._by_worker.pop(worker_id, None)
         if connection is not None:
             connection.welcomed = False

@@ -4,7 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg.errors import LogFailedError
@@ -13,6 +13,9 @@ from p2pmsg.queue.journal.records import change_record
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import BreakerState, Given, JobRun, QueuedJob
 from p2pmsg.trouble import Refusals
+
+if TYPE_CHECKING:
+    from p2pmsg.sync.rights import RightsWatch
 
 _MS: Final = 1_000_000
 _ROUNDS_MAX: Final = 16
@@ -48,6 +51,7 @@ class PusherIO:
         sync_soon: begins to force the journal to the disk, without waiting; frames that need it are
             kept back meanwhile. Default None: it is done, and waited for, where it is due.
         turn_ns_max: how long `work` goes on where there is always more, in ns. Default: on and on.
+        rights: whose changes are to be followed. Default None: there are no keys.
 
     Attributes:
         is_failing: whether the journal could not be written the last time.
@@ -66,8 +70,10 @@ class PusherIO:
         *,
         sync_soon: Callable[[], None] | None = None,
         turn_ns_max: int = 2**63,
+        rights: "RightsWatch | None" = None,
     ) -> None:
         self.core = core
+        self._rights = rights
         self.journal = journal
         self._server = server
         self._sync_soon = sync_soon
@@ -123,6 +129,9 @@ class PusherIO:
     def work(self, *, now_ns: int) -> bool:
         """Do all there is to do; False where there may be more at once."""
         core, server = self.core, self._server
+        if self._rights is not None and self._rights.check():
+            self._rights.end_revoked()
+            core.check_rights(now_ns=now_ns)
         left_bytes, until_ns = self._bytes_at_once, now_ns + self._turn_ns_max
         for _ in range(_ROUNDS_MAX):
             if self.is_failing and not self.record():
@@ -138,7 +147,7 @@ class PusherIO:
             ):
                 came += 1
                 left_bytes -= len(found[1])
-                core.receive(*found, now_ns=now_ns)
+                core.receive(*found, now_ns=now_ns, user=server.user)
             if server.broke():
                 self._pause_ns = _SOON_NS
                 self._look_for_workers(now_ns)

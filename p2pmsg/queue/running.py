@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, Literal
 
 from p2pmsg.checks import check, whole
-from p2pmsg.errors import AuthenticationError, ClosedError
+from p2pmsg.errors import ClosedError, SecurityError
 from p2pmsg.message import T_co
 from p2pmsg.queue.job import Job
 from p2pmsg.sync.stop_signals import StopSignals
@@ -177,7 +177,7 @@ class JobRun:
             while not self._is_stopping and self._may_take():
                 try:
                     job = self._receive(_LOOK_S)
-                except (TimeoutError, AuthenticationError):  # that is logged, and tried again
+                except (TimeoutError, SecurityError):  # that is logged, and tried again
                     self._give_back()
                     continue
                 self._do(job)

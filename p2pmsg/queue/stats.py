@@ -78,8 +78,8 @@ class PusherStats:
     workers: tuple[WorkerStats, ...] = ()
     """One entry a worker."""
     held_back: int = 0
-    """Taken back from workers that live, and settled nothing for too long; see
-    `QueueConfig.hold_timeout`."""
+    """Taken back from workers that live, and settled nothing for too long (see
+    `QueueConfig.hold_timeout`), or lost the right to them."""
     delays_capped: int = 0
     """Rejections with a delay beyond `QueueConfig.reject_delay_max`."""
     extends_capped: int = 0
@@ -93,6 +93,10 @@ class PusherStats:
     """
     connections_refused: int = 0
     """Connections of pullers that were refused by their keys, with `security`."""
+    denied: int = 0
+    """Frames of those whose keys have no right to `pull`, or to `admin`, with an access file."""
+    connections_revoked: int = 0
+    """Connections that were ended since their keys were revoked, or are known no more."""
 
     @property
     def balanced(self) -> bool:
@@ -134,3 +138,6 @@ class PullerStats:
     """By endpoint, whether a pusher there took this worker on, and answers."""
     invalid: int = 0
     """Jobs whose value did not fit the type; they are among the discarded."""
+    denied: dict[str, str] = field(default_factory=dict)
+    """By endpoint, what is denied there now: a pusher gives us no right to `pull`, or has none to
+    `push` here."""

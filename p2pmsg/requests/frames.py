@@ -2,8 +2,8 @@
 
 REQUEST has the topic ahead, the requester's id where the header has the session, the request's
 number as the sequence, how long the requester waits, in ms, as the count, and the value as body.
-REPLY has the same id and number, a `Status` as the count, and as body the value, or
-``[type, text]`` of an exception.
+REPLY has the same id and number, a `Status` as the count, and as body the value, ``[type, text]``
+of an exception, or ``["request", why]`` where the requester has no right to the topic.
 """
 
 import enum
@@ -27,6 +27,7 @@ class Status(enum.IntEnum):
     DONE = 0
     RAISED = 1
     NO_HANDLER = 2
+    DENIED = 3
 
 
 def request_frame(topic: bytes, requester: int, number: int, wait_ms: int, packed: bytes) -> bytes:
@@ -58,6 +59,11 @@ def error_body(error: BaseException) -> bytes:
         text = ""
     text = text[:_ERROR_CHARACTERS_MAX].encode(errors="replace").decode()
     return encoder.encode((name, text))
+
+
+def denied_body(why: str) -> bytes:
+    """Return the body of a reply that says that there is no right, and why."""
+    return encoder.encode(("request", why))
 
 
 def body_of(frame: Frame) -> Any:

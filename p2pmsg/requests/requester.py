@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import transports
-from p2pmsg.errors import AuthenticationError, RequestError
+from p2pmsg.errors import AccessDeniedError, AuthenticationError, RequestError, SecurityError
 from p2pmsg.message import T
 from p2pmsg.requests import frames
-from p2pmsg.requests.requester_base import RequesterBase, check_request, check_time, check_type
+from p2pmsg.requests.requester_base import (
+    Refusals,
+    RequesterBase,
+    check_request,
+    check_time,
+    check_type,
+)
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.wire import Frame
 from recovery._renamed import renamed_arguments
@@ -31,8 +37,8 @@ class Answers:
 
     values: dict[str, Any] = field(default_factory=dict)
     """By endpoint: what was answered."""
-    errors: dict[str, RequestError | AuthenticationError] = field(default_factory=dict)
-    """By endpoint: who could not answer, or refused the connection, and why."""
+    errors: dict[str, RequestError | SecurityError] = field(default_factory=dict)
+    """By endpoint: who could not answer, refused the connection or gave no right to it, and why."""
     missing: tuple[str, ...] = ()
     """Endpoints that did not answer in time."""
 
@@ -102,6 +108,8 @@ class Requester(RequesterBase, ClosesAtOnce):
             TimeoutError: no answer came in time.
             AuthenticationError: all that were asked refused the connection, or do not hold the
                 pinned key; it is tried again with the next request.
+            AccessDeniedError: those that were asked give us no right to `request` the topic, or an
+                access file here gives them none to `respond`.
             RemoteError: the handler raised; with type and text.
             NoHandlerError: the responder has no handler for the topic.
             RequestError: the answer does not fit `type`.
@@ -117,7 +125,7 @@ class Requester(RequesterBase, ClosesAtOnce):
         start = now = time.monotonic()
         first = self._first
         asked: list[int] = []
-        refusals: dict[int, str] = {}
+        refusals: Refusals = {}
         for attempt in range(attempts_max):
             at = (first + attempt) % len(clients)
             until = start + timeout * (attempt + 1) / attempts_max
@@ -126,13 +134,20 @@ class Requester(RequesterBase, ClosesAtOnce):
             if at in refusals:
                 continue
             if self._security is not None:
+                if denied := self._denied_here(at, topic, clients[at]):
+                    refusals[at] = AccessDeniedError("respond", topic, denied)
+                    if len(refusals) == len(clients):
+                        break
+                    continue
                 self._try_again(clients[at])
             clients[at].send(data)
             transports.TURN.is_theirs = True
             if at not in asked:
                 asked.append(at)
             found = self._await_or_look(clients, asked, number, until, now, at, refusals)
-            if found is not None:
+            if found is not None and (denial := self._denial_in(found[0], topic, found[1])):
+                refusals[found[0]] = denial
+            elif found is not None:
                 self._first = found[0]  # who answers is asked first the next time
                 answer: T = self._outcome(topic, *found, type)
                 return answer
@@ -164,21 +179,26 @@ class Requester(RequesterBase, ClosesAtOnce):
         end = time.monotonic() + deadline
         wait_ms = round(deadline * 1000)
         data = frames.request_frame(self._topics[topic], self._id, number, wait_ms, packed)
-        for client in clients:
+        answers = Answers()
+        waiting = []
+        for at, client in enumerate(clients):
             if self._security is not None:
+                if denied := self._denied_here(at, topic, client):
+                    error = AccessDeniedError("respond", topic, denied)
+                    answers.errors[client.endpoint] = error
+                    continue
                 self._try_again(client)
             client.send(data)
-        answers = Answers()
-        waiting = list(range(len(clients)))
+            waiting.append(at)
         while waiting:
-            refusals: dict[int, str] = {}
+            refusals: Refusals = {}
             found = self._await_or_look(
                 clients, waiting, number, end, time.monotonic(), None, refusals
             )
             for at, why in refusals.items():
                 waiting.remove(at)
                 place = clients[at].endpoint
-                answers.errors[place] = AuthenticationError(place, why)
+                answers.errors[place] = AuthenticationError(place, str(why))
             if found is None and refusals:
                 continue
             if found is None:
@@ -188,7 +208,7 @@ class Requester(RequesterBase, ClosesAtOnce):
             name = clients[found[0]].endpoint
             try:
                 answers.values[name] = self._outcome(topic, *found)
-            except RequestError as error:
+            except (RequestError, AccessDeniedError) as error:
                 answers.errors[name] = error
         missing = tuple(clients[at].endpoint for at in waiting)
         return Answers(answers.values, answers.errors, missing)
@@ -226,7 +246,7 @@ class Requester(RequesterBase, ClosesAtOnce):
 
     def _await_or_look(
         self, clients: Clients, asked: list[int], number: int, until: float, now: float,
-        at: int | None, refusals: dict[int, str],
+        at: int | None, refusals: Refusals,
     ) -> Found | None:  # fmt: skip
         """As `_await`; after a quarter of the time, look at endpoints that have never answered."""
         answered = self._has_answered
@@ -243,7 +263,7 @@ class Requester(RequesterBase, ClosesAtOnce):
 
     def _await(
         self, clients: Clients, asked: list[int], number: int, until: float, now: float,
-        last: int | None, refusals: dict[int, str],
+        last: int | None, refusals: Refusals,
     ) -> Found | None:  # fmt: skip
         """Wait for an answer from one of those that were asked.
 

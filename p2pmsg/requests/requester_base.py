@@ -11,17 +11,19 @@ import transports
 from p2pmsg import codec
 from p2pmsg.checks import check, check_busy_wait, whole
 from p2pmsg.errors import (
+    AccessDeniedError,
     AuthenticationError,
     ClosedError,
     ConfigError,
     NoHandlerError,
     RemoteError,
     RequestError,
+    SecurityError,
 )
 from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
-from p2pmsg.security.use import check_security, curve_client
+from p2pmsg.security.use import check_security, curve_client, server_of
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.topics import check_topic
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _TOPICS_MAX: Final = 1024
+Refusals = dict[int, str | AccessDeniedError]
+"""Which responder refused the connection, and why; or what it denied."""
 _TIMEOUT_MAX: Final = 1e6
 
 
@@ -102,9 +106,33 @@ class RequesterBase:
         client.look()
         client.retry()
 
+    def _denied_here(self, at: int, topic: str, client: transports.ZmqQueueClient) -> str:
+        """Return why a responder may not answer this; "" where it may."""
+        rights = None if self._security is None else self._security.rights
+        if rights is None:
+            return ""
+        rights.refresh()
+        user = server_of(client)
+        if rights.may(user, "respond", topic):
+            return ""
+        place = self._endpoints[at].address
+        why = rights.why(user, "respond", topic)
+        return f"the key of the responder at {place} has no right to it here: {why}"
+
+    def _denial_in(self, at: int, topic: str, frame: Frame) -> AccessDeniedError | None:
+        """Return what a responder, or an access file here, denies; None: nothing."""
+        if frame.count != Status.DENIED:
+            return None
+        try:
+            why = frames.error_of(frame)[1]
+        except FrameError:
+            why = ""
+        text = f"the responder at {self._endpoints[at].address} gives us no right to it"
+        return AccessDeniedError("request", topic, f"{text}: {why}" if why else text)
+
     def _failed(
-        self, text: str, asked: list[int], refusals: dict[int, str]
-    ) -> TimeoutError | AuthenticationError:
+        self, text: str, asked: list[int], refusals: Refusals
+    ) -> TimeoutError | SecurityError:
         """Return what to raise where nobody answered.
 
         Args:
@@ -118,8 +146,11 @@ class RequesterBase:
             if at not in refusals and self._unanswered.found[at].startswith(transports.NEEDS_KEYS):
                 refusals[at] = self._unanswered.found[at]
         if refusals and all(at in refusals for at in asked):
-            first = asked[0]
-            return AuthenticationError(self._endpoints[first].address, refusals[first])
+            first = asked[0] if asked else next(iter(refusals))
+            found = refusals[first]
+            if isinstance(found, AccessDeniedError):
+                return found
+            return AuthenticationError(self._endpoints[first].address, found)
         said = [f"{self._endpoints[at].address}: {why}" for at, why in refusals.items()]
         return TimeoutError(text + (where or (f" ({'; '.join(said[:4])})" if said else "")))
 
@@ -172,6 +203,8 @@ class RequesterBase:
             if frame.count == Status.DONE:
                 value = frames.body_of(frame)
                 return value if kind is None else _converted(topic, responder, value, kind)
+            if (denial := self._denial_in(at, topic, frame)) is not None:
+                raise denial
             if frame.count == Status.NO_HANDLER:
                 raise NoHandlerError(topic, responder)
             if frame.count == Status.RAISED:

@@ -163,6 +163,8 @@ class Responder(ResponderBase, ClosesAtOnce):
 
     def _round(self) -> None:
         waits = self._done or self._cache.pending
+        if self._rights is not None:
+            self._rights.check()
         found = self._server.receive_wait(_REPLY_WAIT_MS if waits else _WAIT_MS)
         if found is not None:
             self._take(*found)
@@ -170,7 +172,7 @@ class Responder(ResponderBase, ClosesAtOnce):
             self._send_replies()
 
     def _take(self, where: bytes, data: bytes) -> None:
-        found = self._read(data)
+        found = self._read(where, data)
         if found is None:
             return
         request, topic, value = found
@@ -183,7 +185,7 @@ class Responder(ResponderBase, ClosesAtOnce):
             if reply is None:
                 reply = self._work(request, topic, value)
                 self._cache.keep(request, reply, now_ns=now_ns)
-            self._reply(where, reply)
+            self._answer(where, request, reply)
             return
         is_new, reply = self._cache.begin(request, where)
         if reply is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import transports
 from p2pmsg.checks import at_least, check, whole
-from p2pmsg.errors import ConfigError, InvalidRequestError, translated
+from p2pmsg.errors import ClosedError, ConfigError, InvalidRequestError, translated
 from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
@@ -17,12 +17,15 @@ from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
 
 if TYPE_CHECKING:
+    from p2pmsg.requests.rights import RequestRights
     from p2pmsg.security.settings import Security
 
 Handler = Callable[[Any], Any]
 H = TypeVar("H", bound=Handler)
-Request = tuple[int, int]
-"""The requester's id, and the request's number."""
+Request = tuple[int, int, str, str]
+"""The requester's id, the request's number, and with keys the user id and the topic.
+
+So the answer to one user's request is no other's, and it is known who may have it."""
 
 
 class ReplyCache:
@@ -105,6 +108,7 @@ class ResponderBase:
     """
 
     _server: transports.ZmqQueueServer
+    _rights: "RequestRights | None" = None
 
     def _configure(
         self,
@@ -146,6 +150,10 @@ class ResponderBase:
                 curve=curve_server(self._security),
             )  # fmt: skip
         warn_if_open(self._security, server.endpoint)
+        if self._security is not None:
+            from p2pmsg.requests.rights import RequestRights
+
+            self._rights = RequestRights(self._security.grants, server)
         # There is no credit here: a requester that never reads must not fill the memory.
         server.memory = transports.ReplyMemory()
         return server
@@ -161,6 +169,42 @@ class ResponderBase:
     def connections_refused(self) -> int:
         """How many connections were refused by their keys, with `security`."""
         return self._server.refused_by_key
+
+    @property
+    def denied(self) -> int:
+        """How many requests were denied, as their keys have no right to `request` that topic."""
+        return 0 if self._rights is None else self._rights.denials.count
+
+    @property
+    def connections_revoked(self) -> int:
+        """How many connections were ended since their keys were revoked, or are known no more."""
+        return self._server.revoked
+
+    def revoke(self, who: str) -> list[str]:
+        """Admit a requester no more: its connections are ended, and it is sent no answer.
+
+        It returns at once; the connections are ended within some ms while requests are answered. It
+        holds for all peers that were given the same `Security`, while the process runs: take the
+        peer out of the files as well.
+
+        Args:
+            who: the name of a peer that is known, or its public key as text.
+
+        Returns:
+            The public keys that were revoked, as text.
+
+        Raises:
+            ConfigError: there is no `security`, or no such peer.
+            ClosedError: the responder is closed.
+
+        """
+        from p2pmsg.sync.rights import revoke_here
+
+        if self._closed:
+            raise ClosedError("the responder", self._unusable)
+        users = revoke_here(self._security, who)
+        self._wake()
+        return users
 
     @property
     def cached(self) -> int:
@@ -181,6 +225,9 @@ class ResponderBase:
 
     # -------------------------------------------------------------------------------- private
 
+    def _wake(self) -> None:
+        """Have the rights looked at soon; a thread does that 20 times a second anyway."""
+
     def _forget(self) -> None:
         """In a forked child: neither the socket nor the thread is the child's."""
         self._closed = True
@@ -195,17 +242,28 @@ class ResponderBase:
         self._handlers[topic] = handler
         self._type_of[topic] = self._types.of(topic)
 
-    def _read(self, data: bytes) -> tuple[Request, str, Any] | None:
-        """Return a request, its topic and its value; what is malformed is counted."""
+    def _read(self, where: bytes, data: bytes) -> tuple[Request, str, Any] | None:
+        """Return a request, its topic and its value; what is malformed is counted.
+
+        None, too, where its user has no right to it, and was told so.
+        """
         try:
             frame = Frame(data)
             if frame.kind != Kind.REQUEST or not frame.topic:
                 raise FrameError("kind")
+            if self._rights is not None:
+                user = self._server.user
+                if not self._rights.may(user, frame.topic):
+                    self._deny(where, (frame.session, frame.sequence, user, frame.topic))
+                    return None
+            else:
+                user = ""
             value = frames.body_of(frame)
         except FrameError as error:
             self.invalid[str(error)] = self.invalid.get(str(error), 0) + 1
             return None
-        return (frame.session, frame.sequence), frame.topic, value
+        topic = frame.topic
+        return (frame.session, frame.sequence, user, topic if user else ""), topic, value
 
     def _typed(self, topic: str, value: Any) -> Any:
         """Return a request's value as its handler wants it; raise `InvalidRequestError`."""
@@ -223,16 +281,24 @@ class ResponderBase:
         packed = pack_exactly(value)
         if len(packed) > self._bytes_max:
             check_size("reply", len(packed), self._bytes_max)
-        return frames.reply_frame(*request, Status.DONE, packed)
+        return frames.reply_frame(request[0], request[1], Status.DONE, packed)
 
     def _pack_error(self, request: Request, error: BaseException) -> bytes:
         """Return the frame that answers with an exception: the requester's, not ours."""
         self.raised += 1
-        return frames.reply_frame(*request, Status.RAISED, frames.error_body(error))
+        body = frames.error_body(error)
+        return frames.reply_frame(request[0], request[1], Status.RAISED, body)
 
     def _refusal(self, request: Request) -> bytes:
         """Return the frame that says that there is no handler."""
-        return frames.reply_frame(*request, Status.NO_HANDLER, b"\xc0")
+        return frames.reply_frame(request[0], request[1], Status.NO_HANDLER, b"\xc0")
+
+    def _deny(self, where: bytes, request: Request) -> None:
+        """Say that there is no right to what was asked, or answered."""
+        assert self._rights is not None
+        why = self._rights.deny(*request[2:])
+        body = frames.denied_body(why)
+        self._reply(where, frames.reply_frame(request[0], request[1], Status.DENIED, body))
 
     def _work(self, request: Request, topic: str, value: Any) -> bytes:
         """Call the handler; return the frame that answers."""
@@ -255,6 +321,13 @@ class ResponderBase:
         """Keep the reply to what was begun, and send it to where it was asked last."""
         where = self._cache.end(request, reply, now_ns=time.monotonic_ns())
         if where is not None:
+            self._answer(where, request, reply)
+
+    def _answer(self, where: bytes, request: Request, reply: bytes) -> None:
+        """Send a reply, where its requester may still have it."""
+        if self._rights is not None and not self._rights.may(*request[2:]):
+            self._deny(where, request)  # the right was taken away meanwhile
+        else:
             self._reply(where, reply)
 
     def _reply(self, where: bytes, reply: bytes) -> None:

@@ -108,6 +108,19 @@ class Rights:
         """Return whether a user may, for a topic, or for all that a prefix and `*` mean."""
         return self.decide(user, verb, topic).allowed
 
+    def why(self, user: str, verb: str, topic: str) -> str:
+        """Return why a user may not, in words that it may read: which rule, not what it says."""
+        if user in self._revoked:
+            return "the key was revoked"
+        if self.name_of(user) is None:
+            return "the key has no name"
+        rule = self.decide(user, verb, topic).rule
+        return "no rule gives it" if rule is None else f"{rule} denies it"
+
+    def who(self, user: str) -> str:
+        """Return who a user is, for people: its name, or its user id."""
+        return self.name_of(user) or user or "a peer without a key"
+
     def covers(self, user: str, verb: str, prefix: bytes) -> bool:
         """Return whether a user may have all frames that begin so; see `Access.covers`."""
         name = self.name_of(user)
@@ -174,6 +187,10 @@ class Rights:
     def is_revoked(self, user: str) -> bool:
         """Return whether `revoke` was called for a user."""
         return user in self._revoked
+
+    def admit(self, user: str) -> bool:
+        """Return whether a user that is known may connect: it was not revoked."""
+        return user not in self._revoked
 
     def refresh(self) -> bool:
         """Read the file again if it changed; return whether anything did.

@@ -1,7 +1,7 @@
 """`Security`: a peer's key, the peers that it knows, and what they may do."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final, Self
 
 import transports
@@ -48,7 +48,7 @@ class Security:
 
     """
 
-    __slots__ = ("_access", "grants", "keys", "known", "rights")
+    __slots__ = ("_access", "_known_changes", "grants", "keys", "known", "rights")
 
     def __init__(
         self,
@@ -60,7 +60,8 @@ class Security:
         self.known = KnownPeers(trust)
         self._access = access
         self.rights = None if access is None else _rights(access, self._known_name)
-        self.grants: Rights | Unlimited = Unlimited() if self.rights is None else self.rights
+        self._known_changes = self.known.changes
+        self.grants: Rights | Unlimited = self.rights or Unlimited(self._unknown)
 
     def __repr__(self) -> str:
         access = "" if self._access is None else f", access={os.fspath(self._access)!r}"
@@ -115,11 +116,10 @@ class Security:
 
         """
         user = key_text(public)
-        if self.grants.is_revoked(user):
+        if not self._is_named(public, user) or not self.grants.admit(user):
             return None
-        if public != self.keys.public and self.name_of(user) is None:
-            return None
-        return user
+        # Once more: it may have been taken out of the file before `admit` noted that it is there.
+        return user if self._is_named(public, user) else None
 
     def revoke(self, who: str) -> list[str]:
         """Admit a peer no more, and deny it everything; returns the user ids that it has.
@@ -173,6 +173,18 @@ class Security:
             )
             raise AuthenticationError(place.address, how)
         return known.public
+
+    def _is_named(self, public: bytes, user: str) -> bool:
+        return public == self.keys.public or self.name_of(user) is not None
+
+    def _unknown(self, users: Collection[str]) -> list[str] | None:
+        """Return those whose keys no file names any more; None: the file has not changed."""
+        known, own = self.known, self.keys.public_text
+        changes = known.look()
+        if changes == self._known_changes:
+            return None
+        self._known_changes = changes
+        return [user for user in users if user != own and self._known_name(user) is None]
 
     def _known_name(self, user: str) -> str | None:
         try:

@@ -86,6 +86,9 @@ class KnownPeers:
     Args:
         path: of the file; `~` is the user's home.
 
+    Attributes:
+        changes: how often the file was found to have another content.
+
     Raises:
         ConfigError: a line is malformed; `field` says which.
         OSError: it cannot be read.
@@ -99,11 +102,17 @@ class KnownPeers:
         self._content: bytes | None = None
         self._complaint = ""
         self._peers = _Peers()
+        self.changes = 0
         self._read()
 
     def peers(self) -> list[KnownPeer]:
         """Return all, in the order of the file."""
         return list(self._fresh().by_name.values())
+
+    def look(self) -> int:
+        """Look at the file; return `changes`."""
+        self._fresh()
+        return self.changes
 
     def of_name(self, name: str) -> KnownPeer | None:
         """Return the peer of a name, or None."""
@@ -161,7 +170,7 @@ class KnownPeers:
     def remove(self, name: str) -> KnownPeer:
         """Remove the line of a peer, and return it.
 
-        Connections that it has stay; new ones are refused.
+        Peers that use the file end its connections within two seconds, and refuse new ones.
 
         Raises:
             ConfigError: there is no such name.
@@ -229,6 +238,7 @@ class KnownPeers:
                 raise ConfigError("trust", limit, f"{self.path}, mode {mode:04o}")
             self._peers = parse_peers(content, str(self.path))
             self._content = content
+            self.changes += 1
         is_young = time.time_ns() - found.st_mtime_ns < _YOUNG_NS
         self._seen, self._complaint = None if is_young else seen, ""
 

@@ -1,13 +1,16 @@
-"""Checks the handshakes of connections that were made with keys."""
+"""Checks the handshakes of connections that were made with keys, and what is denied over them."""
 
+import logging
 from collections.abc import Iterable
 from typing import Final
 
 import transports
-from p2pmsg.errors import AuthenticationError
+from p2pmsg.errors import AccessDeniedError, AuthenticationError
 
 EVERY_NS: Final = 50_000_000
 """How often they are checked."""
+_DENIED_MAX: Final = 64
+_log = logging.getLogger("p2pmsg")
 Connecting = transports.ZmqReceiver | transports.ZmqRecoveryClient
 
 
@@ -16,11 +19,14 @@ class KeyWatch:
 
     Attributes:
         refused: what to raise where nothing else is to be returned; None: nothing.
+        denied: the same of what is denied, oldest first.
 
     """
 
     def __init__(self) -> None:
         self.refused: AuthenticationError | None = None
+        self.denied: list[AccessDeniedError] = []
+        self._said: dict[str, str] = {}
         self._due_ns = 0
 
     def look(self, clients: Iterable[Connecting], now_ns: int) -> None:
@@ -39,8 +45,31 @@ class KeyWatch:
         for place, found in closed:
             self.refused = AuthenticationError(place, found)
 
+    def deny(self, place: str, error: AccessDeniedError) -> None:
+        """Have raised what is denied at an endpoint; where that is new, it is logged as well."""
+        if len(self.denied) < _DENIED_MAX:
+            self.denied.append(error)
+        if self._said.get(place) != str(error):
+            self._said[place] = str(error)
+            _log.warning("%s: %s; it is tried again", place, error)
+
+    def allow(self, place: str) -> None:
+        """Note that nothing is denied at an endpoint any more."""
+        if self._said.pop(place, None) is not None:
+            _log.warning("%s: what was denied is allowed now", place)
+
+    @property
+    def has_error(self) -> bool:
+        """Whether `raise_refused` would raise."""
+        return self.refused is not None or bool(self.denied)
+
     def raise_refused(self) -> None:
-        """Raise `AuthenticationError` where a connection was refused since the last call."""
+        """Raise what was refused, or denied, since the last call.
+
+        `AuthenticationError` where a connection was, `AccessDeniedError` where a right is lacking.
+        """
+        if self.denied:
+            raise self.denied.pop(0)
         refused, self.refused = self.refused, None
         if refused is not None:
             raise refused

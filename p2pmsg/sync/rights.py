@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg import wire
+from p2pmsg.errors import ConfigError
 from p2pmsg.wire import Kind
 
 if TYPE_CHECKING:
     from p2pmsg.security.revoked import Unlimited
     from p2pmsg.security.rights import Rights
+    from p2pmsg.security.settings import Security
 
 _WELCOME: Final = wire.control_prefix(Kind.WELCOME)
 _OF_ONE: Final = (wire.control_prefix(Kind.ECHO), wire.control_prefix(Kind.HEARTBEAT))
@@ -40,8 +42,8 @@ class RightsWatch:
 
     Args:
         rights: who may what.
-        sender: the data socket, or what sends to a multicast.
-        server: the recovery socket.
+        sender: the data socket, or what sends to a multicast; None: there is none.
+        server: the socket for requests.
 
     """
 
@@ -75,8 +77,15 @@ class RightsWatch:
         """
         revoked = self.rights.revoked
         users, self._revoked = revoked - self._revoked, revoked
-        for user in users:
+        for user in sorted(users):
             if isinstance(self._sender, transports.ZmqSender) and self._sender.allowed is not None:
                 self._sender.allowed.end_user(user)
             self._server.end_user(user)
         return users
+
+
+def revoke_here(security: "Security | None", who: str) -> list[str]:
+    """Revoke a peer's keys; the caller ends its connections. Raises as `Publisher.revoke`."""
+    if security is None:
+        raise ConfigError("security", "given, for somebody to be revoked", None)
+    return security.revoke(who)

@@ -358,9 +358,9 @@ class ServingPeer(ABC):
         """
         if self._closed:
             raise ClosedError(f"the {self._kind}")
-        if self._security is None:
-            raise ConfigError("security", "given, for somebody to be revoked", None)
-        users = self._security.revoke(who)
+        from p2pmsg.sync.rights import revoke_here
+
+        users = revoke_here(self._security, who)
         self._rounds.wake()
         return users
 

@@ -114,6 +114,10 @@ class PipelinePusherStats:
     """The pullers that are there."""
     connections_refused: int = 0
     """Connections of pullers that were refused by their keys, with `security`."""
+    denied: int = 0
+    """Frames of those whose keys have no right to `pull`, with an access file."""
+    connections_revoked: int = 0
+    """Connections that were ended since their keys were revoked, or are known no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +141,6 @@ class PipelinePullerCounters:
     """The same by endpoint."""
     invalid: int = 0
     """Jobs whose value did not fit `type`; they are not in `received`."""
+    denied: dict[str, str] = field(default_factory=dict)
+    """By endpoint, what is denied there now: a pusher gives us no right to `pull`, or has none to
+    `push` here."""

@@ -34,7 +34,7 @@ class Share:
     """The frames dealt to one puller, numbered from 0 on a PUSH socket of its own.
 
     Attributes:
-        id: random. identity: of the puller's connection. name: for people.
+        id: random. identity: of the puller's connection. name: for people. user: whose key it has.
         next: the number of the next frame.
         confirmed: the number of the first frame that is not wholly confirmed.
         part: how many jobs of that frame are confirmed.
@@ -44,8 +44,11 @@ class Share:
 
     """
 
-    def __init__(self, number: int, identity: bytes, name: str, now_ns: int) -> None:
+    def __init__(
+        self, number: int, identity: bytes, name: str, now_ns: int, user: str = ""
+    ) -> None:
         self.id = number
+        self.user = user
         self.identity = identity
         self.name = name
         self.next = self.confirmed = self.part = 0

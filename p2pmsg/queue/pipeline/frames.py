@@ -9,13 +9,14 @@ PIPE_JOBS        pusher        do these; the sequence is the frame's number in t
 PIPE_STATE       puller        I am alive, have done the frames below this one, and miss these
 PIPE_HEAD        pusher        all frames of your share below this one were sent
 PIPE_GONE        pusher        this share is not yours (any more): say hello
+DENIED           pusher        your key gives you no right to `pull` here
 ===============  ============  ====================================================================
 """
 
 from typing import Annotated, Final
 
 from p2pmsg import codec
-from p2pmsg.control import Id, Name, Range
+from p2pmsg.control import Denied, Id, Name, Range
 from p2pmsg.queue.pipeline.dealing import Piece
 from p2pmsg.queue.pipeline.taking import RANGES_MAX
 from p2pmsg.wire import (
@@ -42,6 +43,8 @@ class Welcome(codec.Struct, array_like=True):
 
     share: Id
     endpoint: Annotated[str, codec.Meta(min_length=1, max_length=1024)]
+    name: Name = ""
+    """The pusher's."""
 
 
 class State(codec.Struct, array_like=True):
@@ -63,6 +66,7 @@ class Gone(codec.Struct, array_like=True):
 decode_hello: Final = codec.make_decoder(Hello).decode
 decode_welcome: Final = codec.make_decoder(Welcome).decode
 decode_state: Final = codec.make_decoder(State).decode
+decode_denied: Final = codec.make_decoder(Denied).decode
 decode_gone: Final = codec.make_decoder(Gone).decode
 
 

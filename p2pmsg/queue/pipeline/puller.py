@@ -31,6 +31,7 @@ from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.wire import Frame, FrameError
 
 if TYPE_CHECKING:
+    from p2pmsg.security.rights import Rights
     from p2pmsg.security.settings import Security
 
 PULLER_OPTIONS: Final = ("endpoints", "name", "type", "on_invalid", "security")
@@ -68,6 +69,8 @@ class PipelinePullerBase(ABC, Generic[T_co]):
         self._values = None if type is None else value_type("type", type)
         self._security = check_security(security)
         self._keys: list[KeyWatch] = []
+        self._rights = None if security is None else security.rights
+        self._rights_version = 0 if self._rights is None else self._rights.version
         self._name = check_name(name if name is not None else worker_name())
         places = check_endpoints(endpoints)
         curves = [curve_client(security, place) for place in places]
@@ -86,7 +89,9 @@ class PipelinePullerBase(ABC, Generic[T_co]):
         try:
             for place, curve in zip(places, curves, strict=True):
                 with translated():
-                    link = Link(place, secrets.randbits(63), self._name, watches, curve)
+                    link = Link(
+                        place, secrets.randbits(63), self._name, watches, curve, self._rights
+                    )
                 self._links.append(link)
                 self._keys.append(KeyWatch())
         except BaseException:
@@ -223,11 +228,15 @@ class PipelinePullerBase(ABC, Generic[T_co]):
 
     def _work(self, now_ns: int) -> float:
         busy = self._current is not None
+        if self._rights is not None:
+            self._check_rights(self._rights, now_ns)
         if self._security is not None:
             for link, keys in zip(self._links, self._keys, strict=True):
                 link.look(keys, now_ns)
         for link in self._links:
             link.read(now_ns)
+            if link.unreported is not None:
+                link.tell(self._keys[self._links.index(link)])
             if self._current is not None and self._current[1].share == link.dropped:
                 self._count = self._at  # the rest of it is others' now
                 self._bad.clear()
@@ -235,12 +244,20 @@ class PipelinePullerBase(ABC, Generic[T_co]):
             busy = busy or link.is_busy
         return _BUSY_MS if busy else _IDLE_MS
 
+    def _check_rights(self, rights: "Rights", now_ns: int) -> None:
+        """Do what follows from rights that have changed."""
+        rights.refresh()
+        if rights.version != self._rights_version:
+            self._rights_version = rights.version
+            for link in self._links:
+                link.check_rights(now_ns)
+
     def _raise_refused(self) -> None:
         for keys in self._keys:
             keys.raise_refused()
 
     def _is_refused(self) -> bool:
-        return any(keys.refused is not None for keys in self._keys)
+        return any(keys.has_error for keys in self._keys)
 
     def _commit(self) -> None:
         self._check_usable()
@@ -275,6 +292,7 @@ class PipelinePullerBase(ABC, Generic[T_co]):
             connected=sum(link.share is not None for link in links),
             answering={link.endpoint: link.share is not None for link in links},
             invalid=self._misfits,
+            denied={link.endpoint: str(link.denial) for link in links if link.denial is not None},
         )
 
 
@@ -335,6 +353,8 @@ class PipelinePuller(PipelinePullerBase[T_co], ClosesAtOnce):
             AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
                 once for each time that it is tried. It goes on.
             InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
+            AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
+                none to `push`; once, and every 5 s while it stays so. It goes on.
             ClosedError: the puller is closed.
 
         """
@@ -357,6 +377,8 @@ class PipelinePuller(PipelinePullerBase[T_co], ClosesAtOnce):
             AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
                 once for each time that it is tried. It goes on.
             InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
+            AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
+                none to `push`; once, and every 5 s while it stays so. It goes on.
             ClosedError: the puller is closed.
 
         """

@@ -90,7 +90,7 @@ class PipelinePusherBase(ABC):
     def _start(self, server: transports.ZmqQueueServer) -> None:
         self._server = server
         self._shares = Shares(
-            server, self._dealer, self._config, secrets.randbits(63), self._security
+            server, self._dealer, self._config, secrets.randbits(63), self._security, self._name
         )
 
     # --------------------------------------------------------------------------------- public
@@ -146,6 +146,31 @@ class PipelinePusherBase(ABC):
             raise
         lock.owner = None
         return self._push_slowly(value, timeout)
+
+    def revoke(self, who: str) -> list[str]:
+        """Admit a puller no more: its connections are ended, and its share is dealt to others.
+
+        It returns at once; the rest is done in the next turn, within some ms. It holds for all
+        peers that were given the same `Security`, while the process runs: take the peer out of the
+        files as well.
+
+        Args:
+            who: the name of a peer that is known, or its public key as text.
+
+        Returns:
+            The public keys that were revoked, as text.
+
+        Raises:
+            ConfigError: there is no `security`, or no such peer.
+            ClosedError: the pusher is closed.
+
+        """
+        from p2pmsg.sync.rights import revoke_here
+
+        self._check_usable()
+        users = revoke_here(self._security, who)
+        self._driver.wake()
+        return users
 
     def flush(self) -> None:
         """Deal what is gathered now, without waiting for `linger`."""
@@ -280,6 +305,8 @@ class PipelinePusherBase(ABC):
             refused=dealer.refused + shares.refused,
             frames_invalid=shares.invalid,
             connections_refused=self._server.refused_by_key,
+            denied=0 if shares.rights is None else shares.rights.denials.count,
+            connections_revoked=self._server.revoked,
             pullers=[
                 PipelinePullerStats(each.name, each.jobs, each.done, each.allowed)
                 for each in dealer.shares.values()

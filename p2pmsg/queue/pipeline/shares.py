@@ -5,7 +5,7 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 import transports
-from p2pmsg.control import decoded
+from p2pmsg.control import Denied, decoded
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.config import PipelineConfig
 from p2pmsg.queue.pipeline.dealing import Dealer, Share
@@ -14,7 +14,9 @@ from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
 from transports.zmq_plain import ZmqPlainSocket
 
 if TYPE_CHECKING:
+    from p2pmsg.queue.rights import PullRights
     from p2pmsg.security.settings import Security
+    from p2pmsg.sync.rights import RightsWatch
 
 _FRAMES_PER_TURN: Final = 1000
 _AGAIN_BYTES_MAX: Final = 4 * 2**20
@@ -33,6 +35,7 @@ class Shares:
     Attributes:
         retransmitted: frames sent again. refused: states of shares that are gone.
         invalid: frames that could not be read.
+        rights: what pullers may have; None: everything.
 
     """
 
@@ -43,8 +46,18 @@ class Shares:
         config: PipelineConfig,
         session: int,
         security: "Security | None" = None,
+        name: str = "",
     ) -> None:
         self._security = security
+        self._name = name
+        self.rights: PullRights | None = None
+        self._watch: RightsWatch | None = None
+        if security is not None:
+            from p2pmsg.queue.rights import PullRights
+            from p2pmsg.sync.rights import RightsWatch
+
+            self.rights = PullRights(security.grants, name, f"the pusher {name!r}")
+            self._watch = RightsWatch(security.grants, None, server)
         self._server = server
         self._dealer = dealer
         self._config = config
@@ -64,6 +77,9 @@ class Shares:
 
     def work(self, now_ns: int) -> float:
         """Read, deal, and give up pullers that are gone; return how long nothing is due, in ms."""
+        if self._watch is not None and self._watch.check():
+            self._watch.end_revoked()
+            self._check_rights(now_ns)
         has_more = self._read(now_ns)
         self._check(now_ns)
         dealer = self._dealer
@@ -95,6 +111,8 @@ class Shares:
             identity, data = request
             try:
                 frame = Frame(data)
+                if self.rights is not None and self._is_denied(self.rights, identity, now_ns):
+                    continue
                 if frame.kind == Kind.PIPE_STATE:
                     self._take_state(identity, frame, now_ns)
                 elif frame.kind == Kind.PIPE_HELLO:
@@ -104,6 +122,26 @@ class Shares:
             except FrameError:
                 self.invalid += 1
         return True
+
+    def _is_denied(self, rights: "PullRights", identity: bytes, now_ns: int) -> bool:
+        """Whether the user of the frame that came last may have nothing; it is told so."""
+        user = self._server.user
+        if rights.may_pull(user):
+            return False
+        self._deny(rights, identity, user, now_ns)
+        return True
+
+    def _deny(self, rights: "PullRights", identity: bytes, user: str, now_ns: int) -> None:
+        body = Denied("pull", [self._name], rights.deny(user, "pull", now_ns=now_ns))
+        self._reply(identity, control_frame(Kind.DENIED, self._session, body))
+
+    def _check_rights(self, now_ns: int) -> None:
+        """Deal to others what those have who may not pull any more; called when rights changed."""
+        rights = self.rights
+        for share in list(self._dealer.shares.values()):
+            if rights is not None and not rights.may_pull(share.user):
+                self._deny(rights, share.identity, share.user, now_ns)
+                self._give_up(share, "has no right to pull any more")
 
     def _refuse_kind(self, frame: Frame) -> None:
         if frame.kind == Kind.QUEUE_HELLO and not self._said_queue:
@@ -118,6 +156,8 @@ class Shares:
         hello = decoded(frame, frames.decode_hello)
         known = self._pullers.get(frame.session)
         share = None if known is None else self._dealer.shares.get(known)
+        if share is not None and share.user != self._server.user:
+            raise FrameError("puller")  # it is another's
         if share is None:
             if len(self._dealer.shares) >= self._config.pullers_max:
                 self.invalid += 1
@@ -131,7 +171,7 @@ class Shares:
             self._pullers[frame.session] = share.id
         share.identity = identity
         share.heard_ns = now_ns
-        welcome = frames.Welcome(share.id, self._sockets[share.id].endpoint)
+        welcome = frames.Welcome(share.id, self._sockets[share.id].endpoint, self._name)
         self._reply(identity, control_frame(Kind.PIPE_WELCOME, self._session, welcome))
 
     def _open(self, identity: bytes, name: str, now_ns: int) -> Share | None:
@@ -146,20 +186,30 @@ class Shares:
             socket = ZmqPlainSocket(
                 "push", at, binds=True, context=transports.context(),
                 queue_messages=_QUEUE_FRAMES, message_bytes_max=64 * 1024,
-                curve=curve_server(self._security),
+                curve=self._curve_of(self._server.user),
             )  # fmt: skip
         except transports.TransportError as error:
             _log.warning("no socket can be bound for the puller %r: %s", name, error)
             return None
-        share = Share(secrets.randbits(63), identity, name, now_ns)
+        share = Share(secrets.randbits(63), identity, name, now_ns, self._server.user)
         self._sockets[share.id] = socket
         self._dealer.add(share)
         return share
 
+    def _curve_of(self, user: str) -> "transports.CurveServer | None":
+        """Return what a share's socket needs: with keys, nobody else may connect to it."""
+        curve = curve_server(self._security)
+        if curve is None:
+            return None
+        admits = curve.admits
+        return transports.CurveServer(
+            curve.keys, lambda public: user if admits(public) == user else None
+        )
+
     def _take_state(self, identity: bytes, frame: Frame, now_ns: int) -> None:
         state = decoded(frame, frames.decode_state)
         share = self._dealer.shares.get(frame.session)
-        if share is None:
+        if share is None or share.user != self._server.user:
             self.refused += 1
             gone = frames.Gone(self._session)
             self._reply(identity, control_frame(Kind.PIPE_GONE, frame.session, gone))

@@ -53,7 +53,8 @@ class JobQueue:
         refused: answers to deliveries that were not the worker's, or no longer.
         delivered: deliveries made. recalled: of those, taken back before they were begun.
         lost: deliveries taken back from workers that died or fell silent.
-        held_back: deliveries taken back from workers that live, and held them for too long.
+        held_back: deliveries taken back from workers that live, and held them for too long, or
+            lost the right to them.
         delays_capped, extends_capped: what workers asked for and did not get.
         hold_ns: see `QueueConfig.hold_timeout`; 0: for ever.
         warnings: for the log, oldest first: (worker's name, what it does), each once for a worker.
@@ -158,6 +159,21 @@ class JobQueue:
         if worker is not None:
             jobs = self._settle_all(worker, worker.assigned.batches())
             self._take_back(worker, jobs, now_ns)
+        self.store.unclaimed(worker_id, now_ns=now_ns)
+
+    def dismiss(self, worker_id: int, reason: str, *, now_ns: int) -> None:
+        """Let a worker go that may have no jobs any more; others get them at once.
+
+        It may go on with what it had begun, keys included; none of its answers counts.
+        """
+        worker = self.workers.pop(worker_id, None)
+        if worker is not None:
+            jobs = self._settle_all(worker, worker.assigned.batches())
+            self.held_back += len(jobs)
+            for job in jobs:  # they did not fail
+                self.store.put_back_held(job, worker.name, reason, now_ns=now_ns)
+            self.breaker.untried()
+            self._settled(worker)
         self.store.unclaimed(worker_id, now_ns=now_ns)
 
     # ------------------------------------------------------------------------------- dispatch

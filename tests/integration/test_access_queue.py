@@ -1,0 +1,267 @@
+"""Rights to push, pull and administer, between real pushers and pullers with keys."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from p2pmsg import Puller, Pusher, aio
+from p2pmsg.errors import AccessDeniedError, AdminRefusedError, AuthenticationError, ConfigError
+from p2pmsg.queue import PusherConfig
+from p2pmsg.queue.admin import LiveBox
+from tests.integration.commands import eventually
+from tests.integration.secure import Peers
+
+LOOPBACK = "tcp://127.0.0.1:0"
+TIMEOUT = 60.0
+MODES = pytest.mark.parametrize("mode", ["queue", "pipeline"])
+ANN = "[[rule]]\nwho = ['ann']\npull = ['jobs']\npush = ['jobs']\n"
+BOB = "[[rule]]\nwho = ['bob']\npull = ['job*']\n"
+DENY = "[[rule]]\nwho = ['b*']\ndeny = true\npull = ['jobs']\n"
+
+
+@pytest.fixture
+def peers(tmp_path):
+    return Peers(tmp_path)
+
+
+@pytest.fixture
+def access(tmp_path):
+    path = tmp_path / "access.toml"
+    path.write_text(ANN)
+    return path
+
+
+@pytest.fixture
+def server(peers, access):
+    return peers.security("server", "ann", "bob", "eve", access=access)
+
+
+def change(security, path, text):
+    """Have rules hold now, and not within a second."""
+    path.write_text(text)
+    security.grants._due_ns = 0
+
+
+def denied(call):
+    """Return what a call is denied, within a minute."""
+    with pytest.raises(AccessDeniedError) as caught:
+        call()
+    return caught.value
+
+
+def take(puller, mode):
+    job = puller.receive(TIMEOUT)
+    if mode == "queue":
+        job.ack()
+    else:
+        puller.commit()
+    return job.value
+
+
+def heal(call):
+    """Call until it is not denied any more."""
+    while True:
+        try:
+            return call()
+        except AccessDeniedError:
+            pass
+
+
+@MODES
+def test_a_puller_without_the_right_gets_no_job_and_learns_why(peers, server, access, mode, caplog):
+    change(server, access, ANN + BOB + DENY)
+    with Pusher(LOOPBACK, name="jobs", security=server, mode=mode) as pusher:
+        place = peers.pinned(pusher.endpoint, "server")
+        pusher.push("secret")
+        with (
+            Puller(place, security=peers.security("bob"), mode=mode) as bob,
+            Puller(place, security=peers.security("eve"), mode=mode) as eve,
+        ):
+            error = denied(lambda: bob.receive(TIMEOUT))
+            assert (error.verb, error.topic) == ("pull", "jobs")
+            assert "rule 3 (line 8) denies it" in error.reason
+            error = denied(lambda: eve.receive(TIMEOUT))
+            assert "no rule gives it" in error.reason
+            assert "no rule gives it" in next(iter(eve.stats().denied.values()))
+            assert pusher.stats().denied >= 2
+            assert pusher.stats().in_flight == 1
+            assert "the pusher 'jobs': denied: 'bob' pull 'jobs'" in caplog.text
+            with Puller(place, security=peers.security("ann"), mode=mode) as ann:
+                assert take(ann, mode) == "secret"
+            pusher.drain(TIMEOUT)
+            change(server, access, ANN + BOB)
+            pusher.push("for bob")
+            assert heal(lambda: take(bob, mode)) == "for bob"
+            pusher.drain(TIMEOUT)
+            assert bob.stats().denied == {}
+
+
+@MODES
+def test_who_loses_the_right_loses_its_jobs_and_its_answers_do_not_count(
+    peers, server, access, mode
+):
+    change(server, access, ANN + BOB)
+    with Pusher(LOOPBACK, name="jobs", security=server, mode=mode) as pusher:
+        place = peers.pinned(pusher.endpoint, "server")
+        with Puller(place, security=peers.security("bob"), mode=mode) as bob:
+            for number in range(20):
+                pusher.push(number)
+            job = bob.receive(TIMEOUT)
+            assert job.value == 0
+            change(server, access, ANN)
+            # It says what it has done meanwhile, which must not count.
+            eventually(lambda: pusher.stats().denied)
+            if mode == "queue":
+                eventually(lambda: not job.ack() or bob.stats().denied)
+            else:
+                bob.commit()
+            assert denied(lambda: [bob.receive(TIMEOUT) for _ in range(20)]).verb == "pull"
+            assert pusher.stats().in_flight == 20
+            with Puller(place, security=peers.security("ann"), mode=mode) as ann:
+                assert sorted(take(ann, mode) for _ in range(20)) == list(range(20))
+                pusher.drain(TIMEOUT)
+            if mode == "queue":
+                assert pusher.stats().dead == 0
+                assert pusher.stats().held_back >= 1
+                assert pusher.stats().balanced
+
+
+@MODES
+@pytest.mark.parametrize("with_rules", [True, False])
+def test_revoke(peers, server, access, mode, with_rules):
+    change(server, access, ANN + BOB)
+    if not with_rules:
+        server = peers.security("server", "ann", "bob")
+    with Pusher(LOOPBACK, name="jobs", security=server, mode=mode) as pusher:
+        place = peers.pinned(pusher.endpoint, "server")
+        with (
+            Puller(place, security=peers.security("ann"), mode=mode) as ann,
+            Puller(place, security=peers.security("bob"), mode=mode) as bob,
+        ):
+            pusher.push("x")
+            got = {}
+
+            def took():
+                for name, puller in (("ann", ann), ("bob", bob)):
+                    with contextlib.suppress(TimeoutError):
+                        got[name] = puller.receive(0.01)
+                return got
+
+            eventually(took)
+            who, other = ("ann", bob) if "ann" in got else ("bob", ann)
+            assert pusher.revoke(who) == [peers.text(who)]
+            assert take(other, mode) == "x"
+            pusher.drain(TIMEOUT)
+            loser = {"ann": ann, "bob": bob}[who]
+            with pytest.raises((AuthenticationError, AccessDeniedError)):
+                loser.receive(TIMEOUT)
+            eventually(lambda: pusher.stats().connections_revoked)
+            eventually(lambda: pusher.stats().connections_refused)
+            with pytest.raises(ConfigError, match="who"):
+                pusher.revoke("nobody")
+    with Pusher(LOOPBACK, mode=mode) as pusher, pytest.raises(ConfigError, match="security"):
+        pusher.revoke("ann")
+
+
+@MODES
+def test_a_puller_takes_no_job_from_a_pusher_that_may_not_push(
+    peers, server, access, mode, tmp_path
+):
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[[rule]]\nwho = ['server']\npush = ['others']\n")
+    own = peers.security("ann", "server", access=rules)
+    with Pusher(LOOPBACK, name="jobs", security=server, mode=mode) as pusher:
+        place = peers.pinned(pusher.endpoint, "server")
+        with Puller(place, security=own, mode=mode) as ann:
+            pusher.push("forged")
+            error = denied(lambda: ann.receive(TIMEOUT))
+            assert (error.verb, error.topic) == ("push", "jobs")
+            assert "no rule gives it" in error.reason
+            assert pusher.stats().in_flight == 1
+            change(own, rules, "[[rule]]\nwho = ['server']\npush = ['jobs']\n")
+            assert heal(lambda: take(ann, mode)) == "forged"
+            pusher.drain(TIMEOUT)
+            change(own, rules, "[[rule]]\nwho = ['server']\npush = ['others']\n")
+            assert denied(lambda: ann.receive(TIMEOUT)).verb == "push"
+            pusher.push("once more")
+            with pytest.raises((TimeoutError, AccessDeniedError)):
+                ann.receive(0.2)
+            assert pusher.stats().in_flight == 1
+            pusher.close(0)
+
+
+@pytest.mark.parametrize("admin", ["local", "always", "never"])
+def test_dead_letters_are_for_keys_that_may_administer(peers, server, access, admin):
+    rules = ANN + "[[rule]]\nwho = ['eve']\nadmin = ['jobs']\n"
+    change(server, access, rules)
+    config = PusherConfig(admin=admin)
+    # On all addresses: by "local" alone nobody could do it.
+    with Pusher(
+        "tcp://*:0", name="jobs", security=server, deliveries_max=1, config=config
+    ) as pusher:
+        place = peers.pinned(pusher.endpoint.replace("*", "127.0.0.1"), "server")
+        pusher.push("bad secret")
+        with Puller(place, security=peers.security("ann")) as ann:
+            ann.receive(TIMEOUT).discard("no good")
+            eventually(lambda: pusher.stats().dead == 1)
+        boxes = [LiveBox(place, TIMEOUT, peers.security(name)) for name in ("ann", "bob", "eve")]
+        with contextlib.ExitStack() as stack:
+            for box in boxes:
+                stack.callback(box.close)
+            ann, bob, eve = boxes
+            if admin == "never":
+                with pytest.raises(AdminRefusedError, match="never"):
+                    eve.list()
+                return
+            for box in (ann, bob):
+                for call in (box.list, lambda each=box: each.act("purge", [], True)):
+                    error = denied(call)
+                    assert (error.verb, error.topic) == ("admin", "jobs")
+                    assert "no rule gives it" in error.reason
+            assert pusher.stats().admin_refused == 4
+            assert [letter.value for letter in eve.list()] == ["bad secret"]
+            change(server, access, ANN)
+            eventually(lambda: server.grants.refresh() or not server.grants.may(
+                peers.text("eve"), "admin", "jobs"))  # fmt: skip
+            assert denied(eve.list).verb == "admin"
+            assert len(pusher.dead_letters()) == 1
+
+
+@MODES
+def test_in_an_event_loop(peers, server, access, mode):
+    async def take(puller):
+        job = await puller.receive(TIMEOUT)
+        if mode == "queue":
+            job.ack()
+        else:
+            puller.commit()
+        return job.value
+
+    async def run():
+        async with aio.Pusher(LOOPBACK, name="jobs", security=server, mode=mode) as pusher:
+            place = peers.pinned(pusher.endpoint, "server")
+            async with (
+                aio.Puller(place, security=peers.security("ann"), mode=mode) as ann,
+                aio.Puller(place, security=peers.security("bob"), mode=mode) as bob,
+            ):
+                pusher.push("secret")
+                with pytest.raises(AccessDeniedError, match="pull 'jobs' is not allowed"):
+                    await bob.receive(TIMEOUT)
+                assert await take(ann) == "secret"
+                await pusher.join(TIMEOUT)
+                change(server, access, ANN + BOB)
+                pusher.revoke("ann")
+                pusher.push("for bob")
+                while True:
+                    try:
+                        assert await take(bob) == "for bob"
+                        break
+                    except AccessDeniedError:
+                        pass
+                await pusher.join(TIMEOUT)
+                assert pusher.stats().denied
+                with pytest.raises((AuthenticationError, AccessDeniedError)):
+                    await ann.receive(TIMEOUT)
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT))
