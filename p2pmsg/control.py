@@ -25,6 +25,7 @@ Id = Annotated[int, codec.Meta(ge=0)]  # msgpack has none above 64 bits
 Topic = Annotated[str, codec.Meta(min_length=1, max_length=255)]
 Name = Annotated[str, codec.Meta(max_length=255)]
 Range = tuple[Sequence, Sequence]
+Patterns = list[Annotated[str, codec.Meta(max_length=256)]]
 
 
 class Welcome(codec.Struct, array_like=True):
@@ -79,6 +80,9 @@ class Heads(codec.Struct, array_like=True):
     """How many pages follow: of many streams there are several, one right after the other."""
     life: Id = 0
     """In an echo, of the publisher; see `Welcome`."""
+    denied: Patterns = []
+    """In an echo, on its last page: of what was asked for, what is denied. So it is not taken for
+    what the publisher does not have any more."""
 
 
 def pages_of(heads: Heads) -> list[Heads]:
@@ -93,10 +97,12 @@ def pages_of(heads: Heads) -> list[Heads]:
         size += head_bytes
         pages[-1].append(head)
     last = len(pages) - 1
-    return [
+    made = [
         Heads(heads.name, streams, heads.floor, page, last - page, heads.life)
         for page, streams in enumerate(pages)
     ]
+    made[-1].denied = heads.denied
+    return made
 
 
 class HeadPages:
@@ -122,7 +128,7 @@ class HeadPages:
         if not page.more:
             del self._pages[probe]
             streams = [head for one in pages for head in one.streams]
-            return Heads(page.name, streams, page.floor, life=page.life)
+            return Heads(page.name, streams, page.floor, life=page.life, denied=page.denied)
         if sum(len(one.streams) for one in pages) > self._streams_max:
             del self._pages[probe]
         return None

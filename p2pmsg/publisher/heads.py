@@ -106,14 +106,18 @@ class HeadsMaker:
             return None
         newer = probe is not None and probe.newer
         permits, owner = self.permits, ""
+        denied: list[str] = []
         if permits is not None:
             if is_echo:  # the data path carries what is covered as a whole, and nothing of others
-                patterns = [one for one in patterns if permits.may(requester, one)]
+                denied = permits.denied(requester, patterns)
+                patterns = [one for one in patterns if one not in set(denied)]
             owner = self._owner(permits, requester, patterns)
         question: _Question | None = None
         if len(patterns) <= _CACHED_PATTERNS_MAX:
             kind, position = ("", 0) if probe is None else (probe.start, probe.position)
-            question = owner, is_echo, kind, position, self._served.closing, tuple(patterns)
+            question = owner, is_echo, kind, position, self._served.closing, (
+                *patterns, *(("", *denied) if denied else ())
+            )  # fmt: skip
             until_ns, bodies = self._cached.get(question, (0, []))
             if now_ns < until_ns and not newer:
                 return bodies
@@ -130,7 +134,7 @@ class HeadsMaker:
         cost = len(topics) * (_SEARCH_COST if is_search else 1)
         budget.take(cost, now_ns)
         self._all.take(1 + len(patterns) + cost, now_ns)
-        bodies = self._pages(topics, probe, requester, is_echo=is_echo, now_ns=now_ns)
+        bodies = self._pages(topics, probe, requester, denied, is_echo=is_echo, now_ns=now_ns)
         if question is not None and len(topics) >= CACHED_HEADS_MIN and not owner:
             self._cached[question] = now_ns + len(topics) * CACHE_NS_PER_HEAD, bodies
             self._cached.move_to_end(question)
@@ -158,6 +162,7 @@ class HeadsMaker:
         topics: list[str],
         probe: control.Probe | None,
         requester: bytes,
+        denied: list[str],
         *,
         is_echo: bool,
         now_ns: int,
@@ -176,7 +181,7 @@ class HeadsMaker:
             began = served.began(topic) if is_echo else None
             heads.append(control.Head(topic, earliest, following, start, began))
         floor, life = (served.floor, served.life) if is_echo else (0, 0)
-        pages = control.pages_of(control.Heads(served.name, heads, floor, life=life))
+        pages = control.pages_of(control.Heads(served.name, heads, floor, life=life, denied=denied))
         return [wire.encoder.encode(page) for page in pages]
 
     def _start(self, topic: str, probe: control.Probe, earliest: int, following: int) -> int:

@@ -16,6 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from p2pmsg import control, wire
+from p2pmsg.publisher.requests import matches
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
 from p2pmsg.subscriber.effects import Effects
@@ -520,7 +521,7 @@ class SessionJoiner:
                 continue
             if not stream.receiver.started:
                 self.stream_table.begin(stream, now_ns=now_ns)
-            if topic not in listed:
+            if topic not in listed and not (heads.denied and matches(topic, heads.denied)):
                 stream.receiver.observe_head(heads.floor, now_ns=now_ns)
             self.stream_table.settle(stream)
 

@@ -237,12 +237,16 @@ def find_rewound(peer: Session, heads: control.Heads, asked: int) -> list[WentBa
     is_other = are_known and heads.life != peer.life
     found = []
     for topic, stream in peer.streams.items():
+        if topic not in listed and heads.denied and matches(topic, heads.denied):
+            stream.unseen |= is_other  # where it is now is not known
+            continue
+        has_new_life, stream.unseen = is_other or stream.unseen, False
         following, began = _place(listed.get(topic), heads.floor)
         if stream.probed_early:
             _note_early(stream, following if topic in listed else None, asked)
-        if are_known and not is_other:
+        if are_known and not has_new_life:
             continue  # it runs still, and has not gone back; what it does not list, it denies to us
-        if following < stream.probed or (is_other and began < stream.published):
+        if following < stream.probed or (has_new_life and began < stream.published):
             found.append(WentBack(stream, following, began))
     return found
 
@@ -253,6 +257,8 @@ def find_below(
     """Yield the topics of which an answer shows less than was committed."""
     listed = {head.topic: head for head in heads.streams}
     for topic, position in committed.items():
+        if topic not in listed and heads.denied and matches(topic, heads.denied):
+            continue
         following, began = _place(listed.get(topic), heads.floor)
         if following < _heard(position, asked) and matches(topic, topics):
             yield WentBackBelow(topic, began, position)

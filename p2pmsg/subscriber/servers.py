@@ -115,11 +115,13 @@ class Servers:
         """Return the heads of what the server of a route may send."""
         is_relay = route.hops > 0
         user = self.users[route.handshake.line] if is_relay else session.user
+        given = heads.streams
         heads.streams = [
-            head
-            for head in heads.streams
-            if self._may(user, head.topic, session.name, is_relay=is_relay)
+            head for head in given if self._may(user, head.topic, session.name, is_relay=is_relay)
         ]
+        if len(heads.streams) < len(given):
+            kept = {head.topic for head in heads.streams}
+            heads.denied = [*heads.denied, *(h.topic for h in given if h.topic not in kept)]
         return heads
 
     def _may(self, user: str, topic: str, name: str, *, is_relay: bool) -> bool:

@@ -264,6 +264,8 @@ class Stream:
     were confirmed."""
     probed_early: tuple[int, ...] = ()
     """In a multicast, where frames ended that came before it began, when it was last probed."""
+    unseen: bool = False
+    """Whether its publisher began another life, and denied it then: it is still to be compared."""
     published: int = 0
     """Up to where its publisher's life that is known was, as it said itself."""
     retired: bool = False

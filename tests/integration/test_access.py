@@ -230,6 +230,44 @@ def test_rules_change_while_running(peers, feed, access):
             assert bob.stats().balanced
 
 
+def test_narrowed_rules_of_a_publisher_that_restarts_are_no_rewind(peers, access, tmp_path):
+    access.write_text(f"{ALL}[[rule]]\nwho = ['bob']\nsubscribe = ['trades', 'quotes']\n")
+    log = LogConfig(tmp_path / "log")
+
+    def begin(place):
+        feed = peers.security("feed", "ann", "bob", access=access)
+        return feed, p2pmsg.Publisher(place, log=log, security=feed)
+
+    feed, publisher = begin(LOOPBACK)
+    place = publisher.endpoint
+    options = {"topics": ["trades", "quotes"], "start": "earliest", "on_gap": "raise"}
+    with p2pmsg.Subscriber(
+        peers.pinned(place, "feed"), security=peers.security("bob"), **options
+    ) as bob:
+        publisher.publish_many("trades", list(range(100)))
+        publisher.publish("quotes", "q0")
+        publisher.flush()
+        Taken(bob).until(lambda taken: len(taken.values) == 101)
+        publisher.close()
+        access.write_text(f"{ALL}[[rule]]\nwho = ['bob']\nsubscribe = ['quotes']\n")
+        feed, publisher = begin(place)
+        with publisher:
+            publisher.publish_many("trades", list(range(100, 110)))
+            publisher.publish("quotes", "q1")
+            publisher.flush()
+            got = Taken(bob).until(lambda taken: taken.denials and taken.values)
+            assert got.values == ["q1"]
+            assert got.denials == [("subscribe", "trades")]
+            assert bob.stats().streams_rewound == 0
+            access.write_text(f"{ALL}[[rule]]\nwho = ['bob']\nsubscribe = ['trades', 'quotes']\n")
+            feed.rights._due_ns = 0
+            got.until(lambda taken: len(taken.values) == 11)
+            assert got.values == ["q1", *range(100, 110)]
+            assert got.losses == []
+            assert bob.stats().streams_rewound == 0
+            assert bob.stats().balanced
+
+
 def test_a_relay_without_the_right_is_not_believed(peers, feed, access, tmp_path):
     rules = tmp_path / "rules.toml"
     rules.write_text("[[rule]]\nwho = ['feed']\npublish = ['*']\n")

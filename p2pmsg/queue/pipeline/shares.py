@@ -50,14 +50,7 @@ class Shares:
     ) -> None:
         self._security = security
         self._name = name
-        self.rights: PullRights | None = None
-        self._watch: RightsWatch | None = None
-        if security is not None:
-            from p2pmsg.queue.rights import PullRights
-            from p2pmsg.sync.rights import RightsWatch
-
-            self.rights = PullRights(security.grants, name, f"the pusher {name!r}")
-            self._watch = RightsWatch(security.grants, None, server)
+        self.rights, self._watch = _rights_of(security, name, server)
         self._server = server
         self._dealer = dealer
         self._config = config
@@ -269,3 +262,16 @@ class Shares:
             return self._server.reply(identity, frame)
         except transports.PeerUnreachableError:
             return False
+
+
+def _rights_of(
+    security: "Security | None", name: str, server: transports.ZmqQueueServer
+) -> "tuple[PullRights | None, RightsWatch | None]":
+    """Return who may pull, and what follows changes of that; None without security."""
+    if security is None:
+        return None, None
+    from p2pmsg.queue.rights import PullRights
+    from p2pmsg.sync.rights import RightsWatch
+
+    rights = PullRights(security.grants, name, f"the pusher {name!r}")
+    return rights, RightsWatch(security.grants, None, server)
