@@ -25,7 +25,7 @@ Id = Annotated[int, codec.Meta(ge=0)]  # msgpack has none above 64 bits
 Topic = Annotated[str, codec.Meta(min_length=1, max_length=255)]
 Name = Annotated[str, codec.Meta(max_length=255)]
 Range = tuple[Sequence, Sequence]
-Patterns = list[Annotated[str, codec.Meta(max_length=256)]]
+Pattern = Annotated[str, codec.Meta(max_length=256)]
 
 
 class Welcome(codec.Struct, array_like=True):
@@ -80,7 +80,7 @@ class Heads(codec.Struct, array_like=True):
     """How many pages follow: of many streams there are several, one right after the other."""
     life: Id = 0
     """In an echo, of the publisher; see `Welcome`."""
-    denied: Patterns = []
+    denied: list[Pattern] = []
     """In an echo, on its last page: of what was asked for, what is denied. So it is not taken for
     what the publisher does not have any more."""
 

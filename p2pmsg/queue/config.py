@@ -55,7 +55,9 @@ class PusherConfig:
     admin: Literal["local", "always", "never"] = "local"
     """From where dead letters can be listed, retried and purged over the wire. `local`: only where
     the pusher is bound to loopback, `ipc://` or `inproc://`, since any program that connects is
-    believed, and could read and purge them all. `Pusher.dead_letters()` works with any of them."""
+    believed, and could read and purge them all. `Pusher.dead_letters()` works with any of them.
+    With an access file each key needs the right to `admin` instead, wherever the pusher is bound;
+    `never` goes before it."""
 
     queue: QueueConfig = field(default_factory=QueueConfig)
     """Acknowledgements, redelivery, dead letters, the window for `message_id`, the breaker."""

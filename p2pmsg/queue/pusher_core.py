@@ -205,7 +205,7 @@ class PusherCore:
     def _is_denied(
         self, rights: "PullRights", identity: bytes, frame: Frame, user: str, now_ns: int
     ) -> bool:
-        """Whether a user may not send a frame; it is told so."""
+        """Whether a user may not send a frame; it learns that."""
         connection = self._connections.get(identity)
         if connection is not None and connection.user != user:
             self.unreachable(identity, now_ns=now_ns)  # another one's connection has its id now

@@ -245,7 +245,7 @@ class ResponderBase:
     def _read(self, where: bytes, data: bytes) -> tuple[Request, str, Any] | None:
         """Return a request, its topic and its value; what is malformed is counted.
 
-        None, too, where its user has no right to it, and was told so.
+        None, too, where its user has no right to it, and learned that.
         """
         try:
             frame = Frame(data)

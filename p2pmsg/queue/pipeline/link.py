@@ -140,9 +140,9 @@ class Link:
         keys.look([self._client], now_ns)
         if self._pull is not None:
             self._pull.look()
-        self.tell(keys)
+        self.report_denied(keys)
 
-    def tell(self, keys: KeyWatch) -> None:
+    def report_denied(self, keys: KeyWatch) -> None:
         """Have raised what is denied."""
         error, self.unreported = self.unreported, None
         if error is not None:

@@ -236,7 +236,7 @@ class PipelinePullerBase(ABC, Generic[T_co]):
         for link in self._links:
             link.read(now_ns)
             if link.unreported is not None:
-                link.tell(self._keys[self._links.index(link)])
+                link.report_denied(self._keys[self._links.index(link)])
             if self._current is not None and self._current[1].share == link.dropped:
                 self._count = self._at  # the rest of it is others' now
                 self._bad.clear()

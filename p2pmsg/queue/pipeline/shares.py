@@ -117,7 +117,7 @@ class Shares:
         return True
 
     def _is_denied(self, rights: "PullRights", identity: bytes, now_ns: int) -> bool:
-        """Whether the user of the frame that came last may have nothing; it is told so."""
+        """Whether the user of the frame that came last may have nothing; it learns that."""
         user = self._server.user
         if rights.may_pull(user):
             return False
