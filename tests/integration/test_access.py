@@ -1,13 +1,14 @@
 """Rights by topic between real peers with keys: what is denied comes by no way."""
 
 import asyncio
+import contextlib
 import time
 
 import pytest
 
 import p2pmsg
 from p2pmsg import LogConfig, control, wire
-from p2pmsg.errors import AccessDeniedError, MessagesLostError
+from p2pmsg.errors import AccessDeniedError, AuthenticationError, MessagesLostError
 from p2pmsg.wire import Frame, Kind
 from tests.integration.commands import eventually
 from tests.integration.secure import Peers
@@ -374,3 +375,69 @@ def test_a_relay_logs_what_is_denied_to_it(peers, access, caplog):
             relay.wait_for_streams(1, 60)
             assert relay.stats().denied == 1
             assert {topic for _, topic in relay.stats().streams} == {"trades"}
+
+
+@pytest.mark.parametrize("kind", ["publisher", "queue", "pipeline", "responder"])
+def test_who_is_taken_out_of_the_known_peers_is_cut_off_and_others_lose_nothing(peers, kind):
+    """Without an access file, as one that was revoked."""
+    server = peers.security("feed", "ann", "bob")
+    with contextlib.ExitStack() as stack:
+        ends = {}
+        if kind == "publisher":
+            bound = stack.enter_context(p2pmsg.Publisher(LOOPBACK, security=server))
+        elif kind == "responder":
+            bound = p2pmsg.Responder(LOOPBACK, {"t": lambda value: value}, security=server)
+            stack.enter_context(bound)
+        else:
+            bound = stack.enter_context(p2pmsg.Pusher(LOOPBACK, security=server, mode=kind))
+        where = peers.pinned(bound.endpoint, "feed")
+        for name in ("ann", "bob"):
+            own = peers.security(name)
+            if kind == "publisher":
+                made = p2pmsg.Subscriber(where, topics=["t"], on_gap="raise", security=own)
+            elif kind == "responder":
+                made = p2pmsg.Requester(where, security=own)
+            else:
+                made = p2pmsg.Puller(where, security=own, mode=kind)
+            ends[name] = stack.enter_context(made)
+        ann, bob = ends["ann"], ends["bob"]
+        if kind == "publisher":
+            bound.wait_for_subscribers(2, 60)
+            bound.publish("t", 0)
+            assert (ann.receive(60).value, bob.receive(60).value) == (0, 0)
+        elif kind == "responder":
+            assert (ann.request("t", 1, timeout=60), bob.request("t", 1, timeout=60)) == (1, 1)
+        else:
+            eventually(lambda: all(all(end.stats().answering.values()) for end in (ann, bob)))
+        revoked = bound.stats if hasattr(bound, "stats") else lambda: bound
+        server.known.remove("bob")
+        server.grants._due_ns = 0  # look now, and not within a second
+        eventually(lambda: revoked().connections_revoked >= 1)
+        if kind == "publisher":
+            eventually(lambda: bound.stats().subscribers == 1)
+            bound.publish_many("t", list(range(1, 500)))
+            assert Taken(ann).until(lambda taken: len(taken.values) == 499).losses == []
+            assert bob.stats().published <= 1
+        elif kind == "responder":
+            with pytest.raises(AuthenticationError):
+                bob.request("t", 2, timeout=60)
+            assert ann.request("t", 2, timeout=60) == 2
+        else:
+            for number in range(100):
+                bound.push(number)
+            got = []
+            for _ in range(100):
+                job = ann.receive(60)
+                got.append(job.value)
+                if kind == "queue":
+                    job.ack()
+                else:
+                    ann.commit()
+            assert sorted(got) == list(range(100))
+            with pytest.raises(AuthenticationError):
+                bob.receive(60)
+        server.known.add("bob", peers.text("bob"))
+        server.grants._due_ns = 0
+        if kind == "publisher":
+            got = Taken(bob).until(lambda taken: len(taken.values) == 499)
+            assert got.values == [*range(1, 500)]

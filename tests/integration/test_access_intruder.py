@@ -1,0 +1,237 @@
+"""A peer with a valid key that asks pushers and responders in every way the protocol has."""
+
+import random
+
+import pytest
+
+from p2pmsg import Puller, Pusher, Requester, Responder, wire
+from p2pmsg.queue import PusherConfig
+from p2pmsg.queue import frames as queue
+from p2pmsg.queue.pipeline import frames as pipes
+from p2pmsg.requests import frames as requests
+from p2pmsg.wire import Frame, Kind
+from tests.integration.commands import eventually
+from tests.integration.secure import Peers
+from transports import CurveClient, ZmqQueueClient, context, parse_endpoint
+from transports.zmq_plain import ZmqPlainSocket
+
+LOOPBACK = "tcp://127.0.0.1:0"
+TIMEOUT = 60.0
+SECRET = "what-nobody-else-may-read"
+ANN = "[[rule]]\nwho = ['ann']\npull = ['jobs']\nrequest = ['price']\nadmin = ['jobs']\n"
+BOB = "[[rule]]\nwho = ['bob']\npull = ['others', 'job']\nrequest = ['load']\nadmin = ['others']\n"
+
+
+@pytest.fixture
+def peers(tmp_path):
+    return Peers(tmp_path)
+
+
+@pytest.fixture
+def server(peers, tmp_path):
+    path = tmp_path / "access.toml"
+    path.write_text(ANN + BOB)
+    return peers.security("server", "ann", "bob", access=path)
+
+
+class Intruder:
+    """Holds bob's key, and speaks over a socket of its own."""
+
+    def __init__(self, peers, endpoint):
+        self.curve = CurveClient(peers.keys["bob"], peers.keys["server"].public)
+        self._client = ZmqQueueClient(endpoint, context=context(), curve=self.curve)
+        self._client.connect()
+        self.received = []
+
+    def send(self, kind, session, body=None, **header):
+        self.send_raw(wire.control_frame(kind, session, body, **header))
+
+    def send_raw(self, frame):
+        eventually(lambda: self._client.send(frame))
+
+    def kinds(self):
+        while (data := self._client.receive()) is not None:
+            self.received.append(data)
+        return {Frame(data).kind for data in self.received}
+
+    def close(self):
+        self._client.close()
+
+
+@pytest.fixture
+def intrude(peers):
+    made = []
+
+    def make(endpoint):
+        made.append(Intruder(peers, endpoint))
+        return made[-1]
+
+    peers.security("bob")
+    yield make
+    for one in made:
+        one.close()
+
+
+def ask_a_queue(intruder, session, worker, token):
+    """Send all that a puller or an administrator may send, as another one and as itself."""
+    for who in (7, worker):
+        hello = queue.Hello("bob", "", 0, 0, 100, token, 0, [(0, 2**62)], [(1, 0), (2, 1)])
+        intruder.send(Kind.QUEUE_HELLO, who, hello)
+        intruder.send(Kind.QUEUE_REPORT, who)
+        report = queue.Report([(0, 2**62)], [queue.Refusal(1, True, "", -1.0)], [(0, 2**62)], True)
+        intruder.send(Kind.QUEUE_REPORT, who, report, sequence=1)
+        intruder.send(Kind.QUEUE_REPORT, who, report, sequence=2)
+        intruder.send(Kind.QUEUE_LEAVE, who)
+    for action in ("list", "retry", "purge"):
+        intruder.send(Kind.QUEUE_ADMIN, 0, queue.Admin(5, action, [0], True))
+    for kind in Kind:
+        intruder.send(kind, session)
+
+
+def test_an_intruder_gets_no_job_and_no_dead_letter_and_settles_nothing(peers, server, intrude):
+    config = PusherConfig(admin="always")
+    with Pusher(LOOPBACK, name="jobs", security=server, deliveries_max=1, config=config) as pusher:
+        where = peers.pinned(pusher.endpoint, "server")
+        pusher.push(SECRET + " dead")
+        with Puller(where, security=peers.security("ann"), prefetch=2) as ann:
+            ann.receive(TIMEOUT).discard(SECRET)
+            eventually(lambda: pusher.stats().dead == 1)
+            for number in range(3):
+                pusher.push(f"{SECRET}{number}")
+            held = ann.receive(TIMEOUT)
+            intruder = intrude(pusher.endpoint)
+            (worker,) = pusher._core._users
+            for token in (0, 1, 2, 3):
+                ask_a_queue(intruder, pusher.session, worker, token)
+            eventually(lambda: {Kind.DENIED, Kind.QUEUE_ANSWER} <= intruder.kinds())
+            eventually(lambda: pusher.stats().admin_refused == 12)
+            assert held.ack()
+            for _ in range(2):
+                job = ann.receive(TIMEOUT)
+                assert job.value.startswith(SECRET)
+                assert job.ack()
+            pusher.drain(TIMEOUT)
+            assert intruder.kinds() == {Kind.DENIED, Kind.QUEUE_ANSWER}
+        assert not any(SECRET.encode() in data for data in intruder.received)
+        assert len(pusher.dead_letters()) == 1
+        stats = pusher.stats()
+        assert (stats.done, stats.dead, stats.lost, stats.denied >= 12) == (3, 1, 0, True)
+        assert [worker.name for worker in stats.workers if worker.name == "bob"] == []
+
+
+def test_one_who_may_pull_takes_on_no_other_worker(peers, server, intrude, tmp_path):
+    (tmp_path / "access.toml").write_text(ANN + BOB.replace("others", "jobs"))
+    server = peers.security("server", "ann", "bob", access=tmp_path / "access.toml")
+    with Pusher(LOOPBACK, name="jobs", security=server) as pusher:
+        where = peers.pinned(pusher.endpoint, "server")
+        with Puller(where, security=peers.security("ann"), prefetch=10) as ann:
+            for number in range(5):
+                pusher.push(number)
+            held = ann.receive(TIMEOUT)
+            (worker,) = pusher._core._users
+            intruder = intrude(pusher.endpoint)
+            for kind in (Kind.QUEUE_HELLO, Kind.QUEUE_LEAVE, Kind.QUEUE_REPORT):
+                hello = queue.Hello("bob", "", 0, 0, 100, 2, 0, [], [])
+                intruder.send(kind, worker, hello if kind == Kind.QUEUE_HELLO else None)
+            eventually(lambda: pusher.stats().frames_invalid.get("worker") == 3)
+            assert held.ack()
+            assert [ann.receive(TIMEOUT).ack() for _ in range(4)] == [True] * 4
+            pusher.drain(TIMEOUT)
+            assert pusher.stats().lost == pusher.stats().recalled == 0
+
+
+def test_an_intruder_gets_no_frame_of_a_pipeline(peers, server, intrude):
+    with Pusher(LOOPBACK, name="jobs", security=server, mode="pipeline") as pusher:
+        where = peers.pinned(pusher.endpoint, "server")
+        with Puller(where, security=peers.security("ann"), mode="pipeline") as ann:
+            eventually(lambda: ann.stats().connected)
+            (share,) = pusher._shares._dealer.shares.values()
+            intruder = intrude(pusher.endpoint)
+            place = parse_endpoint(pusher._shares._sockets[share.id].endpoint)
+            pull = ZmqPlainSocket(
+                "pull", place, binds=False, context=context(), curve=intruder.curve,
+                queue_messages=10, message_bytes_max=2**20,
+            )  # fmt: skip
+            pull.open()
+            for number in range(200):
+                pusher.push(f"{SECRET}{number}")
+                if number == 100:
+                    intruder.send(Kind.PIPE_HELLO, 7, pipes.Hello("bob"))
+                    state = pipes.State(0, [(0, 100)])
+                    for at in (share.id, 7):
+                        intruder.send(Kind.PIPE_STATE, at, state, sequence=0)
+                        intruder.send(Kind.PIPE_STATE, at, state, sequence=50)
+                        flags = wire.FLAG_CLOSING
+                        intruder.send(Kind.PIPE_STATE, at, state, sequence=0, flags=flags)
+                    for kind in Kind:
+                        intruder.send(kind, share.id)
+            assert sorted(ann.receive(TIMEOUT).value for _ in range(200)) == sorted(
+                f"{SECRET}{number}" for number in range(200)
+            )
+            ann.commit()
+            pusher.drain(TIMEOUT)
+            eventually(lambda: Kind.DENIED in intruder.kinds())
+            assert intruder.kinds() == {Kind.DENIED}
+            assert pull.receive_singles(100)[0] == []
+            assert not any(SECRET.encode() in data for data in intruder.received)
+            stats = pusher.stats()
+            assert (stats.done, stats.redealt) == (200, 0)
+            assert stats.denied
+            pull.close()
+
+
+def test_an_intruder_reaches_no_handler_and_reads_no_kept_answer(peers, server, intrude):
+    asked = []
+
+    def price(value):
+        asked.append(value)
+        return SECRET
+
+    handlers = {"price": price, "load": lambda _: 1}
+    with Responder(LOOPBACK, handlers, security=server) as responder:
+        where = peers.pinned(responder.endpoint, "server")
+        with Requester(where, security=peers.security("ann")) as ann:
+            assert ann.request("price", 1, timeout=TIMEOUT) == SECRET
+            intruder = intrude(responder.endpoint)
+            for number in range(5):
+                for topic in (b"price", b"none", b"load\xff", b"*", b"", b"pri*"):
+                    for who in (ann._id, 7):
+                        frame = requests.request_frame(topic, who, number, 1000, b"\x01")
+                        intruder.send_raw(frame)
+            for kind in Kind:
+                intruder.send(kind, ann._id)
+            intruder.send_raw(requests.request_frame(b"load", 7, 99, 1000, b"\x01"))
+
+            def statuses():
+                intruder.kinds()
+                return {Frame(data).count for data in intruder.received}
+
+            eventually(lambda: 0 in statuses())
+            assert statuses() == {0, 3}
+            assert asked == [1]
+            assert not any(SECRET.encode() in data for data in intruder.received)
+            assert responder.denied >= 30
+            assert ann.request("price", 2, timeout=TIMEOUT) == SECRET
+
+
+def test_garbage_of_an_intruder_ends_nothing(peers, server, intrude):
+    rng = random.Random(22)
+    with (
+        Pusher(LOOPBACK, name="jobs", security=server) as pusher,
+        Responder(LOOPBACK, {"price": lambda _: 1}, security=server) as responder,
+    ):
+        for end in (pusher, responder):
+            intruder = intrude(end.endpoint)
+            for kind in Kind:
+                for _ in range(5):
+                    body = rng.randbytes(rng.randrange(60))
+                    frame = wire.control_frame(kind, rng.randrange(9))
+                    intruder.send_raw(frame + body)
+        pusher.push("x")
+        with Puller(peers.pinned(pusher.endpoint, "server"), security=peers.security("ann")) as ann:
+            assert ann.receive(TIMEOUT).ack()
+            pusher.drain(TIMEOUT)
+        with Requester(
+            peers.pinned(responder.endpoint, "server"), security=peers.security("ann")
+        ) as ann:
+            assert ann.request("price", timeout=TIMEOUT) == 1
