@@ -277,7 +277,7 @@ class OpeningKey:
             nonce = header[_LEAD_BYTES:]
             counter = int.from_bytes(nonce, "big")
             try:
-                if counter != following:
+                if counter != following or counter > COUNTER_MAX:
                     window.following = following
                     window.check(counter)
                     piece = decrypt(salt + nonce, data[at + HEADER_BYTES : stop], header)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import cache
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
@@ -167,8 +168,9 @@ def _group_keys(core: PublisherCore, security: "Security") -> "GroupKeys":
     return GroupKeys(core.session, core.life, cipher, _random, now_ns=now_ns, signed=signed)
 
 
+@cache
 def cpu_flags() -> str:
-    """Return what Linux says of the processor, or nothing."""
+    """Return what Linux says of the processor, or nothing; asked once in a process."""
     try:
         return read_proc("cpuinfo")
     except OSError:

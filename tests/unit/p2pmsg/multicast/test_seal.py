@@ -193,3 +193,27 @@ def test_a_counter_beyond_the_last_one_is_never_taken(counters):
         if counter > seal.COUNTER_MAX:
             with pytest.raises(FrameError, match="stale"):
                 window.check(counter)
+
+
+@pytest.mark.parametrize(
+    ("processor", "cipher"),
+    [
+        ("processor : 0\nflags\t\t: fpu vme aes avx\n", "aes-128-gcm"),
+        ("Features\t: fp asimd aes pmull\n", "aes-128-gcm"),
+        ("flags\t\t: fpu vme avx vaes\n", "chacha20-poly1305"),
+        ("model name : aes\n", "chacha20-poly1305"),
+        ("", "chacha20-poly1305"),
+    ],
+)
+def test_the_cipher_is_the_one_that_the_processor_has_instructions_for(processor, cipher):
+    assert seal.pick_cipher(processor) == cipher
+
+
+def test_a_key_whose_counters_are_used_up_seals_nothing_that_is_taken():
+    """It is changed 2^31 times sooner; no counter ever comes again."""
+    secret = make_secret(CIPHERS[0], Random(1))
+    opener = OpeningKey(secret, 7, first=seal.COUNTER_MAX - 1)
+    sealer = SealingKey(secret, seal.COUNTER_MAX)
+    assert opener.open(sealer.seal(b"the last")) == b"the last"
+    with pytest.raises(FrameError, match="stale"):
+        opener.open(sealer.seal(b"beyond"))

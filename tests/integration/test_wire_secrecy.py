@@ -1,0 +1,93 @@
+"""What who listens on the wire sees, by a raw socket: all packets of loopback."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from p2pmsg import LogConfig
+from tests.integration.peers import take
+from tests.integration.secure import Peers
+
+pytest.importorskip("cryptography")
+
+ALL_PROTOCOLS = 3
+MARKS = (b"MARKED-VALUE", b"MARKED-TOPIC", b"MARKED-KEY", b"MARKED-HEADER")
+
+
+class Wire:
+    """Keeps what goes over loopback until it is closed."""
+
+    def __init__(self):
+        try:
+            self._raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        except (AttributeError, PermissionError):
+            pytest.skip("raw sockets need Linux and CAP_NET_RAW")
+        self._raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
+        self._raw.bind(("lo", ALL_PROTOCOLS))
+        self._raw.settimeout(0.1)
+        self._is_open = True
+        self._packets = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while self._is_open:
+            try:
+                self._packets.append(self._raw.recv(1 << 17))
+            except TimeoutError:
+                pass
+
+    def close(self):
+        """End; return what was seen."""
+        time.sleep(0.2)
+        self._is_open = False
+        self._thread.join()
+        self._raw.close()
+        return b"".join(self._packets)
+
+
+@pytest.fixture
+def peers(tmp_path):
+    return Peers(tmp_path)
+
+
+def port():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "udp"])
+@pytest.mark.parametrize("secured", [False, True], ids=["open", "secured"])
+def test_nothing_that_was_published_stands_on_the_wire(
+    make_publisher, make_subscriber, peers, tmp_path, scheme, secured
+):
+    """Live, out of the log and in repairs; without keys all of it does, which shows that we see."""
+    place = "tcp://127.0.0.1:0"
+    if scheme == "udp":
+        place = f"udp://239.255.11.{1 + secured}:{port()}?interface=127.0.0.1"
+    ours = peers.security("pub", "sub") if secured else None
+    publisher = make_publisher(place, log=LogConfig(tmp_path / "log"), security=ours)
+    theirs, endpoint = None, publisher.endpoint
+    if secured:
+        theirs = peers.security("sub")
+        mark = "&" if "?" in endpoint else "?"
+        endpoint = f"{endpoint}{mark}key={peers.text('pub')}"
+    wire = Wire()
+    try:
+        for half in range(2):
+            for number in range(20):
+                value = f"MARKED-VALUE {number}" * 20
+                publisher.publish(
+                    "MARKED-TOPIC", value, key="MARKED-KEY", headers={"MARKED-HEADER": 1}
+                )
+            if not half:
+                publisher.flush()
+                subscriber = make_subscriber(endpoint, start="earliest", security=theirs)
+        assert len(take(subscriber, 40)) == 40
+    finally:
+        seen = wire.close()
+    found = [mark for mark in MARKS if mark in seen]
+    assert found == ([] if secured else [*MARKS])
