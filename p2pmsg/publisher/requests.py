@@ -411,6 +411,8 @@ class RequestHandler:
             return
         if probe is not None:
             self._deny(requester, probe.topics)
+        elif self.permits is not None and not self.permits.has_any(requester):
+            self._deny(requester, ["*"])
         make, kind = wire.control_frame, Kind.HEADS
         self._reply(requester, *(make(kind, session, body, sequence=request) for body in bodies))
 

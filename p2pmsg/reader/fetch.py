@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from p2pmsg import control, wire
-from p2pmsg.errors import LossReport
+from p2pmsg.errors import AccessDeniedError, LossReport
 from p2pmsg.frames import batch_of
 from p2pmsg.message import MessageBatch
 from p2pmsg.reader.channel import MS, SILENCE_NS, RangeChannel
@@ -25,6 +25,12 @@ _ABSENT_NS: Final = 2000 * MS
 """How long a session may be missing at a relay: one that was started again finds its upstreams one
 after the other."""
 _random: Final = Random()
+
+
+def denied_by(publisher: str, pattern: str) -> AccessDeniedError:
+    """Return what is raised where a publisher gives no right to a topic, or to a prefix."""
+    why = f"publisher {publisher!r} gives us no right to it"
+    return AccessDeniedError("subscribe", pattern, why)
 
 
 @lru_cache(16)
@@ -71,6 +77,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         self._waiting: Delivery[Frame] | Loss | None = None
         self._decode = decode
         self._fixed = fixed
+        self._is_denied = False
         channel.fetches[session, topic] = self
         if start < stop and peer is not None and peer.session == session:
             # At once, so that fetches of several peers wait at the same time.
@@ -124,6 +131,9 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
                 return output
             elif self._start >= self._stop:
                 return None
+            if self._is_denied:
+                self._is_denied = False  # it is asked again with the next call
+                raise denied_by(self._name, self._topic)
             data = channel.receive()
             if data is not None:
                 self._take(data)
@@ -209,7 +219,9 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         for start, stop in body.ranges:
             if start >= stop:
                 raise FrameError("range")
-            if reason is LossReason.BUDGET:
+            if reason is LossReason.DENIED:
+                self._is_denied = True
+            elif reason is LossReason.BUDGET:
                 receiver.nacks.set_loss_reason(start, stop, reason)
             else:
                 receiver.reject(start, stop, reason, now_ns=now_ns)

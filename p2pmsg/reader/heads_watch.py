@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final
 import transports
 from p2pmsg import control, wire
 from p2pmsg.checks import at_least
-from p2pmsg.errors import ClosedError, ConfigError, P2PError, SecurityError
+from p2pmsg.errors import AccessDeniedError, ClosedError, ConfigError, P2PError, SecurityError
 from p2pmsg.reader.channel import MS, PeerSocket, RangeChannel
+from p2pmsg.reader.fetch import denied_by
 from p2pmsg.reader.reader import Heads, StreamHead, heads_of
 from p2pmsg.reader.sessions import Presence
 from p2pmsg.security.use import check_security, curve_client
@@ -78,6 +79,7 @@ class HeadsPeer:
         channel: its sockets.
         heads: what is known, by session.
         reachable: whether it has answered lately.
+        denied: what is denied, by session and pattern.
         due_ns: when `ask` has something to do.
         has_more: whether `receive` has left something unread.
 
@@ -89,6 +91,8 @@ class HeadsPeer:
         (at,) = check_endpoints(endpoint)
         self.channel = RangeChannel(at, security=security)
         self.heads: dict[int, Heads] = {}
+        self.denied: dict[int, dict[str, AccessDeniedError]] = {}
+        self._denied: dict[int, dict[str, AccessDeniedError]] = {}
         self._pages = control.HeadPages(control.STREAMS_MAX)
         self.reachable = self.has_more = False
         self.due_ns = 0
@@ -194,10 +198,15 @@ class HeadsPeer:
         if channel.relay is not None and channel.relay.is_complete:
             for session in [each for each in self.heads if each not in presences]:
                 del self.heads[session]
+            if presences:  # one that has nothing for us lists no session
+                self.denied = {s: found for s, found in self.denied.items() if s in presences}
 
     def _take_reply(self, data: bytes) -> None:
         try:
             frame = Frame(data)
+            if frame.kind == Kind.DENIED:
+                self._note_denied(frame)
+                return
             if frame.kind != Kind.HEADS:
                 return
             presence = self.channel.presences().get(frame.session)
@@ -210,6 +219,7 @@ class HeadsPeer:
         self._heard()
         if body is None:
             return  # more of it follows
+        self._settle_denied(frame.session)
         heads = heads_of(presence, body)
         if self.heads.get(frame.session) == heads:
             return
@@ -222,6 +232,30 @@ class HeadsPeer:
         if question is not None:
             question.wait_ns = 0
             question.due_ns = min(question.due_ns, self._now_ns + self._floor_ns)
+
+    def _note_denied(self, frame: Frame) -> None:
+        """Note what is denied of an answer that follows, or by a relay of all that it has."""
+        denied = control.read_body(frame, control.Denied)
+        relay, presence = self.channel.relay, self.channel.presences().get(frame.session)
+        is_relay = relay is not None and relay.relay == frame.session
+        if presence is None and not is_relay:
+            raise FrameError("session")
+        name = f"the relay {frame.session:016x}" if presence is None else presence.name
+        self._heard()
+        self._denied[frame.session] = {each: denied_by(name, each) for each in denied.patterns}
+        if is_relay:
+            self._settle_denied(frame.session)
+
+    def _settle_denied(self, session: int) -> None:
+        """Take what was denied before an answer; what is not denied any more is forgotten."""
+        known, found = self.denied.get(session, {}), self._denied.pop(session, {})
+        if known.keys() == found.keys():
+            return
+        self._changed = True
+        for pattern in found.keys() - known.keys():
+            _log.warning("%s: %s", self.channel.endpoint.address, found[pattern])
+        others = {one: each for one, each in self.denied.items() if one != session}
+        self.denied = {**others, session: found} if found else others
 
     def _take_heartbeat(self, frame: Frame) -> None:
         if frame.kind != Kind.HEARTBEAT:
@@ -359,9 +393,28 @@ class HeadsWatch(ClosesAtOnce):
         peers = self._peers.copy()
         return {each: peer.channel.found for each, peer in peers.items() if peer.channel.found}
 
+    def denied(self) -> dict[str, list[AccessDeniedError]]:
+        """Return what is denied now, by endpoint; each is logged once as a warning as well."""
+        peers = self._peers.copy()
+        found = {
+            endpoint: [error for each in peer.denied.values() for error in each.values()]
+            for endpoint, peer in peers.items()
+        }
+        return {endpoint: errors for endpoint, errors in found.items() if errors}
+
     def wait_until_asked(self, timeout: float) -> bool:
-        """Wait until every publisher has answered once, at most `timeout` seconds."""
-        return self._changed.wait_for(lambda: self._closed or self._all_answered(), timeout)
+        """Wait until every publisher has answered once, at most `timeout` seconds.
+
+        Raises:
+            AccessDeniedError: one gives us no right to a topic that was asked for, or to any;
+                `denied` has all. It goes on.
+
+        """
+        is_there = self._changed.wait_for(lambda: self._closed or self._all_answered(), timeout)
+        for errors in self.denied().values():
+            first = errors[0]
+            raise AccessDeniedError(first.verb, first.topic, first.reason)
+        return is_there
 
     def set_endpoints(self, endpoints: Iterable[str]) -> None:
         """Follow these from now on; those that stay are kept connected."""
@@ -391,7 +444,10 @@ class HeadsWatch(ClosesAtOnce):
 
     def _all_answered(self) -> bool:
         peers = self._peers
-        return all(each in peers and peers[each].has_answered for each in self._wanted)
+        return all(
+            each in peers and (peers[each].has_answered or peers[each].denied)
+            for each in self._wanted
+        )
 
     def _turn(self) -> None:
         try:

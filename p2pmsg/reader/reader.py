@@ -17,7 +17,7 @@ from p2pmsg.errors import ConfigError, LossReport, MessageError
 from p2pmsg.frames import typed_decode
 from p2pmsg.message import MessageBatch
 from p2pmsg.reader.channel import MS, SILENCE_NS, RangeChannel
-from p2pmsg.reader.fetch import RangeFetch
+from p2pmsg.reader.fetch import RangeFetch, denied_by
 from p2pmsg.reader.sessions import Presence, SessionEntry
 from p2pmsg.security.use import check_security
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
@@ -118,6 +118,7 @@ class RangeReader(ClosesAtOnce):
         self._others: dict[int, RangeChannel] = {}
         self._channel.wanted = session
         self._requests = 0
+        self._denied = False
         self._pages = control.HeadPages(control.STREAMS_MAX)
         if recovery_endpoint is not None and session is not None:
             address = self._channel.address(recovery_endpoint)
@@ -148,6 +149,7 @@ class RangeReader(ClosesAtOnce):
             TimeoutError: the publisher did not answer.
             AuthenticationError: the publisher refused the connection, or does not hold the pinned
                 key, once for each time that it is tried. A further call goes on.
+            AccessDeniedError: it gives us no right to any topic. A further call asks again.
             ClosedError: the reader is closed.
 
         """
@@ -272,6 +274,8 @@ class RangeReader(ClosesAtOnce):
             TimeoutError: `session` was not given, and no publisher is there.
             AuthenticationError: the publisher refused the connection, or does not hold the pinned
                 key, once for each time that it is tried. A further call goes on.
+            AccessDeniedError: from the iterator, where the publisher gives us no right to the
+                topic; its next call asks again.
             ClosedError: the reader is closed.
 
         """
@@ -338,7 +342,12 @@ class RangeReader(ClosesAtOnce):
 
     def _take_heads(self, *, with_time: bool) -> Heads | None:
         while (data := self._channel.receive()) is not None:
-            peer = self._channel.publisher
+            peer, relay = self._channel.publisher, self._channel.relay
+            if (denied := _denied_in(data)) is not None:
+                if relay is not None and denied.session == relay.relay:
+                    raise denied_by(f"the relay {relay.relay:016x}", "*")
+                self._denied = True
+                continue
             if peer is None:
                 continue  # a relay's answer for a session that is not asked for any more
             try:
@@ -352,8 +361,20 @@ class RangeReader(ClosesAtOnce):
                 self._channel.invalid += 1
                 continue
             if (body := self._pages.take(frame.sequence, page)) is not None:
+                denied_all, self._denied = self._denied and not body.streams, False
+                if denied_all:
+                    raise denied_by(body.name, "*")
                 return heads_of(peer, body, with_time=with_time)
         return None
+
+
+def _denied_in(data: bytes) -> Frame | None:
+    """Return the frame, where it says that something is denied; else None."""
+    try:
+        frame = Frame(data)
+    except FrameError:
+        return None
+    return frame if frame.kind == Kind.DENIED else None
 
 
 def heads_of(peer: Presence, body: control.Heads, *, with_time: bool = False) -> Heads:

@@ -3,7 +3,7 @@
 import pytest
 
 from p2pmsg import Publisher, Relay
-from p2pmsg.errors import AuthenticationError, ConfigError
+from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError
 from p2pmsg.reader.heads_watch import HeadsWatch
 from p2pmsg.reader.reader import RangeReader
 from tests.integration.secure import Peers
@@ -89,3 +89,38 @@ def test_a_heads_watch_that_is_refused_and_heals(peers, publisher):
         assert watch.wait_until_asked(TIMEOUT)
         assert watch.heads()[up].streams["t"].next == 100
         eventually(lambda: watch.unanswered() == {})
+
+
+def test_what_a_reader_may_not_read_is_raised(peers, tmp_path):
+    access = tmp_path / "access.toml"
+    access.write_text("[[rule]]\nwho = ['reader']\nsubscribe = ['t']\n")
+    security = peers.security("pub", "reader", "other", access=access)
+    with Publisher(LOOPBACK, security=security) as publisher:
+        for topic in ("t", "hidden"):
+            publisher.publish_many(topic, list(range(10)))
+        publisher.flush()
+        up = peers.pinned(publisher.endpoint, "pub")
+        with RangeReader(up, timeout=TIMEOUT, security=peers.security("reader")) as reader:
+            assert set(reader.heads().streams) == {"t"}
+            denied = reader.fetch("hidden", 0, 10)
+            for _ in range(2):
+                with pytest.raises(AccessDeniedError) as caught:
+                    next(denied)
+                assert (caught.value.verb, caught.value.topic) == ("subscribe", "hidden")
+            assert [one for batch in reader.fetch("t", 0, 10) for one in batch.values] == [
+                *range(10)
+            ]
+        with RangeReader(up, timeout=TIMEOUT, security=peers.security("other")) as reader:
+            with pytest.raises(AccessDeniedError, match="subscribe '\\*'"):
+                reader.heads()
+            with pytest.raises(AccessDeniedError, match="subscribe '\\*'"):
+                reader.heads(time_ns=0)
+        with HeadsWatch([up], topics=["t", "hidden"], security=peers.security("reader")) as watch:
+            with pytest.raises(AccessDeniedError, match="subscribe 'hidden'"):
+                watch.wait_until_asked(TIMEOUT)
+            eventually(lambda: set(watch.heads()[up].streams) == {"t"})
+            assert [error.topic for error in watch.denied()[up]] == ["hidden"]
+            access.write_text("[[rule]]\nwho = ['reader']\nsubscribe = ['t', 'hidden']\n")
+            security.grants._due_ns = 0
+            eventually(lambda: watch.denied() == {})
+            assert watch.wait_until_asked(TIMEOUT)
