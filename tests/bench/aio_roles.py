@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from p2pmsg import aio
-from tests.bench.harness import PING_WARM_UP_COUNT, STOP, Contender
+from tests.bench.harness import PING_WARM_UP_COUNT, STOP, Contender, die_with_parent
 from tests.bench.loads import Load, TrialError, small_load
 from tests.bench.ours import (
     RECEIVE_MANY_COUNT,
@@ -28,12 +28,23 @@ from tests.bench.peers import READY_SECONDS, ZenohReceiver, ZenohSender, ZmqSend
 TICK_SECONDS = 0.001
 
 
-class LoopReceiver(ABC):
-    """Has an event loop, which runs while something is received."""
+class InLoop:
+    """Has an event loop, which runs while something is done."""
 
     def __init__(self) -> None:
         self.runner = asyncio.Runner()
         self.run = self.runner.run
+
+    async def leave(self) -> None:
+        """Close what belongs to the loop; some have nothing."""
+
+    def close(self) -> None:
+        self.run(self.leave())
+        self.runner.close()
+
+
+class LoopReceiver(InLoop, ABC):
+    """Receives in its event loop."""
 
     def receive_rest(self, seconds: float) -> int:
         return self.run(self.count_rest(seconds))
@@ -58,13 +69,6 @@ class LoopReceiver(ABC):
     @abstractmethod
     async def count_rest(self, seconds: float) -> int:
         """Count what comes within so many seconds."""
-
-    async def leave(self) -> None:  # noqa: B027  # some have nothing
-        """Close what belongs to the loop."""
-
-    def close(self) -> None:
-        self.run(self.leave())
-        self.runner.close()
 
 
 # ----------------------------------------------------------------------------------------- ours
@@ -248,8 +252,8 @@ class ZenohAioReceiver(LoopReceiver, ZenohReceiver):
                 await self._wake.wait()
         return [self._came.popleft().payload.to_bytes() for _ in range(min(count, len(self._came)))]
 
-    def receive_rest(self, seconds: float) -> int:
-        time.sleep(seconds)
+    async def count_rest(self, seconds: float) -> int:
+        await asyncio.sleep(seconds)
         return len(self._came)
 
     def close(self) -> None:
@@ -260,7 +264,12 @@ class ZenohAioReceiver(LoopReceiver, ZenohReceiver):
 # ----------------------------------------------------------------------------------------- NATS
 
 
-class NatsSender(LoopReceiver):
+def nats_server() -> str | None:
+    """Return the path of `nats-server`; Debian has it where only root's PATH leads."""
+    return shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/sbin")
+
+
+class NatsSender(InLoop):
     """A server of its own, and nats-py's `publish`; it flushes so that the server drops nobody."""
 
     def __init__(self) -> None:
@@ -269,11 +278,16 @@ class NatsSender(LoopReceiver):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self._server = subprocess.Popen(
-            [shutil.which("nats-server") or "nats-server", "-a", "127.0.0.1", "-p", str(port)],
+            [nats_server() or "nats-server", "-a", "127.0.0.1", "-p", str(port)],
             stderr=subprocess.DEVNULL,
+            preexec_fn=die_with_parent,
         )
         self.endpoint = f"nats://127.0.0.1:{port}"
-        self.run(self._connect())
+        try:
+            self.run(self._connect())
+        except BaseException:
+            self._stop_server()
+            raise
 
     async def _connect(self) -> None:
         import nats
@@ -308,8 +322,13 @@ class NatsSender(LoopReceiver):
         await self._client.close()
 
     def close(self) -> None:
-        super().close()
-        self._server.terminate()
+        try:
+            super().close()
+        finally:
+            self._stop_server()
+
+    def _stop_server(self) -> None:
+        self._server.kill()  # it keeps nothing
         self._server.wait(5)
 
 

@@ -1,7 +1,6 @@
 """The peers of asyncio: against the threaded ones, zmq.asyncio, nats-py and Zenoh."""
 
 import importlib.util
-import shutil
 import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -30,7 +29,7 @@ def why_no_nats() -> str | None:
     """Return why nats-py cannot be measured, or None."""
     if importlib.util.find_spec("nats") is None:
         return "nats-py is not installed (pip install -e '.[bench]')"
-    if shutil.which("nats-server") is None:
+    if roles.nats_server() is None:
         return "there is no nats-server, which nats-py needs (apt install nats-server)"
     return None
 

@@ -165,7 +165,7 @@ def _serve(
     factory: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
-    _die_with_parent()
+    die_with_parent()
     target = None
     while True:
         try:
@@ -194,7 +194,8 @@ def _serve(
             return  # the coordinator has given this trial up
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """End this process, which was just started, when the one that started it ends."""
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     except (OSError, AttributeError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.duty import read_memory
-from tests.bench.harness import _die_with_parent
+from tests.bench.harness import die_with_parent
 from tests.bench.loads import TrialError
 
 NPM_ENV = "P2PMSG_NPM_FOLDER"
@@ -91,7 +91,7 @@ class Server:
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )  # fmt: skip
         os.sched_setaffinity(self._process.pid, {core})
         deadline = time.monotonic() + READY_SECONDS
