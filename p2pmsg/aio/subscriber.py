@@ -7,10 +7,10 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import transports
 from p2pmsg.aio.loop import SAFETY_S, LoopDriver
@@ -37,6 +37,7 @@ _RUN_MAX: Final = 128
 """How many messages are handed out between two looks at the clock, where they are handled fast."""
 _now_ns: Final = time.monotonic_ns
 _running_loop: Final = asyncio._get_running_loop
+R = TypeVar("R")
 
 
 class Subscriber(SubscriberBase[T_co]):
@@ -547,7 +548,8 @@ class _Messages:
     """Iterates by an async generator, which takes two thirds of the time of a coroutine for each.
 
     Such a generator ends with the first exception that leaves it, so it puts another one in its
-    place then: `__anext__` is that of the present one.
+    place then: `__anext__` is that of the present one. And it serves one task: while it waits,
+    `__anext__` is a coroutine function for other tasks that iterate by the same object.
     """
 
     __slots__ = ("__anext__", "_source")
@@ -562,18 +564,33 @@ class _Messages:
     def _renew(self) -> None:
         self.__anext__ = _iterate(self._source, self).__anext__
 
+    async def _wait(self, wait: Coroutine[Any, Any, R]) -> R:
+        """Wait for the generator; meanwhile others are served by `_next`."""
+        present = self.__anext__
+        self.__anext__ = self._next
+        try:
+            return await wait
+        finally:
+            self.__anext__ = present
+
+    async def _next(self) -> Message[Any]:
+        try:
+            return await self._source.receive()
+        except (ClosedError, SessionEndedError):
+            raise StopAsyncIteration from None
+
 
 async def _iterate(source: Subscriber[Any], owner: _Messages) -> AsyncIterator[Message[Any]]:
     run = 1
     try:
         while not source._closed:
             if source._on_ask is not None:
-                yield await source.receive()
+                yield await owner._wait(source.receive())
                 continue
             values = source._values
             if not values.__length_hint__():
                 source._io.is_empty = False
-                await source._advance(None, None)
+                await owner._wait(source._advance(None, None))
                 values = source._values
             start_ns = _now_ns()
             while source._values is values and values.__length_hint__() and not source._closed:
@@ -583,7 +600,7 @@ async def _iterate(source: Subscriber[Any], owner: _Messages) -> AsyncIterator[M
                 # Handling as many as that takes a tenth of a slice.
                 run = min(_RUN_MAX, 2 * run) if now_ns - start_ns < _SLICE_NS // 10 else 1
                 if now_ns - source._since_ns > _SLICE_NS:
-                    await source._pause()
+                    await owner._wait(source._pause())
                     now_ns = source._since_ns
                 start_ns = now_ns
     except (ClosedError, SessionEndedError):

@@ -205,6 +205,39 @@ def test_a_coroutine_function_gets_the_report_before_the_next_message():
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("how", ["iterate", "batches", "with cursor"])
+def test_tasks_that_iterate_by_the_same_object_share_all_messages(how, loop, tmp_path):
+    options = {"cursor": tmp_path / "cursor", "commit": "message"} if how == "with cursor" else {}
+
+    async def main():
+        async with connected(**options) as (publisher, subscriber):
+            got = []
+            source = subscriber.batches(3) if how == "batches" else aiter(subscriber)
+
+            async def take():
+                async for found in source:
+                    got.extend([found.value] if how != "batches" else found.values)
+
+            tasks = [asyncio.create_task(take()) for _ in range(3)]
+            for start in range(0, 60, 20):
+                await asyncio.sleep(0.001)
+                if start:  # another one goes on in its place
+                    tasks[0].cancel()
+                    await asyncio.wait([tasks[0]])
+                    tasks.append(asyncio.create_task(take()))
+                    del tasks[0]
+                publisher.publish_many("t", range(start, start + 20))
+                publisher.flush()
+                async with asyncio.timeout(60):
+                    while len(got) < start + 20:
+                        await asyncio.sleep(0.001)
+        assert await asyncio.gather(*tasks) == [None] * 3
+        assert sorted(got) == list(range(60))
+
+    run(main, loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_closing_wakes_all_who_wait(loop):
     async def main():
         async with connected() as (_, subscriber):
