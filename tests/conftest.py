@@ -5,6 +5,7 @@ test itself. A test marked `rounds(short, long)` runs always, more often with `-
 `--long` nothing else runs: all the rest is in the short run.
 """
 
+import faulthandler
 import os
 import signal
 from pathlib import Path
@@ -45,6 +46,17 @@ settings.load_profile("p2pmsg")
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="rounds, seeds and soaks, and only these")
     parser.addoption("--only", metavar="AREA,…", help="tests of these areas (tests/areas.py)")
+
+
+def pytest_runtest_setup(item):
+    """Show no stacks after `faulthandler_timeout` where a test may take longer.
+
+    faulthandler walks the stacks of threads that run, and may crash the process by it: one test of
+    100,000 cancellations ended so. `pytest-timeout` shows them where its time is over.
+    """
+    marker = item.get_closest_marker("timeout")
+    if marker is not None and marker.args and marker.args[0] > float(item.config.getini("timeout")):
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_runtest_teardown():
