@@ -50,9 +50,10 @@ class Waiters:
                 self._woken += 1
 
     def close(self) -> None:
-        """Wake all."""
+        """Wake all; where their loop is closed, nobody can be woken any more."""
         self.is_closed = True
-        self.offer(self._woken + len(self._waiting))
+        if not self._loop.is_closed():
+            self.offer(self._woken + len(self._waiting))
 
     async def wait(self, until: float | None) -> bool:
         """Wait until it is this task's turn; False where `until`, of the loop's clock, came first.

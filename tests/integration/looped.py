@@ -14,7 +14,7 @@ from p2pmsg.aio.pusher import Pusher
 from p2pmsg.aio.relay import Relay
 from p2pmsg.aio.requester import Requester
 from p2pmsg.aio.responder import Responder
-from p2pmsg.errors import SendQueueFullError
+from p2pmsg.errors import ClosedError, SendQueueFullError
 from tests.integration import test_faults
 from tests.integration.peers import LOOPBACK
 
@@ -66,12 +66,19 @@ class Looped:
             return found
         return lambda *arguments, **options: self._loop.run(found, *arguments, **options)
 
-    def end(self):
-        """Close it, and its loop."""
-        try:
-            self.close(0.0)
-        finally:
-            self._loop.close()
+    def end(self, *closing):
+        """Close it, within 0 s or so many, and its loop."""
+        if not self._loop.loop.is_closed():
+            try:
+                self.close(*closing or (0.0,))
+            finally:
+                self._loop.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end(1.0)
 
 
 class LoopedPublisher(Looped):
@@ -168,6 +175,9 @@ class LoopedPusher(Looped):
 
         return self._loop.run(push)
 
+    def push_many(self, values):
+        return [self.push(value) for value in values]
+
     def drain(self, timeout=None):
         self._loop.run(self.peer.join, timeout=timeout)
 
@@ -186,6 +196,15 @@ class LoopedPuller(Looped):
 
     def close(self, timeout=1.0):
         self._loop.run(self.peer.close, timeout=timeout)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return self.receive()
+        except ClosedError:
+            raise StopIteration from None
 
 
 async def _open_pusher(*arguments, **options):

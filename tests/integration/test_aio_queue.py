@@ -498,3 +498,19 @@ def test_a_loop_that_ends_closes_what_was_left_open_and_names_it(caplog):
     assert caplog.text.count("the pusher at tcp://") == 2
     assert caplog.text.count("was not closed before its event loop ended") == 4
     assert all("closed" in repr(each) for each in kept)
+
+
+@pytest.mark.parametrize("mode", ["queue", "pipeline"])
+def test_a_loop_that_was_closed_while_a_task_waited_keeps_nothing_from_closing(mode):
+    async def main():
+        puller = Puller("tcp://127.0.0.1:1", mode=mode)
+        waiting = asyncio.create_task(puller.receive())
+        await asyncio.sleep(0)
+        return puller, waiting
+
+    loop = asyncio.new_event_loop()
+    puller, waiting = loop.run_until_complete(main())
+    loop.close()
+    puller.close_now()  # as collecting it does; the task is never woken again
+    assert not waiting.done()
+    waiting._log_destroy_pending = False
