@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from p2pmsg.errors import AccessDeniedError
 from tests.integration.commands import eventually
 from tests.integration.peers import check_ledger, take
 from tests.integration.secure import Peers
@@ -48,3 +49,26 @@ def test_who_is_revoked_reads_nothing_more_of_a_sealed_multicast(
     assert publisher.stats().connections_revoked == 1
     assert publisher.stats().subscribers == 1
     check_ledger(kept, lost=0, delivered=1000)
+
+
+def test_a_subscriber_takes_from_a_group_only_what_its_publisher_may_publish(
+    make_publisher, make_subscriber, endpoint, peers, tmp_path
+):
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[[rule]]\nwho = ['pub']\npublish = ['t']\n")
+    publisher = make_publisher(endpoint, security=peers.security("pub", "a"))
+    subscriber = make_subscriber(
+        pinned(endpoint, peers), joins=publisher,
+        security=peers.security("a", "pub", access=rules),
+    )  # fmt: skip
+    denied, values = [], []
+    for number in range(50):
+        publisher.publish("forged", -1)
+        publisher.publish("t", number)
+    while len(values) < 50 or not denied:
+        try:
+            values.append(subscriber.receive(60).value)
+        except AccessDeniedError as error:
+            denied.append((error.verb, error.topic))
+    assert values == [*range(50)]
+    assert denied == [("publish", "forged")]
