@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _FRAMES_PER_LOOK: Final = 16
 """Answers that are read between two looks at the clock."""
 _LONGEST_S: Final = 3600.0
+_DENIED: Final = int(frames.Status.DENIED)
 _KEYS_S: Final = 0.02
 """How often handshakes are checked, with security, while answers are waited for."""
 _monotonic = time.monotonic
@@ -454,7 +455,9 @@ class _Request:
         self._attempt += 1
         if at not in self._asked:
             self._asked.append(at)
-        if denied := owner._denied_here(at, self.topic, owner._clients[at]):
+        if owner._security is not None and (
+            denied := owner._denied_here(at, self.topic, owner._clients[at])
+        ):
             self.refuse(at, AccessDeniedError("respond", self.topic, denied))
             return self._part_ends()
         wait_ms = int((self._until - now) * 1000)
@@ -471,7 +474,7 @@ class _Request:
         if self.reply.done():
             return False
         owner = self._owner
-        if (denial := owner._denial_in(at, self.topic, frame)) is not None:
+        if frame.count == _DENIED and (denial := owner._denial_in(at, self.topic, frame)):
             self.refuse(at, denial)
             return True
         owner._first = at  # who answers is asked first the next time

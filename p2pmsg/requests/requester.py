@@ -25,6 +25,7 @@ from recovery._renamed import renamed_arguments
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
+_DENIED: Final = int(frames.Status.DENIED)
 _SLICE_MS: Final = 20
 Clients = list[transports.ZmqQueueClient]
 Found = tuple[int, Frame, str]
@@ -145,12 +146,12 @@ class Requester(RequesterBase, ClosesAtOnce):
             if at not in asked:
                 asked.append(at)
             found = self._await_or_look(clients, asked, number, until, now, at, refusals)
-            if found is not None and (denial := self._denial_in(found[0], topic, found[1])):
-                refusals[found[0]] = denial
-            elif found is not None:
+            if found is not None and found[1].count != _DENIED:
                 self._first = found[0]  # who answers is asked first the next time
                 answer: T = self._outcome(topic, *found, type)
                 return answer
+            if found is not None and (denial := self._denial_in(found[0], topic, found[1])):
+                refusals[found[0]] = denial
             now = time.monotonic()
             if len(refusals) == len(clients):
                 break

@@ -203,10 +203,10 @@ class RequesterBase:
             if frame.count == Status.DONE:
                 value = frames.body_of(frame)
                 return value if kind is None else _converted(topic, responder, value, kind)
-            if (denial := self._denial_in(at, topic, frame)) is not None:
-                raise denial
             if frame.count == Status.NO_HANDLER:
                 raise NoHandlerError(topic, responder)
+            if (denial := self._denial_in(at, topic, frame)) is not None:
+                raise denial
             if frame.count == Status.RAISED:
                 raise RemoteError(topic, responder, *frames.error_of(frame))
         except FrameError:
