@@ -27,7 +27,7 @@ _NOT_OPEN: Final = "it is not open yet; `async with` opens it, or `await open()`
 _CLOSED: Final = "it is closed"
 _OPENED: Final = ("_server", "_shares")
 """What is there only when it is open."""
-_get_loop = asyncio.get_running_loop
+_running_loop: Final = asyncio._get_running_loop
 _monotonic_ns = time.monotonic_ns
 _log = logging.getLogger("p2pmsg")
 
@@ -111,11 +111,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
             WrongLoopError: it was made in another event loop.
 
         """
-        try:
-            is_here = _get_loop() is self._loop
-        except RuntimeError:
-            is_here = False
-        if not is_here:
+        if _running_loop() is not self._loop:
             self._driver.check_loop()
         return super().push(value)
 
@@ -146,8 +142,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
             WrongLoopError: it was made in another event loop.
 
         """
-        self._check_usable()
-        self._driver.check_loop()
+        self._check_caller()
         until = until_of(self._loop, timeout)
         if self._pace.is_over():
             await self._pace.rest()
@@ -175,8 +170,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
             WrongLoopError: it was made in another event loop.
 
         """
-        self._check_usable()
-        self._driver.check_loop()
+        self._check_caller()
         if timeout is not None:
             at_least("timeout", timeout, 0)
         if not await self._wait_until_empty(timeout):
@@ -221,6 +215,11 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
             _log.warning("%d jobs were not confirmed at close", self._in_flight)
 
     # -------------------------------------------------------------------------------- private
+
+    def _check_caller(self) -> None:
+        """Raise where it cannot be used, or not from here."""
+        self._check_usable()
+        self._driver.check_loop()
 
     async def __aenter__(self) -> Self:
         return await self.open()

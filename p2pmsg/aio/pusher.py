@@ -30,7 +30,7 @@ _NOT_OPEN: Final = "it is not open yet; `async with` opens it, or `await open()`
 _CLOSED: Final = "it is closed"
 _OPENED: Final = ("_core", "_store", "_batch", "_io", "_server")
 """What is there only when it is open."""
-_get_loop = asyncio.get_running_loop
+_running_loop: Final = asyncio._get_running_loop
 _log = logging.getLogger("p2pmsg")
 
 
@@ -144,11 +144,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         """
         if self._unusable is not None:
             self._check_usable()
-        try:
-            is_here = _get_loop() is self._loop
-        except RuntimeError:
-            is_here = False
-        if not is_here:
+        if _running_loop() is not self._loop:
             self._driver.check_loop()
         return super().push(value, key, priority, delay, message_id, headers)
 
@@ -173,8 +169,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
             WrongLoopError: it was made in another event loop.
 
         """
-        self._check_usable()
-        self._driver.check_loop()
+        self._check_caller()
         until = until_of(self._loop, timeout)
         if self._syncs:
             await self._wait_for_disk(timeout)
@@ -196,8 +191,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
             WrongLoopError: it was made in another event loop.
 
         """
-        self._check_usable()
-        self._driver.check_loop()
+        self._check_caller()
         if timeout is not None:
             at_least("timeout", timeout, 0)
         if not await self._wait_until_empty(timeout):
@@ -251,6 +245,11 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
             _log.warning("%d jobs were not done at close, and are lost", left)
 
     # -------------------------------------------------------------------------------- private
+
+    def _check_caller(self) -> None:
+        """Raise where it cannot be used, or not from here."""
+        self._check_usable()
+        self._driver.check_loop()
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -27,7 +27,6 @@ from p2pmsg.wire import (
     Frame,
     Kind,
     decode_body,
-    encoder,
     values_header,
 )
 
@@ -92,5 +91,5 @@ def values_of(frame: Frame) -> list[object]:
 def without_first(piece: Piece, count: int) -> Piece:
     """Return a piece without its first `count` jobs."""
     values = decode_body(piece.body, 0, piece.jobs, 0)[0][count:]
-    packed = b"".join(map(encoder.encode, values))
+    packed = b"".join(map(codec.exact_encoder.encode, values))
     return Piece(piece.first + count, len(values), body_of(len(values), packed))

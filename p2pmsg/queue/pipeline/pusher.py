@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import transports
 from p2pmsg.checks import at_least, of_kind
-from p2pmsg.errors import ClosedError, SendQueueFullError, translated
-from p2pmsg.publisher.batch import PACKING_ERRORS, check_size, packing_error
+from p2pmsg.codec import SCALARS, encoder, exact_encoder
+from p2pmsg.errors import ClosedError, MessageError, SendQueueFullError, translated
+from p2pmsg.publisher.batch import PACKING_ERRORS, check_size, pack_exactly, packing_error
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.pipeline.config import PipelineConfig, PipelinePullerStats, PipelinePusherStats
 from p2pmsg.queue.pipeline.dealing import PIECE_BYTES, Dealer, Piece
@@ -22,7 +23,6 @@ from p2pmsg.security.use import check_security, curve_server, warn_if_open
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
-from p2pmsg.wire import encoder
 from transports.signals import defer_signals
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ _DUMMY: Final = 1
 SEALING_BYTES: Final = PIECE_BYTES + 16
 """What gathered jobs take in addition when they have become a piece."""
 _log = logging.getLogger("p2pmsg")
-_encode_into = encoder.encode_into
+_encode_into = exact_encoder.encode_into
+_encode_scalar_into = encoder.encode_into
 _get_ident = threading.get_ident
 
 
@@ -130,7 +131,10 @@ class PipelinePusherBase(ABC):
         lock.owner = me
         try:
             buffer = self._buffer
-            _encode_into(value, buffer, -1)
+            if type(value) in SCALARS:
+                _encode_scalar_into(value, buffer, -1)
+            else:
+                _encode_into(value, buffer, -1)
             size = len(buffer)
             if size < self._frame_bytes:
                 self._ends.append(size)
@@ -141,7 +145,7 @@ class PipelinePusherBase(ABC):
         except BaseException as error:
             self._repair()
             lock.owner = None
-            if isinstance(error, PACKING_ERRORS):
+            if isinstance(error, PACKING_ERRORS) and not isinstance(error, MessageError):
                 raise packing_error("value", value, error) from None
             raise
         lock.owner = None
@@ -191,10 +195,7 @@ class PipelinePusherBase(ABC):
 
     def _packed(self, value: Any) -> bytes:
         """Return a job's value as it travels, or raise as `push` says."""
-        try:
-            payload = encoder.encode(value)
-        except PACKING_ERRORS as error:
-            raise packing_error("value", value, error) from error
+        payload = pack_exactly(value)
         check_size("job", len(payload), self._config.message_bytes_max)
         return payload
 

@@ -1,0 +1,88 @@
+"""Peers of asyncio have the names and arguments of the threaded ones; what differs is listed."""
+
+import inspect
+
+import pytest
+
+import p2pmsg
+from p2pmsg import aio, metrics, queue
+from p2pmsg.aio import metrics as aio_metrics
+from p2pmsg.aio import pipeline
+
+PAIRS = {
+    "Publisher": (p2pmsg.Publisher, aio.Publisher),
+    "Subscriber": (p2pmsg.Subscriber, aio.Subscriber),
+    "Pusher": (p2pmsg.Pusher, aio.Pusher),
+    "Puller": (p2pmsg.Puller, aio.Puller),
+    "Requester": (p2pmsg.Requester, aio.Requester),
+    "Responder": (p2pmsg.Responder, aio.Responder),
+    "Relay": (p2pmsg.Relay, aio.Relay),
+    "Client": (metrics.Client, aio_metrics.Client),
+    "PipelinePusher": (queue.PipelinePusher, pipeline.PipelinePusher),
+    "PipelinePuller": (queue.PipelinePuller, pipeline.PipelinePuller),
+}
+TURNS = {"close_now", "next_deadline", "turn", "wait_fds"}
+MORE = {
+    "Publisher": {"begin", "open", "drain"},
+    "Subscriber": {"batches", "receive_nowait", "receive_many_nowait"},
+    "Pusher": {"begin", "open", "join"},  # `drain` waits for space here, `join` is what it was
+    "Puller": {"begin"},
+    "Requester": {"begin"},
+    "Responder": {"begin", "open"},
+    "Relay": {"begin", "open"},
+    "PipelinePusher": {"begin", "open", "join"},
+    "PipelinePuller": {"begin"},
+}
+FEWER = {"Puller": {"run"}}  # an `App` runs handlers in an event loop
+ARGUMENTS = {
+    # What never waits has no time limit.
+    ("Pusher", "push"): ({"timeout"}, set()),
+    ("PipelinePusher", "push"): ({"timeout"}, set()),
+    ("PipelinePusher", "push_many"): ({"timeout"}, set()),
+    # Tasks in place of threads; more requests at once than threads wait.
+    ("Responder", "__init__"): ({"threads"}, {"tasks_max"}),
+    ("Requester", "__init__"): (set(), {"pending_max"}),
+    # All that closes in an event loop takes a time limit.
+    ("Requester", "close"): (set(), {"timeout"}),
+    ("Responder", "close"): (set(), {"timeout"}),
+    ("PipelinePuller", "close"): (set(), {"timeout"}),
+}
+
+
+def names(kind):
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def arguments(call):
+    return {
+        name: (each.kind, each.default)
+        for name, each in inspect.signature(call).parameters.items()
+        if name != "self"
+    }
+
+
+@pytest.mark.parametrize("peer", PAIRS)
+def test_the_names_are_the_same(peer):
+    threaded, here = map(names, PAIRS[peer])
+    turns = {"close_now"} if peer == "Client" else TURNS
+    assert here - threaded == turns | MORE.get(peer, set())
+    assert threaded - here == FEWER.get(peer, set())
+
+
+@pytest.mark.parametrize("peer", PAIRS)
+def test_the_arguments_are_the_same(peer):
+    threaded, here = PAIRS[peer]
+    for name in [*sorted(names(threaded) & names(here)), "__init__"]:
+        one, other = (
+            kind if name == "__init__" else getattr(kind, name) for kind in (threaded, here)
+        )
+        if not callable(one):
+            assert not callable(other), name
+            continue
+        fewer, more = ARGUMENTS.get((peer, name), (set(), set()))
+        before, after = arguments(one), arguments(other)
+        assert before.keys() - after.keys() == fewer, name
+        assert after.keys() - before.keys() == more, name
+        both = before.keys() & after.keys()
+        assert {key: before[key] for key in both} == {key: after[key] for key in both}, name
+        assert [key for key in before if key in both] == [key for key in after if key in both], name
