@@ -13,6 +13,7 @@ from typing import Final
 import p2pmsg
 from spark_bridge import offsets
 from spark_bridge.errors import OptionError, PeerUnavailableError
+from spark_bridge.keys import Keys, security_of
 from spark_bridge.options import SourceOptions, read_peers_file
 from spark_bridge.selection import Selection, Start, at_offsets
 from spark_bridge.session_directory import NO_TOPICS, PeerView
@@ -49,8 +50,9 @@ class PeersWatch:
         )
         self._version = -1
         self._watch = p2pmsg.reader.HeadsWatch(
-            options.peers, topics=selection.known_topics, refresh=options.headRefreshMs / 1000
-        )
+            options.peers, topics=selection.known_topics, refresh=options.headRefreshMs / 1000,
+            security=security_of(options.keys),
+        )  # fmt: skip
 
     def views(self) -> dict[str, PeerView]:
         """Return what is known of each peer; the same dict as before where that has not changed.
@@ -138,22 +140,25 @@ class PeersWatch:
         self._changed_at = changed_at
         try:
             peers = read_peers_file(self._file)
-        except OptionError as error:
+            if peers:
+                self._watch.set_endpoints(peers)
+                self._missing.clear()
+        except (OptionError, p2pmsg.errors.SecurityError) as error:
             _log.warning("%s; the peers stay as they were", error)
-            return
-        if peers:
-            self._watch.set_endpoints(peers)
-            self._missing.clear()
 
 
 def ask_once(
-    peers: tuple[str, ...], timeout: float, *, time_ns: int | None = None
+    peers: tuple[str, ...], timeout: float, *, time_ns: int | None = None, keys: Keys | None = None
 ) -> dict[str, tuple[p2pmsg.reader.Heads, ...]]:
-    """Return the heads of all sessions at those peers that answer in time."""
+    """Return the heads of all sessions at those peers that answer in time.
+
+    One that refuses our key, or does not hold the one that is pinned, is logged.
+    """
+    security = security_of(keys)
     deadline = time.monotonic() + timeout
 
     def ask(peer: str) -> tuple[p2pmsg.reader.Heads, ...]:
-        with p2pmsg.reader.RangeReader(peer, timeout=timeout) as reader:
+        with p2pmsg.reader.RangeReader(peer, timeout=timeout, security=security) as reader:
             try:
                 while not (entries := reader.sessions(_left(deadline))):
                     time.sleep(_PAUSE_SECONDS)  # a relay that has just started
@@ -162,6 +167,9 @@ def ask_once(
                     for entry in entries
                 )
             except TimeoutError:
+                return ()
+            except p2pmsg.errors.SecurityError as error:
+                _log.warning("%s", error)
                 return ()
 
     if not peers:
@@ -192,7 +200,7 @@ def end_of(options: SourceOptions) -> Start:
 
 
 def _at_time(options: SourceOptions, time_ns: int) -> Start:
-    answers = ask_once(options.peers, _AT_TIME_SECONDS, time_ns=time_ns)
+    answers = ask_once(options.peers, _AT_TIME_SECONDS, time_ns=time_ns, keys=options.keys)
     heads_at = {
         (endpoint, heads.session): heads for endpoint, found in answers.items() for heads in found
     }

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlparse
 
 import p2pmsg
 from spark_bridge.errors import BridgeError, OptionError
+from spark_bridge.keys import Keys, is_key_text, split_pin
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -31,6 +32,7 @@ _NO_TABLES: Final = (
     "source none of them when the table is read. CREATE TEMPORARY VIEW … USING p2pmsg OPTIONS (…) "
     "reads what there is when it is made"
 )
+_KEYS: Final = ("security", "securitySecret", "trust", "access")
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 COMMIT_TOPIC: Final = "spark.commits"
 _PORTS: Final = re.compile(r"(tcp://.+):(\d+)-(\d+)")
@@ -110,6 +112,9 @@ class SourceOptions:
     """`raw`: a column `value` of bytes. `msgpack`, `json`: the schema's columns out of the value.
     Default: `raw`, and `msgpack` where a schema is given, which is what dict values are."""
 
+    keys: Keys | None = None
+    """Of the options `security` or `securitySecret`, and `trust`. Default None: open."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
@@ -143,6 +148,9 @@ class SinkOptions:
     replayBytes: int = 256 * 2**20
     """How much of what a task published it keeps for repairs, in bytes."""
 
+    keys: Keys | None = None
+    """Of the options `security`, `securitySecret`, `trust`, `access`. Default None: open."""
+
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """Return the options. Names may be in any case.
@@ -166,6 +174,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     if len(named) > 1:
         raise OptionError(named[1], f"cannot be given together with {named[0]!r}")
     values = {name: _SOURCE_CHECKS[name](name, text) for name, text in given.items()}
+    _take_keys(values, given)
     peers = given.get("peers", "").strip()
     if peers.startswith("file:"):
         values["peers_file"] = _local_path("peers", peers)
@@ -190,7 +199,32 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     for name, other in (("writeId", "writeBatch"), ("writeBatch", "writeId")):
         if other in given and name not in given:
             raise OptionError(name, f"is required with {other!r}")
-    return SinkOptions(**{name: _SINK_CHECKS[name](name, text) for name, text in given.items()})
+    values = {name: _SINK_CHECKS[name](name, text) for name, text in given.items()}
+    _take_keys(values, given)
+    return SinkOptions(**values)
+
+
+def _take_keys(values: dict[str, Any], given: Mapping[str, str]) -> None:
+    """Make `keys` of the options about keys, and `peers` without the keys that they pin."""
+    key, secret, trust, access = (values.pop(name, None) for name in _KEYS)
+    peers: dict[str, str] = dict(map(split_pin, values.get("peers", ())))
+    if "peers" in values:
+        values["peers"] = tuple(peers)
+    pins = tuple((place, pinned) for place, pinned in peers.items() if pinned)
+    if key is None and secret is None:
+        for name in ("trust", "access"):
+            if name in given:
+                raise OptionError(name, "goes with 'security' or 'securitySecret'")
+        if pins:
+            reason = f"is required where 'peers' pins a key, as for {pins[0][0]}"
+            raise OptionError("security", reason)
+        return
+    if key is not None and secret is not None:
+        raise OptionError("securitySecret", "cannot be given together with 'security'")
+    if "path" in given:
+        name = "security" if secret is None else "securitySecret"
+        raise OptionError(name, "is for peers; 'path' reads files")
+    values["keys"] = Keys(key=key, secret=secret or "", trust=trust, access=access, pins=pins)
 
 
 def is_sink(options: Mapping[str, str]) -> bool:
@@ -221,6 +255,9 @@ def read_peers_file(path: str) -> tuple[str, ...]:
     peers = dict.fromkeys(line.partition("#")[0].strip() for line in lines)
     peers.pop("", None)
     for peer in peers:
+        if split_pin(peer)[1]:
+            reason = f"names the file {path!r}, which pins a key: pin keys in the file of 'trust'"
+            raise OptionError("peers", reason)
         _check_peer(peer)
     return tuple(peers)
 
@@ -381,6 +418,8 @@ def _check_peer(peer: str) -> None:
     try:
         p2pmsg.reader.RangeReader(peer).close()
     except p2pmsg.ConfigError as error:
+        if error.field == "security":  # it pins a key, of which more is known later
+            return
         raise OptionError("peers", f"has no usable endpoint {peer!r}: {error}") from error
 
 
@@ -437,6 +476,24 @@ def _topic(name: str, topic: str) -> str:
     return topic
 
 
+def _file_name(name: str, text: str) -> str:
+    path = _local_path(name, text.strip())
+    if not path:
+        raise OptionError(name, "must name a file")
+    if is_key_text(path):  # not shown: it may be a secret
+        reason = "must name a file, and has a key; a secret key goes in 'securitySecret'"
+        raise OptionError(name, reason)
+    return path
+
+
+def _secret_key(name: str, text: str) -> str:
+    """Return a secret key's text, which no error shows."""
+    if not is_key_text(text.strip()):
+        reason = "must be the secret of a key file: 43 characters of base64url, after 'secret-key'"
+        raise OptionError(name, reason)
+    return text.strip()
+
+
 def _not_empty(name: str, text: str) -> str:
     if not text:
         raise OptionError(name, "must not be empty")
@@ -463,6 +520,9 @@ _SOURCE_CHECKS: Final[dict[str, Check]] = {
     "fetchRetries": _integer(0, 1000),
     "headRefreshMs": _integer(1),
     "valueFormat": _format,
+    "security": _file_name,
+    "securitySecret": _secret_key,
+    "trust": _file_name,
 }
 _SINK_CHECKS: Final[dict[str, Check]] = {
     "endpoint": _endpoints,
@@ -473,4 +533,8 @@ _SINK_CHECKS: Final[dict[str, Check]] = {
     "writeId": _not_empty,
     "writeBatch": _integer(0, 2**63 - 1),
     "replayBytes": _integer(2**20, 2**40),
+    "security": _file_name,
+    "securitySecret": _secret_key,
+    "trust": _file_name,
+    "access": _file_name,
 }

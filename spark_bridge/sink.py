@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 
 import p2pmsg
 from spark_bridge.errors import OptionError, SinkError
+from spark_bridge.keys import security_of
 from spark_bridge.options import SinkOptions
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ def _open(name: str, options: SinkOptions) -> p2pmsg.Publisher:
                     replay_bytes=options.replayBytes,
                     on_full="block",
                     stall_timeout=options.timeoutMs / 1000,
+                    security=security_of(options.keys),
                 )
             except p2pmsg.BindError as error:
                 refused = error

@@ -83,7 +83,7 @@ def fix_ends(options: SourceOptions) -> FixedEnds:
         except OptionError as error:  # a stream has no `path` at all, and says so itself
             return FixedEnds((), (), error)
         return FixedEnds(tuple(ranges), (), *_objections(options, found, is_empty=not ranges))
-    heads = ask_once(options.peers, BATCH_WAIT_SECONDS)
+    heads = ask_once(options.peers, BATCH_WAIT_SECONDS, keys=options.keys)
     views = {
         endpoint: PeerView({each.session: each for each in found})
         for endpoint, found in heads.items()

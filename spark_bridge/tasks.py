@@ -13,6 +13,7 @@ from pyspark.sql.datasource import InputPartition
 
 import p2pmsg
 from spark_bridge.errors import PeerUnavailableError
+from spark_bridge.keys import Keys, security_of
 from spark_bridge.logs import is_logged, read_logs, report_loss
 from spark_bridge.offsets import Range, pack
 from spark_bridge.options import SourceOptions
@@ -35,6 +36,7 @@ _AFTER_SILENCE: Final = {
 }
 _log: Final = logging.getLogger("spark_bridge")
 
+_Place = tuple[str, int, Keys | None]
 Fetch = Iterator[p2pmsg.MessageBatch | p2pmsg.LossReport]
 
 
@@ -60,22 +62,24 @@ class Connections:
 
     def __init__(self, connections_max: int = _CONNECTIONS_MAX) -> None:
         self._max = connections_max
-        self._readers: OrderedDict[tuple[str, int], p2pmsg.reader.RangeReader] = OrderedDict()
+        self._readers: OrderedDict[_Place, p2pmsg.reader.RangeReader] = OrderedDict()
 
-    def take(self, wanted: Range, timeout: float) -> p2pmsg.reader.RangeReader:
-        """Return a reader for the place where `wanted` is."""
-        key = (wanted.endpoint, wanted.session)
+    def take(
+        self, wanted: Range, timeout: float, keys: Keys | None = None
+    ) -> p2pmsg.reader.RangeReader:
+        """Return a reader for the place where `wanted` is, with these keys."""
+        key = (wanted.endpoint, wanted.session, keys)
         reader = self._readers.get(key)
         if reader is None:
             while len(self._readers) >= self._max:
                 self._readers.popitem(last=False)[1].close()
-            reader = self._readers[key] = _connect(wanted, timeout)
+            reader = self._readers[key] = _connect(wanted, timeout, keys)
         self._readers.move_to_end(key)
         return reader
 
-    def drop(self, wanted: Range) -> None:
+    def drop(self, wanted: Range, keys: Keys | None = None) -> None:
         """Close the reader for the place where `wanted` is: something is wrong with it."""
-        reader = self._readers.pop((wanted.endpoint, wanted.session), None)
+        reader = self._readers.pop((wanted.endpoint, wanted.session, keys), None)
         if reader is not None:
             reader.close()
 
@@ -85,15 +89,17 @@ class Connections:
             self._readers.popitem()[1].close()
 
 
-def _connect(wanted: Range, timeout: float) -> p2pmsg.reader.RangeReader:
+def _connect(wanted: Range, timeout: float, keys: Keys | None) -> p2pmsg.reader.RangeReader:
+    security = security_of(keys)
     if not wanted.recovery_endpoint:  # the driver could not reach the peer; it may be back
-        return p2pmsg.reader.RangeReader(wanted.endpoint, timeout=timeout)
+        return p2pmsg.reader.RangeReader(wanted.endpoint, timeout=timeout, security=security)
     return p2pmsg.reader.RangeReader(
         wanted.endpoint,
         timeout=timeout,
         recovery_endpoint=wanted.recovery_endpoint,
         session=wanted.session,
         publisher=wanted.publisher,
+        security=security,
     )
 
 
@@ -155,14 +161,15 @@ class _Task:
             # What was requested and is not read (the task failed, or was cancelled) still arrives,
             # and must not mix with the next task's fetches.
             for wanted, _ in self._fetches:
-                connections.drop(wanted)
+                connections.drop(wanted, self._options.keys)
 
     def _has_space(self) -> bool:
         # Never more than there may be connections, or the oldest would be closed while it is used.
         return self._ahead < _AHEAD_MAX and len(self._fetches) < _FETCHES_MAX
 
     def _begin(self, wanted: Range) -> Fetch:
-        reader = connections.take(wanted, self._options.fetchTimeoutMs / 1000)
+        options = self._options
+        reader = connections.take(wanted, options.fetchTimeoutMs / 1000, options.keys)
         return reader.fetch(
             wanted.topic,
             wanted.start,
@@ -205,7 +212,7 @@ class _Task:
 
     def _drop(self, wanted: Range) -> None:
         """Close a connection; its other fetches begin again when it is their turn."""
-        connections.drop(wanted)
+        connections.drop(wanted, self._options.keys)
         key = (wanted.endpoint, wanted.session)
         self._fetches = deque(
             (each, None if (each.endpoint, each.session) == key else fetch)

@@ -222,7 +222,7 @@ def test_heads_with_a_time(monkeypatch):
         publisher="p1", session=1, recovery_endpoint="tcp://a:2",
         streams={"t": p2pmsg.reader.StreamHead(4, 9, 6)},
     )  # fmt: skip
-    monkeypatch.setattr(asking, "ask_once", lambda peers, timeout, time_ns: {A: (asked,)})
+    monkeypatch.setattr(asking, "ask_once", lambda *_, **more: {A: (asked,)})
     start = asking.start_of(parse_options({**GOOD, "startingTimestamp": "5"}), "latest")
 
     assert start(A, "t", heads(1, t=(4, 9))) == 6
@@ -232,7 +232,7 @@ def test_heads_with_a_time(monkeypatch):
 
 def test_a_peer_that_goes_before_it_has_said_what_it_had_at_a_time_is_reported(monkeypatch):
     """As an end it would be its earliest, and nothing of it would be read."""
-    monkeypatch.setattr(asking, "ask_once", lambda peers, timeout, time_ns: {})
+    monkeypatch.setattr(asking, "ask_once", lambda *_, **more: {})
     options = parse_options({**GOOD, "startingTimestamp": "5", "endingTimestamp": "9"})
     for bound in (asking.start_of(options, "latest"), asking.end_of(options)):
         with pytest.raises(PeerUnavailableError, match=r"startingTimestamp.*answers"):
