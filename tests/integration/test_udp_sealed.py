@@ -339,11 +339,14 @@ def test_only_a_sealed_multicast_has_keys_to_rotate(make_publisher, endpoint, pe
         make_publisher(pinned(endpoint, peers), security=peers.security("pub"))
 
 
-def test_in_an_event_loop(endpoint, peers):
+@pytest.mark.parametrize("source", ["group", "signed"])
+def test_in_an_event_loop(endpoint, peers, source):
+    config = PublisherConfig(multicast=MulticastPublisherConfig(source=source))
+
     async def run():
         security = peers.security("pub", "sub")
         async with (
-            aio.Publisher(endpoint, security=security) as publisher,
+            aio.Publisher(endpoint, security=security, config=config) as publisher,
             aio.Subscriber(pinned(endpoint, peers), security=peers.security("sub")) as subscriber,
         ):
             await publisher.wait_for_subscribers(1, 60)
