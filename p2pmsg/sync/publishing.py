@@ -217,7 +217,7 @@ class PublishingPeer(ServingPeer):
             batch = batches.batch if topic is batches.topic else batches.get(topic)
             if batch is not None:
                 packed, end, encode_into = batch.scratch, batch.end, batch.encode_into
-                encode_into(value, packed, 0)
+                encode_into(value, packed)  # saying where, 0, would take a tenth of the call
                 size = end + len(packed)
                 if size < batch.limit and (
                     (key is None and timestamp_ns is None and headers is None)
