@@ -4,19 +4,23 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import p2pmsg
-from tests.bench.harness import Child, Children, Plan
+from tests.bench.harness import Children, Plan, say
 from tests.bench.loads import TrialError
 from tests.bench.report import Goal, Row
 
 AREA = "reach"
 BODY_BYTES = 2_000
 CONCURRENCY = 32
-HANG_S = 30.0
+HANG_S = 120.0
 PACE_S = 0.003
+SLICE = 150
+SETTLE = 30
+"""Messages at the begin of each slice that are not looked at: the other endpoint gets stuck."""
 WAIT_S = 60.0
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 _ANSWER = b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -40,48 +44,76 @@ def run(plan: Plan) -> Iterator[Row]:
     yield POSTS.guarded(
         lambda: POSTS.measured([posts_per_s(count) for _ in range(plan.run_count)], note)
     )
-    yield HANGING.guarded(
-        lambda: HANGING.compared(
-            lambda: p99_ms(plan.seconds, hangs=True),
-            lambda: p99_ms(plan.seconds, hangs=False),
-            plan.run_count,
-        )
-    )
+    yield HANGING.guarded(lambda: _hanging(plan))
+
+
+class Place:
+    """A port of a receiver, as cheap as can be: it notes when each request had come."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+        self._held: list[Any] = []
+        self._hangs = False
+
+    def take(self, transport: Any) -> None:
+        """Note a request, and answer it unless the place hangs."""
+        self.taken.append(time.monotonic())
+        if self._hangs:
+            self._held.append(transport)
+        else:
+            transport.write(_ANSWER)
+
+    def hang(self, hangs: bool) -> None:
+        """Answer nothing from now on, or all, also what was held."""
+        self._hangs = hangs
+        if not hangs:
+            held, self._held = self._held, []
+            for transport in held:
+                transport.write(_ANSWER)
 
 
 class Receiver:
-    """An HTTP server of its own process, as cheap as can be: it measures the sender."""
+    """An HTTP server in a process of its own, with two ports."""
 
-    def __init__(self, hangs: bool) -> None:
+    def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._taken: list[float] = []
-        self._answer = b"" if hangs else _ANSWER
-        self._server = self._loop.run_until_complete(
-            self._loop.create_server(lambda: _Connection(self), "127.0.0.1", 0)
-        )
+        self._places = Place(), Place()
+        self._servers = [
+            self._loop.run_until_complete(
+                self._loop.create_server(partial(_Connection, place), "127.0.0.1", 0)
+            )
+            for place in self._places
+        ]
 
-    def ready(self) -> str:
-        host, port = self._server.sockets[0].getsockname()
-        return f"http://{host}:{port}/"
+    def urls(self) -> list[str]:
+        return [f"http://127.0.0.1:{each.sockets[0].getsockname()[1]}/" for each in self._servers]
 
-    def take(self, count: int) -> list[float]:
-        """Return when each of so many requests had come, by the monotonic clock."""
-        self._loop.run_until_complete(asyncio.wait_for(self._take(count), WAIT_S))
-        taken, self._taken = self._taken[:count], self._taken[count:]
+    def take(self, count: int, hangs: bool = False) -> list[float]:
+        """Return when each of so many requests came to the first port; the second may hang."""
+        first, second = self._places
+        second.hang(hangs)
+        self._wait(lambda: len(first.taken) >= count)
+        taken, first.taken = first.taken[:count], first.taken[count:]
         return taken
 
-    def hang(self, seconds: float) -> None:
-        """Let requests come for so long; what they are answered is nothing."""
-        self._loop.run_until_complete(asyncio.sleep(seconds))
+    def settle(self, count: int) -> None:
+        """Answer all at the second port until it has got so many."""
+        second = self._places[1]
+        second.hang(False)
+        self._wait(lambda: len(second.taken) >= count)
+        del second.taken[:count]
 
-    async def _take(self, count: int) -> None:
-        while len(self._taken) < count:
-            await asyncio.sleep(0.001)
+    def _wait(self, is_there: Callable[[], bool]) -> None:
+        async def wait() -> None:
+            while not is_there():
+                await asyncio.sleep(0.001)
+
+        self._loop.run_until_complete(asyncio.wait_for(wait(), WAIT_S))
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._data = b""
 
     def connection_made(self, transport: Any) -> None:
@@ -97,15 +129,13 @@ class _Connection(asyncio.Protocol):
             if len(self._data) < end + 4 + size:
                 return
             self._data = self._data[end + 4 + size :]
-            self._receiver._taken.append(time.monotonic())
-            if self._receiver._answer:
-                self._transport.write(self._receiver._answer)
+            self._place.take(self._transport)
 
 
 class Sender:
     """A publisher with a log, and a sender of webhooks in the same process."""
 
-    def __init__(self, url: str, concurrency: int, hanging: str | None) -> None:
+    def __init__(self, urls: list[str], concurrency: int) -> None:
         from p2pmsg.webhooks import Endpoint
         from p2pmsg.webhooks import Sender as Hooks
 
@@ -115,7 +145,7 @@ class Sender:
         endpoints = [
             Endpoint(each, secret=SECRET, allow=["127.0.0.0/8"], order="none",
                      concurrency=concurrency, timeout=HANG_S)
-            for each in (url, hanging) if each is not None
+            for each in urls
         ]  # fmt: skip
         self._hooks = Hooks(
             self._publisher.endpoint, state=self._folder.name, endpoints=endpoints, start="earliest"
@@ -150,8 +180,8 @@ class Sender:
 def posts_per_s(count: int) -> float:
     """Return how many POSTs a second a receiver in another process has taken."""
     with Children() as children:
-        receiver = children.start(Receiver, False)
-        sender = children.start(Sender, receiver.call("ready"), CONCURRENCY, None)
+        receiver = children.start(Receiver)
+        sender = children.start(Sender, receiver.call("urls")[:1], CONCURRENCY)
         sender.call("ready")
         for warm_up in (200, count):
             receiver.begin("take", warm_up)
@@ -160,19 +190,42 @@ def posts_per_s(count: int) -> float:
     return count / (taken[-1] - began)
 
 
-def p99_ms(seconds: float, *, hangs: bool) -> float:
-    """Return the 99th percentile of the time from `publish` to the whole POST, in ms."""
-    count = int(3 * seconds / PACE_S)
+def _hanging(plan: Plan) -> Row:
+    pairs = max(2, round(12 * plan.seconds))
+    figures = []
+    for run in range(plan.run_count):
+        figures.append(p99s_ms(pairs))
+        hung, free = figures[-1]
+        say(f"{HANGING.what}, run {run + 1} of {plan.run_count}: {hung:.2f} and {free:.2f} ms")
+    hung, free = zip(*figures, strict=True)
+    each = pairs * (SLICE - SETTLE)
+    return HANGING.between(hung, free, f"{each} messages a side and run, in {pairs} slices each")
+
+
+def p99s_ms(pairs: int) -> tuple[float, float]:
+    """Return the 99th percentile of the time from `publish` to the whole POST, in ms.
+
+    Slices in which the other endpoint hangs and slices in which it answers take turns (A B B A …),
+    in the same two processes, so that what else the machine does strikes both alike.
+
+    Returns:
+        While the other hangs, and while it answers.
+
+    """
+    took: dict[bool, list[float]] = {True: [], False: []}
     with Children() as children:
-        receiver = children.start(Receiver, False)
-        other: Child = children.start(Receiver, hangs)
-        urls = receiver.call("ready"), other.call("ready")
-        other.begin("hang", 6 * seconds + 2)
-        sender = children.start(Sender, urls[0], 8, urls[1])
+        receiver = children.start(Receiver)
+        sender = children.start(Sender, receiver.call("urls"), 8)
         sender.call("ready")
-        for number in (50, count):
-            receiver.begin("take", number)
-            sent = sender.call("publish_paced", number)
-            taken = receiver.result(WAIT_S)
-    took = sorted(came - went for went, came in zip(sent, sorted(taken), strict=True))
-    return 1e3 * statistics.quantiles(took, n=100)[98]
+        for hangs in (True, False, *(pair % 2 == half for pair in range(pairs) for half in (0, 1))):
+            receiver.begin("take", SLICE, hangs)
+            sent = sender.call("publish_paced", SLICE)
+            pairs_of = zip(sent, sorted(receiver.result(WAIT_S)), strict=True)
+            took[hangs] += [came - went for went, came in [*pairs_of][SETTLE:]]
+            receiver.call("settle", SLICE, timeout=WAIT_S)
+    count = SLICE - SETTLE  # the first slice of each side warms up
+    return _p99_ms(took[True][count:]), _p99_ms(took[False][count:])
+
+
+def _p99_ms(seconds: list[float]) -> float:
+    return 1e3 * statistics.quantiles(seconds, n=100)[98]
