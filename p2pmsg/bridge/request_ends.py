@@ -3,6 +3,7 @@
 import logging
 import queue
 import time
+from abc import abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -167,14 +168,14 @@ class ResponderSource(Source):
             raise UnansweredError(f"no answer within {self._timeout} s") from None
 
 
-class ReqTarget(Target):
-    """A REQ socket: sends a request, and waits for its answer.
+class AskingTarget(Target):
+    """A socket that asks, and waits for what is answered.
 
     Args:
         socket: closed with this.
         writer: makes messages of requests.
         reader: decodes answers.
-        timeout: how long an answer may take, in seconds.
+        timeout: how long answers may take, in seconds.
 
     """
 
@@ -191,20 +192,15 @@ class ReqTarget(Target):
         written = Written(done=1)
         try:
             parts = self._writer.parts(batch.topic, batch.values[0])
-        except UnsendableError as error:
-            written.refused[0] = str(error)
-            return written
-        deadline = time.monotonic() + self._timeout
-        is_sent = False
-        while time.monotonic() < deadline and not is_over():
-            is_sent = is_sent or self._socket.send(parts)
-            if is_sent and self._socket.wait(int(SLICE_S * 1000)):
-                answers, _, _ = self._socket.receive_many(1)
-                written.answers += self._reader.decode(answers)
-                return written
-        why = f"no answer within {self._timeout} s" if is_sent else "nobody takes requests there"
-        written.refused[0] = "the bridge was closed" if is_over() else why
+            written.answers.append(self._ask(parts, is_over))
+        except (UnsendableError, UnansweredError) as error:
+            why = "the bridge was closed" if is_over() else str(error)
+            written.refused[0] = why if isinstance(error, UnansweredError) else str(error)
         return written
+
+    @abstractmethod
+    def _ask(self, parts: list[bytes], is_over: IsOver) -> Any:
+        """Ask, and return the answer; `UnansweredError` where there is none."""
 
     def stats(self) -> Any:
         """See `Target`."""
@@ -215,36 +211,30 @@ class ReqTarget(Target):
         self._socket.close()
 
 
-class SurveyorTarget(Target):
+class ReqTarget(AskingTarget):
+    """A REQ socket: one REP answers."""
+
+    def _ask(self, parts: list[bytes], is_over: IsOver) -> Any:
+        deadline = time.monotonic() + self._timeout
+        is_sent = False
+        while time.monotonic() < deadline and not is_over():
+            is_sent = is_sent or self._socket.send(parts)
+            if is_sent and self._socket.wait(int(SLICE_S * 1000)):
+                return self._reader.decode(self._socket.receive_many(1)[0])[0]
+        why = f"no answer within {self._timeout} s" if is_sent else "nobody takes requests there"
+        raise UnansweredError(why)
+
+
+class SurveyorTarget(AskingTarget):
     """A SURVEYOR socket: asks all respondents; the answer is a list of theirs.
 
-    Args:
-        socket: closed with this.
-        writer: makes messages of requests.
-        reader: decodes answers.
-        survey_time: how long they may answer, in seconds.
-
+    It is there when as many have answered as were connected, or with `timeout`.
     """
 
-    def __init__(
-        self, socket: "SpPlainSocket", writer: Writer, reader: Reader, survey_time: float
-    ) -> None:
-        self._socket = socket
-        self._writer = writer
-        self._reader = reader
-        self._survey_time = survey_time
-
-    def write(self, batch: Batch, is_over: IsOver) -> Written:
-        """See `Target`; it ends when as many have answered as were connected."""
-        written = Written(done=1)
-        try:
-            parts = self._writer.parts(batch.topic, batch.values[0])
-        except UnsendableError as error:
-            written.refused[0] = str(error)
-            return written
+    def _ask(self, parts: list[bytes], is_over: IsOver) -> Any:
         asked = self._socket.peers
         answers: list[Any] = []
-        deadline = time.monotonic() + self._survey_time
+        deadline = time.monotonic() + self._timeout
         if asked and self._socket.send(parts):
             while len(answers) < asked and not is_over():
                 left = deadline - time.monotonic()
@@ -253,18 +243,6 @@ class SurveyorTarget(Target):
                 if self._socket.wait(int(min(SLICE_S, left) * 1000) + 1):
                     answers += self._reader.decode(self._socket.receive_many(1)[0])
         if answers:
-            written.answers.append(answers)
-        elif is_over():
-            written.refused[0] = "the bridge was closed"
-        else:
-            nobody = f"none of {asked} respondents answered within {self._survey_time} s"
-            written.refused[0] = nobody if asked else "no respondent is connected there"
-        return written
-
-    def stats(self) -> Any:
-        """See `Target`."""
-        return None
-
-    def close(self, timeout: float) -> None:
-        """See `Target`."""
-        self._socket.close()
+            return answers
+        nobody = f"none of {asked} respondents answered within {self._timeout} s"
+        raise UnansweredError(nobody if asked else "no respondent is connected there")
