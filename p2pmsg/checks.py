@@ -40,6 +40,12 @@ def time_to_wait(field_name: str, seconds: float) -> float:
     return max(0, min(seconds, _FOREVER_S))
 
 
+def check_visible(field_name: str, text: str) -> None:
+    """Raise `ConfigError` unless `text` is visible characters of ASCII, as a header has them."""
+    ok = isinstance(text, str) and text.isascii() and text.isprintable() and " " not in text
+    check(field_name, text, ok and bool(text), "visible characters of ASCII, one at least")
+
+
 def check_busy_wait(seconds: float) -> None:
     """Raise `ConfigError` unless it is how long a wait may look before it sleeps."""
     at_least("busy_wait", seconds, 0)

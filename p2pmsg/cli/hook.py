@@ -3,6 +3,7 @@
 import argparse
 import os
 import time
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -212,9 +213,12 @@ def in_(arguments: argparse.Namespace) -> int:
         seen = os.path.join(os.path.dirname(os.path.abspath(arguments.log)),
                             f"{os.path.basename(arguments.log.rstrip('/'))}.seen")  # fmt: skip
     log = _log_config(arguments)
-    with Publisher(
-        arguments.publish, name=arguments.name, log=log, security=security_of(arguments)
-    ) as publisher:
+    with ExitStack() as stack:
+        publisher = stack.enter_context(
+            Publisher(
+                arguments.publish, name=arguments.name, log=log, security=security_of(arguments)
+            )
+        )
         app = receive(
             publisher,
             secrets=secrets,
@@ -226,16 +230,16 @@ def in_(arguments: argparse.Namespace) -> int:
             client_rate=arguments.client_rate,
             origins=arguments.origin,
         )
+        stack.callback(app.close)
+        server = make_server(app, cert=arguments.cert, key=arguments.cert_key)
+        socket = stack.enter_context(bind(*arguments.listen))
+        host, port = socket.getsockname()[:2]
+        scheme = "http" if arguments.cert is None else "https"
+        shown = f"[{host}]" if ":" in host else host
+        note("hook in", f"{scheme}://{shown}:{port}, published at {publisher.endpoint}")
         try:
-            server = make_server(app, cert=arguments.cert, key=arguments.cert_key)
-            with bind(*arguments.listen) as socket:
-                host, port = socket.getsockname()[:2]
-                scheme = "http" if arguments.cert is None else "https"
-                shown = f"[{host}]" if ":" in host else host
-                note("hook in", f"{scheme}://{shown}:{port}, published at {publisher.endpoint}")
-                server.run(sockets=[socket])
+            server.run(sockets=[socket])
         finally:
-            app.close()
             note("hook in", f"{app.published:,} published, {app.duplicates:,} came again, "
                  f"{sum(app.rejected.values()):,} refused")  # fmt: skip
     return 0

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -11,6 +12,7 @@ from p2pmsg.webhooks.schemes import RejectedError
 
 TOKEN_CHARACTERS_MIN: Final = 16
 _BEARER: Final = "bearer "
+_ORIGIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\x00-\x20/@?#]+/?")
 
 
 class Access:
@@ -23,7 +25,8 @@ class Access:
         origins: pages of other origins that may ask; `*` for all.
 
     Raises:
-        ConfigError: a token is too short, or `*` is given without tokens.
+        ConfigError: a token is too short, a host or an origin is none, or `*` is given without
+            tokens.
 
     """
 
@@ -42,6 +45,13 @@ class Access:
         check("allow_origins", list(origins), bool(tokens) or "*" not in origins,
               "without * where there are no tokens: any page that is open in a browser here "
               "could read and publish")  # fmt: skip
+        for host in hosts:
+            limit = "names or addresses, without scheme and port"
+            ok = _is_address(host) or not re.search(r"[\x00-\x20/:@]", host)
+            check("allow_hosts", host, bool(host) and ok, limit)
+        for origin in origins:
+            ok = origin == "*" or _ORIGIN.fullmatch(origin) is not None
+            check("allow_origins", origin, ok, "such as https://app.example.com:8443, without path")
         self._digests = [_digest(token) for token in tokens]
         self._query_token = query_token
         self._hosts = {"localhost", *(host.lower() for host in hosts)}

@@ -22,6 +22,7 @@ from p2pmsg.http.resume import Resume
 from p2pmsg.http.upstream import RangePool, Upstream, range_of
 from p2pmsg.json_text import to_json
 from p2pmsg.security.use import check_security
+from p2pmsg.sync.settings import check_name
 from p2pmsg.topics import check_topic
 from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.intake import AnyPublisher, Limits
@@ -166,7 +167,7 @@ class Gateway:
         self._publisher: Any = publisher
         self._is_async = asyncio.iscoroutinefunction(getattr(publisher, "drain", None))
         self._access = Access(tokens, query_token=query_token, hosts=hosts, origins=origins)
-        self._name = name
+        self._name = check_name(name)
         self._config = config or GatewayConfig()
         self._limits = Limits(self._config.rate, None)
         self._fanout = Fanout(self._config.buffer_bytes)

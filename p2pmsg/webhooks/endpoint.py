@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from p2pmsg.checks import at_least, check, whole
+from p2pmsg.checks import at_least, check, check_visible, whole
 from p2pmsg.errors import ConfigError
 from p2pmsg.webhooks.addresses import parse_networks
 from p2pmsg.webhooks.formats import FORMATS, Format
@@ -116,7 +116,10 @@ class Endpoint:
         if self.scheme == "standard":
             signers(self.secret)
         elif len(texts_of(self.secret)) != 1:
-            raise ConfigError("secret", 'one with scheme="github"', len(texts_of(self.secret)))
+            found = len(texts_of(self.secret))
+            raise ConfigError("secret", 'exactly one with scheme="github"', found or None)
+        if self.handshake is not None:
+            check_visible("handshake", self.handshake)
         parse_networks(self.allow)
         _check_headers(self.headers)
         if not self.name:

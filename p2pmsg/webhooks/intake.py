@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from p2pmsg.checks import at_least, check, whole
-from p2pmsg.errors import MessageError, P2PError
+from p2pmsg.checks import at_least, check, check_visible, whole
+from p2pmsg.errors import ConfigError, MessageError, P2PError
 from p2pmsg.topics import check_topic
 from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.events import Hook, events_of
@@ -110,9 +110,14 @@ def receive(
         if limit is not None:
             whole(name, limit, 1)
     if isinstance(topic, str):
-        check_topic(topic.replace(_TYPE, "type"))
+        try:
+            check_topic(topic.replace(_TYPE, "type"))
+        except MessageError as error:
+            raise ConfigError("topic", f"a topic ({error})", topic) from None
     else:
         check("topic", topic, callable(topic), "a topic, or a function of the Hook")
+    for origin in origins:
+        check_visible("origins", origin)
     return Intake(
         publisher,
         make_verify(scheme, secrets, tolerance),

@@ -2,10 +2,11 @@
 
 import asyncio
 import socket
+import ssl
 from dataclasses import dataclass
 from typing import Any, Final
 
-from p2pmsg.errors import BindError, MissingExtraError
+from p2pmsg.errors import BindError, ConfigError, MissingExtraError
 
 _HEADERS_BYTES_MAX: Final = 65_536
 _KEEP_ALIVE_S: Final = 5
@@ -53,6 +54,7 @@ def make_server(
 
     Raises:
         MissingExtraError: uvicorn is not installed.
+        ConfigError: the files have no certificate and its key.
 
     """
     try:
@@ -60,6 +62,13 @@ def make_server(
     except ImportError as error:
         raise MissingExtraError(who[0], str(error.name), who[1]) from error
     limits = limits or ServerLimits()
+    if cert is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+        except OSError as error:
+            reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+            limit = f"a file with a certificate in PEM, and its key in the other ({reason})"
+            raise ConfigError("cert", limit, cert) from error
     config = uvicorn.Config(
         app,
         http=_protocol(limits),

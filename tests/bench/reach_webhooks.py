@@ -187,17 +187,19 @@ def posts_per_s(count: int) -> float:
             receiver.begin("take", warm_up)
             began = sender.call("publish", warm_up)
             taken = receiver.result(WAIT_S)
-    return count / (taken[-1] - began)
+    rate: float = count / (taken[-1] - began)
+    return rate
 
 
 def _hanging(plan: Plan) -> Row:
     pairs = max(2, round(12 * plan.seconds))
-    figures = []
+    hung: list[float] = []
+    free: list[float] = []
     for run in range(plan.run_count):
-        figures.append(p99s_ms(pairs))
-        hung, free = figures[-1]
-        say(f"{HANGING.what}, run {run + 1} of {plan.run_count}: {hung:.2f} and {free:.2f} ms")
-    hung, free = zip(*figures, strict=True)
+        for figures, figure in zip((hung, free), p99s_ms(pairs), strict=True):
+            figures.append(figure)
+        now = f"{hung[-1]:.2f} and {free[-1]:.2f} ms"
+        say(f"{HANGING.what}, run {run + 1} of {plan.run_count}: {now}")
     each = pairs * (SLICE - SETTLE)
     return HANGING.between(hung, free, f"{each} messages a side and run, in {pairs} slices each")
 

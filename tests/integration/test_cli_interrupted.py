@@ -15,6 +15,7 @@ from tests.integration.test_examples_interrupted import processes_of
 from tests.integration.test_udp_multicast import free_port
 
 SCRIPT = Path(sys.executable).with_name("p2pmsg")
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 LONG_RUNNING = {
     "demo": ["--no-spark", "--trades", "2000"],
     "pub": ["tcp://127.0.0.1:0", "t"],
@@ -23,8 +24,12 @@ LONG_RUNNING = {
     "relay": ["--from", "tcp://127.0.0.1:{port}", "--listen", "ipc://{folder}/relay"],
     "bridge": ["--from", "zmq+sub://127.0.0.1:{port}", "--to", "ipc://{folder}/stream"],
     "serve": ["tcp://127.0.0.1:{port}", "--http", "127.0.0.1:0"],
+    "hook out": ["tcp://127.0.0.1:{port}", "http://127.0.0.1:{port}/", "--state", "{folder}/s"],
+    "hook in": ["--listen", "127.0.0.1:0", "--publish", "ipc://{folder}/p", "--secret", "{secret}"],
     "push": ["tcp://127.0.0.1:0"],
+    "push --mode pipeline": ["tcp://127.0.0.1:0"],
     "pull": ["tcp://127.0.0.1:{port}"],
+    "pull --mode pipeline": ["tcp://127.0.0.1:{port}"],
     "request": ["tcp://127.0.0.1:{port}", "t", "v", "--timeout", "30"],
     "respond": ["tcp://127.0.0.1:{port}", "t", "--echo"],
     "statsd": ["--listen", "udp://127.0.0.1:0", "--publish", "ipc://{folder}/statsd"],
@@ -50,11 +55,12 @@ class Interrupted:
         folder.mkdir()
         self.name = name
         self.errors = folder / "errors"
-        arguments = [each.format(folder=folder, port=free_port()) for each in COMMANDS[name]]
+        places = {"folder": folder, "port": free_port(), "secret": SECRET}
+        arguments = [each.format(**places) for each in COMMANDS[name]]
         program = ["-m", "p2pmsg"] if as_module else [SCRIPT]
         with self.errors.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-X", "importtime", *program, name, *arguments],
+                [sys.executable, "-X", "importtime", *program, *name.split(), *arguments],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=file,
                 start_new_session=True,
             )  # fmt: skip

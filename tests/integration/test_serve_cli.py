@@ -54,12 +54,18 @@ def test_the_command_serves_publishes_and_ends_well(tmp_path, ending):
         (["tcp://127.0.0.1:1", "--buffer", "1", *HERE], "buffer_bytes"),
         (["tcp://127.0.0.1:1", "--topics", "a\0"], "topic"),
         (["tcp://", *HERE], "tcp://"),
+        (["tcp://127.0.0.1:1", "--allow-origin", "app.example.com", *HERE], "allow_origins"),
+        (["tcp://127.0.0.1:1", "--allow-origin", "https://a.example/b", *HERE], "allow_origins"),
+        (["tcp://127.0.0.1:1", "--allow-host", "http://a", *HERE], "allow_hosts"),
+        (["tcp://127.0.0.1:1", "--allow-host", "a.example:8900", *HERE], "allow_hosts"),
+        (["tcp://127.0.0.1:1", "--name", "x" * 300, *HERE], "name"),
+        (["tcp://127.0.0.1:1", "--cert", __file__, "--cert-key", __file__, *HERE], "cert"),
     ],
 )
 def test_wrong_arguments_are_refused_in_a_line(arguments, named):
     ended = run_here("serve", *arguments)
-    assert ended.returncode != 0
     said = ended.stderr.decode()
+    assert ended.returncode == 2, said
     assert named in said
     assert len(said.strip().splitlines()) == 1
 

@@ -20,7 +20,7 @@ from p2pmsg.errors import ConfigError, LogInUseError
 from p2pmsg.webhooks import receive
 from p2pmsg.webhooks.serving import ServerLimits, bind, make_server
 from p2pmsg.webhooks.signatures import content_of, signature_header, signers
-from tests.integration.commands import command
+from tests.integration.commands import command, run_here
 from tests.integration.peers import eventually, in_threads
 from tests.integration.webhooks import SECRET, post
 
@@ -117,6 +117,23 @@ def test_the_command_serves_and_ends_well(tmp_path):
         assert running.wait() == 0
         assert "1 published, 1 came again, 0 refused" in running.said()
     assert (tmp_path / "log.seen").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--topic", ""], "topic"),
+        (["--origin", ""], "origins"),
+        (["--cert", __file__, "--cert-key", __file__], "cert"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_a_line(arguments, named):
+    place = "--listen", "127.0.0.1:0", "--publish", "tcp://127.0.0.1:0", "--secret", SECRET
+    ended = run_here("hook", "in", *place, *arguments)
+    said = ended.stderr.decode()
+    assert ended.returncode == 2, said
+    assert said.startswith(f"p2pmsg hook in: {named} must be ")
+    assert len(said.splitlines()) == 1
 
 
 BODY = b'{"a": 1}'
@@ -360,6 +377,9 @@ def test_the_file_of_ids_has_one_user(publisher, tmp_path):
         ({"secrets": "abc"}, "secret"),
         ({"scheme": "other"}, "scheme"),
         ({"topic": 7}, "topic"),
+        ({"topic": ""}, "topic"),
+        ({"topic": "x" * 256}, "topic"),
+        ({"origins": [""]}, "origins"),
         ({"keep": 0}, "keep"),
         ({"ids_max": 0}, "ids_max"),
         ({"rate": 0}, "rate"),

@@ -540,6 +540,8 @@ def test_the_command_delivers_and_ends_well(publisher, receiver, tmp_path):
         ({"allow": ["x"]}, "allow"),
         ({"headers": {"Host": "a"}}, "headers"),
         ({"headers": {"a": "b\r\nc"}}, "headers"),
+        ({"handshake": "a\r\nb: c"}, "handshake"),
+        ({"handshake": ""}, "handshake"),
         ({"name": "../x"}, "name"),
         ({"concurrency": 0}, "concurrency"),
     ],
