@@ -225,6 +225,7 @@ class Rights:
             self._seen = seen if time.time_ns() - found.st_mtime_ns > _YOUNG_NS else None
             content = read_access(self.path)
             if content == self._content:
+                self._complaint = ""
                 return
             self._content = content
             access = parse_access_file(self.path, content)

@@ -61,8 +61,7 @@ class RightsWatch:
         return self.rights.is_known(user) and self.rights.may(user, "subscribe", "*")
 
     def check(self) -> bool:
-        """Look whether they have changed; return it. Called under the lock."""
-        self.rights.refresh()
+        """Return whether they have changed since the last call. Called under the lock."""
         if self.rights.version == self._version:
             return False
         self._version = self.rights.version

@@ -182,6 +182,7 @@ class ServingRounds(ABC):
 
     def _check_rights(self, rights: "RightsWatch") -> None:
         """Do what follows from rights that have changed, and end who is revoked."""
+        rights.rights.refresh()  # without the lock: it reads files, which may be large
         with self._lock:
             if not rights.check():
                 return

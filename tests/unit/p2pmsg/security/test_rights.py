@@ -115,6 +115,18 @@ def test_a_broken_file_is_logged_once_and_the_rules_stay(place, rights, caplog):
     assert allowed(rights) == {ANN, BOB}
 
 
+def test_a_file_that_is_gone_again_is_logged_again(place, rights, caplog):
+    for count in (1, 2):
+        place.path.unlink()
+        place.later()
+        rights.refresh()
+        assert len(caplog.messages) == count
+        place.write(TEXT)
+        place.later()
+        rights.refresh()
+    assert allowed(rights) == {ANN, BOB}
+
+
 def test_the_first_reading_raises(tmp_path, place):
     with pytest.raises(FileNotFoundError):
         Rights(tmp_path / "none")
