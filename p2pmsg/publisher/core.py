@@ -236,7 +236,7 @@ class PublisherCore:
         stream = self.streams.get(topic) or self._make_stream(topic)
         ready = self._values.prepared(stream, value)
         if stream.needs_exact and (batch := self.open_batches.get(topic)) is not None:
-            batch.encode_into = self._values.encode_into(stream)
+            batch.encode_into = self._values.encode_into(stream, now_ns)
         columns = key, timestamp_ns, headers
         try:
             return self._publish(topic, ready, *columns, now_ns=now_ns, wall_ns=wall_ns)
@@ -299,7 +299,7 @@ class PublisherCore:
     ) -> Batch | None:
         """Begin to gather; None where a message must be written at once, since no slot is free."""
         # The base is the time of messages that are given none, whatever that of the first one is.
-        encode_into = self._values.encode_into(stream)
+        encode_into = self._values.encode_into(stream, now_ns)
         if self.log is None or not self.log.keeps_batches:
             # What waits for the disk leaves with the next commit, written by no other caller.
             pace = PACE_MAX if self._is_gated else stream.pace

@@ -40,7 +40,7 @@ class PublisherStream:
         "pace",
         "plain_prefix",
         "prefix",
-        "rushes",
+        "rushed_ns",
         "sealed_ns",
         "topic",
         "topic_bytes",
@@ -54,7 +54,7 @@ class PublisherStream:
         self.plain_prefix = wire.stream_prefix(topic, session, wire.FLAG_PLAIN)
         self.guess = 8  # messages that fit a datagram; put right by the first ones
         self.pace = 0  # of the last batch when it was sealed
-        self.rushes = False  # its last batch was filled at full rate
+        self.rushed_ns: int | None = None  # when its last batch was sealed, filled at full rate
         self.needs_exact = False  # a value has a part of a type that msgpack does not have
         self.encoder: ExactEncoder | None = None
         self.topic_bytes = topic_bytes

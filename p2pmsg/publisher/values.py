@@ -17,6 +17,8 @@ _LATE: Final = (
 )
 _RUSH_NS: Final = 2_000
 _RUSH_COUNT: Final = 64
+_PAUSE_NS: Final = 20_000_000
+"""After so long without a frame a stream is not at full rate any more."""
 
 
 class ValueRules:
@@ -37,11 +39,17 @@ class ValueRules:
             stream.needs_exact = True
         if self._exact is None:
             count = batch.count
-            stream.rushes = count >= _RUSH_COUNT and now_ns - batch.opened_ns < count * _RUSH_NS
+            rushes = count >= _RUSH_COUNT and now_ns - batch.opened_ns < count * _RUSH_NS
+            stream.rushed_ns = now_ns if rushes else None
 
-    def encode_into(self, stream: PublisherStream) -> Callable[[Any, bytearray, int], None]:
+    def encode_into(
+        self, stream: PublisherStream, now_ns: int
+    ) -> Callable[[Any, bytearray, int], None]:
         """Return what packs the values of a stream's next batch, except for the first one."""
-        if self._exact is False or (stream.rushes and not stream.needs_exact):
+        if self._exact is False:
+            return codec.encoder.encode_into
+        rushed_ns = stream.rushed_ns
+        if rushed_ns is not None and now_ns - rushed_ns < _PAUSE_NS and not stream.needs_exact:
             return codec.encoder.encode_into
         if stream.encoder is None:
             stream.encoder = codec.ExactEncoder(self._hook)
@@ -57,7 +65,7 @@ class ValueRules:
         ready, found = codec.prepare_noting(value, self._hook, "value")
         if found and not stream.needs_exact:
             stream.needs_exact = True
-            if stream.rushes:
+            if stream.rushed_ns is not None:
                 _log.warning(_LATE, stream.topic)
         return ready
 

@@ -295,6 +295,20 @@ def test_a_frame_that_the_replay_buffer_cannot_keep_is_sent_all_the_same():
     assert publisher.replay.frames_refused == 1
 
 
+@pytest.mark.parametrize(("pause_ns", "is_sampled"), [(MS, True), (30 * MS, False)])
+def test_after_a_pause_a_stream_is_not_at_full_rate_any_more(pause_ns, is_sampled):
+    publisher, now_ns = core(linger=1), MS
+    for _ in range(100):
+        now_ns += 1_000
+        publish(publisher, {"price": 1}, now_ns=now_ns)
+    publisher.flush(now_ns=now_ns)
+    now_ns += pause_ns
+    while "t" not in publisher.open_batches:
+        publish(publisher, {"price": 2}, now_ns=now_ns)
+    batch = publisher.open_batches["t"]
+    assert (batch.encode_into == codec.encoder.encode_into) == is_sampled
+
+
 @pytest.mark.parametrize(("gap_ns", "is_sampled"), [(1_000, True), (3_000, False)])
 def test_only_at_full_rate_are_values_within_a_frame_not_looked_at(caplog, gap_ns, is_sampled):
     publisher, now_ns = core(linger=1), MS
@@ -305,7 +319,7 @@ def test_only_at_full_rate_are_values_within_a_frame_not_looked_at(caplog, gap_n
             assert publisher.open_batches["t"].encode_into != codec.encoder.encode_into
     publisher.flush(now_ns=now_ns)
     publish(publisher, {"price": 2}, now_ns=now_ns)
-    assert publisher.streams["t"].rushes == is_sampled
+    assert (publisher.streams["t"].rushed_ns is not None) == is_sampled
     batch = publisher.open_batches["t"]
     assert (batch.encode_into == codec.encoder.encode_into) == is_sampled
 
