@@ -23,6 +23,7 @@ from tests.bench.loads import LARGE_BYTES, TrialError
 from tests.bench.ours import OURS, OURS_MANY, REPLAY_BYTES
 from tests.bench.peers import BATCH_ZMQ, MSGPACK_ZMQ, RAW_ZMQ, ZENOH, why_no_zenoh
 from tests.bench.report import Goal, Row, duty_goal, rate_goal
+from tests.bench.thousand import measure as measure_thousand
 
 AREA = "spine"
 IDLE_SECONDS_PER_TRIAL_SECOND = 4
@@ -73,6 +74,7 @@ STREAMS = {
 MEMORY = _duty(
     "publisher's peak RSS growth, a subscriber never reads", 1.2, 1.1, "× the 64 MiB buffer"
 )
+THOUSAND = _rate("1,000 subscribers in four processes, all together, against raw pyzmq", 1, 2)
 JOINING = {
     0.0: _duty("1,000 subscribers of all topics join an idle publisher at once", 5, 2, "s"),
     RATE: _duty(f"the same, and it publishes {RATE:.0f} messages a second", 10, 4, "s"),
@@ -88,6 +90,12 @@ def run(plan: Plan) -> Iterator[Row]:
     yield from _run_idle(IDLE, measure_idle, plan)
     yield from _run_idle(STREAMS, measure_idle_streams, plan)
     yield MEMORY.guarded(lambda: _run_memory(plan))
+    yield THOUSAND.guarded(
+        lambda: THOUSAND.compared(
+            lambda: measure_thousand(OURS), lambda: measure_thousand(RAW_ZMQ),
+            min(plan.run_count, JOINING_RUNS_MAX),
+        )
+    )  # fmt: skip
     for rate, goal in JOINING.items():
         yield goal.guarded(lambda goal=goal, rate=rate: _run_joining(goal, rate, plan))
 
