@@ -193,8 +193,10 @@ class Batch:
         count = self.next - self.first
         return min(linger_ns, max(count * _BUSY_NS, min(linger_ns // _SHARE, count * gather_ns)))
 
-    def goes_on(self, now_ns: int, gather_ns: int, linger_ns: int) -> bool:
+    def goes_on(self, now_ns: int, gather_ns: int, linger_ns: int, busy_until_ns: int) -> bool:
         """Whether a batch at its `limit` has space, and its messages may wait on.
+
+        Until `busy_until_ns` they may wait for as long as `linger_ns`: sending is slow.
 
         The thread that seals batches may wait for the interpreter, even for seconds, and looks but
         once a millisecond. So the thread that fills a batch checks it, too: when it has half of
@@ -202,7 +204,8 @@ class Batch:
         quarter of that has come, or twice as much where the stream is busy.
         """
         full, size, age_ns = self.full_bytes, self.end, now_ns - self.opened_ns
-        if size >= full or age_ns >= self.wait_ns(gather_ns, linger_ns):
+        most_ns = linger_ns if now_ns < busy_until_ns else self.wait_ns(gather_ns, linger_ns)
+        if size >= full or age_ns >= most_ns:
             return False
         is_busy = (self.next - self.first) * _BUSY_NS > age_ns
         step = self.pace if is_busy else max(self._step, _FIRST_LOOK_BYTES)

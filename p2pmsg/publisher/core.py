@@ -44,6 +44,8 @@ from recovery._checks import to_ns
 
 _MS = 1_000_000
 _SENDING_NS = _MS // 2
+_SLOW_SEND_NS = _MS // 5
+"""Sending that takes longer is worth gathering for: a frame to a thousand subscribers takes 1 ms."""
 _PACE_BYTES = 1024
 """So much a stream's first frames are taken to gather; a burst says little of what comes next."""
 """How long sending a full frame may take, for what comes next to count as following closely."""
@@ -108,6 +110,7 @@ class PublisherCore:
         self._buffers = BufferPool(2 * config.bulk_bytes)
         self._gather_ns = to_ns(config.gather_within)
         self._linger_ns = to_ns(config.linger)
+        self._send_ns = self._busy_until_ns = 0
         self._look_ns = to_ns(max(config.linger, LINGER_MIN))
         # So that the fast path need not look at the size of each message.
         self._batch_bytes = config.full_bytes
@@ -276,6 +279,7 @@ class PublisherCore:
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         large = type(value) is bytes and len(value) >= min(self._batch_bytes // 2, _LARGE_BYTES)
         calm = calm or now_ns - stream.sealed_ns >= self._gather_ns
+        calm = calm and now_ns >= self._busy_until_ns
         if not large and (not calm or self._is_gated):
             batch = self._begin_batch(stream, sequence, wall_ns, now_ns)
             if batch is not None:
@@ -340,6 +344,8 @@ class PublisherCore:
         stream = self.streams.get(topic)
         if stream is None or now_ns - stream.sealed_ns < self._gather_ns:
             return -1
+        if now_ns < self._busy_until_ns:
+            return -1
         log = self.log
         if self.outbox or self.closing or topic in self.open_batches:
             return -1
@@ -361,13 +367,28 @@ class PublisherCore:
         """Put off the next heartbeat of a stream, after `publish_alone`."""
         self.heartbeats.put_off(self.streams[topic], now_ns)
 
+    def note_sent(self, began_ns: int, ended_ns: int) -> None:
+        """Note when frames were sent: after slow ones, messages are gathered for as long again.
+
+        A frame costs as much as it has subscribers. To a thousand of them, one message a frame is
+        some hundred a second; so at least half of the time is left for gathering. A single slow
+        one may be a stall of the machine: the quicker of the last two counts.
+        """
+        took_ns = ended_ns - began_ns
+        least_ns = min(took_ns, self._send_ns)
+        self._send_ns = took_ns
+        if least_ns > _SLOW_SEND_NS:
+            self._busy_until_ns = ended_ns + min(least_ns, self._linger_ns)
+
     def hold(self, topic: str) -> None:
         """Accept nothing by `publish_alone` until the stream's next frame."""
         self.streams[topic].sealed_ns = 2**62
 
     def _seal_if_full(self, batch: Batch, topic: str, end: int, now_ns: int) -> None:
         """Seal the batch if its last message, from `end` on, has filled it, or it has lingered."""
-        if batch.end >= batch.limit and not batch.goes_on(now_ns, self._gather_ns, self._look_ns):
+        if batch.end >= batch.limit and not batch.goes_on(
+            now_ns, self._gather_ns, self._look_ns, self._busy_until_ns
+        ):
             is_full = batch.end >= batch.full_bytes
             try:
                 self.seal(topic, now_ns=now_ns)
@@ -583,7 +604,10 @@ class PublisherCore:
         return [topic for topic, batch in batches if now_ns >= self._due_ns(batch)]
 
     def _due_ns(self, batch: Batch) -> int:
-        return batch.opened_ns + batch.wait_ns(self._gather_ns, self._linger_ns)
+        due_ns = batch.opened_ns + batch.wait_ns(self._gather_ns, self._linger_ns)
+        if due_ns < self._busy_until_ns:
+            return min(self._busy_until_ns, batch.opened_ns + self._linger_ns)
+        return due_ns
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""

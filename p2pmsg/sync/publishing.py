@@ -183,6 +183,7 @@ class PublishingPeer(ServingPeer):
                     if sent:
                         outbox.popleft()
                     core.note_beat(topic, now_ns=now_ns)
+                    core.note_sent(now_ns, time.monotonic_ns())
                     TURN.is_theirs = True
                     lock.owner = None
                     if not sent:

@@ -76,8 +76,10 @@ class Outgoing:
     def send_now(self) -> bool:
         """Send what there is space for, or shed it; False where frames remain. It never waits."""
         outbox, slice_ns = self._outbox, self._slice_ns
-        end_ns = 0 if slice_ns is None else time.monotonic_ns() + slice_ns
         self.has_more = False
+        if not outbox:
+            return True
+        began_ns = now_ns = time.monotonic_ns()
         while outbox:
             if self._sender.send(outbox[0]):
                 self._flows()
@@ -86,9 +88,11 @@ class Outgoing:
             else:
                 self._sender.send_shedding(outbox[0])
             outbox.popleft()
-            if end_ns and outbox and time.monotonic_ns() > end_ns:
+            now_ns = time.monotonic_ns()
+            if slice_ns is not None and outbox and now_ns > began_ns + slice_ns:
                 self.has_more = True
                 return False
+        self._core.note_sent(began_ns, now_ns)
         return True
 
     def send(self) -> bool:
@@ -99,7 +103,8 @@ class Outgoing:
         """
         if self._slice_ns is not None:
             return self.send_now()
-        outbox, sender = self._outbox, self._sender
+        outbox, sender, began_ns = self._outbox, self._sender, time.monotonic_ns()
+        has_frames = bool(outbox)
         while outbox:
             frame = outbox[0]
             if sender.send(frame):
@@ -113,6 +118,8 @@ class Outgoing:
                 outbox.popleft()
             else:
                 return False
+        if has_frames:
+            self._core.note_sent(began_ns, time.monotonic_ns())
         return len(self._core.unsynced) < UNSYNCED_MAX
 
     def send_control(self) -> None:

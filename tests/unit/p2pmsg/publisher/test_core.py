@@ -70,6 +70,67 @@ def test_messages_share_a_frame_for_as_long_as_their_rate_is_worth(count, linger
     assert sent(publisher) == [("DATA", 1, count)]
 
 
+class TestSlowSending:
+    """A frame to a thousand subscribers takes a millisecond: messages are gathered meanwhile."""
+
+    @pytest.mark.parametrize(("linger", "due_us"), [(0.001, 2_600), (0.0002, 2_300)])
+    def test_after_slow_frames_messages_wait_for_as_long_again(self, linger, due_us):
+        publisher = core(linger=linger, gather_within=2e-5)
+        publish(publisher, "first", now_ns=MS)
+        assert sent(publisher) == [("DATA", 0, 1)]
+        publisher.note_sent(0, 600_000)
+        publisher.note_sent(1_400_000, 2_000_000)
+
+        for number in range(20):
+            publish(publisher, number, now_ns=2_100_000 + 10_000 * number)
+        gathered = sum(count for _, _, count in sent(publisher))
+        if linger == 0.001:
+            assert gathered == 0
+            assert publisher.next_deadline_ns() == due_us * 1000
+            publish(publisher, "one more", now_ns=due_us * 1000 - 1)
+            publisher.handle_timer(now_ns=due_us * 1000)
+            assert sent(publisher) == [("DATA", 1, 21)]
+        else:  # `linger` bounds it
+            assert publisher.next_deadline_ns() <= due_us * 1000
+            publisher.handle_timer(now_ns=due_us * 1000)
+            assert gathered + sum(count for _, _, count in sent(publisher)) == 20
+
+    def test_what_comes_later_goes_out_at_once(self):
+        publisher = core()
+        publish(publisher, "first", now_ns=MS)
+        publisher.note_sent(0, 600_000)
+        publisher.note_sent(MS, MS + 600_000)
+        publish(publisher, "later", now_ns=MS + 1_200_000)
+        assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1)]
+        assert publisher.publish_alone("t", "x", None, None, None, 5 * MS, WALL_NS) == 2
+
+    def test_it_holds_for_the_short_way_too(self):
+        publisher = core()
+        publish(publisher, "first", now_ns=MS)
+        publisher.note_sent(0, 600_000)
+        publisher.note_sent(MS, MS + 600_000)
+        sent(publisher)
+        at_ns = MS + 1_100_000
+        assert publisher.publish_alone("t", "x", None, None, None, at_ns, WALL_NS) == -1
+
+    @pytest.mark.parametrize("took_us", [[5_000], [10, 5_000], [5_000, 199], [150, 150]])
+    def test_a_single_stall_or_quick_frames_change_nothing(self, took_us):
+        publisher = core()
+        publish(publisher, "first", now_ns=MS)
+        for each in took_us:
+            publisher.note_sent(0, each * 1000)
+        publish(publisher, "second", now_ns=MS + 100_000)
+        assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1)]
+
+    def test_without_linger_nothing_waits(self):
+        publisher = core(linger=0)
+        publish(publisher, "first", now_ns=MS)
+        publisher.note_sent(0, 600_000)
+        publisher.note_sent(MS, MS + 600_000)
+        publish(publisher, "second", now_ns=MS + 700_000)
+        assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1)]
+
+
 @pytest.mark.parametrize("gap_us", [1.5, 5, 20, 50])
 @pytest.mark.parametrize("burst", [1, 10])
 def test_a_publisher_that_is_not_busy_sends_in_time_without_its_timer(gap_us, burst):

@@ -113,7 +113,7 @@ def test_an_echo_has_only_what_is_covered_and_says_the_rest(asked):
 
 def test_an_unknown_key_gets_nothing(asked):
     assert asked.probe("nobody", "trades") == {"ECHO": {}, "DENIED": ["trades"]}
-    assert asked.heads("nobody") == {"HEADS": {}}
+    assert asked.heads("nobody") == {"HEADS": {}, "DENIED": ["*"]}
     assert asked.nack("nobody", "trades", (0, 9)) == {"denied": [(0, 9)]}
 
 
@@ -123,7 +123,7 @@ def test_heads_are_those_of_topics_that_one_may_have(asked):
     found = asked.heads("bob", "*", "orders")
     assert set(found["HEADS"]) == {"quotes.us", "quotes.eu", "trades"}
     assert found["DENIED"] == ["*", "orders"]
-    assert asked.heads("eve") == {"HEADS": {}}
+    assert asked.heads("eve") == {"HEADS": {}, "DENIED": ["*"]}
 
 
 def test_heads_that_are_used_again_are_not_those_of_another(monkeypatch):
