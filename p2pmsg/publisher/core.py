@@ -45,7 +45,7 @@ from recovery._checks import to_ns
 _MS = 1_000_000
 _SENDING_NS = _MS // 2
 _SLOW_SEND_NS = _MS // 5
-"""Sending that takes longer is worth gathering for: a frame to a thousand subscribers takes 1 ms."""
+"""Sending that takes longer is worth gathering for: a thousand subscribers make it 1 ms a frame."""
 _PACE_BYTES = 1024
 """So much a stream's first frames are taken to gather; a burst says little of what comes next."""
 """How long sending a full frame may take, for what comes next to count as following closely."""
