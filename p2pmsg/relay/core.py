@@ -316,6 +316,9 @@ class RelayCore:
             if stream.unsynced_from is None:
                 stream.unsynced_from = start
 
+    def note_sent(self, began_ns: int, ended_ns: int) -> None:
+        """Do nothing: a relay passes frames on as they came, and gathers none itself."""
+
     def begin_close(self, *, now_ns: int) -> None:
         """Announce to subscribers that what they lack they must ask for now."""
         self.closing = True
