@@ -1,10 +1,10 @@
 """What goes wrong, and is said: when it begins, once a minute, and when it is over."""
 
-import logging
 from typing import Final
 
+from transports.own_log import own_log as _log
+
 _AGAIN_NS: Final = 60 * 1_000_000_000
-_log = logging.getLogger("p2pmsg")
 
 
 class Trouble:

@@ -5,7 +5,6 @@ or by protocol. Where the other side only hangs up (it does so when it cannot re
 encrypted for another key), libzmq connects again every 50 ms. Its monitor reports all of it.
 """
 
-import logging
 import struct
 import time
 from dataclasses import replace
@@ -13,6 +12,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import zmq
+
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from transports.context import Context, Socket
@@ -40,7 +41,6 @@ _LOG_AGAIN_NS: Final = 60_000_000_000
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _POLLIN: Final = int(zmq.POLLIN)
 _numbers: Final = count()
-_log = logging.getLogger("p2pmsg")
 
 
 class ConnectWatch:

@@ -5,7 +5,6 @@ that ends one. Its monitor reports each, with its descriptor, and a descriptor c
 libzmq then finds the connection ended and closes it.
 """
 
-import logging
 import resource
 import socket as system_socket
 import struct
@@ -17,6 +16,7 @@ from typing import Final
 import zmq
 
 from transports.context import Context, Socket
+from transports.own_log import own_log as _log
 from transports.platform import open_files
 
 CONNECTIONS_MAX: Final = 65_536
@@ -48,7 +48,6 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 _POLLIN: Final = int(zmq.POLLIN)
 _EVENTS_PER_CALL: Final = 4096
 _numbers: Final = count()
-_log = logging.getLogger("p2pmsg")
 """The one that programs look at: what happens here is nobody else's to say."""
 
 

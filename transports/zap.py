@@ -9,7 +9,6 @@ reports it. (With 300, to try again later, a DEALER stays stuck: libzmq issue 23
 A domain belongs to one bound socket. A forked child has a new context, and so a new handler.
 """
 
-import logging
 import os
 import threading
 import time
@@ -22,6 +21,7 @@ import zmq
 
 from transports.curve import KEY_BYTES, CurveServer, key_text
 from transports.errors import TransportError, translate
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from transports.context import Context, Socket
@@ -35,7 +35,6 @@ _KEYS_LOGGED_MAX: Final = 16
 """Refused keys that one line of the log names, and that are remembered for it."""
 _ENDED: Final = frozenset({int(zmq.ETERM), int(zmq.ENOTSOCK)})
 _numbers: Final = count()
-_log = logging.getLogger("p2pmsg")
 
 
 class ZapDomain:

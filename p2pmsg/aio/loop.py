@@ -1,20 +1,19 @@
 """Runs a peer's rounds in an asyncio event loop, in place of a background thread."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Final
 
 from p2pmsg.aio.own_loop import OwnLoop
 from p2pmsg.errors import WrongLoopError
+from transports.own_log import own_log as _log
 
 SAFETY_S: Final = 0.1
 """Longest time between two rounds. ZeroMQ's descriptor signals a change only once, and a send takes
 the signal, too; a round that missed one is made up for after so long."""
 _AGAIN_S: Final = 0.05
 """How long it rests after an exception."""
-_log = logging.getLogger("p2pmsg")
 
 
 class LoopDriver:

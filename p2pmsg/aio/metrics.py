@@ -1,7 +1,6 @@
 """The metrics client for asyncio."""
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +13,7 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError
 from p2pmsg.metrics.gathering import Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
-
-_log = logging.getLogger("p2pmsg")
+from transports.own_log import own_log as _log
 
 
 class _Publisher(Publisher):

@@ -1,7 +1,6 @@
 """The pipeline's pusher and puller for asyncio."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -19,6 +18,7 @@ from p2pmsg.queue.pipeline.link import Watches
 from p2pmsg.queue.pipeline.puller import PipelineJob, PipelinePullerBase
 from p2pmsg.queue.pipeline.pusher import SEALING_BYTES, PipelinePusherBase
 from p2pmsg.sync.lifecycle import close_in_children
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -29,7 +29,6 @@ _OPENED: Final = ("_server", "_shares")
 """What is there only when it is open."""
 _running_loop: Final = asyncio._get_running_loop
 _monotonic_ns = time.monotonic_ns
-_log = logging.getLogger("p2pmsg")
 
 
 class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):

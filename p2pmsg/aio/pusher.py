@@ -1,7 +1,6 @@
 """The pusher for asyncio."""
 
 import asyncio
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -20,6 +19,7 @@ from p2pmsg.queue.pipeline.pusher import PIPELINE_OPTIONS
 from p2pmsg.queue.pusher_base import LogChoice, Opened, PusherBase
 from p2pmsg.queue.pusher_io import PusherIO
 from p2pmsg.sync.lifecycle import close_in_children
+from transports.own_log import own_log as _log
 
 _FAILING_S: Final = 0.01
 """Between two tries to write to a log that cannot be written."""
@@ -31,7 +31,6 @@ _CLOSED: Final = "it is closed"
 _OPENED: Final = ("_core", "_store", "_batch", "_io", "_server")
 """What is there only when it is open."""
 _running_loop: Final = asyncio._get_running_loop
-_log = logging.getLogger("p2pmsg")
 
 
 class Pusher(PusherBase, TakesTurns, ClosesInLoop):

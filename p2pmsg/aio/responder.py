@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -17,6 +16,7 @@ from p2pmsg.checks import check_busy_wait, time_to_wait, whole
 from p2pmsg.errors import ClosedError, InvalidRequestError, translated
 from p2pmsg.requests.responder_base import Handler, Request, ResponderBase
 from p2pmsg.sync.lifecycle import close_in_children
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _NOT_OPEN: Final = "it is not open yet; `async with` opens it, or `await open()`"
 _RIGHTS_S: Final = 1.0
 """How often it is looked, with security, whether rights have changed."""
-_log = logging.getLogger("p2pmsg")
 AsyncHandler = Callable[[Any], Awaitable[Any]]
 
 

@@ -1,7 +1,6 @@
 """What publishers and relays have in common in an event loop: their rounds, waiting, closing."""
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -26,6 +25,7 @@ from p2pmsg.sync.serving import (
     ServingRounds,
     linger_ms,
 )
+from transports.own_log import own_log as _log
 
 SLICE_NS: Final = 2 * MS
 """How long a round sends at most: other tasks run in between. It answers for half as long."""
@@ -33,7 +33,6 @@ _RETRY_S: Final = RETRY_NS / 1e9
 _PACED_S: Final = 0.0003
 """A pace that lets something go so soon is waited for without a timer, which has 1 ms at least."""
 _IDLE_S: Final = 1.0
-_log = logging.getLogger("p2pmsg")
 
 
 class LoopRounds(ServingRounds):

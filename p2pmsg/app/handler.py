@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from p2pmsg.app.policy import DeadLetter, OnError, parse
 from p2pmsg.app.threads import HandlerThreads
 from p2pmsg.errors import HandlerError, InvalidValueError
 from p2pmsg.queue.running import reason_of
+from transports.own_log import own_log as _log
 
 Next = Callable[[Event], Awaitable[Any]]
 Middleware = Callable[[Next, Event], Awaitable[Any]]
@@ -21,7 +21,6 @@ _COUNTERS: Final = (
     "received", "handled", "given_up", "left", "cancelled", "failed", "retried", "dead_lettered",
 )  # fmt: skip
 _MISFITS: Final = (InvalidValueError, MisfitError)
-_log = logging.getLogger("p2pmsg")
 
 
 class NotDoneError(Exception):

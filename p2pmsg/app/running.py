@@ -1,7 +1,6 @@
 """One run of an app: starts its sources, and stops them gracefully."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -17,6 +16,7 @@ from p2pmsg.app.policy import DeadLetter
 from p2pmsg.app.sources import Source
 from p2pmsg.app.threads import HandlerThreads
 from p2pmsg.errors import HandlerError, StopTimeoutError
+from transports.own_log import own_log as _log
 
 _CANCELLED_S: Final = 1.0
 """How long a handler that was cancelled may still take."""
@@ -24,7 +24,6 @@ _BLOCKED_S: Final = 2.0
 """So long after `stop_timeout` it is reported that the event loop does not run."""
 _ALIVE_S: Final = 1.0
 """How long the event loop may take to answer."""
-_log = logging.getLogger("p2pmsg")
 
 
 class Run:

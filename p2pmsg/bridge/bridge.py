@@ -1,6 +1,5 @@
 """The bridge."""
 
-import logging
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal
@@ -14,6 +13,7 @@ from p2pmsg.checks import time_to_wait
 from p2pmsg.errors import translated
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.worker import Worker
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.config import CursorConfig
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _DRAIN_S: Final = 0.5
 """At close: so long at most what has come already is passed on."""
-_log = logging.getLogger("p2pmsg")
 
 
 class Bridge(ClosesItself):

@@ -1,16 +1,15 @@
 """Says who is not there, or is not what it should be, at the other side of a plain socket."""
 
-import logging
 import time
 from typing import Final, Protocol
 
 from p2pmsg.bridge.sequences import Rarely
 from transports import Endpoint, describe_peer
+from transports.own_log import own_log as _log
 
 FIRST_NS: Final = 5_000_000_000
 """So long a connection may take until a warning says who is there instead."""
 _LOOK_NS: Final = 100_000_000
-_log = logging.getLogger("p2pmsg")
 
 
 class Connecting(Protocol):

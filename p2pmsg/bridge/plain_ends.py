@@ -1,6 +1,5 @@
 """The ends that are sockets of other libraries."""
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -8,9 +7,9 @@ from typing import Any, Final, Protocol
 from p2pmsg.bridge.ends import SLICE_S, Batch, IsOver, Source, Target, Written
 from p2pmsg.bridge.sequences import Rarely, Sequences
 from p2pmsg.bridge.shapes import Parts, Reader, UnsendableError, Writer
+from transports.own_log import own_log as _log
 
 _BATCH_MESSAGES: Final = 2048
-_log = logging.getLogger("p2pmsg")
 
 
 class PlainReceiver(Protocol):

@@ -1,6 +1,5 @@
 """The ends that carry requests and answers: nanomsg's and nng's sockets, and our own."""
 
-import logging
 import queue
 import time
 from abc import abstractmethod
@@ -13,13 +12,13 @@ from p2pmsg.bridge.ends import SLICE_S, Batch, IsOver, Source, Target, Written
 from p2pmsg.bridge.shapes import Reader, UnsendableError, Writer
 from p2pmsg.errors import MessageError, RequestError, SecurityError
 from p2pmsg.requests import Requester, Responder
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
     from transports.sp_plain import SpPlainSocket
 
 _WAITING_MAX: Final = 64
-_log = logging.getLogger("p2pmsg")
 _Question = tuple[str, Any, "Future[Any]"]
 
 

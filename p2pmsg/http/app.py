@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from p2pmsg.topics import check_topic
 from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.intake import AnyPublisher, Limits
 from p2pmsg.webhooks.schemes import RejectedError
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -38,7 +38,6 @@ _UNKNOWN_S: Final = 2.0
 _HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _TOPICS_MAX: Final = 64
 _FIELDS_MAX: Final = 200
-_log = logging.getLogger("p2pmsg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

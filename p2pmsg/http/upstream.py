@@ -1,7 +1,6 @@
 """One subscriber for all connections, and readers of ranges for those that come back."""
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from p2pmsg.http.positions import Key, around, entry, single_topic
 from p2pmsg.message import MessageBatch
 from p2pmsg.reader import RangeReader
 from recovery import Loss, LossReason
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -33,7 +33,6 @@ _REFRESH_S: Final = 0.02
 _WATCH_S: Final = 1.0
 _AHEAD_S: Final = 1.0
 """How long connections may hold up the subscriber."""
-_log = logging.getLogger("p2pmsg")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """The metrics client: the same calls for exact metrics and for a plain StatsD server."""
 
 import atexit
-import logging
 import os
 import sys
 import threading
@@ -16,8 +15,7 @@ from p2pmsg.metrics.gathering import Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
 from p2pmsg.sync.lifecycle import ClosesItself
 from p2pmsg.sync.publisher import Publisher
-
-_log = logging.getLogger("p2pmsg")
+from transports.own_log import own_log as _log
 
 
 class Client(Gathering, ClosesItself):

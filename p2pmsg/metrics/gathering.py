@@ -1,6 +1,5 @@
 """What a metrics client gathers, with a thread or in an event loop."""
 
-import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -17,12 +16,12 @@ from p2pmsg.security.use import check_security
 from p2pmsg.statsd.metric import make_key
 from p2pmsg.sync.lifecycle import close_in_children
 from recovery._renamed import renamed_arguments
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _RELIABLE: Final = ("tcp", "ipc", "inproc")
-_log = logging.getLogger("p2pmsg")
 
 
 class Gathering(ABC):

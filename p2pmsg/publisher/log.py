@@ -4,7 +4,6 @@ A frame is appended before it goes out. What the replay buffer has forgotten is 
 megabyte ahead of what is asked for, outside the publisher's lock.
 """
 
-import logging
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -25,12 +24,12 @@ from recovery import Kept, Loss, LossReason, ReplayBuffer
 from recovery import errors as recovery_errors
 from recovery._checks import to_ns
 from recovery.ranges import RangeSet
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.stats import LogStats
     from recovery.log import LogConfig, LogReader, LogWriteError, LogWriter, TailSlot
 
-_log = logging.getLogger("p2pmsg")
 _MS: Final = 1_000_000
 AHEAD_MAX: Final = 16
 """How many readers are read ahead for, half a MiB each; the one idle for longest is dropped."""

@@ -1,6 +1,5 @@
 """Decides how exactly a publisher packs the values of its streams."""
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -8,8 +7,8 @@ from p2pmsg import codec
 from p2pmsg.errors import MessageError
 from p2pmsg.publisher.batch import Batch, is_of_packing
 from p2pmsg.publisher.served import PublisherStream
+from transports.own_log import own_log as _log
 
-_log: Final = logging.getLogger("p2pmsg")
 _LATE: Final = (
     "topic %r: a value has a Decimal or the like. From now on each value is looked at; in the "
     "frame before, which was published at full rate, such parts may have gone as text. Set "

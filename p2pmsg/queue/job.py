@@ -1,6 +1,5 @@
 """A job that a worker has."""
 
-import logging
 from collections.abc import Callable
 from typing import Any, Generic, Literal, Protocol, Self
 
@@ -9,13 +8,13 @@ from p2pmsg.checks import at_least, check, time_to_wait
 from p2pmsg.errors import InvalidJobError
 from p2pmsg.message import T_co
 from p2pmsg.queue.frames import Detail
+from transports.own_log import own_log as _log
 
 HELD, ACKED, REJECTED, DISCARDED, GONE = range(5)
 STATES = ("held", "acked", "rejected", "discarded", "gone")
 
 OnInvalidJob = Literal["raise", "skip"] | Callable[[InvalidJobError], object]
 """What is done where a job's value does not fit its type, besides making it a dead letter."""
-_log = logging.getLogger("p2pmsg")
 
 
 class _Core(Protocol):

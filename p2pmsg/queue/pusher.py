@@ -1,6 +1,5 @@
 """The threaded pusher."""
 
-import logging
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,9 +12,8 @@ from p2pmsg.queue.pipeline.pusher import PIPELINE_OPTIONS, PipelinePusher
 from p2pmsg.queue.pusher_base import PusherBase
 from p2pmsg.queue.rules import QueuedJob
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
+from transports.own_log import own_log as _log
 from transports.signals import defer_signals
-
-_log = logging.getLogger("p2pmsg")
 
 
 class Pusher(PusherBase, ClosesItself):

@@ -1,6 +1,5 @@
 """A pusher's I/O: sockets and journal around the core. Every call is made under the lock."""
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from p2pmsg.queue.journal.records import change_record
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import BreakerState, Given, JobRun, QueuedJob
 from p2pmsg.trouble import Refusals
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.sync.rights import RightsWatch
@@ -38,7 +38,6 @@ _SOON_NS: Final = 2 * _MS
 _WARN_PERIOD_NS: Final = 60_000 * _MS
 _WARNINGS_A_PERIOD: Final = 20
 """Warnings a minute: any program that connects can cause one."""
-_log = logging.getLogger("p2pmsg")
 
 
 class PusherIO:

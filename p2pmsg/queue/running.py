@@ -1,7 +1,6 @@
 """Calls a function for each job, until it is to stop: `Puller.run`."""
 
 import inspect
-import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -13,10 +12,10 @@ from p2pmsg.errors import ClosedError, SecurityError
 from p2pmsg.message import T_co
 from p2pmsg.queue.job import Job
 from p2pmsg.sync.stop_signals import StopSignals
+from transports.own_log import own_log as _log
 
 _LOOK_S: Final = 0.1
 """While no job comes, how often is looked whether to stop."""
-_log = logging.getLogger("p2pmsg")
 
 OnError = Literal["retry", "discard", "stop"] | Callable[[Job, Exception], Any]
 """What becomes of a job whose handler raised; see `Puller.run`."""

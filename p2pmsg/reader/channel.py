@@ -1,6 +1,5 @@
 """The sockets of a range reader: who publishes at an endpoint, and a channel to ask it on."""
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from p2pmsg.sync.datagram_line import host_of
 from p2pmsg.sync.key_watch import EVERY_NS, Connecting, KeyWatch
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.wire import Frame, FrameError, Kind
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -30,7 +30,6 @@ SILENCE_NS: Final = 200 * MS
 _QUEUE_FRAMES: Final = 64
 _TRAINS_PER_CALL: Final = 64
 _HEARD_MAX: Final = 64
-_log: Final = logging.getLogger("p2pmsg")
 
 PeerSocket = zmq.Socket[bytes] | UdpSocket
 

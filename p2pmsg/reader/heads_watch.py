@@ -9,7 +9,6 @@
     a relay       all that its list says; its pulse says when there is another list
 """
 
-import logging
 import selectors
 import time
 from collections.abc import Iterable
@@ -32,6 +31,7 @@ from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.worker import Notifier, Worker
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -57,7 +57,6 @@ _LIST_NS: Final = 1000 * MS
 _LIST_AGAIN_NS: Final = 50 * MS
 """And after a pulse that says that there is another list: an older one may be on its way."""
 _FRAMES_MAX: Final = 1000
-_log: Final = logging.getLogger("p2pmsg")
 
 
 class _Question:

@@ -1,7 +1,6 @@
 """Answers requests, by topic."""
 
 import contextlib
-import logging
 import threading
 import time
 from collections import deque
@@ -15,13 +14,13 @@ from p2pmsg.errors import ClosedError
 from p2pmsg.requests.responder_base import Handler, Request, ResponderBase
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from recovery._renamed import renamed_arguments
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _WAIT_MS: Final = 50
 _REPLY_WAIT_MS: Final = 1
-_log = logging.getLogger("p2pmsg")
 
 
 class Responder(ResponderBase, ClosesAtOnce):

@@ -1,13 +1,13 @@
 """What peers are denied: what is asked of the rights, and a log of it that nobody can fill."""
 
-import logging
 from collections import OrderedDict
 from typing import Final, Protocol
+
+from transports.own_log import own_log as _log
 
 _AGAIN_NS: Final = 60 * 1_000_000_000
 _LINES_A_PERIOD: Final = 20
 _KNOWN_MAX: Final = 1024
-_log = logging.getLogger("p2pmsg")
 
 
 class Asked(Protocol):

@@ -3,7 +3,6 @@
 A user id is what a socket says of the other end: its public key, as text (base64url).
 """
 
-import logging
 import os
 import threading
 import time
@@ -15,13 +14,13 @@ from p2pmsg.errors import ConfigError
 from p2pmsg.security.access import Access, Decision, parse_access_file, read_access
 from transports import key_text
 from transports.endpoint import is_key_text
+from transports.own_log import own_log as _log
 
 LOOK_NS: Final = 1_000_000_000
 """How often the file's time is looked at, at most."""
 _YOUNG_NS: Final = 2_000_000_000
 """A file that was changed so shortly ago is read at each look."""
 _DECISIONS_MAX: Final = 65_536
-_log = logging.getLogger("p2pmsg")
 
 
 class Rights:

@@ -11,7 +11,6 @@ hold the key of that line: a port of `*` stands for all ports of the host.
 """
 
 import fcntl
-import logging
 import os
 import re
 import threading
@@ -27,6 +26,7 @@ from p2pmsg.errors import ConfigError, KeyChangedError, translated
 from p2pmsg.security.keys import KEY_LINE
 from recovery.durable import make_folder, replace_file, sync_path
 from transports import fingerprint, key_text, parse_key
+from transports.own_log import own_log as _log
 
 FILE_BYTES_MAX: Final = 4 * 2**20
 NAME_CHARACTERS_MAX: Final = 64
@@ -35,7 +35,6 @@ _WRITABLE_BY_ALL: Final = 0o002
 _YOUNG_NS: Final = 2_000_000_000
 """A file that was changed so shortly ago may change again within the same time stamp."""
 _HEAD: Final = "# NAME KEY [ENDPOINT ...]: see `p2pmsg trust`.\n"
-_log = logging.getLogger("p2pmsg")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,16 @@
 """What peers ask of a `Security`, or of None. Without one, nothing else is imported."""
 
-import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg.errors import ConfigError
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _LOOPBACK_NAMES: Final = ("localhost", "ip6-localhost", "lo")
-_log = logging.getLogger("p2pmsg")
 _warned: Final[set[str]] = set()
 _warned_lock: Final = threading.Lock()
 

@@ -5,7 +5,6 @@ rows to the outputs between two reads. So a flush of 100,000 names stops the rea
 millisecond at a time, and threads do not compete for a lock.
 """
 
-import logging
 import os
 import threading
 import time
@@ -33,11 +32,11 @@ from p2pmsg.statsd.values import Binned
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, was_closed
 from p2pmsg.sync.publisher import Publisher
 from recovery._renamed import renamed_arguments
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
-_log = logging.getLogger("p2pmsg")
 _BUFFER_BYTES = 8 * 2**20
 _DRAIN_S = 0.5
 _TICK_S = 0.2

@@ -1,6 +1,5 @@
 """The collector's side of exact metrics: subscribes to the clients and keeps their totals."""
 
-import logging
 import os
 import threading
 import time
@@ -17,11 +16,11 @@ from p2pmsg.sync.subscriber import Subscriber
 from p2pmsg.trouble import Trouble
 from p2pmsg.wire import Kind
 from recovery.durable import lock_file, replace_file, sync_path, unlock_file
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
-_log = logging.getLogger("p2pmsg")
 _SLICE_S = 0.05
 _LOOK_SHARE = 20
 """Checking the clients may take one part in so many of the thread's time."""

@@ -1,6 +1,5 @@
 """A collector's sockets: one `poll` over all, and the reading of those that are ready."""
 
-import logging
 import os
 import select
 import socket
@@ -15,6 +14,7 @@ from p2pmsg.statsd.listen import ListenEndpoint, bound_endpoint, kernel_drops, o
 from p2pmsg.statsd.management import Management
 from p2pmsg.statsd.parser import LINE_BYTES_MAX
 from p2pmsg.statsd.receive import BulkReader, PlainReader, StreamBuffer, make_reader
+from transports.own_log import own_log as _log
 
 CONNECTIONS_MAX = 1000
 _READS_MAX = 8
@@ -26,7 +26,6 @@ _GATHER_S, _GATHER_TIGHT_S = 0.001, 0.0001
 what comes in a millisecond."""
 _ANSWER_BYTES_MAX = 16 * 2**20
 _FAILURES_LOGGED = 3
-_log = logging.getLogger("p2pmsg")
 
 _FRAMED = {"tcp": False, "unix": None, "unixstream": True}
 """See `StreamBuffer`."""

@@ -6,7 +6,6 @@ message (or the batch) returned last, until the next one is asked for.
 """
 
 import contextlib
-import logging
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -21,6 +20,7 @@ from p2pmsg.subscriber.sessions import Stream
 from recovery import CursorConfig, CursorFile, CursorFileError, CursorFileStore, CursorLockedError
 from recovery._checks import to_ns
 from recovery._renamed import warn
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.stats import CursorStats
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _MS = 1_000_000
 _RETRY_NS = 1000 * _MS
 """How long the background thread waits after it failed to write."""
-_log = logging.getLogger("p2pmsg")
 
 Commit = Literal["explicit", "message"]
 Positions = dict[Stream, int]

@@ -1,6 +1,5 @@
 """A subscriber's line over UDP: from the socket into the core, and NACKs back."""
 
-import logging
 import select
 import threading
 import time
@@ -12,13 +11,13 @@ from p2pmsg.multicast import datagram
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.group import MulticastReceiver, is_from
 from p2pmsg.wire import FrameError
+from transports.own_log import own_log as _log
 
 _TRAINS_PER_CALL: Final = 16
 _SPACE_PART: Final = 4
 """The kernel counts twice what is asked for, and takes its own bookkeeping out of it: a train takes
 1.1 times its bytes, a small datagram ten times."""
 _now_ns: Final = time.monotonic_ns
-_log = logging.getLogger("p2pmsg")
 
 
 class DatagramLine:

@@ -1,16 +1,15 @@
 """Checks the handshakes of connections that were made with keys, and what is denied over them."""
 
-import logging
 from collections.abc import Iterable
 from typing import Final
 
 import transports
 from p2pmsg.errors import AccessDeniedError, AuthenticationError
+from transports.own_log import own_log as _log
 
 EVERY_NS: Final = 50_000_000
 """How often they are checked."""
 _DENIED_MAX: Final = 64
-_log = logging.getLogger("p2pmsg")
 Connecting = transports.ZmqReceiver | transports.ZmqRecoveryClient
 
 

@@ -6,7 +6,6 @@ they were made. A forked child inherits neither sockets nor threads: its copies 
 """
 
 import atexit
-import logging
 import os
 import threading
 import time
@@ -18,10 +17,10 @@ from typing import Any, ClassVar, Final, Protocol, Self
 
 import transports
 from p2pmsg.errors import ClosedError
+from transports.own_log import own_log as _log
 
 EXIT_S: Final = 1.0
 """How long that may take in all, in seconds: as long as what a closed peer sent may linger."""
-_log = logging.getLogger("p2pmsg")
 _context: Final = transports.context  # its handler, registered first, runs after this one
 _open: dict[int, tuple[Any, Callable[[Any, float], object]]] = {}
 

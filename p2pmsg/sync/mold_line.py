@@ -1,6 +1,5 @@
 """A subscriber's line to a MoldUDP64 feed, and to its request servers."""
 
-import logging
 import socket
 import threading
 import time
@@ -15,6 +14,7 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.datagram_line import DatagramLine
 from p2pmsg.wire import FrameError
 from transports.endpoint import is_address, request_address
+from transports.own_log import own_log as _log
 
 _now_ns: Final = time.monotonic_ns
 _ANSWER_BYTES: Final = 65_536
@@ -22,7 +22,6 @@ Address = tuple[Any, ...]
 RETRY_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 """How long after a failure a name is looked up again, at first and at most: it doubles."""
-_log = logging.getLogger("p2pmsg")
 
 
 class RequestServers:

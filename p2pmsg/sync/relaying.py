@@ -1,6 +1,5 @@
 """What a relay does, with threads or in an event loop: receive, keep, and serve on."""
 
-import logging
 import threading
 import time
 from abc import abstractmethod
@@ -32,6 +31,7 @@ from p2pmsg.sync.settings import subscriber_config as intake_config
 from p2pmsg.sync.subscriber_io import SubscriberIO
 from p2pmsg.trouble import Refusals
 from recovery._renamed import renamed_arguments
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -42,7 +42,6 @@ REPAIR_TIMEOUT_S: Final = 5.0
 after a gap it serves when the gap is repaired or given up, and they should not give up first."""
 LOG_RETRY_S: Final = 0.1
 """How long it rests when the log did not take what came."""
-_log = logging.getLogger("p2pmsg")
 _random = Random()
 
 

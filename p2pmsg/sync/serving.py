@@ -3,7 +3,6 @@
 A thread (`publisher_thread`) or an event loop (`p2pmsg.aio`) takes the rounds.
 """
 
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from p2pmsg.publisher.steps import Steps
 from p2pmsg.sync.acknowledge import Acknowledgements
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.sending import Outgoing
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.multicast.group_keys import GroupKeys
@@ -37,7 +37,6 @@ _REPLIES_PER_ROUND: Final = 64
 _REQUESTS_PER_ROUND: Final = 256
 _OUTBOX_MAX: Final = 64
 """While so many frames cannot leave, no heartbeats are added to them."""
-_log = logging.getLogger("p2pmsg")
 
 
 class ServingRounds(ABC):

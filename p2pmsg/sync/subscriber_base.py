@@ -1,7 +1,6 @@
 """What the subscribers of threads and of event loops have in common."""
 
 import builtins
-import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -42,6 +41,7 @@ from p2pmsg.sync.settings import (
 )
 from p2pmsg.sync.subscriber_io import SubscriberIO
 from recovery import CursorConfig, Loss, Rewound
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     import transports
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 NOTHING: Final[Iterator[Message]] = iter(())
 NO_VALUES: Final[Iterator[Any]] = iter([])
-_log = logging.getLogger("p2pmsg")
 _random = SystemRandom()  # a forked child would repeat what another one draws
 
 

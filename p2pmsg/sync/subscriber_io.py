@@ -1,6 +1,5 @@
 """A subscriber's I/O without threads: between its sockets and its core, one round at a time."""
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from p2pmsg.subscriber.redundancy import LineCount
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.subscriber.unpublished import UnpublishedTopics
 from p2pmsg.sync.unanswered import Unanswered
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -37,7 +37,6 @@ _KEYS_NS = 20 * _MS
 """How often handshakes are checked, with security."""
 _REFUSAL_NS = 60_000 * _MS
 """How often a warning says that another publisher of a group was refused."""
-_log = logging.getLogger("p2pmsg")
 
 
 class SubscriberIO:

@@ -1,11 +1,11 @@
 """The subscriber's I/O, by the thread that waits in `receive`, or else by its own thread."""
 
-import logging
 import threading
 import time
 
 import transports
 from p2pmsg.sync.subscriber_io import NEVER_NS, SubscriberIO
+from transports.own_log import own_log as _log
 
 _MS = 1_000_000
 _TICK_S = 0.01
@@ -18,7 +18,6 @@ _DATAGRAM_TICK_S = 0.002
 """The same where a line is UDP: nobody holds the sender up while the kernel's buffer fills."""
 _LATE_NS = _MS
 """How late the thread may be until a reader that takes frame after frame sleeps, to let it run."""
-_log = logging.getLogger("p2pmsg")
 
 
 class SubscriberDriver(SubscriberIO):

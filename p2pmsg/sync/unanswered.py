@@ -6,12 +6,12 @@
           └──── again each minute: another warning where something else is found, or after an hour
 """
 
-import logging
 import threading
 from collections.abc import Sequence
 from typing import Final
 
 import transports
+from transports.own_log import own_log as _log
 
 FIRST_NS: Final = 5_000_000_000
 """How long a welcome is waited for until it is said that none has come: a start of both programs by
@@ -19,7 +19,6 @@ hand, or by one supervisor, takes less."""
 AGAIN_NS: Final = 60_000_000_000
 """How often is looked again, while there is none."""
 _LOUD_NS: Final = 3_600_000_000_000
-_log = logging.getLogger("p2pmsg")
 
 
 class Unanswered:

@@ -1,6 +1,5 @@
 """A background thread that goes on after an exception, and waiting for a condition."""
 
-import logging
 import select
 import socket
 import threading
@@ -12,12 +11,12 @@ from typing import Final
 import zmq
 
 import transports
+from transports.own_log import own_log as _log
 
 _AGAIN_S: Final = 0.05
 """How long it rests after an exception."""
 _JOIN_S: Final = 5.0
 _WAKES_MAX: Final = 4096
-_log = logging.getLogger("p2pmsg")
 
 
 class Worker:

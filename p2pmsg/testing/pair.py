@@ -8,7 +8,6 @@ The smallest shell there is, by the public calls of the cores alone::
                     └──receive ◀────────────────REQUEST──────────────────── effects
 """
 
-import logging
 import select
 import socket
 import time
@@ -28,6 +27,7 @@ from p2pmsg.stats import SubscriberStats
 from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Action, Send
 from p2pmsg.wire import Frame, Kind
+from transports.own_log import own_log
 
 _DATA, _REQUEST, _REPLY = range(3)
 _HEADER: Final = Struct(">BI")  # channel, length
@@ -195,4 +195,4 @@ class PeerPair:
             elif effect.what is Action.RECONNECT:  # a new connection begins with a welcome
                 self._here.send(_DATA, self._publisher.welcome)
             elif effect.what is Action.WARN:
-                logging.getLogger("p2pmsg").warning("%s", effect.text)
+                own_log.warning("%s", effect.text)

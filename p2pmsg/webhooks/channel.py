@@ -1,7 +1,6 @@
 """Delivers a stream to one endpoint: a durable subscriber, the core that decides, a client."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from p2pmsg.webhooks.formats import Request, encode, join, message_id, percent_e
 from p2pmsg.webhooks.letters import Letter, LetterFile, LettersFullError
 from p2pmsg.webhooks.state_folder import CURSOR, LETTERS, StateFolder, Verb
 from p2pmsg.webhooks.stats import EndpointStats, HookEvent
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -38,7 +38,6 @@ _STREAMS_MAX: Final = 65_536
 _OWN_BYTES: Final = 300
 _AGAIN_MIN: Final = 100
 """How many dead letters may be sent again at once at least, where nothing is to be parked."""
-_log = logging.getLogger("p2pmsg")
 
 
 @dataclass(frozen=True, slots=True)

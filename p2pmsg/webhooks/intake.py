@@ -1,7 +1,6 @@
 """Requests of others into a stream: an ASGI application without dependencies."""
 
 import asyncio
-import logging
 import threading
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from p2pmsg.webhooks.events import Hook, events_of
 from p2pmsg.webhooks.schemes import Proof, RejectedError, Scheme, make_verify
 from p2pmsg.webhooks.seen import SeenIds
 from recovery.budget import TokenBucket
+from transports.own_log import own_log as _log
 
 KEEP_S: Final = 80 * 3600.0
 """Longer than the 75 hours in which Standard Webhooks' schedule tries again."""
@@ -27,7 +27,6 @@ _SYNC_S: Final = 1.0
 _UNHEALTHY_S: Final = 15.0
 """How long a failure is reported, so that it is tried again where nothing is sent meanwhile."""
 _TYPE: Final = "{type}"
-_log = logging.getLogger("p2pmsg")
 
 Topic = str | Callable[[Hook], str]
 

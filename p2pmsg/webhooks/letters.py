@@ -9,7 +9,6 @@ end is removed when the file is opened; it was not counted on. When most of the 
 any more, it is written again.
 """
 
-import logging
 import os
 import struct
 import zlib
@@ -22,12 +21,12 @@ from typing import Any, Final, Literal
 from p2pmsg import codec
 from p2pmsg.errors import LogFormatError, LogInUseError
 from recovery.durable import lock_file, make_folder, replace_file, sync_path, unlock_file
+from transports.own_log import own_log as _log
 
 MAGIC: Final = b"p2hooks\x01"
 _HEADER: Final = struct.Struct("!II")
 _COMPACT_BYTES: Final = 4 * 2**20
 """From which size on the file is written again when less than half of it is of use."""
-_log = logging.getLogger("p2pmsg")
 
 Why = Literal["parked", "dead"]
 

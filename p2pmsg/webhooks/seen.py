@@ -1,7 +1,6 @@
 """Which requests were taken already, over restarts: a bounded table, and a file with it."""
 
 import hashlib
-import logging
 import os
 import struct
 from io import FileIO
@@ -10,10 +9,10 @@ from typing import Final
 
 from p2pmsg.errors import LogFormatError, LogInUseError
 from recovery.durable import lock_file, make_folder, replace_file, sync_path, unlock_file
+from transports.own_log import own_log as _log
 
 MAGIC: Final = b"p2seen\x00\x01"
 _RECORD: Final = struct.Struct("!Q16s8s")  # seconds, digest of the id, digest of both
-_log = logging.getLogger("p2pmsg")
 
 
 class SeenIds:

@@ -1,7 +1,6 @@
 """Delivers streams to HTTP endpoints: one durable subscriber for each endpoint."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +20,7 @@ from p2pmsg.webhooks.endpoint import Endpoint
 from p2pmsg.webhooks.letters import Letter, read_letters
 from p2pmsg.webhooks.state_folder import LETTERS, StateFolder
 from p2pmsg.webhooks.stats import HookEvent, SenderStats
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _THREADS: Final = 32
 """For names that are looked up and cursors; one that hangs holds up no other."""
 _JOIN_S: Final = 5.0
-_log = logging.getLogger("p2pmsg")
 R = TypeVar("R")
 
 

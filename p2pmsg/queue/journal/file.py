@@ -4,7 +4,6 @@ What is of use in the oldest one is appended to the newest before it is deleted,
 about twice what it has to keep, and no copy is ever long. `reading` has the files' format.
 """
 
-import logging
 import os
 import secrets
 import threading
@@ -34,10 +33,10 @@ from p2pmsg.sync.lock import PublishLock
 from recovery import platform
 from recovery._renamed import renamed_fields
 from recovery.durable import lock_file, make_folder, sync_path, unlock_file
+from transports.own_log import own_log as _log
 
 _decode: Final = codec.make_decoder(list[Any]).decode
 _LOCK: Final = "queue.lock"
-_log = logging.getLogger("p2pmsg")
 
 
 @renamed_fields(fsync_interval_ms="fsync_interval")

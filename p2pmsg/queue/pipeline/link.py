@@ -1,6 +1,5 @@
 """A puller's connections to one pusher: a DEALER for the recovery channel, a PULL for jobs."""
 
-import logging
 from collections import deque
 from typing import Final, Protocol
 
@@ -13,6 +12,7 @@ from p2pmsg.security.denials import Asked
 from p2pmsg.security.use import server_of
 from p2pmsg.sync.key_watch import KeyWatch
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
+from transports.own_log import own_log as _log
 from transports.zmq_plain import ZmqPlainSocket
 
 _FRAME_BYTES_MAX: Final = 16 * 2**20
@@ -28,7 +28,6 @@ _DENIED_NS: Final = 1_000_000_000
 _DENIED_AGAIN_NS: Final = 5_000_000_000
 """How often it is reported that it is still denied."""
 _SILENT_NS: Final = 5_000_000_000
-_log = logging.getLogger("p2pmsg")
 
 
 class Watches(Protocol):

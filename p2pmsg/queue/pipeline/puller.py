@@ -2,7 +2,6 @@
 
 import builtins
 import itertools
-import logging
 import secrets
 import time
 from abc import ABC, abstractmethod
@@ -29,6 +28,7 @@ from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.wire import Frame, FrameError
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.rights import Rights
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 PULLER_OPTIONS: Final = ("endpoints", "name", "type", "on_invalid", "security")
 _BUSY_MS: Final = 20.0
 _IDLE_MS: Final = 100.0
-_log = logging.getLogger("p2pmsg")
 
 
 class PipelineJob(NamedTuple, Generic[T_co]):

@@ -1,6 +1,5 @@
 """A pipeline's pusher: what both shells share, and threads."""
 
-import logging
 import secrets
 import threading
 import time
@@ -23,6 +22,7 @@ from p2pmsg.security.use import check_security, curve_server, warn_if_open
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
+from transports.own_log import own_log as _log
 from transports.signals import defer_signals
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ _DUMMY: Final = 1
 """Bytes before the first value in the buffer, which keep its memory when it is emptied."""
 SEALING_BYTES: Final = PIECE_BYTES + 16
 """What gathered jobs take in addition when they have become a piece."""
-_log = logging.getLogger("p2pmsg")
 _encode_into = exact_encoder.encode_into
 _encode_scalar_into = encoder.encode_into
 _get_ident = threading.get_ident

@@ -1,6 +1,5 @@
 """The sockets of a pipeline's pusher: a ROUTER for the recovery channel, a PUSH for each puller."""
 
-import logging
 import secrets
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +10,7 @@ from p2pmsg.queue.pipeline.config import PipelineConfig
 from p2pmsg.queue.pipeline.dealing import Dealer, Share
 from p2pmsg.security.use import curve_server
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
+from transports.own_log import own_log as _log
 from transports.zmq_plain import ZmqPlainSocket
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ _QUEUE_FRAMES: Final = 100_000
 _PROBE_NS: Final = 10_000_000
 _PROBE_FOR_NS: Final = 300_000_000
 _IDLE_MS: Final = 100.0
-_log = logging.getLogger("p2pmsg")
 
 
 class Shares:

@@ -12,7 +12,6 @@ so have a timer and a histogram of one name. Carbon would keep the last one: her
 a flush is left out and counted.
 """
 
-import logging
 import math
 import pickle
 import re
@@ -29,6 +28,7 @@ from p2pmsg.errors import ConfigError
 from p2pmsg.statsd.metric import Kind
 from p2pmsg.statsd.numbers import clean_name, number_text
 from p2pmsg.statsd.snapshot import Fields, Row, Snapshot
+from transports.own_log import own_log as _log
 
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _PICKLE_METRICS_MAX = 500
@@ -45,7 +45,6 @@ _FRACTION = re.compile(r"(?:count|mean|upper|lower|sum|sum_squares)_(?:top)?[0-9
 """What statsd makes of `upper_99_9`: it replaces the last number only."""
 _SPACES = {Kind.COUNTER: "c", Kind.GAUGE: "g", Kind.SET: "s"}
 """Kinds that have a path space of their own; all others share the timers'."""
-_log = logging.getLogger("p2pmsg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import pytest
 
 from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.errors import WrongLoopError
+from tests.unit.raising_log import raising_log
 
 
 def test_it_must_be_made_in_a_loop() -> None:
@@ -70,6 +71,37 @@ def test_a_readable_descriptor_and_a_deadline_make_a_turn() -> None:
             assert turns == before
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["filter", "handler"])
+def test_a_log_that_raises_does_not_end_it(how: str) -> None:
+    async def run() -> None:
+        turns = 0
+
+        def turn() -> float:
+            nonlocal turns
+            turns += 1
+            raise ValueError("once more")
+
+        driver = LoopDriver("the peer", turn)
+        driver.start()
+        assert await driver.wait_for(lambda: turns >= 2, 30.0)
+        driver.stop()
+
+    with raising_log(how):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["filter", "handler"])
+def test_a_log_that_raises_lets_the_owner_be_closed_with_the_loop(how: str) -> None:
+    closed: list[bool] = []
+
+    async def run() -> None:
+        LoopDriver("the peer", lambda: 1.0, at_loop_end=lambda: closed.append(True)).start()
+
+    with raising_log(how):
+        asyncio.run(run())
+    assert closed == [True]
 
 
 def test_an_exception_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:

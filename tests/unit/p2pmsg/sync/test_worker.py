@@ -10,6 +10,7 @@ import pytest
 
 import transports
 from p2pmsg.sync.worker import Notifier, Worker
+from tests.unit.raising_log import raising_log
 
 DEADLINE_S = 10.0
 
@@ -41,6 +42,23 @@ def test_a_worker_takes_a_turn_when_it_is_woken(make_worker):
         worker.wake()
         assert turns.acquire(timeout=DEADLINE_S)
     assert not turns.acquire(timeout=0.05)
+
+
+@pytest.mark.parametrize("how", ["filter", "handler"])
+def test_it_goes_on_where_the_applications_log_raises(make_worker, how):
+    turns = threading.Semaphore(0)
+
+    def fail():
+        turns.release()
+        raise ValueError("once more")
+
+    with raising_log(how):
+        worker = make_worker(fail)
+        for _ in range(2):
+            worker.wake()
+            assert turns.acquire(timeout=DEADLINE_S)
+        assert worker.thread.is_alive()
+        worker.stop()
 
 
 def test_it_goes_on_after_an_exception_and_logs_it(make_worker, caplog):
