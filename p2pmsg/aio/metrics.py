@@ -10,7 +10,8 @@ from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.publisher import Publisher
 from p2pmsg.checks import time_to_wait
 from p2pmsg.config import PublisherConfig
-from p2pmsg.errors import ConfigError
+from p2pmsg.errors import ConfigError, WrongLoopError
+from p2pmsg.metrics.deltas import Deltas
 from p2pmsg.metrics.gathering import Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
 from transports.own_log import own_log as _log
@@ -116,10 +117,21 @@ class Client(Gathering, ClosesInLoop):
                 return
             if not opening.done() or opening.exception() is not None:
                 self._undelivered += bool(self._deltas)
-                self._deltas = type(self._deltas)()
+                self._deltas = Deltas()
                 if opening.done():
                     opening.result()
         super().flush()
+
+    def _flush_or_say(self) -> None:
+        try:
+            super()._flush_or_say()
+        except WrongLoopError:  # its loop was closed, and it is collected
+            if self._deltas or self._leaving is not None:
+                self._undelivered += 1
+                self._deltas, self._leaving = Deltas(), None
+                _log.warning(
+                    "%s: what was gathered last is not sent: its loop is closed", repr(self)
+                )
 
     def _check_open(self) -> None:
         super()._check_open()

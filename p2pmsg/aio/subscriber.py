@@ -37,7 +37,44 @@ _RUN_MAX: Final = 128
 """How many messages are handed out between two looks at the clock, where they are handled fast."""
 _now_ns: Final = time.monotonic_ns
 _running_loop: Final = asyncio._get_running_loop
+_OPENING_S: Final = 0.2
+"""How long closing waits for what is being opened."""
 R = TypeVar("R")
+
+
+class _OpenedLines:
+    """What a thread opens; where it is not wanted any more, it is closed at once.
+
+    So no port stays bound until the loop comes to it, which may have ended.
+    """
+
+    def __init__(self, connect_all: "Callable[[], list[Any]]") -> None:
+        self._connect_all = connect_all
+        self._lock = threading.Lock()
+        self._lines: list[Any] = []
+        self._is_left = False
+
+    def open(self) -> list[Any]:
+        """Open all lines and return them; in the thread."""
+        lines = self._connect_all()
+        with self._lock:
+            if not self._is_left:
+                self._lines = lines
+                return lines
+        _close_all(lines)
+        return []
+
+    def leave(self) -> None:
+        """Close what was opened, or have it closed when it is."""
+        with self._lock:
+            self._is_left = True
+            lines, self._lines = self._lines, []
+        _close_all(lines)
+
+
+def _close_all(lines: list[Any]) -> None:
+    for line in lines:
+        line.close()
 
 
 class Subscriber(SubscriberBase[T_co]):
@@ -91,12 +128,16 @@ class Subscriber(SubscriberBase[T_co]):
                 ok, limit = not inspect.iscoroutinefunction(one), "plain functions without asyncio"
                 check("on_gap, on_end, on_invalid", one, ok, limit)
         self._opening: asyncio.Future[Any] | None = None
+        self._opened_lines: _OpenedLines | None = None
         if _is_in_loop() and any(map(_has_name, places)):
             lock = threading.RLock()
             self._io = LoopSubscriberIO(self._core, [], places, lock)
             call = partial(connect, self._core, places, topics, config, lock, self._security)
             self._io.security = self._security
-            self._opening = asyncio.get_running_loop().run_in_executor(None, call)
+            self._opened_lines = _OpenedLines(call)
+            self._opening = asyncio.get_running_loop().run_in_executor(
+                None, self._opened_lines.open
+            )
             self._opening.add_done_callback(self._opened)
         else:
             self._io = open_lines(
@@ -117,13 +158,9 @@ class Subscriber(SubscriberBase[T_co]):
 
     def _opened(self, opening: "asyncio.Future[Any]") -> None:
         """Take over what was opened in the executor."""
-        if opening.cancelled() or opening.exception() is not None:
-            return  # who waits for it gets the exception
-        if self._closed:
-            for line in opening.result():
-                line.close()
-            return
-        self._opening = None
+        if opening.cancelled() or opening.exception() is not None or self._closed:
+            return  # who waits for it gets the exception; a thread has closed them, or will
+        self._opening = self._opened_lines = None
         self._io.set_lines(opening.result())
         self._io.fds_changed = True
         if self._loop is not None:
@@ -331,6 +368,7 @@ class Subscriber(SubscriberBase[T_co]):
                 await asyncio.shield(self._opening)
             except BaseException:
                 self.close_now()
+                await self._wait_for_opening()
                 raise
         return self
 
@@ -362,9 +400,18 @@ class Subscriber(SubscriberBase[T_co]):
                 await self._in_executor(partial(self._commits.close, in_hand=in_hand))
         finally:
             self._close_sockets()
+        await self._wait_for_opening()
+
+    async def _wait_for_opening(self) -> None:
+        """Wait until what a thread opens is closed again, but not for a name server that hangs."""
+        opening = self._opening
+        if opening is not None and not opening.done():
+            await asyncio.wait([opening], timeout=_OPENING_S)
 
     def _close_sockets(self) -> None:
         self._active = NOTHING
+        if self._opened_lines is not None:
+            self._opened_lines.leave()
         if self._loop is not None:
             self._loop.stop()
         self._io.stop()

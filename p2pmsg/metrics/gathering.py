@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.checks import at_least
 from p2pmsg.config import PublisherConfig
-from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError
+from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError, WrongLoopError
 from p2pmsg.metrics.deltas import Deltas, check_name, check_number, check_tags
 from p2pmsg.metrics.sinks import Sink
 from p2pmsg.security.use import check_security
@@ -231,6 +231,8 @@ class Gathering(ABC):
         """Send what was gathered; log that it could not be sent."""
         try:
             self.flush()
+        except WrongLoopError:
+            raise
         except P2PError:
             _log.exception("metrics: deltas could not be sent")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 import threading
@@ -136,6 +137,30 @@ def test_a_loop_that_ends_sends_the_rest_and_says_so(caplog, memory_path):
                 )
 
     run(again)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("endpoint", [LOOPBACK, "udp://127.0.0.1:9"])
+@pytest.mark.parametrize("count", [0, 3])
+def test_one_that_is_collected_after_its_loop_was_just_closed_says_one_line(
+    endpoint, count, caplog
+):
+    async def make():
+        client = metrics.Client(endpoint, interval=60.0)
+        for _ in range(count):
+            client.increment("a")
+        return client
+
+    loop = asyncio.new_event_loop()
+    client = loop.run_until_complete(make())
+    loop.close()
+    name = repr(client)
+    del client, loop
+    gc.collect()
+
+    texts = [f"{name}: what was gathered last is not sent: its loop is closed"] if count else []
+    assert caplog.messages == texts
+    assert [one for one in caplog.records if one.exc_info] == []
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
