@@ -16,9 +16,8 @@ from p2pmsg.message import T_co
 from p2pmsg.queue.pipeline.config import PipelineConfig
 from p2pmsg.queue.pipeline.link import Watches
 from p2pmsg.queue.pipeline.puller import PipelineJob, PipelinePullerBase
-from p2pmsg.queue.pipeline.pusher import SEALING_BYTES, PipelinePusherBase
+from p2pmsg.queue.pipeline.pusher import SEALING_BYTES, Patience, PipelinePusherBase
 from p2pmsg.sync.lifecycle import close_in_children
-from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -160,6 +159,8 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
     async def join(self, timeout: float | None = None) -> None:
         """Wait until every job is confirmed: what `drain` of the threaded one does.
 
+        What it waits for is logged after 5 s, and then once a minute.
+
         Args:
             timeout: in seconds. Default None: without end.
 
@@ -177,6 +178,8 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
 
     async def close(self, timeout: float | None = 5.0) -> None:
         """Wait until every job is confirmed, and close; other tasks that wait get `ClosedError`.
+
+        What it waits for is logged after 5 s, and then once a minute.
 
         Args:
             timeout: how long to wait, in seconds; None: without end. What is not confirmed by then
@@ -210,8 +213,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
         if not self._is_made:
             return
         self._lock.run_whole(self._close_all)
-        if self._in_flight:
-            _log.warning("%d jobs were not confirmed at close", self._in_flight)
+        self._say_left()
 
     # -------------------------------------------------------------------------------- private
 
@@ -271,7 +273,18 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
 
     async def _wait_until_empty(self, timeout: float | None) -> bool:
         self._lock.run_whole(self._is_empty)  # so that what is gathered is dealt now
-        await self._driver.wait_for(lambda: not self._in_flight, timeout)
+        until = until_of(self._loop, timeout)
+        patience = Patience()
+        while not self._driver.stopping:
+            left = patience.left_s()
+            if until is not None:
+                left = min(left, max(0.0, until - self._loop.time()))
+            if await self._driver.wait_for(lambda: not self._in_flight, left):
+                break
+            if until is not None and self._loop.time() >= until:
+                break
+            if patience.is_over():
+                self._say_waiting()
         return self._lock.run_whole(self._is_empty)
 
     def _forget(self) -> None:

@@ -1,6 +1,7 @@
 """Pipelines over real sockets, with pullers that are killed, stopped, slow, and strangers."""
 
 import logging
+import re
 import signal
 import subprocess
 import sys
@@ -269,3 +270,35 @@ def test_what_a_pipeline_does_not_have_is_refused_by_name(tmp_path, caplog):
             eventually(lambda: "mode" in caplog.text)
     with pytest.raises(p2pmsg.errors.ClosedError):
         source.push("late")
+
+
+def test_leaving_does_not_wait_without_end_for_jobs_that_a_puller_left(monkeypatch, caplog):
+    monkeypatch.setattr("p2pmsg.queue.pipeline.pusher._SAY_NS", 50_000_000)
+    monkeypatch.setattr("p2pmsg.sync.lifecycle.ClosesItself._patience_s", 0.3)
+    with pusher() as source:
+        with puller(source.endpoint) as sink:
+            source.push_many(["begun", "not begun"])
+            assert sink.receive(PATIENT_S).value == "begun"
+        eventually(lambda: not source.stats().pullers)
+    assert source.stats().in_flight == 2
+    name = source.name
+    left, *waits, last = [record.getMessage() for record in caplog.records]
+    assert left.endswith("left: its 2 jobs wait for another one")
+    assert waits == [f"{name} waits: 2 jobs are not confirmed, and no puller is there"]
+    lost = "2 jobs are not confirmed, and no puller is there. What no puller has is lost"
+    assert last == f"{name}: closed; {lost}"
+
+
+def test_who_waits_for_confirmations_hears_who_has_the_jobs(monkeypatch, caplog):
+    monkeypatch.setattr("p2pmsg.queue.pipeline.pusher._SAY_NS", 50_000_000)
+    monkeypatch.setattr("p2pmsg.queue.pipeline.pusher._SAY_AGAIN_NS", 60_000_000_000)
+    with pusher() as source, puller(source.endpoint) as sink:
+        source.push("held")
+        assert sink.receive(PATIENT_S).value == "held"
+        with pytest.raises(TimeoutError, match="1 jobs were not confirmed"):
+            source.drain(timeout=0.3)
+        (said,) = [each.getMessage() for each in caplog.records if "waits" in each.getMessage()]
+        holder = "1 job is not confirmed; the puller '.+' has 1"
+        assert re.fullmatch(f"{source.name} waits: {holder}", said)
+        sink.commit()
+        source.drain(PATIENT_S)

@@ -33,6 +33,8 @@ _IDLE_ROUNDS: Final = 5
 _GATHER_NS: Final = 50_000
 """Jobs closer together than this are gathered: dealing one alone takes about as long."""
 _SAY_NS: Final = 5_000_000_000
+_SAY_AGAIN_NS: Final = 60_000_000_000
+_NAMES_MAX: Final = 3
 _DUMMY: Final = 1
 """Bytes before the first value in the buffer, which keep its memory when it is emptied."""
 SEALING_BYTES: Final = PIECE_BYTES + 16
@@ -40,6 +42,25 @@ SEALING_BYTES: Final = PIECE_BYTES + 16
 _encode_into = exact_encoder.encode_into
 _encode_scalar_into = encoder.encode_into
 _get_ident = threading.get_ident
+
+
+class Patience:
+    """When to say what is waited for: after 5 s, then once a minute."""
+
+    def __init__(self) -> None:
+        self._due_ns = time.monotonic_ns() + _SAY_NS
+
+    def left_s(self) -> float:
+        """Return how long until it is due, in seconds."""
+        return max(0.0, (self._due_ns - time.monotonic_ns()) / 1e9)
+
+    def is_over(self) -> bool:
+        """Whether it is due; then not again for a minute."""
+        now_ns = time.monotonic_ns()
+        if now_ns < self._due_ns:
+            return False
+        self._due_ns = now_ns + _SAY_AGAIN_NS
+        return True
 
 
 class PipelinePusherBase(ABC):
@@ -277,6 +298,27 @@ class PipelinePusherBase(ABC):
         self._shares.work(time.monotonic_ns())
         return not self._dealer.jobs
 
+    def _unconfirmed(self) -> str:
+        """Return how many jobs are not confirmed, and who has them, for people."""
+        count = self._in_flight
+        what = f"{count} job{' is' if count == 1 else 's are'} not confirmed"
+        shares = list(self._dealer.shares.values())
+        if not shares:
+            return f"{what}, and no puller is there"
+        named = [f"the puller {each.name!r} has {each.jobs}" for each in shares[:_NAMES_MAX]]
+        rest = len(shares) - _NAMES_MAX
+        return "; ".join([what, *named, *([f"and {rest} others"] if rest > 0 else [])])
+
+    def _say_waiting(self) -> None:
+        _log.warning("%s waits: %s", self._name, self._lock.look(self._unconfirmed))
+
+    def _say_left(self) -> None:
+        """Say at the end what is lost with this pusher."""
+        if self._in_flight:
+            _log.warning(
+                "%s: closed; %s. What no puller has is lost", self._name, self._unconfirmed()
+            )
+
     def _check_usable(self) -> None:
         if self._unusable is not None or self._closed:
             raise ClosedError("the pusher", self._unusable or "it is closed")
@@ -337,8 +379,6 @@ class PipelinePusher(PipelinePusherBase, ClosesItself):
 
     """
 
-    _patience_s = None
-
     # --------------------------------------------------------------------------------- public
 
     def push_many(self, values: Iterable[Any], timeout: float | None = None) -> list[int]:
@@ -358,6 +398,8 @@ class PipelinePusher(PipelinePusherBase, ClosesItself):
     def drain(self, timeout: float | None = None) -> None:
         """Wait until every job is confirmed.
 
+        What it waits for is logged after 5 s, and then once a minute.
+
         Args:
             timeout: in seconds. Default None: without end.
 
@@ -370,7 +412,9 @@ class PipelinePusher(PipelinePusherBase, ClosesItself):
             raise TimeoutError(f"{self._in_flight} jobs were not confirmed within {timeout} s")
 
     def close(self, timeout: float | None = 5.0) -> None:
-        """Wait until every job is confirmed, and close.
+        """Wait until every job is confirmed, and close; the end of a `with` block does the same.
+
+        What it waits for is logged after 5 s, and then once a minute.
 
         Args:
             timeout: how long to wait, in seconds; None: without end. What is not confirmed by then
@@ -389,8 +433,7 @@ class PipelinePusher(PipelinePusherBase, ClosesItself):
             self._unusable = "it is closed"
             self._driver.stop()
             self._lock.run_whole(self._close_all)
-        if self._in_flight:
-            _log.warning("%d jobs were not confirmed at close", self._in_flight)
+        self._say_left()
 
     # -------------------------------------------------------------------------------- private
 
@@ -430,9 +473,12 @@ class PipelinePusher(PipelinePusherBase, ClosesItself):
         if timeout is not None:
             at_least("timeout", timeout, 0)
         deadline = None if timeout is None else time.monotonic() + timeout
+        patience = Patience()
         while not self._lock.run_whole(self._is_empty):
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False
+            if patience.is_over():
+                self._say_waiting()
             self._driver.wait(min(20.0, left * 1000))
         return True

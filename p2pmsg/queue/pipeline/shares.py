@@ -253,7 +253,11 @@ class Shares:
             if number == share.id:
                 del self._pullers[puller]
         if jobs:
-            _log.warning("the puller %r %s: its %d jobs go to others", share.name, why, jobs)
+            noun = "job" if jobs == 1 else "jobs"
+            goes = f"{'goes' if jobs == 1 else 'go'} to others"
+            if not self._dealer.shares:
+                goes = f"{'waits' if jobs == 1 else 'wait'} for another one"
+            _log.warning("the puller %r %s: its %d %s %s", share.name, why, jobs, noun, goes)
 
     def _reply(self, identity: bytes, frame: bytes) -> bool:
         """Send on the recovery channel; False where the puller is not reached."""
