@@ -245,6 +245,7 @@ int main(int count, char **arguments) {
     for (int n = 0; n < 8; n++) echo[7 + n] = (uint8_t)(probe >> (56 - 8 * n));
     zmq_setsockopt(data, ZMQ_SUBSCRIBE, echo, sizeof echo);
     if (zmq_connect(data, endpoint)) { fprintf(stderr, "%s: %s\n", endpoint, zmq_strerror(zmq_errno())); return 2; }
+    fprintf(stderr, "waits for %s\n", endpoint);
     while (left) {
         zmq_pollitem_t items[] = {{data, 0, ZMQ_POLLIN, 0}, {recovery, 0, ZMQ_POLLIN, 0}};
         zmq_poll(items, 2, 10);

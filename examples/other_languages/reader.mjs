@@ -23,6 +23,7 @@ if (!topic) {
   process.exit(2);
 }
 let left = Number(limit);
+console.error(`waits for ${endpoint}`);
 
 const data = new zmq.Subscriber({ receiveHighWaterMark: 10_000 });
 const recovery = new zmq.Dealer({ linger: 500 });
