@@ -7,7 +7,7 @@ from p2pmsg.bridge.sequences import Rarely
 from transports import Endpoint, describe_peer
 from transports.own_log import own_log as _log
 
-FIRST_NS: Final = 5_000_000_000
+FIRST_NS: Final = 2_000_000_000
 """So long a connection may take until a warning says who is there instead."""
 _LOOK_NS: Final = 100_000_000
 
@@ -42,7 +42,7 @@ class Connection:
         endpoint: where it connects.
 
     Attributes:
-        found: what is at the endpoint, if nobody has answered there for 5 s, or why it refuses the
+        found: what is at the endpoint, if nobody has answered there for 2 s, or why it refuses the
             connection; else "".
 
     """

@@ -92,7 +92,7 @@ def parse_end(text: str) -> PlainEnd | OurEnd:
     """Return what an end's text says; `EndpointError` where it is not well-formed."""
     match = _PLAIN.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        return OurEnd("", str(parse_endpoint(text)))
+        return OurEnd("", _ours(text))
     first, kind, scheme, rest = match.groups()
     if first in _OURS:
         if scheme is not None:
@@ -110,7 +110,11 @@ def parse_end(text: str) -> PlainEnd | OurEnd:
         raise EndpointError(text, "scheme", f"{first} goes over {known}, not {scheme!r}")
     place, question, given = rest.partition("?")
     options = _options(text, first, given) if question else {}
-    endpoint = parse_endpoint(f"{scheme}://{place}")
+    try:
+        endpoint = parse_endpoint(f"{scheme}://{place}")
+    except EndpointError as error:  # of the text as it was given
+        reason = error.reason
+        raise EndpointError(text, error.part, reason) from None
     binds, key = options.get("bind") == "1", options.get("key")
     if key is not None:
         endpoint = replace(endpoint, options=(("key", key),))
@@ -122,6 +126,17 @@ def parse_end(text: str) -> PlainEnd | OurEnd:
         reason = "inproc:// stays within the process, and takes no keys"
         raise EndpointError(text, "option", reason)
     return PlainEnd(first, kind, endpoint, binds, curve)
+
+
+def _ours(text: str) -> str:
+    try:
+        return str(parse_endpoint(text))
+    except EndpointError as error:
+        if error.part != "scheme" or not isinstance(text, str):
+            raise
+        known = ", ".join(f"{first}+{kind}" for first, kinds in KINDS.items() for kind in kinds)
+        reason = error.reason
+        raise EndpointError(text, "scheme", f"{reason}; plain sockets: {known}") from None
 
 
 def _options(text: str, protocol: str, given: str) -> dict[str, str]:

@@ -30,7 +30,7 @@ class BridgeStats:
             a plain PUB drops then is in `missing`, or cannot be known.
         reconnected: how often ZeroMQ had given up a plain connection, and it was made again: the
             peer sends parts above `part_bytes_max`, or does not speak ZeroMQ's protocol.
-        unanswered: what is where a plain socket connects, if nobody has answered there for 5 s, or
+        unanswered: what is where a plain socket connects, if nobody has answered there for 2 s, or
             why it refuses the connection; else "".
         connections_refused: those that a plain socket with keys refused: an unknown key, or none.
         ours: the counters of the bridge's own peer: `PublisherStats`, `SubscriberStats`,

@@ -8,6 +8,8 @@ from p2pmsg.bridge import Bridge, BridgeConfig, BridgeStats
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import OneOf, UsageError, command, flag, note, option
 from p2pmsg.cli.secured import SECURITY, security_of
+from p2pmsg.cli.waiting import Waiting, unanswered
+from p2pmsg.stats import SubscriberStats
 
 _TICK_S = 0.2
 
@@ -96,10 +98,19 @@ def bridge(arguments: argparse.Namespace) -> int:
 
 
 def _wait(running: Bridge, every_s: float) -> None:
+    def describe() -> str:
+        ours = running.stats().ours  # a queue's, and those of plain sockets, are logged
+        if not isinstance(ours, SubscriberStats):
+            return ""
+        endpoints = [line.endpoint for line in ours.lines]
+        return unanswered(endpoints, sum(line.connected for line in ours.lines))
+
     never = threading.Event()
+    waiting = Waiting("bridge", describe, quiet=False)
     reported_s = time.monotonic()
     while True:
         never.wait(_TICK_S)
+        waiting.look()
         if every_s and time.monotonic() - reported_s >= every_s:
             reported_s = time.monotonic()
             note("bridge", _summary(running.stats()))

@@ -11,6 +11,7 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import CommandGroup, UsageError, command, flag, note, one_line, option
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import render_columns
+from p2pmsg.cli.waiting import Waiting, unanswered
 from p2pmsg.errors import P2PError
 from p2pmsg.json_text import json_value, to_json
 from p2pmsg.webhooks.formats import FORMATS
@@ -121,7 +122,7 @@ def out(arguments: argparse.Namespace) -> int:
                 sender.resume(endpoint.name)
             note("hook out", f"{endpoint.place} as {endpoint.name}")
         try:
-            _wait(sender, arguments.stats)
+            _wait(sender, arguments.endpoints, arguments.stats)
         finally:
             sender.close()
             _summarize(sender)
@@ -132,9 +133,15 @@ def _listed(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",")]
 
 
-def _wait(sender: Any, every_s: float) -> None:
+def _wait(sender: Any, publishers: list[str], every_s: float) -> None:
+    def describe() -> str:
+        found = [each.connected for each in sender.stats().endpoints.values()]
+        return unanswered(publishers, min(len(publishers) if n is None else n for n in found))
+
+    waiting = Waiting("hook out", describe, quiet=False)
     reported_s = time.monotonic()
     while not sender.wait(_TICK_S):
+        waiting.look()
         if every_s and time.monotonic() - reported_s >= every_s:
             reported_s = time.monotonic()
             _summarize(sender)

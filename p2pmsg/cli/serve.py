@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import ipaddress
+import logging
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import transports
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.secured import SECURITY, security_of
+from p2pmsg.cli.waiting import Waiting, unanswered
 from p2pmsg.errors import P2PError
 
 if TYPE_CHECKING:
@@ -97,11 +99,12 @@ def serve(arguments: argparse.Namespace) -> int:
             host, port = socket.getsockname()[:2]
             scheme = "http" if arguments.cert is None else "https"
             shown = f"[{host}]" if ":" in host else host
-            note("serve", f"{scheme}://{shown}:{port}/ serves {', '.join(endpoints)}")
+            where = f"{scheme}://{shown}:{port}/"
             try:
-                asyncio.run(_run(server, app, socket))
+                asyncio.run(_run(server, app, socket, endpoints, where))
             finally:
-                _summarize(app)
+                if app.failure is None:
+                    _summarize(app)
     return 0
 
 
@@ -136,20 +139,36 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def _run(server: Any, app: Any, socket: Any) -> None:
+async def _run(server: Any, app: Any, socket: Any, endpoints: list[str], where: str) -> None:
     """Serve until a signal; event streams are ended first, for which uvicorn would wait."""
+    said = False
 
     async def serve_all() -> None:
         try:
             await server.serve(sockets=[socket])
         except SystemExit as error:  # uvicorn's, which a task must not end with
-            raise P2PError(f"it cannot start: {app.failure}") from error
+            raise app.failure or P2PError("it cannot start") from error
 
+    def describe() -> str:
+        return unanswered(endpoints, app.stats().connected) if server.started else ""
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        return app.failure is None  # which is raised, and said once
+
+    logging.getLogger("uvicorn.error").addFilter(is_wanted)
+    waiting = Waiting("serve", describe, quiet=False)
     serving = asyncio.ensure_future(serve_all())
-    while not (serving.done() or server.should_exit):
-        await asyncio.wait([serving], timeout=0.1)
-    app.stop()
-    await serving
+    try:
+        while not (serving.done() or server.should_exit):
+            await asyncio.wait([serving], timeout=0.1 if said else 0.01)
+            if server.started and not said:
+                said = True
+                note("serve", f"{where} serves {', '.join(endpoints)}")
+            waiting.look()
+        app.stop()
+        await serving
+    finally:
+        logging.getLogger("uvicorn.error").removeFilter(is_wanted)
 
 
 def _summarize(app: Any) -> None:

@@ -124,6 +124,21 @@ class Answers:
         return "; ".join(parts)
 
 
+def unanswered(endpoints: Sequence[str], connected: int) -> str:
+    """Describe that endpoints are waited for; "" where all answer.
+
+    Args:
+        endpoints: all of them.
+        connected: how many answer.
+
+    """
+    if connected >= len(endpoints):
+        return ""
+    if not connected:
+        return f"waiting for {several(endpoints)}: nobody answers there"
+    return f"{connected} of these answer: {several(endpoints)}"
+
+
 def several(names: Sequence[str], noun: str = "") -> str:
     """Return a few names, and how many others there are."""
     text = ", ".join(names[:_NAMES_MAX])

@@ -10,7 +10,6 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote
 
-import transports
 from p2pmsg.checks import at_least, check, whole
 from p2pmsg.errors import MessageError, P2PError
 from p2pmsg.http.access import Access
@@ -134,7 +133,7 @@ class Gateway:
 
     Attributes:
         statuses: answers by status.
-        failure: why it could not start; "" where it could.
+        failure: why it could not start; None where it could.
 
     Raises:
         ConfigError: an argument is out of its limits; `MessageError` for a topic.
@@ -176,7 +175,7 @@ class Gateway:
         self._closing = False
         self._counts = GatewayStats()
         self.statuses: Counter[int] = Counter()
-        self.failure = ""
+        self.failure: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, as ASGI has it."""
@@ -215,8 +214,8 @@ class Gateway:
                         self._endpoints, self._topics, self._name, self._fanout, self._wake,
                         self._security,
                     )  # fmt: skip
-                except (P2PError, OSError, transports.TransportError) as error:
-                    self.failure = str(error)
+                except Exception as error:  # whatever it is, uvicorn ends with a status of its own
+                    self.failure = error
                     await send({"type": "lifespan.startup.failed", "message": str(error)})
                     return
                 await send({"type": "lifespan.startup.complete"})

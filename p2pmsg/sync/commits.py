@@ -146,7 +146,7 @@ class Commits:
                 name = (stream.peer.session, stream.topic, following)
                 self._points.file.advance((name,), durable=durable)
             except OSError as error:
-                raise CursorError(self._points.file.path, str(error)) from error
+                raise CursorError(self._points.file.path, error.strerror or str(error)) from error
 
     def hand_out(self, stream: Stream, start: int) -> None:
         """Note that a batch, or a loss, from `start` on is in hand; the core's lock is held.
@@ -370,5 +370,7 @@ def _translated(path: str) -> Iterator[None]:
         yield
     except CursorLockedError as error:
         raise CursorInUseError(path, str(error)) from error
-    except (CursorFileError, OSError) as error:
+    except CursorFileError as error:
         raise CursorError(path, str(error)) from error
+    except OSError as error:  # whose own text has the path once more
+        raise CursorError(path, error.strerror or str(error)) from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.aio.subscriber import Subscriber
 from p2pmsg.config import CursorConfig
-from p2pmsg.errors import ConfigError, CursorError, LossReport, P2PError
+from p2pmsg.errors import ConfigError, CursorError, LogFailedError, LossReport, P2PError
 from p2pmsg.message import Message
 from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Delivery, Effect, Failure, Item
@@ -36,6 +36,8 @@ _TAKE_MAX: Final = 256
 _GATHER_S: Final = 0.01
 _STREAMS_MAX: Final = 65_536
 _OWN_BYTES: Final = 300
+_SAY_AGAIN_S: Final = 60.0
+"""How often a request that failed is logged, where the endpoint does not count as down."""
 _AGAIN_MIN: Final = 100
 """How many dead letters may be sent again at once at least, where nothing is to be parked."""
 
@@ -103,6 +105,7 @@ class Channel:
         self._positions: dict[Any, Message] = {}
         self._committing: asyncio.Task[None] | None = None
         self._is_closing = False
+        self._say_s = 0.0
         self._lost = self._commit_failures = 0
         self._error: str | None = None
         self._letters: LetterFile | None = None
@@ -146,6 +149,7 @@ class Channel:
             is_open=core.is_open,
             opened=counters.opened,
             stopped=core.stopped,
+            connected=None if self._subscriber is None else self._subscriber.connected,
             reason=core.reason,
             refused_letters=counters.refused_letters,
             commit_failures=self._commit_failures,
@@ -320,11 +324,23 @@ class Channel:
         now_ns = time.monotonic_ns()
         if isinstance(result, Failure):
             self._core.failed(items, now_ns, result)
+            self._say_failed(result)
         else:
             self._core.succeeded(items, now_ns, result)
         if self._client.rate is not None:
             self._core.limit_rate(self._client.rate)
         self._pump()
+
+    def _say_failed(self, failure: Failure) -> None:
+        """Log that a request failed, unless something else that is logged says so."""
+        core, now_s = self._core, time.monotonic()
+        if core.is_open or core.stopped is not None or failure.is_final or now_s < self._say_s:
+            return
+        self._say_s = now_s + _SAY_AGAIN_S
+        _log.warning(
+            "webhook %s: a request failed, and is tried again: %s",
+            self._endpoint.name, failure.reason,
+        )  # fmt: skip
 
     async def _send(self, contents: list[Content], hook_id: str) -> Failure | int:
         requests = [each.request for each in contents if each.request is not None]
@@ -350,9 +366,15 @@ class Channel:
     # ------------------------------------------------------------------------------- to the disk
 
     def _open_letters(self) -> LetterFile:
-        self._folder.make()
         path = self._folder.path / LETTERS
-        return LetterFile(path, self._endpoint.dead_max, self._endpoint.dead_bytes)
+        try:
+            self._folder.make()
+            return LetterFile(path, self._endpoint.dead_max, self._endpoint.dead_bytes)
+        except P2PError:
+            raise
+        except OSError as error:
+            reason = f"state: the folder {self._folder.path} cannot be used: {error.strerror}"
+            raise LogFailedError(reason, error.errno) from error
 
     def _write_later(self, effect: Effect) -> None:
         self._to_write.append(effect)

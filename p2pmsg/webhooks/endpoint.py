@@ -17,6 +17,7 @@ from p2pmsg.webhooks.signatures import OUT_SCHEMES, signers, texts_of
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _RESERVED: Final = ("content-length", "host", "transfer-encoding", "connection")
 
 
@@ -177,5 +178,6 @@ def _check_headers(headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         ok = isinstance(name, str) and isinstance(value, str)
         ok = ok and _HEADER_NAME.fullmatch(name) is not None
-        ok = ok and name.lower() not in _RESERVED and not re.search(r"[\r\n\x00]", value)
-        check("headers", name, ok, "a header's name, with a text as its value")
+        ok = ok and name.lower() not in _RESERVED and _CONTROL.search(value) is None
+        limit = "a header's name, with a text without control characters as its value"
+        check("headers", name, ok, limit)

@@ -73,8 +73,8 @@ def receive(
         publisher: where to; a threaded one, or one of `p2pmsg.aio` in the server's event loop.
         secrets: what requests are signed with; several while one is replaced. `standard`: `whsec_…`
             or `whpk_…` (a public key of Ed25519); else as GitHub or Stripe show it, or the token.
-        topic: under which it is published: a topic, in which `{type}` stands for the event's type,
-            or a function of the `Hook`.
+        topic: under which it is published: a topic, in which `{type}` stands for the event's type
+            and no other braces may be, or a function of the `Hook`.
         scheme: who signs: `standard` (default), `github`, `stripe`, or `token`
             (`Authorization: Bearer …`). GitHub's signature says nothing of the time or the id.
         key: returns a message's key. Default: a CloudEvent's `partitionkey`, else none.
@@ -98,7 +98,7 @@ def receive(
         MissingExtraError: Ed25519 needs the package cryptography.
         LogInUseError: another process uses the file `seen`.
         LogFormatError: the file `seen` is something else.
-        OSError: the file `seen` cannot be read or written.
+        LogFailedError: the file `seen` cannot be read or written.
 
     """
     for name, value in (("keep", keep), ("tolerance", tolerance), ("body_timeout", body_timeout)):
@@ -110,9 +110,12 @@ def receive(
             whole(name, limit, 1)
     if isinstance(topic, str):
         try:
-            check_topic(topic.replace(_TYPE, "type"))
+            check_topic(plain := topic.replace(_TYPE, "type"))
         except MessageError as error:
             raise ConfigError("topic", f"a topic ({error})", topic) from None
+        # For a name that stands for nothing: it would be published under as it is.
+        known = "{" not in plain and "}" not in plain
+        check("topic", topic, known, "a topic, in which only {type} stands in braces")
     else:
         check("topic", topic, callable(topic), "a topic, or a function of the Hook")
     for origin in origins:

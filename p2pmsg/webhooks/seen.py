@@ -7,7 +7,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from p2pmsg.errors import LogFormatError, LogInUseError
+from p2pmsg.errors import LogFailedError, LogFormatError, LogInUseError, P2PError
 from recovery.durable import lock_file, make_folder, replace_file, sync_path, unlock_file
 from transports.own_log import own_log as _log
 
@@ -30,7 +30,7 @@ class SeenIds:
     Raises:
         LogInUseError: another process uses the file.
         LogFormatError: the file is something else.
-        OSError: it cannot be read or written.
+        LogFailedError: it cannot be read or written.
 
     """
 
@@ -44,18 +44,27 @@ class SeenIds:
         self._file: FileIO | None = None
         self._lock: FileIO | None = None
         if self._path is not None:
-            make_folder(os.path.dirname(self._path))
             try:
-                self._lock = lock_file(self._path + ".lock")
-            except BlockingIOError as error:
-                raise LogInUseError(self._path) from error
-            try:
-                self._read(self._path)
-                self._expire(int(now))
-                self._rewrite()
-            except BaseException:
-                unlock_file(self._lock)
+                self._open(self._path, int(now))
+            except P2PError:
                 raise
+            except OSError as error:
+                reason = f"seen: the file {self._path} cannot be used: {error.strerror}"
+                raise LogFailedError(reason, error.errno) from error
+
+    def _open(self, path: str, now: int) -> None:
+        make_folder(os.path.dirname(path))
+        try:
+            self._lock = lock_file(path + ".lock")
+        except BlockingIOError as error:
+            raise LogInUseError(path) from error
+        try:
+            self._read(path)
+            self._expire(now)
+            self._rewrite()
+        except BaseException:
+            unlock_file(self._lock)
+            raise
 
     def __len__(self) -> int:
         return len(self._ids)

@@ -58,6 +58,7 @@ class Sender(ClosesItself):
         MissingExtraError: aiohttp, or for Ed25519 cryptography, is not installed.
         LogInUseError: another sender uses the folder.
         CursorError, LogFormatError: what is in the folder cannot be used.
+        LogFailedError: the folder cannot be made or written.
         AuthenticationError: no key is pinned for a publisher; `KeyChangedError`: another one is.
 
     """

@@ -32,7 +32,9 @@ def bind(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise BindError(f"{host}:{port}: {error.strerror or error}", error.errno) from error
+        # Python adds the address, which the caller knows.
+        reason = (error.strerror or str(error)).partition(" (while attempting")[0]
+        raise BindError(f"{host}:{port}: {reason}", error.errno) from error
 
 
 def make_server(

@@ -47,6 +47,8 @@ class EndpointStats:
         is_open: whether the breaker is open: the endpoint counts as down.
         opened: how often it opened.
         stopped: why nothing is sent any more; None while it is.
+        connected: publishers and relays that answer; None while no messages are asked for, since
+            enough are here.
         reason: why the last request failed; empty if none did.
         refused_letters: how often the disk could not take a letter; the message is kept.
         commit_failures: how often the cursor could not be written; it is tried again.
@@ -70,6 +72,7 @@ class EndpointStats:
     is_open: bool
     opened: int
     stopped: str | None
+    connected: int | None
     reason: str
     refused_letters: int
     commit_failures: int

@@ -18,7 +18,10 @@ DEADLINE_S = 30.0
 ENDINGS = {"Ctrl-C": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 143)}
 """Signals that end a command, and the exit status after each."""
 _MARK = "P2PMSG_TEST_MARK"
-_IDLE = re.compile(r"p2pmsg (sub|pull|relay|listen|push|request): (waiting for|connected to) .*\n")
+_IDLE = re.compile(
+    r"p2pmsg (sub|pull|relay|listen|push|request|bridge|serve|hook out): "
+    r"(waiting for|connected to) .*\n"
+)
 """What is said after a second without a message, which a busy machine may take."""
 
 

@@ -50,3 +50,12 @@ def test_what_is_wrong_is_one_line(arguments, words):
     assert ended.returncode == 2
     (line,) = ended.stderr.decode().splitlines()
     assert words in line
+
+
+def test_a_publisher_that_is_away_is_waited_for_aloud(tmp_path):
+    place = f"ipc://{tmp_path}/nobody"
+    with command(
+        tmp_path, "bridge", "--from", place, "--to", f"zmq+pub+ipc://{tmp_path}/plain?bind=1"
+    ) as bridge:
+        said = f"p2pmsg bridge: waiting for {place}: nobody answers there\n"
+        eventually(lambda: said in bridge.said())

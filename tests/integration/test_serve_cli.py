@@ -60,6 +60,7 @@ def test_the_command_serves_publishes_and_ends_well(tmp_path, ending):
         (["tcp://127.0.0.1:1", "--allow-host", "a.example:8900", *HERE], "allow_hosts"),
         (["tcp://127.0.0.1:1", "--name", "x" * 300, *HERE], "name"),
         (["tcp://127.0.0.1:1", "--cert", __file__, "--cert-key", __file__, *HERE], "cert"),
+        (["tcp://127.0.0.1:1", *HERE, "--topics", *(f"{n:0200d}" for n in range(400))], "topics"),
     ],
 )
 def test_wrong_arguments_are_refused_in_a_line(arguments, named):
@@ -68,6 +69,23 @@ def test_wrong_arguments_are_refused_in_a_line(arguments, named):
     assert ended.returncode == 2, said
     assert named in said
     assert len(said.strip().splitlines()) == 1
+
+
+def test_a_publisher_that_is_away_is_waited_for_aloud(tmp_path):
+    place = f"ipc://{tmp_path}/nobody"
+    with command(tmp_path, "serve", *HERE, place) as running:
+        said = f"p2pmsg serve: waiting for {place}: nobody answers there\n"
+        eventually(lambda: said in running.said())
+
+
+def test_a_failure_at_the_start_is_one_line_and_no_status_of_the_servers(monkeypatch):
+    def fail(*_, **__):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("p2pmsg.http.app.Upstream", fail)
+    ended = run_here("serve", "tcp://127.0.0.1:1", *HERE)
+    assert ended.returncode == 1
+    assert ended.stderr.decode() == "p2pmsg serve: [Errno 24] Too many open files\n"
 
 
 def test_tokens_are_read_from_a_file(tmp_path, make_publisher):

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="webhooks in over HTTP need uvicorn (extra webhooks)")
 
 from p2pmsg import LogConfig, aio
-from p2pmsg.errors import ConfigError, LogInUseError
+from p2pmsg.errors import ConfigError, LogFailedError, LogInUseError
 from p2pmsg.webhooks import receive
 from p2pmsg.webhooks.serving import ServerLimits, bind, make_server
 from p2pmsg.webhooks.signatures import content_of, signature_header, signers
@@ -389,3 +389,21 @@ def test_the_file_of_ids_has_one_user(publisher, tmp_path):
 def test_a_setting_out_of_its_limits_is_named(publisher, settings, field):
     with pytest.raises(ConfigError, match=f"^{field} must be"):
         receive(publisher, **({"secrets": SECRET, "topic": "t"} | settings))
+
+
+@pytest.mark.parametrize("topic", ["{foo}", "github.{type}.{action}", "a{", "{type", "type}"])
+def test_braces_that_stand_for_nothing_are_refused(publisher, topic):
+    with pytest.raises(ConfigError, match=r"topic must be .*only \{type\} stands in braces"):
+        receive(publisher, secrets=SECRET, topic=topic)
+
+
+def test_a_file_of_ids_that_cannot_be_used_is_named(publisher, tmp_path):
+    (tmp_path / "file").write_text("something else")
+    for place, reason in (
+        (tmp_path, "Is a directory"),
+        (tmp_path / "file" / "below" / "seen", "Not a directory"),
+    ):
+        with pytest.raises(LogFailedError) as raised:
+            receive(publisher, secrets=SECRET, topic="t", seen=place)
+        assert str(raised.value) == f"seen: the file {place} cannot be used: {reason}"
+        assert isinstance(raised.value, OSError)

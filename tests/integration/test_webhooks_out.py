@@ -540,6 +540,7 @@ def test_the_command_delivers_and_ends_well(publisher, receiver, tmp_path):
         ({"allow": ["x"]}, "allow"),
         ({"headers": {"Host": "a"}}, "headers"),
         ({"headers": {"a": "b\r\nc"}}, "headers"),
+        ({"headers": {"a": "b\x01"}}, "headers"),
         ({"handshake": "a\r\nb: c"}, "handshake"),
         ({"handshake": ""}, "handshake"),
         ({"name": "../x"}, "name"),
@@ -561,3 +562,32 @@ def test_where_all_is_well_nothing_is_said(publisher, sender, receiver, caplog):
     eventually(lambda: hook.stats().delivered == 1)
     hook.close()
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+def test_the_first_request_that_fails_is_said_at_once(publisher, receiver, sender, caplog):
+    receiver.answer = lambda request: 500
+    hooks = sender(retry=Retry(delays=(0, 3600.0)), order="none")
+    publisher.publish("t", 1)
+    eventually(lambda: hooks.stats().endpoints["hook"].failures == 1)
+    publisher.publish("t", 2)
+    eventually(lambda: hooks.stats().endpoints["hook"].failures == 2)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["webhook hook: a request failed, and is tried again: answered 500"]
+
+
+@pytest.mark.parametrize("state", ["file", "file/below"])
+def test_a_state_that_is_no_folder_is_named(tmp_path, capsys, state):
+    (tmp_path / "file").write_text("something else")
+    place = str(tmp_path / state)
+    assert main(["hook", "out", "tcp://127.0.0.1:1", "http://127.0.0.1:1/", "--state", place]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"p2pmsg hook out: state: the folder {place}/127.0.0.1-")
+    assert said.endswith(" cannot be used: Not a directory\n")
+
+
+def test_a_publisher_that_is_away_is_waited_for_aloud(tmp_path):
+    place = f"ipc://{tmp_path}/nobody"
+    arguments = ("http://127.0.0.1:1/", "--state", str(tmp_path / "hooks"))
+    with command(tmp_path, "hook", "out", place, *arguments) as running:
+        said = f"p2pmsg hook out: waiting for {place}: nobody answers there\n"
+        eventually(lambda: said in running.said())

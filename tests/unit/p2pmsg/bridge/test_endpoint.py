@@ -51,3 +51,19 @@ def test_what_is_wrong_is_named(text, words):
     with pytest.raises(EndpointError) as raised:
         parse_end(text)
     assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("zmq+sub://", "empty host in 'zmq+sub://'"),
+        ("zmq+sub://a:x", "port 'x' is not a number from 0 to 65535 in 'zmq+sub://a:x'"),
+        ("foo://1", "unknown scheme 'foo'"),
+        ("foo://1", "plain sockets: zmq+sub, zmq+pull, zmq+pub, zmq+push, sp+sub"),
+    ],
+)
+def test_what_is_wrong_is_said_of_the_text_that_was_given(text, named):
+    with pytest.raises(EndpointError) as raised:
+        parse_end(text)
+    assert named in str(raised.value)
+    assert raised.value.endpoint == text
