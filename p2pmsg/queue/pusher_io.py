@@ -128,7 +128,7 @@ class PusherIO:
     def work(self, *, now_ns: int) -> bool:
         """Do all there is to do; False where there may be more at once."""
         core, server = self.core, self._server
-        if self._rights is not None and self._rights.check():
+        if self._rights is not None and self._rights.look():
             self._rights.end_revoked()
             core.check_rights(now_ns=now_ns)
         left_bytes, until_ns = self._bytes_at_once, now_ns + self._turn_ns_max

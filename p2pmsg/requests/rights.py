@@ -31,7 +31,7 @@ class RequestRights:
 
     def check(self) -> None:
         """Do what follows from rights that have changed; called by who receives."""
-        if self._watch.check():
+        if self._watch.look():
             self._watch.end_revoked()
 
     def may(self, user: str, topic: str) -> bool:

@@ -69,7 +69,7 @@ class Shares:
 
     def work(self, now_ns: int) -> float:
         """Read, deal, and give up pullers that are gone; return how long nothing is due, in ms."""
-        if self._watch is not None and self._watch.check():
+        if self._watch is not None and self._watch.look():
             self._watch.end_revoked()
             self._check_rights(now_ns)
         has_more = self._read(now_ns)
