@@ -90,7 +90,7 @@ def _describe(stream: socket.socket) -> str | OSError | None:
         mechanism = greeting[12:32].rstrip(b"\0")
         if len(greeting) == _GREETING_BYTES and mechanism != b"NULL":
             if mechanism == b"CURVE":
-                return f"{NEEDS_KEYS}: give security"
+                return f"{NEEDS_KEYS}: give security= (or --security)"
             return f"a ZeroMQ socket with {mechanism.decode('ascii', 'replace')} security is there"
         stream.sendall(_GREETING[_VERSION_BYTES:])
         command = _read(stream, 256, whole=False)

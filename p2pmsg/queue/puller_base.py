@@ -109,7 +109,10 @@ class PullerBase(ABC, Generic[T_co]):
             raise
         self._core = self._cores[0]
         self._lost_ns = [-1] * len(places)  # what `heard_ns` was set to when one was found silent
-        self._unanswered = Unanswered("pusher", places, now_ns=_monotonic_ns(), usual="ROUTER")
+        self._unanswered = Unanswered(
+            "pusher", places, now_ns=_monotonic_ns(), usual="ROUTER",
+            has_keys=self._security is not None,
+        )  # fmt: skip
         self._turns = 0
         rights = None if self._security is None else self._security.rights
         self._rights_version = 0 if rights is None else rights.version

@@ -319,8 +319,9 @@ class RangeChannel:
 
     def _await_answer(self) -> None:
         self._unanswered = Unanswered(
-            "publisher", [self.endpoint], now_ns=time.monotonic_ns(), first_ns=self._first_ns
-        )
+            "publisher", [self.endpoint], now_ns=time.monotonic_ns(), first_ns=self._first_ns,
+            has_keys=self._security is not None,
+        )  # fmt: skip
 
     def _note_answer(self) -> None:
         if not self._has_answered and self._unanswered is not None:

@@ -143,14 +143,17 @@ class RequesterBase:
         """
         where = self._say_who_is_there(asked)
         for at in asked:
-            if at not in refusals and self._unanswered.found[at].startswith(transports.NEEDS_KEYS):
-                refusals[at] = self._unanswered.found[at]
+            found = self._unanswered.found[at]
+            if at in refusals or self._unanswered.has_keys:
+                continue  # what comes of keys, the connection says: one that is silent is busy
+            if found.startswith(transports.NEEDS_KEYS):
+                refusals[at] = found
         if refusals and all(at in refusals for at in asked):
             first = asked[0] if asked else next(iter(refusals))
-            found = refusals[first]
-            if isinstance(found, AccessDeniedError):
-                return found
-            return AuthenticationError(self._endpoints[first].address, found)
+            refusal = refusals[first]
+            if isinstance(refusal, AccessDeniedError):
+                return refusal
+            return AuthenticationError(self._endpoints[first].address, refusal)
         said = [f"{self._endpoints[at].address}: {why}" for at, why in refusals.items()]
         return TimeoutError(text + (where or (f" ({'; '.join(said[:4])})" if said else "")))
 

@@ -2,6 +2,7 @@
 
 ::
 
+    1 s without a welcome ──▶ the same, and a warning only where keys are needed
     5 s without a welcome ──▶ one connection of its own, in a thread ──▶ a warning, and `stats()`
           └──── again each minute: another warning where something else is found, or after an hour
 """
@@ -16,6 +17,9 @@ from transports.own_log import own_log as _log
 FIRST_NS: Final = 5_000_000_000
 """How long a welcome is waited for until it is said that none has come: a start of both programs by
 hand, or by one supervisor, takes less."""
+EARLY_NS: Final = 1_000_000_000
+"""When is looked for the first time: only for who needs keys, since waiting does not help there."""
+_SOON_NS: Final = 100_000_000
 AGAIN_NS: Final = 60_000_000_000
 """How often is looked again, while there is none."""
 _LOUD_NS: Final = 3_600_000_000_000
@@ -32,10 +36,11 @@ class Unanswered:
         first_ns: how long to wait before the first look, where that is less than `FIRST_NS`.
         says_at_once: whether a warning is logged when something was found. False: `say` does it.
         datagrams: whether groups are watched, too; there is nobody to connect to.
+        has_keys: whether it connects with keys; what comes of those, the connections report.
 
     Attributes:
         found: what was found, by endpoint; "" where all is well, or nothing is known.
-        has_keys: whether it connects with keys; what comes of those, the connections report.
+        has_keys: as given.
         next_ns: when `look` has something to do.
 
     """
@@ -50,18 +55,22 @@ class Unanswered:
         first_ns: int | None = None,
         says_at_once: bool = True,
         datagrams: bool = False,
+        has_keys: bool = False,
     ) -> None:
         self._expected = expected
         self._usual = f"a ZeroMQ {usual} socket is there"
         self._endpoints = list(endpoints)
         self._says_at_once = says_at_once
-        self.has_keys = False
-        due_ns = now_ns + (FIRST_NS if first_ns is None else min(first_ns, FIRST_NS))
+        self.has_keys = has_keys
+        first_ns = FIRST_NS if first_ns is None else min(first_ns, FIRST_NS)
+        self._first_ns = now_ns + first_ns
+        due_ns = now_ns + min(first_ns, EARLY_NS)
         self._waiting = {
             index: due_ns
             for index, endpoint in enumerate(endpoints)
             if endpoint.scheme in ("tcp", "ipc") or (datagrams and endpoint.is_datagram)
         }
+        self._early = set(self._waiting) if first_ns > EARLY_NS else set()
         self._loud_ns = [0] * len(self._endpoints)
         self._said = [""] * len(self._endpoints)
         self._since_ns = now_ns
@@ -74,21 +83,26 @@ class Unanswered:
 
         `strange` is how many frames came from each that are not p2pmsg's.
         """
+        wait_ns = 1_000_000_000  # an endpoint that answers is noted within a second
         for index, due_ns in list(self._waiting.items()):
             if answered[index]:
                 self.answered(index)
             elif now_ns >= due_ns:
-                self._waiting[index] = now_ns + AGAIN_NS
+                early = index in self._early
+                self._early.discard(index)
+                self._waiting[index] = self._first_ns if early else now_ns + AGAIN_NS
+                if early and (self.has_keys or self._endpoints[index].is_datagram):
+                    continue
+                wait_ns = _SOON_NS
                 thread = threading.Thread(
-                    target=self._find_out, args=(index, strange[index], now_ns),
+                    target=self._find_out, args=(index, strange[index], now_ns, early),
                     name="p2pmsg-diagnosis", daemon=True,
                 )  # fmt: skip
                 try:
                     thread.start()
                 except RuntimeError:  # the interpreter ends, or there are too many threads
                     return
-        # An endpoint that answers is noted within a second.
-        self.next_ns = now_ns + 1_000_000_000 if self._waiting else 2**63
+        self.next_ns = now_ns + wait_ns if self._waiting else 2**63
 
     def answered(self, index: int) -> None:
         """Note that an endpoint has answered: it is not looked at any more."""
@@ -122,12 +136,14 @@ class Unanswered:
             ". It is waited for" if self._says_at_once else "",
         )  # fmt: skip
 
-    def _find_out(self, index: int, strange: int, now_ns: int) -> None:
+    def _find_out(self, index: int, strange: int, now_ns: int, early: bool) -> None:
         endpoint = self._endpoints[index]
         found = transports.describe_peer(endpoint) or "nothing is known of who is there"
         if endpoint.is_datagram:
             found = "check that group, port and interface are those that are sent to"
         needs_keys = found.startswith(transports.NEEDS_KEYS)
+        if early and not needs_keys:
+            return
         if needs_keys and self.has_keys:
             found = f"{transports.NEEDS_KEYS}: one that refuses ours, or is busy"
         if found == self._usual:

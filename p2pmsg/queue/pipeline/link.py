@@ -1,5 +1,6 @@
 """A puller's connections to one pusher: a DEALER for the recovery channel, a PULL for jobs."""
 
+import time
 from collections import deque
 from typing import Final, Protocol
 
@@ -11,6 +12,7 @@ from p2pmsg.queue.pipeline.taking import Intake, Taken
 from p2pmsg.security.denials import Asked
 from p2pmsg.security.use import server_of
 from p2pmsg.sync.key_watch import KeyWatch
+from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
 from transports.own_log import own_log as _log
 from transports.zmq_plain import ZmqPlainSocket
@@ -70,6 +72,10 @@ class Link:
         self.denial: AccessDeniedError | None = None
         self.unreported: AccessDeniedError | None = None
         self._report_due_ns = 0
+        self._unanswered = Unanswered(
+            "pusher", [place], now_ns=time.monotonic_ns(), usual="ROUTER", says_at_once=False,
+            has_keys=curve is not None,
+        )  # fmt: skip
         self._host = place.host
         self._puller = puller
         self._name = name
@@ -141,6 +147,12 @@ class Link:
             self._pull.look()
         self.report_denied(keys)
 
+    def report_closed(self, keys: KeyWatch) -> None:
+        """Have raised that the pusher needs keys, where there are none."""
+        if closed := self._unanswered.take_closed():
+            _log.warning("%s: %s", *closed[0])
+            keys.note(closed)
+
     def report_denied(self, keys: KeyWatch) -> None:
         """Have raised what is denied."""
         error, self.unreported = self.unreported, None
@@ -200,10 +212,15 @@ class Link:
                     self.invalid += 1
             if not has_more:
                 break
+        if now_ns >= self._unanswered.next_ns:
+            self._unanswered.look([self._intake is not None], [self.invalid], now_ns)
         if now_ns - self._heard_ns > _SILENT_NS:
             self._heard_ns = now_ns
             what = 'with mode="pipeline" ' if self._intake is None else ""
-            _log.warning("no pusher %sanswers at %s", what, self.endpoint)
+            found = self._unanswered.found[0]
+            _log.warning(
+                "no pusher %sanswers at %s%s", what, self.endpoint, f": {found}" if found else ""
+            )
             self._client.reconnect()
 
     def say(self, part: int, *, now_ns: int) -> None:

@@ -229,9 +229,11 @@ class PipelinePullerBase(ABC, Generic[T_co]):
         busy = self._current is not None
         if self._rights is not None:
             self._check_rights(self._rights, now_ns)
-        if self._security is not None:
-            for link, keys in zip(self._links, self._keys, strict=True):
+        for link, keys in zip(self._links, self._keys, strict=True):
+            if self._security is not None:
                 link.look(keys, now_ns)
+            else:
+                link.report_closed(keys)
         for link in self._links:
             link.read(now_ns)
             if link.unreported is not None:
