@@ -105,7 +105,7 @@ class ConnectWatch:
         try:
             key = curve.find()
         except Exception as error:  # the application's: the last key stays, and it is tried again
-            self._note(f"its key is not known: {error}")
+            self.note(f"its key is not known: {error}")
             return
         if key != curve.server:
             self.curve = replace(curve, server=key)
@@ -158,9 +158,9 @@ class ConnectWatch:
                 return
             why = f"the peer there breaks off: it does not hold the pinned key {pinned}"
         self.refusals += 1
-        self._note(why)
+        self.note(why)
 
-    def _note(self, why: str) -> None:
+    def note(self, why: str) -> None:
         """Keep the reason of a refusal, and log it where it is another one, or once a minute."""
         now_ns = time.monotonic_ns()
         if why != self.refusal or now_ns >= self._log_due_ns:

@@ -53,6 +53,9 @@ _REQUEST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.\-]+):([0-9]{1,5}
 _TOPIC: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _KEY: Final = re.compile(r"[A-Za-z0-9_\-]{42}[AEIMQUYcgkosw048]")
 """32 bytes in base64url: the last of 43 characters has but four bits of them."""
+_A_KEY: Final = "43 characters of base64url that are 32 bytes"
+_SHOWN_MAX: Final = 32
+"""Characters of an option, or its value, that an error shows: a key has more."""
 _FLAGS: Final = {"0": "0", "false": "0", "no": "0", "1": "1", "true": "1", "yes": "1"}
 
 
@@ -236,7 +239,19 @@ def is_address(value: str) -> bool:
 
 
 def _refuse(endpoint: object, part: str, reason: str) -> NoReturn:
+    if isinstance(endpoint, str):
+        place, question, options = endpoint.partition("?")
+        endpoint = place + question + "&".join(map(_shown, options.split("&")))
     raise EndpointError(endpoint, part, reason)
+
+
+def _shown(option: str) -> str:
+    """Return an option as errors show it: without a key, which may be a secret one by mistake."""
+    name, equals, value = option.partition("=")
+    if len(name) > _SHOWN_MAX:
+        return "…"
+    is_hidden = name.lower() == "key" or len(value) > _SHOWN_MAX
+    return f"{name}{equals}{'…' if value and is_hidden else value}"
 
 
 def _parse_tcp(text: str, rest: str) -> Endpoint:
@@ -329,9 +344,9 @@ def _parse_options(text: str, scheme: str, options: str) -> tuple[tuple[str, str
     for piece in options.split("&"):
         name, equals, value = piece.partition("=")
         if not equals or not value:
-            _refuse(text, "option", f"option {piece!r} is not of the form NAME=VALUE")
+            _refuse(text, "option", f"option {_shown(piece)!r} is not of the form NAME=VALUE")
         if name != "request" and any(name == known for known, _ in found):
-            _refuse(text, "option", f"option {name!r} is given twice")
+            _refuse(text, "option", f"option {_shown(name)!r} is given twice")
         found.append((name, _check_option(text, scheme, name, value)))
     return tuple(found)
 
@@ -339,10 +354,10 @@ def _parse_options(text: str, scheme: str, options: str) -> tuple[tuple[str, str
 def _check_option(text: str, scheme: str, name: str, value: str) -> str:
     if name == "key" and scheme != "mold":
         if not is_key_text(value):
-            _refuse(text, "option", f"key {value!r} is not 43 characters of base64url")
+            _refuse(text, "option", f"a key of {len(value)} characters is not {_A_KEY}")
         return value
     if scheme in ("tcp", "ipc"):
-        _refuse(text, "option", f"unknown option {name!r} (known: key)")
+        _refuse(text, "option", f"unknown option {_shown(name)!r} (known: key)")
     if name == "interface":
         if not _INTERFACE.fullmatch(value):
             _refuse(text, "option", f"interface {value!r} is neither a name nor an address")
@@ -366,4 +381,4 @@ def _check_option(text: str, scheme: str, name: str, value: str) -> str:
             _refuse(text, "option", f"topic {value!r} is not of {known}")
         return value
     known = "interface, ttl, loopback, " + ("request, topic" if scheme == "mold" else "key")
-    _refuse(text, "option", f"unknown option {name!r} (known: {known})")
+    _refuse(text, "option", f"unknown option {_shown(name)!r} (known: {known})")

@@ -295,8 +295,13 @@ class ZmqConnectingSocket(ZmqSocket):
     def retry(self) -> None:
         """Connect now, if a refused connection waits to be tried again."""
         if self._watch is not None and self._again_ns:
+            due_ns = self._again_ns
             self._watch.renew_key(self.socket)
-            self.connect()
+            try:
+                self.connect()
+            except ConnectError:
+                self._again_ns = due_ns  # it is still to be done
+                raise
 
     def look(self) -> bool:
         """Check the handshake; return whether the connection was refused since the last call.
@@ -313,7 +318,11 @@ class ZmqConnectingSocket(ZmqSocket):
             self.disconnect()
             self._again_ns = time.monotonic_ns() + watch.wait_ns()
         elif self._again_ns and time.monotonic_ns() >= self._again_ns:
-            self.retry()
+            try:
+                self.retry()
+            except ConnectError as error:  # for lack of something that may be there later
+                self._again_ns = time.monotonic_ns() + watch.wait_ns()
+                watch.note(f"it cannot be connected to: {error.reason}")
         return refused
 
     def close(self, linger_ms: int = 0) -> None:

@@ -35,6 +35,8 @@ AT_ONCE: Final = 256
 """KEYS that are sent one after the other, without leaving the publisher's lock."""
 UNJOINED_MAX: Final = 4096
 """Those who asked for keys and have not joined; the first one is forgotten first."""
+UNJOINED_NS: Final = 60 * 10**9
+"""How long those are remembered after they were heard last; who joins does so within a second."""
 HOLDERS_MAX: Final = 65_536
 OWN_MAX: Final = 4
 """Keys of one subscriber that open what it sends: it may have asked again before the first came."""
@@ -91,7 +93,7 @@ class GroupKeys:
         self._switch_ns = 0
         self._rotate_ns = now_ns + ROTATE_NS
         self._holders: dict[int, _Holder] = {}
-        self._unjoined: OrderedDict[int, None] = OrderedDict()
+        self._unjoined: OrderedDict[int, int] = OrderedDict()  # and when they are forgotten
         self._openers: dict[bytes, OpeningKey] = {}
         # Who lacks the newest key, and when it is sent again, after which wait: the next one first.
         self._lacking: OrderedDict[int, tuple[int, int]] = OrderedDict()
@@ -137,6 +139,9 @@ class GroupKeys:
             if not body.asks:
                 return None  # it was dismissed meanwhile
             holder = self._add(subscriber)
+        if not holder.joined:
+            self._unjoined[subscriber] = now_ns + UNJOINED_NS
+            self._unjoined.move_to_end(subscriber)
         holder.requester, holder.user = requester, user
         newest = self._next or self.group
         has_all = newest.secret.id in ids and self.group.secret.id in ids
@@ -203,6 +208,11 @@ class GroupKeys:
 
     def handle_timer(self, *, now_ns: int) -> list[tuple[bytes, bytes]]:
         """Do what is due; returns (requester, KEYS) that are to be sent."""
+        while self._unjoined:
+            subscriber, gone_ns = next(iter(self._unjoined.items()))
+            if gone_ns > now_ns:
+                break
+            self.dismiss(subscriber)
         if self._next is None and (
             now_ns >= self._rotate_ns or self.group.counter >= DATAGRAMS_MAX
         ):
@@ -230,6 +240,8 @@ class GroupKeys:
             due_ns = self._switch_ns if self._joined_lacking else 0
         if self._lacking:
             due_ns = min(due_ns, next(iter(self._lacking.values()))[0])
+        if self._unjoined:
+            due_ns = min(due_ns, next(iter(self._unjoined.values())))
         return due_ns
 
     def _begin(self, now_ns: int, wait_ns: int) -> None:
@@ -247,7 +259,6 @@ class GroupKeys:
                 raise FrameError("subscribers")
             self.dismiss(next(iter(self._unjoined)))
         holder = self._holders[subscriber] = _Holder()
-        self._unjoined[subscriber] = None
         return holder
 
     def _make_own(self, subscriber: int, holder: _Holder) -> OpeningKey:

@@ -26,6 +26,9 @@ class Rights(Protocol):
     def may(self, user: str, verb: str, topic: str) -> bool:
         """Return whether a user may, for a topic, or for all that a prefix and `*` mean."""
 
+    def why(self, user: str, verb: str, topic: str) -> str:
+        """Return why a user may not: which rule, in words that it may read."""
+
     def has_any(self, user: str, verb: str) -> bool:
         """Return whether a user has a right at all, for any topic."""
 
@@ -95,6 +98,10 @@ class Permits:
     def denied(self, requester: bytes, patterns: Iterable[str]) -> list[str]:
         """Return those patterns of which a requester may not have everything."""
         return [pattern for pattern in patterns if not self.may(requester, pattern)]
+
+    def why(self, requester: bytes, topic: str) -> str:
+        """Return why a requester may not have a topic, for itself."""
+        return self._rights.why(self.user_of(requester), "subscribe", topic)
 
     def is_limited(self, requester: bytes) -> bool:
         """Whether a requester may have only a part of the history of any topic."""

@@ -376,7 +376,8 @@ class RequestHandler:
         denied = [] if permits is None else permits.denied(requester, patterns)
         if permits is not None and denied:
             permits.denied_requests += 1
-            body = control.Denied("subscribe", denied)
+            why = permits.why(requester, denied[0])
+            body = control.Denied("subscribe", denied, why)
             self._reply(requester, wire.control_frame(Kind.DENIED, self._served.session, body))
         return bool(denied)
 

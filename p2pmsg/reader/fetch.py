@@ -27,10 +27,13 @@ after the other."""
 _random: Final = Random()
 
 
-def denied_by(publisher: str, pattern: str) -> AccessDeniedError:
-    """Return what is raised where a publisher gives no right to a topic, or to a prefix."""
-    why = f"publisher {publisher!r} gives us no right to it"
-    return AccessDeniedError("subscribe", pattern, why)
+def denied_by(publisher: str, pattern: str, why: str = "") -> AccessDeniedError:
+    """Return what is raised where a publisher gives no right to a topic, or to a prefix.
+
+    `why` is what it says itself.
+    """
+    text = f"publisher {publisher!r} gives us no right to it"
+    return AccessDeniedError("subscribe", pattern, f"{text}: {why}" if why else text)
 
 
 @lru_cache(16)

@@ -241,7 +241,10 @@ class HeadsPeer:
             raise FrameError("session")
         name = f"the relay {frame.session:016x}" if presence is None else presence.name
         self._heard()
-        self._denied[frame.session] = {each: denied_by(name, each) for each in denied.patterns}
+        self._denied[frame.session] = {
+            each: denied_by(name, each, "" if at else denied.why)  # it is of the first one
+            for at, each in enumerate(denied.patterns)
+        }
         if is_relay:
             self._settle_denied(frame.session)
 

@@ -69,7 +69,8 @@ class RelayRequests:
             self.replies_dropped += 1
             return
         if self._rights is not None and not self._rights.has_any(user, "subscribe"):
-            body = control.Denied("subscribe", ["*"])
+            why = self._rights.why(user, "subscribe", "*")
+            body = control.Denied("subscribe", ["*"], why)
             self._denied += 1
             denied = wire.control_frame(Kind.DENIED, self._relay, body)
             self._own.append(Reply(requester, denied))

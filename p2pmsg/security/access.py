@@ -26,6 +26,7 @@ A prefix is allowed only if one pattern of a rule that gives covers all of it, a
 denied: so all topics that begin with it are allowed.
 """
 
+import os
 import re
 import tomllib
 from bisect import bisect_left, insort
@@ -45,6 +46,7 @@ VERBS: Final[tuple[str, ...]] = (
 NAME_CHARACTERS_MAX: Final = 64
 RULES_MAX: Final = 10_000
 FILE_BYTES_MAX: Final = 4 * 2**20
+_WRITABLE_BY_ALL: Final = 0o002
 _UNITS_S: Final = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SPAN: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([a-z]*)")
 _FOREVER_S: Final = 10**9
@@ -335,12 +337,16 @@ def read_access(path: str | Path) -> bytes:
     """Return the content of an access file.
 
     Raises:
-        ConfigError: it is too large.
+        ConfigError: it is too large, or others can write it: they could admit anybody.
         OSError: it cannot be read.
 
     """
     with Path(path).open("rb") as file:
         data = file.read(FILE_BYTES_MAX + 1)
+        mode = os.fstat(file.fileno()).st_mode & 0o7777
+    if mode & _WRITABLE_BY_ALL:
+        limit = "a file that others cannot write (chmod o-w)"
+        raise ConfigError(_file_name(path), limit, f"mode {mode:04o}")
     if len(data) > FILE_BYTES_MAX:
         limit = f"at most {FILE_BYTES_MAX:,} bytes"
         raise ConfigError(_file_name(path), limit, f"{FILE_BYTES_MAX + 1:,} or more")
@@ -437,7 +443,9 @@ def _parse_peers(peers: Any) -> dict[str, bytes]:
             key = parse_key(text)
         except ValueError:
             limit = "a public key: 43 characters of base64url, as `p2pmsg key show` prints it"
-            raise ConfigError(f"peers.{name}", limit, text) from None
+            # Not what was read: it may be a secret key by mistake.
+            shown = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
+            raise ConfigError(f"peers.{name}", limit, shown) from None
         if key in names:
             raise ConfigError(f"peers.{name}", f"another key than that of {names[key]}", text)
         found[name], names[key] = key, name

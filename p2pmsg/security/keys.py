@@ -5,8 +5,9 @@
     # Secret key of a p2pmsg peer. Who has it is this peer.
     secret-key TQ…43 characters…
 
-A file that its group or others can read is refused: a key that was read by others is no secret any
-more, and nobody would notice. The public key is not in the file: it follows from the secret one.
+A file that its group or others can read, or that another user owns, is refused: a key that was read
+by others is no secret any more, and nobody would notice. The public key is not in the file: it
+follows from the secret one.
 """
 
 import os
@@ -83,6 +84,9 @@ def read_key_file(path: str | os.PathLike[str]) -> CurveKeys:
         if mode & _TOO_WIDE:
             limit = "a file that only its owner can read (chmod 600)"
             raise ConfigError("key", limit, f"{place}, mode {mode:04o}")
+        if found.st_uid not in (os.geteuid(), 0):  # its owner may read it, and change its mode
+            limit = "a file of the user that reads it, or of root (chown)"
+            raise ConfigError("key", limit, f"{place}, owner {found.st_uid}")
         data = os.read(fd, FILE_BYTES_MAX + 1)
     finally:
         os.close(fd)

@@ -29,6 +29,7 @@ class Rights:
     Args:
         path: the access file.
         name_of: returns the name of a user id, where other files than this one name peers.
+        changes: returns how often those names have changed; asked once a second at most.
         clock: monotonic time in ns.
 
     Attributes:
@@ -45,18 +46,21 @@ class Rights:
         self,
         path: str | Path,
         name_of: Callable[[str], str | None] = lambda user: None,
+        changes: Callable[[], int] = lambda: 0,
         *,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.path = Path(path)
         self.version = 0
         self._name_of = name_of
+        self._find_changes = changes
+        self._changes = changes()
         self._clock = clock
         self._lock = threading.Lock()
         self._revoked: frozenset[str] = frozenset()
         self._names: dict[str, str | None] = {}
         self._due_ns = clock() + LOOK_NS
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: tuple[int, int, int, int] | None = None
         self._complaint = ""
         self._content = read_access(self.path)
         self._take(parse_access_file(self.path, self._content))
@@ -210,6 +214,10 @@ class Rights:
             self._lock.release()
 
     def _refresh_names(self) -> None:
+        changes = self._find_changes()
+        if changes == self._changes:
+            return
+        self._changes = changes
         if any(self._find_name(user) != name for user, name in list(self._names.items())):
             self._changed()
 
@@ -217,7 +225,7 @@ class Rights:
         """Read the file if it has changed, or may have."""
         try:
             found = os.stat(self.path)
-            seen = found.st_mtime_ns, found.st_size, found.st_ino
+            seen = found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode
             if seen == self._seen:
                 return
             # What is so young may change again within the same time stamp of the file system.

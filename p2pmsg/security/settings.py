@@ -59,7 +59,7 @@ class Security:
         self.keys = key if isinstance(key, CurveKeys) else read_key_file(key)
         self.known = KnownPeers(trust)
         self._access = access
-        self.rights = None if access is None else _rights(access, self._known_name)
+        self.rights = None if access is None else _rights(access, self._known_name, self.known.look)
         self._known_changes = self.known.changes
         self.grants: Rights | Unlimited = self.rights or Unlimited(self._unknown)
 
@@ -194,7 +194,11 @@ class Security:
         return None if known is None else known.name
 
 
-def _rights(access: "str | os.PathLike[str]", name_of: Callable[[str], str | None]) -> "Rights":
+def _rights(
+    access: "str | os.PathLike[str]",
+    name_of: Callable[[str], str | None],
+    changes: Callable[[], int],
+) -> "Rights":
     from p2pmsg.security.rights import Rights
 
-    return Rights(os.path.expanduser(access), name_of)
+    return Rights(os.path.expanduser(access), name_of, changes)

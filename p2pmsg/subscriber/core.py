@@ -131,7 +131,7 @@ class SubscriberCore:
         self.window = ReceiveWindow(config.receive_bytes, self.receiver_config)
         self.joiner = SessionJoiner(
             settings, self.stream_table, self.lines, relay=relay, invalid=self.invalid,
-            forget_last=self.forget_last, rng=rng, now_ns=now_ns,
+            forget_last=self.forget_last, denials=self.denials, rng=rng, now_ns=now_ns,
         )  # fmt: skip
         self.peers, self.relays = self.joiner.peers, self.joiner.relays
         effects = self.joiner.effects
@@ -344,6 +344,8 @@ class SubscriberCore:
             frame = Frame(data)
             if frame.kind == Kind.SESSIONS:
                 self.joiner.receive_sessions(key, frame, now_ns)
+                if key in self.relays.upstreams:
+                    self.denials.answered(self.relays.upstreams[key].name)
                 return
             if frame.kind == Kind.DENIED and key == frame.session and key in self.relays.upstreams:
                 self._note_denied(self.relays.receive_denied(key, now_ns), frame)
@@ -592,8 +594,9 @@ class SubscriberCore:
 
     def _note_denied(self, publisher: str, frame: Frame) -> None:
         body = control.read_body(frame, control.Denied)
-        for pattern in body.patterns:
-            self.denials.note(Denial(body.verb, pattern, publisher, is_ours=False))
+        for at, pattern in enumerate(body.patterns):
+            why = "" if at else body.why  # it is of the first one
+            self.denials.note(Denial(body.verb, pattern, publisher, is_ours=False, why=why))
 
     def _receive_refused(self, peer: Session, route: Route, frame: Frame, now_ns: int) -> Stream:
         """Take a refusal: a loss, unless another route may have it; that is asked at once."""

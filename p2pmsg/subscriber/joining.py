@@ -30,7 +30,7 @@ from p2pmsg.subscriber.resume import (
     note_probed,
     take_life,
 )
-from p2pmsg.subscriber.servers import Servers
+from p2pmsg.subscriber.servers import Denials, Servers
 from p2pmsg.subscriber.sessions import GroupState, Route, Session
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
@@ -61,6 +61,7 @@ class SessionJoiner:
     Args:
         relay: the id of the relay that this subscriber is the receiving side of, or None.
         forget_last: called when the stream of the last frame may have ended.
+        denials: is told what publishers do not deny any more.
 
     Attributes:
         peers: the sessions by their ids.
@@ -83,6 +84,7 @@ class SessionJoiner:
         relay: int | None,
         invalid: Counter[str],
         forget_last: Callable[[], None],
+        denials: Denials,
         rng: Random,
         now_ns: int,
     ) -> None:
@@ -104,6 +106,7 @@ class SessionJoiner:
         self._unjoined = 0
         self.is_settled: Callable[[Session], bool] | None = None
         self._forget_last = forget_last
+        self._denials = denials
         self._rng = rng
         self._timeout_ns = to_ns(config.publisher_timeout)
         self._keep_alive_ns = to_ns(config.keep_alive)
@@ -445,6 +448,7 @@ class SessionJoiner:
 
     def _take_echo(self, peer: Session, route: Route, body: control.Heads, now_ns: int) -> None:
         is_own = route is peer.own
+        self._denials.answered(peer.name, body.denied)
         if self.servers is not None:
             body = self.servers.allowed(body, route, peer)
         if is_own:

@@ -4,7 +4,7 @@ A server is known by the key that its connection was made with. Without rights a
 everything, and nothing here is asked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from p2pmsg import control
@@ -13,7 +13,7 @@ from p2pmsg.subscriber.sessions import Route, Session
 from p2pmsg.wire import FrameError
 
 DENIALS_MAX: Final = 4096
-"""Denials that are remembered, so that each is reported once; further ones are not reported."""
+"""Denials that are remembered, so that each is reported once; further ones are counted only."""
 
 
 class Rights(Protocol):
@@ -33,6 +33,8 @@ class Denial(NamedTuple):
     topic: str
     publisher: str
     is_ours: bool
+    why: str = ""
+    """What the other side says of it: which rule."""
 
     def as_error(self) -> AccessDeniedError:
         """Return what the application gets, or the log."""
@@ -40,15 +42,17 @@ class Denial(NamedTuple):
             why = f"the key of publisher {self.publisher!r} has no right to it here"
         else:
             why = f"publisher {self.publisher!r} gives us no right to it"
+            why = f"{why}: {self.why}" if self.why else why
         return AccessDeniedError(self.verb, self.topic, why)
 
 
 class Denials:
-    """What was denied, to be reported once each.
+    """What was denied, to be reported once each, and once more where it was allowed meanwhile.
 
     Attributes:
         waiting: those that are not reported yet, oldest first.
-        count: how many there were.
+        count: how many there were. Where more than `DENIALS_MAX` are denied at a time, others count
+            each time.
 
     """
 
@@ -59,11 +63,29 @@ class Denials:
 
     def note(self, denial: Denial) -> None:
         """Note one, if it is new."""
-        if denial in self._known or len(self._known) >= DENIALS_MAX:
+        known = denial._replace(why="")
+        if known in self._known:
             return
-        self._known.add(denial)
         self.count += 1
+        if len(self._known) >= DENIALS_MAX or len(self.waiting) >= DENIALS_MAX:
+            return
+        self._known.add(known)
         self.waiting.append(denial)
+
+    def allow(self, verb: str, topic: str, publisher: str) -> None:
+        """Note that we allow something: it is reported again once it is denied again."""
+        if self._known:
+            self._known.discard(Denial(verb, topic, publisher, is_ours=True))
+
+    def answered(self, publisher: str, denied: Collection[str] = ()) -> None:
+        """Note that a publisher denies these topics and prefixes to us, and no others."""
+        if self._known:
+            others = set(denied)
+            self._known -= {
+                known
+                for known in self._known
+                if known.publisher == publisher and not known.is_ours and known.topic not in others
+            }
 
     def take(self) -> Denial | None:
         """Take out the oldest one that is not reported yet."""
@@ -88,6 +110,7 @@ class Servers:
     def check_any(self, line: int, verb: str, name: str) -> bool:
         """Whether the server of a connection may do this for any topic; note it if not."""
         if self._rights.has_any(self.users[line], verb):
+            self._denials.allow(verb, "*", name)
             return True
         self._denials.note(Denial(verb, "*", name, is_ours=True))
         return False
@@ -127,6 +150,7 @@ class Servers:
     def _may(self, user: str, topic: str, name: str, *, is_relay: bool) -> bool:
         verb = "relay" if is_relay else "publish"
         if self._rights.may(user, verb, topic):
+            self._denials.allow(verb, topic, name)
             return True
         self._denials.note(Denial(verb, topic, name, is_ours=True))
         return False

@@ -9,6 +9,7 @@ import zmq
 
 from tests.unit.transports.sockets import DEADLINE_S, LOOPBACK, eventually, socket_opener
 from transports import (
+    ConnectError,
     CurveClient,
     CurveKeys,
     CurveServer,
@@ -360,3 +361,21 @@ def test_the_handler_ends_with_its_context():
     own.term()
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
+
+
+def test_a_retry_that_cannot_connect_is_repeated(opened, caplog):
+    """As where the system lacks something for a moment."""
+    server = opened(ZmqRecoveryServer, LOOPBACK, curve=server_of())
+    client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of(STRANGER))
+    client.connect()
+    eventually(client.look)
+    place, client._endpoint = client._endpoint, "tcp://127.0.0.1"  # libzmq wants a port
+    with caplog.at_level(logging.WARNING, "p2pmsg"):
+        eventually(lambda: client.look() or "cannot be connected to" in client.refusal)
+    with pytest.raises(ConnectError):
+        client.retry()
+    client._endpoint = place
+    server.close()
+    server = opened(ZmqRecoveryServer, place, curve=server_of(STRANGER))
+    assert request(client, server)[1] == b"request"
+    assert client.refusal == ""

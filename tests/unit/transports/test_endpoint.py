@@ -128,6 +128,23 @@ def test_refuses_and_says_why(text, part, message):
     assert isinstance(caught.value, TransportError)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tcp://h:1?key={}", "ipc:///run/a?key={}", "tcp://h:1?{}", "tcp://h:1?kye={}",
+        "tcp://h:x?key={}", "udp://h:1?ttl=1&key={}", "udp://h:1?{}=1", "mold://h:1?key={}",
+        "tcp://h:1?key={0}&key={0}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("secret", ["s" * 42, "s" * 44, "s" * 39 + "&" + "s" * 4])
+def test_what_may_be_a_secret_key_is_not_shown(text, secret):
+    with pytest.raises(EndpointError) as caught:
+        parse_endpoint(text.format(secret))
+    error = caught.value
+    assert "sssss" not in f"{error} {error!r} {error.args} {error.endpoint}"
+    assert "…" in str(error)
+
+
 @pytest.mark.parametrize("text", ["tcp://*:1", "tcp://0.0.0.0:1", "tcp://[::]:1", "tcp://h:0"])
 def test_wildcards_and_port_0_cannot_be_connected_to(text):
     with pytest.raises(EndpointError, match="cannot connect to"):

@@ -7,7 +7,14 @@ from random import Random
 import pytest
 
 from p2pmsg.multicast import group_keys, keys
-from p2pmsg.multicast.group_keys import AGAIN_NS, CONFIRM_NS, REVOKE_NS, ROTATE_NS, GroupKeys
+from p2pmsg.multicast.group_keys import (
+    AGAIN_NS,
+    CONFIRM_NS,
+    REVOKE_NS,
+    ROTATE_NS,
+    UNJOINED_NS,
+    GroupKeys,
+)
 from p2pmsg.multicast.keys import FORMER_NS, Keyring, Keys, KeysHeld, read_keys
 from p2pmsg.multicast.seal import AES, SealingKey, make_secret
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
@@ -366,3 +373,23 @@ def test_who_signs_changes_only_with_its_process():
     ring.take(SESSION, read_keys(Frame(started_again._keys_of())), now_ns=group.now_ns)
     assert group.opens(1, started_again.group.seal(b"a frame"))
     assert group.opens(1, group.keys.group.seal(b"it was on its way"))
+
+
+def test_one_that_asks_and_never_joins_is_forgotten_and_may_ask_again():
+    group = Group()
+    group.join(1)
+    group.join(2, joined=False)
+    group.now_ns += UNJOINED_NS - 1
+    group.say_held(2, ids=[])  # it is still there
+    group.now_ns += UNJOINED_NS - 1
+    group.tick()
+    assert group.keys.receivers == 2
+    assert group.keys.next_deadline_ns() == group.now_ns + 1
+    group.now_ns += 1
+    group.tick()
+    assert group.keys.receivers == 1
+    group.keys.rotate(now_ns=group.now_ns)
+    assert group.tick() == [1]
+    assert group.say_held(2)
+    group.tick()
+    assert group.opens(2, group.keys.group.seal(b"a frame"))

@@ -27,7 +27,7 @@ class Asked:
     """A publisher of ten messages of each topic, one a second, and those who ask it."""
 
     def __init__(self, *rules, topics=TOPICS):
-        self.now_ns = 0
+        self.now_ns, self.why = 0, None
         self.core = PublisherCore(
             name="feed", session=SESSION, recovery="memory://r", config=PublisherConfig(),
             now_ns=0,
@@ -77,7 +77,9 @@ class Asked:
             body = control.read_body(frame, control.Refused)
             found.setdefault(body.reason, []).extend(body.ranges)
         elif kind is Kind.DENIED:
-            found["DENIED"] = control.read_body(frame, control.Denied).patterns
+            body = control.read_body(frame, control.Denied)
+            found["DENIED"] = body.patterns
+            self.why = body.why
         elif kind in (Kind.ECHO, Kind.HEADS):
             body = control.read_body(frame, control.Heads)
             found[kind.name] = {
@@ -113,6 +115,7 @@ def test_an_echo_has_only_what_is_covered_and_says_the_rest(asked):
 
 def test_an_unknown_key_gets_nothing(asked):
     assert asked.probe("nobody", "trades") == {"ECHO": {}, "DENIED": ["trades"]}
+    assert asked.why == "the key has no name"
     assert asked.heads("nobody") == {"HEADS": {}, "DENIED": ["*"]}
     assert asked.nack("nobody", "trades", (0, 9)) == {"denied": [(0, 9)]}
 

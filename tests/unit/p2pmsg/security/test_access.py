@@ -207,3 +207,10 @@ def test_who_asks_without_end_does_not_fill_the_memory(access):
         access.decide(f"bars-{number}", "subscribe", "trades")
 
     assert len(access._grants) <= 4096
+
+
+def test_what_may_be_a_secret_key_is_not_shown():
+    secret = "s" * 42
+    with pytest.raises(ConfigError, match=r"peers\.ann.*'42 characters'") as caught:
+        parse_access(f'[peers]\nann = "{secret}"\n')
+    assert secret not in f"{caught.value} {caught.value!r} {caught.value.value}"

@@ -122,3 +122,14 @@ def test_any_bytes_are_a_key_or_an_error(tmp_path_factory, data):
 
 def test_the_public_text_of_a_new_key_is_no_option():
     assert not any(key_text(new_keys().public).startswith("-") for _ in range(300))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
+def test_one_that_another_user_owns_is_refused(tmp_path):
+    path = tmp_path / "id"
+    write_key_file(path, new_keys())
+    os.chown(path, 12345, -1)
+    with pytest.raises(ConfigError, match=rf"\(chown\).*{path}, owner 12345"):
+        read_key_file(path)
+    os.chown(path, 0, -1)
+    assert read_key_file(path)

@@ -17,7 +17,15 @@ class Place:
 
     def __init__(self, path):
         self.path, self.now_ns, self.names = path, 0, {BOB: "bob"}
-        self.changes = 0
+        self.changes = self.name_changes = 0
+        self.asked = []
+
+    def rename(self, **names):
+        self.names, self.name_changes = names, self.name_changes + 1
+
+    def name_of(self, user):
+        self.asked.append(user)
+        return self.names.get(user)
 
     def write(self, text):
         self.changes += 1
@@ -37,7 +45,7 @@ def place(tmp_path):
 
 @pytest.fixture
 def rights(place):
-    return Rights(place.path, lambda user: place.names.get(user), clock=lambda: place.now_ns)
+    return Rights(place.path, place.name_of, lambda: place.name_changes, clock=lambda: place.now_ns)
 
 
 def allowed(rights, topic="trades", verb="subscribe"):
@@ -137,7 +145,7 @@ def test_the_first_reading_raises(tmp_path, place):
 
 def test_a_name_that_another_file_gives_or_takes_counts_soon(place, rights):
     assert allowed(rights) == {ANN, BOB}
-    place.names = {EVE: "bob"}
+    place.rename(**{EVE: "bob"})
     place.later()
 
     assert rights.refresh()
@@ -180,3 +188,31 @@ def test_what_is_remembered_is_bounded(rights):
 
     assert len(rights._names) <= 65_536
     assert len(rights._decisions) <= 65_536
+
+
+def test_names_are_looked_up_again_only_when_their_file_has_changed(place, rights):
+    assert allowed(rights) == {ANN, BOB}
+    place.asked.clear()
+    for _ in range(3):
+        place.later()
+        assert not rights.refresh()
+    assert place.asked == []
+    place.rename(**{EVE: "bob"})
+    place.later()
+    assert rights.refresh()
+    assert allowed(rights) == {ANN, EVE}
+
+
+def test_a_file_that_others_can_write_is_refused_and_read_once_they_cannot(place, rights, caplog):
+    place.write(TEXT.replace("trades", "quotes"))
+    place.path.chmod(0o666)
+    place.later()
+    assert not rights.refresh()
+    assert allowed(rights) == {ANN, BOB}
+    assert "a file that others cannot write (chmod o-w), not 'mode 0666'" in caplog.text
+    with pytest.raises(ConfigError, match=r"access file .*chmod o-w.*mode 0666"):
+        Rights(place.path)
+    place.path.chmod(0o664)
+    place.later()
+    assert rights.refresh()
+    assert allowed(rights, "quotes") == {ANN, BOB}

@@ -149,4 +149,31 @@ def test_a_server_cannot_fill_the_memory_with_denials():
     denials = Denials()
     for number in range(2 * DENIALS_MAX):
         denials.note(Denial("publish", str(number), "feed", True))
-    assert len(denials.waiting) == denials.count == DENIALS_MAX
+    assert len(denials.waiting) == DENIALS_MAX
+    assert denials.count == 2 * DENIALS_MAX
+    assert sum(denials.take() is not None for _ in range(2 * DENIALS_MAX)) == DENIALS_MAX
+    denials.note(Denial("publish", "0", "feed", True))
+    assert denials.count == 2 * DENIALS_MAX
+
+
+def test_what_is_denied_again_after_it_was_allowed_is_reported_again():
+    talk = trusting("ann").join(head(0, topic="a1"))
+    answer = control.Denied("subscribe", ["x", "y"], "rule 3 (line 9) denies it")
+    frame = wire.control_frame(Kind.DENIED, SESSION, answer)
+    talk.reply(frame)
+    first, second = denied(talk)
+    assert str(first.as_error()).endswith("gives us no right to it: rule 3 (line 9) denies it")
+    assert str(second.as_error()).endswith("gives us no right to it")
+    talk.core.denials.answered("feed", ["x"])
+    talk.core.denials.answered("another")
+    talk.reply(frame)
+    assert [one.topic for one in denied(talk)] == ["y"]
+    assert talk.core.denials.count == 3
+
+    ours = Denial("publish", "b1", "feed", True)
+    talk.hear(data(0, topic="b1"))
+    talk.hear(data(1, topic="b1"))
+    assert denied(talk) == [ours]
+    talk.core.denials.allow("publish", "b1", "feed")
+    talk.hear(data(2, topic="b1"))
+    assert denied(talk) == [ours]
