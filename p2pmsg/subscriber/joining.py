@@ -61,7 +61,7 @@ class SessionJoiner:
     Args:
         relay: the id of the relay that this subscriber is the receiving side of, or None.
         forget_last: called when the stream of the last frame may have ended.
-        denials: is told what publishers do not deny any more.
+        denials: takes what publishers do not deny any more.
 
     Attributes:
         peers: the sessions by their ids.

@@ -311,7 +311,7 @@ class Row:
         self.kind.close(peer)
 
     def take(self, client):
-        """Take, as often as it takes; errors that tell of a fault that is over are left out."""
+        """Take, as often as it takes; errors of a fault that is over are left out."""
         end_s = time.monotonic() + TIMEOUT
         while time.monotonic() < end_s:
             with contextlib.suppress(TimeoutError, AuthenticationError, KeyError):
@@ -342,7 +342,7 @@ class Row:
                 pass  # or a request came as the key was revoked
             if not self.kind.raises and self.has_warning(words):
                 return got
-        raise AssertionError(f"{self.name} was told nothing of {words!r}: {self.caplog.text}")
+        raise AssertionError(f"{self.name} got no report of {words!r}: {self.caplog.text}")
 
     def has_warning(self, words):
         texts = [one.getMessage() for one in self.caplog.records if one.levelno >= logging.WARNING]
