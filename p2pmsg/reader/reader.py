@@ -118,7 +118,7 @@ class RangeReader(ClosesAtOnce):
         self._others: dict[int, RangeChannel] = {}
         self._channel.wanted = session
         self._requests = 0
-        self._denied = False
+        self._denied: str | None = None
         self._pages = control.HeadPages(control.STREAMS_MAX)
         if recovery_endpoint is not None and session is not None:
             address = self._channel.address(recovery_endpoint)
@@ -345,8 +345,8 @@ class RangeReader(ClosesAtOnce):
             peer, relay = self._channel.publisher, self._channel.relay
             if (denied := _denied_in(data)) is not None:
                 if relay is not None and denied.session == relay.relay:
-                    raise denied_by(f"the relay {relay.relay:016x}", "*")
-                self._denied = True
+                    raise denied_by(f"the relay {relay.relay:016x}", "*", _why(denied))
+                self._denied = _why(denied)
                 continue
             if peer is None:
                 continue  # a relay's answer for a session that is not asked for any more
@@ -361,9 +361,9 @@ class RangeReader(ClosesAtOnce):
                 self._channel.invalid += 1
                 continue
             if (body := self._pages.take(frame.sequence, page)) is not None:
-                denied_all, self._denied = self._denied and not body.streams, False
-                if denied_all:
-                    raise denied_by(body.name, "*")
+                why, self._denied = self._denied, None
+                if why is not None and not body.streams:
+                    raise denied_by(body.name, "*", why)
                 return heads_of(peer, body, with_time=with_time)
         return None
 
@@ -375,6 +375,14 @@ def _denied_in(data: bytes) -> Frame | None:
     except FrameError:
         return None
     return frame if frame.kind == Kind.DENIED else None
+
+
+def _why(denied: Frame) -> str:
+    """Return what the other side says of why something is denied."""
+    try:
+        return control.read_body(denied, control.Denied).why
+    except FrameError:
+        return ""
 
 
 def heads_of(peer: Presence, body: control.Heads, *, with_time: bool = False) -> Heads:
