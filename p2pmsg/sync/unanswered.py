@@ -93,7 +93,8 @@ class Unanswered:
                 self._waiting[index] = self._first_ns if early else now_ns + AGAIN_NS
                 if early and (self.has_keys or self._endpoints[index].is_datagram):
                     continue
-                wait_ns = _SOON_NS
+                if early:
+                    wait_ns = _SOON_NS
                 thread = threading.Thread(
                     target=self._find_out, args=(index, strange[index], now_ns, early),
                     name="p2pmsg-diagnosis", daemon=True,

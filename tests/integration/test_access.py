@@ -55,8 +55,8 @@ class Taken:
                 self.denials.append((error.verb, error.topic))
             except MessagesLostError as error:
                 self.losses.append((error.report.loss.start, error.report.loss.stop))
-            except TimeoutError:
-                pass
+            except (TimeoutError, AuthenticationError):
+                pass  # a refusal that came before the key was admitted again
         return self
 
 
