@@ -70,8 +70,10 @@ def p2pmsg_network(request: pytest.FixtureRequest) -> Iterator[VirtualNetwork]:
     yield network
     for publisher in network.publishers:
         publisher.crash()
+    for relay in network.relays:
+        relay.crash()
     for subscriber in network.subscribers:
-        subscriber.close()
+        subscriber.crash()
 
 
 @pytest.hookimpl(hookwrapper=True)

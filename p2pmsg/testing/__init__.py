@@ -14,7 +14,9 @@ from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from p2pmsg.testing.simulation import Simulation
-from p2pmsg.testing.virtual import VirtualNetwork, VirtualPublisher, VirtualSubscriber
+from p2pmsg.testing.virtual import VirtualNetwork
+from p2pmsg.testing.virtual_aio import VirtualAioPublisher, VirtualAioSubscriber
+from p2pmsg.testing.virtual_peers import VirtualPublisher, VirtualRelay, VirtualSubscriber
 
 __all__ = [
     "InvariantError",
@@ -26,8 +28,11 @@ __all__ = [
     "SimulatedSubscriber",
     "Simulation",
     "TcpProxy",
+    "VirtualAioPublisher",
+    "VirtualAioSubscriber",
     "VirtualNetwork",
     "VirtualPublisher",
+    "VirtualRelay",
     "VirtualSubscriber",
     "lose_datagrams",
 ]

@@ -76,6 +76,30 @@ class SimulatedCursor:
             covered.at_hand = None
         return self._points
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a subscriber has it."""
+        return self._points is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a session is to be written down before anything is delivered."""
+        return self._points is not None and bool(self._points.newcomers)
+
+    def use_for(self, places: list[str], topics: list[str]) -> None:
+        """Have the next life connect to these endpoints, and take these topics."""
+        self._places, self._topics = places, topics
+
+    def commit_until(self, stream: Stream, following: int) -> bool:
+        """Commit a stream up to before `following`, durably; False: it was not delivered so far."""
+        points, covered = self._points, self.covered.get(key_of(stream))
+        if points is None or covered is None or (covered.at_hand or 0) < following:
+            return False
+        covered.committed = covered.durable = max(covered.committed, following)
+        self._network.note(f"{self._name} commits {stream.topic} {following}")
+        points.commit([(stream, following)], durable=True)
+        return True
+
     def crash(self) -> None:
         """End a life, with the operating system's perhaps."""
         network = self._network

@@ -57,6 +57,7 @@ class SimulatedSubscriber:
         joins: what each publisher had published when its session was joined:
             (session, topic) to (earliest kept, next). With a cursor former lives' count, too.
         joined: the sessions that were joined, as far as their publishers lived to see it.
+        is_gone: whether it ended and will not return.
         whole: sessions that began after their place was known; all of them is wanted.
 
     """
@@ -75,6 +76,7 @@ class SimulatedSubscriber:
         conflate: bool = False,
         policy: GapPolicy | None = None,
         reads: bool = True,
+        cursor: SimulatedCursor | None = None,
     ) -> None:
         self.name = name
         self.places = list(publishers)
@@ -96,9 +98,12 @@ class SimulatedSubscriber:
         self.joins: dict[tuple[int, str], tuple[int, int]] = {}
         self.whole: set[int] = set()
         self.joined: set[int] = set()
-        self.cursor: SimulatedCursor | None = None
-        if network.options.cursor:
-            places = [place.endpoint for place in self.places]
+        self.is_gone = False
+        self.cursor = cursor
+        places = [place.endpoint for place in self.places]
+        if cursor is not None:
+            cursor.use_for(places, self.topics)
+        elif network.options.cursor:
             self.cursor = SimulatedCursor(name, network, history, places, self.topics)
         self._commit_later()
         self.revive()
@@ -114,7 +119,7 @@ class SimulatedSubscriber:
 
     def revive(self) -> None:
         """Come to life: where the cursor says, or as one that knows nothing of the former one."""
-        if self.core is not None:
+        if self.core is not None or self.is_gone:
             return
         network = self._network
         deadline_ns = to_ns(self.config.nack.deadline)
@@ -194,6 +199,11 @@ class SimulatedSubscriber:
         for client in self._clients.values():
             client.close()
 
+    def leave_for_good(self) -> None:
+        """Crash, never to come back."""
+        self.crash()
+        self.is_gone = True
+
     def take_forged(self, place: "SimulatedPublisher", data: bytes, *, spoofed: bool) -> None:
         """Take a datagram that a stranger sent to the group of a publisher."""
         if self.core is None:
@@ -260,7 +270,7 @@ class SimulatedSubscriber:
                 break
         self._note_joins(core)
         if self.cursor is not None:
-            self.cursor.record(core, hurried=self._hurried)
+            self.cursor.record(core, hurried=self._hurried or not self._reads)
             if core is not self.core:
                 return
         if core.bytes_held > self.config.receive_bytes + _FRAME_BYTES_MAX:
@@ -317,8 +327,10 @@ class SimulatedSubscriber:
     def take(self, count_max: int) -> tuple[Stream, MessageBatch | Loss] | None:
         """Take at most `count_max` messages of one stream, or a loss; None: nothing is ready."""
         core, now_ns = self.core, self._network.clock.now_ns
-        taken = None if core is None else core.ready.take(count_max, now_ns=now_ns)
-        if core is None or taken is None:
+        if core is None or not self.has_ready:
+            return None
+        taken = core.ready.take(count_max, now_ns=now_ns)
+        if taken is None:
             return None
         stream, loss, batch, _, messages = taken
         assert not isinstance(loss, InvalidValue)  # its values have no types
@@ -326,6 +338,12 @@ class SimulatedSubscriber:
         self._deliver(core, stream, output)
         self.pump()
         return stream, output
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether `take` may have something to return."""
+        is_held = self.cursor is not None and self.cursor.is_waiting
+        return self.core is not None and bool(self.core.ready.entries) and not is_held
 
     def _is_reading(self, now_ns: int) -> bool:
         return self._reads and now_ns >= self._stopped_until_ns and not self._reading

@@ -11,6 +11,7 @@ from p2pmsg.testing.invariants import final_violations, has_all_of_relay, relay_
 from p2pmsg.testing.network import FaultyNetwork, name_of
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.oracle import History, InvariantError
+from p2pmsg.testing.simulated_cursor import SimulatedCursor
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_stranger import Stranger
@@ -162,6 +163,7 @@ class Simulation:
         conflate: bool = False,
         policy: GapPolicy | None = None,
         reads: bool = True,
+        cursor: SimulatedCursor | None = None,
     ) -> SimulatedSubscriber:
         """Add a subscriber and an application that reads what it gets.
 
@@ -174,6 +176,7 @@ class Simulation:
             conflate: True is what `on_gap="latest"` means.
             policy: what to do about gaps, topic by topic, in place of `conflate`.
             reads: whether the application reads by itself. Otherwise it does in `take`.
+            cursor: of former subscribers, to go on with; see `make_cursor`.
 
         """
         subscriber = SimulatedSubscriber(
@@ -188,9 +191,14 @@ class Simulation:
             conflate=conflate,
             policy=policy,
             reads=reads,
+            cursor=cursor,
         )
         self.subscribers.append(subscriber)
         return subscriber
+
+    def make_cursor(self, name: str) -> SimulatedCursor:
+        """Make a cursor that several subscribers have, one after the other."""
+        return SimulatedCursor(name, self.network, self._history, [], [])
 
     @renamed_arguments(duration_ms="seconds")
     def run(self, seconds: float) -> None:

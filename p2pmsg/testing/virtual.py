@@ -3,38 +3,39 @@
 The fixture `p2pmsg_network` of the pytest plugin is one of these.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from random import SystemRandom
-from typing import Any, Final
+from typing import Final, Literal, cast
 
 from p2pmsg.checks import at_least, check, whole
 from p2pmsg.config import OnGap, PublisherConfig, SubscriberConfig
-from p2pmsg.errors import (
-    ClosedError,
-    LossReport,
-    MessagesLostError,
-    RewoundReport,
-    SessionRewoundError,
-)
-from p2pmsg.message import Message, MessageBatch
+from p2pmsg.errors import CursorInUseError
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.stats import SubscriberStats
 from p2pmsg.subscriber.policy import GapPolicy
-from p2pmsg.sync.lifecycle import ClosesAtOnce
 from p2pmsg.testing.clock import ManualClock
+from p2pmsg.testing.invariants import has_all_of_relay
 from p2pmsg.testing.options import NetworkOptions
+from p2pmsg.testing.simulated_cursor import SimulatedCursor
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
+from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from p2pmsg.testing.simulation import Simulation
-from recovery import Loss, Rewound
+from p2pmsg.testing.virtual_aio import Turns, VirtualAioPublisher, VirtualAioSubscriber
+from p2pmsg.testing.virtual_peers import (
+    ENDLESS_S,
+    PublisherPeer,
+    SubscriberPeer,
+    VirtualPublisher,
+    VirtualRelay,
+    VirtualSubscriber,
+)
 
-ENDLESS_S: Final = 60.0
-"""How long is waited, by the network's clock, where a real peer would wait without end."""
 _SETTLE_S: Final = 60.0
 _QUEUE_FRAMES: Final = 1000
-_CLOSE_S: Final = 5.0
 _SEED_MAX: Final = 2**32
+Upstream = PublisherPeer | VirtualRelay
+"""What a subscriber connects to."""
 
 
 class VirtualNetwork:
@@ -49,6 +50,8 @@ class VirtualNetwork:
         prices.publish("prices", 61_685.99)
         network.advance(0.5)
         assert screen.receive().value == 61_685.99
+
+    Programs of asyncio get `aio_publisher` and `aio_subscriber`, and time passes while they wait.
 
     The protocol is the real one: what is lost is asked for again and repaired. Nothing happens, and
     no time passes, but in `advance`, `settle`, and calls with a timeout, which move the clock as
@@ -71,7 +74,7 @@ class VirtualNetwork:
 
     Attributes:
         seed: of this run; `VirtualNetwork(seed=…)` repeats it.
-        publishers, subscribers: what was made here, in order.
+        publishers, subscribers, relays: what was made here, in order.
 
     """
 
@@ -112,8 +115,11 @@ class VirtualNetwork:
         )
         self._simulation = Simulation(options)
         self._began_ns = self.clock.now_ns
-        self.publishers: list[VirtualPublisher] = []
-        self.subscribers: list[VirtualSubscriber] = []
+        self._turns = Turns(self._simulation.network)
+        self._cursors: dict[str, SimulatedCursor] = {}
+        self.publishers: list[PublisherPeer] = []
+        self.subscribers: list[SubscriberPeer] = []
+        self.relays: list[VirtualRelay] = []
 
     @property
     def clock(self) -> ManualClock:
@@ -125,7 +131,7 @@ class VirtualNetwork:
         """How long this network has run, in seconds of its clock."""
         return (self.clock.now_ns - self._began_ns) / 1e9
 
-    def publisher(self, *, config: PublisherConfig | None = None) -> "VirtualPublisher":
+    def publisher(self, *, config: PublisherConfig | None = None) -> VirtualPublisher:
         """Add a publisher.
 
         Args:
@@ -138,41 +144,121 @@ class VirtualNetwork:
         self.publishers.append(made)
         return made
 
+    def aio_publisher(self, *, config: PublisherConfig | None = None) -> VirtualAioPublisher:
+        """Add a publisher with the names of `p2pmsg.aio.Publisher`; `config` as for `publisher`."""
+        process = self._simulation.add_publisher(config)
+        made = VirtualAioPublisher(self, process, self._turns)
+        self.publishers.append(made)
+        return made
+
+    def relay(
+        self, publishers: Upstream | Sequence[Upstream] | None = None, *, log: bool = False
+    ) -> VirtualRelay:
+        """Add a relay: it keeps what it receives, and serves it also when publishers are gone.
+
+        Args:
+            publishers: one, or several, to connect to, relays too. Default: all publishers.
+            log: whether it has a log, and so everything again after `crash`. Default False.
+
+        """
+        places = [one._process for one in self._listed(publishers)]
+        made = VirtualRelay(self, self._simulation.add_relay(places, log=log))
+        self.relays.append(made)
+        return made
+
     def subscriber(
         self,
-        publishers: "VirtualPublisher | Sequence[VirtualPublisher] | None" = None,
+        publishers: Upstream | Sequence[Upstream] | None = None,
         *,
         topics: str | Sequence[str] = (),
         start: str | int | datetime = "latest",
         on_gap: OnGap = "wait",
+        cursor: str | None = None,
+        commit: Literal["explicit", "message"] = "explicit",
         config: SubscriberConfig | None = None,
-    ) -> "VirtualSubscriber":
+    ) -> VirtualSubscriber:
         """Add a subscriber.
 
         Args:
-            publishers: one, or several, to connect to. Default: all that there are.
+            publishers: one, or several, to connect to, or relays. Default: all publishers.
             topics: what to take: topics, and prefixes that end in `*`. Default: all.
             start: as for `p2pmsg.Subscriber`. Default `latest`: what is published before the
                 subscriber has joined is not received; see `VirtualPublisher.wait_for_subscribers`.
             on_gap: as for `p2pmsg.Subscriber`. Default `wait`.
+            cursor: a name, of a position in the network's memory; the next subscriber with it goes
+                on after the last commit. Default None.
+            commit: as for `p2pmsg.Subscriber`. Default `explicit`.
             config: its settings. Default: as `p2pmsg.Subscriber` has them.
 
+        Raises:
+            ConfigError: an argument is out of its limits.
+            CursorInUseError: another subscriber has the cursor.
+
         """
-        if publishers is None:
-            publishers = self.publishers
-        elif isinstance(publishers, VirtualPublisher):
-            publishers = [publishers]
         policy = GapPolicy(on_gap)
-        made = self._simulation.add_subscriber(
-            [one._process for one in publishers],
+        process = self._add_subscriber(publishers, topics, start, policy, cursor, commit, config)
+        made = VirtualSubscriber(self, process, policy, commits_each=commit == "message")
+        self.subscribers.append(made)
+        return made
+
+    def aio_subscriber(
+        self,
+        publishers: Upstream | Sequence[Upstream] | None = None,
+        *,
+        topics: str | Sequence[str] = (),
+        start: str | int | datetime = "latest",
+        on_gap: OnGap = "wait",
+        cursor: str | None = None,
+        commit: Literal["explicit", "message"] = "explicit",
+        config: SubscriberConfig | None = None,
+    ) -> VirtualAioSubscriber:
+        """Add a subscriber with the names of `p2pmsg.aio.Subscriber`.
+
+        While a task awaits it, or an `aio_publisher`, time passes: from event to event, and tasks
+        take turns in between. Arguments and exceptions are those of `subscriber`; a callable for
+        `on_gap` may be a coroutine function.
+        """
+        policy = GapPolicy(on_gap)
+        process = self._add_subscriber(publishers, topics, start, policy, cursor, commit, config)
+        made = VirtualAioSubscriber(
+            self, process, self._turns, policy=policy, commits_each=commit == "message"
+        )
+        self.subscribers.append(made)
+        return made
+
+    def _add_subscriber(
+        self,
+        publishers: Upstream | Sequence[Upstream] | None,
+        topics: str | Sequence[str],
+        start: str | int | datetime,
+        policy: GapPolicy,
+        cursor: str | None,
+        commit: str,
+        config: SubscriberConfig | None,
+    ) -> SimulatedSubscriber:
+        check("commit", commit, commit in ("explicit", "message"), "explicit or message")
+        is_needless = commit == "explicit" or cursor is not None
+        check("commit", commit, is_needless, "explicit where there is no cursor")
+        position = None
+        if cursor is not None:
+            position = self._cursors.get(cursor) or self._simulation.make_cursor(cursor)
+            if position.is_open:
+                raise CursorInUseError(cursor, "another subscriber has it")
+            self._cursors[cursor] = position
+        return self._simulation.add_subscriber(
+            [one._process for one in self._listed(publishers)],
             topics=[topics] if isinstance(topics, str) else topics,
             start=start,
             config=config,
             policy=policy,
             reads=False,
+            cursor=position,
         )
-        self.subscribers.append(VirtualSubscriber(self, made, policy))
-        return self.subscribers[-1]
+
+    def _listed(self, publishers: Upstream | Sequence[Upstream] | None) -> Sequence[Upstream]:
+        if publishers is None:
+            return self.publishers
+        return [publishers] if isinstance(publishers, PublisherPeer | VirtualRelay) else publishers
 
     def advance(self, seconds: float) -> None:
         """Let so many seconds pass, and all that is due in them happen.
@@ -183,6 +269,31 @@ class VirtualNetwork:
         """
         at_least("seconds", seconds, 0)
         self._simulation.run(seconds)
+        self.stir()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait until so many seconds of the network's time have passed, while other tasks go on.
+
+        Raises:
+            ConfigError: `seconds` is not a number of at least 0.
+
+        """
+        at_least("seconds", seconds, 0)
+        await self._turns.wait_until(lambda: False, seconds)
+
+    async def aio_settle(self, timeout: float = _SETTLE_S) -> None:
+        """Do as `settle`, while other tasks go on.
+
+        Args:
+            timeout: at most so long, in seconds of the network's clock. Default 60.0.
+
+        Raises:
+            TimeoutError: it took longer, because there are too many losses.
+
+        """
+        at_least("timeout", timeout, 0)
+        if not await self._turns.wait_until(self._is_settled, timeout):
+            raise TimeoutError(f"not everything came within {timeout} s of the network's time")
 
     def settle(self, timeout: float = _SETTLE_S) -> None:
         """Let time pass until every subscriber has, or knows lost, all that was published.
@@ -200,9 +311,11 @@ class VirtualNetwork:
             raise TimeoutError(f"not everything came within {timeout} s of the network's time")
 
     def partition(
-        self, publisher: "VirtualPublisher", subscriber: "VirtualSubscriber", seconds: float
+        self, publisher: Upstream, subscriber: SubscriberPeer | VirtualRelay, seconds: float
     ) -> None:
         """Let nothing pass between `publisher` and `subscriber` for `seconds` from now on.
+
+        A relay may be either.
 
         Raises:
             ConfigError: `seconds` is not a number of at least 0.
@@ -213,8 +326,13 @@ class VirtualNetwork:
         self._simulation.part(*names, seconds)
 
     def heal(self) -> None:
-        """End all losses, reordering, duplication and partitions; crashed publishers come back."""
+        """End all losses, reordering, duplication and partitions; what has crashed comes back."""
         self._simulation.heal()
+        self.stir()
+
+    def stir(self) -> None:
+        """Have tasks look again that wait without a limit; all calls here do so by themselves."""
+        self._turns.stir()
 
     def wait_until(self, is_so: Callable[[], bool], timeout: float = ENDLESS_S) -> bool:
         """Let time pass until `is_so()`; return whether it is.
@@ -228,271 +346,16 @@ class VirtualNetwork:
 
     def _is_settled(self) -> bool:
         alive = {one._process: one._process.core for one in self.publishers}
-        return not any(core.open_batches or core.outbox for core in alive.values() if core) and all(
-            _has_everything(subscriber._process, alive) for subscriber in self.subscribers
+        are_sent = not any(core.open_batches or core.outbox for core in alive.values() if core)
+        are_sent = are_sent and all(
+            one._process.relay is None or one._process.is_idle for one in self.relays
         )
+        receivers: list[SimulatedSubscriber] = [one._process for one in self.relays]
+        receivers += [one._process for one in self.subscribers]
+        return are_sent and all(_has_everything(receiver, alive) for receiver in receivers)
 
     def __repr__(self) -> str:
         return f"<VirtualNetwork seed={self.seed} at {self.now:.6f} s>"
-
-
-class VirtualPublisher(ClosesAtOnce):
-    """A publisher on a `VirtualNetwork`, used as `p2pmsg.Publisher` is.
-
-    Args:
-        network: which made it.
-        process: the simulated one.
-
-    """
-
-    def __init__(self, network: VirtualNetwork, process: SimulatedPublisher) -> None:
-        self._network = network
-        self._process = process
-        self._closed = False
-
-    @property
-    def endpoint(self) -> str:
-        """What subscribers connect to, for messages of the code under test."""
-        return self._process.endpoint
-
-    @property
-    def session(self) -> int:
-        """64-bit id of the sequence space."""
-        return self._core.session
-
-    def publish(
-        self,
-        topic: str,
-        value: Any,
-        key: str | None = None,
-        timestamp_ns: int | None = None,
-        headers: dict[str, Any] | None = None,
-    ) -> int:
-        """Accept one message and return its sequence; see `p2pmsg.Publisher.publish`.
-
-        It travels when time passes. Where a subscriber's queue is full, time passes here.
-
-        Args:
-            topic: UTF-8, 1 to 255 bytes, without a zero byte, not ending in `*`.
-            value: any msgpack value.
-            key: what it belongs to. Default None.
-            timestamp_ns: when it happened, in ns since the epoch. Default: the network's time.
-            headers: further fields by name. Default None.
-
-        Raises:
-            MessageError: it cannot be published as it is.
-            ClosedError: the publisher is closed, or has crashed.
-
-        """
-        core = self._core
-        if core.outbox:
-            self._network.wait_until(lambda: not core.outbox)
-        return self._process.accept(topic, value, key, timestamp_ns, headers)
-
-    def publish_many(
-        self,
-        topic: str,
-        values: Sequence[Any],
-        keys: Sequence[str | None] | None = None,
-        timestamps_ns: Sequence[int] | None = None,
-    ) -> tuple[int, int]:
-        """Publish each of these; returns the first and the last sequence.
-
-        Args:
-            topic: as for `publish`.
-            values: one a message, at least one.
-            keys: one a message. Default: none.
-            timestamps_ns: one a message, in ns since the epoch. Default: the network's time.
-
-        Raises:
-            ConfigError: there are no values, or not as many keys or timestamps.
-            Others as `publish`.
-
-        """
-        count = len(values)
-        check("values", values, count > 0, "at least one")
-        for name, column in (("keys", keys), ("timestamps_ns", timestamps_ns)):
-            check(name, column, column is None or len(column) == count, f"{count}, as the values")
-        sequences = [
-            self.publish(
-                topic,
-                values[at],
-                None if keys is None else keys[at],
-                None if timestamps_ns is None else timestamps_ns[at],
-            )
-            for at in range(count)
-        ]
-        return sequences[0], sequences[-1]
-
-    def flush(self) -> None:
-        """Do nothing: what is gathered travels when time passes."""
-
-    def wait_for_subscribers(self, count: int = 1, timeout: float | None = None) -> None:
-        """Let time pass until `count` subscribers have confirmed that they receive.
-
-        Args:
-            count: how many. Default 1.
-            timeout: in seconds of the network's clock. Default None: 60.0, then it fails.
-
-        Raises:
-            TimeoutError: they did not come in time.
-            ClosedError: the publisher is closed, or has crashed.
-
-        """
-        core = self._core
-        limit = ENDLESS_S if timeout is None else timeout
-        if not self._network.wait_until(lambda: core.joined >= count, limit):
-            raise TimeoutError(f"{core.joined} of {count} subscribers came within {limit} s")
-
-    def crash(self) -> None:
-        """Die as by SIGKILL: what was not sent yet is gone, unless the network has `log=True`."""
-        self._process.crash()
-
-    def restart(self) -> None:
-        """Come back after `crash`: as a new session, or with a log in the same one."""
-        self._process.start()
-
-    def close(self, timeout: float = _CLOSE_S) -> None:
-        """Send what is left, and let time pass until every subscriber has it.
-
-        Args:
-            timeout: how long at most, in seconds of the network's clock. Default 5.0.
-
-        """
-        if self._closed:
-            return
-        if self._process.core is not None:
-            self._process.close()
-            self._network.wait_until(lambda: self._process.is_complete, timeout)
-            self._process.leave_for_good()
-        self._closed = True
-
-    def __repr__(self) -> str:
-        return f"<VirtualPublisher {self._process.name}{' closed' if self._closed else ''}>"
-
-    @property
-    def _core(self) -> PublisherCore:
-        if self._closed:
-            raise ClosedError("the publisher")
-        if self._process.core is None:
-            raise ClosedError("the publisher", "it has crashed")
-        return self._process.core
-
-
-class VirtualSubscriber(ClosesAtOnce):
-    """A subscriber on a `VirtualNetwork`, used as `p2pmsg.Subscriber` is.
-
-    Args:
-        network: which made it.
-        process: the simulated one.
-        policy: what to do about messages that are missing.
-
-    """
-
-    def __init__(
-        self, network: VirtualNetwork, process: SimulatedSubscriber, policy: GapPolicy
-    ) -> None:
-        self._network = network
-        self._process = process
-        self._policy = policy
-        self._closed = False
-
-    def receive(self, timeout: float | None = 0.0) -> Message:
-        """Return the next message.
-
-        Args:
-            timeout: let at most so many seconds of the network's clock pass until one comes.
-                Default 0.0: one that is there. None: 60.0, where a real subscriber would wait
-                without end.
-
-        Raises:
-            TimeoutError: none came in time.
-            MessagesLostError: `on_gap="raise"`, and messages were lost.
-            ClosedError: the subscriber is closed.
-
-        """
-        return self.receive_many(1, timeout)[0]
-
-    def receive_many(self, count_max: int = 65_536, timeout: float | None = 0.0) -> MessageBatch:
-        """Return the next messages of one stream, as many as are there.
-
-        Args:
-            count_max: how many at most. Default 65,536.
-            timeout: as for `receive`, in seconds, for the first of them.
-
-        Raises:
-            ConfigError: `count_max` is not an int of at least 1.
-            TimeoutError: none came in time.
-            Others as `receive`.
-
-        """
-        whole("count_max", count_max, 1)
-        limit = ENDLESS_S if timeout is None else timeout
-        at_least("timeout", limit, 0)
-        end_ns = self._network.clock.now_ns + round(limit * 1e9)
-        while True:
-            if (batch := self._take(count_max)) is not None:
-                return batch
-            left_s = max(0, end_ns - self._network.clock.now_ns) / 1e9
-            if not self._network.wait_until(lambda: self._is_ready, left_s):
-                now = f"at {self._network.now:.3f} s of the network's time"
-                hint = "" if limit else "; advance() it, or give a timeout"
-                raise TimeoutError(f"no message within {limit} s, {now}{hint}")
-
-    def __iter__(self) -> Iterator[Message]:
-        """Iterate over the messages that are there; it ends with them, and no time passes."""
-        while (batch := self._take(1)) is not None:
-            yield batch[0]
-
-    @property
-    def connected(self) -> int:
-        """How many publishers it has joined."""
-        core = self._process.core
-        return 0 if core is None else sum(peer.joined for peer in core.peers.values())
-
-    def stats(self) -> SubscriberStats:
-        """Return the ledger and the counters.
-
-        Raises:
-            ClosedError: the subscriber is closed.
-
-        """
-        core = self._process.core
-        if core is None:
-            raise ClosedError("the subscriber")
-        return core.stats()
-
-    def close(self) -> None:
-        """Close; what was not received is gone."""
-        self._closed = True
-        self._process.crash()
-
-    def __repr__(self) -> str:
-        return f"<VirtualSubscriber {self._process.name}{' closed' if self._closed else ''}>"
-
-    @property
-    def _is_ready(self) -> bool:
-        return self._process.core is not None and bool(self._process.core.ready.entries)
-
-    def _take(self, count_max: int) -> MessageBatch | None:
-        """Return messages that are there, after reporting what was lost before them."""
-        if self._closed:
-            raise ClosedError("the subscriber")
-        while (taken := self._process.take(count_max)) is not None:
-            stream, output = taken
-            if isinstance(output, MessageBatch):
-                return output
-            self._report(stream.topic, stream.peer.session, stream.peer.name, output)
-        return None
-
-    def _report(self, topic: str, session: int, publisher: str, loss: Loss) -> None:
-        is_rewound = isinstance(loss, Rewound)
-        report = (RewoundReport if is_rewound else LossReport)(topic, session, publisher, loss)
-        policy = self._policy.of(topic)
-        if policy == "raise":
-            raise SessionRewoundError(report) if is_rewound else MessagesLostError(report)
-        if callable(policy):
-            policy(report)
 
 
 def _has_everything(
@@ -502,6 +365,10 @@ def _has_everything(
     core = subscriber.core
     if core is None:
         return True
+    for line, place in enumerate(subscriber.places):
+        is_there = isinstance(place, SimulatedRelay) and place.relay is not None
+        if is_there and not has_all_of_relay(subscriber, line, cast(SimulatedRelay, place)):
+            return False
     for publisher in subscriber.publishers:
         sending = cores[publisher]
         if sending is None:

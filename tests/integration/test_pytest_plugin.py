@@ -75,6 +75,60 @@ def test_what_a_users_tests_do(run):
     ended.assert_outcomes(passed=5)
 
 
+def test_what_tests_of_a_service_in_asyncio_do(run):
+    ended = run(
+        """
+        import asyncio, pytest
+
+        async def total_of(subscriber, totals):  # the service
+            async for message in subscriber:
+                totals.append(sum(totals[-1:]) + message.value)
+
+        @pytest.mark.p2pmsg_network(lossy=0.2, seed=3)
+        @pytest.mark.parametrize("way", ["publisher", "relay"])
+        def test_service(p2pmsg_network, way):
+            async def main():
+                publisher, totals = p2pmsg_network.aio_publisher(), []
+                source = p2pmsg_network.relay(publisher) if way == "relay" else publisher
+                subscriber = p2pmsg_network.aio_subscriber(source, start="earliest")
+                service = asyncio.create_task(total_of(subscriber, totals))
+                await publisher.wait_for_subscribers(1)
+                for number in range(100):
+                    publisher.publish("t", number)
+                    await p2pmsg_network.sleep(0.01)
+                await p2pmsg_network.aio_settle()
+                await p2pmsg_network.sleep(1.0)
+                await subscriber.close()
+                await service
+                print("NOW", p2pmsg_network.now)
+                return totals
+
+            assert asyncio.run(main())[-1] == 4950
+
+        def test_a_durable_consumer(p2pmsg_network):
+            prices = p2pmsg_network.publisher()
+            with p2pmsg_network.subscriber(prices, cursor="orders") as subscriber:
+                prices.wait_for_subscribers(1)
+                prices.publish_many("t", [1, 2, 3])
+                subscriber.commit(subscriber.receive(timeout=5.0))
+                subscriber.crash()
+                subscriber.restart()
+                assert subscriber.receive(timeout=5.0).value == 2
+
+        def test_that_is_left_in_the_midst(p2pmsg_network):
+            async def main():
+                subscriber = p2pmsg_network.aio_subscriber(p2pmsg_network.aio_publisher())
+                asyncio.create_task(subscriber.receive())
+                await p2pmsg_network.sleep(0.1)
+
+            asyncio.run(main())
+        """,
+        "-W", "error", "-s",
+    )  # fmt: skip
+
+    ended.assert_outcomes(passed=4)
+
+
 FAILING = """
     import pytest
 

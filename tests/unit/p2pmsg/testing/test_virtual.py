@@ -245,3 +245,103 @@ def test_a_wrong_argument_is_named(options, field):
         VirtualNetwork(**options)
 
     assert refused.value.field == field
+
+
+def test_a_relay_serves_when_the_publisher_is_gone(network):
+    publisher = network.publisher()
+    relay = network.relay(publisher)
+    publisher.wait_for_subscribers(1)
+    for number in range(20):
+        publisher.publish("t", number)
+        network.advance(0.001)
+    publisher.close()
+    subscriber = network.subscriber(relay, start="earliest", on_gap="raise")
+    relay.wait_for_subscribers(1)
+    network.settle()
+
+    assert values(subscriber) == [*range(20)]
+    relay.close()
+    with pytest.raises(p2pmsg.ClosedError, match="relay"):
+        relay.wait_for_subscribers(1)
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_a_relay_with_a_log_has_it_again_after_a_crash(log):
+    network = VirtualNetwork(seed=8, lossy=0.1)
+    publisher = network.publisher()
+    relay = network.relay(publisher, log=log)
+    publisher.wait_for_subscribers(1)
+    for number in range(20):
+        publisher.publish("t", number)
+        network.advance(0.01)
+    network.settle()
+    publisher.crash()
+    relay.crash()
+    relay.restart()
+    subscriber = network.subscriber(relay, start="earliest")
+    network.advance(5.0)
+
+    assert values(subscriber) == ([*range(20)] if log else [])
+    assert network._simulation.violations == []
+
+
+def test_with_a_cursor_the_next_one_goes_on_after_the_last_commit(network):
+    publisher = network.publisher()
+    with network.subscriber(publisher, cursor="c", on_gap="raise") as first:
+        publisher.wait_for_subscribers(1)
+        for number in range(6):
+            publisher.publish("t", number)
+        network.advance(1.0)
+        got = [first.receive() for _ in range(4)]
+        first.commit(got[1])
+        with pytest.raises(p2pmsg.errors.CursorInUseError, match="c"):
+            network.subscriber(publisher, cursor="c")
+        first.crash()
+        with pytest.raises(p2pmsg.ClosedError, match="crashed"):
+            first.receive()
+        first.restart()
+        network.advance(1.0)
+        assert first.receive().value == 2  # 2 and 3 were not committed
+        assert first.receive().value == 3
+        first.commit()
+    publisher.publish("t", 6)  # while nobody is there
+    network.advance(1.0)
+    second = network.subscriber(publisher, cursor="c", on_gap="raise")
+    network.settle()
+
+    assert values(second) == [4, 5, 6]
+    other = network.publisher()
+    third = network.subscriber(other)
+    other.wait_for_subscribers(1)
+    other.publish("t", 0)
+    with pytest.raises(p2pmsg.ConfigError, match="message"):
+        second.commit(third.receive(timeout=5.0))
+    with pytest.raises(p2pmsg.ConfigError, match="cursor"):
+        network.subscriber(publisher).commit()
+
+
+def test_each_message_is_committed_when_the_next_one_is_asked_for(network):
+    publisher = network.publisher()
+    with network.subscriber(publisher, cursor="c", commit="message") as first:
+        publisher.wait_for_subscribers(1)
+        publisher.publish_many("t", [0, 1, 2, 3, 4])
+        network.advance(1.0)
+        assert [first.receive().value for _ in range(3)] == [0, 1, 2]
+        first.crash()  # 2 was in hand
+        first.restart()
+        network.advance(1.0)
+        assert [first.receive().value for _ in range(2)] == [2, 3]
+    second = network.subscriber(publisher, cursor="c", commit="message")
+    network.settle()
+    assert second.receive().value == 4  # leaving the block had committed 3
+    with pytest.raises(p2pmsg.ConfigError, match="commit"):
+        network.subscriber(publisher, commit="message")
+
+
+def test_what_was_closed_does_not_come_back_when_the_network_heals(network):
+    publisher, subscriber = joined(network, cursor="c")
+    subscriber.close()
+    network.heal()
+    network.advance(1.0)
+
+    assert network.subscriber(publisher, cursor="c").connected == 0

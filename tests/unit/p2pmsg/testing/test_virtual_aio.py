@@ -1,0 +1,234 @@
+"""Programs of asyncio on a network in memory: its time passes while their tasks wait."""
+
+import asyncio
+import logging
+
+import pytest
+
+import p2pmsg
+from p2pmsg.testing import VirtualNetwork
+
+
+def run(main, **options):
+    """Run `main(network)` on a network of its own; nothing real is waited for."""
+    network = VirtualNetwork(**{"seed": 1, **options})
+    result = asyncio.run(asyncio.wait_for(main(network), 60), debug=False)
+    assert network._simulation.violations == []
+    return result
+
+
+async def collect(subscriber, got):
+    async for message in subscriber:
+        got.append(message.value)
+
+
+def test_a_service_gets_each_message_once_though_frames_are_lost():
+    async def main(network):
+        got = []
+        async with network.aio_publisher() as publisher:
+            subscriber = network.aio_subscriber(publisher, topics=["t"], on_gap="raise")
+            service = asyncio.create_task(collect(subscriber, got))
+            await publisher.wait_for_subscribers(1)
+            for number in range(200):
+                publisher.publish("t", number)
+                await publisher.drain()
+            await network.aio_settle()
+        await network.sleep(0.1)
+        assert got == [*range(200)]
+        assert sum(subscriber.stats().repaired.values()) > 0
+        await subscriber.close()
+        await service  # the iteration ends
+
+    run(main, lossy=0.2, reordering=0.2)
+
+
+def test_the_same_seed_gives_the_same_run_with_several_tasks():
+    async def main(network):
+        publisher = network.aio_publisher()
+        taken = []
+
+        async def take(name, subscriber):
+            while len(taken) < 60:
+                message = await subscriber.receive(timeout=30.0)
+                taken.append((name, message.value, network.now))
+                if len(taken) == 60:
+                    await subscriber.close()
+
+        subscriber = network.aio_subscriber(publisher)
+        tasks = [asyncio.create_task(take(name, subscriber)) for name in "abc"]
+        await publisher.wait_for_subscribers(1)
+        for number in range(60):
+            publisher.publish("t", number)
+            if number % 7 == 0:
+                await network.sleep(0.01)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert [value for _, value, _ in taken] == [*range(60)]
+        assert {name for name, _, _ in taken} == {*"abc"}  # they take turns
+        return taken
+
+    assert run(main, lossy=0.2) == run(main, lossy=0.2)
+    assert run(main, lossy=0.2) != run(main, lossy=0.2, seed=2)
+
+
+def test_a_timeout_is_of_the_networks_time():
+    async def main(network):
+        publisher = network.aio_publisher()
+        subscriber = network.aio_subscriber(publisher)
+        with pytest.raises(TimeoutError, match=r"2 of|1 of|0 of"):
+            await publisher.wait_for_subscribers(2, timeout=1.0)
+        assert 1.0 <= network.now < 1.001
+        with pytest.raises(TimeoutError, match=r"within 5\.0 s"):
+            await subscriber.receive(timeout=5.0)
+        assert 6.0 <= network.now < 6.001
+        with pytest.raises(TimeoutError):
+            await subscriber.receive(timeout=0)
+        assert subscriber.receive_nowait() is None
+        assert 6.0 <= network.now < 6.001
+
+    run(main)
+
+
+def test_batches_and_calls_that_do_not_wait():
+    async def main(network):
+        publisher = network.aio_publisher()
+        subscriber = network.aio_subscriber(publisher)
+        await publisher.wait_for_subscribers(1)
+        assert publisher.publish_many("t", [1, 2, 3]) == (0, 2)
+        values = []
+        async for batch in subscriber.batches(2):
+            assert len(batch) <= 2
+            values += batch.values
+            if len(values) == 3:
+                break
+        assert values == [1, 2, 3]
+        publisher.publish("t", 4)
+        network.advance(1.0)
+        assert list(subscriber.receive_many_nowait().values) == [4]
+        assert subscriber.receive_many_nowait() is None
+        assert subscriber.connected == 1
+        with pytest.raises(p2pmsg.ConfigError, match="count_max"):
+            subscriber.batches(0)
+
+    run(main)
+
+
+def test_a_wait_that_is_cancelled_loses_nothing():
+    async def main(network):
+        publisher = network.aio_publisher()
+        subscriber = network.aio_subscriber(publisher)
+        await publisher.wait_for_subscribers(1)
+        got = []
+        for number in range(100):
+            task = asyncio.create_task(subscriber.receive())
+            publisher.publish("t", number)
+            for _ in range(number % 23):
+                await asyncio.sleep(0)
+            task.cancel()
+            try:
+                got.append((await task).value)
+            except asyncio.CancelledError:
+                pass
+        while len(got) < 100:
+            got.append((await subscriber.receive(5.0)).value)
+        assert got == [*range(100)]
+
+    run(main)
+
+
+def test_losses_are_raised_or_awaited_and_iterating_goes_on():
+    reports = []
+
+    async def note(report):
+        await asyncio.sleep(0)
+        reports.append(report.start)
+
+    async def main(network):
+        replay = p2pmsg.config.ReplayConfig(frames_max=1)
+        publisher = network.aio_publisher(config=p2pmsg.PublisherConfig(replay=replay))
+        raising = network.aio_subscriber(publisher, on_gap="raise")
+        calling = network.aio_subscriber(publisher, on_gap=note)
+        await publisher.wait_for_subscribers(2)
+        publisher.publish("t", 0)
+        await network.sleep(1.0)
+        for one in (raising, calling):
+            network.partition(publisher, one, 0.5)
+        publisher.publish("t", 1)
+        await network.sleep(0.4)
+        publisher.publish("t", 2)
+        await network.aio_settle()
+        messages = aiter(raising)
+        assert (await anext(messages)).value == 0
+        with pytest.raises(p2pmsg.MessagesLostError):
+            await anext(messages)
+        assert (await anext(messages)).value == 2
+        assert [(await calling.receive(1.0)).value for _ in range(2)] == [0, 2]
+        assert reports == [1]
+
+    run(main)
+
+
+def test_closing_and_crashes_wake_who_waits():
+    async def main(network):
+        publisher = network.aio_publisher()
+        subscriber = network.aio_subscriber(publisher)
+        for end in (subscriber.crash, subscriber.close):
+            waiting = asyncio.create_task(subscriber.receive())
+            await network.sleep(0.1)
+            assert not waiting.done()
+            ended = end()
+            if ended is not None:
+                await ended
+            with pytest.raises(p2pmsg.ClosedError):
+                await waiting
+            if end == subscriber.crash:
+                subscriber.restart()
+        waiting = asyncio.create_task(publisher.wait_for_subscribers(5))
+        await asyncio.sleep(0)
+        publisher.crash()
+        with pytest.raises(p2pmsg.ClosedError, match="crashed"):
+            await waiting
+        publisher.restart()
+        await publisher.close()
+        with pytest.raises(p2pmsg.ClosedError):
+            publisher.publish("t", 1)
+
+    run(main)
+
+
+def test_time_rests_where_all_wait_in_vain_and_goes_on_when_something_is_published(caplog):
+    async def main(network):
+        publisher = network.aio_publisher()
+        subscriber = network.aio_subscriber(publisher)
+        await publisher.wait_for_subscribers(1)
+        waiting = asyncio.create_task(subscriber.receive())
+        with caplog.at_level(logging.WARNING, "p2pmsg"):
+            while "stands still" not in caplog.text:
+                await asyncio.sleep(0)
+        assert "time stands still: 1 tasks wait" in caplog.text
+        assert 59 < network.now < 62
+        publisher.publish("t", 1)
+        assert (await waiting).value == 1
+
+    run(main)
+
+
+def test_a_cursor_a_relay_and_the_next_loop():
+    network = VirtualNetwork(seed=3, lossy=0.1)
+    publisher = network.aio_publisher()
+    relay = network.relay(publisher)
+
+    async def first():
+        async with network.aio_subscriber(relay, start="earliest", cursor="c") as subscriber:
+            await publisher.wait_for_subscribers(1)
+            publisher.publish_many("t", [*range(10)])
+            for _ in range(5):
+                message = await subscriber.receive(10.0)
+            await subscriber.commit(message)
+
+    async def second():
+        async with network.aio_subscriber(relay, cursor="c", commit="message") as subscriber:
+            return [(await subscriber.receive(10.0)).value for _ in range(5)]
+
+    asyncio.run(first())
+    assert asyncio.run(second()) == [5, 6, 7, 8, 9]
+    assert network._simulation.violations == []
