@@ -197,7 +197,12 @@ class Simulation:
         return subscriber
 
     def make_cursor(self, name: str) -> SimulatedCursor:
-        """Make a cursor that several subscribers have, one after the other."""
+        """Make a cursor that several subscribers have, one after the other.
+
+        Args:
+            name: for error messages.
+
+        """
         return SimulatedCursor(name, self.network, self._history, [], [])
 
     @renamed_arguments(duration_ms="seconds")

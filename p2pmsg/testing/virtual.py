@@ -215,8 +215,16 @@ class VirtualNetwork:
         """Add a subscriber with the names of `p2pmsg.aio.Subscriber`.
 
         While a task awaits it, or an `aio_publisher`, time passes: from event to event, and tasks
-        take turns in between. Arguments and exceptions are those of `subscriber`; a callable for
-        `on_gap` may be a coroutine function.
+        take turns in between.
+
+        Args:
+            publishers, topics, start, cursor, commit, config: as for `subscriber`.
+            on_gap: as for `subscriber`; a callable may be a coroutine function.
+
+        Raises:
+            ConfigError: an argument is out of its limits.
+            CursorInUseError: another subscriber has the cursor.
+
         """
         policy = GapPolicy(on_gap)
         process = self._add_subscriber(publishers, topics, start, policy, cursor, commit, config)
