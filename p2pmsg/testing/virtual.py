@@ -218,8 +218,13 @@ class VirtualNetwork:
         take turns in between.
 
         Args:
-            publishers, topics, start, cursor, commit, config: as for `subscriber`.
-            on_gap: as for `subscriber`; a callable may be a coroutine function.
+            publishers: as for `subscriber`. Default: all publishers.
+            topics: as for `subscriber`. Default: all.
+            start: as for `subscriber`. Default `latest`.
+            on_gap: as for `subscriber`; a callable may be a coroutine function. Default `wait`.
+            cursor: as for `subscriber`. Default None.
+            commit: as for `subscriber`. Default `explicit`.
+            config: as for `subscriber`. Default: as `p2pmsg.Subscriber` has them.
 
         Raises:
             ConfigError: an argument is out of its limits.

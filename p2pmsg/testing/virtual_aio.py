@@ -243,6 +243,7 @@ class VirtualAioSubscriber(SubscriberPeer):
 
         Raises:
             ConfigError: `count_max` is not an int of at least 1.
+            TimeoutError: nothing came in time.
             Others as `receive`.
 
         """
@@ -271,7 +272,12 @@ class VirtualAioSubscriber(SubscriberPeer):
         return None if batch is None else batch[0]
 
     def receive_many_nowait(self, count_max: int = _BATCH_MAX) -> MessageBatch | None:
-        """Return the messages of one stream that are there, or None. Raises as `receive_many`."""
+        """Return the messages of one stream that are there, or None. Raises as `receive_many`.
+
+        Args:
+            count_max: how many at most. Default 65,536.
+
+        """
         whole("count_max", count_max, 1)
         if self._pending is not None and not self._pending.done():
             return None
