@@ -193,6 +193,21 @@ def note_life(peer: Session, life: int, now_ns: int) -> bool:
     return True
 
 
+def note_behind(peer: Session, topic: str, life: int, following: int) -> None:
+    """Note a heartbeat of another life whose stream is behind what came: that was the former's.
+
+    Until the echo of the new life comes, its messages may pass our position; then nothing else
+    would show that it had gone back. On a line frames come in order, so nothing of the new life
+    came before its heartbeat says so. With several lines that is not known.
+    """
+    stream = peer.streams.get(topic)
+    if not life or not peer.life or peer.group is not None or stream is None:
+        return
+    came = stream.receiver.received_stop
+    if following < came:
+        stream.published = max(stream.published, came)
+
+
 def take_life(peer: Session, heads: control.Heads) -> None:
     """Take from an echo which life it is of, and up to where that has published."""
     peer.doubt_until_ns = peer.next_life = 0

@@ -75,6 +75,16 @@ def test_new_messages_with_old_sequences_are_delivered_and_said_to_be_new(shape,
         assert rewound > rounds
 
 
+@pytest.mark.parametrize("seed", [22, 40, 138])
+def test_a_heartbeat_that_is_behind_shows_it_though_all_welcomes_were_lost(seed):
+    """The new life passes the position before its echo comes."""
+    simulation = build(seed, copy=False)
+    simulation.heal()
+    assert simulation.settle(30.0)
+    simulation.check(quiet=0.0)
+    assert any(subscriber.oracle.rewound for subscriber in simulation.subscribers)
+
+
 def test_the_checks_find_messages_that_nobody_got(monkeypatch):
     monkeypatch.setattr("p2pmsg.subscriber.joining.find_rewound", lambda *_: [])
     monkeypatch.setattr("p2pmsg.subscriber.joining.find_below", lambda *_: ())
