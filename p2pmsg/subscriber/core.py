@@ -21,7 +21,7 @@ from p2pmsg.subscriber.joining import SessionJoiner
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
 from p2pmsg.subscriber.redundancy import Redundancy
-from p2pmsg.subscriber.resume import Resume, note_behind
+from p2pmsg.subscriber.resume import Resume, note_shorter
 from p2pmsg.subscriber.routes import Ranges, Routes
 from p2pmsg.subscriber.servers import Denial, Denials, Rights, Servers
 from p2pmsg.subscriber.sessions import Ending, RepairIn, Route, Session, Stream
@@ -710,7 +710,7 @@ class SubscriberCore:
         if self.joiner.note_life(peer, body.life, now_ns):
             self.joiner.send_probe(peer, peer.handshake.line, now_ns)
         if body.life != peer.life and len(self.lines) == 1:
-            note_behind(peer, frame.topic, body.life, frame.sequence)
+            note_shorter(peer, frame.topic, body.life, frame.sequence)
         if now_ns < peer.doubt_until_ns:
             return body.place
         stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)

@@ -193,8 +193,8 @@ def note_life(peer: Session, life: int, now_ns: int) -> bool:
     return True
 
 
-def note_behind(peer: Session, topic: str, life: int, following: int) -> None:
-    """Note a heartbeat of another life whose stream is behind what came: that was the former's.
+def note_shorter(peer: Session, topic: str, life: int, following: int) -> None:
+    """Note a heartbeat of another life that has published less than came: that was the former's.
 
     Until the echo of the new life comes, its messages may pass our position; then nothing else
     would show that it had gone back. On a line frames come in order, so nothing of the new life

@@ -76,7 +76,7 @@ def test_new_messages_with_old_sequences_are_delivered_and_said_to_be_new(shape,
 
 
 @pytest.mark.parametrize("seed", [22, 40, 138])
-def test_a_heartbeat_that_is_behind_shows_it_though_all_welcomes_were_lost(seed):
+def test_a_heartbeat_of_less_than_came_shows_it_though_all_welcomes_were_lost(seed):
     """The new life passes the position before its echo comes."""
     simulation = build(seed, copy=False)
     simulation.heal()
