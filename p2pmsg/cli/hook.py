@@ -3,6 +3,7 @@
 import argparse
 import os
 import time
+import warnings
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
@@ -244,6 +245,8 @@ def in_(arguments: argparse.Namespace) -> int:
         scheme = "http" if arguments.cert is None else "https"
         shown = f"[{host}]" if ":" in host else host
         note("hook in", f"{scheme}://{shown}:{port}, published at {publisher.endpoint}")
+        # Ctrl-C may come before the server's coroutine begins.
+        warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
         try:
             server.run(sockets=[socket])
         finally:

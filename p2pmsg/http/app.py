@@ -5,6 +5,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
@@ -180,7 +181,8 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, as ASGI has it."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            with suppress(asyncio.CancelledError):  # Ctrl-C ends the loop; the server would log it
+                await self._live(receive, send)
         elif scope["type"] == "http":
             try:
                 await self._answer(scope, receive, send)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -213,7 +214,8 @@ class Intake:
     ) -> None:
         """Answer a request, as ASGI has it."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            with suppress(asyncio.CancelledError):  # Ctrl-C ends the loop; the server would log it
+                await self._live(receive, send)
             return
         if scope["type"] != "http":
             return
