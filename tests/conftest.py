@@ -55,7 +55,8 @@ def pytest_runtest_setup(item):
     100,000 cancellations ended so. `pytest-timeout` shows them where its time is over.
     """
     marker = item.get_closest_marker("timeout")
-    if marker is not None and marker.args and marker.args[0] > float(item.config.getini("timeout")):
+    usual = float(item.config.getini("timeout") or 0)
+    if marker is not None and marker.args and marker.args[0] > usual:
         faulthandler.cancel_dump_traceback_later()
 
 
