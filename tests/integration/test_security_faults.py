@@ -51,9 +51,10 @@ class Published:
         for number in numbers:
             self.send(server, number)
         got = []
-        while not got or got[-1] != numbers[-1]:
+        while not set(numbers) <= set(got):
             got += take(client)
-        assert got[-len(numbers) :] == numbers
+        # What a worker that was refused had comes again, after others.
+        assert sorted(number for number in got if number in numbers) == numbers
         return got
 
     def close(self, peer):
