@@ -110,7 +110,8 @@ class HeadsMaker:
         if permits is not None:
             if is_echo:  # the data path carries what is covered as a whole, and nothing of others
                 denied = permits.denied(requester, patterns)
-                patterns = [one for one in patterns if one not in set(denied)]
+                refused = set(denied)
+                patterns = [one for one in patterns if one not in refused]
             owner = self._owner(permits, requester, patterns)
         question: _Question | None = None
         if len(patterns) <= _CACHED_PATTERNS_MAX:

@@ -113,6 +113,28 @@ def test_an_echo_has_only_what_is_covered_and_says_the_rest(asked):
     assert asked.core.requests.permits.denied_requests == 3
 
 
+class Hashed(str):
+    """A pattern that counts how often any of them is hashed."""
+
+    __slots__ = ()
+    count = 0
+
+    def __hash__(self):
+        Hashed.count += 1
+        return super().__hash__()
+
+
+def test_what_is_denied_is_looked_at_once(asked, monkeypatch):
+    """A peer without rights may ask for thousands of patterns; the publisher goes on meanwhile."""
+    asked.probe("nobody", "trades")
+    probe = control.Probe(5, [Hashed(f"hidden{number}") for number in range(1000)], "latest")
+    Hashed.count = 0
+    makes = asked.core.requests.heads
+    monkeypatch.setattr(makes, "_pages", lambda *_, **__: [b"not packed, as such a str is none"])
+    assert len(makes.bodies(b"nobody", probe, is_echo=True, now_ns=asked.now_ns)) == 1
+    assert 0 < Hashed.count < 20 * 1000
+
+
 def test_an_unknown_key_gets_nothing(asked):
     assert asked.probe("nobody", "trades") == {"ECHO": {}, "DENIED": ["trades"]}
     assert asked.why == "the key has no name"
