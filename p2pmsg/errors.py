@@ -299,6 +299,20 @@ class AccessDeniedError(SecurityError):
         self.reason = reason
 
 
+def denied_by_peer(verb: str, topic: str, peer: str, why: str = "") -> AccessDeniedError:
+    """Return what is raised where another peer gives us no right.
+
+    Args:
+        verb: what would be needed, as `subscribe`.
+        topic: for what: a topic, a prefix, or a queue's name.
+        peer: who denies it, for people.
+        why: what it says itself. Default: nothing.
+
+    """
+    text = f"{peer} gives us no right to it"
+    return AccessDeniedError(verb, topic, f"{text}: {why}" if why else text)
+
+
 class HandlerError(P2PError):
     """An app has stopped because its handler `handler` raised; the exception is the cause."""
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _FRAMES_PER_LOOK: Final = 16
 """Answers that are read between two looks at the clock."""
 _LONGEST_S: Final = 3600.0
-_DENIED: Final = int(frames.Status.DENIED)
 _KEYS_S: Final = 0.02
 """How often handshakes are checked, with security, while answers are waited for."""
 _monotonic = time.monotonic
@@ -474,7 +473,7 @@ class _Request:
         if self.reply.done():
             return False
         owner = self._owner
-        if frame.count == _DENIED and (denial := owner._denial_in(at, self.topic, frame)):
+        if (denial := owner._denial_in(at, self.topic, frame)) is not None:
             self.refuse(at, denial)
             return True
         owner._first = at  # who answers is asked first the next time

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import transports
 from p2pmsg.errors import (
-    AccessDeniedError,
     AdminRefusedError,
     AuthenticationError,
     TransportError,
+    denied_by_peer,
     translated,
 )
 from p2pmsg.queue import frames, process_id
@@ -91,8 +91,8 @@ class LiveBox:
                 answer = None if data is None else _answer(data)
                 if answer is not None and answer.request == request:
                     if answer.denied:
-                        why = f"the pusher at {self._endpoint} gives us no right to it"
-                        raise AccessDeniedError("admin", answer.denied, f"{why}: {answer.refusal}")
+                        pusher = f"the pusher at {self._endpoint}"
+                        raise denied_by_peer("admin", answer.denied, pusher, answer.refusal)
                     if answer.refusal:
                         raise AdminRefusedError(self._endpoint, answer.refusal)
                     return answer

@@ -19,6 +19,7 @@ from p2pmsg.queue.job import Job, OnInvalidJob, check_on_invalid, report_invalid
 from p2pmsg.queue.process_id import this_process, worker_name
 from p2pmsg.queue.puller_core import PullerCore
 from p2pmsg.queue.stats import PullerStats
+from p2pmsg.security.changes import RightsChanges
 from p2pmsg.security.use import check_security, curve_client, server_of
 from p2pmsg.subscriber.typed import Misfit, value_type
 from p2pmsg.sync.key_watch import EVERY_NS, KeyWatch
@@ -115,7 +116,7 @@ class PullerBase(ABC, Generic[T_co]):
         )  # fmt: skip
         self._turns = 0
         rights = None if self._security is None else self._security.rights
-        self._rights_version = 0 if rights is None else rights.version
+        self._changes = None if rights is None else RightsChanges(rights)
 
     def _connect(self, places: Sequence[transports.Endpoint]) -> None:
         process, now_ns = this_process(), _monotonic_ns()
@@ -142,7 +143,7 @@ class PullerBase(ABC, Generic[T_co]):
     def _use_rights(self, core: PullerCore, client: transports.ZmqQueueClient) -> None:
         rights = None if self._security is None else self._security.rights
         if rights is not None:
-            core.use_rights(rights, partial(server_of, client))
+            core.access.use(rights, partial(server_of, client))
 
     # --------------------------------------------------------------------------------- public
 
@@ -252,7 +253,7 @@ class PullerBase(ABC, Generic[T_co]):
                 while came < frames_max and (frame := client.receive()) is not None:
                     came += 1
                     core.receive(frame, now_ns=now_ns)
-                if core.unreported is not None:
+                if core.access.unreported is not None:
                     self._note_denied()
                 if came:
                     has = len(core.ready) + len(core.open)
@@ -273,7 +274,7 @@ class PullerBase(ABC, Generic[T_co]):
         now_ns = _monotonic_ns()
         if self._security is not None:
             self._keys.look(self._clients, now_ns)
-            self._check_rights(self._security, now_ns)
+            self._check_rights(now_ns)
         silence_ns = self._config.pusher_timeout * 1e9
         for at, (core, client) in enumerate(zip(self._cores, self._clients, strict=True)):
             core.handle_timer(now_ns=now_ns)
@@ -282,31 +283,24 @@ class PullerBase(ABC, Generic[T_co]):
                 client.reconnect()
         if now_ns >= self._unanswered.next_ns:
             strange = [sum(core.invalid.values()) for core in self._cores]
-            answered = [core.joined or core.denial is not None for core in self._cores]
+            answered = [core.joined or core.access.denial is not None for core in self._cores]
             self._unanswered.look(answered, strange, now_ns)
             self._keys.note(self._unanswered.take_closed())
         if not self._work(now_ns):
             return 0.0
         return self._wait_ms()
 
-    def _check_rights(self, security: "Security", now_ns: int) -> None:
+    def _check_rights(self, now_ns: int) -> None:
         """Do what follows from rights that have changed, and note what is denied."""
-        rights = security.rights
-        if rights is not None:
-            rights.refresh()
-            if rights.version != self._rights_version:
-                self._rights_version = rights.version
-                for core in self._cores:
-                    core.check_rights(now_ns=now_ns)
+        if self._changes is not None and self._changes.look():
+            for core in self._cores:
+                core.check_rights(now_ns=now_ns)
         self._note_denied()
 
     def _note_denied(self) -> None:
         for client, core in zip(self._clients, self._cores, strict=True):
-            error, core.unreported = core.unreported, None
-            if error is not None:
-                self._keys.deny(client.endpoint, error)
-            elif core.joined:
-                self._keys.allow(client.endpoint)
+            denied = core.access.take_unreported()
+            self._keys.note_access(client.endpoint, denied, allowed=core.joined)
 
     def _wait_ms(self) -> float:
         now_ns = _monotonic_ns()
@@ -345,9 +339,9 @@ class PullerBase(ABC, Generic[T_co]):
             answering=dict(zip(self._places, self._answering(), strict=True)),
             invalid=self._misfits,
             denied={
-                place: str(core.denial)
+                place: str(core.access.denial)
                 for place, core in zip(self._places, cores, strict=True)
-                if core.denial is not None
+                if core.access.denial is not None
             },
         )
 

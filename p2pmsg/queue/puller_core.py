@@ -16,21 +16,16 @@ from itertools import repeat
 from typing import Any, Final
 
 from p2pmsg.control import Denied
-from p2pmsg.errors import AccessDeniedError
 from p2pmsg.queue import frames
+from p2pmsg.queue.access import DENIED_NS, PusherAccess
 from p2pmsg.queue.frames import Detail, Hello, Process, QueueWelcome, Refusal, Report
 from p2pmsg.queue.job import ACKED, DISCARDED, GONE, HELD, REJECTED, Job, Origin
-from p2pmsg.security.denials import Asked
 from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 
 _MS: Final = 1_000_000
 BEAT_MS: Final = 100.0
 """How often a worker that has jobs says that it lives; one that has none ten times as seldom."""
-_DENIED_NS: Final = 1000 * _MS
-"""How often is knocked where something is denied: the rules may have changed."""
-_DENIED_AGAIN_NS: Final = 5000 * _MS
-"""How often it is reported that it is still denied."""
 UNCONFIRMED_MAX: Final = 64
 """Reports on their way; further answers wait for the next one."""
 Ranges = list[tuple[int, int]]
@@ -56,9 +51,7 @@ class PullerCore:
         on_settled: called when a job was settled, so that a shell can send that.
         values: makes values of a type; None: they come as they are. One that does not fit is a
             `Misfit`.
-        denial: what is denied now; None: nothing.
-        denials: how often something was denied that was not before.
-        unreported: a denial that is still to be raised, or None.
+        access: what is denied by the pusher, or to it.
 
     """
 
@@ -88,12 +81,7 @@ class PullerCore:
         self.heard_ns = now_ns
         self.on_settled: Callable[[], None] = lambda: None
         self.values: ValueType | None = None
-        self.denial: AccessDeniedError | None = None
-        self.unreported: AccessDeniedError | None = None
-        self.denials = 0
-        self._report_due_ns = 0
-        self._rights: Asked | None = None
-        self._user: Callable[[], str] = lambda: ""
+        self.access = PusherAccess()
         self._denied_at = (0, 0, 0)
         self._rules = 0
         self.now_ns = now_ns
@@ -113,21 +101,11 @@ class PullerCore:
         self._answers_recall = False
         self._unconfirmed: deque[tuple[int, bytes, list[Job]]] = deque()
 
-    def use_rights(self, rights: Asked, user: Callable[[], str]) -> None:
-        """Take jobs only from pushers that may push them; called before anything.
-
-        Args:
-            rights: who may what.
-            user: returns the user id of the pusher: of the key that its connection was made with.
-
-        """
-        self._rights, self._user = rights, user
-
     def check_rights(self, *, now_ns: int) -> None:
         """Give up what the pusher may not push any more; called when rights have changed."""
         self.now_ns = now_ns
         self._rules += 1
-        if self.joined and self._is_ours_denied(self.pusher):
+        if self.joined and not self.access.may_push(self.pusher):
             self._denied_at = self._session, self._incarnation, self._rules
             self._refuse_pusher(now_ns)
 
@@ -271,7 +249,7 @@ class PullerCore:
     def _receive_who(self, frame: Frame, now_ns: int) -> None:
         who = frames.read(frame, frames.Who)
         self.joined = False
-        if self._denied_at == (frame.session, who.incarnation, self._rules) and self.denial:
+        if self._denied_at == (frame.session, who.incarnation, self._rules) and self.access.denial:
             return  # it is the one that may not push here
         self._released = []  # they are not held, so the pusher takes them back by that
         claims: Ranges = []
@@ -287,12 +265,12 @@ class PullerCore:
 
     def _receive_welcome(self, frame: Frame, now_ns: int) -> None:
         welcome: QueueWelcome = frames.read(frame, QueueWelcome)
-        if self._is_ours_denied(welcome.name):
+        if not self.access.may_push(welcome.name):
             self._session, self.pusher = frame.session, welcome.name
             self._denied_at = frame.session, welcome.incarnation, self._rules
             self._refuse_pusher(now_ns)
             return
-        self.denial = self.unreported = None
+        self.access.allow()
         self._session, self._incarnation = frame.session, welcome.incarnation
         self._ack_timeout_ns = round(welcome.ack_timeout_ms * _MS)
         self._job_timeout_ns = round(welcome.job_timeout_ms * _MS)
@@ -321,37 +299,21 @@ class PullerCore:
         self._answers_recall = True
 
     def _receive_denied(self, frame: Frame, now_ns: int) -> None:
-        denied: Denied = frames.read(frame, Denied)
-        if denied.verb != "pull" or not denied.patterns:
-            raise FrameError("verb")
-        name = denied.patterns[0]
-        why = f"the pusher {name!r} gives us no right to it"
-        self._note_denied("pull", name, f"{why}: {denied.why}" if denied.why else why, now_ns)
-
-    def _is_ours_denied(self, name: str) -> bool:
-        return self._rights is not None and not self._rights.may(self._user(), "push", name)
+        self.access.note_theirs(frames.read(frame, Denied), now_ns=now_ns)
+        self._drop_denied(now_ns)
 
     def _refuse_pusher(self, now_ns: int) -> None:
         """Leave a pusher that may not push here; what it gave goes back, begun or not."""
-        assert self._rights is not None
-        why = self._rights.why(self._user(), "push", self.pusher)
-        text = f"the key of the pusher {self.pusher!r} has no right to it here: {why}"
-        self._note_denied("push", self.pusher, text, now_ns)
+        self.access.note_ours(self.pusher, now_ns=now_ns)
+        self._drop_denied(now_ns)
         self._send(Kind.QUEUE_LEAVE, None, now_ns)
 
-    def _note_denied(self, verb: str, name: str, why: str, now_ns: int) -> None:
+    def _drop_denied(self, now_ns: int) -> None:
         """Drop all that is here: it is others' now, and no answer to it counts."""
-        error = AccessDeniedError(verb, name, why)
-        is_new = self.denial is None or str(self.denial) != str(error)
-        if is_new or now_ns >= self._report_due_ns:
-            self.unreported = error
-            self._report_due_ns = now_ns + _DENIED_AGAIN_NS
-        self.denials += is_new
-        self.denial = error
         session, following = self._session, self._next_delivery
         self._forget()
         self._session, self._next_delivery = session, following
-        self._beat_due_ns = now_ns + _DENIED_NS
+        self._beat_due_ns = now_ns + DENIED_NS
 
     # ------------------------------------------------------------------------------ frames out
 
@@ -393,8 +355,8 @@ class PullerCore:
         if now_ns >= self._beat_due_ns and not self.leaving:
             busy = self.ready or self.open or self._unconfirmed or not self.joined
             self._beat_due_ns = now_ns + (self._beat_ns if busy else self._idle_beat_ns)
-            if self.denial is not None:
-                self._beat_due_ns = now_ns + _DENIED_NS
+            if self.access.denial is not None:
+                self._beat_due_ns = now_ns + DENIED_NS
             if len(self.outbox) < UNCONFIRMED_MAX:
                 if self.joined:
                     self._send(Kind.QUEUE_REPORT, None, now_ns)

@@ -116,11 +116,11 @@ class PusherCore:
         self._check_due_ns = 0
         self.rights: PullRights | None = None
 
-    # ------------------------------------------------------------------------------- frames in
-
     def use_rights(self, rights: "PullRights") -> None:
         """Do for each puller what it may, and nothing else; called before anything."""
         self.rights = rights
+
+    # ------------------------------------------------------------------------------- frames in
 
     def receive(self, identity: bytes, data: bytes, *, now_ns: int, user: str = "") -> None:
         """Take a frame from a puller, where there are rights of a user.

@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from p2pmsg import control, wire
-from p2pmsg.errors import AccessDeniedError, LossReport
+from p2pmsg.errors import AccessDeniedError, LossReport, denied_by_peer
 from p2pmsg.frames import batch_of
 from p2pmsg.message import MessageBatch
 from p2pmsg.reader.channel import MS, SILENCE_NS, RangeChannel
@@ -32,8 +32,7 @@ def denied_by(publisher: str, pattern: str, why: str = "") -> AccessDeniedError:
 
     `why` is what it says itself.
     """
-    text = f"publisher {publisher!r} gives us no right to it"
-    return AccessDeniedError("subscribe", pattern, f"{text}: {why}" if why else text)
+    return denied_by_peer("subscribe", pattern, f"publisher {publisher!r}", why)
 
 
 @lru_cache(16)

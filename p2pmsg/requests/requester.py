@@ -25,7 +25,6 @@ from recovery._renamed import renamed_arguments
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
-_DENIED: Final = int(frames.Status.DENIED)
 _SLICE_MS: Final = 20
 Clients = list[transports.ZmqQueueClient]
 Found = tuple[int, Frame, str]
@@ -146,11 +145,12 @@ class Requester(RequesterBase, ClosesAtOnce):
             if at not in asked:
                 asked.append(at)
             found = self._await_or_look(clients, asked, number, until, now, at, refusals)
-            if found is not None and found[1].count != _DENIED:
-                self._first = found[0]  # who answers is asked first the next time
-                answer: T = self._outcome(topic, *found, type)
-                return answer
-            if found is not None and (denial := self._denial_in(found[0], topic, found[1])):
+            if found is not None:
+                denial = self._denial_in(found[0], topic, found[1])
+                if denial is None:
+                    self._first = found[0]  # who answers is asked first the next time
+                    answer: T = self._outcome(topic, *found, type)
+                    return answer
                 refusals[found[0]] = denial
             now = time.monotonic()
             if len(refusals) == len(clients):

@@ -19,6 +19,7 @@ from p2pmsg.errors import (
     RemoteError,
     RequestError,
     SecurityError,
+    denied_by_peer,
 )
 from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
@@ -127,8 +128,8 @@ class RequesterBase:
             why = frames.error_of(frame)[1]
         except FrameError:
             why = ""
-        text = f"the responder at {self._endpoints[at].address} gives us no right to it"
-        return AccessDeniedError("request", topic, f"{text}: {why}" if why else text)
+        responder = f"the responder at {self._endpoints[at].address}"
+        return denied_by_peer("request", topic, responder, why)
 
     def _failed(
         self, text: str, asked: list[int], refusals: Refusals

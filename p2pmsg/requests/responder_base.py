@@ -94,6 +94,11 @@ class ReplyCache:
         return len(self._pending)
 
 
+def _reply_to(request: Request, status: Status, body: bytes) -> bytes:
+    requester, number, *_ = request
+    return frames.reply_frame(requester, number, status, body)
+
+
 class ResponderBase:
     """Reads requests and sends replies; who works on them, and when, is left out.
 
@@ -281,24 +286,22 @@ class ResponderBase:
         packed = pack_exactly(value)
         if len(packed) > self._bytes_max:
             check_size("reply", len(packed), self._bytes_max)
-        return frames.reply_frame(request[0], request[1], Status.DONE, packed)
+        return _reply_to(request, Status.DONE, packed)
 
     def _pack_error(self, request: Request, error: BaseException) -> bytes:
         """Return the frame that answers with an exception: the requester's, not ours."""
         self.raised += 1
-        body = frames.error_body(error)
-        return frames.reply_frame(request[0], request[1], Status.RAISED, body)
+        return _reply_to(request, Status.RAISED, frames.error_body(error))
 
     def _refusal(self, request: Request) -> bytes:
         """Return the frame that says that there is no handler."""
-        return frames.reply_frame(request[0], request[1], Status.NO_HANDLER, b"\xc0")
+        return _reply_to(request, Status.NO_HANDLER, b"\xc0")
 
     def _deny(self, where: bytes, request: Request) -> None:
         """Say that there is no right to what was asked, or answered."""
         assert self._rights is not None
         why = self._rights.deny(*request[2:])
-        body = frames.denied_body(why)
-        self._reply(where, frames.reply_frame(request[0], request[1], Status.DENIED, body))
+        self._reply(where, _reply_to(request, Status.DENIED, frames.denied_body(why)))
 
     def _work(self, request: Request, topic: str, value: Any) -> bytes:
         """Call the handler; return the frame that answers."""

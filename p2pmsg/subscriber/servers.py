@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from p2pmsg import control
-from p2pmsg.errors import AccessDeniedError
+from p2pmsg.errors import AccessDeniedError, denied_by_peer
 from p2pmsg.subscriber.sessions import Route, Session
 from p2pmsg.wire import FrameError
 
@@ -38,11 +38,10 @@ class Denial(NamedTuple):
 
     def as_error(self) -> AccessDeniedError:
         """Return what the application gets, or the log."""
-        if self.is_ours:
-            why = f"the key of publisher {self.publisher!r} has no right to it here"
-        else:
-            why = f"publisher {self.publisher!r} gives us no right to it"
-            why = f"{why}: {self.why}" if self.why else why
+        publisher = f"publisher {self.publisher!r}"
+        if not self.is_ours:
+            return denied_by_peer(self.verb, self.topic, publisher, self.why)
+        why = f"the key of {publisher} has no right to it here"
         return AccessDeniedError(self.verb, self.topic, why)
 
 

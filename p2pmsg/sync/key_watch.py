@@ -44,17 +44,19 @@ class KeyWatch:
         for place, found in closed:
             self.refused = AuthenticationError(place, found)
 
-    def deny(self, place: str, error: AccessDeniedError) -> None:
-        """Have raised what is denied at an endpoint; where that is new, it is logged as well."""
+    def _deny(self, place: str, error: AccessDeniedError) -> None:
+        """Have it raised; where it is new, it is logged as well."""
         if len(self.denied) < _DENIED_MAX:
             self.denied.append(error)
         if self._said.get(place) != str(error):
             self._said[place] = str(error)
             _log.warning("%s: %s; it is tried again", place, error)
 
-    def allow(self, place: str) -> None:
-        """Note that nothing is denied at an endpoint any more."""
-        if self._said.pop(place, None) is not None:
+    def note_access(self, place: str, denied: AccessDeniedError | None, *, allowed: bool) -> None:
+        """Have raised what is denied at an endpoint, or note that nothing is any more."""
+        if denied is not None:
+            self._deny(place, denied)
+        elif allowed and self._said.pop(place, None) is not None:
             _log.warning("%s: what was denied is allowed now", place)
 
     @property

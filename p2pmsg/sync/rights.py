@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 import transports
 from p2pmsg import wire
 from p2pmsg.errors import ConfigError
+from p2pmsg.security.changes import RightsChanges
 from p2pmsg.wire import Kind
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class RightsWatch:
         self.rights = rights
         self._sender = sender
         self._server = server
-        self._version = rights.version
+        self._changes = RightsChanges(rights)
         self._revoked = rights.revoked
 
     def may_read_all(self, user: str) -> bool:
@@ -67,9 +68,8 @@ class RightsWatch:
 
     def check(self) -> bool:
         """Return whether they have changed since the last call. Called under the lock."""
-        if self.rights.version == self._version:
+        if not self._changes.check():
             return False
-        self._version = self.rights.version
         if isinstance(self._sender, transports.ZmqSender) and self._sender.allowed is not None:
             self._sender.allowed.recheck()
         return True

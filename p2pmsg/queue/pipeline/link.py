@@ -2,11 +2,12 @@
 
 import time
 from collections import deque
+from functools import partial
 from typing import Final, Protocol
 
 import transports
 from p2pmsg.control import decoded
-from p2pmsg.errors import AccessDeniedError
+from p2pmsg.queue.access import DENIED_NS, PusherAccess
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.taking import Intake, Taken
 from p2pmsg.security.denials import Asked
@@ -25,10 +26,6 @@ _QUEUE_FRAMES: Final = 1000
 _SAY_NS: Final = 5_000_000
 _SIGN_NS: Final = 100_000_000
 _HELLO_NS: Final = 500_000_000
-_DENIED_NS: Final = 1_000_000_000
-"""How often is asked where something is denied: the rules may have changed."""
-_DENIED_AGAIN_NS: Final = 5_000_000_000
-"""How often it is reported that it is still denied."""
 _SILENT_NS: Final = 5_000_000_000
 
 
@@ -53,7 +50,7 @@ class Link:
         ready: frames of shares whose pusher died; they come first.
         lost: frames that a pusher sent, and that did not come before it died.
         dropped: the last share whose jobs are others' now.
-        denial: what is denied now; None: nothing. unreported: one that is still to be raised.
+        access: what is denied by the pusher, or to it.
 
     """
 
@@ -67,11 +64,8 @@ class Link:
         rights: Asked | None = None,
     ) -> None:
         self.endpoint = str(place)
-        self._rights = rights
         self._pusher = ""
-        self.denial: AccessDeniedError | None = None
-        self.unreported: AccessDeniedError | None = None
-        self._report_due_ns = 0
+        self.access = PusherAccess()
         self._unanswered = Unanswered(
             "pusher", [place], now_ns=time.monotonic_ns(), usual="ROUTER", says_at_once=False,
             has_keys=curve is not None,
@@ -84,6 +78,7 @@ class Link:
             place, context=transports.context(), frame_bytes_max=_FRAME_BYTES_MAX,
             curve=curve,
         )  # fmt: skip
+        self.access.use(rights, partial(server_of, self._client))
         try:
             self._client.connect()
         except BaseException:
@@ -155,38 +150,23 @@ class Link:
 
     def report_denied(self, keys: KeyWatch) -> None:
         """Have raised what is denied."""
-        error, self.unreported = self.unreported, None
-        if error is not None:
-            keys.deny(self._client.endpoint, error)
-        elif self._intake is not None:
-            keys.allow(self._client.endpoint)
+        denied, is_here = self.access.take_unreported(), self._intake is not None
+        keys.note_access(self._client.endpoint, denied, allowed=is_here)
 
     def check_rights(self, now_ns: int) -> None:
         """Give the share back where its pusher may not push; called when rights have changed."""
-        if self._intake is not None and not self._may_push(self._pusher):
+        if self._intake is not None and not self.access.may_push(self._pusher):
             self.leave(0)
             self._refuse_pusher(now_ns)
         elif self._intake is None:
             self._hello_ns = -(2**62)
 
-    def _may_push(self, name: str) -> bool:
-        rights = self._rights
-        return rights is None or rights.may(server_of(self._client), "push", name)
-
     def _refuse_pusher(self, now_ns: int) -> None:
-        assert self._rights is not None
-        why = self._rights.why(server_of(self._client), "push", self._pusher)
-        text = f"the key of the pusher {self._pusher!r} has no right to it here: {why}"
-        self._note_denied("push", self._pusher, text, now_ns)
+        self.access.note_ours(self._pusher, now_ns=now_ns)
+        self._drop_denied(now_ns)
 
-    def _note_denied(self, verb: str, name: str, why: str, now_ns: int) -> None:
+    def _drop_denied(self, now_ns: int) -> None:
         """Drop the share: it is others' now, and no confirmation of it counts."""
-        error = AccessDeniedError(verb, name, why)
-        is_new = self.denial is None or str(self.denial) != str(error)
-        if is_new or now_ns >= self._report_due_ns:
-            self.unreported = error
-            self._report_due_ns = now_ns + _DENIED_AGAIN_NS
-        self.denial = error
         if self._intake is not None:
             self._lose_share(self._intake, self._session)
         self._hello_ns = now_ns
@@ -227,7 +207,7 @@ class Link:
         """Send a state where one is due: something is done or missing, or as a sign of life."""
         intake = self._intake
         if intake is None:
-            if now_ns - self._hello_ns > (_HELLO_NS if self.denial is None else _DENIED_NS):
+            if now_ns - self._hello_ns > (_HELLO_NS if self.access.denial is None else DENIED_NS):
                 self._hello_ns = now_ns
                 hello = frames.Hello(self._name)
                 self._client.send(control_frame(Kind.PIPE_HELLO, self._puller, hello))
@@ -273,12 +253,8 @@ class Link:
                 self._take_welcome(frame.session, welcome, now_ns)
             return
         if frame.kind == Kind.DENIED:
-            denied = decoded(frame, frames.decode_denied)
-            if denied.verb != "pull" or not denied.patterns:
-                raise FrameError("verb")
-            name = denied.patterns[0]
-            why = f"the pusher {name!r} gives us no right to it"
-            self._note_denied("pull", name, f"{why}: {denied.why}" if denied.why else why, now_ns)
+            self.access.note_theirs(decoded(frame, frames.decode_denied), now_ns=now_ns)
+            self._drop_denied(now_ns)
             return
         if intake is None or frame.session != intake.share:
             raise FrameError("share")
@@ -299,8 +275,8 @@ class Link:
 
     def _take_welcome(self, session: int, welcome: frames.Welcome, now_ns: int) -> None:
         self._pusher = welcome.name
-        if self._may_push(welcome.name):
-            self.denial = self.unreported = None
+        if self.access.may_push(welcome.name):
+            self.access.allow()
             self._join(session, welcome)
             return
         self._refuse_pusher(now_ns)

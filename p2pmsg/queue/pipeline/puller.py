@@ -21,6 +21,7 @@ from p2pmsg.queue.pipeline.config import PipelinePullerCounters
 from p2pmsg.queue.pipeline.link import Link, Watches
 from p2pmsg.queue.pipeline.taking import Taken
 from p2pmsg.queue.process_id import worker_name
+from p2pmsg.security.changes import RightsChanges
 from p2pmsg.security.use import check_security, curve_client
 from p2pmsg.subscriber.typed import Misfit, value_type
 from p2pmsg.sync.key_watch import KeyWatch
@@ -31,7 +32,6 @@ from p2pmsg.wire import Frame, FrameError
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
-    from p2pmsg.security.rights import Rights
     from p2pmsg.security.settings import Security
 
 PULLER_OPTIONS: Final = ("endpoints", "name", "type", "on_invalid", "security")
@@ -68,8 +68,8 @@ class PipelinePullerBase(ABC, Generic[T_co]):
         self._values = None if type is None else value_type("type", type)
         self._security = check_security(security)
         self._keys: list[KeyWatch] = []
-        self._rights = None if security is None else security.rights
-        self._rights_version = 0 if self._rights is None else self._rights.version
+        rights = None if security is None else security.rights
+        self._changes = None if rights is None else RightsChanges(rights)
         self._name = check_name(name if name is not None else worker_name())
         places = check_endpoints(endpoints)
         curves = [curve_client(security, place) for place in places]
@@ -88,9 +88,7 @@ class PipelinePullerBase(ABC, Generic[T_co]):
         try:
             for place, curve in zip(places, curves, strict=True):
                 with translated():
-                    link = Link(
-                        place, secrets.randbits(63), self._name, watches, curve, self._rights
-                    )
+                    link = Link(place, secrets.randbits(63), self._name, watches, curve, rights)
                 self._links.append(link)
                 self._keys.append(KeyWatch())
         except BaseException:
@@ -227,31 +225,23 @@ class PipelinePullerBase(ABC, Generic[T_co]):
 
     def _work(self, now_ns: int) -> float:
         busy = self._current is not None
-        if self._rights is not None:
-            self._check_rights(self._rights, now_ns)
+        have_changed = self._changes is not None and self._changes.look()
         for link, keys in zip(self._links, self._keys, strict=True):
+            if have_changed:
+                link.check_rights(now_ns)
             if self._security is not None:
                 link.look(keys, now_ns)
             else:
                 link.report_closed(keys)
-        for link in self._links:
             link.read(now_ns)
-            if link.unreported is not None:
-                link.report_denied(self._keys[self._links.index(link)])
+            if link.access.unreported is not None:
+                link.report_denied(keys)
             if self._current is not None and self._current[1].share == link.dropped:
                 self._count = self._at  # the rest of it is others' now
                 self._bad.clear()
             link.say(self._part(link), now_ns=now_ns)
             busy = busy or link.is_busy
         return _BUSY_MS if busy else _IDLE_MS
-
-    def _check_rights(self, rights: "Rights", now_ns: int) -> None:
-        """Do what follows from rights that have changed."""
-        rights.refresh()
-        if rights.version != self._rights_version:
-            self._rights_version = rights.version
-            for link in self._links:
-                link.check_rights(now_ns)
 
     def _raise_refused(self) -> None:
         for keys in self._keys:
@@ -293,7 +283,11 @@ class PipelinePullerBase(ABC, Generic[T_co]):
             connected=sum(link.share is not None for link in links),
             answering={link.endpoint: link.share is not None for link in links},
             invalid=self._misfits,
-            denied={link.endpoint: str(link.denial) for link in links if link.denial is not None},
+            denied={
+                link.endpoint: str(link.access.denial)
+                for link in links
+                if link.access.denial is not None
+            },
         )
 
 
