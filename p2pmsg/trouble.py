@@ -1,5 +1,6 @@
 """What goes wrong, and is said: when it begins, once a minute, and when it is over."""
 
+import time
 from typing import Final
 
 from transports.own_log import own_log as _log
@@ -68,3 +69,29 @@ class Refusals:
             refused = count - self._said
             _log.warning("%r takes on no more %s: refused, %d", place, self._what, refused)
             self._said, self._due_ns = count, now_ns + _AGAIN_NS
+
+
+class Rarely:
+    """Lets something be said at once, or after a while, and then once a minute.
+
+    Args:
+        after_ns: after how long it may be said for the first time. Default: at once.
+
+    """
+
+    __slots__ = ("_due_ns",)
+
+    def __init__(self, after_ns: int = 0) -> None:
+        self._due_ns = time.monotonic_ns() + after_ns if after_ns else 0
+
+    def left_s(self) -> float:
+        """Return how long until it may be said, in seconds."""
+        return max(0.0, (self._due_ns - time.monotonic_ns()) / 1e9)
+
+    def is_due(self) -> bool:
+        """Whether it may be said now; then not again for a minute."""
+        now_ns = time.monotonic_ns()
+        if now_ns < self._due_ns:
+            return False
+        self._due_ns = now_ns + _AGAIN_NS
+        return True

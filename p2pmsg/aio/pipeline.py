@@ -16,7 +16,7 @@ from p2pmsg.message import T_co
 from p2pmsg.queue.pipeline.config import PipelineConfig
 from p2pmsg.queue.pipeline.link import Watches
 from p2pmsg.queue.pipeline.puller import PipelineJob, PipelinePullerBase
-from p2pmsg.queue.pipeline.pusher import SEALING_BYTES, Patience, PipelinePusherBase
+from p2pmsg.queue.pipeline.pusher import SEALING_BYTES, PipelinePusherBase
 from p2pmsg.sync.lifecycle import close_in_children
 
 if TYPE_CHECKING:
@@ -274,16 +274,16 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
     async def _wait_until_empty(self, timeout: float | None) -> bool:
         self._lock.run_whole(self._is_empty)  # so that what is gathered is dealt now
         until = until_of(self._loop, timeout)
-        patience = Patience()
+        waits = self._new_wait()
         while not self._driver.stopping:
-            left = patience.left_s()
+            left = waits.left_s()
             if until is not None:
                 left = min(left, max(0.0, until - self._loop.time()))
             if await self._driver.wait_for(lambda: not self._in_flight, left):
                 break
             if until is not None and self._loop.time() >= until:
                 break
-            if patience.is_over():
+            if waits.is_due():
                 self._say_waiting()
         return self._lock.run_whole(self._is_empty)
 

@@ -3,7 +3,7 @@
 import time
 from typing import Final, Protocol
 
-from p2pmsg.bridge.sequences import Rarely
+from p2pmsg.trouble import Rarely
 from transports import Endpoint, describe_peer
 from transports.own_log import own_log as _log
 

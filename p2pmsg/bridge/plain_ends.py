@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from p2pmsg.bridge.ends import SLICE_S, Batch, IsOver, Source, Target, Written
-from p2pmsg.bridge.sequences import Rarely, Sequences
+from p2pmsg.bridge.sequences import Sequences
 from p2pmsg.bridge.shapes import Parts, Reader, UnsendableError, Writer
+from p2pmsg.trouble import Rarely
 from transports.own_log import own_log as _log
 
 _BATCH_MESSAGES: Final = 2048

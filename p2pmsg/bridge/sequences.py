@@ -1,7 +1,6 @@
 """Counts gaps in the numbers that a sender has put into its messages."""
 
 import re
-import time
 from typing import Any, Final, Literal
 
 from p2pmsg.errors import ConfigError
@@ -104,21 +103,3 @@ class Sequences:
             else:
                 return None
         return value if type(value) is int else None
-
-
-class Rarely:
-    """Lets something be said at once, and then once a minute."""
-
-    __slots__ = ("_due_ns",)
-    _AGAIN_NS: Final = 60 * 1_000_000_000
-
-    def __init__(self) -> None:
-        self._due_ns = 0
-
-    def is_due(self) -> bool:
-        """Whether it may be said now; then not again for a minute."""
-        now_ns = time.monotonic_ns()
-        if now_ns < self._due_ns:
-            return False
-        self._due_ns = now_ns + self._AGAIN_NS
-        return True

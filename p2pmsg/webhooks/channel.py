@@ -14,6 +14,7 @@ from p2pmsg.aio.subscriber import Subscriber
 from p2pmsg.config import CursorConfig
 from p2pmsg.errors import ConfigError, CursorError, LogFailedError, LossReport, P2PError
 from p2pmsg.message import Message
+from p2pmsg.trouble import Rarely
 from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Delivery, Effect, Failure, Item
 from p2pmsg.webhooks.endpoint import Endpoint
@@ -36,8 +37,6 @@ _TAKE_MAX: Final = 256
 _GATHER_S: Final = 0.01
 _STREAMS_MAX: Final = 65_536
 _OWN_BYTES: Final = 300
-_SAY_AGAIN_S: Final = 60.0
-"""How often a request that failed is logged, where the endpoint does not count as down."""
 _AGAIN_MIN: Final = 100
 """How many dead letters may be sent again at once at least, where nothing is to be parked."""
 
@@ -105,7 +104,7 @@ class Channel:
         self._positions: dict[Any, Message] = {}
         self._committing: asyncio.Task[None] | None = None
         self._is_closing = False
-        self._say_s = 0.0
+        self._said = Rarely()
         self._lost = self._commit_failures = 0
         self._error: str | None = None
         self._letters: LetterFile | None = None
@@ -333,10 +332,9 @@ class Channel:
 
     def _say_failed(self, failure: Failure) -> None:
         """Log that a request failed, unless something else that is logged says so."""
-        core, now_s = self._core, time.monotonic()
-        if core.is_open or core.stopped is not None or failure.is_final or now_s < self._say_s:
+        core = self._core
+        if core.is_open or core.stopped is not None or failure.is_final or not self._said.is_due():
             return
-        self._say_s = now_s + _SAY_AGAIN_S
         _log.warning(
             "webhook %s: a request failed, and is tried again: %s",
             self._endpoint.name, failure.reason,

@@ -291,7 +291,6 @@ def test_leaving_does_not_wait_without_end_for_jobs_that_a_puller_left(monkeypat
 
 def test_who_waits_for_confirmations_hears_who_has_the_jobs(monkeypatch, caplog):
     monkeypatch.setattr("p2pmsg.queue.pipeline.pusher._SAY_NS", 50_000_000)
-    monkeypatch.setattr("p2pmsg.queue.pipeline.pusher._SAY_AGAIN_NS", 60_000_000_000)
     with pusher() as source, puller(source.endpoint) as sink:
         source.push("held")
         assert sink.receive(PATIENT_S).value == "held"

@@ -22,6 +22,7 @@ from p2pmsg.security.use import check_security, curve_server, warn_if_open
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
+from p2pmsg.trouble import Rarely
 from transports.own_log import own_log as _log
 from transports.signals import defer_signals
 
@@ -33,7 +34,6 @@ _IDLE_ROUNDS: Final = 5
 _GATHER_NS: Final = 50_000
 """Jobs closer together than this are gathered: dealing one alone takes about as long."""
 _SAY_NS: Final = 5_000_000_000
-_SAY_AGAIN_NS: Final = 60_000_000_000
 _NAMES_MAX: Final = 3
 _DUMMY: Final = 1
 """Bytes before the first value in the buffer, which keep its memory when it is emptied."""
@@ -42,25 +42,6 @@ SEALING_BYTES: Final = PIECE_BYTES + 16
 _encode_into = exact_encoder.encode_into
 _encode_scalar_into = encoder.encode_into
 _get_ident = threading.get_ident
-
-
-class Patience:
-    """When to say what is waited for: after 5 s, then once a minute."""
-
-    def __init__(self) -> None:
-        self._due_ns = time.monotonic_ns() + _SAY_NS
-
-    def left_s(self) -> float:
-        """Return how long until it is due, in seconds."""
-        return max(0.0, (self._due_ns - time.monotonic_ns()) / 1e9)
-
-    def is_over(self) -> bool:
-        """Whether it is due; then not again for a minute."""
-        now_ns = time.monotonic_ns()
-        if now_ns < self._due_ns:
-            return False
-        self._due_ns = now_ns + _SAY_AGAIN_NS
-        return True
 
 
 class PipelinePusherBase(ABC):
@@ -309,6 +290,11 @@ class PipelinePusherBase(ABC):
         rest = len(shares) - _NAMES_MAX
         return "; ".join([what, *named, *([f"and {rest} others"] if rest > 0 else [])])
 
+    @staticmethod
+    def _new_wait() -> Rarely:
+        """Return what says when `_say_waiting` is to be called: after 5 s, then once a minute."""
+        return Rarely(_SAY_NS)
+
     def _say_waiting(self) -> None:
         _log.warning("%s waits: %s", self._name, self._lock.look(self._unconfirmed))
 
@@ -473,12 +459,12 @@ class PipelinePusher(PipelinePusherBase, ClosesItself):
         if timeout is not None:
             at_least("timeout", timeout, 0)
         deadline = None if timeout is None else time.monotonic() + timeout
-        patience = Patience()
+        waits = self._new_wait()
         while not self._lock.run_whole(self._is_empty):
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False
-            if patience.is_over():
+            if waits.is_due():
                 self._say_waiting()
             self._driver.wait(min(20.0, left * 1000))
         return True
