@@ -99,7 +99,8 @@ def _make(keys: Keys) -> "PinnedSecurity":
     except (p2pmsg.ConfigError, OSError) as error:
         name = "security"
         if isinstance(error, p2pmsg.ConfigError):
-            name = {"trust": "trust", "access": "access"}.get(error.field.split()[-1], name)
+            last = error.field.split()[-1]
+            name = last if last in ("trust", "access") else name
         elif error.filename is not None and error.filename in (keys.trust, keys.access):
             name = "trust" if error.filename == keys.trust else "access"
         file = {"security": keys.key, "trust": keys.trust, "access": keys.access}[name]

@@ -103,8 +103,8 @@ class Outgoing:
         """
         if self._slice_ns is not None:
             return self.send_now()
-        outbox, sender, began_ns = self._outbox, self._sender, time.monotonic_ns()
-        has_frames = bool(outbox)
+        outbox, sender = self._outbox, self._sender
+        began_ns = time.monotonic_ns() if outbox else 0
         while outbox:
             frame = outbox[0]
             if sender.send(frame):
@@ -118,7 +118,7 @@ class Outgoing:
                 outbox.popleft()
             else:
                 return False
-        if has_frames:
+        if began_ns:
             self._core.note_sent(began_ns, time.monotonic_ns())
         return len(self._core.unsynced) < UNSYNCED_MAX
 

@@ -1,9 +1,11 @@
 """Peers of asyncio on a network in memory, whose time passes while tasks wait."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self, TypeVar
 
 from p2pmsg.checks import at_least, whole
 from p2pmsg.errors import ClosedError
@@ -18,6 +20,7 @@ from transports.own_log import own_log as _log
 _PASSES: Final = 4
 """How often the loop goes through its tasks between two events of the network."""
 _BATCH_MAX: Final = 65_536
+T = TypeVar("T")
 
 
 class Turns:
@@ -113,7 +116,33 @@ class Turns:
         return has_woken
 
 
-class VirtualAioPublisher(PublisherPeer):
+class _AioPeer(ABC):
+    """Ends with its `async with` block."""
+
+    _closed: bool
+    _process: Any
+
+    @property
+    def _is_over(self) -> bool:
+        return self._closed or self._process.core is None
+
+    @abstractmethod
+    async def _leave(self, error: BaseException | None) -> None:
+        """Close at the end of the block, which `error` may have left."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._leave(error)
+
+
+class VirtualAioPublisher(PublisherPeer, _AioPeer):
     """A publisher on a `VirtualNetwork`, used as `p2pmsg.aio.Publisher` is.
 
     Args:
@@ -182,23 +211,11 @@ class VirtualAioPublisher(PublisherPeer):
         finally:
             process.leave_for_good()
 
-    @property
-    def _is_over(self) -> bool:
-        return self._closed or self._process.core is None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def _leave(self, error: BaseException | None) -> None:
         await self.close()
 
 
-class VirtualAioSubscriber(SubscriberPeer):
+class VirtualAioSubscriber(SubscriberPeer, _AioPeer):
     """A subscriber on a `VirtualNetwork`, used as `p2pmsg.aio.Subscriber` is.
 
     Cancelling any call loses nothing: a message is taken in the step that returns it.
@@ -260,7 +277,7 @@ class VirtualAioSubscriber(SubscriberPeer):
             if (batch := self._take(count_max)) is not None:
                 return batch
             if self._answer is not None:
-                self._pending, self._answer = _begun(self._answer), None
+                self._pending, self._answer = asyncio.ensure_future(self._answer), None
                 continue
             left_s = None if end_ns is None else max(0, end_ns - clock.now_ns) / 1e9
             if not await self._turns.wait_until(lambda: self._is_over or self._is_ready, left_s):
@@ -284,14 +301,14 @@ class VirtualAioSubscriber(SubscriberPeer):
         self._pending = None
         batch = self._take(count_max)
         if self._answer is not None:
-            self._pending, self._answer = _begun(self._answer), None
+            self._pending, self._answer = asyncio.ensure_future(self._answer), None
         return batch
 
-    def __aiter__(self) -> "_Messages":
+    def __aiter__(self) -> "_Iteration[Message]":
         """Iterate over messages without end; it ends when the subscriber is closed."""
-        return _Messages(self)
+        return _Iteration(self.receive)
 
-    def batches(self, count_max: int = _BATCH_MAX) -> "_Batches":
+    def batches(self, count_max: int = _BATCH_MAX) -> "_Iteration[MessageBatch]":
         """Iterate over batches, each as of `receive_many`.
 
         Args:
@@ -302,7 +319,7 @@ class VirtualAioSubscriber(SubscriberPeer):
 
         """
         whole("count_max", count_max, 1)
-        return _Batches(self, count_max)
+        return _Iteration(partial(self.receive_many, count_max))
 
     async def commit(self, message: Message | MessageBatch | None = None) -> None:
         """Note durably that messages are processed, as `p2pmsg.aio.Subscriber.commit`.
@@ -323,21 +340,9 @@ class VirtualAioSubscriber(SubscriberPeer):
         if not self._closed:
             self._leave_network(commits=False)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def _leave(self, error: BaseException | None) -> None:
         if not self._closed:
             self._leave_network(commits=error is None)
-
-    @property
-    def _is_over(self) -> bool:
-        return self._closed or self._process.core is None
 
     async def _settle(self, pending: "asyncio.Future[Any]") -> None:
         """Wait for an `on_gap` that is a coroutine; cancelled here, it goes on."""
@@ -348,38 +353,17 @@ class VirtualAioSubscriber(SubscriberPeer):
                 self._pending = None
 
 
-class _Messages:
-    """Iterates; after an exception it goes on where it was."""
+class _Iteration(Generic[T]):
+    """Iterates by such calls; after an exception it goes on where it was."""
 
-    def __init__(self, source: VirtualAioSubscriber) -> None:
-        self._source = source
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Message:
-        try:
-            return await self._source.receive()
-        except ClosedError:
-            raise StopAsyncIteration from None
-
-
-class _Batches:
-    """As `_Messages`, batch by batch."""
-
-    def __init__(self, source: VirtualAioSubscriber, count_max: int) -> None:
-        self._source = source
-        self._count_max = count_max
+    def __init__(self, receive: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._receive = receive
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> MessageBatch:
+    async def __anext__(self) -> T:
         try:
-            return await self._source.receive_many(self._count_max)
+            return await self._receive()
         except ClosedError:
             raise StopAsyncIteration from None
-
-
-def _begun(answer: Awaitable[Any]) -> "asyncio.Future[Any]":
-    return asyncio.ensure_future(answer)

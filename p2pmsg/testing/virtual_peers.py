@@ -15,6 +15,7 @@ from p2pmsg.errors import (
 )
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.relay.core import RelayCore
 from p2pmsg.stats import SubscriberStats
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.sync.lifecycle import ClosesAtOnce
@@ -207,10 +208,7 @@ class VirtualPublisher(PublisherPeer, ClosesAtOnce):
             ClosedError: the publisher is closed, or has crashed.
 
         """
-        core = self._core
-        limit = ENDLESS_S if timeout is None else timeout
-        if not self._network.wait_until(lambda: core.joined >= count, limit):
-            raise TimeoutError(f"{core.joined} of {count} subscribers came within {limit} s")
+        _wait_for_joins(self._network, self._core, count, timeout)
 
     def close(self, timeout: float = CLOSE_S) -> None:
         """Send what is left, and let time pass until every subscriber has it.
@@ -452,9 +450,7 @@ class VirtualRelay(ClosesAtOnce):
         relay = self._process.relay
         if relay is None:
             raise ClosedError("the relay", "it is closed, or has crashed")
-        limit = ENDLESS_S if timeout is None else timeout
-        if not self._network.wait_until(lambda: relay.joined >= count, limit):
-            raise TimeoutError(f"{relay.joined} of {count} subscribers came within {limit} s")
+        _wait_for_joins(self._network, relay, count, timeout)
 
     def crash(self) -> None:
         """Die as by SIGKILL: without a log all that it had is gone."""
@@ -470,3 +466,11 @@ class VirtualRelay(ClosesAtOnce):
 
     def __repr__(self) -> str:
         return f"<VirtualRelay {self._process.name}>"
+
+
+def _wait_for_joins(
+    network: Time, core: PublisherCore | RelayCore, count: int, timeout: float | None
+) -> None:
+    limit = ENDLESS_S if timeout is None else timeout
+    if not network.wait_until(lambda: core.joined >= count, limit):
+        raise TimeoutError(f"{core.joined} of {count} subscribers came within {limit} s")
