@@ -14,6 +14,7 @@ from p2pmsg.testing.proxy import TcpProxy
 from tests.integration import aio, inside
 from tests.integration.commands import command
 from tests.integration.peers import LOOPBACK, eventually, start_child
+from tests.integration.secure import Peers
 
 
 @pytest.fixture
@@ -26,6 +27,12 @@ def opened():
 @pytest.fixture
 def endpoint(tmp_path):
     return f"ipc://{tmp_path}/feed"
+
+
+@pytest.fixture
+def peers(tmp_path):
+    """Make peers with keys."""
+    return Peers(tmp_path)
 
 
 @pytest.fixture

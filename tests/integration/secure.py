@@ -23,6 +23,15 @@ class Peers:
             made.known.add(other, self.text(other))
         return made
 
+    def options(self, name):
+        """Return the options by which a command has a peer's keys."""
+        return [
+            "--security",
+            str(self.folder / name),
+            "--trust",
+            str(self.folder / f"{name}.known"),
+        ]
+
     def text(self, name):
         """Return the public key of a peer."""
         return key_text(self.keys[name].public)
@@ -34,3 +43,13 @@ class Peers:
     def pinned(self, endpoint, name):
         """Return an endpoint at which a peer has to hold its key."""
         return f"{endpoint}?key={self.text(name)}"
+
+
+def take_job(puller, mode, timeout=60.0):
+    """Take a job of a queue or a pipeline, and confirm it; return its value."""
+    job = puller.receive(timeout)
+    if mode == "queue":
+        job.ack()
+    else:
+        puller.commit()
+    return job.value

@@ -11,7 +11,6 @@ from p2pmsg import LogConfig, control, wire
 from p2pmsg.errors import AccessDeniedError, AuthenticationError, MessagesLostError
 from p2pmsg.wire import Frame, Kind
 from tests.integration.commands import eventually
-from tests.integration.secure import Peers
 from transports import CurveClient, ZmqReceiver, ZmqRecoveryClient, context
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -20,11 +19,6 @@ ALL = (
     "[[rule]]\nwho = ['ann', 'relay', 'feed']\nsubscribe = ['*']\npublish = ['*']\nrelay = ['*']\n"
 )
 RULES = f"{ALL}[[rule]]\nwho = ['bob']\nsubscribe = ['trades']\n"
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
 
 
 @pytest.fixture

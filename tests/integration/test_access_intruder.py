@@ -11,7 +11,6 @@ from p2pmsg.queue.pipeline import frames as pipes
 from p2pmsg.requests import frames as requests
 from p2pmsg.wire import Frame, Kind
 from tests.integration.commands import eventually
-from tests.integration.secure import Peers
 from transports import CurveClient, ZmqQueueClient, context, parse_endpoint
 from transports.zmq_plain import ZmqPlainSocket
 
@@ -20,11 +19,6 @@ TIMEOUT = 60.0
 SECRET = "what-nobody-else-may-read"
 ANN = "[[rule]]\nwho = ['ann']\npull = ['jobs']\nrequest = ['price']\nadmin = ['jobs']\n"
 BOB = "[[rule]]\nwho = ['bob']\npull = ['others', 'job']\nrequest = ['load']\nadmin = ['others']\n"
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from p2pmsg.errors import AccessDeniedError, AdminRefusedError, AuthenticationEr
 from p2pmsg.queue import PusherConfig
 from p2pmsg.queue.admin import LiveBox
 from tests.integration.commands import eventually
-from tests.integration.secure import Peers
+from tests.integration.secure import take_job
 
 LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
@@ -18,11 +18,6 @@ MODES = pytest.mark.parametrize("mode", ["queue", "pipeline"])
 ANN = "[[rule]]\nwho = ['ann']\npull = ['jobs']\npush = ['jobs']\n"
 BOB = "[[rule]]\nwho = ['bob']\npull = ['job*']\n"
 DENY = "[[rule]]\nwho = ['b*']\ndeny = true\npull = ['jobs']\n"
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
 
 
 @pytest.fixture
@@ -48,15 +43,6 @@ def denied(call):
     with pytest.raises(AccessDeniedError) as caught:
         call()
     return caught.value
-
-
-def take(puller, mode):
-    job = puller.receive(TIMEOUT)
-    if mode == "queue":
-        job.ack()
-    else:
-        puller.commit()
-    return job.value
 
 
 def heal(call):
@@ -88,11 +74,11 @@ def test_a_puller_without_the_right_gets_no_job_and_learns_why(peers, server, ac
             assert pusher.stats().in_flight == 1
             assert "the pusher 'jobs': denied: 'bob' pull 'jobs'" in caplog.text
             with Puller(place, security=peers.security("ann"), mode=mode) as ann:
-                assert take(ann, mode) == "secret"
+                assert take_job(ann, mode) == "secret"
             pusher.drain(TIMEOUT)
             change(server, access, ANN + BOB)
             pusher.push("for bob")
-            assert heal(lambda: take(bob, mode)) == "for bob"
+            assert heal(lambda: take_job(bob, mode)) == "for bob"
             pusher.drain(TIMEOUT)
             assert bob.stats().denied == {}
 
@@ -119,7 +105,7 @@ def test_who_loses_the_right_loses_its_jobs_and_its_answers_do_not_count(
             assert denied(lambda: [bob.receive(TIMEOUT) for _ in range(20)]).verb == "pull"
             assert pusher.stats().in_flight == 20
             with Puller(place, security=peers.security("ann"), mode=mode) as ann:
-                assert sorted(take(ann, mode) for _ in range(20)) == list(range(20))
+                assert sorted(take_job(ann, mode) for _ in range(20)) == list(range(20))
                 pusher.drain(TIMEOUT)
             if mode == "queue":
                 assert pusher.stats().dead == 0
@@ -151,7 +137,7 @@ def test_revoke(peers, server, access, mode, with_rules):
             eventually(took)
             who, other = ("ann", bob) if "ann" in got else ("bob", ann)
             assert pusher.revoke(who) == [peers.text(who)]
-            assert take(other, mode) == "x"
+            assert take_job(other, mode) == "x"
             pusher.drain(TIMEOUT)
             loser = {"ann": ann, "bob": bob}[who]
             with pytest.raises((AuthenticationError, AccessDeniedError)):
@@ -180,7 +166,7 @@ def test_a_puller_takes_no_job_from_a_pusher_that_may_not_push(
             assert "no rule gives it" in error.reason
             assert pusher.stats().in_flight == 1
             change(own, rules, "[[rule]]\nwho = ['server']\npush = ['jobs']\n")
-            assert heal(lambda: take(ann, mode)) == "forged"
+            assert heal(lambda: take_job(ann, mode)) == "forged"
             pusher.drain(TIMEOUT)
             change(own, rules, "[[rule]]\nwho = ['server']\npush = ['others']\n")
             assert denied(lambda: ann.receive(TIMEOUT)).verb == "push"
@@ -230,7 +216,7 @@ def test_dead_letters_are_for_keys_that_may_administer(peers, server, access, ad
 
 @MODES
 def test_in_an_event_loop(peers, server, access, mode):
-    async def take(puller):
+    async def take_job(puller):
         job = await puller.receive(TIMEOUT)
         if mode == "queue":
             job.ack()
@@ -248,14 +234,14 @@ def test_in_an_event_loop(peers, server, access, mode):
                 pusher.push("secret")
                 with pytest.raises(AccessDeniedError, match="pull 'jobs' is not allowed"):
                     await bob.receive(TIMEOUT)
-                assert await take(ann) == "secret"
+                assert await take_job(ann) == "secret"
                 await pusher.join(TIMEOUT)
                 change(server, access, ANN + BOB)
                 pusher.revoke("ann")
                 pusher.push("for bob")
                 while True:
                     try:
-                        assert await take(bob) == "for bob"
+                        assert await take_job(bob) == "for bob"
                         break
                     except AccessDeniedError:
                         pass

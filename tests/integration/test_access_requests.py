@@ -9,18 +9,12 @@ import pytest
 from p2pmsg import ConfigError, Requester, Responder, aio
 from p2pmsg.errors import AccessDeniedError, AuthenticationError
 from tests.integration.commands import eventually
-from tests.integration.secure import Peers
 from tests.integration.test_access_queue import change, denied
 
 LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
 ANN = "[[rule]]\nwho = ['ann']\nrequest = ['price', 'wait']\nrespond = ['*']\n"
 BOB = "[[rule]]\nwho = ['bob']\nrequest = ['load*']\n"
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
 
 
 @pytest.fixture

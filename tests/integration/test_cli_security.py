@@ -15,19 +15,9 @@ import zmq.utils.z85 as z85
 from p2pmsg import Publisher, Subscriber
 from p2pmsg.security import read_key_file
 from tests.integration.commands import command, eventually, run
-from tests.integration.secure import Peers
 from transports import key_text
 
 ANY_PORT = "tcp://127.0.0.1:0"
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
-
-
-def options(peers, name):
-    return ["--security", str(peers.folder / name), "--trust", str(peers.folder / f"{name}.known")]
 
 
 def listening(made):
@@ -44,11 +34,11 @@ def check_silence(peers, *texts):
 def test_a_publisher_a_relay_and_a_subscriber_with_keys(tmp_path, peers):
     for name, *known in (("pub", "relay"), ("relay", "sub"), ("sub",)):
         peers.security(name, *known)
-    pub_options = options(peers, "pub")
+    pub_options = peers.options("pub")
     with command(tmp_path, "pub", ANY_PORT, "t", *pub_options) as pub:
         pub.write(b"one\ntwo\n")
         up = peers.pinned(listening(pub), "pub")
-        relay_words = ["--from", up, "--listen", ANY_PORT, *options(peers, "relay")]
+        relay_words = ["--from", up, "--listen", ANY_PORT, *peers.options("relay")]
         with command(tmp_path, "relay", *relay_words) as relay:
             place = peers.pinned(listening(relay), "relay")
             env = os.environ | {
@@ -66,7 +56,7 @@ def test_a_subscriber_that_is_refused_says_so_and_fails_in_the_end(tmp_path, pee
     stranger = peers.security("sub")
     with Publisher(ANY_PORT, security=peers.security("pub")) as publisher:
         place = peers.pinned(publisher.endpoint, "pub")
-        sub = run("sub", place, "--timeout", "2.5", *options(peers, "sub"))
+        sub = run("sub", place, "--timeout", "2.5", *peers.options("sub"))
     assert sub.returncode == 1
     said = sub.stderr.decode()
     assert f"does not admit our key {stranger.fingerprint}" in said
@@ -88,11 +78,11 @@ def test_a_topic_that_is_denied_is_named_and_others_come(tmp_path, peers):
     access.write_text('[[rule]]\nwho = ["sub"]\nsubscribe = ["open"]\n')
     peers.security("pub", "sub")
     with command(
-        tmp_path, "pub", ANY_PORT, "open", *options(peers, "pub"), "--access", str(access)
+        tmp_path, "pub", ANY_PORT, "open", *peers.options("pub"), "--access", str(access)
     ) as pub:
         pub.write(b"one\n")
         place = peers.pinned(listening(pub), "pub")
-        words = ["--start", "earliest", "--count", "1", *options(peers, "sub")]
+        words = ["--start", "earliest", "--count", "1", *peers.options("sub")]
         sub = run("sub", place, "open", "closed", *words)
     assert (sub.returncode, sub.stdout) == (0, b"one\n")
     assert "subscribe 'closed' is not allowed" in sub.stderr.decode()
@@ -101,10 +91,10 @@ def test_a_topic_that_is_denied_is_named_and_others_come(tmp_path, peers):
 def test_requests_with_keys(tmp_path, peers):
     for name, *known in (("respond", "request"), ("request",)):
         peers.security(name, *known)
-    words = ["respond", ANY_PORT, "t", "--echo", *options(peers, "respond")]
+    words = ["respond", ANY_PORT, "t", "--echo", *peers.options("respond")]
     with command(tmp_path, *words) as respond:
         place = peers.pinned(listening(respond), "respond")
-        asked = run("request", place, "t", "hello", *options(peers, "request"))
+        asked = run("request", place, "t", "hello", *peers.options("request"))
         assert (asked.returncode, asked.stdout) == (0, b"hello\n"), asked.stderr
         check_silence(peers, respond.said(), asked.stderr.decode())
 
@@ -114,11 +104,11 @@ def test_jobs_with_keys(tmp_path, peers, mode):
     for name, *known in (("push", "pull"), ("pull",)):
         peers.security(name, *known)
     at = f"ipc://{tmp_path}/jobs"
-    with command(tmp_path, "push", at, "--mode", mode, *options(peers, "push")) as push:
+    with command(tmp_path, "push", at, "--mode", mode, *peers.options("push")) as push:
         push.write(b"one\n")
         push.process.stdin.close()
         place = peers.pinned(at, "push")
-        words = ["--mode", mode, "--count", "1", *options(peers, "pull")]
+        words = ["--mode", mode, "--count", "1", *peers.options("pull")]
         pull = run("pull", place, *words)
         assert (pull.returncode, pull.stdout) == (0, b"one\n"), pull.stderr
         assert push.wait() == 0

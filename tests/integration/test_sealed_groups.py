@@ -11,7 +11,6 @@ from p2pmsg.sync import opening
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.integration.inside import core_of
 from tests.integration.peers import check_ledger, take
-from tests.integration.secure import Peers
 from tests.integration.test_udp_sealed import join_group, overhear
 
 pytest.importorskip("cryptography")
@@ -22,11 +21,6 @@ def place(group):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     return f"udp://239.255.12.{group}:{port}?interface=127.0.0.1"
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
 
 
 def pinned(endpoint, peers):

@@ -10,17 +10,11 @@ import pytest
 from p2pmsg import Publisher, Relay, Subscriber, aio
 from p2pmsg.errors import AuthenticationError, ConfigError, KeyChangedError
 from p2pmsg.log import LogConfig
-from tests.integration.secure import Peers
 from tests.unit.transports.sockets import eventually
 from transports import key_text
 
 LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
 
 
 def received(subscriber, count):

@@ -10,15 +10,9 @@ import zmq.utils.z85 as z85
 from p2pmsg import Bridge, Publisher, Puller, Pusher, Requester, Responder, Subscriber
 from p2pmsg.errors import AuthenticationError, ConfigError, EndpointError
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
-from tests.integration.secure import Peers
 
 BIND = "127.0.0.1:0?bind=1"
 PLACE = f"tcp://127.0.0.1:1?key={'A' * 43}"
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
 
 
 @pytest.fixture

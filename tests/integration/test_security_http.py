@@ -13,22 +13,12 @@ from p2pmsg.http import Gateway
 from p2pmsg.webhooks import Endpoint, Sender, channel
 from tests.integration.commands import command
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
-from tests.integration.secure import Peers
 from tests.integration.test_serve import Events, ask, serving, values
 from tests.integration.test_serve_cli import HERE, port_of
 from tests.integration.webhooks import LOOPBACK as ALLOW
 from tests.integration.webhooks import Receiver
 
 PLACE = f"tcp://127.0.0.1:1?key={'A' * 43}"
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
-
-
-def options(peers, name):
-    return ["--security", str(peers.folder / name), "--trust", str(peers.folder / f"{name}.known")]
 
 
 def test_events_of_a_publisher_with_keys_also_those_that_were_missed(peers):
@@ -126,15 +116,15 @@ def test_the_commands_serve_and_hook(tmp_path, peers):
     peers.security("out", "in")
     at = f"ipc://{tmp_path}/posted"
     pinned = peers.pinned(at, "in")
-    with command(tmp_path, "serve", *HERE, "--publish", at, *options(peers, "in")) as entry:
+    with command(tmp_path, "serve", *HERE, "--publish", at, *peers.options("in")) as entry:
         port_in = port_of(entry)
         eventually(lambda: ask(port_in, "GET", "/health")[0] == 200)
-        out = ("serve", pinned, *HERE, *options(peers, "out"))
+        out = ("serve", pinned, *HERE, *peers.options("out"))
         with command(tmp_path, *out) as running, Receiver() as receiver:
             port = port_of(running)
             words = [
                 "hook", "out", pinned, receiver.url, "--state", str(tmp_path / "hooks"),
-                "--allow", "127.0.0.0/8", "--start", "earliest", *options(peers, "out"),
+                "--allow", "127.0.0.0/8", "--start", "earliest", *peers.options("out"),
             ]  # fmt: skip
             with command(tmp_path, *words) as hook:
                 eventually(lambda: ask(port, "GET", "/health")[0] == 200)
@@ -153,7 +143,7 @@ def test_the_commands_serve_and_hook(tmp_path, peers):
 
 def test_a_gateway_that_cannot_start_says_so_without_a_traceback(tmp_path, peers):
     peers.security("own")
-    words = ("serve", "tcp://127.0.0.1:1", *HERE, *options(peers, "own"))
+    words = ("serve", "tcp://127.0.0.1:1", *HERE, *peers.options("own"))
     with command(tmp_path, *words) as running:
         assert running.wait(DEADLINE_S) == 1
         assert "no key is pinned" in running.said()

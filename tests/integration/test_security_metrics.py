@@ -7,17 +7,11 @@ import pytest
 from p2pmsg import Subscriber, aio, metrics
 from p2pmsg.errors import AuthenticationError, ConfigError
 from p2pmsg.statsd import Collector
-from tests.integration.secure import Peers
 from tests.integration.test_security import refused
 from tests.unit.transports.sockets import eventually
 
 LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
 
 
 def read_by(peers, client):

@@ -9,27 +9,13 @@ import pytest
 from p2pmsg import Puller, Pusher, aio
 from p2pmsg.errors import AuthenticationError, ConfigError
 from p2pmsg.queue.admin import LiveBox
-from tests.integration.secure import Peers
+from tests.integration.secure import take_job
 from tests.integration.test_security import healed, refused
 from tests.unit.transports.sockets import eventually
 
 LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
 MODES = pytest.mark.parametrize("mode", ["queue", "pipeline"])
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
-
-
-def taken(puller, mode):
-    job = puller.receive(TIMEOUT)
-    if mode == "queue":
-        job.ack()
-    else:
-        puller.commit()
-    return job.value
 
 
 @MODES
@@ -40,7 +26,7 @@ def test_jobs_and_a_puller_that_is_refused_and_heals(peers, mode):
         with Puller(place, security=peers.security("puller"), mode=mode) as puller:
             for number in range(100):
                 pusher.push(number)
-            assert [taken(puller, mode) for _ in range(100)] == list(range(100))
+            assert [take_job(puller, mode) for _ in range(100)] == list(range(100))
             pusher.drain(TIMEOUT)
         assert pusher.stats().connections_refused == 0
         with Puller(place, security=stranger, mode=mode) as puller:
@@ -52,7 +38,7 @@ def test_jobs_and_a_puller_that_is_refused_and_heals(peers, mode):
             if mode == "queue":
                 assert "does not admit" in next(iter(puller.stats().unanswered.values()))
             security.known.add("stranger", peers.text("stranger"))
-            assert healed(lambda: taken(puller, mode)) == "secret"
+            assert healed(lambda: take_job(puller, mode)) == "secret"
             pusher.drain(TIMEOUT)
 
 

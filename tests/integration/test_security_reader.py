@@ -6,17 +6,11 @@ from p2pmsg import Publisher, Relay
 from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError
 from p2pmsg.reader.heads_watch import HeadsWatch
 from p2pmsg.reader.reader import RangeReader
-from tests.integration.secure import Peers
 from tests.integration.test_security import healed
 from tests.unit.transports.sockets import eventually
 
 LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
 
 
 @pytest.fixture

@@ -7,18 +7,12 @@ import pytest
 
 from p2pmsg import Requester, Responder, aio
 from p2pmsg.errors import AuthenticationError, ConfigError
-from tests.integration.secure import Peers
 from tests.integration.test_security import healed
 from transports import parse_key
 
 LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
 DOUBLE = {"double": lambda n: 2 * n}
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
 
 
 def test_a_request_and_one_that_is_refused_and_heals(peers, caplog):

@@ -7,7 +7,6 @@ import pytest
 from p2pmsg.errors import AccessDeniedError
 from tests.integration.commands import eventually
 from tests.integration.peers import check_ledger, take
-from tests.integration.secure import Peers
 
 pytest.importorskip("cryptography")
 
@@ -18,11 +17,6 @@ def endpoint():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     return f"udp://239.255.10.1:{port}?interface=127.0.0.1"
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
 
 
 def pinned(endpoint, peers, name="pub"):

@@ -27,7 +27,6 @@ from p2pmsg.reader import HeadsWatch, RangeReader
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.integration.inside import core_of
 from tests.integration.peers import check_ledger, eventually, take
-from tests.integration.secure import Peers
 
 pytest.importorskip("cryptography")
 
@@ -44,11 +43,6 @@ def free_port():
 @pytest.fixture
 def endpoint():
     return GROUP.format(next(_group), free_port())
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
 
 
 def pinned(endpoint, peers, name="pub"):

@@ -8,7 +8,6 @@ import pytest
 
 from p2pmsg import LogConfig
 from tests.integration.peers import take
-from tests.integration.secure import Peers
 
 pytest.importorskip("cryptography")
 
@@ -46,11 +45,6 @@ class Wire:
         self._thread.join()
         self._raw.close()
         return b"".join(self._packets)
-
-
-@pytest.fixture
-def peers(tmp_path):
-    return Peers(tmp_path)
 
 
 def port():
