@@ -5,9 +5,13 @@ it reaches what only this machine can: loopback, the private network, a cloud's 
 """
 
 import ipaddress
+import re
+import socket
+import unicodedata
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
+from urllib.parse import unquote
 
 from p2pmsg.errors import ConfigError
 
@@ -33,6 +37,7 @@ _FORBIDDEN: Final = tuple(
     )
 )  # fmt: skip
 """In addition to what `ipaddress` calls not global, which differs between versions of Python."""
+_NUMBER: Final = re.compile("[0-9]+|0x[0-9a-f]*", re.IGNORECASE)
 
 
 class ForbiddenAddressError(OSError):
@@ -79,6 +84,34 @@ def check_address(text: str, allowed: Sequence[Network] = ()) -> None:
             raise ForbiddenAddressError(
                 f"{shown} is no public address; allow its network to send there"
             )
+
+
+def check_host(host: str, allowed: Sequence[Network] = ()) -> None:
+    """Raise `ForbiddenAddressError` where a URL's host is an address that is not allowed.
+
+    It may be spelled in any way that a system's resolver reads: `127.1`, `2130706433`,
+    `0x7f000001`, `017700000001`. A name says nothing before it is looked up.
+
+    Args:
+        host: without port and brackets.
+        allowed: as for `check_address`.
+
+    """
+    plain = unicodedata.normalize("NFKC", unquote(host)).replace("\u3002", ".").removesuffix(".")
+    address = plain
+    if ":" not in plain:
+        if _NUMBER.fullmatch(plain.rpartition(".")[2]) is None:
+            return
+        try:
+            address = socket.inet_ntoa(socket.inet_aton(plain))
+        except OSError:
+            raise ForbiddenAddressError(f"{host!r} is neither an address nor a name") from None
+    try:
+        check_address(address, allowed)
+    except ForbiddenAddressError as error:
+        if address == host:
+            raise
+        raise ForbiddenAddressError(f"{host!r} is {error}") from None
 
 
 def _is_public(address: Address) -> bool:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from p2pmsg.checks import at_least, check, check_visible, whole
 from p2pmsg.errors import ConfigError
-from p2pmsg.webhooks.addresses import parse_networks
+from p2pmsg.webhooks.addresses import ForbiddenAddressError, check_host, parse_networks
 from p2pmsg.webhooks.formats import FORMATS, Format
 from p2pmsg.webhooks.rules import BreakerConfig, DeliveryRules, Order, Retry
 from p2pmsg.webhooks.signatures import OUT_SCHEMES, signers, texts_of
@@ -26,7 +26,9 @@ class Endpoint:
     """A URL to which messages are posted. `ConfigError` for a value out of its limits."""
 
     url: str = field(repr=False)
-    """`https://…` or `http://…`. Redirects are never followed: they count as failures."""
+    """`https://…` or `http://…`. Redirects are never followed: they count as failures. Where its
+    host is an address, in any spelling, it is public or in `allow`; what a name stands for is
+    checked at each connection."""
 
     _: KW_ONLY
 
@@ -121,7 +123,11 @@ class Endpoint:
             raise ConfigError("secret", 'exactly one with scheme="github"', found or None)
         if self.handshake is not None:
             check_visible("handshake", self.handshake)
-        parse_networks(self.allow)
+        allowed = parse_networks(self.allow)
+        try:
+            check_host(parts, allowed)
+        except ForbiddenAddressError as error:
+            raise ConfigError("url", f"at an allowed address: {error}", parts) from None
         _check_headers(self.headers)
         if not self.name:
             digest = hashlib.blake2b(self.url.encode(), digest_size=4).hexdigest()

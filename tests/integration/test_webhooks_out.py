@@ -423,7 +423,12 @@ FORBIDDEN_HOSTS = (
 
 def test_no_connection_is_made_to_forbidden_addresses():
     async def ask(host, port):
-        client = Client(Endpoint(f"http://{host}:{port}/", timeout=5.0))
+        names = None
+        if host.lower() != "localhost":  # else it is a name, and names are checked when connecting
+            with pytest.raises(ConfigError, match="url must be at an allowed address"):
+                Endpoint(f"http://{host}:{port}/")
+            names, host = Names(host.strip("[]")), "shop.example.com"
+        client = Client(Endpoint(f"http://{host}:{port}/", timeout=5.0), names)
         try:
             return await client.post(Request({}, b"{}"), "msg_1")
         finally:
@@ -458,7 +463,7 @@ def test_a_name_that_is_bound_to_another_address_later_is_checked_again():
 
 
 def test_a_forbidden_endpoint_is_reported(publisher, receiver, sender):
-    hook = sender(allow=())
+    hook = sender(f"http://localhost:{receiver.port}/", allow=())
     publisher.publish("t", 1)
     eventually(lambda: "no public address" in hook.stats().endpoints["hook"].reason)
     assert receiver.connections == 0
@@ -530,6 +535,8 @@ def test_the_command_delivers_and_ends_well(publisher, receiver, tmp_path):
         ({"url": "http://user:pass@a"}, "url"),
         ({"url": "http://"}, "url"),
         ({"url": "http://a:99999"}, "url"),
+        ({"url": "http://2130706433/TOKEN"}, "url"),
+        ({"url": "http://127.1/TOKEN"}, "url"),
         ({"secret": "abc"}, "secret"),
         ({"scheme": "stripe"}, "scheme"),
         ({"scheme": "github"}, "secret"),
@@ -552,6 +559,7 @@ def test_a_setting_out_of_its_limits_is_named_and_no_secret_is_shown(settings, f
         Endpoint(**({"url": "http://a.example.com/TOKEN"} | settings))
     assert str(raised.value).startswith(field)
     assert "pass" not in str(raised.value)
+    assert "TOKEN" not in str(raised.value)
     assert "TOKEN" not in repr(Endpoint("http://a.example.com/TOKEN", secret=SECRET))
     assert SECRET not in repr(Endpoint("http://a.example.com/TOKEN", secret=SECRET))
 
@@ -579,7 +587,8 @@ def test_the_first_request_that_fails_is_said_at_once(publisher, receiver, sende
 def test_a_state_that_is_no_folder_is_named(tmp_path, capsys, state):
     (tmp_path / "file").write_text("something else")
     place = str(tmp_path / state)
-    assert main(["hook", "out", "tcp://127.0.0.1:1", "http://127.0.0.1:1/", "--state", place]) == 1
+    words = ["hook", "out", "tcp://127.0.0.1:1", "http://127.0.0.1:1/", "--allow", "127.0.0.0/8"]
+    assert main([*words, "--state", place]) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"p2pmsg hook out: state: the folder {place}/127.0.0.1-")
     assert said.endswith(" cannot be used: Not a directory\n")
@@ -587,7 +596,21 @@ def test_a_state_that_is_no_folder_is_named(tmp_path, capsys, state):
 
 def test_a_publisher_that_is_away_is_waited_for_aloud(tmp_path):
     place = f"ipc://{tmp_path}/nobody"
-    arguments = ("http://127.0.0.1:1/", "--state", str(tmp_path / "hooks"))
+    arguments = (
+        "http://127.0.0.1:1/", "--allow", "127.0.0.0/8", "--state", str(tmp_path / "hooks")
+    )  # fmt: skip
     with command(tmp_path, "hook", "out", place, *arguments) as running:
         said = f"p2pmsg hook out: waiting for {place}: nobody answers there\n"
         eventually(lambda: said in running.said())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "2130706433", "0x7f000001", "017700000001"])
+def test_an_address_that_is_not_allowed_is_a_line_at_once(tmp_path, capsys, host):
+    state = tmp_path / "hooks"
+    words = ["hook", "out", "tcp://127.0.0.1:1", f"http://{host}/TOKEN", "--state", str(state)]
+    assert main(words) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("p2pmsg hook out: url must be at an allowed address: ")
+    assert "127.0.0.1 is no public address; allow its network to send there" in said
+    assert "TOKEN" not in said
+    assert not state.exists()

@@ -3,7 +3,12 @@
 import pytest
 
 from p2pmsg.errors import ConfigError
-from p2pmsg.webhooks.addresses import ForbiddenAddressError, check_address, parse_networks
+from p2pmsg.webhooks.addresses import (
+    ForbiddenAddressError,
+    check_address,
+    check_host,
+    parse_networks,
+)
 
 FORBIDDEN = (
     "0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "127.0.0.1", "127.255.0.1",
@@ -26,6 +31,44 @@ def test_no_request_goes_there(address):
 @pytest.mark.parametrize("address", ALLOWED)
 def test_requests_go_to_public_addresses(address):
     check_address(address)
+
+
+SPELLINGS = (
+    "127.0.0.1", "127.1", "127.0.1", "2130706433", "0x7f000001", "0X7F000001", "017700000001",
+    "0177.0.0.1", "0x7f.1", "0x7f.0.0.0x1", "127.0.0.1.", "127.0.0.01", "%31%32%37.0.0.1",
+    "127\u30020\u30020\u30021", "\u2460\u2461\u2466.0.0.1", "\uff11\uff12\uff17.0.0.1",
+    "::ffff:7f00:1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("host", SPELLINGS)
+def test_a_host_that_is_an_address_is_one_in_any_spelling(host):
+    with pytest.raises(ForbiddenAddressError, match=r"127\.0\.0\.1\)? is no public address"):
+        check_host(host)
+    check_host(host, parse_networks(["127.0.0.0/8"]))
+
+
+@pytest.mark.parametrize("host", ["0", "2852039166", "0xa9fea9fe", "10.1", "::1", "fe80::1%25lo"])
+def test_no_request_goes_to_such_a_host(host):
+    with pytest.raises(ForbiddenAddressError, match="is no public address"):
+        check_host(host)
+
+
+@pytest.mark.parametrize("host", ["1.2.3.4.5", "256.1.1.1", "4294967296", "0x", "a.0x7f000001"])
+def test_a_host_that_ends_in_a_number_and_is_no_address_is_refused(host):
+    with pytest.raises(ForbiddenAddressError, match="is neither an address nor a name"):
+        check_host(host)
+
+
+OTHERS = (
+    "8.8.8.8", "134744072", "0x08080808", "a.example.com", "1a", "a.", "localhost",
+    "2606:4700:4700::1111", "x0x7f", "7f.example",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("host", OTHERS)
+def test_names_and_public_addresses_pass(host):
+    check_host(host)
 
 
 def test_a_network_may_be_allowed():
