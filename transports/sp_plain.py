@@ -1,5 +1,6 @@
 """nanomsg's and nng's sockets by pynng, all but bus and pair; a message is one part."""
 
+import time
 from typing import Any, Final
 
 import pynng
@@ -86,6 +87,11 @@ class SpPlainSocket:
         return len(self.socket.pipes)
 
     @property
+    def is_alone(self) -> bool:
+        """Whether it listens, and nobody is connected to it."""
+        return self._binds and not self.socket.pipes
+
+    @property
     def refusal(self) -> str:
         """Always "": nng has no keys."""
         return ""
@@ -106,6 +112,17 @@ class SpPlainSocket:
         except pynng.NNGException as error:
             self.close()
             raise self._error(error) from error
+
+    def has_subscriber(self) -> bool:
+        """Whether anybody is connected: nng's PUB does not know who subscribes to what."""
+        return bool(self.socket.pipes)
+
+    def wait_for_subscriber(self, timeout_ms: int) -> None:
+        """Wait at most so long, and 10 ms at most: nng has nothing to wait for."""
+        time.sleep(min(timeout_ms, 10) / 1000)
+
+    def set_lossy(self, lossy: bool) -> None:
+        """Do nothing: a PUB of nng drops what has no space, and says it to nobody."""
 
     def look(self) -> None:
         """Do nothing: nng dials again by itself."""

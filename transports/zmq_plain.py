@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Final
 import zmq
 
 from transports.connect_watch import ConnectWatch
+from transports.connections import SUBSCRIPTIONS_MAX
 from transports.context import Context
 from transports.endpoint import Endpoint
 from transports.errors import ConnectError
-from transports.zmq_socket import ZmqSocket, watch_keys
+from transports.zmq_socket import ZmqSocket, source_of, watch_keys
 
 if TYPE_CHECKING:
     from transports.curve import CurveClient, CurveServer
 
-KINDS: Final = {"sub": zmq.SUB, "pub": zmq.PUB, "pull": zmq.PULL, "push": zmq.PUSH}
-"""The sockets by name."""
+KINDS: Final = {"sub": zmq.SUB, "pub": zmq.XPUB, "pull": zmq.PULL, "push": zmq.PUSH}
+"""The sockets by name. To a SUB an XPUB is a PUB; this side sees who has subscribed."""
 _SILENCE_MS: Final = 24 * 3600 * 1000
 """A worker that is busy may leave its full queue alone for as long as it likes: a connection that
 is given up loses what is in it."""
@@ -23,6 +24,7 @@ _NOBLOCK: Final = zmq.NOBLOCK
 _BYTES_MAX: Final = 4 * 2**20
 """So many bytes `receive_many` returns at most, and a message more."""
 _CHUNK_MESSAGES: Final = 32
+_NOTES_MAX: Final = 1000
 Parts = bytes | list[bytes]
 """A message: the bytes of its one part, or a list of several."""
 
@@ -73,6 +75,7 @@ class ZmqPlainSocket(ZmqSocket):
             self.socket.set(zmq.IMMEDIATE, 1)
         self.given_up = self._again_ns = 0
         self._watch: ConnectWatch | None = None
+        self._prefixes: set[bytes] | None = set() if kind == "pub" else None
         if binds:
             self._watch_connections()
             self._bind()
@@ -99,6 +102,11 @@ class ZmqPlainSocket(ZmqSocket):
         return self._watch is None or self._watch.connected
 
     @property
+    def is_alone(self) -> bool:
+        """Whether it is bound, and nobody is connected to it."""
+        return self._connections is not None and not len(self._connections)
+
+    @property
     def refusal(self) -> str:
         """Why the last connection was refused, with `curve`; "" where it was not."""
         return "" if self._watch is None else self._watch.refusal
@@ -112,6 +120,8 @@ class ZmqPlainSocket(ZmqSocket):
         """
         if self._connections is not None:
             self._connections.update_soon()
+        if self._prefixes is not None:
+            self.has_subscriber()
         watch = self._watch
         if watch is None:
             return
@@ -146,6 +156,45 @@ class ZmqPlainSocket(ZmqSocket):
     def set_lossy(self, lossy: bool) -> None:
         """Let a PUB drop a message for peers whose queues are full; else `send` returns False."""
         self.socket.set(zmq.XPUB_NODROP, 0 if lossy else 1)
+
+    def has_subscriber(self) -> bool:
+        """Whether anybody has subscribed to a PUB, to any of its topics.
+
+        ZeroMQ keeps what it has to report of that without a bound: it is fetched by `look`, too.
+        """
+        prefixes = self._prefixes
+        assert prefixes is not None
+        for _ in range(_NOTES_MAX):
+            if not self.has_message():
+                break
+            self._read_note(prefixes)
+        return bool(prefixes)
+
+    def _read_note(self, prefixes: set[bytes]) -> None:
+        """Take one report: who took up a prefix first, or gave it up last."""
+        try:
+            note = self.socket.recv(_NOBLOCK, copy=False)
+            has_more = note.more
+            while has_more:  # a message of a peer that is no SUB
+                has_more = self.socket.recv(_NOBLOCK, copy=False).more
+        except zmq.Again:
+            return  # it went with its connection
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+        data, connections = note.bytes, self._connections
+        if data[:1] == b"\1":
+            if len(prefixes) < SUBSCRIPTIONS_MAX:
+                prefixes.add(data[1:])
+            if connections is not None:
+                connections.subscribed(source_of(note), data[1:])
+        elif data[:1] == b"\0":
+            prefixes.discard(data[1:])
+            if connections is not None:
+                connections.unsubscribed(data[1:])
+
+    def wait_for_subscriber(self, timeout_ms: int) -> None:
+        """Wait at most so long until somebody may have subscribed to a PUB."""
+        self.socket.poll(timeout_ms, zmq.POLLIN)
 
     def wait(self, timeout_ms: int) -> bool:
         """Wait for a message at most so long; return whether there is one."""

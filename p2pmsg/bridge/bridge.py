@@ -105,6 +105,7 @@ class Bridge(ClosesItself):
         with translated():
             self._ends = open_ends(wishes)
         self._received = self._passed_on = self._refused = self._dropped = self._unsent = 0
+        self._without_subscriber = 0
         self._refused_said = Rarely()
         self._closed = False
         self._last_stats: BridgeStats | None = None
@@ -143,6 +144,7 @@ class Bridge(ClosesItself):
             passed_on=self._passed_on,
             refused=self._refused,
             dropped=self._dropped,
+            without_subscriber=self._without_subscriber,
             unsent=self._unsent,
             without_topic=reader.without_topic if reader else 0,
             undecoded=reader.undecoded if reader else 0,
@@ -216,7 +218,9 @@ class Bridge(ClosesItself):
     def _settle(self, batch: Batch, written: Written) -> None:
         if written.refused:
             self._say_refused(batch, written)
-        self._passed_on += written.done - len(written.refused)
+        without = written.without_subscriber
+        self._passed_on += written.done - len(written.refused) - without
+        self._without_subscriber += without
         self._refused += len(written.refused)
         self._dropped += written.dropped
         self._unsent += len(batch.values) - written.done

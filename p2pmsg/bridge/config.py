@@ -43,8 +43,11 @@ class BridgeConfig:
     that sends a larger one. Default 16 MiB."""
 
     stall_timeout: float = 1.0
-    """How long a plain SUB whose queue is full may hold up the bridge, in seconds; then messages
-    are dropped for it, and counted, until it has space again. Default 1.0, as of a `Publisher`."""
+    """How long a plain PUB may hold up the bridge, in seconds. A SUB whose queue is full: then
+    messages are dropped for it, and counted, until it has space again. No SUB that has subscribed,
+    at the start and when all have left: then messages are for nobody, and counted, until one comes;
+    a large value waits. Default 1.0, as of a `Publisher`, and enough for a SUB that connects
+    again."""
 
     commit_interval: float = 0.1
     """With a cursor: how often it is written, in seconds. So much comes again after a SIGKILL.

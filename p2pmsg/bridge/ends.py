@@ -41,6 +41,7 @@ class Written:
         done: how many of its first values were dealt with; fewer than all: the bridge is to stop.
         refused: by index, why a value can never be sent.
         dropped: how many did not get to every peer, since a queue was full.
+        without_subscriber: how many were for nobody, since nobody had subscribed.
         answers: where the batch is a request: its answer; none: `refused` says why.
 
     """
@@ -48,6 +49,7 @@ class Written:
     done: int = 0
     refused: dict[int, str] = field(default_factory=dict)
     dropped: int = 0
+    without_subscriber: int = 0
     answers: list[Any] = field(default_factory=list)
 
 

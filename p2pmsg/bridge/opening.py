@@ -189,8 +189,8 @@ def _open_target(
             if end.kind == "surveyor":
                 return SurveyorTarget(socket, writer, reader, config.survey_time)
             return ReqTarget(socket, writer, reader, config.request_timeout)
-        if end.kind == "pub" and isinstance(socket, ZmqPlainSocket):
-            return FanOutTarget(socket, name, writer, socket.set_lossy, config.stall_timeout)
+        if end.kind == "pub":
+            return FanOutTarget(socket, name, writer, config.stall_timeout)
         return PlainTarget(socket, name, writer)
     if end.role == "requests":
         return RequesterTarget(

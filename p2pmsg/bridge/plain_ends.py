@@ -1,16 +1,20 @@
 """The ends that are sockets of other libraries."""
 
 import time
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from p2pmsg.bridge.connection import FIRST_NS
 from p2pmsg.bridge.ends import SLICE_S, Batch, IsOver, Source, Target, Written
 from p2pmsg.bridge.sequences import Sequences
 from p2pmsg.bridge.shapes import Parts, Reader, UnsendableError, Writer
+from p2pmsg.bridge.subscribed import FirstSubscriber, Verdict
 from p2pmsg.trouble import Rarely
 from transports.own_log import own_log as _log
 
 _BATCH_MESSAGES: Final = 2048
+_LOOK_MESSAGES: Final = 64
+"""After so many messages it is looked again who has subscribed."""
+_LOOK_MS: Final = 20
 
 
 class PlainReceiver(Protocol):
@@ -35,6 +39,10 @@ class PlainReceiver(Protocol):
 class PlainSender(Protocol):
     """A socket of another library that messages go to."""
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is bound, and nobody is connected to it."""
+
     def wait_for_space(self, timeout_ms: int) -> bool:
         """Wait at most so long until something can be sent; return whether it can."""
 
@@ -43,6 +51,19 @@ class PlainSender(Protocol):
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; what is queued may take so long to leave."""
+
+
+class PubSender(PlainSender, Protocol):
+    """A PUB of another library."""
+
+    def has_subscriber(self) -> bool:
+        """Whether anybody has subscribed."""
+
+    def wait_for_subscriber(self, timeout_ms: int) -> None:
+        """Wait at most so long until somebody may have subscribed."""
+
+    def set_lossy(self, lossy: bool) -> None:
+        """Let it drop a message for peers whose queues are full; else `send` returns False."""
 
 
 class PlainSource(Source):
@@ -178,6 +199,7 @@ class PlainTarget(Target):
         self._socket = socket
         self._name = name
         self._writer = writer
+        self._alone_said = Rarely()
 
     def write(self, batch: Batch, is_over: IsOver) -> Written:
         """See `Target`."""
@@ -205,65 +227,107 @@ class PlainTarget(Target):
         """Send once there is space; False: it was not sent, since the bridge is to stop."""
         if self._socket.send(parts):
             return True
+        since_ns = time.monotonic_ns()
         while not is_over():
             self._socket.wait_for_space(int(SLICE_S * 1000))
             if self._socket.send(parts):
                 return True
+            is_long = time.monotonic_ns() - since_ns >= FIRST_NS
+            if is_long and self._socket.is_alone and self._alone_said.is_due():
+                _log.warning(
+                    "%s: nobody is connected to take messages; they wait at the source", self._name
+                )
         return False
 
 
 class FanOutTarget(PlainTarget):
-    """Writes to a PUB socket: a full queue may hold up the bridge for a while, and then loses.
+    """Writes to a PUB socket.
+
+    Where nobody has subscribed it waits for a while, and then counts what nobody gets. A full queue
+    may hold up the bridge as long, and then loses.
 
     Args:
         socket, name, writer: as of `PlainTarget`.
-        set_lossy: lets the socket drop a message where a queue is full.
-        stall_timeout: how long a full queue may hold up the bridge, in seconds.
+        stall_timeout: how long a full queue, or that there is no subscriber, may hold up the
+            bridge, in seconds.
 
     """
 
-    def __init__(
-        self,
-        socket: PlainSender,
-        name: str,
-        writer: Writer,
-        set_lossy: Callable[[bool], None],
-        stall_timeout: float,
-    ) -> None:
+    def __init__(self, socket: PubSender, name: str, writer: Writer, stall_timeout: float) -> None:
         super().__init__(socket, name, writer)
-        self._set_lossy = set_lossy
+        self._pub = socket
         self._stall_timeout = stall_timeout
+        patience_ns = int(stall_timeout * 1e9)
+        self._first = FirstSubscriber(patience_ns, now_ns=time.monotonic_ns())
+        self._has_subscriber = False
+        self._unlooked = 0
         self._is_shedding = False
-        self._said = Rarely()
-        self._dropped = 0
+        self._full_said, self._nobody_said = Rarely(), Rarely()
+        self._dropped = self._without_subscriber = 0
 
     def write(self, batch: Batch, is_over: IsOver) -> Written:
         """See `Target`."""
-        before = self._dropped
+        dropped, without = self._dropped, self._without_subscriber
+        self._unlooked = 0
         written = super().write(batch, is_over)
-        written.dropped = self._dropped - before
+        written.dropped = self._dropped - dropped
+        written.without_subscriber = self._without_subscriber - without
         return written
 
     def _send(self, parts: list[bytes], is_over: IsOver) -> bool:
-        if self._socket.send(parts):
-            self._is_shedding = False
-            return True
-        deadline = time.monotonic() + self._stall_timeout
-        while not self._is_shedding and not is_over():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                self._is_shedding = True
-                break
-            time.sleep(min(0.001, left))  # a PUB is always said to have space
-            if self._socket.send(parts):
+        deadline = None
+        while True:
+            if self._unlooked <= 0 and not self._look(is_over):
+                return False
+            self._unlooked -= 1
+            if not self._has_subscriber:
+                self._note_nobody()
                 return True
-        self._set_lossy(True)
-        self._socket.send(parts)
-        self._set_lossy(False)
+            if self._pub.send(parts):
+                self._is_shedding = False
+                return True
+            self._unlooked = 0
+            left = self._stall_timeout
+            if deadline is None:
+                deadline = time.monotonic() + left
+            else:
+                left = deadline - time.monotonic()
+            if self._is_shedding or left <= 0 or is_over():
+                self._is_shedding = self._is_shedding or left <= 0
+                self._drop(parts)
+                return True
+            time.sleep(min(0.001, left))  # a PUB is always said to have space
+
+    def _look(self, is_over: IsOver) -> bool:
+        """Look who is there, and wait if need be; False: the bridge is to stop meanwhile."""
+        while True:
+            is_there = self._pub.has_subscriber()
+            verdict = self._first.look(is_there, now_ns=time.monotonic_ns())
+            if verdict is not Verdict.WAIT:
+                self._has_subscriber = verdict is Verdict.SEND
+                self._unlooked = _LOOK_MESSAGES
+                return True
+            if is_over():
+                return False
+            self._pub.wait_for_subscriber(_LOOK_MS)
+
+    def _note_nobody(self) -> None:
+        self._without_subscriber += 1
+        if self._nobody_said.is_due():
+            _log.warning(
+                "%s: nobody has subscribed, and nobody came within %g s (stall_timeout): messages "
+                "are sent to nobody (%d so far)",
+                self._name, self._stall_timeout, self._without_subscriber,
+            )  # fmt: skip
+
+    def _drop(self, parts: list[bytes]) -> None:
+        """Send to those who have space."""
+        self._pub.set_lossy(True)
+        self._pub.send(parts)
+        self._pub.set_lossy(False)
         self._dropped += 1
-        if self._said.is_due():
+        if self._full_said.is_due():
             _log.warning(
                 "%s: a subscriber's queue was full for %g s; messages are dropped for it until it "
                 "has space again (%d so far)", self._name, self._stall_timeout, self._dropped,
             )  # fmt: skip
-        return True

@@ -8,7 +8,8 @@ from typing import Any
 class BridgeStats:
     """A bridge's counters since it was made.
 
-    `received = passed_on + refused + unsent`, and what is on its way at the moment.
+    `received = passed_on + refused + without_subscriber + unsent`, and what is on its way at the
+    moment.
 
     Attributes:
         source, target: the two ends; a bound one with its port.
@@ -18,6 +19,9 @@ class BridgeStats:
         refused: messages that can never be passed on, such as too large ones, or values that are no
             bytes where no codec is set; jobs among them became dead letters.
         dropped: of those passed on, messages that a plain SUB with a full queue did not get.
+        without_subscriber: messages to a plain PUB that nobody had subscribed to, for longer than
+            `stall_timeout`. Where anybody has subscribed to any topic, messages of other topics
+            count as passed on, as with any PUB.
         unsent: messages that were read, and not passed on since the bridge was closed. Messages of
             a stream with a cursor, and jobs, come again.
         without_topic: messages in which no topic was found; they got the bridge's.
@@ -45,6 +49,7 @@ class BridgeStats:
     passed_on: int
     refused: int
     dropped: int
+    without_subscriber: int
     unsent: int
     without_topic: int
     undecoded: int

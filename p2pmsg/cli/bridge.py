@@ -48,8 +48,8 @@ _TICK_S = 0.2
     option("--name", "the bridge's name"),
     option("--queue", "high-water mark of the plain socket in messages (default 10000)", "N",
            kinds.count(1), default=10_000),
-    option("--stall", "how long a plain SUB with a full queue may hold up the bridge, in seconds "
-           "(default 1)", "S", kinds.seconds, default=1.0),
+    option("--stall", "how long a plain SUB with a full queue, or that no SUB is there, may hold "
+           "up the bridge, in seconds (default 1)", "S", kinds.seconds, default=1.0),
     option("--in-flight", "to a queue: how many jobs may be accepted and not done (default 1000)",
            "N", kinds.count(1), default=1000),
     option("--stats", "report the counters on standard error every so many seconds (default: "
@@ -123,6 +123,7 @@ def _summary(stats: BridgeStats) -> str:
         "not sent": stats.unsent,
         "connections refused": stats.connections_refused,
         "dropped for a full subscriber": stats.dropped,
+        "for nobody, since no subscriber was there": stats.without_subscriber,
         "without a topic": stats.without_topic,
         "not decoded": stats.undecoded,
         "lost before they came here": stats.missing,

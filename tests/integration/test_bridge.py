@@ -231,6 +231,108 @@ def test_a_plain_sub_with_a_full_queue_loses_and_is_counted(
     eventually(comes_again)
 
 
+def test_a_restarted_bridge_waits_until_its_subs_are_back(stranger, make_publisher, tmp_path):
+    publisher = make_publisher()
+    end = f"zmq+pub+ipc://{tmp_path}/out?bind=1"
+    options = {
+        "cursor": str(tmp_path / "cursor"), "start": "earliest",
+        "config": BridgeConfig(stall_timeout=DEADLINE_S),
+    }  # fmt: skip
+    publisher.publish_many("t", [b"%d" % number for number in range(100)])
+    subs = []
+    for last in (100, 200):
+        with p2pmsg.Bridge(publisher.endpoint, end, **options) as made:
+            eventually(lambda: made.stats().received)  # all that there is, with no SUB there
+            assert made.stats().passed_on == 0
+            subs = subs or [
+                stranger(zmq.SUB, f"ipc://{tmp_path}/out", connects=True) for _ in range(3)
+            ]
+            got = {sub: [] for sub in subs}
+            while any(len(numbers) < 100 for numbers in got.values()):
+                for sub, numbers in got.items():  # a SUB subscribes again where it is asked
+                    numbers += [int(sub.recv_multipart()[1])] if sub.poll(5) else []
+            assert all(numbers == [*range(last - 100, last)] for numbers in got.values())
+            eventually(lambda: made.stats().passed_on == 100)
+            assert made.stats().without_subscriber == 0
+        publisher.publish_many("t", [b"%d" % number for number in range(last, last + 100)])
+
+
+def test_what_is_for_nobody_is_counted_and_said(stranger, bridge, make_publisher, caplog):
+    publisher = make_publisher()
+    made = bridge(
+        publisher.endpoint, "zmq+pub://127.0.0.1:0?bind=1",
+        config=BridgeConfig(stall_timeout=0.05), start="earliest",
+    )  # fmt: skip
+    publisher.publish_many("t", [b"early", b"early"])
+    eventually(lambda: made.stats().without_subscriber == 2)
+    assert made.stats().passed_on == 0
+    assert any("nobody has subscribed" in r.getMessage() for r in caplog.records)
+    sub = stranger(zmq.SUB, place_of(made.target), connects=True)
+
+    def comes():
+        publisher.publish("t", b"now")
+        return sub.poll(1)
+
+    eventually(comes)
+    assert sub.recv_multipart() == [b"t", b"now"]
+    sub.close()
+
+    def is_noticed():
+        before = made.stats().without_subscriber
+        publisher.publish("t", b"late")
+        eventually(lambda: made.stats().received == publisher.stats().published)
+        return made.stats().without_subscriber > before
+
+    eventually(is_noticed)
+    stats = eventually(
+        lambda: (now := made.stats()).received == now.passed_on + now.without_subscriber and now
+    )
+    assert stats.received == publisher.stats().published
+
+
+def test_when_all_subs_have_left_the_next_one_is_waited_for(stranger, bridge, make_publisher):
+    publisher = make_publisher()
+    made = bridge(
+        publisher.endpoint, "zmq+pub://127.0.0.1:0?bind=1", start="earliest",
+        config=BridgeConfig(stall_timeout=DEADLINE_S),
+    )  # fmt: skip
+    sent = 0
+    for _ in range(2):
+        sub = stranger(zmq.SUB, place_of(made.target), connects=True)
+        publisher.publish("t", b"%d" % sent)
+        while int(sub.recv_multipart()[1]) != sent:
+            pass
+        sent += 1
+        sub.close()
+        before = made.stats().passed_on
+
+        def waits(sent=sent):  # what is sent until the connection's end is seen, nobody can know of
+            publisher.publish("t", b"%d" % sent)
+            eventually(lambda: made.stats().received == publisher.stats().published)
+            return made.stats().passed_on < made.stats().received
+
+        eventually(waits)
+        assert made.stats().without_subscriber == 0
+        assert made.stats().passed_on >= before
+        sent += 1
+
+
+def test_a_peer_that_is_no_sub_is_no_subscriber(stranger, bridge, make_publisher):
+    publisher = make_publisher()
+    made = bridge(
+        publisher.endpoint, "zmq+pub://127.0.0.1:0?bind=1", start="earliest",
+        config=BridgeConfig(stall_timeout=DEADLINE_S),
+    )  # fmt: skip
+    publisher.publish("t", b"value")
+    peer = stranger(zmq.XSUB, place_of(made.target), connects=True)
+    for odd in ([b"\0never"], [b"text"], [b"text", b"\1"], [b"\1t"], [b"\0t"], [b"\0t"]):
+        peer.send_multipart(odd)
+    eventually(lambda: made.stats().received)
+    assert not peer.poll(300)
+    peer.send(b"\1t")
+    assert peer.recv_multipart() == [b"t", b"value"]
+
+
 def test_a_plain_push_fills_the_queue_and_waits_where_it_is_full(stranger, bridge, make_puller):
     push, place = stranger(zmq.PUSH, hwm=10)
     config = BridgeConfig(in_flight_max=10, queue_messages=10)
@@ -280,6 +382,16 @@ def test_jobs_that_were_not_passed_on_are_given_back(bridge, make_pusher, make_p
     assert made.stats().unsent == 1
     with make_puller(pusher.endpoint).receive(DEADLINE_S) as job:
         assert (job.value, job.last_reason) == (b"job", "the bridge was closed")
+
+
+def test_a_push_that_nobody_connects_to_says_so(bridge, make_pusher, monkeypatch, caplog):
+    monkeypatch.setattr("p2pmsg.bridge.plain_ends.FIRST_NS", 0)
+    pusher = make_pusher()
+    bridge(pusher.endpoint, "zmq+push://127.0.0.1:0?bind=1")
+    pusher.push(b"job")
+    said = "nobody is connected to take messages; they wait at the source"
+    eventually(lambda: any(said in record.getMessage() for record in caplog.records))
+    assert pusher.stats().done == 0
 
 
 def test_plain_sockets_carry_jobs_between_two_strangers(stranger, bridge, tmp_path):

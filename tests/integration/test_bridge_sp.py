@@ -81,6 +81,30 @@ def test_a_stream_reaches_a_sub(stranger, bridge, make_publisher):
     eventually(lambda: made.stats().refused == 1)
 
 
+def test_a_stream_waits_for_the_first_sub(stranger, bridge, make_publisher):
+    publisher = make_publisher()
+    made = bridge(
+        publisher.endpoint, "sp+pub://127.0.0.1:0?bind=1", start="earliest",
+        config=p2pmsg.bridge.BridgeConfig(stall_timeout=DEADLINE_S),
+    )  # fmt: skip
+    publisher.publish("prices", b"early")
+    eventually(lambda: made.stats().received == 1)
+    sub = stranger(pynng.Sub0, made.target, topics=b"prices ")
+    assert sub.recv() == b"prices early"
+    eventually(lambda: made.stats().passed_on == 1)
+
+
+def test_what_is_for_nobody_is_counted(bridge, make_publisher):
+    publisher = make_publisher()
+    made = bridge(
+        publisher.endpoint, "sp+pub://127.0.0.1:0?bind=1", start="earliest",
+        config=p2pmsg.bridge.BridgeConfig(stall_timeout=0.0),
+    )  # fmt: skip
+    publisher.publish("prices", b"value")
+    eventually(lambda: made.stats().without_subscriber == 1)
+    assert made.stats().passed_on == 0
+
+
 def test_a_push_fills_the_queue(stranger, bridge, make_puller):
     made = bridge("sp+pull://127.0.0.1:0?bind=1", LOOPBACK)
     push = stranger(pynng.Push0, made.source)
