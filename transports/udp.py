@@ -158,6 +158,23 @@ class UdpSender(_UdpSocket):
         address: Address = self.socket.getsockname()
         return address
 
+    def find_source(self) -> Address | None:
+        """Return the address that receivers see its datagrams come from; None: there is no way.
+
+        Where it is bound to no address, the system's routes decide, and they may change.
+        """
+        local = self.local_address
+        if local[0] not in ("0.0.0.0", "::"):
+            return local
+        try:
+            with _make_socket(self._place) as probe:
+                _set_outgoing(probe, self._place)
+                probe.connect(self._address)
+                found: Address = probe.getsockname()
+        except OSError:
+            return None
+        return (found[0], *local[1:])
+
     def send(self, datagram: bytes, address: Address | None = None) -> bool:
         """Send one datagram, to one receiver where `address` is given; False: no space."""
         try:

@@ -15,7 +15,7 @@ from random import Random
 from typing import Final
 
 from p2pmsg import wire
-from p2pmsg.multicast.keys import Keys, entry_of, read_held, require_sealed
+from p2pmsg.multicast.keys import SOURCES_MAX, Keys, entry_of, read_held, require_sealed
 from p2pmsg.multicast.seal import Cipher, OpeningKey, SealingKey, Secret, make_secret
 from p2pmsg.multicast.signing import KEY_BYTES, BlockSigner, SignedSealingKey
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -64,6 +64,8 @@ class GroupKeys:
         now_ns: the time.
         admits: says whether a user may have the keys. Default None: each that gets so far may.
         signed: whether what is sealed is signed, too, by a key of this process alone.
+        sources: returns where the datagrams come from, each as `keys.source_of` has it. Subscribers
+            send answers to no other place. Default None: nothing is said, and they send none.
 
     Attributes:
         group: seals what goes to the group.
@@ -82,10 +84,12 @@ class GroupKeys:
         now_ns: int,
         admits: Callable[[str], bool] | None = None,
         signed: bool = False,
+        sources: Callable[[], list[str]] | None = None,
     ) -> None:
         self._signer = BlockSigner(rng.randbytes(KEY_BYTES)) if signed else None
         self._session, self._life = session, life
         self._cipher, self._rng, self._admits = cipher, rng, admits
+        self._sources = sources
         self._order = 0
         self._ids: set[bytes] = set()
         self.group = self._make()
@@ -223,6 +227,7 @@ class GroupKeys:
             self.rotations += 1
             self.unconfirmed += bool(self._joined_lacking)
         made: list[tuple[bytes, bytes]] = []
+        frame = b""
         while self._lacking and len(made) < AT_ONCE:
             subscriber, (due_ns, wait_ns) = next(iter(self._lacking.items()))
             if due_ns > now_ns:
@@ -230,7 +235,8 @@ class GroupKeys:
             del self._lacking[subscriber]
             # In the order of their times, nearly: nobody is sent them sooner, or much later.
             self._lacking[subscriber] = now_ns + wait_ns, min(2 * wait_ns, AGAIN_NS_MAX)
-            made.append((self._holders[subscriber].requester, self._keys_of()))
+            frame = frame or self._keys_of()
+            made.append((self._holders[subscriber].requester, frame))
         return made
 
     def next_deadline_ns(self) -> int:
@@ -279,5 +285,6 @@ class GroupKeys:
             group.append(entry_of(self._next.secret, self._order, self._next.counter))
         own = None if opener is None else entry_of(opener.secret, 0)
         signer = None if self._signer is None else self._signer.public
-        body = Keys(self._life, group, own, signer)
+        sources = [] if self._sources is None else self._sources()
+        body = Keys(self._life, group, own, signer, tuple(sources[:SOURCES_MAX]))
         return wire.control_frame(Kind.KEYS, self._session, body)

@@ -4,7 +4,7 @@
 
     publisher                                     subscriber
         │ ◀──────── KEYS_HELD(subscriber, ids, asks) │  in place of PROBE, as long as it has none
-        │ ── KEYS(life, the group's, this one's own) ▶│
+        │ ── KEYS(life, the group's, this one's own, sources) ▶│
         │ ◀────────────── KEYS_HELD(subscriber, ids) │  confirms
 
 A sealed group has one key for all that its publisher sends, and one for what each subscriber sends
@@ -13,7 +13,7 @@ back. No I/O and no clock.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from p2pmsg import codec, control
 from p2pmsg.multicast.seal import (
@@ -36,7 +36,10 @@ SESSIONS_MAX: Final = 4096
 OWN_MAX: Final = 65_536
 """Own keys that are remembered as used, also of sessions that were forgotten: none counts again."""
 
+SOURCES_MAX: Final = 64
+
 Bytes4 = Annotated[bytes, codec.Meta(min_length=4, max_length=4)]
+Source = Annotated[str, codec.Meta(max_length=80)]
 
 
 class KeyEntry(codec.Struct, array_like=True):
@@ -67,6 +70,8 @@ class Keys(codec.Struct, array_like=True):
     so there are never two that count with it."""
     signer: Annotated[bytes, codec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)] | None = None
     """By which what its datagrams contain is verified, with Ed25519. Nil: they are not signed."""
+    sources: Annotated[tuple[Source, ...], codec.Meta(max_length=SOURCES_MAX)] = ()
+    """Where its datagrams come from, and answers go to: see `source_of`."""
 
 
 class KeysHeld(codec.Struct, array_like=True):
@@ -94,6 +99,16 @@ def read_held(frame: Frame) -> KeysHeld:
     return body
 
 
+def source_of(address: Any) -> str:
+    """Return the text of an address that datagrams come from: `HOST:PORT`, without a zone.
+
+    An address in memory is its own text.
+    """
+    if not isinstance(address, tuple):
+        return str(address)
+    return f"{address[0].partition('%')[0]}:{address[1]}"
+
+
 def entry_of(secret: Secret, order: int, counter: int = 0) -> KeyEntry:
     """Return how a key goes over the recovery channel."""
     return KeyEntry(secret.id, secret.cipher, secret.salt, secret.key, order, counter)
@@ -111,13 +126,14 @@ def _secret_of(entry: KeyEntry) -> Secret:
 class _Session:
     """What is held of one publisher's session."""
 
-    __slots__ = ("active", "keys", "life", "own", "verifier")
+    __slots__ = ("active", "keys", "life", "own", "sources", "verifier")
 
     def __init__(self, life: int, signer: bytes | None) -> None:
         self.begin(life, signer)
         self.active = -1  # the order of the newest key that opened anything
         self.keys: dict[bytes, OpeningKey] = {}
         self.own: SealingKey | None = None
+        self.sources: frozenset[str] = frozenset()
 
     def begin(self, life: int, signer: bytes | None) -> None:
         """Note another process of its publisher, and by which key it signs."""
@@ -173,6 +189,7 @@ class Keyring:
             self._expire(held, 2**63, now_ns)
         elif held.signer != body.signer:
             raise FrameError("keys")
+        held.sources = frozenset(body.sources)
         for secret, entry in secrets:
             if secret.id not in held.keys:
                 key = held.opening(secret, session, entry)
@@ -197,6 +214,11 @@ class Keyring:
         """Return what seals datagrams to a session's publisher; None: there is none yet."""
         held = self._sessions.get(session)
         return None if held is None else held.own
+
+    def states(self, session: int, address: Any) -> bool:
+        """Whether a session's publisher has said that its datagrams come from an address."""
+        held = self._sessions.get(session)
+        return held is not None and source_of(address) in held.sources
 
     def holds(self, session: int) -> bool:
         """Whether there are keys of a session."""

@@ -586,7 +586,8 @@ class MulticastReceiver:
     def _receive_echo(self, line: int, data: bytes, address: Any, now_ns: int) -> Iterator[Came]:
         """Take an echo, which shows where the datagrams of its publisher come from.
 
-        Only it knows the probe, until it sends this.
+        Only it knows the probe, until it sends this. A sealed echo shows it only where the
+        publisher has said so, too: who hears one may repeat it before it comes.
         """
         probe = Frame(data).session
         peers = [p for p in self._peers.values() if p.group and probe in (p.probe, p.group.proof)]
@@ -595,9 +596,11 @@ class MulticastReceiver:
             state = peer.group
             if state is None or not peer.joined:
                 continue
+            self._known = None
             if state.proof != probe:
                 state.proof, state.places = probe, {}
-            self._known = None
+            if self.keys is not None and not self.keys.believes(peer, line, address, now_ns):
+                continue
             state.places.setdefault(line, address)  # copies come over each line
 
     def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> Iterator[Came]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from p2pmsg.multicast.keys import Keyring, KeysHeld, read_keys
+from p2pmsg.multicast.keys import Keyring, KeysHeld, read_keys, source_of
 from p2pmsg.multicast.seal import Opened
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.sessions import Session
@@ -132,6 +132,23 @@ class GroupKeyClient:
                 self._invalid["key"] += 1
             self._note_unknown(line, min(segment, len(data) - at), address, now_ns)
         return opened
+
+    def believes(self, peer: Session, line: int, address: Any, now_ns: int) -> bool:
+        """Whether a session's publisher has said that its datagrams come from there.
+
+        An echo that comes from elsewhere may be a copy: who repeats one would else get our answers.
+        """
+        if self.keyring.states(peer.session, address):
+            return True
+        self._invalid["place"] += 1
+        text = (
+            f"datagrams of publisher {peer.name!r} (session {peer.session:016x}) come from "
+            f"{source_of(address)}, and it did not say so: address translation, another address "
+            "since it was started, or an unknown sender that repeats them. What is lost is asked "
+            "for over the recovery channel only"
+        )
+        self._warn(line, peer.session, text, now_ns)
+        return False
 
     def seal(self, peer: Session, frame: bytes) -> bytes | None:
         """Return the datagram of a frame for a session's publisher; None: there is no key yet."""

@@ -138,7 +138,7 @@ def open_sender(
         from p2pmsg.sync.datagram_sender import DatagramOutgoing, DatagramSender, open_senders
 
         (udp, *others), datagram_bytes = open_senders(endpoints, core.config)
-        keys = None if security is None else _group_keys(core, security)
+        keys = None if security is None else _group_keys(core, security, [udp, *others])
         multicast = MulticastSender(core, core.replay, core.config, datagram_bytes, _random, keys)
         core.use_multicast(multicast)
         datagrams = DatagramSender(core, multicast, udp, others)
@@ -156,16 +156,25 @@ def open_sender(
     return sender, Outgoing(core, sender)
 
 
-def _group_keys(core: PublisherCore, security: "Security") -> "GroupKeys":
+def _group_keys(
+    core: PublisherCore, security: "Security", senders: "list[transports.UdpSender]"
+) -> "GroupKeys":
     """Return the keys of a sealed multicast; who may not read all of it gets none."""
     from p2pmsg.multicast.group_keys import GroupKeys
+    from p2pmsg.multicast.keys import source_of
     from p2pmsg.multicast.seal import pick_cipher
+
+    def sources() -> list[str]:
+        found = [sender.find_source() for sender in senders]
+        return [source_of(address) for address in found if address is not None]
 
     allowed_by(core, security)
     cipher = pick_cipher(cpu_flags())
     signed = core.config.multicast.source == "signed"
     now_ns = time.monotonic_ns()
-    return GroupKeys(core.session, core.life, cipher, _random, now_ns=now_ns, signed=signed)
+    return GroupKeys(
+        core.session, core.life, cipher, _random, now_ns=now_ns, signed=signed, sources=sources
+    )
 
 
 @cache

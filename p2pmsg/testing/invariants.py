@@ -197,6 +197,8 @@ def relay_violations(subscriber: SimulatedSubscriber) -> Iterator[str]:
                 kept = RangeSet([served.head(topic)])
                 for loss in served.streams[topic].losses:
                     kept.remove(loss.start, loss.stop)
+                for start, stop in place.never_had.get((session, topic), ()):
+                    kept.remove(start, stop)
                 yield from _lost_of(subscriber, place, stream, kept)
 
 

@@ -44,7 +44,7 @@ class GroupSending:
         if network.options.sealed:
             keys = GroupKeys(
                 core.session, core.life, rng.choice(CIPHERS), rng, now_ns=now_ns,
-                signed=network.options.signed,
+                signed=network.options.signed, sources=lambda: [endpoint],
             )  # fmt: skip
         self.multicast = MulticastSender(core, core.replay, core.config, DATAGRAM_BYTES, rng, keys)
         self.heard: deque[bytes] = deque(maxlen=_HEARD_MAX)
@@ -137,6 +137,7 @@ class GroupReceiving:
         pump: Callable[[], None],
     ) -> None:
         self._line = line
+        self._address = endpoint
         self._network = network
         self._forged: deque[tuple[bytes, Any]] = deque(maxlen=_FORGED_MAX)
         self._receiver = MemoryReceiver(
@@ -159,7 +160,7 @@ class GroupReceiving:
 
     def take_forged(self, data: bytes, *, spoofed: bool) -> None:
         """Take a datagram that a stranger sent, with the publisher's address where `spoofed`."""
-        self._forged.append((data, self._line if spoofed else STRANGER))
+        self._forged.append((data, self._address if spoofed else STRANGER))
 
     def take(self, core: SubscriberCore, now_ns: int, *, shed: bool) -> int:
         """Give the core what has come, joined to trains as the kernel does it."""
@@ -221,5 +222,5 @@ class GroupReceiving:
     def _give(self, core: SubscriberCore, train: list[bytes], now_ns: int, shed: bool) -> None:
         data = memoryview(b"".join(train))
         core.receive_datagrams(
-            self._line, data, len(train[0]), self._line, now_ns=now_ns, shed=shed
+            self._line, data, len(train[0]), self._address, now_ns=now_ns, shed=shed
         )

@@ -1,5 +1,6 @@
 """A relay in the simulator: the real cores, driven as the threaded shell drives them."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,10 +12,11 @@ from p2pmsg.relay.metadata import RelayMetadata
 from p2pmsg.relay.transfer import Resumption, Transfer
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
-from p2pmsg.testing.oracle import History
+from p2pmsg.testing.oracle import History, StreamKey
 from p2pmsg.testing.simulated_publisher import LOG_SEGMENT_BYTES, WALL_NS, SimulatedPublisher
 from p2pmsg.testing.simulated_sending import OUTBOX_MAX, ServingSide, publisher_config
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
+from recovery import RangeSet
 from recovery.log import LogConfig, MemoryStore
 
 
@@ -25,6 +27,8 @@ class SimulatedRelay(SimulatedSubscriber):
         endpoint: where subscribers connect to.
         relay: the core of its publishing side, or None while it is dead.
         forgot: whether a life of its ended without a log, or its buffer evicted something.
+        never_had: what former lives reported lost, by (session, topic). A crash may leave that
+            unwritten, and then the next life knows no loss where its log has nothing.
 
     """
 
@@ -40,6 +44,7 @@ class SimulatedRelay(SimulatedSubscriber):
         self.endpoint = f"memory://{name}"
         self.relay: RelayCore | None = None
         self.forgot = False
+        self.never_had: defaultdict[StreamKey, RangeSet] = defaultdict(RangeSet)
         self._disk: Any = MemoryStore() if log else None
         self._publishing = publisher_config(PublisherConfig(), network.options)
         self._serve_ns = 0
@@ -89,11 +94,19 @@ class SimulatedRelay(SimulatedSubscriber):
         if self.core is None:
             return
         self.forgot |= self.evicted or self._disk is None
+        if self.relay is not None:
+            self._note_losses(self.relay)
         super().crash()
         if self._disk is not None:
             self._disk.kill()
         self.relay = None
         self._side.close()
+
+    def _note_losses(self, relay: RelayCore) -> None:
+        for session, served in relay.sessions.items():
+            for topic, stream in served.streams.items():
+                for loss in stream.losses:
+                    self.never_had[session, topic].add(loss.start, loss.stop)
 
     def crash_and_cut(self, byte_count: int) -> None:
         """Die, and have so many bytes cut off the newest segment of the log."""

@@ -1,6 +1,7 @@
 """Sealed multicasts on real sockets: who reads them, who does not, and what a stranger can do."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import threading
@@ -27,6 +28,7 @@ from p2pmsg.reader import HeadsWatch, RangeReader
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.integration.inside import core_of
 from tests.integration.peers import check_ledger, eventually, take
+from tests.integration.udp_faults import FaultyWay
 
 pytest.importorskip("cryptography")
 
@@ -73,6 +75,28 @@ def test_two_subscribers_with_keys_read_all_although_datagrams_are_lost(
         assert stats.lines[0].kernel_drops > 0
         assert sum(stats.repaired.values()) > 0
     assert publisher.stats().multicast.nacks > 0
+
+
+def test_answers_go_to_no_address_that_the_publisher_has_not_said(
+    make_publisher, make_subscriber, endpoint, peers, caplog
+):
+    """All comes over a network that puts its own address in, as one that repeats datagrams does."""
+    other = GROUP.format(next(_group), free_port())
+    with contextlib.closing(FaultyWay(endpoint, other, burst=0.02, burst_datagrams=3)) as way:
+        publisher = make_publisher(endpoint, security=peers.security("pub", "sub"))
+        subscriber = make_subscriber(
+            pinned(other, peers), joins=publisher, security=peers.security("sub")
+        )
+        values = [f"{number:0500}" for number in range(3000)]
+        publisher.publish_many("t", values)
+        assert [message.value for message in take(subscriber, 3000)] == values
+        stats = check_ledger(subscriber, lost=0, delivered=3000)
+        assert way.lost
+        assert way.answers == 0
+    assert sum(stats.repaired.values()) > 0
+    assert stats.frames_invalid["place"] > 0
+    assert publisher.stats().multicast.nacks == 0
+    assert "it did not say so" in caplog.text
 
 
 LONGEST = 65_507

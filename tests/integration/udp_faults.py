@@ -29,7 +29,7 @@ class FaultyWay:
         self.rng = random.Random(seed)
         self.burst, self.burst_datagrams = burst, burst_datagrams
         self.duplication, self.reordering = duplication, reordering
-        self.lost = self.doubled = self.overtaken = 0
+        self.lost = self.doubled = self.overtaken = self.answers = 0
         self._in = transports.UdpReceiver(source)
         self._in.connect()
         self._out = transports.UdpSender(target)
@@ -60,6 +60,7 @@ class FaultyWay:
                 for at in range(0, len(data), segment):
                     self._carry(bytes(data[at : at + segment]))
             while (answer := self._out.receive()) is not None:
+                self.answers += 1
                 if self._publisher is not None:
                     self._in.send(bytes(answer[0]), self._publisher)
             if not ready:

@@ -105,6 +105,16 @@ def test_the_promise_holds_with_relays(shape, rounds):
     assert delivered > 20 * rounds
 
 
+def test_what_a_relay_reported_lost_before_it_died_it_did_not_have():
+    """It died before it had written that down: seed 93 of the long run."""
+    simulation = build(SHAPES["dies at a join permanently, relays with logs"], 93)
+    simulation.heal()
+    assert simulation.settle(60.0)
+    assert simulation.lost == {"publisher_gone": 34}  # 17 at each of two subscribers
+    assert any(relay.never_had for relay in simulation.relays)
+    simulation.check(quiet=0.0)
+
+
 @pytest.mark.rounds(4, 60)
 @pytest.mark.parametrize("log", [False, True], ids=["no logs", "logs"])
 def test_what_the_first_relay_of_a_chain_keeps_is_not_given_up_while_the_others_restart(

@@ -49,6 +49,7 @@ def test_a_datagram_arrives_and_an_answer_comes_back(opened, text):
     wait_for(receiver)
     received = receiver.receive()
     assert bytes(received.data) == b"hello"
+    assert received.address == sender.find_source()
     receiver.send(b"back", sender.local_address if received.address is None else received.address)
     wait_for(sender)
     answer, address = sender.receive()
@@ -59,6 +60,13 @@ def test_a_datagram_arrives_and_an_answer_comes_back(opened, text):
     assert receiver.receive() is None
     assert receiver.receive_back() is None
     assert sender.receive() is None
+
+
+def test_there_is_no_source_where_nothing_can_be_sent(opened):
+    """Multicasts of IPv6 have no way over the loopback interface on most machines."""
+    sender = opened(UdpSender("udp://[ff15::1]:5999?interface=lo"))
+    sender.send(b"x")
+    assert (sender.find_source() is None) == bool(sender.unreachable)
 
 
 @pytest.mark.parametrize("segmenting", [True, False])
