@@ -1,5 +1,6 @@
 """Files and folders that outlast a crash of the operating system, and locks that end with it."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -21,7 +22,11 @@ def make_folder(path: str | os.PathLike[str]) -> None:
     while not os.path.isdir(place) and os.path.dirname(place) != place:
         made.append(place)
         place = os.path.dirname(place)
-    os.makedirs(path, exist_ok=True)
+    try:
+        os.makedirs(path, exist_ok=True)
+    except FileExistsError as error:  # a file; "File exists" would be no reason
+        reason = os.strerror(errno.ENOTDIR)
+        raise NotADirectoryError(errno.ENOTDIR, reason, error.filename) from error
     for name in made:
         with suppress(PermissionError):
             sync_path(os.path.dirname(name))
@@ -74,6 +79,8 @@ def replace_file(
 def lock_file(path: str | os.PathLike[str]) -> FileIO:
     """Make a file where it is missing, and lock it until `unlock_file`, or the process's end.
 
+    The file is for the lock alone: it gets the number of this process, for `holder_of`.
+
     Raises:
         BlockingIOError: another process, or object, has it.
         OSError: it cannot be locked.
@@ -85,7 +92,19 @@ def lock_file(path: str | os.PathLike[str]) -> FileIO:
     except BaseException:
         file.close()
         raise
+    with suppress(OSError):  # a full disk: the lock holds without it
+        file.truncate(0)
+        file.write(b"%d\n" % os.getpid())
     return file
+
+
+def holder_of(path: str | os.PathLike[str]) -> int | None:
+    """Return the number of the process that has locked a file; None where it is not known."""
+    try:
+        with FileIO(os.fspath(path)) as file:
+            return int(file.read(20))
+    except (OSError, ValueError):
+        return None
 
 
 def unlock_file(file: FileIO) -> None:

@@ -157,10 +157,11 @@ def _terminate(signum: int, frame: "FrameType | None") -> None:
 
 
 def _fail(prog: str, error: "Exception | str", status: int) -> int:
-    from p2pmsg.cli.command import one_line
+    from p2pmsg.cli.command import one_line, reason_of
 
+    text = error if isinstance(error, str) else reason_of(error)
     try:
-        print(f"{prog}: {one_line(str(error) or type(error).__name__)}", file=sys.stderr)
+        print(f"{prog}: {one_line(text)}", file=sys.stderr)
     except OSError:
         pass  # nobody reads it
     return status

@@ -2,7 +2,7 @@
 
 import argparse
 
-from p2pmsg.cli.command import CommandGroup, UsageError, command, note, option
+from p2pmsg.cli.command import CommandGroup, UsageError, cannot, command, note, option
 from p2pmsg.security.access import VERBS, load_access
 
 
@@ -42,7 +42,7 @@ def check(arguments: argparse.Namespace) -> int:
     try:
         access = load_access(arguments.file)
     except OSError as error:
-        raise UsageError(f"cannot read {arguments.file!r}: {error.strerror}") from error
+        raise UsageError(cannot("read", arguments.file, error)) from error
     if arguments.who not in access.peers:
         known = f"{arguments.who!r} is not in [peers] of this file; known_peers may name it"
         note("access check", known)

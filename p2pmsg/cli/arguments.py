@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, BinaryIO
 
 import transports
-from p2pmsg.cli.command import Option, UsageError, flag, option
+from p2pmsg.cli.command import Option, UsageError, cannot, flag, option
 from p2pmsg.cli.text import fields_of
 from p2pmsg.errors import MessageError
 from p2pmsg.start import Start, parse_start
@@ -257,7 +257,7 @@ def lines_file(what: str) -> Callable[[str], list[str]]:
             with open(text, encoding="utf-8") as file:
                 found = [line.strip() for line in file if line.strip()]
         except (OSError, ValueError) as error:
-            raise _Refused(f"cannot read {text!r}: {error}") from error
+            raise _Refused(cannot("read", text, error)) from error
         if not found:
             raise _Refused(f"{text!r} has no {what}, which is a line")
         return found
@@ -272,7 +272,7 @@ def input_file(text: str) -> str:
             if not file.seekable():
                 raise _Refused(f"{text!r} cannot be read twice, as a file can")
     except OSError as error:
-        raise _Refused(f"cannot read {text!r}: {error.strerror}") from error
+        raise _Refused(cannot("read", text, error)) from error
     return text
 
 

@@ -9,6 +9,7 @@ A new command is a function, and a line in `p2pmsg.cli.COMMANDS`. The docstring 
 
 import argparse
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -209,6 +210,22 @@ class Parser(argparse.ArgumentParser):
 def one_line(text: str) -> str:
     """Return `text` without line breaks and other control characters."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what an error says, for people: without the system's numbers, and what is no UTF-8."""
+    if isinstance(error, UnicodeError):
+        return "it is no text in UTF-8"
+    if not isinstance(error, OSError) or not str(error).startswith("[Errno "):
+        return str(error) or type(error).__name__
+    reason = str(error.strerror)
+    return reason if error.filename is None else f"{os.fsdecode(error.filename)!r}: {reason}"
+
+
+def cannot(verb: str, path: str, error: BaseException) -> str:
+    """Return that a file cannot be read, written or used, and why: `cannot read '/x': REASON`."""
+    known = isinstance(error, OSError) and error.strerror
+    return f"cannot {verb} {path!r}: {known or reason_of(error)}"
 
 
 def note(command: str, text: str) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from p2pmsg.cli.command import CommandGroup, UsageError, command, flag, option
+from p2pmsg.cli.command import CommandGroup, UsageError, cannot, command, flag, option
 from p2pmsg.errors import ConfigError, KeyChangedError
 from p2pmsg.security.keys import new_keys, read_key_file, write_key_file
 from p2pmsg.security.settings import KEY_PATH, TRUST_PATH
@@ -11,7 +11,14 @@ from transports import fingerprint, key_text
 
 _KEY = option("--key", "the key file", "FILE", default=KEY_PATH)
 _TRUST = option("--trust", "the file of known peers", "FILE", default=TRUST_PATH)
+_ERRORS = (ConfigError, KeyChangedError, OSError)
 _NAME = option("name", "the name of a peer", "NAME")
+
+
+def _refused(option: str, verb: str, path: str, error: Exception) -> UsageError:
+    if isinstance(error, OSError):
+        return UsageError(f"{option}: {cannot(verb, path, error)}")
+    return UsageError(str(error))
 
 
 @command("key new", _KEY)
@@ -26,8 +33,8 @@ def new(arguments: argparse.Namespace) -> int:
     keys = new_keys()
     try:
         write_key_file(arguments.key, keys)
-    except (ConfigError, OSError) as error:
-        raise UsageError(str(error)) from error
+    except _ERRORS as error:
+        raise _refused("--key", "write", arguments.key, error) from error
     print(key_text(keys.public))
     return 0
 
@@ -41,8 +48,8 @@ def show(arguments: argparse.Namespace) -> int:
     """
     try:
         public = read_key_file(arguments.key).public
-    except (ConfigError, OSError) as error:
-        raise UsageError(str(error)) from error
+    except _ERRORS as error:
+        raise _refused("--key", "read", arguments.key, error) from error
     print(f"{key_text(public)}  fingerprint {fingerprint(public)}")
     return 0
 
@@ -80,8 +87,8 @@ def add(arguments: argparse.Namespace) -> int:
         peer = KnownPeers(arguments.trust).add(
             arguments.name, arguments.public, arguments.endpoints, replace=arguments.replace
         )
-    except (ConfigError, KeyChangedError, OSError) as error:
-        raise UsageError(str(error)) from error
+    except _ERRORS as error:
+        raise _refused("--trust", "use", arguments.trust, error) from error
     print(peer)
     return 0
 
@@ -94,10 +101,11 @@ def list_(arguments: argparse.Namespace) -> int:
       p2pmsg trust list
     """
     try:
-        for peer in KnownPeers(arguments.trust).peers():
-            print(peer)
-    except (ConfigError, OSError) as error:
-        raise UsageError(str(error)) from error
+        peers = list(KnownPeers(arguments.trust).peers())
+    except _ERRORS as error:
+        raise _refused("--trust", "read", arguments.trust, error) from error
+    for peer in peers:
+        print(peer)
     return 0
 
 
@@ -109,9 +117,10 @@ def remove(arguments: argparse.Namespace) -> int:
       p2pmsg trust remove prices
     """
     try:
-        print(KnownPeers(arguments.trust).remove(arguments.name))
-    except (ConfigError, OSError) as error:
-        raise UsageError(str(error)) from error
+        removed = KnownPeers(arguments.trust).remove(arguments.name)
+    except _ERRORS as error:
+        raise _refused("--trust", "use", arguments.trust, error) from error
+    print(removed)
     return 0
 
 

@@ -4,13 +4,14 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Final
 
-from p2pmsg.cli.command import UsageError, option
+from p2pmsg.cli.command import UsageError, cannot, option
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _PREFIX: Final = "P2PMSG_SECURITY_"
 _NAMES: Final = ("KEY", "TRUST", "ACCESS")
+_OPTIONS: Final = {"key": "--security"}
 
 SECURITY = (
     option("--security", "encrypt all connections and let only known peers connect: the file with "
@@ -49,5 +50,20 @@ def security_of(arguments: argparse.Namespace) -> "Security | None":
 
     try:
         return Security.from_environment(**given)
-    except (ConfigError, OSError) as error:
+    except ConfigError as error:
         raise UsageError(str(error)) from error
+    except OSError as error:
+        raise UsageError(_unreadable(given, error)) from error
+
+
+def _unreadable(given: "dict[str, str | None]", error: OSError) -> str:
+    """Return which file cannot be read, who named it, and why."""
+    found = str(error.filename)
+    for name in ("key", "trust", "access"):
+        variable = _PREFIX + name.upper()
+        path = given[name] or os.environ.get(variable, "")
+        if path and os.path.expanduser(path) == found:
+            said = variable if not given[name] else _OPTIONS.get(name, f"--{name}")
+            return f"{said}: {cannot('read', path, error)}"
+    hint = "it has this peer's key unless --security names another file (`p2pmsg key new` makes it)"
+    return f"{cannot('read', found, error)}; {hint}"

@@ -2,6 +2,8 @@
 
 import stat
 
+import pytest
+
 from p2pmsg.cli import main
 from p2pmsg.security import read_key_file
 from transports import fingerprint, key_text
@@ -49,3 +51,24 @@ def test_a_key_file_that_others_can_read_is_refused(capsys, tmp_path):
     status, text = run(capsys, "key", "show", "--key", path)
     assert status == 2
     assert "mode 0644" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["key", "show", "--key", "none"], "--key: cannot read 'none': No such file or directory"),
+        (["key", "new", "--key", "file/id"], "--key: cannot write 'file/id': Not a directory"),
+        (["trust", "list", "--trust", "."], "--trust: cannot read '.': Is a directory"),
+        (["trust", "remove", "a", "--trust", "."], "--trust: cannot use '.': Is a directory"),
+        (["trust", "add", "a", "A" * 43, "--trust", "."], "--trust: cannot use '.': Is a dir"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_its_option(
+    capsys, tmp_path, monkeypatch, words, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    status, text = run(capsys, *words)
+    assert status == 2
+    assert text.startswith(f"p2pmsg {words[0]} {words[1]}: {said}")
+    assert text.count("\n") == 1

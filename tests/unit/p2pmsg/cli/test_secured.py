@@ -26,7 +26,7 @@ WORDS = {
     "run": ["run", "json:tool"],
     "dead-letters": ["dead-letters", "ls", TCP],
     "serve": ["serve", TCP, "--http", "127.0.0.1:0"],
-    "hook out": ["hook", "out", TCP, "http://127.0.0.1:1/", "--state", "state"],
+    "hook out": ["hook", "out", TCP, "http://a.example/", "--state", "state"],
     "hook in": ["hook", "in", "--publish", TCP, "--secret", "s", "--listen", "127.0.0.1:0"],
     "statsd": ["statsd", "--publish", TCP, "--listen", "udp://127.0.0.1:0"],
     "log replay": ["log", "replay", ".", TCP],
@@ -153,15 +153,25 @@ def test_files_that_cannot_be_used_are_wrong_arguments(keys, tmp_path, capsys, n
     (tmp_path / "a").chmod(0o640)
     for given, expected in (
         (["--security", "a"], "mode 0640"),
-        (["--security", "none"], "none"),
-        (["--trust", "known"], ".config/p2pmsg/id"),
-        (["--security", "b", "--access", "none"], "none"),
+        (["--security", "none"], ": --security: cannot read 'none': No such file or directory\n"),
+        (["--security", "b/c"], ": --security: cannot read 'b/c': Not a directory\n"),
+        (["--trust", "known"], "/.config/p2pmsg/id': No such file or directory; it has this"),
+        (["--security", "b", "--trust", "."], ": --trust: cannot read '.': Is a directory\n"),
+        (["--security", "b", "--access", "none"],
+         ": --access: cannot read 'none': No such file or directory\n"),
         (["--security"], "expected one argument"),
-    ):
+    ):  # fmt: skip
         status, text = said(capsys, *words, *given)
         assert (status, expected in text) == (2, True), text
         assert text.count("\n") == 1
         assert secret not in text
+
+
+def test_a_file_that_the_environment_names_cannot_be_read(keys, monkeypatch):
+    monkeypatch.setenv("P2PMSG_SECURITY_KEY", "~/none")
+    said = r"^P2PMSG_SECURITY_KEY: cannot read '~/none': No such file or directory$"
+    with pytest.raises(UsageError, match=said):
+        made_of("pub")
 
 
 def test_a_pinned_key_without_keys_of_one_s_own_is_refused(keys, capsys):
