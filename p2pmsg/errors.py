@@ -187,11 +187,23 @@ class LogError(P2PError, recovery_errors.LogError):
 
 
 class LogInUseError(LogError, recovery_errors.LogLockedError, OSError):
-    """Another process, or another peer of this one, writes to the log in `directory`."""
+    """Another process, or another peer of this one, writes to the log in `directory`.
 
-    def __init__(self, directory: str) -> None:
-        Exception.__init__(self, f"the log in {directory!r} is in use by another writer")
+    `pid` is the number of that process; None where it is not known. For webhooks, `directory` is
+    the folder of an endpoint, or the file of ids.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        what: str = "the log in",
+        by: str = "another writer",
+        pid: int | None = None,
+    ) -> None:
+        process = "" if pid is None else f", process {pid}"
+        Exception.__init__(self, f"{what} {directory!r} is in use by {by}{process}")
         self.directory = directory
+        self.pid = pid
 
 
 class LogFormatError(LogError, recovery_errors.LogFormatError):

@@ -20,13 +20,14 @@ from typing import Any, Final, Literal
 
 from p2pmsg import codec
 from p2pmsg.errors import LogFormatError, LogInUseError
-from recovery.durable import lock_file, make_folder, replace_file, sync_path, unlock_file
+from recovery.durable import holder_of, lock_file, make_folder, replace_file, sync_path, unlock_file
 from transports.own_log import own_log as _log
 
 MAGIC: Final = b"p2hooks\x01"
 _HEADER: Final = struct.Struct("!II")
 _COMPACT_BYTES: Final = 4 * 2**20
 """From which size on the file is written again when less than half of it is of use."""
+_OTHER_SENDER: Final = "another `p2pmsg hook out`, or webhooks.Sender"
 
 Why = Literal["parked", "dead"]
 
@@ -109,7 +110,8 @@ class LetterFile:
         try:
             self._lock = lock_file(self._path + ".lock")
         except BlockingIOError as error:
-            raise LogInUseError(os.path.dirname(self._path)) from error
+            folder, pid = os.path.dirname(self._path), holder_of(self._path + ".lock")
+            raise LogInUseError(folder, "the folder", _OTHER_SENDER, pid) from error
         try:
             self._file = self._open()
             self._end = len(MAGIC)

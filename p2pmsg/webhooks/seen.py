@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from p2pmsg.errors import LogFailedError, LogFormatError, LogInUseError, P2PError
-from recovery.durable import lock_file, make_folder, replace_file, sync_path, unlock_file
+from recovery.durable import holder_of, lock_file, make_folder, replace_file, sync_path, unlock_file
 from transports.own_log import own_log as _log
 
 MAGIC: Final = b"p2seen\x00\x01"
+_OTHER_RECEIVER: Final = "another `p2pmsg hook in`, or webhooks.receive"
 _RECORD: Final = struct.Struct("!Q16s8s")  # seconds, digest of the id, digest of both
 
 
@@ -57,7 +58,8 @@ class SeenIds:
         try:
             self._lock = lock_file(path + ".lock")
         except BlockingIOError as error:
-            raise LogInUseError(path) from error
+            pid = holder_of(path + ".lock")
+            raise LogInUseError(path, "the file", _OTHER_RECEIVER, pid) from error
         try:
             self._read(path)
             self._expire(now)

@@ -364,7 +364,9 @@ def test_a_topic_that_is_none_is_refused(publisher):
 
 def test_the_file_of_ids_has_one_user(publisher, tmp_path):
     app = receive(publisher, secrets=SECRET, topic="t", seen=tmp_path / "seen")
-    with pytest.raises(LogInUseError):
+    with pytest.raises(
+        LogInUseError, match=r"^the file '.*/seen' is in use by another `p2pmsg hook"
+    ):
         receive(publisher, secrets=SECRET, topic="t", seen=tmp_path / "seen")
     app.close()
     receive(publisher, secrets=SECRET, topic="t", seen=tmp_path / "seen").close()

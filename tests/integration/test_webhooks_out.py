@@ -22,7 +22,7 @@ from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Failure
 from p2pmsg.webhooks.formats import Request
 from p2pmsg.webhooks.signatures import content_of, is_signed, verifiers
-from tests.integration.commands import command
+from tests.integration.commands import command, run_here
 from tests.integration.peers import eventually
 from tests.integration.webhooks import LOOPBACK, SECRET, Receiver
 from tests.places import lasting_place
@@ -97,10 +97,30 @@ def test_a_new_sender_goes_on_where_the_former_one_was(publisher, receiver, send
     assert values(receiver) == [*range(40)]
 
 
-def test_a_state_folder_has_one_sender(publisher, sender):
-    sender()
-    with pytest.raises(LogInUseError):
+def test_a_state_folder_has_one_sender(publisher, sender, tmp_path):
+    first = sender()
+    with pytest.raises(LogInUseError) as raised:
         sender()
+    assert str(raised.value) == (
+        f"the folder {str(tmp_path / 'hooks' / 'hook')!r} is in use by another `p2pmsg hook out`, "
+        f"or webhooks.Sender, process {os.getpid()}"
+    )
+    assert raised.value.pid == os.getpid()
+    first.close()
+    sender()
+
+
+def test_a_second_command_on_the_same_folder_says_who_has_it(tmp_path):
+    words = ("hook", "out", f"ipc://{tmp_path}/nobody", "http://a.example/")
+    state = ("--state", str(tmp_path / "hooks"))
+    with command(tmp_path, *words, *state) as running:
+        eventually(lambda: " as a.example-" in running.said())
+        ended = run_here(*words, *state)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.decode().splitlines()
+    assert line.startswith(f"p2pmsg hook out: the folder '{tmp_path}/hooks/a.example-")
+    said = " is in use by another `p2pmsg hook out`, or webhooks.Sender, process "
+    assert line.endswith(f"{said}{running.process.pid}")
 
 
 def test_what_failed_is_sent_again_with_the_same_id(publisher, receiver, sender):

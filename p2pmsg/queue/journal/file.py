@@ -32,7 +32,7 @@ from p2pmsg.queue.journal.reservations import Position, PositionFile, Reservatio
 from p2pmsg.sync.lock import PublishLock
 from recovery import platform
 from recovery._renamed import renamed_fields
-from recovery.durable import lock_file, make_folder, sync_path, unlock_file
+from recovery.durable import holder_of, lock_file, make_folder, sync_path, unlock_file
 from transports.own_log import own_log as _log
 
 _decode: Final = codec.make_decoder(list[Any]).decode
@@ -117,7 +117,8 @@ class FileJournal:
         try:
             self._lock = lock_file(self._folder / _LOCK)
         except BlockingIOError as error:
-            raise LogInUseError(str(self._folder)) from error
+            pid = holder_of(self._folder / _LOCK)
+            raise LogInUseError(str(self._folder), pid=pid) from error
         self._fd = -1
         self.is_always = settings.fsync == "always"
         self.empties_later = False

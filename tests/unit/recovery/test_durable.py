@@ -7,7 +7,7 @@ import pytest
 
 import p2pmsg
 from recovery.cursor_store import CursorFileStore
-from recovery.durable import lock_file, make_folder, replace_file, unlock_file
+from recovery.durable import holder_of, lock_file, make_folder, replace_file, unlock_file
 
 
 def open_log(folder):
@@ -52,6 +52,13 @@ def test_folders_that_are_there_are_left_alone(tmp_path, forced, monkeypatch):
     assert forced == []
 
 
+@pytest.mark.parametrize("name", ["file", "file/below", "file/below/it"])
+def test_a_file_in_the_place_of_a_folder_is_said_to_be_no_folder(tmp_path, name):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="Not a directory"):
+        make_folder(tmp_path / name)
+
+
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path, monkeypatch, step):
     path = tmp_path / "a"
@@ -71,9 +78,12 @@ def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path, monkeypatch, step
 
 
 def test_a_lock_is_had_once_and_given_back(tmp_path):
+    assert holder_of(tmp_path / "lock") is None
+    (tmp_path / "lock").write_text("1234567\n")  # what one before has left
     held = lock_file(tmp_path / "lock")
     with pytest.raises(BlockingIOError):
         lock_file(tmp_path / "lock")
+    assert holder_of(tmp_path / "lock") == os.getpid()
     unlock_file(held)
     unlock_file(held)  # again, as after an exception
     unlock_file(lock_file(tmp_path / "lock"))
