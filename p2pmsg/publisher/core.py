@@ -46,6 +46,10 @@ _MS = 1_000_000
 _SENDING_NS = _MS // 2
 _SLOW_SEND_NS = _MS // 5
 """Sending that takes longer is worth gathering for: a thousand subscribers make it 1 ms a frame."""
+_MANY_CONNECTIONS = 64
+_FAN_OUT = 32
+"""So much longer than the caller, who only fills their queues, ZeroMQ's thread takes to send a
+frame to many subscribers."""
 _PACE_BYTES = 1024
 """So much a stream's first frames are taken to gather; a burst says little of what comes next."""
 """How long sending a full frame may take, for what comes next to count as following closely."""
@@ -371,14 +375,17 @@ class PublisherCore:
         """Note when frames were sent: after slow ones, messages are gathered for as long again.
 
         A frame costs as much as it has subscribers. To a thousand of them, one message a frame is
-        some hundred a second; so at least half of the time is left for gathering. A single slow
-        one may be a stall of the machine: the quicker of the last two counts.
+        some hundred a second; so at least half of the time is left for gathering, at most as long
+        as four times `linger`. A single slow one may be a stall of the machine: the quicker of the
+        last two counts.
         """
         took_ns = ended_ns - began_ns
         least_ns = min(took_ns, self._send_ns)
         self._send_ns = took_ns
+        if self.control.connections >= _MANY_CONNECTIONS:
+            least_ns *= _FAN_OUT
         if least_ns > _SLOW_SEND_NS:
-            self._busy_until_ns = ended_ns + min(least_ns, self._linger_ns)
+            self._busy_until_ns = ended_ns + min(least_ns, 4 * self._linger_ns)
 
     def hold(self, topic: str) -> None:
         """Accept nothing by `publish_alone` until the stream's next frame."""

@@ -122,6 +122,23 @@ class TestSlowSending:
         publish(publisher, "second", now_ns=MS + 100_000)
         assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1)]
 
+    @pytest.mark.parametrize(("connections", "frames"), [(63, 21), (64, 2), (1000, 2)])
+    def test_with_many_subscribers_a_frame_takes_longer_than_its_sender(self, connections, frames):
+        """ZeroMQ's thread sends it, long after the caller has filled a thousand queues."""
+        publisher = core(linger=0.001)
+        publisher.control.connections = connections
+        publish(publisher, "first", now_ns=MS)
+        for _ in range(2):
+            publisher.note_sent(MS, MS + 90_000)
+        for number in range(20):
+            publish(publisher, number, now_ns=MS + 100_000 + 40_000 * number)
+        publisher.handle_timer(now_ns=MS + 1_100_000)
+        made = sent(publisher)
+        assert sum(count for _, _, count in made) == 21
+        assert len(made) == frames
+        publish(publisher, "later", now_ns=10 * MS)
+        assert sent(publisher) == [("DATA", 21, 1)]
+
     def test_without_linger_nothing_waits(self):
         publisher = core(linger=0)
         publish(publisher, "first", now_ns=MS)
