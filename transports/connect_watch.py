@@ -57,6 +57,7 @@ class ConnectWatch:
         connected: whether there is a connection, after its handshake.
         refusal: why the last connection was refused; "" where it was not.
         refusals: how often that happened, all in all.
+        connections: how many there were, all in all.
 
     """
 
@@ -80,7 +81,7 @@ class ConnectWatch:
         self._log_due_ns = 0
         self.connected = False
         self.refusal = ""
-        self.refusals = 0
+        self.refusals = self.connections = 0
 
     def has_given_up(self) -> bool:
         """Read what happened; return whether ZeroMQ does not connect any more."""
@@ -133,6 +134,7 @@ class ConnectWatch:
                 if self.refusal:
                     _log.info("%s: connected, after it had been refused", self._endpoint)
                 self.connected, self.refusal = True, ""
+                self.connections += 1
                 self._hung_up, self._again_ns, self._log_due_ns = 0, _AGAIN_NS, 0
             elif what & _ENDED:
                 self.connected, self._broke_ns = False, now_ns

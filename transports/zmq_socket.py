@@ -274,6 +274,7 @@ class ZmqConnectingSocket(ZmqSocket):
 
     _watch: "ConnectWatch | None" = None
     _again_ns = 0
+    _returns_seen = 1
 
     def __init__(self, endpoint: str | Endpoint, **options: Any) -> None:
         place = as_endpoint(endpoint).require_connectable().without_key()
@@ -324,6 +325,16 @@ class ZmqConnectingSocket(ZmqSocket):
                 self._again_ns = time.monotonic_ns() + watch.wait_ns()
                 watch.note(f"it cannot be connected to: {error.reason}")
         return refused
+
+    def has_returned(self) -> bool:
+        """Whether `look` saw since the last call that it is connected again, not the first time.
+
+        What was on its way when the former connection broke may be lost.
+        """
+        before = self._returns_seen
+        if self._watch is not None:
+            self._returns_seen = max(before, self._watch.connections)
+        return self._returns_seen != before
 
     def close(self, linger_ms: int = 0) -> None:
         """Do as `ZmqSocket.close`."""

@@ -19,7 +19,7 @@ from p2pmsg.checks import check, whole
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, SessionEndedError, WrongLoopError
 from p2pmsg.message import Message, MessageBatch, T_co
-from p2pmsg.sync.lines import connect, open_lines
+from p2pmsg.sync.lines import connect, open_lines, use_security
 from p2pmsg.sync.receiving import receive_frame
 from p2pmsg.sync.settings import deadline
 from p2pmsg.sync.subscriber_base import NO_VALUES, NOTHING, SubscriberBase
@@ -133,7 +133,7 @@ class Subscriber(SubscriberBase[T_co]):
             lock = threading.RLock()
             self._io = LoopSubscriberIO(self._core, [], places, lock)
             call = partial(connect, self._core, places, topics, config, lock, self._security)
-            self._io.security = self._security
+            use_security(self._io, self._core, places, self._security)
             self._opened_lines = _OpenedLines(call)
             self._opening = asyncio.get_running_loop().run_in_executor(
                 None, self._opened_lines.open

@@ -6,7 +6,8 @@
         ──▶ KEYS(current, next) to all who joined ──KEYS_HELD from all, or 2 s──▶ next is used
 
 So nobody waits for a key whose KEYS arrived. One whose KEYS were lost is sent them again, and asks
-for them when it sees datagrams of a key that it does not have.
+for them when it sees datagrams of a key that it does not have. One whose connection is gone is sent
+none until it is heard again, and rotations wait for it only as long as it takes to connect again.
 """
 
 from collections import OrderedDict
@@ -28,6 +29,8 @@ CONFIRM_NS: Final = 2 * 10**9
 """How long the next key waits for those who have not confirmed it."""
 REVOKE_NS: Final = 10**9
 """The same where a peer was revoked, which reads on until then."""
+RETURN_NS: Final = 500_000_000
+"""How long it waits for one whose connection is gone: ZeroMQ connects again within some 100 ms."""
 AGAIN_NS: Final = 250_000_000
 """After so long KEYS are sent again, then at twice the time, up to `AGAIN_NS_MAX`."""
 AGAIN_NS_MAX: Final = 4 * 10**9
@@ -45,11 +48,13 @@ OWN_MAX: Final = 4
 class _Holder:
     """One subscriber that was given keys."""
 
-    __slots__ = ("joined", "openers", "requester", "user")
+    __slots__ = ("gone_ns", "is_behind", "joined", "openers", "requester", "user")
 
     def __init__(self) -> None:
         self.openers: dict[bytes, OpeningKey] = {}  # of its own keys, the oldest first
-        self.requester = b""
+        self.requester = b""  # none while its connection is gone
+        self.gone_ns = 0
+        self.is_behind = False  # it lacks the newest key, and cannot be sent it
         self.user = ""
         self.joined = False
 
@@ -102,6 +107,9 @@ class GroupKeys:
         # Who lacks the newest key, and when it is sent again, after which wait: the next one first.
         self._lacking: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._joined_lacking = 0
+        self._requesters: dict[bytes, set[int]] = {}  # whose connections they are
+        # Who joined, lacks the next key and is gone, and until when that is waited for.
+        self._returning: dict[int, int] = {}
         self.rotations = self.unconfirmed = 0
 
     def _make(self) -> SealingKey:
@@ -132,48 +140,73 @@ class GroupKeys:
     ) -> bytes | None:
         """Take KEYS_HELD; returns the KEYS that answer it, or None where none are missing.
 
-        `FrameError` where it is malformed, or the user may not have them.
+        `FrameError` where it is malformed, the user may not have them, or it is another user's.
         """
         body = read_held(frame)
         if self._admits is not None and not self._admits(user):
             raise FrameError("access")
         subscriber, ids = body.subscriber, set(body.ids)
-        holder = self._holders.get(subscriber)
+        holder = self._find(subscriber, user)
         if holder is None:
             if not body.asks:
                 return None  # it was dismissed meanwhile
             holder = self._add(subscriber)
+            holder.user = user
         if not holder.joined:
             self._unjoined[subscriber] = now_ns + UNJOINED_NS
             self._unjoined.move_to_end(subscriber)
-        holder.requester, holder.user = requester, user
+        self._hear(subscriber, holder, requester)
         newest = self._next or self.group
         has_all = newest.secret.id in ids and self.group.secret.id in ids
         if has_all and self._lacking.pop(subscriber, None) is not None:
             self._joined_lacking -= holder.joined
         if not body.asks:
             return None
+        if subscriber in self._lacking:  # it is answered now
+            self._lacking[subscriber] = now_ns + AGAIN_NS, 2 * AGAIN_NS
+            self._lacking.move_to_end(subscriber)
         if holder.openers.keys() & ids:
             return None if has_all else self._keys_of()
         # One that has no key of its own may be another process: that would count from 0 again.
         return self._keys_of(self._make_own(subscriber, holder))
 
-    def admit(self, subscriber: int, requester: bytes) -> None:
-        """Count a subscriber as joined, if it has asked for keys: rotations wait for it."""
-        holder = self._holders.get(subscriber)
+    def admit(self, subscriber: int, requester: bytes, user: str = "") -> None:
+        """Count a subscriber as joined, if it has asked for keys: rotations wait for it.
+
+        It is called whenever a subscriber says that it is there. `FrameError` where it is another
+        user's.
+        """
+        holder = self._find(subscriber, user)
         if holder is None:
             return
-        holder.requester = requester
+        self._hear(subscriber, holder, requester)
         if not holder.joined:
             holder.joined = True
             self._unjoined.pop(subscriber, None)
             self._joined_lacking += subscriber in self._lacking
+
+    def requester_gone(self, requester: bytes, *, now_ns: int) -> None:
+        """Note that a connection has ended: whose it was is sent no keys until it is heard again.
+
+        It stays joined until it is dismissed.
+        """
+        for subscriber in self._requesters.pop(requester, ()):
+            holder = self._holders[subscriber]
+            holder.requester, holder.gone_ns = b"", now_ns
+            if self._lacking.pop(subscriber, None) is None:
+                continue
+            holder.is_behind = True
+            if holder.joined:
+                self._joined_lacking -= 1
+                self._await(subscriber, now_ns)
 
     def dismiss(self, subscriber: int) -> None:
         """Forget a subscriber: it gets no more keys, and what it seals is not opened."""
         holder = self._holders.pop(subscriber, None)
         if holder is None:
             return
+        self._leave_requester(subscriber, holder)
+        self._returning.pop(subscriber, None)
         self._unjoined.pop(subscriber, None)
         for name in holder.openers:
             self._openers.pop(name, None)
@@ -221,11 +254,12 @@ class GroupKeys:
             now_ns >= self._rotate_ns or self.group.counter >= DATAGRAMS_MAX
         ):
             self._begin(now_ns, CONFIRM_NS)
-        if self._next is not None and (not self._joined_lacking or now_ns >= self._switch_ns):
+        if self._next is not None and now_ns >= self._switch_due_ns():
             self._ids.discard(self.group.secret.id)
             self.group, self._next = self._next, None
             self.rotations += 1
-            self.unconfirmed += bool(self._joined_lacking)
+            self.unconfirmed += bool(self._joined_lacking or self._returning)
+            self._returning.clear()
         made: list[tuple[bytes, bytes]] = []
         frame = b""
         while self._lacking and len(made) < AT_ONCE:
@@ -243,7 +277,7 @@ class GroupKeys:
         """Return when `handle_timer` has something to do."""
         due_ns = self._rotate_ns
         if self._next is not None:
-            due_ns = self._switch_ns if self._joined_lacking else 0
+            due_ns = self._switch_due_ns()
         if self._lacking:
             due_ns = min(due_ns, next(iter(self._lacking.values()))[0])
         if self._unjoined:
@@ -256,8 +290,56 @@ class GroupKeys:
         self._order += 1
         self._next = self._make()
         self._switch_ns, self._rotate_ns = now_ns + wait_ns, now_ns + ROTATE_NS
-        self._lacking = OrderedDict((one, (now_ns, AGAIN_NS)) for one in self._holders)
-        self._joined_lacking = sum(holder.joined for holder in self._holders.values())
+        self._lacking.clear()
+        self._returning.clear()
+        self._joined_lacking = 0
+        for one, holder in self._holders.items():
+            if holder.requester:
+                self._lacking[one] = now_ns, AGAIN_NS
+                self._joined_lacking += holder.joined
+                continue
+            holder.is_behind = True
+            if holder.joined and now_ns - holder.gone_ns < RETURN_NS:
+                self._await(one, now_ns)
+
+    def _switch_due_ns(self) -> int:
+        """Return when the next key is used, as far as is known; 0 where nobody is waited for."""
+        if self._joined_lacking:
+            return self._switch_ns
+        return min(self._switch_ns, max(self._returning.values(), default=0))
+
+    def _await(self, subscriber: int, now_ns: int) -> None:
+        if self._next is not None:
+            self._returning[subscriber] = now_ns + RETURN_NS
+
+    def _find(self, subscriber: int, user: str) -> _Holder | None:
+        holder = self._holders.get(subscriber)
+        if holder is not None and holder.user != user:
+            raise FrameError("subscriber")
+        return holder
+
+    def _hear(self, subscriber: int, holder: _Holder, requester: bytes) -> None:
+        """Note over which connection one is heard; over another one it is sent what it lacks."""
+        if holder.requester == requester:
+            return
+        self._leave_requester(subscriber, holder)
+        holder.requester = requester
+        self._requesters.setdefault(requester, set()).add(subscriber)
+        self._returning.pop(subscriber, None)
+        if holder.is_behind:
+            holder.is_behind = False
+            self._joined_lacking += holder.joined
+        elif subscriber not in self._lacking:
+            return
+        self._lacking[subscriber] = 0, AGAIN_NS
+        self._lacking.move_to_end(subscriber, last=False)
+
+    def _leave_requester(self, subscriber: int, holder: _Holder) -> None:
+        others = self._requesters.get(holder.requester)
+        if others is not None:
+            others.discard(subscriber)
+            if not others:
+                del self._requesters[holder.requester]
 
     def _add(self, subscriber: int) -> _Holder:
         if len(self._unjoined) >= UNJOINED_MAX or len(self._holders) >= HOLDERS_MAX:

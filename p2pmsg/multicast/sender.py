@@ -189,10 +189,10 @@ class MulticastSender:
         """Return when `handle_timer` has something to do, or None."""
         return None if self.keys is None else self.keys.next_deadline_ns()
 
-    def admit(self, subscriber: int, requester: bytes) -> bytes:
+    def admit(self, subscriber: int, requester: bytes, user: str = "") -> bytes:
         """Listen to a subscriber that has joined; returns the frame that says so."""
         if self.keys is not None:
-            self.keys.admit(subscriber, requester)
+            self.keys.admit(subscriber, requester, user)
         token = self._tokens.get(subscriber)
         if token is None:
             token = self._rng.getrandbits(64) or 1  # 0 stands for none
@@ -202,6 +202,11 @@ class MulticastSender:
         parity = self.config.fec_parity if self.parity is not None else 0
         body = control.Admitted(token, self.life, parity)
         return wire.control_frame(Kind.ADMITTED, self._served.session, body)
+
+    def requester_gone(self, requester: bytes, *, now_ns: int) -> None:
+        """Note that a requester is no longer connected."""
+        if self.keys is not None:
+            self.keys.requester_gone(requester, now_ns=now_ns)
 
     def dismiss(self, subscriber: int) -> None:
         """Listen no more to a subscriber that has left."""

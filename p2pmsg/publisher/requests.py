@@ -200,13 +200,15 @@ class RequestHandler:
             self.replies_dropped += 1
         self.scheduler.block(reply.requester, now_ns + BLOCKED_NS)
 
-    def requester_gone(self, reply: Reply) -> None:
+    def requester_gone(self, reply: Reply, *, now_ns: int) -> None:
         """Note that the requester is no longer connected."""
         if not reply.topic:
             self._reply_left()
         self.scheduler.forget(reply.requester)
         if self.permits is not None:
             self.permits.forget(reply.requester)
+        if self.multicast is not None:
+            self.multicast.requester_gone(reply.requester, now_ns=now_ns)
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `next_reply` may have something again."""
@@ -285,11 +287,11 @@ class RequestHandler:
         if known is not None and known.user != user:
             raise FrameError("subscriber")
         if known is not None or len(self.subscribers) < SUBSCRIBERS_MAX:
+            if joined.wants_token and self.multicast is not None:
+                self._reply(requester, self.multicast.admit(joined.subscriber, requester, user))
             self.subscribers[joined.subscriber] = KnownSubscriber(
                 requester, joined.name, now_ns, joined.complete, joined.settles, user
             )
-            if joined.wants_token and self.multicast is not None:
-                self._reply(requester, self.multicast.admit(joined.subscriber, requester))
 
     def _receive_held(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         """Answer with the keys of a sealed group; they open all of it."""
@@ -311,8 +313,7 @@ class RequestHandler:
         known = self.subscribers.get(joined.subscriber)
         if known is not None and known.user != self._user_of(requester):
             raise FrameError("subscriber")
-        self.subscribers.pop(joined.subscriber, None)
-        if self.multicast is not None:
+        if self.subscribers.pop(joined.subscriber, None) and self.multicast is not None:
             self.multicast.dismiss(joined.subscriber)
         self.scheduler.forget(requester)
 

@@ -136,8 +136,11 @@ class Multicast(Protocol):
     frame_bytes: int
     welcome_flags: int
 
-    def admit(self, subscriber: int, requester: bytes) -> bytes:
-        """Listen to a subscriber from now on; returns the frame that says so."""
+    def admit(self, subscriber: int, requester: bytes, user: str) -> bytes:
+        """Listen to a user's subscriber from now on; returns the frame that says so.
+
+        `FrameError` where it is another user's.
+        """
 
     def receive_held(
         self, requester: bytes, frame: wire.Frame, *, now_ns: int, user: str
@@ -149,6 +152,9 @@ class Multicast(Protocol):
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""
+
+    def requester_gone(self, requester: bytes, *, now_ns: int) -> None:
+        """Note that a requester is no longer connected."""
 
     def dismiss(self, subscriber: int) -> None:
         """Listen no more to a subscriber."""

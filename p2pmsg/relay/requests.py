@@ -117,12 +117,12 @@ class RelayRequests:
         else:
             self._current.reply_blocked(reply, now_ns=now_ns)
 
-    def requester_gone(self, reply: Reply) -> None:
+    def requester_gone(self, reply: Reply, *, now_ns: int) -> None:
         """As `RequestHandler.requester_gone`."""
         if self._current is None:
             self._own.pop(0)
         else:
-            self._current.requester_gone(reply)
+            self._current.requester_gone(reply, now_ns=now_ns)
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """As `RequestHandler.next_deadline_ns`."""

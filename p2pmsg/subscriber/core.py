@@ -153,6 +153,12 @@ class SubscriberCore:
         """
         self.servers = self.joiner.servers = Servers(rights, users, self.denials)
 
+    def recovery_returned(self, session: int) -> None:
+        """Note that a session's recovery connection had broken, and is there again."""
+        peer, member = self.peers.get(session), self.member
+        if peer is not None and member is not None and member.keys is not None:
+            member.keys.ask_again(peer)
+
     def rights_changed(self) -> None:
         """Note that servers may have other rights now."""
         self.forget_last()

@@ -4,6 +4,7 @@
 
     a session is announced, and no keys are held ──▶ KEYS_HELD, in place of the PROBE
     datagrams of a key that is not held          ──▶ KEYS_HELD, if they are longer than that
+    the recovery connection is there again       ──▶ KEYS_HELD: KEYS may have been lost with it
     KEYS ──▶ they are held, and KEYS_HELD confirms them
 """
 
@@ -76,6 +77,11 @@ class GroupKeyClient:
     def begin_life(self, session: int) -> None:
         """Note that a session's publisher was started again, and has other keys."""
         self._outdated.add(session)
+
+    def ask_again(self, peer: Session) -> None:
+        """Ask for what is missing over a recovery connection that had broken and is there again."""
+        if not peer.gone and peer.direct and self.keyring.holds(peer.session):
+            self._say_held(peer, asks=True)
 
     def forget(self, session: int) -> None:
         """Forget the keys of a session."""

@@ -33,10 +33,23 @@ def open_lines(
     """Return what `make` makes of the core and its lines, all connected; raises as `connect`."""
     lock = threading.RLock()
     made = make(core, connect(core, places, topics, config, lock, security), places, lock)
-    made.security = security
+    use_security(made, core, places, security)
+    return made
+
+
+def use_security(
+    io: SubscriberIO,
+    core: SubscriberCore,
+    places: list[transports.Endpoint],
+    security: "Security | None",
+) -> None:
+    """Have connections with keys, and take only what servers may send.
+
+    `AuthenticationError` where no key is pinned.
+    """
+    io.use_security(security)
     if security is not None and security.rights is not None:
         core.use_rights(security.rights, [_user_at(security, place) for place in places])
-    return made
 
 
 def _user_at(security: "Security", place: transports.Endpoint) -> str:

@@ -295,7 +295,7 @@ class ServingRounds(ABC):
             sent = self._server.reply(reply.requester, reply.frame)
         except transports.PeerUnreachableError:
             with self._lock:
-                requests.requester_gone(reply)
+                requests.requester_gone(reply, now_ns=time.monotonic_ns())
             return
         with self._lock:
             if sent:

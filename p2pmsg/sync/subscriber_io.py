@@ -8,6 +8,7 @@ import zmq
 
 import transports
 from p2pmsg.errors import AuthenticationError, ClosedError, SecurityError, TransportError
+from p2pmsg.security.changes import RightsChanges
 from p2pmsg.security.use import curve_of_group
 from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Command
@@ -68,7 +69,7 @@ class SubscriberIO:
     security: "Security | None" = None
     refused: SecurityError | None = None
     _keys_due_ns = _refusal_due_ns = 0
-    _rights_version = 0
+    _changes: RightsChanges | None = None
 
     def __init__(
         self,
@@ -108,6 +109,12 @@ class SubscriberIO:
 
             lines = enumerate(receivers)
             self._feeds = {at: one for at, one in lines if isinstance(one, mold_line.MoldLine)}
+
+    def use_security(self, security: "Security | None") -> None:
+        """Have connections with keys; called before anything."""
+        self.security = security
+        rights = None if security is None else security.rights
+        self._changes = None if rights is None else RightsChanges(rights)
 
     def start(self) -> None:
         """Begin to read in the background."""
@@ -297,13 +304,13 @@ class SubscriberIO:
     def _look_at_keys(self, now_ns: int) -> None:
         """Check the handshakes of the connections, and make those again that were refused."""
         self._keys_due_ns = now_ns + _KEYS_NS
-        rights = None if self.security is None else self.security.rights
-        if rights is not None:
-            rights.refresh()
-            if rights.version != self._rights_version:
-                self._rights_version = rights.version
+        if self._changes is not None and self._changes.look():
+            with self.lock:
+                self._core.rights_changed()
+        for session, client in self._clients.items():
+            if isinstance(client, transports.ZmqRecoveryClient) and client.has_returned():
                 with self.lock:
-                    self._core.rights_changed()
+                    self._core.recovery_returned(session)
         for one in (*self._receivers, *self._clients.values()):
             if not isinstance(one, transports.ZmqReceiver | transports.ZmqRecoveryClient):
                 continue

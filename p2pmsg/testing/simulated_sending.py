@@ -172,7 +172,7 @@ class ServingSide:
                 else:
                     requests.reply_blocked(reply, now_ns=now_ns)
             except PeerUnreachableError:
-                requests.requester_gone(reply)
+                requests.requester_gone(reply, now_ns=now_ns)
 
     def _sync(self, now_ns: int) -> bool:
         core, log = self._core, self._core.log

@@ -220,8 +220,9 @@ class SimulatedSubscriber:
         self._network.note(f"{self.name} is cut from {line}, recovery {recovery}")
         self._receivers[line].reconnect()
         if recovery:
-            for client in self._clients.values():
+            for session, client in self._clients.items():
                 client.reconnect()
+                self.core.recovery_returned(session)
 
     @renamed_arguments(ms="seconds")
     def stop_reading(self, seconds: float) -> None:

@@ -90,7 +90,11 @@ class SealedGroup(RuleBasedStateMachine):
 
     @rule(subscriber=subscribers)
     def join(self, subscriber):
-        self.keys.admit(subscriber, b"%d" % subscriber)
+        self.keys.admit(subscriber, b"%d" % subscriber, f"user {subscriber}")
+
+    @rule(subscriber=subscribers)
+    def cut(self, subscriber):
+        self.keys.requester_gone(b"%d" % subscriber, now_ns=self.now_ns)
 
     @rule(subscriber=subscribers)
     def leave(self, subscriber):

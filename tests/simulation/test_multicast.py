@@ -69,3 +69,10 @@ def test_all_get_it_although_repairs_are_lost(loss):
 @pytest.mark.parametrize("seed", [493, 926])
 def test_a_frame_that_comes_late_and_is_read_in_parts_moves_no_position(seed):
     run(build(MULTICAST["skip"], seed), MULTICAST["skip"], quiet=0.0)
+
+
+@pytest.mark.parametrize("profile", ["sealed, everything"])
+@pytest.mark.parametrize("seed", [276])
+def test_keys_that_were_lost_with_a_connection_are_asked_for_when_it_returns(profile, seed):
+    short = replace(MULTICAST[profile], run_time=RUN_S)
+    run(build(short, seed), short)

@@ -10,6 +10,7 @@ from p2pmsg.multicast import group_keys, keys
 from p2pmsg.multicast.group_keys import (
     AGAIN_NS,
     CONFIRM_NS,
+    RETURN_NS,
     REVOKE_NS,
     ROTATE_NS,
     UNJOINED_NS,
@@ -36,7 +37,7 @@ class Group:
         assert self.say_held(subscriber)
         self.say_held(subscriber)
         if joined:
-            self.keys.admit(subscriber, b"%d" % subscriber)
+            self.keys.admit(subscriber, b"%d" % subscriber, user)
         return self.rings[subscriber]
 
     def say_held(self, subscriber, ids=None, asks=True):
@@ -193,6 +194,126 @@ def test_keys_that_were_lost_are_sent_again_more_and_more_rarely():
         group.now_ns += MS
     waits = [(b - a) // MS for a, b in pairwise(times)]
     assert waits == [250, 500, 1000, 2000, 4000, 4000]
+
+
+def gone(group, *subscribers):
+    for subscriber in subscribers:
+        group.keys.requester_gone(b"%d" % subscriber, now_ns=group.now_ns)
+
+
+def test_one_that_is_gone_is_sent_no_keys_and_waited_for_no_longer_than_it_takes_to_return():
+    group = Group()
+    for subscriber in (1, 2):
+        group.join(subscriber)
+    former = group.keys.group
+    group.keys.rotate(now_ns=group.now_ns)
+    assert sorted(group.tick(lose=[2])) == [1, 2]
+    gone(group, 2, 3)
+    group.tick()
+    assert group.keys.group is former
+    assert group.keys.next_deadline_ns() == group.now_ns + RETURN_NS < group.now_ns + CONFIRM_NS
+    group.now_ns += RETURN_NS
+    assert group.tick() == []
+    assert group.keys.group is not former
+    assert (group.keys.rotations, group.keys.unconfirmed) == (1, 1)
+    assert group.keys.next_deadline_ns() > group.now_ns + CONFIRM_NS  # nothing is sent again
+    for _ in range(3):  # nor by what follows, which does not wait for it at all
+        group.keys.rotate(now_ns=group.now_ns)
+        assert group.tick() == [1]
+        group.tick()
+    assert (group.keys.rotations, group.keys.unconfirmed) == (4, 1)
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["is heard", "asks"])
+@pytest.mark.parametrize("when", ["at once", "after the switch"])
+def test_one_that_returns_is_sent_what_it_missed(when, asks):
+    group = Group()
+    for subscriber in (1, 2):
+        group.join(subscriber)
+    group.keys.rotate(now_ns=group.now_ns)
+    group.tick(lose=[2])
+    gone(group, 2)
+    if when != "at once":
+        group.now_ns += RETURN_NS
+        group.tick()
+        assert group.keys.rotations == 1
+    if asks:
+        assert group.say_held(2)
+        assert group.tick() == []
+        group.say_held(2, asks=False)
+    else:
+        group.keys.admit(2, b"2")
+        assert group.tick() == [2]
+    group.tick()
+    assert group.keys.rotations == 1
+    assert group.keys.unconfirmed == (when != "at once")
+    assert group.opens(2, group.keys.group.seal(b"a frame"))
+
+
+def test_one_that_was_gone_at_a_rotation_is_waited_for_as_long_as_it_may_return():
+    group = Group()
+    for subscriber in (1, 2):
+        group.join(subscriber)
+    gone(group, 2)  # as an answer showed
+    group.now_ns += RETURN_NS - 1
+    group.keys.rotate(now_ns=group.now_ns)
+    assert group.tick() == [1]
+    group.tick()
+    assert group.keys.rotations == 0
+    group.keys.admit(2, b"2")
+    assert group.tick() == [2]
+    group.tick()
+    assert (group.keys.rotations, group.keys.unconfirmed) == (1, 0)
+
+
+def test_one_that_is_heard_over_another_connection_is_sent_what_it_lacks_over_that():
+    group = Group()
+    group.join(1)
+    group.keys.rotate(now_ns=group.now_ns)
+    assert group.tick(lose=[1]) == [1]
+    group.now_ns += MS
+    group.keys.admit(1, b"1")
+    assert group.tick() == []  # it is the same, and was sent them just now
+    group.keys.admit(1, b"7")
+    group.rings[7] = group.rings[1]
+    assert [int(one) for one, _ in group.keys.handle_timer(now_ns=group.now_ns)] == [7]
+    gone(group, 1)
+    group.now_ns += AGAIN_NS
+    assert [int(one) for one, _ in group.keys.handle_timer(now_ns=group.now_ns)] == [7]
+    gone(group, 7)
+    group.now_ns += 10 * AGAIN_NS
+    assert group.tick() == []
+
+
+def test_one_that_is_gone_and_dismissed_leaves_nothing_behind():
+    group = Group()
+    for subscriber in (1, 2):
+        group.join(subscriber)
+    group.keys.rotate(now_ns=group.now_ns)
+    group.tick(lose=[2])
+    gone(group, 2)
+    group.keys.dismiss(2)
+    group.tick()
+    assert (group.keys.rotations, group.keys.unconfirmed) == (1, 0)
+    gone(group, 1)
+    group.keys.dismiss(1)
+    assert not group.keys._requesters
+    assert not group.keys._returning
+
+
+def test_nobody_takes_the_place_of_another_users_subscriber():
+    """Else it would be sent the next key, whether it may have it or not."""
+    group = Group()
+    group.join(1, "a user", joined=False)
+    group.rings[2], group.users[2] = Keyring(), "another"
+    with pytest.raises(FrameError, match="subscriber"):
+        group.keys.admit(1, b"2", "another")
+    body = KeysHeld(1, [], True)
+    frame = Frame(control_frame(Kind.KEYS_HELD, SESSION, body))
+    with pytest.raises(FrameError, match="subscriber"):
+        group.keys.receive_held(b"2", frame, now_ns=group.now_ns, user="another")
+    group.keys.rotate(now_ns=group.now_ns)
+    assert group.tick() == [1]
 
 
 def test_a_former_key_opens_what_is_late_for_ten_seconds():

@@ -142,9 +142,18 @@ def test_a_full_requester_is_left_alone_for_a_while():
 def test_a_requester_that_is_gone_is_forgotten():
     publisher = core()
     ask(publisher, nack((0, 10)))
-    publisher.requests.requester_gone(publisher.requests.next_reply(now_ns=0))
+    publisher.requests.requester_gone(publisher.requests.next_reply(now_ns=0), now_ns=0)
     assert publisher.requests.next_reply(now_ns=0) is None
     assert len(publisher.requests.scheduler) == 0
+
+
+def test_a_multicast_learns_that_a_requester_is_gone():
+    handling, multicast = Handling(FakeServed()), Multicast()
+    handling.handler.multicast = multicast
+    handling.handler.send(b"who", b"keys")
+    handling.handler.requester_gone(handling.handler.next_reply(now_ns=0), now_ns=0)
+    assert handling.handler.next_reply(now_ns=0) is None
+    assert multicast.calls == [("gone", b"who")]
 
 
 PROBES = {
@@ -450,15 +459,23 @@ def test_streams_that_are_new_since_the_handler_was_made_are_answered_for():
     assert topics == ["t", "later"]
 
 
+ANOTHERS = 99
+
+
 class Multicast:
     """A multicast that notes whom it listens to."""
 
     def __init__(self):
         self.calls = []
 
-    def admit(self, subscriber, requester):
+    def admit(self, subscriber, requester, user):
+        if subscriber == ANOTHERS:
+            raise wire.FrameError("subscriber")
         self.calls.append(("admit", subscriber))
         return b"token"
+
+    def requester_gone(self, requester, *, now_ns):
+        self.calls.append(("gone", requester))
 
     def dismiss(self, subscriber):
         self.calls.append(("dismiss", subscriber))
@@ -476,3 +493,14 @@ def test_a_multicast_admits_who_asks_for_a_token_and_dismisses_who_leaves_or_fal
     handling.handler.expire(now_ns=1001 * MS)
     dismissed = [("dismiss", 1), ("dismiss", 2), ("dismiss", 3)]
     assert multicast.calls == [("admit", 1), ("admit", 2), *dismissed]
+
+
+def test_who_is_not_admitted_to_a_multicast_is_not_known_and_ends_nobody():
+    handling, multicast = Handling(FakeServed()), Multicast()
+    handling.handler.multicast = multicast
+    body = control.Joined(ANOTHERS, "s", wants_token=True)
+    assert handling.ask(wire.control_frame(Kind.JOINED, SESSION, body)) == []
+    assert handling.handler.invalid == {"subscriber": 1}
+    handling.ask(wire.control_frame(Kind.LEAVE, SESSION, control.Joined(ANOTHERS, "s")))
+    assert not handling.handler.subscribers
+    assert multicast.calls == []
