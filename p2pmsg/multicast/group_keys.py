@@ -135,6 +135,11 @@ class GroupKeys:
         """Whether a next key waits to be confirmed."""
         return self._next is not None
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all whose connections are there have confirmed the newest key."""
+        return self._next is None and not self._lacking
+
     def receive_held(
         self, requester: bytes, frame: Frame, *, now_ns: int, user: str = ""
     ) -> bytes | None:

@@ -9,6 +9,7 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
+from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import Accepted, History
 from p2pmsg.testing.simulated_sending import ServingSide, publisher_config
@@ -93,11 +94,23 @@ class SimulatedPublisher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits to be sent."""
+        """Whether nothing waits to be sent, or to be confirmed."""
         core = self.core
         if core is None:
             return self.is_gone
+        keys = None if self.multicast is None else self.multicast.keys
+        if keys is not None and not keys.is_settled:
+            return False
         return not (core.outbox or core.unsynced or core.open_batches or core.control)
+
+    def is_read_by(self, subscriber: SubscriberCore) -> bool:
+        """Whether a subscriber has the key that it seals with, if it seals."""
+        keys = None if self.multicast is None else self.multicast.keys
+        if keys is None or self.session is None:
+            return True
+        member = subscriber.member
+        held = None if member is None else member.keys
+        return held is not None and keys.group.secret.id in held.keyring.ids(self.session)
 
     def start(self) -> None:
         """Come to life, as a new session or in that of its log."""

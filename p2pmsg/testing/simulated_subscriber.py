@@ -223,6 +223,7 @@ class SimulatedSubscriber:
             for session, client in self._clients.items():
                 client.reconnect()
                 self.core.recovery_returned(session)
+            self.pump()
 
     @renamed_arguments(ms="seconds")
     def stop_reading(self, seconds: float) -> None:

@@ -456,6 +456,8 @@ def _has_everything(subscriber: SimulatedSubscriber) -> bool:
             return False
         if peer.recovery != publisher.recovery:
             return False  # it has restarted on its log, and its welcome is on its way
+        if not publisher.is_read_by(core):
+            return False
         for topic, (_, following) in publisher.core.heads().items():
             stream = peer.streams.get(topic)
             lags = stream is None or stream.receiver.head < following

@@ -99,6 +99,24 @@ def test_answers_go_to_no_address_that_the_publisher_has_not_said(
     assert "it did not say so" in caplog.text
 
 
+def test_one_whose_recovery_connection_was_gone_gets_the_next_key_when_it_returns(pair):
+    publisher, subscriber = pair
+    keys = publisher._sender.multicast.keys
+    held = core_of(subscriber).member.keys.keyring
+    client = subscriber._driver._clients[publisher.session]
+    with subscriber._driver.io_lock:
+        client.disconnect()
+    publisher.rotate_keys()
+    eventually(lambda: keys.rotations == 1 and keys.is_settled)
+    assert keys.unconfirmed == 1
+    with subscriber._driver.io_lock:
+        client.connect()
+    eventually(lambda: keys.group.secret.id in held.ids(publisher.session))
+    publisher.rotate_keys()  # it is waited for again
+    eventually(lambda: keys.rotations == 2)
+    assert keys.unconfirmed == 1
+
+
 LONGEST = 65_507
 
 

@@ -5,6 +5,7 @@ from statistics import mean
 
 import pytest
 
+from p2pmsg.multicast.group_keys import RETURN_NS
 from recovery import FeedbackConfig
 from tests.simulation.crowd import lose_one
 from tests.simulation.profiles import MULTICAST, build, run
@@ -71,8 +72,37 @@ def test_a_frame_that_comes_late_and_is_read_in_parts_moves_no_position(seed):
     run(build(MULTICAST["skip"], seed), MULTICAST["skip"], quiet=0.0)
 
 
-@pytest.mark.parametrize("profile", ["sealed, everything"])
-@pytest.mark.parametrize("seed", [276])
-def test_keys_that_were_lost_with_a_connection_are_asked_for_when_it_returns(profile, seed):
-    short = replace(MULTICAST[profile], run_time=RUN_S)
-    run(build(short, seed), short)
+@pytest.mark.parametrize("seed", [79, 276])
+def test_keys_that_were_lost_come_before_it_is_quiet(seed):
+    profile = replace(MULTICAST["sealed, everything"], run_time=RUN_S)
+    run(build(profile, seed), profile)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_keys_that_were_lost_with_a_connection_are_asked_for_when_it_returns(seed):
+    """Where nothing is published, few datagrams show that the next key is used."""
+    profile = MULTICAST["sealed"]
+    simulation = build(profile, seed, rotations_per_s=0, loss=0.0)
+    run(simulation, replace(profile, joiners=()))
+    (publisher,), (subscriber, _) = simulation.publishers, simulation.subscribers
+    publisher.rotate_keys()
+    subscriber.cut(0, recovery=True)
+    assert simulation.run_until(lambda: publisher.is_idle, 0.01)
+    assert publisher.is_read_by(subscriber.core)
+    keys = publisher.multicast.keys
+    assert (keys.rotations, keys.unconfirmed) == (1, 0)
+
+
+def test_a_rotation_waits_only_a_moment_for_one_that_is_gone():
+    profile = MULTICAST["sealed"]
+    simulation = build(profile, 1, rotations_per_s=0, loss=0.0)
+    run(simulation, replace(profile, joiners=()))
+    (publisher,), (subscriber, other) = simulation.publishers, simulation.subscribers
+    before = simulation.frames_sent["KEYS"]
+    subscriber.leave_for_good()
+    publisher.rotate_keys()
+    assert not simulation.run_until(lambda: publisher.is_idle, RETURN_NS / 1e9 - 0.01)
+    assert simulation.run_until(lambda: publisher.is_idle, 0.02)
+    assert publisher.is_read_by(other.core)
+    simulation.run(5.0)
+    assert simulation.frames_sent["KEYS"] == before + 1  # the other's: one that is gone gets none

@@ -66,6 +66,17 @@ def request(client, server, frame=b"request"):
     return eventually(received)
 
 
+def test_a_socket_with_keys_says_once_that_its_connection_has_returned(opened):
+    server = opened(ZmqRecoveryServer, LOOPBACK, curve=server_of(CLIENT))
+    client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of())
+    client.connect()
+    assert request(client, server)
+    assert not client.has_returned()
+    client.reconnect()
+    eventually(lambda: (client.look(), client.has_returned())[1])
+    assert not client.has_returned()
+
+
 def test_keys_show_their_fingerprint_only():
     secret = key_text(SERVER.secret)
     shown = f"{SERVER!r} {SERVER} {server_of()!r} {client_of()!r}"
