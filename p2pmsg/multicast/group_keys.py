@@ -48,13 +48,13 @@ OWN_MAX: Final = 4
 class _Holder:
     """One subscriber that was given keys."""
 
-    __slots__ = ("gone_ns", "is_behind", "joined", "openers", "requester", "user")
+    __slots__ = ("gone_ns", "lacks_newest", "joined", "openers", "requester", "user")
 
     def __init__(self) -> None:
         self.openers: dict[bytes, OpeningKey] = {}  # of its own keys, the oldest first
         self.requester = b""  # none while its connection is gone
         self.gone_ns = 0
-        self.is_behind = False  # it lacks the newest key, and cannot be sent it
+        self.lacks_newest = False  # it lacks the newest key, and cannot be sent it
         self.user = ""
         self.joined = False
 
@@ -200,7 +200,7 @@ class GroupKeys:
             holder.requester, holder.gone_ns = b"", now_ns
             if self._lacking.pop(subscriber, None) is None:
                 continue
-            holder.is_behind = True
+            holder.lacks_newest = True
             if holder.joined:
                 self._joined_lacking -= 1
                 self._await(subscriber, now_ns)
@@ -303,7 +303,7 @@ class GroupKeys:
                 self._lacking[one] = now_ns, AGAIN_NS
                 self._joined_lacking += holder.joined
                 continue
-            holder.is_behind = True
+            holder.lacks_newest = True
             if holder.joined and now_ns - holder.gone_ns < RETURN_NS:
                 self._await(one, now_ns)
 
@@ -331,8 +331,8 @@ class GroupKeys:
         holder.requester = requester
         self._requesters.setdefault(requester, set()).add(subscriber)
         self._returning.pop(subscriber, None)
-        if holder.is_behind:
-            holder.is_behind = False
+        if holder.lacks_newest:
+            holder.lacks_newest = False
             self._joined_lacking += holder.joined
         elif subscriber not in self._lacking:
             return

@@ -285,7 +285,7 @@ def test_one_that_is_heard_over_another_connection_is_sent_what_it_lacks_over_th
     assert group.tick() == []
 
 
-def test_one_that_is_gone_and_dismissed_leaves_nothing_behind():
+def test_one_that_is_gone_and_dismissed_leaves_nothing():
     group = Group()
     for subscriber in (1, 2):
         group.join(subscriber)
