@@ -48,7 +48,7 @@ OWN_MAX: Final = 4
 class _Holder:
     """One subscriber that was given keys."""
 
-    __slots__ = ("gone_ns", "lacks_newest", "joined", "openers", "requester", "user")
+    __slots__ = ("gone_ns", "joined", "lacks_newest", "openers", "requester", "user")
 
     def __init__(self) -> None:
         self.openers: dict[bytes, OpeningKey] = {}  # of its own keys, the oldest first
