@@ -8,9 +8,10 @@ train is one unit to it.
 import ctypes
 import socket
 import struct
+from typing import Any
 
 from p2pmsg.sync.datagram_line import DatagramLine
-from p2pmsg.sync.subscriber import Subscriber
+from p2pmsg.sync.subscriber_base import SubscriberBase
 
 _SO_ATTACH_FILTER = 26
 _SO_DETACH_FILTER = 27
@@ -41,8 +42,11 @@ def lose(one: socket.socket, part: float) -> None:
     one.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
-def lose_datagrams(subscriber: Subscriber, part: float) -> None:
-    """Let the kernel drop `part` (0 to 1) of the datagrams to `subscriber`; 0: none any more."""
+def lose_datagrams(subscriber: SubscriberBase[Any], part: float) -> None:
+    """Let the kernel drop `part` (0 to 1) of the datagrams to `subscriber`; 0: none any more.
+
+    The subscriber may be a threaded one or one of asyncio.
+    """
     for line in subscriber._driver._receivers:
         if isinstance(line, DatagramLine):
             lose(line.sockets[0], part)

@@ -1,4 +1,7 @@
-"""Collectors and clients that tests kill: `python -m tests.integration.statsd_children ROLE …`."""
+"""Collectors and clients that tests kill: `python -m tests.integration.statsd_children ROLE …`.
+
+With `--asyncio` before the role the clients are those of asyncio.
+"""
 
 import atexit
 import json
@@ -117,4 +120,9 @@ def count_with_log(endpoint, log, first, stop):
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--asyncio":
+        from tests.integration.looped import LoopedClient
+
+        metrics.Client = LoopedClient
+        del sys.argv[1]
     globals()[sys.argv[1]](*sys.argv[2:])

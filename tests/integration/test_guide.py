@@ -93,10 +93,49 @@ def test_quickstart_prints_what_the_readme_shows(tmp_path):
 def test_page(program, tmp_path):
     if "webhooks" in program:
         pytest.importorskip("aiohttp", reason="the extra webhooks is not installed")
-    run(program, tmp_path)
+    shown = SHOWN.findall(program)
+
+    printed = run(program, tmp_path).splitlines()
+
+    assert [line for line in printed if line in shown] == shown
 
 
 LINK = re.compile(r"\]\(([^)#\s]+)(#[\w-]+)?\)")
+
+
+def sections(path):
+    """A page's sections by the anchors of their headings; one contains those below it."""
+    text = path.read_text()
+    without_code = BLOCK.sub(lambda found: "x" * len(found[0]), text)
+    found = list(re.finditer(r"^(#+) (.+)$", without_code, re.MULTILINE))
+    parts = {}
+    for at, heading in enumerate(found):
+        ends = [each.start() for each in found[at + 1 :] if len(each[1]) <= len(heading[1])]
+        anchor = re.sub(r"[^\w -]", "", heading[2].lower()).replace(" ", "-")
+        parts[f"#{anchor}"] = text[heading.start() : min(ends, default=len(text))]
+    return parts
+
+
+def recipe_links():
+    """Each recipe of the README with its link to the same in the other style."""
+    parts = README[README.index("## Recipes") : README.index("## Values")].split("\n**")[1:]
+    return [(part.partition("**")[0], part, *LINK.search(part).groups()) for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "page", "anchor"), [pytest.param(*each[1:], id=each[0]) for each in recipe_links()]
+)
+def test_a_recipe_leads_to_the_same_in_the_other_style(recipe, page, anchor):
+    """Both print what the README says that they print."""
+    section = sections(ROOT / page)[anchor]
+    (program,) = blocks(recipe, "python")
+    others = blocks(section, "python")
+
+    assert any(("asyncio.run" in program) != ("asyncio.run" in other) for other in others)
+    if "App()" in program:  # its handlers are of both styles
+        assert {"asyncio.run" in other for other in others} == {True, False}
+    shown = {line for other in others for line in SHOWN.findall(other)}
+    assert shown.issuperset(SHOWN.findall(program))
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *(ROOT / "examples").glob("*/*.md"), *PAGES])
@@ -108,6 +147,14 @@ def test_links_lead_somewhere(page):
         if "://" not in target
         and not target.startswith(generated)
         and not (page.parent / target).exists()
+    ]
+    missing += [
+        target + anchor
+        for target, anchor in LINK.findall(page.read_text())
+        if anchor
+        and "://" not in target
+        and not target.startswith(generated)
+        and anchor not in sections(page.parent / target)
     ]
 
     assert missing == []
