@@ -178,6 +178,13 @@ def stream_prefix(topic: str, session: int, flags: int = 0) -> bytes:
     return b"".join((topic.encode(), b"\0", *lead))
 
 
+def place_of(frame: bytes | memoryview) -> tuple[str, int]:
+    """Return topic and first sequence of a DATA frame that was made here."""
+    made = bytes(frame)
+    zero = made.index(0)
+    return made[:zero].decode(), REST.unpack_from(made, zero + 15)[0]
+
+
 @lru_cache(maxsize=256)
 def single_struct(prefix_bytes: int) -> struct.Struct:
     """Return what reads a `stream_prefix`, `REST`, and how a body of one short value begins."""

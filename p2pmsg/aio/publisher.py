@@ -67,12 +67,12 @@ class Publisher(LoopServingPeer, PublishingPeer):
         self._check_caller()
         if self._unusable is not None:
             raise ClosedError("the publisher", self._unusable)
-        core, began_ns = self._core, time.monotonic_ns()
+        core, outgoing, began_ns = self._core, self._outgoing, time.monotonic_ns()
         if self._is_synced:
             await self._drain_to_disk()
-        if core.outbox:
-            await self._driver.wait_for(lambda: not core.outbox or self._closed, None)
-            if core.outbox and self._closed:  # else another frame came after it was empty
+        if outgoing.waits:
+            await self._driver.wait_for(lambda: not outgoing.waits or self._closed, None)
+            if outgoing.waits and self._closed:  # else another frame came after it was empty
                 raise ClosedError("the publisher")
         elif began_ns - self._yielded_ns > _YIELD_NS:
             await asyncio.sleep(0)

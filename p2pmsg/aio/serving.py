@@ -99,7 +99,7 @@ class LoopRounds(ServingRounds):
                 again_s = max(0.0, self._linger_s - (time.monotonic_ns() - opened_ns) / 1e9)
         except Exception:  # it must go on: without it nothing is sent
             _log.exception("a publisher could not flush; it goes on")
-        if core.unsynced or core.outbox:
+        if core.unsynced or self._outgoing.waits:
             self.wake()
         self.ticking = again_s >= 0.0
         if self.ticking:
@@ -126,7 +126,7 @@ class LoopRounds(ServingRounds):
         # What is signalled there while messages are sent is space, which sending finds by itself.
         is_zmq = isinstance(self._sender, transports.ZmqSender)
         busy = is_zmq and time.monotonic_ns() - self._core.sealed_ns < BUSY_NS
-        watches_sender = not busy or bool(self._core.outbox)
+        watches_sender = not busy or self._outgoing.waits
         if watches_sender != self._watches_sender:
             self._watches_sender = watches_sender
             self.driver.watch(self._fds())
@@ -160,12 +160,12 @@ class LoopRounds(ServingRounds):
     def _wait_s(self) -> float:
         core, commits = self._core, self.acknowledgements
         if self.job is not None:
-            return self._retry_s() if core.outbox or core.control else _IDLE_S
+            return self._retry_s() if self._outgoing.waits or core.control else _IDLE_S
         if self._outgoing.has_more or self._has_more_subscriptions or self._server.has_message():
             return 0.0
         if commits.is_due:
             return 0.0
-        if core.outbox:
+        if self._outgoing.waits:
             return self._retry_s()
         return ROUND_NS / 1e9 if self.ticking else self._deadline_ms() / 1000
 
@@ -324,9 +324,11 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
             self._closed = True
             self._begin_close()
             self._driver.notify()
-        core = self._core
+        core, outgoing = self._core, self._outgoing
         self._rounds.wake()
-        await self._driver.wait_for(lambda: core.is_complete and enough(), timeout)
+        await self._driver.wait_for(
+            lambda: core.is_complete and not outgoing.waits and enough(), timeout
+        )
         self._stop(linger_ms(timeout))
         if self._log_closing is None:
             self._log_closing = self._rounds.executor.call(self._close_log)

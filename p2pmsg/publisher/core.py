@@ -102,6 +102,8 @@ class PublisherCore:
         self.streams: dict[str, PublisherStream] = {}
         self.unsynced: deque[tuple[str, int, bytes | memoryview]] = deque()
         self._unsynced_from: dict[str, int] = {}
+        # What `_waits_from` found: the first frame that waits, how many do, and by topic from where
+        self._waiting: tuple[object, int, dict[str, int]] = None, 0, {}
         self.replay = ReplayBuffer(config.replay, memory.free)
         self.requests = RequestHandler(self, self.control, config)
         per_second_max = config.heartbeat.per_second_max
@@ -172,10 +174,21 @@ class PublisherCore:
 
     def heads(self) -> dict[str, tuple[int, int]]:
         """Return (earliest kept, next) by topic, of what was sealed."""
-        return {topic: self.head(topic) for topic in list(self.streams)}
+        return {topic: self._sealed(topic) for topic in list(self.streams)}
 
     def head(self, topic: str) -> tuple[int, int]:
-        """Do as `Served.head`, of what was sealed."""
+        """Do as `Served.head`, of what was sealed; for a multicast, of what has left.
+
+        What waits there for the pace, or for receivers, would be asked for, and sent twice, the
+        first time past both. While it is closed all is said: the rest may never leave.
+        """
+        earliest, following = self._sealed(topic)
+        if self.multicast is None or not self.outbox or self.closing:
+            return earliest, following
+        following = min(following, self._waits_from(topic, following))
+        return min(earliest, following), following
+
+    def _sealed(self, topic: str) -> tuple[int, int]:
         following = self.replay.next(topic)
         earliest = self.replay.earliest(topic) if self.log is None else self.log.earliest(topic)
         if self.log is not None and topic not in self.streams:
@@ -183,6 +196,17 @@ class PublisherCore:
         if self._unsynced_from:
             following = self._unsynced_from.get(topic, following)
         return (following if earliest is None else min(earliest, following)), following
+
+    def _waits_from(self, topic: str, following: int) -> int:
+        """Return the first sequence of a topic that is in the outbox, or `following`."""
+        first, count = self.outbox[0], len(self.outbox)
+        if bytes(first).startswith(topic.encode() + b"\0"):
+            return wire.place_of(first)[1]
+        known, known_count, waiting = self._waiting
+        if known is not first or known_count != count:
+            waiting = dict(wire.place_of(frame) for frame in reversed(self.outbox))
+            self._waiting = first, count, waiting
+        return waiting.get(topic, following)
 
     def began(self, topic: str) -> int:
         """Do as `Served.began`."""

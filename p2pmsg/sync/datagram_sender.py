@@ -174,6 +174,11 @@ class DatagramSender:
         for one in (self._udp, *self._others):
             one.close()
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether parts of a frame, or parity, are left of what was taken from the outbox."""
+        return bool(self._parts)
+
     def wait_ns(self) -> int:
         """Return how long until the pace lets something go, in ns."""
         now_ns = _now_ns()
@@ -287,6 +292,11 @@ class DatagramOutgoing(Outgoing):
         self._datagrams = cast("deque[bytes]", core.outbox)
         self._window = sender.multicast.window
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything waits to be sent."""
+        return bool(self._datagrams) or self._trains.has_parts
+
     def send_now(self) -> bool:
         """Send what may leave now; False where frames remain. It never waits."""
         outbox = self._datagrams
@@ -306,7 +316,7 @@ class DatagramOutgoing(Outgoing):
         queue = self._core.control
         frames: deque[bytes] = deque()
         for _ in range(SEGMENTS_MAX):
-            frame = queue.next(data_waits=bool(self._datagrams))
+            frame = queue.next(data_waits=self.waits)
             if frame is None:
                 break
             queue.leave(frame, now_ns=_now_ns())

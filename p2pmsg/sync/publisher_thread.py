@@ -148,7 +148,7 @@ class PublisherDriver(ServingRounds):
         self._owes_round = True
         if self._core.log is not None:
             run_steps(self._sync(self._core.log))
-        if self._core.outbox:
+        if self._outgoing.waits:
             with self._lock:
                 self._outgoing.send_now()
 

@@ -45,6 +45,11 @@ class Outgoing:
         self.guard = StallGuard(core.config.stall_timeout)
         self._control_guard = StallGuard(core.config.stall_timeout)
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything waits to be sent."""
+        return bool(self._outbox)
+
     def never_wait(self, slice_ns: int) -> None:
         """Wait for nothing in `send`, and send for so long at most in one call.
 

@@ -119,7 +119,7 @@ class ServingRounds(ABC):
             ):
                 if due_ns is not None:
                     deadline_ns = min(deadline_ns, due_ns)
-            if self._core.outbox or self._core.control:
+            if self._outgoing.waits or self._core.control:
                 deadline_ns = min(deadline_ns, now_ns + RETRY_NS)
         return max(0, -((now_ns - deadline_ns) // MS))
 
@@ -200,7 +200,7 @@ class ServingRounds(ABC):
         yield from self._serve(_REPLIES_PER_ROUND)
 
     def _send_waiting(self) -> None:
-        if self._core.outbox:
+        if self._outgoing.waits:
             with self._lock:
                 self._outgoing.send_now()
         if self._core.control:

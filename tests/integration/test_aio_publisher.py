@@ -7,6 +7,7 @@ import gc
 import os
 import random
 import threading
+import time
 import warnings
 from functools import partial
 
@@ -15,6 +16,7 @@ import pytest
 from p2pmsg import LogConfig
 from p2pmsg.aio.publisher import Publisher
 from p2pmsg.aio.relay import Relay
+from p2pmsg.config import MulticastPublisherConfig, PublisherConfig
 from p2pmsg.errors import (
     ClosedError,
     ConfigError,
@@ -84,6 +86,45 @@ def test_everything_arrives(make_subscriber, tmp_path, place, loop):
             publisher.publish(TOPIC, 1)
 
     aio.run(main, loop, debug=True)
+
+
+def test_a_multicast_keeps_to_its_rate_and_repairs_nothing_that_waits_for_it(make_subscriber):
+    """What waits is not announced: it came as repairs, which have a rate of their own."""
+    rate, burst, count = 1_000_000, 50_000, 250
+    multicast = MulticastPublisherConfig(rate_limit_bytes_s=rate, burst_bytes=burst)
+    config = PublisherConfig(multicast=multicast)
+
+    async def main():
+        endpoint = f"udp://239.255.77.2:{free_port()}?interface=127.0.0.1"
+        async with Publisher(endpoint, config=config) as publisher:
+            subscriber = await join(publisher, make_subscriber)
+            began = time.monotonic()
+            publisher.publish_many(TOPIC, [bytes(1000)] * count)
+            await asyncio.to_thread(take, subscriber, count)
+            assert time.monotonic() - began >= (count * 1000 - 2 * burst) / rate
+            check_ledger(subscriber, delivered=count, lost=0)
+            assert publisher.stats().multicast.messages_repaired == 0
+
+    run(main)
+
+
+@pytest.mark.parametrize("parity", [{}, {"fec_data": 8, "fec_parity": 1}], ids=["plain", "parity"])
+def test_all_parts_leave_and_drain_waits_for_them(make_subscriber, parity):
+    """The last of them waited for the next heartbeat."""
+    config = PublisherConfig(multicast=MulticastPublisherConfig(**parity))
+
+    async def main():
+        endpoint = f"udp://239.255.77.3:{free_port()}?interface=127.0.0.1"
+        async with Publisher(endpoint, config=config) as publisher:
+            subscriber = await join(publisher, make_subscriber)
+            before = publisher.stats().multicast.bytes_sent
+            value = random.Random(1).randbytes(1_000_000)
+            publisher.publish(TOPIC, value)
+            await publisher.drain()
+            assert publisher.stats().multicast.bytes_sent - before > len(value)
+            assert (await asyncio.to_thread(take, subscriber, 1))[0].value == value
+
+    run(main)
 
 
 def test_what_was_published_leaves_without_a_further_call(make_subscriber):

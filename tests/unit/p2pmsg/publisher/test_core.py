@@ -409,3 +409,36 @@ def test_only_at_full_rate_are_values_within_a_frame_not_looked_at(caplog, gap_n
     publisher.flush(now_ns=now_ns)
     publish(publisher, {"price": 1}, now_ns=now_ns)
     assert publisher.open_batches["t"].encode_into != codec.encoder.encode_into
+
+
+def test_of_a_multicast_nothing_is_announced_that_has_not_left():
+    """It would be asked for and sent twice, the first time past the pace and the receivers."""
+    publisher = core()
+    publisher.use_multicast(
+        MulticastSender(publisher, publisher.replay, publisher.config, 1400, Random(1))
+    )
+    for topic in ("a", "ab", "a", "b"):
+        publish(publisher, *[b"v" * 1000] * 2, topic=topic, now_ns=MS)
+        publisher.flush(now_ns=MS)
+    assert len(publisher.outbox) == 8
+    all_sealed = {"a": (0, 4), "ab": (0, 2), "b": (0, 2)}
+
+    def heads():
+        return {topic: publisher.head(topic)[1] for topic in all_sealed}
+
+    assert heads() == {"a": 0, "ab": 0, "b": 0}
+    for left, expected in enumerate([(1, 0, 0), (2, 0, 0), (2, 1, 0), (2, 2, 0), (3, 2, 0)], 1):
+        publisher.outbox.popleft()
+        assert (left, *heads().values()) == (left, *expected)
+    assert publisher.heads() == all_sealed
+    publish(publisher, b"another", topic="b", now_ns=MS)
+    assert heads() == {"a": 3, "ab": 2, "b": 0}
+    publisher.begin_close(now_ns=MS)  # the rest may never leave
+    assert heads() == {"a": 4, "ab": 2, "b": 3}
+
+
+def test_over_tcp_all_is_announced():
+    publisher = core()
+    publish(publisher, *[b"v" * 1000] * 2, now_ns=MS)
+    publisher.flush(now_ns=MS)
+    assert publisher.head("t") == (0, 2)
