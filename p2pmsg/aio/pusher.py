@@ -264,7 +264,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         try:
             self._start(opened)
             if self._journal is not None:
-                self._journal.empties_later = True
+                self._journal.defers = True
                 # Now, so that the first turn does not wait for the disk.
                 self._journal.allow_deliveries(self._core.queue.next_delivery)
         except BaseException:
@@ -372,7 +372,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         journal = self._journal
         if journal is None or self._syncing is not None or journal.broken is not None:
             return
-        if journal.written > journal.synced:
+        if journal.written > journal.synced or journal.is_due:
             self._pending = journal.begin_sync(reserves=True)
             self._syncing = self._loop.run_in_executor(None, self._pending.wait)
             self._syncing.add_done_callback(self._end_sync)

@@ -8,11 +8,11 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from p2pmsg import codec
 from p2pmsg.checks import at_least, check, whole
@@ -21,13 +21,13 @@ from p2pmsg.queue.frames import Process
 from p2pmsg.queue.journal import records as records
 from p2pmsg.queue.journal.reading import (
     apply_segment,
+    check_ends,
     packed,
     read_records,
-    segment_number,
     segment_path,
     segments,
 )
-from p2pmsg.queue.journal.records import JournalState
+from p2pmsg.queue.journal.records import JournalState, SegmentEnd
 from p2pmsg.queue.journal.reservations import Position, PositionFile, Reservations
 from p2pmsg.sync.lock import PublishLock
 from recovery import platform
@@ -93,7 +93,7 @@ class FileJournal:
 
     Raises:
         LogInUseError: another process has it open.
-        LogCorruptError: a segment other than the last has a record that is none.
+        LogCorruptError: a segment is damaged, and not only without the end that a crash may take.
         OSError: the operating system refuses.
 
     Attributes:
@@ -102,7 +102,8 @@ class FileJournal:
         written, synced: how many bytes were appended by this run, and how many of them are on the
             disk for certain.
         broken: why nothing can be brought to the disk any more; None while it can.
-        empties_later: whether the owner empties old segments in steps, and `append` does not.
+        defers: whether nothing here waits for the disk, as in an event loop: the owner calls
+            `begin_sync` while `is_due`, and empties old segments in steps while `has_to_empty`.
 
     """
 
@@ -121,7 +122,7 @@ class FileJournal:
             raise LogInUseError(str(self._folder), pid=pid) from error
         self._fd = -1
         self.is_always = settings.fsync == "always"
-        self.empties_later = False
+        self.defers = False
         self.written = self.synced = 0
         self.broken: str | None = None
         self._position = PositionFile(self._folder, self._lock.fileno())
@@ -129,12 +130,14 @@ class FileJournal:
         self._dead: set[int] = set()
         self._live_bytes = self._number = self._size = 0
         self._segments: list[tuple[Path, int]] = []
+        self._former: _Former | None = None
+        self._disk = _Disk()
         self._must_cut = False
         self._path = self._folder
         self._synced_at = time.monotonic()
         try:
             self._position.read()
-            self._replay(state)
+            settled = self._replay(state)
             self._reserved = Reservations(state, boot)
             self._warn_of_missing(state, *self._compare(state))
             if state.session is None:
@@ -143,6 +146,8 @@ class FileJournal:
             self._next_sequence, self._next_delivery = state.next_sequence, state.deliveries
             self._learn(state)
             self._begin_segment()
+            for number, size in settled:
+                self._write(records.end_record(number, size))
             self._renew_marks()
             self._position.begin(
                 Position(self._number, self._size, self._next_sequence, self._next_delivery)
@@ -154,7 +159,7 @@ class FileJournal:
     def append(self, record: bytes) -> None:
         """Write a record; `OSError` where that fails, and then nothing of it is left."""
         self._check_usable()
-        if self._size >= self._settings.segment_bytes:
+        if self._size >= self._settings.segment_bytes and self._former is None:
             self._roll()
         self._allow()
         self._write(record)
@@ -177,16 +182,23 @@ class FileJournal:
 
     @property
     def is_due(self) -> bool:
-        """Whether something waits for the disk longer than `fsync_interval`."""
+        """Whether something waits for the disk longer than `fsync_interval`, or is not to wait."""
         settings = self._settings
+        if self.defers and (self._former is not None or self._is_reserve_low()):
+            return True
         waits = self.written > self.synced and settings.fsync == "interval"
         return waits and time.monotonic() - self._synced_at >= settings.fsync_interval
+
+    def _is_reserve_low(self) -> bool:
+        """Whether more numbers are to be reserved, and no sync is to come that would do it."""
+        reserved, is_left = self._reserved, self._settings.fsync == "never"
+        return is_left and reserved.is_low(self._next_sequence, self._next_delivery)
 
     def sync(self) -> None:
         """Force to the disk what was written; `LogFailedError` where that fails, now or before."""
         self._check_usable()
-        if self.written > self.synced:
-            pending = PendingSync(self._fd, self.written)
+        if self.written > self.synced or self._former is not None:
+            pending = self._pending(self._unsynced_fds())
             pending.wait()
             self.end_sync(pending)
 
@@ -199,16 +211,30 @@ class FileJournal:
         self._check_usable()
         marks = None
         if reserves and self._reserved.is_low(self._next_sequence, self._next_delivery):
-            marks = self._reserved.beyond(self._next_sequence, self._next_delivery)
-            self._write(records.marks_record(*marks))
+            wanted = self._reserved.beyond(self._next_sequence, self._next_delivery)
+            with suppress(OSError):  # another time
+                self._write(records.marks_record(*wanted))
+                marks = wanted
+        fds = self._unsynced_fds()
+        owned: list[int] = []
         try:
-            fd = os.dup(self._fd)
-        except OSError:  # no descriptor is left: do it now, while this one cannot be closed
-            pending = PendingSync(self._fd, self.written)
+            owned.extend(os.dup(fd) if fd >= 0 else fd for fd in fds)
+        except OSError:  # no descriptor is left: do it now, while these cannot be closed
+            _close_all(owned)
+            pending = self._pending(fds)
             pending.wait()
         else:
-            pending = PendingSync(fd, self.written, owns=True)
-        pending.marks, pending.segment = marks, self._number
+            pending = self._pending(owned, owns=True)
+        pending.marks = marks
+        return pending
+
+    def _unsynced_fds(self) -> list[int]:
+        """Return what a sync forces to the disk: the former segment, the folder, the segment."""
+        return [*((-1, -1) if self._former is None else self._former.fds), self._fd]
+
+    def _pending(self, fds: list[int], *, owns: bool = False) -> "PendingSync":
+        pending = PendingSync(self._disk, fds, self.written, owns=owns)
+        pending.segment = self._number
         return pending
 
     def end_sync(self, pending: "PendingSync") -> None:
@@ -222,6 +248,12 @@ class FileJournal:
             raise LogFailedError(self.broken, pending.error.errno) from pending.error
         self.synced = max(self.synced, pending.stop)
         self._synced_at = time.monotonic()
+        former = self._former
+        if former is not None and former.number < pending.segment:
+            self._former = None
+            _close_all(former.fds)
+            with suppress(OSError):  # then a crash is thought to have taken its end, should it lack
+                self._write(records.end_record(former.number, former.size))
         # A later segment begins with the marks that hold then, and must not outlive others.
         if pending.marks is not None and pending.segment == self._number:
             self._reserved.set(pending.marks)
@@ -230,6 +262,8 @@ class FileJournal:
         """Let go of the log; it may be called again."""
         try:
             if self._fd >= 0 and self.broken is None:
+                if self._former is not None:
+                    self.sync()  # before anything says that it was closed
                 self._write(records.closed_record())
                 self._note_position()
                 if self._settings.fsync != "never":
@@ -239,9 +273,9 @@ class FileJournal:
 
     def forget(self) -> None:
         """Close the files and nothing else, as a forked child does: the log is its parent's."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        former, self._former = self._former, None
+        _close_all([*(() if former is None else former.fds), self._fd])
+        self._fd = -1
         self._lock.close()
         self._position.close()
 
@@ -256,21 +290,24 @@ class FileJournal:
 
     # -------------------------------------------------------------------------------- opening
 
-    def _replay(self, state: JournalState) -> None:
+    def _replay(self, state: JournalState) -> list[tuple[int, int]]:
+        """Read the segments; return number and size of those of which it was not known before."""
         paths = segments(self._folder)
-        for path in paths:
-            data = path.read_bytes()
-            good = apply_segment(state, path, data, is_last=path == paths[-1])
-            if good < len(data):
+        found = [apply_segment(state, path, path.read_bytes()) for path in paths]
+        settled = []
+        for each in check_ends(state, found, self._boot):
+            if each.good < each.size:
                 _log.warning(
                     "%s: %d bytes that were not written to the end are cut off",
-                    path, len(data) - good,
+                    each.path, each.size - each.good,
                 )  # fmt: skip
-                os.truncate(path, good)
-            self._segments.append((path, good))
-        if paths:
-            self._number = segment_number(paths[-1])
-            sync_path(paths[-1])  # an earlier run's last records, or what is cut off now
+                os.truncate(each.path, each.good)
+            sync_path(each.path)  # an earlier run's last records, or what is cut off now
+            settled.append((each.number, each.good))
+        self._segments = [(each.path, each.good) for each in found]
+        if found:
+            self._number = found[-1].number
+        return settled
 
     def _compare(self, state: JournalState) -> tuple[int, int]:
         """Compare what is there with where earlier runs were, so that no number is used twice.
@@ -288,7 +325,7 @@ class FileJournal:
             state.is_copy = True
             state.session = None
         first = self._reserved.skipped[0] if self._reserved.skipped else start
-        state.missing = state.next_sequence - first
+        state.missing += state.next_sequence - first
         return first, state.next_sequence
 
     def _warn_of_missing(self, state: JournalState, start: int, stop: int) -> None:
@@ -327,27 +364,46 @@ class FileJournal:
 
     def _begin_segment(self) -> None:
         """Go on in a new segment; where that fails, the former one stays what it is."""
-        former_fd, former_size, number = self._fd, self._size, self._number + 1
+        former_fd, former_size, written = self._fd, self._size, self.written
+        former_end, number, folder_fd = self._former_end(), self._number + 1, -1
         path = segment_path(self._folder, number)
         # One that is there already was begun before, and could be neither written nor deleted.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         self._fd, self._size = os.open(path, flags, 0o644), 0
-        is_synced = self._settings.fsync == "always"
-        head = records.head_record(self._session, self._next_sequence, self._boot, is_synced)
+        head = records.head_record(
+            self._session, self._next_sequence, self._boot, self.is_always, former_end
+        )
         try:
             self._write(head)
             self._write(records.marks_record(self._reserved.sequence, self._reserved.delivery))
-            sync_path(self._folder)
+            if self.defers:
+                folder_fd = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
+            else:
+                sync_path(self._folder)
         except BaseException:
             os.close(self._fd)
             self._fd, self._size, self._must_cut = former_fd, former_size, False
+            self.written = written
             with suppress(OSError):  # the next try writes over it
                 path.unlink(missing_ok=True)
             raise
         if former_fd >= 0:
-            os.close(former_fd)
             self._segments.append((self._path, former_size))
+            if self.defers:
+                self._former = _Former(self._number, former_size, (former_fd, folder_fd))
+            else:
+                os.close(former_fd)
         self._path, self._number = path, number
+
+    def _former_end(self) -> SegmentEnd | None:
+        """Return where the segment ends that is the newest so far; None where there is none."""
+        if self._fd >= 0:  # what is not on the disk is its end, since there is no `_former`
+            synced = max(0, self._size - (self.written - self.synced))
+            return SegmentEnd(self._number, self._size, synced)
+        if not self._segments:
+            return None
+        size = self._segments[-1][1]
+        return SegmentEnd(self._number, size, size)
 
     # -------------------------------------------------------------------------------- writing
 
@@ -421,9 +477,12 @@ class FileJournal:
         """Go on in a new segment, and empty old ones where too much in them is of no use."""
         if self._must_cut:
             self._cut()
+        if self.defers:
+            self._begin_segment()  # which says how much of the former one is on the disk
+            return
         self.sync()  # whatever `fsync` says: only the last segment may lack its tail
         self._begin_segment()
-        while self.has_to_empty and not self.empties_later:
+        while self.has_to_empty:
             self._empty_oldest()
 
     def _empty_oldest(self) -> None:
@@ -485,20 +544,49 @@ class FileJournal:
         return time.time_ns() - pushed_ns < self._dedup_window * 1e9
 
 
+class _Former(NamedTuple):
+    """The segment before the newest one, until it is on the disk.
+
+    Attributes:
+        number, size: of it.
+        fds: of it, and of the folder, which has the newest one's name.
+
+    """
+
+    number: int
+    size: int
+    fds: tuple[int, int]
+
+
+class _Disk:
+    """Lets one sync at a time happen, and none after one that failed.
+
+    Of two at once on a file, the system informs only one that it could not write something.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.error: OSError | None = None
+
+
 class PendingSync:
     """A sync that is under way: `wait` does it, with no lock held.
+
+    The former segment goes to the disk before the newest one, where it is not there yet.
 
     Attributes:
         stop: up to where it goes, as `FileJournal.written` counts.
         error: why it failed; None where all is well.
-        marks, segment: numbers that it reserves, if any, and the segment that says so.
+        marks: numbers that it reserves, if any.
+        segment: the newest one, which says so.
 
     """
 
-    __slots__ = ("_fd", "_owns", "error", "marks", "segment", "stop")
+    __slots__ = ("_disk", "_fds", "_owns", "error", "marks", "segment", "stop")
 
-    def __init__(self, fd: int, stop: int, *, owns: bool = False) -> None:
-        self._fd = fd
+    def __init__(self, disk: _Disk, fds: list[int], stop: int, *, owns: bool = False) -> None:
+        self._disk = disk
+        self._fds = fds
         self._owns = owns
         self.stop = stop
         self.error: OSError | None = None
@@ -507,16 +595,32 @@ class PendingSync:
 
     def wait(self) -> None:
         """Wait for the disk, once."""
-        fd, self._fd = self._fd, -1
-        if fd < 0:
+        fds, self._fds = self._fds, []
+        if not fds:
             return
         try:
-            platform.sync_data(fd)
-        except OSError as error:
-            self.error = error
+            with self._disk.lock:
+                if self._disk.error is None:
+                    self._force(*fds)
+                self.error = self._disk.error
         finally:
             if self._owns:
-                os.close(fd)
+                _close_all(fds)
+
+    def _force(self, former: int, folder: int, newest: int) -> None:
+        try:
+            if former >= 0:
+                platform.sync_data(former)
+                os.fsync(folder)
+            platform.sync_data(newest)
+        except OSError as error:
+            self._disk.error = error
+
+
+def _close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
+        if fd >= 0:
+            os.close(fd)
 
 
 class GroupCommit:

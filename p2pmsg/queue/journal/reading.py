@@ -2,12 +2,19 @@
 
 A record is its length and CRC-32 (4 bytes each, network byte order) and a msgpack array; see
 `journal`. A segment has a name with a number that only grows.
+
+A crash of the operating system leaves the newest segment without its end. In an event loop the one
+before it may lack its end as well, since its fsync is not waited for when the next one begins. What
+distinguishes such a segment from a damaged one is in the first record of the next: how many of its
+bytes were written, and how many of them were on the disk by then (`SegmentEnd`). When the rest is
+there, too, another record says so.
 """
 
 import os
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +22,25 @@ from p2pmsg.errors import LogCorruptError
 from p2pmsg.queue.journal.records import JournalState
 
 _HEADER: Final = struct.Struct("!II")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSegment:
+    """A segment that was read.
+
+    Attributes:
+        path, number: its file.
+        size: of that, in bytes.
+        good: where its records end.
+        left_out: how many sequences lie between the segments before it and its first record.
+
+    """
+
+    path: Path
+    number: int
+    size: int
+    good: int
+    left_out: int
 
 
 def packed(record: bytes) -> bytes:
@@ -40,32 +66,81 @@ def read_log(directory: str | os.PathLike[str]) -> JournalState:
     paths = segments(folder)
     if not paths:
         raise FileNotFoundError(f"there is no queue's log in {str(folder)!r}")
+    found = []
     for path in paths:
         try:
             data = path.read_bytes()
         except FileNotFoundError:
             continue  # emptied just now: what it had comes again further on
-        apply_segment(state, path, data, is_last=path == paths[-1])
+        found.append(apply_segment(state, path, data))
+    check_ends(state, found)
     return state
 
 
-def apply_segment(state: JournalState, path: Path, data: bytes, *, is_last: bool) -> int:
-    """Have `state` take a segment's records; return where they end.
+def apply_segment(state: JournalState, path: Path, data: bytes) -> FoundSegment:
+    """Have `state` take a segment's records, up to the first that is cut off or damaged.
 
     Raises:
-        LogCorruptError: a record is none, or the tail of a segment other than the last is torn.
+        LogCorruptError: a record is none.
 
     """
-    good = 0
+    good = left_out = 0
+    before = state.next_sequence
     for record, end in read_records(data):
         try:
             state.apply(record)
         except ValueError as error:
             raise LogCorruptError(str(path), good, str(error)) from error
+        if not good:
+            left_out = state.next_sequence - before
         good = end
-    if good < len(data) and not is_last:
-        raise LogCorruptError(str(path), good, "a record is cut off or damaged")
-    return good
+    return FoundSegment(path, segment_number(path), len(data), good, left_out)
+
+
+def check_ends(
+    state: JournalState, found: list[FoundSegment], boot: str = ""
+) -> list[FoundSegment]:
+    """Find out whether a segment is damaged, or only lacks what a crash of the system took.
+
+    The newest one may lack any part of its end. One before it may where its successor says that
+    this was not on the disk, and the system was started again since; what is missing of it is
+    added to `state.missing`. A segment without a record was not begun: the newest is the one
+    before.
+
+    Args:
+        state: what the segments say, all of them.
+        found: the segments, oldest first.
+        boot: which start of the operating system this is. Default: it is not known, so that it may
+            have been started again.
+
+    Returns:
+        Those of which a part may not be on the disk yet.
+
+    Raises:
+        LogCorruptError: a segment is damaged.
+
+    """
+    newest = len(found) - 1
+    while newest > 0 and not found[newest].good:
+        newest -= 1
+    doubtful = found[max(0, newest) :]
+    for at, segment in enumerate(found[: max(0, newest)]):
+        end = state.ends.get(segment.number)
+        is_open = end is not None and end.synced < end.size
+        if is_open:
+            doubtful.append(segment)
+        is_whole = segment.good == segment.size
+        if end is None or segment.good >= end.size:
+            if is_whole:
+                continue
+        elif is_open and segment.good >= end.synced and (not boot or boot != end.boot):
+            state.missing += found[at + 1].left_out
+            continue
+        what = "a record is cut off or damaged"
+        if is_whole and end is not None:
+            what = f"its end is missing: it had {end.size} bytes"
+        raise LogCorruptError(str(segment.path), segment.good, what)
+    return doubtful
 
 
 def read_records(data: bytes) -> Iterator[tuple[bytes, int]]:

@@ -8,7 +8,7 @@ ignored.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from p2pmsg import codec
 from p2pmsg.queue.frames import Process
@@ -26,9 +26,26 @@ from p2pmsg.queue.rules import (
 )
 from p2pmsg.wire import encoder
 
-HEAD, PUSH, DONE, FAILED, DEAD, DROPPED, GIVEN, SEEN, RETRIED, MARKS, CLOSED = range(1, 12)
+HEAD, PUSH, DONE, FAILED, DEAD, DROPPED, GIVEN, SEEN, RETRIED, MARKS, CLOSED, END = range(1, 13)
 _encode: Final = encoder.encode
 _decode: Final = codec.make_decoder(list[Any]).decode
+
+
+class SegmentEnd(NamedTuple):
+    """What is said later of where a segment ended.
+
+    Attributes:
+        number: of the segment.
+        size: how many bytes were written to it.
+        synced: how many of them were on the disk for certain when that was said.
+        boot: under which start of the operating system it was said.
+
+    """
+
+    number: int
+    size: int
+    synced: int
+    boot: str = ""
 
 
 def push_record(job: QueuedJob) -> bytes:
@@ -62,9 +79,20 @@ def given_record(worker: int, delivery: int, sequences: list[int], process: Proc
     return _encode((GIVEN, worker, delivery, sequences, *process))
 
 
-def head_record(session: int, next_sequence: int, boot: str, is_synced: bool) -> bytes:
-    """Return the record with which a segment begins; the fields are those of `JournalState`."""
-    return _encode((HEAD, session, next_sequence, boot, is_synced))
+def head_record(
+    session: int, next_sequence: int, boot: str, is_synced: bool, former: SegmentEnd | None = None
+) -> bytes:
+    """Return the record with which a segment begins; the fields are those of `JournalState`.
+
+    `former` is where the segment before it ended; None where there is none.
+    """
+    end = () if former is None else former[:3]
+    return _encode((HEAD, session, next_sequence, boot, is_synced, *end))
+
+
+def end_record(number: int, size: int) -> bytes:
+    """Return the record of a segment that is on the disk now, with so many bytes."""
+    return _encode((END, number, size))
 
 
 def marks_record(sequence: int, delivery: int) -> bytes:
@@ -103,6 +131,7 @@ class JournalState:
         is_short: whether records are missing that an earlier run had written.
         is_copy: whether it was restored from a copy, so that what came after that is not known.
         missing: how many sequences an earlier run used, or may have used, of which nothing is left.
+        ends: where segments ended, by their numbers, as later records say; the last one counts.
         next_sequence: the first sequence that was never used.
         mark: no sequence at or beyond it was used, whatever is missing.
         open: jobs that are neither done nor dead, by sequence.
@@ -125,6 +154,7 @@ class JournalState:
         self.holders: dict[int, tuple[int, int]] = {}
         self.processes: dict[int, Process] = {}
         self.seen: dict[str, tuple[int, int]] = {}
+        self.ends: dict[int, SegmentEnd] = {}
         self.deliveries = 0
         self._early: dict[int, list[Any]] = {}
 
@@ -148,9 +178,17 @@ class JournalState:
             holder = self.holders.get(sequence)
             yield self.open[sequence], holder[0] if holder is not None else None
 
-    def _head(self, session: int, next_sequence: int, boot: str, is_synced: bool) -> None:
+    def _head(
+        self, session: int, next_sequence: int, boot: str, is_synced: bool, *former: int
+    ) -> None:
         self.session, self.boot, self.is_synced = session, boot, is_synced
         self.next_sequence = max(self.next_sequence, next_sequence)
+        if former:
+            number, size, synced = former
+            self.ends[number] = SegmentEnd(number, size, synced, boot)
+
+    def _end(self, number: int, size: int) -> None:
+        self.ends[number] = SegmentEnd(number, size, size, self.boot)
 
     def _marks(self, sequence: int, delivery: int) -> None:
         self.mark = max(self.mark, sequence)
@@ -250,4 +288,5 @@ _APPLY: Final[dict[int, Any]] = {
     RETRIED: JournalState._retried,
     MARKS: JournalState._marks,
     CLOSED: JournalState._closed,
+    END: JournalState._end,
 }
