@@ -1,7 +1,11 @@
 """Posts to one endpoint, by aiohttp: signed, in time, and to allowed addresses only."""
 
 import asyncio
+import errno
+import os
+import re
 import socket
+import ssl
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -17,6 +21,7 @@ from p2pmsg.webhooks.signatures import content_of, github_signature, signature_h
 _ANSWER_BYTES_MAX: Final = 65_536
 """How much of an answer is read, so that its connection can be used again."""
 _REASON_MAX: Final = 200
+_NUMBER: Final = re.compile(r"\[Errno -?[0-9]+\] ")
 _AGENT: Final = "p2pmsg-webhooks"
 
 
@@ -147,7 +152,12 @@ class Client:
         cause = getattr(error, "os_error", error)
         if isinstance(cause, ForbiddenAddressError):
             return Failure(str(cause))
-        return Failure(f"{type(error).__name__}: {cause}"[:_REASON_MAX])
+        is_ssl = isinstance(cause, ssl.SSLError)
+        number = (getattr(cause, "errno", None) or 0) if not is_ssl else 0
+        if number in errno.errorcode:  # not of a name that cannot be looked up
+            return Failure(f"the connection failed: {os.strerror(number)}")
+        said = _NUMBER.sub("", f"{type(error).__name__}: {cause}")
+        return Failure(said[:_REASON_MAX])
 
 
 async def _read(answer: Any) -> bytes:

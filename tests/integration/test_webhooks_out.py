@@ -141,7 +141,8 @@ def test_a_receiver_that_is_down_gets_everything_later(publisher, sender, tmp_pa
     hook = sender(f"http://127.0.0.1:{port}/hook", on_event=events.append, retry=retry)
     publisher.publish_many("t", [*range(30)])
     eventually(lambda: hook.stats().endpoints["hook"].is_open)
-    assert "counts as down" in caplog.text
+    eventually(lambda: "counts as down" in caplog.text)  # it is logged after it is so
+    assert "the connection failed: Connection refused" in caplog.text
     with Receiver(port=port) as receiver:
         eventually(lambda: len(receiver.requests) == 30)
         assert values(receiver) == [*range(30)]
