@@ -107,16 +107,17 @@ def _end_at_once(number: int = 0, frame: FrameType | None = None) -> None:
 def _silence_spark() -> None:
     """Have Spark say nothing of the jobs that end with it; give it a moment for that."""
     context: Any = getattr(sys.modules.get("pyspark"), "SparkContext", None)
-    active = getattr(context, "_active_spark_context", None)
-    if active is not None:
-        asking = threading.Thread(target=_silence, args=(active,), daemon=True)
+    jvm = getattr(context, "_jvm", None)
+    if jvm is not None:  # perhaps it is still making its context
+        asking = threading.Thread(target=_silence, args=(jvm,), daemon=True)
         asking.start()
         asking.join(_PATIENCE_S)
 
 
-def _silence(context: Any) -> None:
-    context.setLogLevel("OFF")
-    java = context._jvm.java  # threads of Spark that fail now print it, whatever the log level
+def _silence(jvm: Any) -> None:
+    log4j = jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setRootLevel(log4j.Level.OFF)
+    java = jvm.java  # threads of Spark that fail now print it, whatever the log level
     java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
 
 

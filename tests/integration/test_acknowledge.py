@@ -17,9 +17,14 @@ from p2pmsg import LogConfig
 from recovery.log import LogReader
 from tests.integration.acknowledge_children import TOPICS, columns_of, value_of
 from tests.integration.commands import run_here
+from tests.integration.peers import eventually
 
 LOOPBACK = "tcp://127.0.0.1:0"
 CHILD = "tests.integration.acknowledge_children"
+
+
+def counts_in(file):
+    return struct.unpack("=3Q", file.read_bytes()[:24])
 
 
 def kill_one(place, how, **options):
@@ -32,10 +37,11 @@ def kill_one(place, how, **options):
         try:
             first = child.stdout.readline()
             time.sleep(0.3 + 0.2 * random.random())
+            eventually(lambda: sum(counts_in(file)) > 10, 60)
         finally:
             child.kill()
     assert first == b"publishing\n"
-    counts = struct.unpack("=3Q", file.read_bytes()[:24])
+    counts = counts_in(file)
     returned = {topic: count for topic, count in zip(TOPICS, counts, strict=True) if count}
     assert sum(returned.values()) > 10
     return returned
