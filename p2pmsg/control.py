@@ -26,6 +26,8 @@ Topic = Annotated[str, codec.Meta(min_length=1, max_length=255)]
 Name = Annotated[str, codec.Meta(max_length=255)]
 Range = tuple[Sequence, Sequence]
 Pattern = Annotated[str, codec.Meta(max_length=256)]
+DENIED_MAX = 1024
+"""Patterns that an echo says to be denied. Of more it says `*`: what it does not list may be."""
 
 
 class Welcome(codec.Struct, array_like=True):
@@ -80,7 +82,7 @@ class Heads(codec.Struct, array_like=True):
     """How many pages follow: of many streams there are several, one right after the other."""
     life: Id = 0
     """In an echo, of the publisher; see `Welcome`."""
-    denied: list[Pattern] = []
+    denied: Annotated[list[Pattern], codec.Meta(max_length=DENIED_MAX)] = []
     """In an echo, on its last page: of what was asked for, what is denied. So it is not taken for
     what the publisher does not have any more."""
 

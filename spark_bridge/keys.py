@@ -25,7 +25,7 @@ _made: "dict[tuple[Keys, Changed], PinnedSecurity]" = {}
 Changed = tuple[int, ...] | None
 _lock: Final = threading.Lock()
 _MADE_MAX: Final = 64
-_KEY: Final = re.compile(r"[A-Za-z0-9_-]{43}")
+_LIKE_A_KEY: Final = re.compile(r"[A-Za-z0-9_-]{40,46}={0,2}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +111,9 @@ def _pair_of(secret: str) -> "p2pmsg.security.KeyPair":
     return p2pmsg.security.KeyPair.of_secret(base64.urlsafe_b64decode(f"{secret}="))
 
 
-def is_key_text(text: str) -> bool:
-    """Whether it is the text of a key, a public or a secret one."""
-    return _KEY.fullmatch(text) is not None
+def may_be_key(text: str) -> bool:
+    """Whether it may be meant as a key, also one with a wrong character: then it is not shown."""
+    return _LIKE_A_KEY.fullmatch(text) is not None
 
 
 def _check_file(name: str, path: str) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlparse
 
 import p2pmsg
 from spark_bridge.errors import BridgeError, OptionError
-from spark_bridge.keys import Keys, is_key_text, split_pin
+from spark_bridge.keys import Keys, may_be_key, split_pin
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -480,7 +480,7 @@ def _file_name(name: str, text: str) -> str:
     path = _local_path(name, text.strip())
     if not path:
         raise OptionError(name, "must name a file")
-    if is_key_text(path):  # not shown: it may be a secret
+    if may_be_key(path):  # not shown: it may be a secret
         reason = "must name a file, and has a key; a secret key goes in 'securitySecret'"
         raise OptionError(name, reason)
     return path
@@ -488,7 +488,7 @@ def _file_name(name: str, text: str) -> str:
 
 def _secret_key(name: str, text: str) -> str:
     """Return a secret key's text, which no error shows."""
-    if not is_key_text(text.strip()):
+    if not p2pmsg.security.is_key_text(text.strip()):
         reason = "must be the secret of a key file: 43 characters of base64url, after 'secret-key'"
         raise OptionError(name, reason)
     return text.strip()

@@ -112,9 +112,11 @@ class HeadsMaker:
                 denied = permits.denied(requester, patterns)
                 refused = set(denied)
                 patterns = [one for one in patterns if one not in refused]
+                if len(denied) > control.DENIED_MAX:
+                    denied = ["*"]
             owner = self._owner(permits, requester, patterns)
         question: _Question | None = None
-        if len(patterns) <= _CACHED_PATTERNS_MAX:
+        if len(patterns) + len(denied) <= _CACHED_PATTERNS_MAX:
             kind, position = ("", 0) if probe is None else (probe.start, probe.position)
             question = owner, is_echo, kind, position, self._served.closing, (
                 *patterns, *(("", *denied) if denied else ())

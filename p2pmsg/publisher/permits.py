@@ -96,8 +96,10 @@ class Permits:
         return self._rights.has_any(self.user_of(requester), "subscribe")
 
     def denied(self, requester: bytes, patterns: Iterable[str]) -> list[str]:
-        """Return those patterns of which a requester may not have everything."""
-        return [pattern for pattern in patterns if not self.may(requester, pattern)]
+        """Return those patterns, once each, of which a requester may not have everything."""
+        return [
+            pattern for pattern in dict.fromkeys(patterns) if not self.may(requester, pattern)
+        ]
 
     def why(self, requester: bytes, topic: str) -> str:
         """Return why a requester may not have a topic, for itself."""

@@ -1,6 +1,6 @@
 """Who may take jobs of a queue, and who may administer it; asked by user id."""
 
-from p2pmsg.security.denials import Asked, Denials
+from p2pmsg.security.denials import Asked, DenialLog
 
 
 class PullRights:
@@ -21,7 +21,7 @@ class PullRights:
     def __init__(self, rights: Asked, queue: str, place: str) -> None:
         self._rights = rights
         self._queue = queue
-        self.denials = Denials(place, rights)
+        self.denials = DenialLog(place, rights)
 
     def may_pull(self, user: str) -> bool:
         """Whether a user may take jobs, and say what became of them."""

@@ -4,7 +4,7 @@ import time
 from typing import TYPE_CHECKING
 
 import transports
-from p2pmsg.security.denials import Denials
+from p2pmsg.security.denials import DenialLog
 from p2pmsg.sync.rights import RightsWatch
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class RequestRights:
     def __init__(self, rights: "Rights | Unlimited", server: transports.ZmqQueueServer) -> None:
         self._rights = rights
         self._watch = RightsWatch(rights, None, server)
-        self.denials = Denials(f"the responder at {server.endpoint}", rights)
+        self.denials = DenialLog(f"the responder at {server.endpoint}", rights)
 
     def check(self) -> None:
         """Do what follows from rights that have changed; called by who receives."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
     from p2pmsg.security.trust import KnownPeer, KnownPeers
     from transports import CurveKeys as KeyPair
+    from transports.endpoint import is_key_text
 
 __all__ = [
     "AccessDeniedError",
@@ -27,6 +28,7 @@ __all__ = [
     "KnownPeers",
     "Security",
     "SecurityError",
+    "is_key_text",
     "new_keys",
     "read_key_file",
     "write_key_file",
@@ -39,6 +41,7 @@ _HOMES = {
     "p2pmsg.security.keys": ("new_keys", "read_key_file", "write_key_file"),
     "p2pmsg.security.settings": ("Security",),
     "p2pmsg.security.trust": ("KnownPeer", "KnownPeers"),
+    "transports.endpoint": ("is_key_text",),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

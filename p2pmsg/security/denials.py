@@ -23,7 +23,7 @@ class Asked(Protocol):
         """Return who that is, for people."""
 
 
-class Denials:
+class DenialLog:
     """Counts what one server denies, and logs it.
 
     A line for each peer, verb and topic, once a minute; 20 lines a minute in all, since a peer can

@@ -81,7 +81,9 @@ def merge_heads(several: list[control.Heads]) -> control.Heads:
         earliest, start = min(known.earliest, head.earliest), min(known.start, head.start)
         found[head.topic] = control.Head(head.topic, earliest, max(known.next, head.next), start)
     name = next((heads.name for heads in several if heads.name), "")
-    denied = sorted(set.intersection(*(set(heads.denied) for heads in several)))
+    # One that denies more than it lists says `*`.
+    some = [set(heads.denied) for heads in several if "*" not in heads.denied]
+    denied = sorted(set.intersection(*some)) if some else ["*"]
     floor = max(heads.floor for heads in several)
     return control.Heads(name, list(found.values()), floor, denied=denied)
 

@@ -77,8 +77,11 @@ class Denials:
             self._known.discard(Denial(verb, topic, publisher, is_ours=True))
 
     def answered(self, publisher: str, denied: Collection[str] = ()) -> None:
-        """Note that a publisher denies these topics and prefixes to us, and no others."""
-        if self._known:
+        """Note that a publisher denies these topics and prefixes to us, and no others.
+
+        With `*` among them, perhaps others.
+        """
+        if self._known and "*" not in denied:
             others = set(denied)
             self._known -= {
                 known

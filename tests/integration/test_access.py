@@ -75,7 +75,8 @@ class Intruder:
 
     def ask(self, session):
         """Ask by all kinds of requests."""
-        for topics in (["*"], ["h*"], ["hidden"], ["trades", "hidden"], [""]):
+        many = [str(number) for number in range(10_000)]
+        for topics in (["*"], ["h*"], ["hidden"], ["trades", "hidden"], [""], many):
             for start in ("earliest", "latest", "time"):
                 probe = control.Probe(7, topics, start, 0, True)
                 self._send(Kind.PROBE, session, probe)
@@ -145,6 +146,7 @@ def test_an_intruder_with_a_key_gets_nothing_that_is_denied(way, peers, feed, ac
 
         eventually(has_more)
         assert not any(SECRET.encode() in data for data in intruder.received)
+        assert all(len(data) < 1000 for data in intruder.take()[Kind.ECHO])
         named = [data for data in intruder.received if b"hidden" in data]
         assert {Frame(data).kind for data in named} <= {Kind.DENIED, Kind.REFUSED}
         assert served.stats().subscriptions_refused

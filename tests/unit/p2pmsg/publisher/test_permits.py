@@ -27,7 +27,7 @@ class Asked:
     """A publisher of ten messages of each topic, one a second, and those who ask it."""
 
     def __init__(self, *rules, topics=TOPICS):
-        self.now_ns, self.why = 0, None
+        self.now_ns, self.why, self.denied = 0, None, []
         self.core = PublisherCore(
             name="feed", session=SESSION, recovery="memory://r", config=PublisherConfig(),
             now_ns=0,
@@ -82,6 +82,7 @@ class Asked:
             self.why = body.why
         elif kind in (Kind.ECHO, Kind.HEADS):
             body = control.read_body(frame, control.Heads)
+            self.denied = body.denied
             found[kind.name] = {
                 head.topic: (head.earliest, head.next, head.start) for head in body.streams
             }
@@ -133,6 +134,23 @@ def test_what_is_denied_is_looked_at_once(asked, monkeypatch):
     monkeypatch.setattr(makes, "_pages", lambda *_, **__: [b"not packed, as such a str is none"])
     assert len(makes.bodies(b"nobody", probe, is_echo=True, now_ns=asked.now_ns)) == 1
     assert 0 < Hashed.count < 20 * 1000
+
+
+def test_an_echo_says_a_bounded_part_of_what_is_denied(asked):
+    """One without rights makes neither long answers, nor what a cache keeps of long questions."""
+    most = [f"hidden{number}" for number in range(control.DENIED_MAX)]
+    found = asked.probe("bob", "trades", *most, *most)
+    assert found["DENIED"] == asked.denied == most
+    assert list(found["ECHO"]) == ["trades"]
+    found = asked.probe("bob", "trades", *(f"{number}" for number in range(16_000)))
+    assert list(found["ECHO"]) == ["trades"]
+    assert asked.denied == ["*"]
+    asked = Asked(*RULES, topics=[f"quotes{number}" for number in range(heads.CACHED_HEADS_MIN)])
+    questions = asked.core.requests.heads._cached
+    asked.probe("bob", "quotes*", *most)
+    assert not questions
+    asked.probe("bob", "quotes*", *most[:5])
+    assert len(questions) == 1
 
 
 def test_an_unknown_key_gets_nothing(asked):

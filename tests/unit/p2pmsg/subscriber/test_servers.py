@@ -1,8 +1,11 @@
 """What a subscriber with rights takes from servers, and what it reports as denied."""
 
+import pytest
+
 from p2pmsg import control, wire
+from p2pmsg.subscriber.relays import merge_heads
 from p2pmsg.subscriber.servers import DENIALS_MAX, Denial, Denials
-from p2pmsg.wire import Kind
+from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import NackConfig
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION
@@ -145,6 +148,29 @@ def test_a_relay_that_lists_nothing_for_us_is_reported_and_asked_again():
     assert ("SESSIONS_REQUEST", RELAY, None) in talk.requests()
 
 
+@pytest.mark.parametrize(
+    ("several", "denied"),
+    [
+        ([["a", "b"], ["b", "c"]], ["b"]),
+        ([["*"], ["b", "c"]], ["b", "c"]),
+        ([["*"], ["*"]], ["*"]),
+        ([["*"], []], []),
+    ],
+)
+def test_relays_together_deny_what_each_of_them_denies(several, denied):
+    heads = [control.Heads("feed", [], denied=one) for one in several]
+    assert merge_heads(heads).denied == denied
+
+
+def test_a_server_cannot_have_many_topics_compared_with_many_denied_ones():
+    most = control.Heads("feed", [], denied=["t"] * control.DENIED_MAX)
+    more = control.Heads("feed", [], denied=["t"] * (control.DENIED_MAX + 1))
+    frames = [Frame(wire.control_frame(Kind.ECHO, 5, one)) for one in (most, more)]
+    assert len(control.read_body(frames[0], control.Heads).denied) == control.DENIED_MAX
+    with pytest.raises(FrameError):
+        control.read_body(frames[1], control.Heads)
+
+
 def test_a_server_cannot_fill_the_memory_with_denials():
     denials = Denials()
     for number in range(2 * DENIALS_MAX):
@@ -169,6 +195,10 @@ def test_what_is_denied_again_after_it_was_allowed_is_reported_again():
     talk.reply(frame)
     assert [one.topic for one in denied(talk)] == ["y"]
     assert talk.core.denials.count == 3
+
+    talk.core.denials.answered("feed", ["*"])  # it denies more than it lists
+    talk.reply(frame)
+    assert denied(talk) == []
 
     ours = Denial("publish", "b1", "feed", True)
     talk.hear(data(0, topic="b1"))
