@@ -4,6 +4,7 @@ The packer of the package msgpack, unlike msgspec's encoder, refuses all else. S
 it refuses has to be looked at part by part, by `prepare`.
 """
 
+from collections import deque
 from typing import Any, Final
 
 import msgpack
@@ -20,7 +21,8 @@ _KEPT_BYTES: Final = 1 << 20
 _REFUSALS: Final = (TypeError, ValueError, OverflowError, BufferError, RecursionError)
 _refuse: Final = ().index
 """Raises `ValueError` for everything, and runs no Python code that a signal handler could be in."""
-_idle: Final[list[msgpack.Packer]] = []
+_idle: Final[deque[msgpack.Packer]] = deque(maxlen=_PACKERS_MAX)
+_take, _keep = _idle.pop, _idle.append
 
 
 def packed_if_plain(value: Any) -> bytes | None:
@@ -30,19 +32,19 @@ def packed_if_plain(value: Any) -> bytes | None:
     `LEVELS_MAX` levels, or an int of more than 64 bits.
     """
     try:
-        packer = _idle.pop()
+        packer = _take()
     except IndexError:
         packer = msgpack.Packer(strict_types=True, default=_refuse)
-    packed: bytes | None = None
     try:
-        packed = packer.pack(value)
+        packed: bytes = packer.pack(value)
     except _REFUSALS:
         packer.reset()
-    if packed is not None and len(packed) > LEVELS_MAX and _is_deep(value, packed):
+        _keep(packer)
         return None
-    if len(_idle) < _PACKERS_MAX and (packed is None or len(packed) <= _KEPT_BYTES):
-        _idle.append(packer)
-    return packed
+    size = len(packed)
+    if size <= _KEPT_BYTES:
+        _keep(packer)
+    return None if size > LEVELS_MAX and _is_deep(value, packed) else packed
 
 
 def _is_deep(value: Any, packed: bytes) -> bool:
