@@ -86,32 +86,26 @@ def check_address(text: str, allowed: Sequence[Network] = ()) -> None:
             )
 
 
-def check_host(host: str, allowed: Sequence[Network] = ()) -> None:
-    """Raise `ForbiddenAddressError` where a URL's host is an address that is not allowed.
+def address_of(host: str) -> str | None:
+    """Return the address that a URL's host is, or None where it is a name.
 
     It may be spelled in any way that a system's resolver reads: `127.1`, `2130706433`,
-    `0x7f000001`, `017700000001`. A name says nothing before it is looked up.
+    `0x7f000001`, `017700000001`. One that ends in a number, and is no address, is no name either:
+    `ValueError`.
 
     Args:
         host: without port and brackets.
-        allowed: as for `check_address`.
 
     """
     plain = unicodedata.normalize("NFKC", unquote(host)).replace("\u3002", ".").removesuffix(".")
-    address = plain
-    if ":" not in plain:
-        if _NUMBER.fullmatch(plain.rpartition(".")[2]) is None:
-            return
-        try:
-            address = socket.inet_ntoa(socket.inet_aton(plain))
-        except OSError:
-            raise ForbiddenAddressError(f"{host!r} is neither an address nor a name") from None
+    if ":" in plain:
+        return plain
+    if _NUMBER.fullmatch(plain.rpartition(".")[2]) is None:
+        return None
     try:
-        check_address(address, allowed)
-    except ForbiddenAddressError as error:
-        if address == host:
-            raise
-        raise ForbiddenAddressError(f"{host!r} is {error}") from None
+        return socket.inet_ntoa(socket.inet_aton(plain))
+    except OSError:
+        raise ValueError(f"{host!r} is neither an address nor a name") from None
 
 
 def _is_public(address: Address) -> bool:

@@ -10,7 +10,13 @@ from urllib.parse import urlsplit
 
 from p2pmsg.checks import at_least, check, check_visible, whole
 from p2pmsg.errors import ConfigError
-from p2pmsg.webhooks.addresses import ForbiddenAddressError, check_host, parse_networks
+from p2pmsg.webhooks.addresses import (
+    ForbiddenAddressError,
+    Network,
+    address_of,
+    check_address,
+    parse_networks,
+)
 from p2pmsg.webhooks.formats import FORMATS, Format
 from p2pmsg.webhooks.rules import BreakerConfig, DeliveryRules, Order, Retry
 from p2pmsg.webhooks.signatures import OUT_SCHEMES, signers, texts_of
@@ -123,11 +129,7 @@ class Endpoint:
             raise ConfigError("secret", 'exactly one with scheme="github"', found or None)
         if self.handshake is not None:
             check_visible("handshake", self.handshake)
-        allowed = parse_networks(self.allow)
-        try:
-            check_host(parts, allowed)
-        except ForbiddenAddressError as error:
-            raise ConfigError("url", f"at an allowed address: {error}", parts) from None
+        _check_host(parts, parse_networks(self.allow))
         _check_headers(self.headers)
         if not self.name:
             digest = hashlib.blake2b(self.url.encode(), digest_size=4).hexdigest()
@@ -178,6 +180,22 @@ def _checked_url(url: str) -> str:
     ok = ok and not re.search(r"[\x00-\x20\x7f]", url)
     check("url", f"{parts.scheme}://…", ok, limit)
     return str(parts.hostname)
+
+
+def _check_host(host: str, allowed: Sequence[Network]) -> None:
+    """Refuse an address at once: a name is looked up, and checked, at each connection."""
+    try:
+        address = address_of(host)
+    except ValueError:
+        raise ConfigError("url", "with a name or an address as its host", host) from None
+    if address is None:
+        return
+    try:
+        check_address(address, allowed)
+    except ForbiddenAddressError:
+        limit = "at a public address, or at one whose network is in allow (--allow)"
+        shown = host if address == host else f"{host} ({address})"
+        raise ConfigError("url", limit, shown) from None
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:

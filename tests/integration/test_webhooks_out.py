@@ -446,7 +446,7 @@ def test_no_connection_is_made_to_forbidden_addresses():
     async def ask(host, port):
         names = None
         if host.lower() != "localhost":  # else it is a name, and names are checked when connecting
-            with pytest.raises(ConfigError, match="url must be at an allowed address"):
+            with pytest.raises(ConfigError, match="url must be at a public address, or"):
                 Endpoint(f"http://{host}:{port}/")
             names, host = Names(host.strip("[]")), "shop.example.com"
         client = Client(Endpoint(f"http://{host}:{port}/", timeout=5.0), names)
@@ -631,7 +631,8 @@ def test_an_address_that_is_not_allowed_is_a_line_at_once(tmp_path, capsys, host
     words = ["hook", "out", "tcp://127.0.0.1:1", f"http://{host}/TOKEN", "--state", str(state)]
     assert main(words) == 2
     (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("p2pmsg hook out: url must be at an allowed address: ")
-    assert "127.0.0.1 is no public address; allow its network to send there" in said
+    limit = "at a public address, or at one whose network is in allow (--allow)"
+    shown = host if host == "127.0.0.1" else f"{host} (127.0.0.1)"
+    assert said == f"p2pmsg hook out: url must be {limit}, not '{shown}'"
     assert "TOKEN" not in said
     assert not state.exists()
