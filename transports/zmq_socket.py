@@ -222,14 +222,16 @@ class ZmqSocket:
                 self.socket.set(zmq.USE_FD, self._ipc_file.fd)
             address = _bind_address(self._endpoint)
             self._bind_socket(address)
-        except zmq.ZMQError as error:
+            if self._ipc_file is not None:
+                self._ipc_file.given_away()
+        except BaseException as error:
+            # pyzmq runs the handlers of signals after it has bound, too, and Ctrl-C's raises.
+            if self._ipc_file is not None and self._has_bound():
+                self._ipc_file.given_away()
             self.close()
-            raise translate_bind(error, self.endpoint) from error
-        except (TransportError, ValueError):
-            self.close()
+            if isinstance(error, zmq.ZMQError):
+                raise translate_bind(error, self.endpoint) from error
             raise
-        if self._ipc_file is not None:
-            self._ipc_file.given_away()
         if self._endpoint.scheme == "tcp":
             bound = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
             self._endpoint = self._endpoint.with_port(int(bound.rpartition(":")[2]))
@@ -252,6 +254,10 @@ class ZmqSocket:
             raise ValueError("curve of a socket that binds is a CurveServer")
         self.domain = open_domain(self._context, self._curve, self.endpoint)
         self.domain.set_options(self.socket)
+
+    def _has_bound(self) -> bool:
+        """Whether ZeroMQ has bound the socket, and so polls the descriptor that it was given."""
+        return bool(self.socket.getsockopt_string(zmq.LAST_ENDPOINT))
 
     def _bind_socket(self, address: str) -> None:
         while True:

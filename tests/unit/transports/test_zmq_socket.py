@@ -150,6 +150,38 @@ def run_script(script, *arguments):
     return ran.stdout
 
 
+def test_ctrl_c_right_after_binding_takes_no_descriptor_from_zeromq(tmp_path):
+    """pyzmq runs handlers of signals after each call. ZeroMQ's thread aborted the process then."""
+    script = """
+import gc, sys, zmq
+from transports import ZmqReceiver, ZmqSender, context
+
+place, real = sys.argv[1], zmq.Socket.bind
+
+def bind(socket, address):
+    real(socket, address)
+    raise KeyboardInterrupt
+
+for number in range(3):
+    zmq.Socket.bind = bind
+    try:
+        ZmqSender(f"{place}{number}", context=context())
+    except KeyboardInterrupt:
+        gc.collect()
+        print("interrupted")
+    zmq.Socket.bind = real
+    sender = ZmqSender(f"{place}-{number}", context=context())
+    receiver = ZmqReceiver(sender.endpoint, context=context())
+    receiver.subscribe(b"t")
+    receiver.connect()
+    while not sender.receive_subscriptions():
+        pass
+    sender.close()
+    receiver.close()
+"""
+    assert run_script(script, f"ipc://{tmp_path}/feed").split() == ["interrupted"] * 3
+
+
 def test_a_forked_child_gets_a_new_context_that_works():
     script = """
 import os, sys, warnings

@@ -1,0 +1,130 @@
+"""What is shown of asyncio says nothing in debug mode, runs in uvloop, and Ctrl-C ends it.
+
+The README's recipes, the guide's pages and the examples.
+"""
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.peers import eventually
+from tests.integration.test_examples import EXAMPLES
+from tests.integration.test_guide import GUIDE, blocks, pages, programs, recipes, sections
+
+pytestmark = pytest.mark.long
+
+SHOWN = {
+    name: program.values[0]
+    for found in (recipes(), pages())
+    for program in programs(found, spark=False)
+    if "asyncio.run(" in program.values[0]
+    for name in [program.id]
+}
+ALONE = {
+    anchor: found[0]
+    for anchor, section in sections(GUIDE / "asyncio.md").items()
+    if (found := blocks(section, "python"))
+    and "asyncio.run(" in found[0]
+    and (len(found) == 1 or anchor == "#asyncio")
+} | {name: program for name, program in recipes().items() if "asyncio.run(" in program}
+"""The programs of asyncio's page, by themselves, and those of the README."""
+IN_EXAMPLES = {
+    "aio_service.py": ["{folder}"],
+    "gui_latest.py": ["0.5"],
+    "typed.py": ["ipc://{folder}/typed"],
+}
+IN_UVLOOP = """
+import asyncio, pathlib, runpy, sys, uvloop
+asyncio.run = uvloop.run
+del sys.argv[0]
+sys.path.insert(0, str(pathlib.Path(sys.argv[0]).parent))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+BEGINS = """
+import asyncio, pathlib, signal
+import p2pmsg.aio
+signal.signal(signal.SIGINT, signal.default_int_handler)
+pathlib.Path("begun").touch()
+"""
+STRAY = re.compile(
+    r"Warning|never (retrieved|awaited)|was destroyed|not closed|ExceptionGroup|Bad file descriptor"
+    r"|Exception ignored in: <(coro|async)|exception in (callback|shielded)"
+)
+"""What asyncio, Python or a peer says where something was left."""
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def start(request, tmp_path):
+    """Start one of them as a user does, in debug mode."""
+    in_loop = []
+    if request.param == "uvloop":
+        if importlib.util.find_spec("uvloop") is None:
+            pytest.skip("uvloop is not there")
+        in_loop = ["-c", IN_UVLOOP]
+
+    def run(name, folder=tmp_path):
+        if name in IN_EXAMPLES:
+            path = EXAMPLES / name
+            arguments = [each.format(folder=folder) for each in IN_EXAMPLES[name]]
+        else:
+            path, arguments = folder / "program.py", []
+            path.write_text(BEGINS + (SHOWN | ALONE)[name])
+        return subprocess.Popen(
+            [sys.executable, "-X", "dev", *in_loop, path, *arguments],
+            cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return run
+
+
+def finish(process):
+    try:
+        return process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def without_slow(said):
+    """Leave out how long a step took: that depends on the machine."""
+    return [line for line in said.splitlines() if not line.startswith("Executing <")]
+
+
+@pytest.mark.parametrize("name", [*SHOWN, *IN_EXAMPLES])
+def test_it_says_nothing_in_debug_mode(start, name):
+    process = start(name)
+    _, said = finish(process)
+    assert without_slow(said) == []
+    assert process.returncode == 0
+
+
+def has_begun(process, folder, name):
+    """Whether it has imported what it uses; that of an example is watched by a test of its own."""
+    return name in IN_EXAMPLES or Path(folder, "begun").exists() or process.poll() is not None
+
+
+@pytest.mark.parametrize("name", [*ALONE, *IN_EXAMPLES])
+def test_ctrl_c_ends_it_at_any_moment_and_nothing_is_left(start, name, tmp_path):
+    began, lasts_s = 0.0, 0.0
+    for number in range(9):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        process = start(name, folder)
+        try:
+            eventually(lambda now=(process, folder, name): has_begun(*now))
+            began = time.monotonic()
+            if number:  # the first one shows how long it takes
+                time.sleep(lasts_s * (number - 0.5) / 8)
+                os.kill(process.pid, signal.SIGINT)
+        finally:
+            _, said = finish(process)
+        lasts_s = lasts_s or time.monotonic() - began
+        assert STRAY.search(said) is None, said
+        assert process.returncode in (0, 130, -signal.SIGINT), said
