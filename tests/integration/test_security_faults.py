@@ -11,10 +11,12 @@ import logging
 import threading
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
 
 from p2pmsg import Publisher, Puller, Pusher, Relay, Requester, Responder, Subscriber, aio, metrics
+from p2pmsg.aio.metrics import Client as AioMetricsClient
 from p2pmsg.errors import AccessDeniedError, AuthenticationError, KeyChangedError, SecurityError
 from p2pmsg.reader import HeadsWatch, RangeReader
 from p2pmsg.statsd import Collector
@@ -56,6 +58,10 @@ class Published:
         # What a worker that was refused had comes again, after others.
         assert sorted(number for number in got if number in numbers) == numbers
         return got
+
+    def revoke(self, server, security, name):
+        """Have a server, or who can, admit a peer no more."""
+        getattr(server, "revoke", security.revoke)(name)
 
     def close(self, peer):
         if isinstance(peer, Publisher):
@@ -137,12 +143,15 @@ class Relayed(Published):
 
     def deliver(self, server, client, numbers, take):
         if numbers[0]:
-            client.wait_for_streams(1, TIMEOUT)
+            self.wait_for_stream(client)
         before = client.stats().received
         for number in numbers:
             self.send(server, number)
         eventually(lambda: client.stats().received >= before + len(numbers))
         return []
+
+    def wait_for_stream(self, client):
+        client.wait_for_streams(1, TIMEOUT)
 
     def close(self, peer):
         peer.close(0)
@@ -159,6 +168,9 @@ class Metrics(Published):
     def connect(self, place, security):
         return Collector("udp://127.0.0.1:0", exact=place, security=security)
 
+    def send(self, server, number):
+        server.increment(f"c{number}")
+
     def take(self, client):
         found = list(client.totals().counters)
         if not found:
@@ -168,7 +180,7 @@ class Metrics(Published):
 
     def deliver(self, server, client, numbers, take):
         for number in numbers:
-            server.increment(f"c{number}")
+            self.send(server, number)
         wanted = {f"c{number}" for number in numbers}
         eventually(lambda: wanted <= set(client.totals().counters))
         return []
@@ -225,7 +237,7 @@ class InLoop:
     """Peers of `p2pmsg.aio`, in an event loop of its own thread."""
 
     def __init__(self, kind, make):
-        self.kind, self.make, self.raises = kind, make, True
+        self.kind, self.make, self.raises = kind, make, kind.raises
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
@@ -233,14 +245,20 @@ class InLoop:
     def call(self, steps):
         return asyncio.run_coroutine_threadsafe(steps, self.loop).result(TIMEOUT)
 
+    def enter(self, place, security):
+        async def enter():
+            return await self.make(place, security=security).__aenter__()
+
+        return self.call(enter())
+
     def serve(self, endpoint, security):
         return self.kind.serve(endpoint, security)
 
     def connect(self, place, security):
-        async def enter():
-            return await self.make(place, security).__aenter__()
+        return self.enter(place, security)
 
-        return self.call(enter())
+    def revoke(self, server, security, name):
+        self.kind.revoke(server, security, name)
 
     def take(self, client):
         return self.call(self.take_in_loop(client))
@@ -262,7 +280,9 @@ class InLoop:
         return self.kind.deliver(server, client, numbers, take)
 
     def close(self, peer):
-        if type(peer).__module__.startswith("p2pmsg.aio"):
+        if isinstance(peer, aio.Publisher | aio.Relay | AioMetricsClient):
+            self.call(peer.close(0))
+        elif type(peer).__module__.startswith("p2pmsg.aio"):
             self.call(peer.__aexit__(None, None, None))
         else:
             self.kind.close(peer)
@@ -273,12 +293,56 @@ class InLoop:
         self.loop.close()
 
 
+class RelayInLoop(InLoop):
+    """A relay of `p2pmsg.aio` is the client."""
+
+    def __init__(self, kind, make):
+        super().__init__(kind, make)
+        kind.wait_for_stream = lambda client: self.call(client.wait_for_streams(1, TIMEOUT))
+
+    def take(self, client):
+        return self.kind.take(client)
+
+
+class ServedInLoop(InLoop):
+    """The server is of `p2pmsg.aio`, where the client has no such form."""
+
+    def __init__(self, kind, make):
+        super().__init__(kind, make)
+        self._send, kind.send = kind.send, self.send
+
+    def serve(self, endpoint, security):
+        return self.enter(endpoint, security)
+
+    def connect(self, place, security):
+        return self.kind.connect(place, security)
+
+    def take(self, client):
+        return self.kind.take(client)
+
+    def send(self, server, number):
+        async def send():
+            self._send(server, number)
+
+        self.call(send())
+
+    def revoke(self, server, security, name):
+        async def revoke():
+            self.kind.revoke(server, security, name)
+
+        self.call(revoke())
+
+
 KINDS = [Published, Jobs, Pipeline, Requests, Relayed, Metrics, Ranges, Watched]
 IN_LOOP = [
-    (Published, lambda at, security: aio.Subscriber(at, start="earliest", security=security)),
-    (Jobs, lambda at, security: aio.Puller(at, security=security)),
-    (Pipeline, lambda at, security: aio.Puller(at, security=security, mode="pipeline")),
-    (Requests, lambda at, security: aio.Requester(at, security=security)),
+    (InLoop, Published, partial(aio.Subscriber, start="earliest")),
+    (InLoop, Jobs, aio.Puller),
+    (InLoop, Pipeline, partial(aio.Puller, mode="pipeline")),
+    (InLoop, Requests, aio.Requester),
+    (RelayInLoop, Relayed, lambda at, security: aio.Relay(at, LOOPBACK, security=security)),
+    (ServedInLoop, Metrics, partial(AioMetricsClient, interval=0, close_timeout=0)),
+    (ServedInLoop, Ranges, aio.Publisher),
+    (ServedInLoop, Watched, aio.Publisher),
 ]
 
 
@@ -366,7 +430,7 @@ def rows(request, tmp_path, caplog):
         if request.param == "threads":
             kinds = [(kind(), kind.__name__) for kind in KINDS]
         else:
-            kinds = [(InLoop(kind(), make), f"{kind.__name__} in loop") for kind, make in IN_LOOP]
+            kinds = [(way(kind(), make), f"{kind.__name__} in loop") for way, kind, make in IN_LOOP]
             for kind, _ in kinds:
                 stack.callback(kind.end)
         for kind, name in kinds:
@@ -439,7 +503,7 @@ def test_a_key_that_is_revoked_at_work(rows):
         row.bad = row.connect("bad")
         row.deliver(row.bad)
         row.good = row.connect("good")
-        getattr(row.server, "revoke", row.security.revoke)("bad")
+        row.kind.revoke(row.server, row.security, "bad")
     check_bad_ones(rows, "does not admit our key", never=False)
 
 
