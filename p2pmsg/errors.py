@@ -48,7 +48,7 @@ raised.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import transports
 from recovery import Loss, _renamed
@@ -72,11 +72,24 @@ class ClosedError(P2PError):
         self.what = what
 
 
+_SHOWN_MAX: Final = 1000
+"""Characters of a value that an error shows."""
+
+
+def _shown(value: Any) -> str:
+    """Return a value as text that fits a line, whatever it is: files and peers give some."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"{type(value).__name__} within {type(value).__name__}, too deep to be shown"
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+
+
 class ConfigError(P2PError, ValueError):
     """The setting or argument `field` is out of its limits; `value` was given."""
 
     def __init__(self, field: str, limit: str, value: Any) -> None:
-        super().__init__(f"{field} must be {limit}, not {value!r}")
+        super().__init__(f"{field} must be {limit}, not {_shown(value)}")
         self.field = field
         self.value = value
 

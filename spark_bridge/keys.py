@@ -118,8 +118,7 @@ def may_be_key(text: str) -> bool:
 
 def _check_file(name: str, path: str) -> None:
     try:
-        with open(path, "rb"):
-            pass
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     except OSError as error:
         raise _unusable(name, path, error) from None
 

@@ -97,9 +97,7 @@ class Permits:
 
     def denied(self, requester: bytes, patterns: Iterable[str]) -> list[str]:
         """Return those patterns, once each, of which a requester may not have everything."""
-        return [
-            pattern for pattern in dict.fromkeys(patterns) if not self.may(requester, pattern)
-        ]
+        return [pattern for pattern in dict.fromkeys(patterns) if not self.may(requester, pattern)]
 
     def why(self, requester: bytes, topic: str) -> str:
         """Return why a requester may not have a topic, for itself."""

@@ -26,7 +26,6 @@ A prefix is allowed only if one pattern of a rule that gives covers all of it, a
 denied: so all topics that begin with it are allowed.
 """
 
-import os
 import re
 import tomllib
 from bisect import bisect_left, insort
@@ -36,6 +35,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from p2pmsg.errors import ConfigError
+from p2pmsg.security.read_file import read_file
 from p2pmsg.wire import TOPIC_BYTES_MAX
 from transports import parse_key
 
@@ -337,13 +337,12 @@ def read_access(path: str | Path) -> bytes:
     """Return the content of an access file.
 
     Raises:
-        ConfigError: it is too large, or others can write it: they could admit anybody.
+        ConfigError: it is no file, too large, or others can write it: they could admit anybody.
         OSError: it cannot be read.
 
     """
-    with Path(path).open("rb") as file:
-        data = file.read(FILE_BYTES_MAX + 1)
-        mode = os.fstat(file.fileno()).st_mode & 0o7777
+    data, found = read_file(path, _file_name(path), FILE_BYTES_MAX)
+    mode = found.st_mode & 0o7777
     if mode & _WRITABLE_BY_ALL:
         limit = "a file that others cannot write (chmod o-w)"
         raise ConfigError(_file_name(path), limit, f"mode {mode:04o}")
@@ -395,6 +394,8 @@ def parse_access(text: str) -> Access:
         raise ConfigError("TOML", "well-formed", str(error)) from error
     except RecursionError as error:
         raise ConfigError("TOML", "less deep", "arrays within arrays") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise ConfigError("TOML", "with numbers that can be read", str(error)) from error
     for key in data:
         if key not in ("peers", "rule"):
             raise ConfigError("entry", "[peers] or [[rule]]", key)
@@ -447,7 +448,8 @@ def _parse_peers(peers: Any) -> dict[str, bytes]:
             shown = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
             raise ConfigError(f"peers.{name}", limit, shown) from None
         if key in names:
-            raise ConfigError(f"peers.{name}", f"another key than that of {names[key]}", text)
+            limit = "another key than that of another name"  # it is not shown either
+            raise ConfigError(f"peers.{name}", limit, f"that of {names[key]}")
         found[name], names[key] = key, name
     return found
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from p2pmsg.errors import ConfigError
+from p2pmsg.security.read_file import read_file
 from recovery.durable import make_folder, sync_path
 from transports import CurveKeys, key_text, parse_key
 
@@ -74,22 +75,14 @@ def read_key_file(path: str | os.PathLike[str]) -> CurveKeys:
 
     """
     place = os.path.expanduser(os.fspath(path))
-    # Without waiting, should it be a pipe.
-    fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise ConfigError("key", "a file", place)
-        mode = stat.S_IMODE(found.st_mode)
-        if mode & _TOO_WIDE:
-            limit = "a file that only its owner can read (chmod 600)"
-            raise ConfigError("key", limit, f"{place}, mode {mode:04o}")
-        if found.st_uid not in (os.geteuid(), 0):  # its owner may read it, and change its mode
-            limit = "a file of the user that reads it, or of root (chown)"
-            raise ConfigError("key", limit, f"{place}, owner {found.st_uid}")
-        data = os.read(fd, FILE_BYTES_MAX + 1)
-    finally:
-        os.close(fd)
+    data, found = read_file(place, "key", FILE_BYTES_MAX)
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & _TOO_WIDE:
+        limit = "a file that only its owner can read (chmod 600)"
+        raise ConfigError("key", limit, f"{place}, mode {mode:04o}")
+    if found.st_uid not in (os.geteuid(), 0):  # its owner may read it, and change its mode
+        limit = "a file of the user that reads it, or of root (chown)"
+        raise ConfigError("key", limit, f"{place}, owner {found.st_uid}")
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError("key", f"a file of {FILE_BYTES_MAX} bytes at most", place)
     lines = [line.split() for line in data.decode("utf-8", "replace").splitlines()]

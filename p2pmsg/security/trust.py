@@ -24,6 +24,7 @@ from typing import Final
 import transports
 from p2pmsg.errors import ConfigError, KeyChangedError, translated
 from p2pmsg.security.keys import KEY_LINE
+from p2pmsg.security.read_file import read_file
 from recovery.durable import make_folder, replace_file, sync_path
 from transports import fingerprint, key_text, parse_key
 from transports.own_log import own_log as _log
@@ -226,9 +227,8 @@ class KnownPeers:
         seen = found.st_mtime_ns, found.st_size, found.st_ino
         if seen == self._seen:
             return
-        with self.path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-            mode = os.fstat(file.fileno()).st_mode & 0o777
+        content, opened = read_file(self.path, "trust", FILE_BYTES_MAX)
+        mode = opened.st_mode & 0o777
         if content != self._content:
             if len(content) > FILE_BYTES_MAX:
                 raise ConfigError("trust", f"at most {FILE_BYTES_MAX:,} bytes", str(self.path))

@@ -184,6 +184,31 @@ def test_no_history():
     assert str(access.decide("a", "subscribe", "x")).endswith("without its history")
 
 
+DEEP = "a." * 2000 + "a = 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        (f"x = {'9' * 5000}", "TOML"),
+        (f"rule.{DEEP}", "rule"),
+        (f"peers.x.{DEEP}", "peers.x"),
+        (f"[[rule]]\nwho.{DEEP}", "rule 1 (line 1), who"),
+        (f"[[rule]]\nwho = ['a']\nsubscribe.{DEEP}", "rule 1 (line 1), subscribe"),
+        (f"[[rule]]\nwho = ['a']\nsubscribe = ['t']\ndeny.{DEEP}", "rule 1 (line 1), deny"),
+        (f"[[rule]]\nwho = ['{'a' * 10**6}']\nsubscribe = ['t']", "rule 1 (line 2), who"),
+        (f"rule = {'[{a=' * 300}1{'}]' * 300}", "TOML"),
+        ("\ufeff[peers]", "TOML"),
+    ],
+    ids=lambda text: text[:24],
+)
+def test_odd_files_are_refused_in_a_line(text, field):
+    with pytest.raises(ConfigError) as refused:
+        parse_access(text)
+    assert refused.value.field == field
+    assert len(str(refused.value)) < 1500
+
+
 def test_an_error_in_a_file_names_the_file(tmp_path):
     path = tmp_path / "access.toml"
     path.write_text(RULE + "subscribe = ['x*y']")

@@ -123,6 +123,46 @@ def test_a_broken_file_is_logged_once_and_the_rules_stay(place, rights, caplog):
     assert allowed(rights) == {ANN, BOB}
 
 
+def become_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def become_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def become_device(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+BECOMES = [become_pipe, become_folder, become_device]
+
+
+@pytest.mark.parametrize("become", BECOMES)
+def test_what_is_no_file_any_more_is_not_waited_for_and_the_rules_stay(
+    become, place, rights, caplog
+):
+    become(place.path)
+    place.later()
+    assert not rights.refresh()
+    assert rights.may(ANN, "subscribe", "trades")
+    assert "must be a file, not" in caplog.text
+    with pytest.raises(ConfigError, match="must be a file, not"):
+        Rights(place.path)
+
+
+@pytest.mark.parametrize("text", [f"x = {'9' * 5000}", f"rule.{'a.' * 2000}a = 1"])
+def test_a_file_that_python_cannot_read_is_logged_and_the_rules_stay(text, place, rights, caplog):
+    place.write(text)
+    place.later()
+    assert not rights.refresh()
+    assert rights.may(ANN, "subscribe", "trades")
+    assert "the rules that were read before stay" in caplog.text
+
+
 def test_a_file_that_is_gone_again_is_logged_again(place, rights, caplog):
     for count in (1, 2):
         place.path.unlink()

@@ -135,6 +135,18 @@ def test_a_file_that_all_can_write_is_refused(tmp_path):
         KnownPeers(path)
 
 
+def test_a_file_that_became_a_pipe_is_not_waited_for(tmp_path, caplog):
+    """Nor is who connects just then, and is looked for in it."""
+    path = file_of(tmp_path, f"a {key_text(A)}")
+    known = KnownPeers(path)
+    path.unlink()
+    os.mkfifo(path)
+    assert known.of_key(A).name == "a"
+    assert "trust must be a file, not" in caplog.text
+    with pytest.raises(ConfigError, match="trust must be a file"):
+        KnownPeers(path)
+
+
 def test_a_changed_key_says_both_fingerprints(tmp_path):
     path = file_of(tmp_path, "# mine", f"a {key_text(A)} tcp://h:1 # feed", f"b {key_text(B)}")
     known = KnownPeers(path)
