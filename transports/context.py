@@ -94,7 +94,10 @@ def _let_frames_leave() -> None:
     left = _state.linger_until - time.monotonic()
     if _state.context is not None and left > 0:
         _state.ending.set()
-        _state.ended.wait(left)
+        try:
+            _state.ended.wait(left)
+        except KeyboardInterrupt:
+            pass  # the program has ended; nobody needs to read where this waited
 
 
 def _start_ender(state: _State) -> None:

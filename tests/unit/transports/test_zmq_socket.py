@@ -1,9 +1,11 @@
 """Binding, closing and the context of the ZeroMQ sockets."""
 
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import zmq
@@ -180,6 +182,26 @@ for number in range(3):
     receiver.close()
 """
     assert run_script(script, f"ipc://{tmp_path}/feed").split() == ["interrupted"] * 3
+
+
+def test_ctrl_c_ends_the_wait_for_the_last_frames_at_exit_silently():
+    script = """
+import atexit, sys
+from transports import ZmqSender, context
+from transports.context import note_linger
+
+sender = ZmqSender("tcp://127.0.0.1:0", context=context())  # open: its context does not end
+note_linger(context(), 60_000)
+atexit.register(print, "leaves", flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "leaves\n"
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=50)[1]
+    assert said == ""
 
 
 def test_a_forked_child_gets_a_new_context_that_works():
