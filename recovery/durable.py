@@ -76,10 +76,11 @@ def replace_file(
     return file
 
 
-def lock_file(path: str | os.PathLike[str]) -> FileIO:
+def lock_file(path: str | os.PathLike[str], *, says_holder: bool = True) -> FileIO:
     """Make a file where it is missing, and lock it until `unlock_file`, or the process's end.
 
-    The file is for the lock alone: it gets the number of this process, for `holder_of`.
+    The file is for the lock alone: with `says_holder` it gets the number of this process, for
+    `holder_of`.
 
     Raises:
         BlockingIOError: another process, or object, has it.
@@ -92,10 +93,16 @@ def lock_file(path: str | os.PathLike[str]) -> FileIO:
     except BaseException:
         file.close()
         raise
+    if says_holder:
+        say_holder(file)
+    return file
+
+
+def say_holder(file: FileIO) -> None:
+    """Write into a locked file which process has it."""
     with suppress(OSError):  # a full disk: the lock holds without it
         file.truncate(0)
         file.write(b"%d\n" % os.getpid())
-    return file
 
 
 def holder_of(path: str | os.PathLike[str]) -> int | None:

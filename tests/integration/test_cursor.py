@@ -519,6 +519,7 @@ def test_ctrl_c_anywhere_costs_no_message_and_no_commit(
     assert child.line() == str(count)
     assert child.wait() == 0
     again = make_subscriber(publisher.endpoint, cursor=cursor_path)
+    eventually(lambda: again.stats().streams)
     check_silence(again)
     assert again.stats().streams[0].start == count
 

@@ -32,7 +32,14 @@ from p2pmsg.queue.journal.reservations import Position, PositionFile, Reservatio
 from p2pmsg.sync.lock import PublishLock
 from recovery import platform
 from recovery._renamed import renamed_fields
-from recovery.durable import holder_of, lock_file, make_folder, sync_path, unlock_file
+from recovery.durable import (
+    holder_of,
+    lock_file,
+    make_folder,
+    say_holder,
+    sync_path,
+    unlock_file,
+)
 from transports.own_log import own_log as _log
 
 _decode: Final = codec.make_decoder(list[Any]).decode
@@ -116,7 +123,9 @@ class FileJournal:
         self._folder = Path(settings.directory)
         make_folder(self._folder)
         try:
-            self._lock = lock_file(self._folder / _LOCK)
+            # Who has it is said after the position was read: former releases know that by when
+            # the file of the lock was changed.
+            self._lock = lock_file(self._folder / _LOCK, says_holder=False)
         except BlockingIOError as error:
             pid = holder_of(self._folder / _LOCK)
             raise LogInUseError(str(self._folder), pid=pid) from error
@@ -137,6 +146,7 @@ class FileJournal:
         self._synced_at = time.monotonic()
         try:
             self._position.read()
+            say_holder(self._lock)
             settled = self._replay(state)
             self._reserved = Reservations(state, boot)
             self._warn_of_missing(state, *self._compare(state))
