@@ -4,6 +4,7 @@ Conflation: of many values of a key that wait for a slow reader, it gets the new
 """
 
 from collections.abc import Iterator
+from itertools import islice, takewhile
 from typing import Any, Final
 
 from p2pmsg import wire
@@ -16,6 +17,10 @@ from recovery import Delivery
 _MESSAGE_BYTES: Final = 64
 _FLOOR_NS: Final = 1_000_000
 _NS_PER_MESSAGE: Final = 5000
+_SAMPLE: Final = 64
+"""Messages by which the size of others is estimated."""
+PART: Final = 8192
+"""So many messages are folded, or handed on, in one step, which takes some 2 ms each."""
 
 
 class DecodedFrame(Frame):
@@ -75,7 +80,7 @@ class SiftedFrame(DecodedFrame):
 
 def bytes_of(frame: Frame) -> int:
     """Return how many bytes a frame counts as held."""
-    return frame.size if isinstance(frame, DecodedFrame) else len(frame.data)
+    return frame.size if isinstance(frame, DecodedFrame | FoldedFrame) else len(frame.data)
 
 
 def estimated_bytes(batch: MessageBatch) -> int:
@@ -168,36 +173,139 @@ class ConflatedBatch(MessageBatch):
         """Return the messages from index `start` up to `stop`."""
         if start == 0 and stop == len(self.values):
             return self
-        return ConflatedBatch(self.messages[start:stop])
+        messages = self.messages[start:stop]
+        return ConflatedBatch(messages) if messages else super().part(start, stop)
 
 
 class Newest:
-    """The newest message of each key of deliveries of a stream that follow one another."""
+    """The newest message of each key, in the order of their sequences."""
+
+    __slots__ = ("_is_sifted", "messages")
 
     def __init__(self) -> None:
-        self._stop = self._count = 0
-        self._messages: dict[str | None, Message] = {}
+        self.messages: dict[str | None, Message] = {}
         self._is_sifted = False
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return len(self.messages)
 
     def add(self, output: Delivery[Frame], batch: MessageBatch) -> None:
-        """Add the messages of the next delivery."""
-        self._stop = output.sequence + output.count
-        self._count += output.count
-        messages = self._messages
+        """Add the messages of the next delivery; doing it again changes nothing."""
+        messages = self.messages
         self._is_sifted |= isinstance(batch, SiftedBatch) or isinstance(output.item, SiftedFrame)
         for message in batch:
             messages.pop(message.key, None)
             messages[message.key] = message
 
-    def delivery(self, stream: Stream) -> Delivery[Frame]:
-        """Return one delivery that stands for all."""
-        batch = ConflatedBatch(list(self._messages.values()))
+    def forget(self, start: int) -> None:
+        """Forget the messages before the sequence `start`."""
+        messages = self.messages
+        before = takewhile(lambda message: message.sequence < start, messages.values())
+        for key in [message.key for message in before]:
+            del messages[key]
+
+    def bytes_for(self, count: int) -> int:
+        """Return about how many bytes so many of its messages take, by some of them."""
+        some = [*islice(self.messages.values(), _SAMPLE)]
+        return count * estimated_bytes(ConflatedBatch(some)) // len(some)
+
+    def frame(self, stream: Stream, messages: list[Message]) -> Frame:
+        """Return some of its messages as a frame."""
+        batch = ConflatedBatch(messages)
         size = estimated_bytes(batch)
-        frame: Frame = DecodedFrame(stream, batch, size)
         if self._is_sifted:
             bad = [at for at, value in enumerate(batch.values) if type(value) is Misfit]
-            frame = SiftedFrame(stream, batch, bad, size) if bad else frame
-        return Delivery(frame, self._stop - self._count, 0, self._count)
+            if bad:
+                return SiftedFrame(stream, batch, bad, size)
+        return DecodedFrame(stream, batch, size)
+
+
+class FoldedFrame(Frame):
+    """The newest messages of so many keys that they are handed on in parts.
+
+    Later messages are added to what it has, so that folding takes no longer for the keys that are
+    there already.
+
+    Attributes:
+        newest: the messages; it may have more, which the entry after this one adds again.
+        start: the sequence before which they were handed on.
+        size: how many bytes they count as held.
+
+    """
+
+    __slots__ = ("newest", "size", "start")
+
+    def __init__(self, stream: Stream, newest: Newest, start: int, left: int) -> None:
+        self.topic, self.session = stream.topic, stream.peer.session
+        self.kind, self.flags = wire.Kind.DATA, 0
+        self.sequence, self.base_timestamp_ns = start, 0
+        self.count = left
+        self.data, self.body_at = b"", 0
+        self.newest, self.start, self.size = newest, start, newest.bytes_for(left)
+
+
+class Fold:
+    """Makes one delivery of many that follow one another in a stream, or a few where keys are many.
+
+    Nothing that is ready is changed by it, but for what a `FoldedFrame` has. There the same is
+    added again by the next fold, should an exception cut this one short.
+
+    Attributes:
+        at: where the result belongs.
+        again: how many messages the next fold goes through again.
+
+    """
+
+    __slots__ = ("_count", "_newest", "_older", "_start", "_stop", "_stream", "again", "at")
+
+    def __init__(self, stream: Stream, at: int) -> None:
+        self._stream = stream
+        self.at, self.again = at, 0
+        self._newest = Newest()
+        self._older: tuple[Newest, int, int] | None = None
+        self._stop = self._count = self._start = 0
+
+    def add(self, output: Delivery[Frame]) -> None:
+        """Add the next delivery; `FrameError` where it is malformed, which changes nothing."""
+        item = output.item
+        if type(item) is not FoldedFrame:
+            self._newest.add(output, decode(self._stream, output))
+        else:
+            if self._count:
+                self._older = self._newest, self._stop, self._count
+            self._newest, self._start = item.newest, item.start
+            item.newest.forget(item.start)
+        self._stop = output.sequence + output.count
+        self._count += output.count
+
+    def deliveries(self, *, for_taking: bool = False) -> list[Delivery[Frame]]:
+        """Return what stands for all; `for_taking`: the first one is to be taken now."""
+        stream, newest = self._stream, self._newest
+        count, left = self._count, len(newest.messages)
+        if left <= PART and self._older is None:  # the usual case
+            self.again = left
+            frame = newest.frame(stream, [*newest.messages.values()])
+            return [Delivery(frame, self._stop - count, 0, count)]
+        found: list[Delivery[Frame]] = []
+        if self._older is not None:  # what is left of a part that was taken, or was put back
+            older, stop, older_count = self._older
+            rest = [m for m in older.messages.values() if m.key not in newest.messages]
+            if rest:
+                part = older.frame(stream, rest)
+                found.append(Delivery(part, stop - older_count, 0, older_count))
+                count -= older_count
+                self.again += len(rest)
+        start = self._start
+        if for_taking and not found and left > PART:
+            messages = [*islice(newest.messages.values(), PART + 1)]
+            start, left = messages.pop().sequence, left - PART
+            part = newest.frame(stream, messages)
+            found.append(Delivery(part, start - (count - left), 0, count - left))
+            count = left
+        if left > PART or start != self._start:
+            self.again += 1
+            frame = FoldedFrame(stream, newest, start, left)
+        else:
+            self.again += left
+            frame = newest.frame(stream, [*newest.messages.values()])
+        return [*found, Delivery(frame, self._stop - count, 0, count)]

@@ -14,6 +14,7 @@ from p2pmsg.config import SubscriberConfig
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.multicast.run import Run
 from p2pmsg.start import Start
+from p2pmsg.subscriber.conflation import PART
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command, Send
 from p2pmsg.subscriber.gaps import ReceiveWindow
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from p2pmsg.subscriber.group import MulticastReceiver
 
 _MS = 1_000_000
-_FOLD_MESSAGES = 8192
-"""So many messages are folded at a time at least, which takes some 2 ms."""
 ENDINGS_MAX = 1024
 """Sessions that are over and not reported yet; the oldest is forgotten first."""
 UNREAD_NS = 1000 * _MS
@@ -394,9 +393,10 @@ class SubscriberCore:
     def intake(self, now_ns: int) -> Intake:
         """Return what to do with frames that come now; fold conflated streams from time to time.
 
-        That is done whenever `_FOLD_MESSAGES` have come and as many as were left the last time, so
-        that no step folds much. Where more than that were left it would: there are many keys, and
-        all is folded at once when it is read, or when the buffer is full.
+        That is done whenever `PART` messages have come and as many as the last time left to be gone
+        through again, so that no step folds much, however many keys there are. Where there are
+        more streams than that it would be much: then each is folded when it is read, and all are
+        when the buffer is full.
 
         A publisher has to wait for its `stall_timeout` at most. A multicast repairs over the data
         path, so that is read while nothing but repairs can free the buffer.
@@ -405,7 +405,7 @@ class SubscriberCore:
             ready = self.ready
             if not ready.entries:
                 ready.added = ready.folded = 0
-            few = ready.folded <= _FOLD_MESSAGES < ready.added - ready.folded
+            few = ready.folded <= PART < ready.added - ready.folded
             if self.is_full or few:
                 ready.fold_all()
         if not self.is_full:

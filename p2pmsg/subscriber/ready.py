@@ -21,7 +21,7 @@ from typing import Any, Final
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber.conflation import (
     DecodedFrame,
-    Newest,
+    Fold,
     SiftedFrame,
     batch_of,
     bytes_of,
@@ -67,7 +67,8 @@ class ReadyQueue:
     Attributes:
         entries: (stream, delivery or loss), to be read only.
         bytes_held: bytes of the frames in it.
-        added: messages that were added since `fold_all`. folded: those that this had left.
+        added: messages that were added since `fold_all`.
+        folded: messages of those before that `fold_all` goes through again.
         values_invalid: messages that were delivered whose value does not fit its type.
         single: the stream whose last message `take_frame` took alone, until the shell has noted it
             for its cursor.
@@ -271,8 +272,8 @@ class ReadyQueue:
         Losses keep their place. A malformed frame is counted, and becomes a loss in its place.
         """
         kept: deque[Entry] = deque()
-        runs: list[tuple[int, Newest]] = []
-        run: Newest | None = None
+        runs: list[tuple[Stream, Fold]] = []
+        run: Fold | None = None
         malformed = 0
         for entry in self.entries:
             owner, output = entry
@@ -280,8 +281,9 @@ class ReadyQueue:
                 kept.append(entry)
                 run = None if owner is stream else run
                 continue
+            one = run if run is not None else Fold(stream, len(kept))
             try:
-                batch = decode(stream, output)
+                one.add(output)
             except FrameError as error:
                 self._invalid[str(error)] += 1
                 kept.append((stream, stream.note_malformed(output.sequence, output.count)))
@@ -289,20 +291,18 @@ class ReadyQueue:
                 run = None
                 continue
             if run is None:
-                run = Newest()
-                runs.append((len(kept), run))
+                run = one
+                runs.append((stream, run))
                 kept.append(entry)
-            run.add(output, batch)
-        for at, one in runs:
-            kept[at] = stream, one.delivery(stream)
+        kept = _with_folded(kept, runs, for_taking=True)
         held, delivered = _bytes_in(kept), stream.delivered_count + malformed
         self.entries, self.bytes_held, stream.delivered_count = kept, held, delivered
 
     def fold_all(self) -> None:
         """Fold all streams of which only the newest values matter, in one pass over them all."""
         kept: deque[Entry] = deque()
-        runs: list[tuple[int, Stream, Newest]] = []
-        open_runs: dict[int, Newest] = {}
+        runs: list[tuple[Stream, Fold]] = []
+        open_runs: dict[int, Fold] = {}
         malformed: dict[int, Stream] = {}
         for entry in self.entries:
             stream, output = entry
@@ -310,22 +310,21 @@ class ReadyQueue:
                 kept.append(entry)
                 open_runs.pop(id(stream), None)
                 continue
+            run = open_runs.get(id(stream))
+            one = run if run is not None else Fold(stream, len(kept))
             try:
-                batch = decode(stream, output)
+                one.add(output)
             except FrameError:
                 kept.append(entry)
                 open_runs.pop(id(stream), None)
                 malformed[id(stream)] = stream
                 continue
-            run = open_runs.get(id(stream))
             if run is None:
-                run = open_runs[id(stream)] = Newest()
-                runs.append((len(kept), stream, run))
+                open_runs[id(stream)] = one
+                runs.append((stream, one))
                 kept.append(entry)
-            run.add(output, batch)
-        for at, stream, run in runs:
-            kept[at] = stream, run.delivery(stream)
-        self.added, self.folded = 0, sum(len(run) for _, _, run in runs)
+        kept = _with_folded(kept, runs)
+        self.added, self.folded = 0, sum(run.again for _, run in runs)
         held = _bytes_in(kept)
         self.entries, self.bytes_held = kept, held
         for stream in malformed.values():  # a stream's count changes together with the entries
@@ -404,6 +403,21 @@ def _is_settled(output: Delivery[Frame] | Loss, now_ns: int) -> bool:
     if isinstance(output, Loss):
         return True
     return isinstance(output.item, DecodedFrame) and now_ns < output.item.settled_ns
+
+
+def _with_folded(
+    kept: deque[Entry], runs: list[tuple[Stream, Fold]], *, for_taking: bool = False
+) -> deque[Entry]:
+    """Return the entries with what each run has become, where its first entry is."""
+    more: dict[int, list[Entry]] = {}
+    for stream, run in runs:
+        first, *others = run.deliveries(for_taking=for_taking and run.at == 0)
+        kept[run.at] = stream, first
+        if others:
+            more[run.at] = [(stream, other) for other in others]
+    if not more:  # the usual case
+        return kept
+    return deque(each for at, entry in enumerate(kept) for each in (entry, *more.get(at, ())))
 
 
 def _bytes_in(entries: deque[Entry]) -> int:

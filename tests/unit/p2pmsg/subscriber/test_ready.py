@@ -5,13 +5,15 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import p2pmsg
-from p2pmsg.subscriber.conflation import DecodedFrame
+from p2pmsg.subscriber import conflation
+from p2pmsg.subscriber.conflation import DecodedFrame, FoldedFrame
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
 from p2pmsg.subscriber.sessions import Stream
@@ -237,6 +239,104 @@ def test_losses_stay_in_their_place_where_a_stream_is_folded_again_and_again():
     found = [(one.take(), one.stream.position) for _ in range(3)]
     assert found == [([3], 4), ((4, 5), 5), ([6], 7)]
     one.check(2, 7)
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Have two keys be many."""
+    monkeypatch.setattr(conflation, "PART", 2)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_many_keys_are_handed_on_in_parts_and_newer_values_go_to_the_end():
+    one = Exit("latest")
+    one.add(5, keys=["a", "b", "c", "d", "e"])
+    one.queue.fold_all()
+    ((_, output),) = one.queue
+    assert isinstance(output.item, FoldedFrame)
+    assert one.take() == [0, 1]
+    one.check(2, 2)
+    one.add(2, keys=["c", "a"])
+    one.queue.fold_all()
+    assert one.take() == [3, 4]
+    one.check(4, 5)
+    assert one.take() == [5, 6]
+    one.check(6, 7)
+    assert one.take() is None
+    assert one.stream.conflated == 1
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_what_is_put_back_of_a_part_has_only_what_nothing_newer_came_of():
+    one = Exit("latest")
+    one.add(5, keys=["a", "b", "c", "d", "e"])
+    one.queue.fold_all()
+    stream, _, batch, _, _ = one.queue.take()
+    assert batch.sequences == [0, 1]
+    one.queue.put_back(stream, batch, 2)
+    one.check(0, 0)
+    one.add(1, keys=["a"])
+    one.queue.fold_all()
+    assert one.take() == [1]
+    one.check(1, 2)
+    one.add(1, keys=["c"])
+    assert [one.take(), one.take()] == [[3, 4], [5, 6]]
+    one.check(5, 7)
+    assert one.stream.conflated == 2
+
+
+FOLDS = st.one_of(
+    st.tuples(st.just("add"), st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6)),
+    st.tuples(st.just("add"), st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6)),
+    st.tuples(st.sampled_from(("lose", "put back")), st.integers(1, 3)),
+    st.tuples(st.just("take"), st.integers(1, 5)),
+    st.tuples(st.sampled_from(("fold", "interrupt")), st.integers(0, 60)),
+)
+
+
+@pytest.mark.parametrize("part", [1, 2, 5, 8192])
+@given(steps=st.lists(FOLDS, max_size=30), now_ns=st.sampled_from((0, 10**9)))
+def test_in_any_order_of_calls_the_newest_message_of_each_key_comes_once(part, steps, now_ns):
+    """What did not come was followed by one of its key, with no loss in between, that did."""
+    one, got, keys, epochs, epoch = Exit("latest"), [], [], [], 0
+    with mock.patch.object(conflation, "PART", part):
+        for what, value in steps:
+            if what == "add":
+                one.add(len(value), keys=value)
+                keys += value
+                epochs += [epoch] * len(value)
+            elif what == "lose":
+                epoch += 1
+                one.lose(value)
+                keys += [None] * value
+                epochs += [epoch] * value
+            elif what == "fold":
+                one.queue.fold_all()
+            elif what == "interrupt":
+                interrupt_at(value, one.queue.fold_all, is_ours, "call")
+                if one.queue:
+                    interrupt_at(value, partial(one.queue.fold, one.stream), is_ours, "call")
+            else:
+                taken = one.queue.take(value, now_ns=now_ns)
+                if taken is None or taken[1] is not None:
+                    continue
+                batch = taken[2]
+                if what == "put back":
+                    left = min(value, len(batch))
+                    one.queue.put_back(one.stream, batch, left)
+                    batch = batch[: len(batch) - left]
+                got += [message.sequence for message in batch]
+            one.check(one.stream.delivered_count - one.stream.conflated, one.stream.position)
+        while (taken := one.take()) is not None:
+            got += taken if isinstance(taken, list) else []
+    assert got == sorted(set(got))
+    last = {}
+    for sequence, (key, epoch) in enumerate(zip(keys, epochs, strict=True)):
+        if key is not None:
+            last[key, epoch] = sequence
+    assert set(got) >= set(last.values())
+    assert len(got) + one.stream.conflated == sum(key is not None for key in keys)
+    one.check(len(got), one.following)
 
 
 STEPS = st.one_of(
