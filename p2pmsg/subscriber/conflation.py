@@ -247,12 +247,12 @@ class FoldedFrame(Frame):
 class Fold:
     """Makes one delivery of many that follow one another in a stream, or a few where keys are many.
 
-    Nothing that is ready is changed by it, but for what a `FoldedFrame` has. There the same is
+    Nothing that is ready is changed by it, except for what a `FoldedFrame` has. There the same is
     added again by the next fold, should an exception cut this one short.
 
     Attributes:
         at: where the result belongs.
-        again: how many messages the next fold goes through again.
+        again: how many messages the next fold takes again.
 
     """
 

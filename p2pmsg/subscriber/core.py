@@ -393,8 +393,8 @@ class SubscriberCore:
     def intake(self, now_ns: int) -> Intake:
         """Return what to do with frames that come now; fold conflated streams from time to time.
 
-        That is done whenever `PART` messages have come and as many as the last time left to be gone
-        through again, so that no step folds much, however many keys there are. Where there are
+        That is done whenever `PART` messages have come and as many as the last time left to be
+        folded again, so that no step folds much, however many keys there are. Where there are
         more streams than that it would be much: then each is folded when it is read, and all are
         when the buffer is full.
 

@@ -68,7 +68,7 @@ class ReadyQueue:
         entries: (stream, delivery or loss), to be read only.
         bytes_held: bytes of the frames in it.
         added: messages that were added since `fold_all`.
-        folded: messages of those before that `fold_all` goes through again.
+        folded: messages of those before that `fold_all` folds again.
         values_invalid: messages that were delivered whose value does not fit its type.
         single: the stream whose last message `take_frame` took alone, until the shell has noted it
             for its cursor.

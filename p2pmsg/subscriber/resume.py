@@ -23,13 +23,16 @@ is not further ahead of the answer than is believed at all.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from p2pmsg import control
 from p2pmsg.publisher.requests import matches
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.sessions import Session, Stream
 from recovery import CursorFile
+
+if TYPE_CHECKING:
+    from p2pmsg.stats import CursorStats
 
 DOUBT_NS: Final = 1_000_000_000
 """How long an echo is waited for at most, until messages of another life are taken as they come."""
@@ -159,6 +162,21 @@ class ResumePoints:
             if not stream.retired
         ]
         return self.file.advance(advanced, durable=durable)
+
+    def stats(self) -> "CursorStats":
+        """Return the counters of the cursor."""
+        from p2pmsg.stats import CursorStats
+
+        file = self.file
+        return CursorStats(
+            path=file.path,
+            commits=file.commits,
+            sessions=len(file.cursor.sessions),
+            streams=sum(len(known.streams) for known in list(file.cursor.sessions.values())),
+            sessions_dropped=file.sessions_dropped,
+            streams_dropped=file.streams_dropped,
+            bytes_cut=file.bytes_cut,
+        )
 
     def committed(self, stream: Stream) -> int | None:
         """Return the next sequence after a restart, or None where none was noted yet."""

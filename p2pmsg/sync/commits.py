@@ -264,18 +264,7 @@ class Commits:
 
     def stats(self) -> "CursorStats":
         """Return the counters."""
-        from p2pmsg.stats import CursorStats
-
-        file = self._points.file
-        return CursorStats(
-            path=file.path,
-            commits=file.commits,
-            sessions=len(file.cursor.sessions),
-            streams=sum(len(known.streams) for known in list(file.cursor.sessions.values())),
-            sessions_dropped=file.sessions_dropped,
-            streams_dropped=file.streams_dropped,
-            bytes_cut=file.bytes_cut,
-        )
+        return self._points.stats()
 
     def _commit(self, *, in_hand: bool, durable: bool) -> None:
         with self._core_lock:

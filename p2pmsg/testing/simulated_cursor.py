@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from p2pmsg.message import MessageBatch
+from p2pmsg.stats import CursorStats
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
@@ -85,6 +86,10 @@ class SimulatedCursor:
     def is_waiting(self) -> bool:
         """Whether a session is to be written down before anything is delivered."""
         return self._points is not None and bool(self._points.newcomers)
+
+    def stats(self) -> CursorStats | None:
+        """Return the counters of this life; None where nobody has it."""
+        return None if self._points is None else self._points.stats()
 
     def use_for(self, places: list[str], topics: list[str]) -> None:
         """Have the next life connect to these endpoints, and take these topics."""

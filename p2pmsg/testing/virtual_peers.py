@@ -263,7 +263,8 @@ class SubscriberPeer:
         core = self._process.core
         if core is None:
             raise ClosedError("the subscriber")
-        return core.stats()
+        cursor = self._process.cursor
+        return core.stats(cursor=None if cursor is None else cursor.stats())
 
     def crash(self) -> None:
         """Die as by SIGKILL: what was received and not committed comes again, with a cursor."""

@@ -330,10 +330,8 @@ def test_in_any_order_of_calls_the_newest_message_of_each_key_comes_once(part, s
         while (taken := one.take()) is not None:
             got += taken if isinstance(taken, list) else []
     assert got == sorted(set(got))
-    last = {}
-    for sequence, (key, epoch) in enumerate(zip(keys, epochs, strict=True)):
-        if key is not None:
-            last[key, epoch] = sequence
+    known = enumerate(zip(keys, epochs, strict=True))
+    last = {(key, epoch): sequence for sequence, (key, epoch) in known if key is not None}
     assert set(got) >= set(last.values())
     assert len(got) + one.stream.conflated == sum(key is not None for key in keys)
     one.check(len(got), one.following)

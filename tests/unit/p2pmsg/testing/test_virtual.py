@@ -293,7 +293,12 @@ def test_with_a_cursor_the_next_one_goes_on_after_the_last_commit(network):
             publisher.publish("t", number)
         network.advance(1.0)
         got = [first.receive() for _ in range(4)]
+        before = first.stats().cursor
+        assert (before.path, before.sessions, before.streams) == ("c", 1, 0)
         first.commit(got[1])
+        after = first.stats().cursor
+        assert (after.commits, after.streams) == (before.commits + 1, 1)
+        assert [ledger.committed for ledger in first.stats().streams] == [2]
         with pytest.raises(p2pmsg.errors.CursorInUseError, match="c"):
             network.subscriber(publisher, cursor="c")
         first.crash()
@@ -318,6 +323,7 @@ def test_with_a_cursor_the_next_one_goes_on_after_the_last_commit(network):
         second.commit(third.receive(timeout=5.0))
     with pytest.raises(p2pmsg.ConfigError, match="cursor"):
         network.subscriber(publisher).commit()
+    assert (third.stats().cursor, second.stats().cursor.streams) == (None, 1)
 
 
 def test_each_message_is_committed_when_the_next_one_is_asked_for(network):

@@ -7,6 +7,8 @@ import pytest
 
 import p2pmsg
 from p2pmsg.testing import VirtualNetwork
+from tests.integration.aio import LOOPS
+from tests.integration.aio import run as run_in
 
 
 def run(main, **options):
@@ -68,6 +70,42 @@ def test_the_same_seed_gives_the_same_run_with_several_tasks():
 
     assert run(main, lossy=0.2) == run(main, lossy=0.2)
     assert run(main, lossy=0.2) != run(main, lossy=0.2, seed=2)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
+def test_in_any_loop_and_in_debug_mode_the_same_comes(loop, debug, caplog):
+    """Debug mode reports nothing: no step is slow, nothing was never awaited."""
+    network = VirtualNetwork(seed=7, lossy=0.1)
+
+    async def main():
+        asyncio.get_running_loop().slow_callback_duration = 10.0  # the machine may be slow
+        got = []
+        async with (
+            network.aio_publisher() as publisher,
+            network.aio_subscriber(publisher, cursor="c", commit="message") as subscriber,
+        ):
+            await publisher.wait_for_subscribers(1)
+            reading = asyncio.create_task(collect(subscriber, got))
+            for number in range(50):
+                publisher.publish("t", number)
+                await network.sleep(0.001)
+            await publisher.drain()
+            await network.aio_settle()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(network.sleep(0.5), 0)
+            await network.sleep(0.01)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            assert subscriber.stats().cursor.sessions == 1
+        return got, network.now
+
+    got, now = run_in(main, loop, debug=debug)
+    assert got == [*range(50)]
+    assert now < 60
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert network._simulation.violations == []
 
 
 def test_a_timeout_is_of_the_networks_time():
@@ -224,6 +262,7 @@ def test_a_cursor_a_relay_and_the_next_loop():
             for _ in range(5):
                 message = await subscriber.receive(10.0)
             await subscriber.commit(message)
+            assert subscriber.stats().cursor.streams == 1
 
     async def second():
         async with network.aio_subscriber(relay, cursor="c", commit="message") as subscriber:
