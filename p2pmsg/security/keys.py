@@ -75,7 +75,10 @@ def read_key_file(path: str | os.PathLike[str]) -> CurveKeys:
 
     """
     place = os.path.expanduser(os.fspath(path))
-    data, found = read_file(place, "key", FILE_BYTES_MAX)
+    try:
+        data, found = read_file(place, "key", FILE_BYTES_MAX)
+    except IsADirectoryError:
+        raise ConfigError("key", "a file", place) from None
     mode = stat.S_IMODE(found.st_mode)
     if mode & _TOO_WIDE:
         limit = "a file that only its owner can read (chmod 600)"

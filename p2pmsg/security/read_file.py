@@ -1,5 +1,6 @@
 """Reads the files that say who is who and who may what: regular ones only, without ever waiting."""
 
+import errno
 import os
 import stat
 
@@ -15,13 +16,15 @@ def read_file(
     waiting.
 
     Raises:
-        ConfigError: it is a folder, a pipe or a device; `field` says what is to be a file.
-        OSError: it cannot be read.
+        ConfigError: it is a pipe or a device; `field` says what is to be a file.
+        OSError: it cannot be read, as a folder.
 
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         found = os.fstat(fd)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         if not stat.S_ISREG(found.st_mode):
             raise ConfigError(field, "a file", os.fspath(path))
         data = b""
