@@ -7,6 +7,7 @@ megabyte ahead of what is asked for, outside the publisher's lock.
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.errors import (
@@ -93,7 +94,7 @@ class PublisherLog:
         if not isinstance(config, log.LogConfig):
             raise ConfigError("log", "a LogConfig or None", config)
         self.config = config
-        self.store = log.FileStore(config.directory) if store is None else store
+        self.store = log.FileStore(config.directory, Lock()) if store is None else store
         with log_errors():
             self._writer: LogWriter = log.LogWriter(
                 config,
@@ -102,6 +103,7 @@ class PublisherLog:
                 store=self.store,
                 # A message has a byte; the last one fills it.
                 gathered_max=slot_bytes + 1 if slot_bytes else 0,
+                make_lock=Lock,
             )
         self._write_error = log.LogWriteError
         self._reader: LogReader = self._writer.reader()

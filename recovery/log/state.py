@@ -7,7 +7,8 @@ JSON, after a line with its version and checksum::
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from crc32c import crc32c
@@ -77,50 +78,121 @@ class StateFile:
 
     Otherwise a mark could be relied upon that no crash survives.
 
+    Args:
+        store: has the file.
+        state: what it is to hold.
+        lock: held while it is written; `write_marks` may run while other methods are called.
+
     Attributes:
         has_failed: whether an fsync failed as it was written; see `LogWriter.has_failed`.
+        writes: how often it was to be written, other than by `write_marks`.
 
     """
 
-    def __init__(self, store: LogStore, state: LogState) -> None:
+    def __init__(
+        self, store: LogStore, state: LogState, lock: AbstractContextManager[object]
+    ) -> None:
         self._store = store
         self.state = state
+        self._lock = lock
         self._data: bytes | None = None
         self._is_removed = self.has_failed = False
+        self.writes = 0
 
     def write(self) -> None:
         """Bring the state to the disk; raises `LogWriteError`."""
+        with self._lock:
+            self.writes += 1
+            try:
+                self._data = self._replace(self.state)
+            except BaseException:
+                if self._data is not None:
+                    former = decode_state(self._data)
+                    for name in LogState.__slots__:
+                        setattr(self.state, name, getattr(former, name))
+                raise
+
+    def write_marks(self, state: LogState, writes: int) -> bool:
+        """Bring to the disk what the state will be; raises `LogWriteError`.
+
+        Returns False, and does nothing, where it was written since `writes` was counted.
+        """
+        with self._lock:
+            if self._is_removed or self.writes != writes:
+                return False
+            self._data = self._replace(state)
+            return True
+
+    def _replace(self, state: LogState) -> bytes:
         what = f"the log {self._store.path(NAME)} cannot be written"
         if self._is_removed:
             raise LogWriteError(what, OSError(9, "it was given up"))
-        try:
-            self._store.replace(NAME, self._encode, durable=True)
-        except BaseException as error:
-            self.has_failed |= isinstance(error, SyncFailedError)
-            if self._data is not None:
-                former = decode_state(self._data)
-                for name in LogState.__slots__:
-                    setattr(self.state, name, getattr(former, name))
-            if isinstance(error, OSError):
-                raise LogWriteError(what, error) from error
-            raise
-        self._data = encode_state(self.state)
+        made = b""
 
-    def _encode(self, identity: str) -> bytes:
-        self.state.file = identity
-        return encode_state(self.state)
+        def encode(identity: str) -> bytes:
+            nonlocal made
+            state.file = identity
+            made = encode_state(state)
+            return made
+
+        try:
+            self._store.replace(NAME, encode, durable=True)
+        except OSError as error:
+            self.has_failed |= isinstance(error, SyncFailedError)
+            raise LogWriteError(what, error) from error
+        return made
+
+    def let_go(self) -> None:
+        """Write it no more: another writer may have the log."""
+        with self._lock:
+            self._is_removed = True
 
     def remove(self) -> None:
         """Delete it, so that no one goes on in the session; it may be called again.
 
         After a crash of the system it must not be there either, if the disk still does anything.
         """
-        self._is_removed = True
+        with self._lock:
+            self._is_removed = True
+            try:
+                self._store.remove(NAME)
+                self._store.sync_directory()
+            except OSError:
+                pass  # a writer that cannot delete cannot write either
+
+
+class Renewal:
+    """Marks that are reserved ahead: `write` may run while others use the log.
+
+    Attributes:
+        error: what went wrong in `write`.
+
+    """
+
+    def __init__(self, state_file: StateFile, amounts: dict[str, tuple[int, int]]) -> None:
+        state = state_file.state
+        self.amounts = amounts
+        """By topic, the sequence from which on they are reserved, and how many are."""
+        self.marks = {topic: stop + amount for topic, (stop, amount) in amounts.items()}
+        self.error: LogWriteError | None = None
+        self._file = state_file
+        self._writes = state_file.writes
+        self._state = replace(
+            state, marks=state.marks | self.marks, tails=dict(state.tails), skips=dict(state.skips)
+        )
+        self._is_written = False
+
+    def write(self) -> None:
+        """Bring the marks to the disk. It never raises."""
         try:
-            self._store.remove(NAME)
-            self._store.sync_directory()
-        except OSError:
-            pass  # a writer that cannot delete cannot write either
+            self._is_written = self._file.write_marks(self._state, self._writes)
+        except LogWriteError as error:
+            self.error = error
+
+    @property
+    def holds(self) -> bool:
+        """Whether they are on the disk, and nothing has replaced them there."""
+        return self._is_written and self._file.writes == self._writes
 
 
 class Reservations:
@@ -146,29 +218,39 @@ class Reservations:
         stream.mark = self._file.state.mark(stream.topic) if is_ours else _UNLIMITED
 
     def reserve(self, stream: StreamIndex, stop: int) -> None:
-        """Move a stream's mark beyond `stop`."""
-        self._reserve_all([(stream, stop)])
+        """Move a stream's mark beyond `stop`, and wait for the disk."""
+        amount = self._amount(stream.topic)
+        self._file.state.marks[stream.topic] = stop + amount
+        self._file.write()
+        self._given[stream.topic] = (self._syncs, amount)
+        self.set(stream)
 
-    def renew(self, segment: SegmentIndex) -> None:
-        """Reserve ahead for streams that have used up half, so that `append` need not."""
+    def begin_renewal(self, segment: SegmentIndex) -> Renewal | None:
+        """Begin to reserve for streams that have used up half, so that `append` need not.
+
+        Its `write` is to be called, then `end_renewal`. None: there are no such streams.
+        """
         self._syncs += 1
         half = self._reserve // 2
-        low = [(s, s.stop) for s in segment.streams.values() if s.mark - s.stop < half]
-        if low:
-            self._reserve_all(low)
+        low = [s for s in segment.streams.values() if s.mark - s.stop < half]
+        if not low:
+            return None
+        return Renewal(self._file, {s.topic: (s.stop, self._amount(s.topic)) for s in low})
 
-    def _reserve_all(self, wanted: list[tuple[StreamIndex, int]]) -> None:
-        amounts = [self._amount(stream) for stream, _ in wanted]
-        for (stream, stop), amount in zip(wanted, amounts, strict=True):
-            self._file.state.marks[stream.topic] = stop + amount
-        self._file.write()
-        for (stream, _), amount in zip(wanted, amounts, strict=True):
-            self._given[stream.topic] = (self._syncs, amount)
-            self.set(stream)
+    def end_renewal(self, renewal: Renewal, segment: SegmentIndex | None) -> None:
+        """Use the marks of a renewal that was written, for the streams of the newest segment."""
+        if not renewal.holds:
+            return  # others were written meanwhile; the next sync begins again
+        self._file.state.marks.update(renewal.marks)
+        for topic, (_, amount) in renewal.amounts.items():
+            self._given[topic] = (self._syncs, amount)
+        for stream in () if segment is None else segment.streams.values():
+            if stream.topic in renewal.marks:
+                self.set(stream)
 
-    def _amount(self, stream: StreamIndex) -> int:
+    def _amount(self, topic: str) -> int:
         """Return how many sequences a stream gets now: renewing costs two fsyncs."""
-        last, amount = self._given.get(stream.topic, (-_SOON, 0))
+        last, amount = self._given.get(topic, (-_SOON, 0))
         if self._syncs - last < _SOON:
             return min(2 * amount, _RESERVE_MAX * self._reserve)
         return self._reserve

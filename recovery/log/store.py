@@ -5,7 +5,7 @@ import fcntl
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from mmap import mmap
 from pathlib import Path
 from typing import Final, Protocol
@@ -244,11 +244,17 @@ class FileStore:
 
     Args:
         directory: the directory; `lock` makes it.
+        guard: held while the files in reserve change. Default: none, for one thread.
 
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        guard: AbstractContextManager[object] | None = None,
+    ) -> None:
         self._directory = Path(directory)
+        self._guard = nullcontext() if guard is None else guard
         self._lock: _File | None = None
         self._opened_directory: _File | None = None
         self._written: OrderedDict[str, _File] = OrderedDict()
@@ -308,8 +314,7 @@ class FileStore:
                 # So that it can be synced without being opened; it is of the same open file.
                 self._written[name] = _File(os.dup(file._fd))
             except OSError:
-                if self._spares:
-                    self._drop_spare()
+                if self._drop_spare():
                     continue
             break
         while len(self._written) > _WRITTEN_MAX:
@@ -318,14 +323,15 @@ class FileStore:
 
     def _open_new(self, path: Path, flags: int) -> _File:
         """Open a file to write, or turn a spare one into it where no descriptor is left."""
-        try:
-            file = _File(os.open(path, flags, 0o644))
-        except OSError as error:
-            if not lacks_means(error) or not self._spares or path.exists():
-                raise
-            spare, file = self._spares.pop()
-            os.replace(spare, path)
-        self._keep_spares()
+        with self._guard:
+            try:
+                file = _File(os.open(path, flags, 0o644))
+            except OSError as error:
+                if not lacks_means(error) or not self._spares or path.exists():
+                    raise
+                spare, file = self._spares.pop()
+                os.replace(spare, path)
+            self._keep_spares()
         return file
 
     def _keep_spares(self) -> None:
@@ -339,10 +345,14 @@ class FileStore:
                 return  # another time
             self._spares.append((path, _File(fd)))
 
-    def _drop_spare(self) -> None:
-        path, file = self._spares.pop()
-        file.close()
-        path.unlink(missing_ok=True)
+    def _drop_spare(self) -> bool:
+        with self._guard:
+            if not self._spares:
+                return False
+            path, file = self._spares.pop()
+            file.close()
+            path.unlink(missing_ok=True)
+        return True
 
     def _let_go(self, *, is_owner: bool) -> None:
         """Close what is kept open; in a forked child the files are its parent's."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from recovery.log.index import SegmentIndex
+from recovery.log.state import Renewal
 from recovery.log.store import LogStore
 
 STEP_BYTES: Final = 4 * 2**20
@@ -75,6 +76,8 @@ class PendingSync:
     """Whether it brings the directory there, too."""
     unneeded: list[Stretch]
     """What need not be kept in memory then."""
+    renewal: Renewal | None = None
+    """Sequences that are reserved with it."""
     missing: list[str] = field(default_factory=list)
     """Those of `names` that were not there, after `wait`: retention may have deleted them."""
     error: OSError | None = None
@@ -82,6 +85,10 @@ class PendingSync:
 
     def wait(self) -> None:
         """Wait for the disk. It never raises: `LogWriter.end_sync` does."""
+        if self.renewal is not None:
+            self.renewal.write()
+            if self.renewal.error is not None and self.renewal.error.is_final:
+                return
         try:
             for name in self.names:
                 self._sync(name)

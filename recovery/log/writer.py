@@ -2,6 +2,8 @@
 
 import errno
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from recovery._checks import NS_PER_S
 from recovery.errors import LogFormatError, LogWriteError, SyncFailedError, lacks_means
@@ -37,6 +39,8 @@ class LogWriter:
         store: where the files are; for tests. Default: `FileStore(config.directory)`.
         gathered_max: how many sequences of a stream may be given out before they are appended, at
             most. Default 0.
+        make_lock: makes a lock, for a `wait` of `begin_sync` that runs in another thread. Default:
+            none, for one thread.
         goes_on: whether messages are to be appended. Without, a copy of another directory stays one
             for the next one that opens it. Default True.
 
@@ -66,10 +70,14 @@ class LogWriter:
         store: LogStore | None = None,
         gathered_max: int = 0,
         goes_on: bool = True,
+        make_lock: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._config = config
+        self._make_lock = make_lock
         self._gathered_max = gathered_max
-        self._store: LogStore = FileStore(config.directory) if store is None else store
+        self._store: LogStore = (
+            FileStore(config.directory, make_lock()) if store is None else store
+        )
         self._file: LogFile | None = None
         self.unsynced_bytes = self._doubtful_bytes = 0
         self.late_marks: LogWriteError | None = None
@@ -116,7 +124,7 @@ class LogWriter:
             state.in_tail = max(state.in_tail, self._gathered_max)
         if self._store.read(TAIL) is None:
             make_tail(self._store)  # from here on one that is missing was deleted
-        self._state_file = StateFile(self._store, state)
+        self._state_file = StateFile(self._store, state, self._make_lock())
         self._state_file.write()
         self.bytes = sum(segment.size for segment in catalog.segments)
         self._next = {key: catalog.next(key) or 0 for key in catalog.all_streams()}
@@ -299,23 +307,17 @@ class LogWriter:
         """Begin to force everything to the disk; call its `wait`, then `end_sync`.
 
         Only `wait` takes time, and it alone may run while other methods are called.
-
-        Raises:
-            LogWriteError: the state could not be forced to the disk.
-
         """
         self.late_marks = None
+        renewal = None
         if self._segment is not None:
-            try:
-                self._reservations.renew(self._segment)
-            except LogWriteError as error:
-                if error.is_final:
-                    raise
-                self.late_marks = error  # what was appended goes to the disk all the same
+            renewal = self._reservations.begin_renewal(self._segment)
         byte_count = self.unsynced_bytes - self._doubtful_bytes
         names = [segment.name for segment in self._dirty]
         unneeded = self._page_cache.due(self._dirty)
-        pending = PendingSync(self._store, byte_count, names, self._names_changed, unneeded)
+        pending = PendingSync(
+            self._store, byte_count, names, self._names_changed, unneeded, renewal
+        )
         self._names_changed = False
         # What is appended from here on is dirty again.
         self._dirty = []
@@ -328,6 +330,14 @@ class LogWriter:
             LogWriteError: it failed; unless `is_final`, the next one takes what this one should.
 
         """
+        renewal = pending.renewal
+        if renewal is not None and renewal.error is None:
+            self._reservations.end_renewal(renewal, self._segment)
+        elif renewal is not None and renewal.error is not None:
+            if renewal.error.is_final:
+                self._put_back(pending)
+                raise renewal.error
+            self.late_marks = renewal.error  # what was appended goes to the disk all the same
         error = pending.error or self._missing(pending)
         if error is None:
             self.unsynced_bytes -= pending.byte_count
@@ -454,6 +464,7 @@ class LogWriter:
     def release(self) -> None:
         """Let another one write, and leave everything as a killed process does."""
         self._is_closed = True
+        self._state_file.let_go()
         self._close_file()
         self._store.unlock()
 

@@ -153,6 +153,28 @@ class Collector:
         return self.messages
 
 
+class ExactCounter(Collector):
+    """Checks that values are the sequences as they come, and keeps none: there may be millions."""
+
+    def __init__(self, subscriber):
+        self.count = 0
+        super().__init__(subscriber)
+
+    def _run(self):
+        try:
+            for message in self.subscriber:
+                assert (message.sequence, message.value) == (self.count, self.count)
+                self.count += 1
+        except BaseException as error:
+            self.errors.append(error)
+
+    def wait_for(self, count, deadline_s=DEADLINE_S):
+        eventually(lambda: self.errors or self.count >= count, deadline_s)
+        assert not self.errors, self.errors
+        assert self.count == count
+        check_ledger(self.subscriber)
+
+
 class Child:
     """A child process that runs a role of `tests.integration.children`."""
 

@@ -83,16 +83,18 @@ class Log:
             return
         self.now_synced()
 
-    def sync_while(self, appends):
+    def sync_while(self, appends, later=(), dies=None):
+        """Append while it waits, and after that; `dies` says in the middle of it: (when, how)."""
         count = len(self.kept)
-        try:
-            pending = self.writer.begin_sync()
-        except LogWriteError:
-            assert self.store.failing
-            return
-        for key, size in appends:
-            self.append(key, 1, size)
-        pending.wait()
+        pending = self.writer.begin_sync()
+        for stage, records in (("begun", appends), ("waited", later)):
+            if stage == "waited":
+                pending.wait()
+            for key, size in records:
+                self.append(key, 1, size)
+            if dies is not None and dies[0] == stage:
+                self.kill() if dies[1] == "kill" else self.crash(dies[1])
+                return
         try:
             self.writer.end_sync(pending)
         except LogWriteError:
@@ -278,11 +280,17 @@ class Log:
 
 KEY = st.sampled_from(KEYS)
 SIZES = st.one_of(st.integers(0, 300), st.integers(0, 6000))
+APPENDS = st.lists(st.tuples(KEY, st.integers(0, 3000)), max_size=5)
 STEPS = st.one_of(
     st.tuples(st.just("append"), KEY, st.integers(1, 30), SIZES),
     st.tuples(st.just("append"), KEY, st.just(1), SIZES),
     st.tuples(st.just("sync")),
-    st.tuples(st.just("sync_while"), st.lists(st.tuples(KEY, st.integers(0, 3000)), max_size=5)),
+    st.tuples(
+        st.just("sync_while"), APPENDS, APPENDS,
+        st.none() | st.tuples(
+            st.sampled_from(["begun", "waited"]), st.none() | st.just("kill") | st.integers(0, 99)
+        ),
+    ),
     st.tuples(st.just("expire"), st.integers(-30, 30)),
     st.tuples(st.just("fail"), st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=2)),
     st.tuples(st.just("mend")),

@@ -1,12 +1,15 @@
 """Forcing the log to the disk, while more is appended, and what of it is kept in memory."""
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pytest
 
-from recovery.log import FileStore, LogWriteError, MemoryStore
+from recovery.log import FileStore, LogConfig, LogWriteError, LogWriter, MemoryStore
 from recovery.log.index import SegmentIndex
+from recovery.log.state import decode_state
 from recovery.log.sync import STEP_BYTES, PageCache
 from tests.unit.recovery.log.logs import (
     OTHER,
@@ -248,3 +251,115 @@ def test_what_is_given_back_is_in_memory_no_more(tmp_path):
         with pytest.raises(BlockingIOError):
             os.preadv(file.fileno(), [bytearray(10)], 2 * MB, os.RWF_NOWAIT)
     log.close()
+
+
+def next_after_crash(log):
+    """Return how far "a" had come, and where it goes on after the system died."""
+    used = log.next[SESSION, "a"]
+    log.crash()
+    return used, log.writer.next(SESSION, "a")
+
+
+def test_what_is_reserved_ahead_is_forced_to_the_disk_by_wait():
+    log = Log(reserve=10)
+    log.append("a", 6)
+    log.writer.sync()
+    log.append("a", 6)  # less than half of the ten is left
+    log.store.failing["replace"] = OSError(28, "no space")
+    pending = log.writer.begin_sync()  # not here, which may be an event loop
+    del log.store.failing["replace"]
+    pending.wait()
+    log.writer.end_sync(pending)
+    assert log.writer.late_marks is None
+    log.store.failing["replace"] = OSError(28, "no space")
+    log.append("a", 20)  # twice as many as the last time, and no more
+    with pytest.raises(LogWriteError):
+        log.append("a", 1)
+    log.store.failing.clear()
+    used, following = next_after_crash(log)
+    assert used <= following
+
+
+@pytest.mark.parametrize("then", ["nothing", "another write"])
+def test_marks_that_were_written_meanwhile_are_not_replaced_by_older_ones(then):
+    log = Log(reserve=10)
+    log.append("a", 6)
+    pending = log.writer.begin_sync()
+    log.append("a", 14)  # beyond its mark, so it reserves more itself
+    pending.wait()
+    log.append("a", 8)  # of these
+    log.writer.end_sync(pending)
+    if then == "another write":
+        log.append("b", 40)  # and so does this one, with the marks as they are now
+    used, following = next_after_crash(log)
+    assert used <= following
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_marks_that_were_replaced_before_the_sync_ended_are_not_relied_upon(ends):
+    log = Log(reserve=10)
+    log.append("a", 6)
+    pending = log.writer.begin_sync()
+    pending.wait()
+    log.append("b", 40)  # it writes the marks as they were
+    if ends:
+        log.writer.end_sync(pending)
+    log.append("a", 8)
+    used, following = next_after_crash(log)
+    assert used <= following
+
+
+def test_who_dies_before_the_sync_ended_loses_no_more_than_was_reserved():
+    log = Log(reserve=10)
+    log.append("a", 6)
+    pending = log.writer.begin_sync()
+    pending.wait()
+    report = log.crash()
+    assert report.skipped == ((SESSION, "a", 6, 16),)
+
+
+def test_what_is_forced_after_the_log_was_given_up_leaves_no_state():
+    for end in ("abandon", "release"):
+        log = Log(reserve=10)
+        log.append("a", 6)
+        pending = log.writer.begin_sync()
+        getattr(log.writer, end)()
+        before = log.store.read("state")
+        pending.wait()
+        assert log.store.read("state") == before
+
+
+def test_an_fsync_that_fails_as_sequences_are_reserved_is_final():
+    log = Log(reserve=10)
+    log.append("a", 6)
+    pending = log.writer.begin_sync()
+    with log.failing({"sync": OSError(5, "no disk")}):
+        pending.wait()
+    assert pending.error is None
+    with pytest.raises(LogWriteError, match="no disk") as raised:
+        log.writer.end_sync(pending)
+    assert raised.value.is_final
+    assert log.writer.has_failed
+    assert log.writer.unsynced_bytes
+
+
+def test_a_thread_forces_to_the_disk_while_another_one_writes(tmp_path):
+    config = LogConfig(tmp_path / "log", segment_bytes=4096, reserve=20)
+    writer = LogWriter(config, session=1, now_ns=0, make_lock=threading.Lock)
+    used = dict.fromkeys("abc", 0)
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(20):
+            pending = writer.begin_sync()
+            waiting = pool.submit(pending.wait)
+            for topic in 5 * list(used):
+                writer.append(1, topic, used[topic], 7, b"x" * 100, timestamp_ns_max=0, now_ns=0)
+                used[topic] += 7
+            waiting.result()
+            writer.end_sync(pending)
+    state = decode_state((tmp_path / "log" / "state").read_bytes())
+    assert all(used[topic] <= state.mark(topic) for topic in used)
+    assert len(os.listdir(tmp_path / "log")) > 10  # of its segments there are several
+    writer.release()
+    again = LogWriter(config, session=2, now_ns=0)
+    assert {topic: again.next(1, topic) for topic in used} == used
+    again.close(0)
