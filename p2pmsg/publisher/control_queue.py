@@ -14,7 +14,7 @@ cost N² frames: then so many of them leave in a second, and no more.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from p2pmsg import wire
@@ -53,7 +53,8 @@ class ControlQueue:
     """What waits to be sent; not thread-safe.
 
     Attributes:
-        notices: heartbeats and farewells, oldest first.
+        notices: heartbeats and farewells, oldest first. One that says where a stream is now is
+            made when it goes: messages that left before it count.
         dropped: answers that were dropped, for lack of space or because they were too old.
         sent: how many control frames were sent.
         rationed: how often answers had to wait because they go to more than who asked.
@@ -63,7 +64,7 @@ class ControlQueue:
     """
 
     def __init__(self) -> None:
-        self.notices: deque[bytes] = deque()
+        self.notices: deque[bytes | Callable[[], bytes]] = deque()
         self.awaits_subscriptions = False
         self.connections = 1
         self.rationed = 0
@@ -173,7 +174,7 @@ class ControlQueue:
         notices = () if data_waits else self.notices
         if may_answer and self._answers and (self._answers_turn or not notices):
             return self._answers[0][2]
-        return notices[0] if notices else None
+        return _made(notices[0]) if notices else None
 
     def leave(self, frame: bytes, *, now_ns: int) -> None:
         """Note that what `next` returned was sent."""
@@ -214,7 +215,7 @@ class ControlQueue:
         """Take out everything."""
         for probe in list(self._held):
             self._release(probe, 0)
-        frames = [page for _, _, page in self._answers] + list(self.notices)
+        frames = [page for _, _, page in self._answers] + list(map(_made, self.notices))
         self._answers.clear()
         self._pages.clear()
         self.notices.clear()
@@ -227,6 +228,10 @@ class ControlQueue:
         self._pages[probe] -= 1
         if not self._pages[probe]:
             del self._pages[probe]
+
+
+def _made(notice: bytes | Callable[[], bytes]) -> bytes:
+    return notice if isinstance(notice, bytes) else notice()
 
 
 def send_some(

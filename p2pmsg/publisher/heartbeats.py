@@ -9,6 +9,7 @@ takes a publisher for gone because of that: a subscriber that has heard nothing 
 import heapq
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from p2pmsg import control, wire
 from p2pmsg.publisher.control_queue import ControlQueue
@@ -91,17 +92,7 @@ class HeartbeatSender:
         heapq.heappush(self._heap, (stream.beat_ns, stream.topic, stream))
 
     def _send(self, stream: PublisherStream, now_ns: int) -> None:
-        served = self._served
-        earliest = served.answered_from(stream.topic)
-        following = served.head(stream.topic)[1]
-        frame = wire.control_frame(
-            Kind.HEARTBEAT,
-            served.session,
-            control.Heartbeat(earliest, served.place, served.life),
-            sequence=following,
-            topic=stream.topic_bytes,
-        )
-        self._queue.notices.append(frame)
+        self._queue.notices.append(partial(self._frame, stream))
         self.sent += 1
         # A wait is on average three quarters of the longest one.
         ceiling_ns = int(1e9 * self.idle / self.per_second_max / (1 - _EARLY / 2))
@@ -110,3 +101,20 @@ class HeartbeatSender:
         if not stream.is_idle and stream.heartbeat.is_slow:
             stream.is_idle = True
             self.idle += 1
+
+    def _frame(self, stream: PublisherStream) -> bytes:
+        """Return a heartbeat as it is to be sent now.
+
+        One that said less than messages that left before it would look, in another life, as if the
+        publisher had gone back.
+        """
+        served = self._served
+        earliest = served.answered_from(stream.topic)
+        following = served.head(stream.topic)[1]
+        return wire.control_frame(
+            Kind.HEARTBEAT,
+            served.session,
+            control.Heartbeat(earliest, served.place, served.life),
+            sequence=following,
+            topic=stream.topic_bytes,
+        )

@@ -62,6 +62,16 @@ def test_notices_do_not_overtake_messages_and_answers_do():
     assert sender.sent == [b"echo", b"heartbeat"]
 
 
+def test_a_notice_may_be_made_when_it_goes():
+    queue, sender, heads = ControlQueue(), Sender(), [b"1"]
+    queue.notices.append(lambda: b"heartbeat " + heads[-1])
+    drive(queue, sender, data_waits=True)
+    heads.append(b"2")
+    drive(queue, sender)
+    queue.notices.append(lambda: b"heartbeat " + heads[-1])
+    assert [*sender.sent, *queue.drain()] == [b"heartbeat 2", b"heartbeat 2"]
+
+
 def test_pages_of_an_answer_stay_together():
     queue, sender = ControlQueue(), Sender(full=[b"a0"])
     queue.answer(1, [b"a0", b"a1"], now_ns=0)
