@@ -68,8 +68,8 @@ def test_a_log_a_cursor_and_a_relay(peers, tmp_path):
         relay = Relay(up, LOOPBACK, security=peers.security("relay", "sub"))
         with relay:
             relay.wait_for_streams(1, TIMEOUT)
-            for place in (up, peers.pinned(relay.endpoint, "relay")):
-                cursor = tmp_path / f"cursor{place[-1]}"
+            for number, place in enumerate((up, peers.pinned(relay.endpoint, "relay"))):
+                cursor = tmp_path / f"cursor{number}"
                 for first in (0, 50):
                     with Subscriber(
                         place, start="earliest", security=peers.security("sub"), cursor=cursor
