@@ -48,14 +48,16 @@ async def show(screen: aio.Subscriber, publishing: "asyncio.Task[int]") -> tuple
     """Draw until each symbol has its last price; return how often, and the worst age in ms."""
     newest: dict[str, int] = {}
     drawn, oldest_ms = 0, 0.0
-    async for batch in screen.batches():
+    while not publishing.done() or min(newest.values(), default=0) != publishing.result():
+        try:
+            batch = await screen.receive_many(timeout=1.0)
+        except TimeoutError:
+            continue  # all prices were there before the publisher said that it has ended
         age_ms = (time.time_ns() - min(message.timestamp_ns for message in batch)) / 1e6
         newest.update((message.key or "", message.value) for message in batch)
         draw(newest)
         drawn, oldest_ms = drawn + 1, max(oldest_ms, age_ms)
         await asyncio.sleep(DRAWING_S)
-        if publishing.done() and min(newest.values()) == publishing.result():
-            break
     return drawn, oldest_ms
 
 
