@@ -10,7 +10,7 @@ from transports.connections import SUBSCRIPTIONS_MAX
 from transports.context import Context
 from transports.endpoint import Endpoint
 from transports.errors import ConnectError
-from transports.zmq_socket import ZmqSocket, source_of, watch_keys
+from transports.zmq_socket import ZmqSocket, report_subscription, watch_keys
 
 if TYPE_CHECKING:
     from transports.curve import CurveClient, CurveServer
@@ -181,16 +181,13 @@ class ZmqPlainSocket(ZmqSocket):
             return  # it went with its connection
         except zmq.ZMQError as error:
             raise self._error(error) from error
-        data, connections = note.bytes, self._connections
-        if data[:1] == b"\1":
-            if len(prefixes) < SUBSCRIPTIONS_MAX:
-                prefixes.add(data[1:])
-            if connections is not None:
-                connections.subscribed(source_of(note), data[1:])
+        data = note.bytes
+        if data[:1] == b"\1" and len(prefixes) < SUBSCRIPTIONS_MAX:
+            prefixes.add(data[1:])
         elif data[:1] == b"\0":
             prefixes.discard(data[1:])
-            if connections is not None:
-                connections.unsubscribed(data[1:])
+        if self._connections is not None:
+            report_subscription(note, self._connections)
 
     def wait_for_subscriber(self, timeout_ms: int) -> None:
         """Wait at most so long until somebody may have subscribed to a PUB."""

@@ -19,6 +19,7 @@ from transports.zmq_socket import (
     ZmqConnectingSocket,
     ZmqSocket,
     busy_wait_for,
+    report_subscription,
     source_of,
 )
 
@@ -160,12 +161,8 @@ class ZmqSender(ZmqSocket):
                     if allowed.take(note, source_of(note)):
                         subscriptions.append(note.bytes)
                     continue
-                data = note.bytes
-                subscriptions.append(data)
-                if data[:1] == b"\1":
-                    connections.subscribed(source_of(note), data[1:])
-                elif data[:1] == b"\0":
-                    connections.unsubscribed(data[1:])
+                subscriptions.append(note.bytes)
+                report_subscription(note, connections)
         except zmq.Again:
             pass  # it went with its connection
         except zmq.ZMQError as error:

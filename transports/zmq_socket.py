@@ -405,6 +405,15 @@ def source_of(message: zmq.Frame) -> int:
         return -1  # its connection has ended, or is within the process
 
 
+def report_subscription(note: zmq.Frame, connections: Connections) -> None:
+    """Note which prefix a connection of an XPUB took up, or which one was given up."""
+    data = note.bytes
+    if data[:1] == b"\1":
+        connections.subscribed(source_of(note), data[1:])
+    elif data[:1] == b"\0":
+        connections.unsubscribed(data[1:])
+
+
 def user_of(frame: zmq.Frame) -> str:
     """Return the user id of the connection that a frame came over; "" where it has none."""
     try:
