@@ -331,10 +331,9 @@ class LogWriter:
 
         """
         renewal = pending.renewal
-        if renewal is not None and renewal.error is None:
+        if renewal is not None:
             self._reservations.end_renewal(renewal, self._segment)
-        elif renewal is not None and renewal.error is not None:
-            if renewal.error.is_final:
+            if renewal.error is not None and renewal.error.is_final:
                 self._put_back(pending)
                 raise renewal.error
             self.late_marks = renewal.error  # what was appended goes to the disk all the same
