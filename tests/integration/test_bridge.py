@@ -290,12 +290,13 @@ def test_what_is_for_nobody_is_counted_and_said(stranger, bridge, make_publisher
     assert stats.received == publisher.stats().published
 
 
+BOUND_PUB = "zmq+pub://127.0.0.1:0?bind=1"
+PATIENT = {"start": "earliest", "config": BridgeConfig(stall_timeout=DEADLINE_S)}
+
+
 def test_when_all_subs_have_left_the_next_one_is_waited_for(stranger, bridge, make_publisher):
     publisher = make_publisher()
-    made = bridge(
-        publisher.endpoint, "zmq+pub://127.0.0.1:0?bind=1", start="earliest",
-        config=BridgeConfig(stall_timeout=DEADLINE_S),
-    )  # fmt: skip
+    made = bridge(publisher.endpoint, BOUND_PUB, **PATIENT)
     sent = 0
     for _ in range(2):
         sub = stranger(zmq.SUB, place_of(made.target), connects=True)
@@ -319,10 +320,7 @@ def test_when_all_subs_have_left_the_next_one_is_waited_for(stranger, bridge, ma
 
 def test_a_peer_that_is_no_sub_is_no_subscriber(stranger, bridge, make_publisher):
     publisher = make_publisher()
-    made = bridge(
-        publisher.endpoint, "zmq+pub://127.0.0.1:0?bind=1", start="earliest",
-        config=BridgeConfig(stall_timeout=DEADLINE_S),
-    )  # fmt: skip
+    made = bridge(publisher.endpoint, BOUND_PUB, **PATIENT)
     publisher.publish("t", b"value")
     peer = stranger(zmq.XSUB, place_of(made.target), connects=True)
     for odd in ([b"\0never"], [b"text"], [b"text", b"\1"], [b"\1t"], [b"\0t"], [b"\0t"]):

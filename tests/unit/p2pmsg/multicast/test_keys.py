@@ -162,12 +162,18 @@ def test_the_next_key_is_used_once_all_who_joined_have_confirmed_it():
     assert all(group.opens(subscriber, datagram) for subscriber in (1, 2, 3))
 
 
-def test_one_that_does_not_confirm_holds_nobody_up_for_longer_than_that():
+def rotating(*subscribers):
+    """Return a group that they have joined, whose next key was just made, and its former one."""
     group = Group()
-    for subscriber in (1, 2):
+    for subscriber in subscribers:
         group.join(subscriber)
     former = group.keys.group
     group.keys.rotate(now_ns=group.now_ns)
+    return group, former
+
+
+def test_one_that_does_not_confirm_holds_nobody_up_for_longer_than_that():
+    group, former = rotating(1, 2)
     group.tick(lose=[2])
     group.now_ns += CONFIRM_NS - 1
     group.tick(lose=[2])
@@ -202,11 +208,7 @@ def gone(group, *subscribers):
 
 
 def test_one_that_is_gone_is_sent_no_keys_and_waited_for_no_longer_than_it_takes_to_return():
-    group = Group()
-    for subscriber in (1, 2):
-        group.join(subscriber)
-    former = group.keys.group
-    group.keys.rotate(now_ns=group.now_ns)
+    group, former = rotating(1, 2)
     assert sorted(group.tick(lose=[2])) == [1, 2]
     gone(group, 2, 3)
     group.tick()
@@ -227,10 +229,7 @@ def test_one_that_is_gone_is_sent_no_keys_and_waited_for_no_longer_than_it_takes
 @pytest.mark.parametrize("asks", [False, True], ids=["is heard", "asks"])
 @pytest.mark.parametrize("when", ["at once", "after the switch"])
 def test_one_that_returns_is_sent_what_it_missed(when, asks):
-    group = Group()
-    for subscriber in (1, 2):
-        group.join(subscriber)
-    group.keys.rotate(now_ns=group.now_ns)
+    group, _ = rotating(1, 2)
     group.tick(lose=[2])
     gone(group, 2)
     if when != "at once":
@@ -286,10 +285,7 @@ def test_one_that_is_heard_over_another_connection_is_sent_what_it_lacks_over_th
 
 
 def test_one_that_is_gone_and_dismissed_leaves_nothing():
-    group = Group()
-    for subscriber in (1, 2):
-        group.join(subscriber)
-    group.keys.rotate(now_ns=group.now_ns)
+    group, _ = rotating(1, 2)
     group.tick(lose=[2])
     gone(group, 2)
     group.keys.dismiss(2)
