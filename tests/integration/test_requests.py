@@ -248,18 +248,21 @@ def test_who_asks_and_never_reads_fills_no_memory(make_responder, make_requester
 FORKS = """
 import os, sys, threading, p2pmsg
 
+def say(what):
+    os.write(1, f"{what}\\n".encode())  # at once, for two processes write to one pipe
+
 def ask(requester, who):
     try:
         answers = [requester.request("echo", f"{who} {n}", timeout=60.0) for n in range(3)]
-        print(answers == [f"{who} {n}" for n in range(3)], flush=True)
+        say(answers == [f"{who} {n}" for n in range(3)])
     except p2pmsg.ClosedError as error:
-        print(error, flush=True)
+        say(error)
 
 requester = p2pmsg.Requester(sys.argv[1])
 requester.request("echo", "before", timeout=60.0)
 if child := os.fork():
     ask(requester, "parent")
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 else:
     for call in (ask, ask):
         thread = threading.Thread(target=call, args=(requester, "child"))
