@@ -130,7 +130,12 @@ def test_types_by_topic(make_publisher, make_subscriber):
         message = subscriber.receive(60)
         assert message.value == values[message.topic]
         assert type(message.value) is type(values[message.topic])
-    assert [message.value for message in subscriber.receive_many(timeout=60)] == [exact] * 5
+    rest: list[object] = []
+    while len(rest) < 5:  # in one frame, or in two
+        batch = subscriber.receive_many(timeout=60)
+        assert batch
+        rest += [message.value for message in batch]
+    assert rest == [exact] * 5
 
 
 @pytest.mark.parametrize("commit", ["explicit", "message"])
