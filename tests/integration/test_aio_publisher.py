@@ -39,7 +39,7 @@ from tests.integration.peers import (
     in_threads,
     take,
 )
-from tests.integration.test_udp_multicast import free_port
+from tests.places import free_port
 
 WAIT_S = 60.0
 

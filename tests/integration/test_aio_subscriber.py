@@ -22,7 +22,7 @@ from p2pmsg.sync import lines as lines_module
 from tests.integration.aio import LOOPS, connected, run
 from tests.integration.mold import make_feed, place, reader_of
 from tests.integration.peers import LOOPBACK, TOPIC, eventually
-from tests.integration.test_udp_multicast import free_port
+from tests.places import free_port
 
 __all__ = ["make_feed", "place"]
 

@@ -12,7 +12,7 @@ import pytest
 from tests.integration.commands import command
 from tests.integration.peers import eventually
 from tests.integration.test_examples_interrupted import processes_of
-from tests.integration.test_udp_multicast import free_port
+from tests.places import free_port
 
 SCRIPT = Path(sys.executable).with_name("p2pmsg")
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -8,7 +8,7 @@ import pytest
 
 import p2pmsg
 from tests.integration.commands import command, eventually, run, run_here
-from tests.integration.test_udp_multicast import free_port
+from tests.places import free_port
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from p2pmsg.subscriber import unpublished
 from p2pmsg.sync import unanswered
 from tests.integration.aio import shell
 from tests.integration.peers import eventually
-from tests.integration.test_udp_multicast import free_port
+from tests.places import free_port
 
 __all__ = ["shell"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.peers import eventually
 from tests.integration.test_examples_interrupted import ARGUMENTS, SPARK
-from tests.integration.test_udp_multicast import free_port
+from tests.places import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.peers import eventually
-from tests.integration.test_udp_multicast import free_port
+from tests.places import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SPARK = ("log_analytics", "spark_bars", "spark_sink", "spark_typed", "statsd_metrics")

@@ -11,7 +11,7 @@ from p2pmsg.statsd.totals import ExactTotals
 from recovery.log import LogWriter
 from tests.integration.peers import LOOPBACK, ROOT, eventually, take
 from tests.integration.statsd_tools import collecting
-from tests.integration.test_udp_multicast import free_port
+from tests.places import free_port
 from tests.unit.transports.sockets import socket_opener
 from transports import ZmqReceiver
 from transports.zmq_frame import SHARED_BYTES

@@ -23,7 +23,7 @@ from tests.integration.mold import (
     reader_of,
 )
 from tests.integration.peers import check_ledger, eventually, ranges, take
-from tests.integration.test_udp_multicast import free_port
+from tests.places import free_port
 
 __all__ = ["make_feed", "place", "shell"]
 

@@ -19,8 +19,7 @@ from p2pmsg.moldudp64 import MoldPublisher
 from p2pmsg.reader import RangeReader
 from tests.integration.inside import core_of
 from tests.integration.peers import LOOPBACK, eventually
-from tests.integration.test_udp_multicast import free_port
-from tests.places import lasting_place
+from tests.places import free_port, lasting_place
 from transports.zmq_frame import SHARED_BYTES
 
 pytest.importorskip("recovery.log")
@@ -263,7 +262,7 @@ def test_a_relay_is_killed_and_goes_on_on_its_log(
     relay = make_relay(publisher.endpoint, endpoint, log=LogConfig(tmp_path))
     earliest, following = relay.stats().streams[publisher.session, "t"]
     assert earliest == 0
-    assert following in ((4000, 6000) if with_publisher else (4000,))
+    assert 4000 <= following <= (6000 if with_publisher else 4000)
     late = make_subscriber(endpoint, start="earliest")
     assert take(late, 4000) == list(range(4000))
     assert late.stats().publishers == [publisher.name]
@@ -271,7 +270,7 @@ def test_a_relay_is_killed_and_goes_on_on_its_log(
         assert take(subscriber, 2000) == list(range(4000, 6000))
         assert take(late, 2000) == list(range(4000, 6000))
         balanced(subscriber, 6000)
-    assert relay.stats().repaired["log"] > 0
+    eventually(lambda: relay.stats().repaired["log"])  # counted once it is sent
 
 
 def test_a_relay_without_a_log_that_is_restarted_costs_nothing_while_its_publisher_lives(

@@ -14,8 +14,7 @@ import pytest
 import p2pmsg
 from p2pmsg import LogConfig, PublisherConfig
 from tests.integration.peers import eventually, start_child, take
-from tests.integration.test_udp_multicast import free_port
-from tests.places import lasting_place
+from tests.places import free_port, lasting_place
 
 pytest.importorskip("recovery.log")
 

@@ -1,7 +1,6 @@
 """Joins and commits, on a disk that fails and in a thread that Ctrl-C may strike anywhere."""
 
 import itertools
-import os
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from recovery import (
     cursor_store,
 )
 from recovery import durable as durable_files
+from tests.places import files_open_in
 
 CONFIG = CursorConfig("a.cursor")
 ALL = ("*",)
@@ -317,7 +317,6 @@ def test_what_is_another_file_is_not_read_whole(tmp_path):
 
 def test_no_descriptor_is_left_open(tmp_path):
     path = tmp_path / "a.cursor"
-    before = len(os.listdir("/proc/self/fd"))
     for turn in range(5):
         file = CursorFile(CursorFileStore(path), CONFIG)
         file.join(turn, ALL, {}, [])
@@ -328,4 +327,4 @@ def test_no_descriptor_is_left_open(tmp_path):
     path.write_bytes(b"x")
     with pytest.raises(CursorFileError):
         CursorFile(CursorFileStore(path), CONFIG)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert files_open_in(tmp_path) == []

@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from tests.places import free_port
 from transports import AddressInUseError, BindError, ClosedError, EndpointError
 from transports.udp import UdpReceiver, UdpSender
 
@@ -15,12 +16,6 @@ def opened():
     yield lambda one: made.append(one) or one
     for one in made:
         one.close()
-
-
-def free_port():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_for(one):

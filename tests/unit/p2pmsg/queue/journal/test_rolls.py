@@ -12,6 +12,7 @@ from p2pmsg.errors import LogCorruptError, LogFailedError
 from p2pmsg.queue.journal.reading import apply_segment, check_ends, read_log, segments
 from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.journal.reservations import Reservations
+from tests.places import files_open_in
 from tests.unit.p2pmsg.queue.journal.crashes import (
     WAYS,
     Disk,
@@ -269,7 +270,6 @@ def test_a_failed_fsync_of_the_former_segment_is_final(tmp_path, disk):
 
 
 def test_no_descriptor_is_left_open(tmp_path):
-    before = len(os.listdir("/proc/self/fd"))
     for end in ("close", "forget"):
         journal = rolled(tmp_path / end)
         pending = journal.begin_sync()
@@ -279,7 +279,7 @@ def test_no_descriptor_is_left_open(tmp_path):
         getattr(journal, end)()
         with contextlib.suppress(OSError):
             journal.end_sync(pending)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert files_open_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("call", ["dup", "open"])
