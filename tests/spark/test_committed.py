@@ -18,14 +18,14 @@ def record(state, query="q", batch=0, partition=0, attempt=1, **more):
 def attempt(endpoint, values, *, commit=True, crash_after=None, **which):
     """Do as a task of the sink does; with `crash_after`, end in the middle of it."""
     with p2pmsg.Publisher(endpoint) as publisher:
-        publisher.wait_for_subscribers(1, timeout=20)
+        publisher.wait_for_subscribers(1, timeout=60)
         publisher.publish("spark.commits", record("begin", **which))
         taken = values if crash_after is None else values[:crash_after]
         if taken:
             publisher.publish_many("rows", taken)
         if commit and crash_after is None:
             publisher.publish("spark.commits", record("commit", rows=len(values), **which))
-        publisher.close(10)
+        publisher.close(60)
         assert publisher.stats().undelivered == 0
 
 
@@ -39,7 +39,7 @@ def place():
 def values_of(rows, count):
     found = []
     while len(found) < count:
-        found += rows.receive_many(timeout=10).values
+        found += rows.receive_many(timeout=60).values
     with pytest.raises(TimeoutError):
         rows.receive_many(timeout=0.1)
     return found
@@ -87,7 +87,7 @@ def test_rows_that_wait_are_bounded(place):
     attempt(endpoint, list(range(11)), commit=False)
 
     with pytest.raises(spark_bridge.SinkError, match="rows_max = 10"):
-        rows.receive_many(timeout=10)
+        rows.receive_many(timeout=60)
 
 
 def test_what_is_delivered_is_bounded_and_comes_back():

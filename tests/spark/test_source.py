@@ -313,10 +313,13 @@ def test_offsets_stay_as_they_are_while_nothing_comes(publisher):
     first = reader.initialOffset()
     publisher.publish_many("t", [1, 2, 3])
     assert reader.initialOffset() is first
-    time.sleep(0.2)
-    second = reader.latestOffset(first, ALL)
+    published = {f"{publisher.session:016x}": {"t": 3}}
 
-    assert second["peers"][publisher.endpoint] == {f"{publisher.session:016x}": {"t": 3}}
+    def look():
+        found = reader.latestOffset(first, ALL)
+        return found["peers"][publisher.endpoint] == published and found
+
+    second = eventually(look)
     assert second["start"][publisher.endpoint] == {f"{publisher.session:016x}": {"t": 0}}
     assert reader.latestOffset(second, ALL) is second
     assert reader.partitions(second, second) == []
