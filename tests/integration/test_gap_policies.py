@@ -9,6 +9,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.testing import lose_datagrams
+from p2pmsg.wire import Kind
 from tests.integration.aio import shell
 from tests.integration.inside import unheard_requests
 from tests.integration.peers import (
@@ -20,7 +21,8 @@ from tests.integration.peers import (
     take,
     take_all,
 )
-from tests.integration.test_udp_multicast import GROUP, free_port
+from tests.integration.test_udp_multicast import GROUP
+from tests.places import free_port
 
 __all__ = ["shell"]
 
@@ -34,6 +36,7 @@ def lose_one(publisher, subscriber, topic, value, **options):
     lose_datagrams(subscriber, 1.0)
     publisher.publish(topic, value, **options)
     publisher.flush()
+    eventually(lambda: not publisher.stats().unsent_frames)
     time.sleep(0.005)
     lose_datagrams(subscriber, 0)
 
@@ -50,11 +53,13 @@ def test_skip_goes_on_at_once_and_hands_over_what_comes_late(
         lose_datagrams(one, 1.0)
     publisher.publish("t", 1)
     publisher.flush()
+    eventually(lambda: not publisher.stats().unsent_frames)
     time.sleep(0.005)
-    for one in (skipping, waiting):
-        lose_datagrams(one, 0)
+    lose_datagrams(skipping, 0)
     publisher.publish("t", 2)
-    found = [skipping.receive(60) for _ in range(2)]  # the other one has it repaired, for both
+    found = [skipping.receive(60)]
+    lose_datagrams(waiting, 0)  # it learns only now of what it lacks
+    found.append(skipping.receive(60))  # the other one has it repaired, for both
     assert [(message.value, message.late) for message in found] == [(2, False), (1, True)]
     assert [message.value for message in take(waiting, 3)] == [0, 1, 2]
     stats = check_ledger(skipping, lost=0, delivered=3)
@@ -238,16 +243,22 @@ PREFIX = TOPIC.encode() + b"\0"
 
 
 class DropRange:
-    """Drops DATA frames of certain sequences on the data path."""
+    """Drops DATA frames of certain sequences on the data path.
+
+    And heartbeats amid such a range, which come where publishing pauses: they would part it in two.
+    """
 
     def __init__(self, *sequences):
         self.sequences = set(sequences)
 
     def __call__(self, prefix):
-        if not prefix.startswith(PREFIX) or prefix[len(PREFIX) + 3] != 1:
+        if not prefix.startswith(PREFIX):
             return False
         (sequence,) = struct.unpack_from("!Q", prefix, len(PREFIX) + 14)
-        return sequence in self.sequences
+        kind = prefix[len(PREFIX) + 3]
+        if kind == Kind.HEARTBEAT:
+            return {sequence - 1, sequence} <= self.sequences
+        return kind == Kind.DATA and sequence in self.sequences
 
 
 @pytest.fixture
@@ -288,7 +299,7 @@ def test_wait_logs_the_loss_and_goes_on(lossy, caplog):
     check_exact(messages, REST)
     stats = check_ledger(subscriber, delivered=17, lost=3, outstanding=0)
     assert ranges(stats.losses) == LOST
-    assert proxy.frames_dropped == 3
+    assert proxy.frames_dropped >= 3
     logged = [record.getMessage() for record in caplog.records]
     assert sum("lost" in text and "'trades'" in text for text in logged) == 2
 
@@ -401,7 +412,13 @@ def test_what_is_repaired_is_no_loss(lossy):
     stats = check_ledger(subscriber, delivered=20, outstanding=0, lost=0)
     assert stats.repaired == {"buffer": 4}
     assert stats.repair_latency.count >= 1
-    eventually(lambda: [r.messages for r in publisher.stats().requesters] == [4])
+    # One may have been asked for again before it came.
+    eventually(
+        lambda: (
+            [r.messages for r in publisher.stats().requesters]
+            == [4 + subscriber.stats().duplicates]
+        )
+    )
 
 
 def test_the_deadline_passes_where_nobody_answers(make_publisher, make_subscriber, make_proxy):
