@@ -67,11 +67,15 @@ def test_a_commit_is_of_a_stream_or_of_all(make_publisher, resume):
 
 
 def test_a_batch_and_a_part_of_it_can_be_committed(make_publisher, resume):
-    publisher = make_publisher()
-    publish(publisher, 100)
+    # All but the first one wait for one another, so that they come in one frame.
+    publisher = make_publisher(config=p2pmsg.PublisherConfig(linger=60.0))
+    publisher.publish(TOPIC, 0)
+    publish(publisher, 99, first=1)
+    publisher.flush()
     with resume(publisher, start="earliest") as subscriber:
+        take(subscriber, 1)
         batch = subscriber.receive_many(50, timeout=60)
-        batch = batch if len(batch) > 1 else subscriber.receive_many(50, timeout=60)
+        assert len(batch) == 50
         subscriber.commit(batch[:20])
         assert committed(subscriber) == batch.sequence + 20
         subscriber.commit(batch)
@@ -475,6 +479,7 @@ def test_a_folder_that_vanishes_is_reported_and_nothing_is_lost(
         subscriber.commit()
         subscriber.close()
     again = make_subscriber(publisher.endpoint, cursor=cursor_path)
+    eventually(lambda: again.stats().streams)
     check_silence(again)
     assert again.stats().streams[0].start == count
 

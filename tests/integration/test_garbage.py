@@ -135,11 +135,9 @@ def test_a_nack_for_everything_and_beyond(good_pair, stranger):
         dealer.send(nack(session, (0, 5), topic="unknown"))
     check_goes_on(publisher, collector)
     answers = 0
-    with contextlib.suppress(zmq.Again):
-        dealer.rcvtimeo = 200
-        while True:
-            answers += bool(dealer.recv())
-    assert answers > 10
+    dealer.rcvtimeo = 60_000
+    while answers <= 10:
+        answers += bool(dealer.recv())
     assert publisher.stats().published == 15_000
 
 
@@ -189,7 +187,7 @@ def test_a_flood_of_probes_is_bounded(make_publisher, make_subscriber, stranger)
     most = 0
     heads = control_frame(Kind.HEADS_REQUEST, publisher.session)
     dealer.send(heads)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not dealer.poll(1):  # the reply says that all probes were taken
         most = max(most, publisher.stats().unsent_frames)
         assert time.monotonic() < deadline

@@ -212,7 +212,7 @@ def strangers(endpoint, count):
     """Open idle connections; the system takes up those that the process does not."""
     with contextlib.ExitStack() as opened:
         for _ in range(count):
-            opened.enter_context(socket.create_connection(address(endpoint), timeout=5))
+            opened.enter_context(socket.create_connection(address(endpoint), timeout=DEADLINE_S))
         yield
 
 
@@ -275,7 +275,7 @@ def test_a_connection_with_too_many_subscriptions_is_ended(make_sender, limits, 
     assert sender.connections.oversubscribed == 1
     assert len(notes) < count
     assert sender.send(b"to the other one")
-    assert other.receive_wait(5000) == b"to the other one"
+    assert other.receive_wait(int(DEADLINE_S * 1000)) == b"to the other one"
     other.close()
 
 
@@ -299,7 +299,7 @@ def test_connections_that_are_too_many_all_together_cost_the_one_with_most(make_
 def test_giving_up_what_nobody_has_makes_no_space_for_more(make_sender):
     """300,000 prefixes passed the bound of 65,536 and took 850 MB, one "give up" after each."""
     sender = make_sender(subscriptions_max=500)
-    with socket.create_connection(address(sender.endpoint), timeout=5) as one:
+    with socket.create_connection(address(sender.endpoint), timeout=DEADLINE_S) as one:
         one.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48))
         one.sendall(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\3SUB")
         answer = b""
@@ -443,7 +443,7 @@ def test_who_asks_and_never_reads_fills_no_memory():
         assert server.memory.bytes_held <= len(peers) * limit
         assert max(sent.values()) < 60
         for peer in peers:
-            peer.RCVTIMEO = 5000
+            peer.RCVTIMEO = int(DEADLINE_S * 1000)
             got = [peer.recv()]
             while len(got) not in sent.values():
                 got.append(peer.recv())
@@ -464,7 +464,7 @@ def test_a_subscriber_joins_though_no_descriptor_was_left_for_a_moment(monkeypat
     monkeypatch.setattr(transports, "ZmqRecoveryClient", make)
     with p2pmsg.Publisher(LOOPBACK) as publisher:
         with p2pmsg.Subscriber(publisher.endpoint) as subscriber:
-            publisher.wait_for_subscribers(1, 5)
+            publisher.wait_for_subscribers(1, DEADLINE_S)
             publisher.publish("t", 1)
             assert subscriber.receive(DEADLINE_S).value == 1
     assert len(tries) > 3

@@ -163,8 +163,8 @@ def test_fifty_peers_leave_no_file_and_no_thread(make_publisher):
                 assert subscriber.receive(60).value == n
         with contextlib.suppress(p2pmsg.BindError):
             p2pmsg.Publisher("tcp://192.0.2.1:0")
-    eventually(lambda: open_files() <= files)
-    assert threading.active_count() == threads
+    # Fewer, where a former test's were still ending.
+    eventually(lambda: open_files() <= files and threading.active_count() <= threads)
 
 
 def test_a_subscriber_of_nobody_closes():

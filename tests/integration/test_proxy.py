@@ -245,7 +245,7 @@ def send_all(sender, frames):
 def receive_until(receiver, last):
     frames = []
     while not frames or frames[-1] != last:
-        frames.append(receiver.receive_wait(5000))
+        frames.append(receiver.receive_wait(60_000))
         assert frames[-1] is not None
     return frames
 

@@ -258,7 +258,7 @@ def test_two_lines_to_one_publisher_deliver_once(make_publisher, make_subscriber
     proxy = make_proxy(publisher)
     subscriber = make_subscriber([publisher.endpoint, proxy.endpoint], joins=publisher)
     warm_up = (publisher.publish("warm-up", bytes(10_000)) for _ in iter(int, 1))
-    eventually(lambda: next(warm_up) >= 0 and proxy.bytes_down > 10_000)
+    eventually(lambda: next(warm_up) >= 0 and subscriber.stats().duplicates)
     for n in range(20_000):
         publisher.publish(TOPIC, n)
         if n == 10_000:
@@ -266,8 +266,7 @@ def test_two_lines_to_one_publisher_deliver_once(make_publisher, make_subscriber
     messages = [message for message in take_to(subscriber, 19_999) if message.topic == TOPIC]
     check_exact(messages)
     check_silence(subscriber)
-    stats = check_ledger(subscriber, outstanding=0, lost=0)
-    assert stats.duplicates > 0
+    check_ledger(subscriber, outstanding=0, lost=0)
 
 
 def test_a_subscriber_waits_for_a_publisher_that_comes_later(make_publisher, make_subscriber):
@@ -425,8 +424,8 @@ def test_a_time_after_all_is_latest(make_publisher, make_subscriber):
 
 def test_a_time_while_more_comes(pumping, make_subscriber):
     publisher, pump = pumping()
-    at = pump.published
     moment = datetime.now(UTC)
+    at = pump.published  # however long that takes: what is published from here on is later
     eventually(lambda: pump.published > at + 2000)
     subscriber = make_subscriber(publisher.endpoint, start=moment)
     messages = take_to(subscriber, pump.stop() - 1)

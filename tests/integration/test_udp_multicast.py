@@ -5,7 +5,6 @@ import json
 import logging
 import random
 import signal
-import socket
 import threading
 import time
 from dataclasses import replace
@@ -27,17 +26,12 @@ from tests.integration.peers import (
     take_all,
 )
 from tests.integration.udp_faults import FaultyWay
+from tests.places import free_port
 
 __all__ = ["shell"]
 
 GROUP = "udp://239.255.8.{}:{}?interface=127.0.0.1"
 _group = iter(range(1, 255))
-
-
-def free_port():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture
@@ -239,11 +233,11 @@ def test_a_publisher_that_comes_back_is_another_session(
 ):
     subscriber = make_subscriber(endpoint)
     first = make_child("publish", endpoint, 1)
-    assert subscriber.receive(20).value == 0
+    assert subscriber.receive(60).value == 0
     name = subscriber.stats().publishers[0]
     first.finish()  # no farewell
     second = make_publisher(endpoint, name=name)
-    second.wait_for_subscribers(1, 10)
+    second.wait_for_subscribers(1, 60)
     second.publish("t", "second life")
     assert subscriber.receive(60).value == "second life"
     eventually(lambda: len(subscriber.stats().publishers) == 1)
@@ -436,7 +430,6 @@ def check_whole(said, count):
     return losses
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("stopped_s", [2.0, pytest.param(5.0, marks=pytest.mark.long)])
 def test_who_stops_for_seconds_misses_nothing_that_is_kept(
     make_publisher, make_child, tmp_path, stopped_s
@@ -447,7 +440,7 @@ def test_who_stops_for_seconds_misses_nothing_that_is_kept(
         "the buffer reaches far enough": Feed(make_publisher, make_child),
         "the log does": Feed(make_publisher, make_child, replay_bytes=100_000, log=log),
         "it waits for repairs for less": Feed(
-            make_publisher, make_child, repair_timeout=0.4 * stopped_s
+            make_publisher, make_child, repair_timeout=0.8 * stopped_s
         ),
         "neither does": Feed(make_publisher, make_child, replay_bytes=100_000),
     }
@@ -459,8 +452,8 @@ def test_who_stops_for_seconds_misses_nothing_that_is_kept(
         feed.child.signal(signal.SIGSTOP)
     time.sleep(stopped_s)
     for what, feed in feeds.items():
+        eventually(lambda feed=feed, past=before[what] + 2000: feed.count > past)
         feed.child.signal(signal.SIGCONT)
-        assert feed.count - before[what] > 1000, what
     time.sleep(0.3)
 
     for what, feed in feeds.items():
