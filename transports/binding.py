@@ -11,13 +11,15 @@ endpoint next would find it taken by itself. So it is waited for.
 
 import errno
 import os
-import socket
 import stat
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from transports.endpoint import Endpoint
 from transports.errors import AddressInUseError, BindError
+
+if TYPE_CHECKING:
+    import socket
 
 _BACKLOG: Final = 100
 """ZeroMQ's own default."""
@@ -44,7 +46,7 @@ class IpcFile:
         # Linux's abstract names begin with a zero byte, which endpoints write as "@".
         self._address = "\0" + endpoint.path[1:] if endpoint.is_abstract else endpoint.path
         self._pid = os.getpid()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener = _unix_socket()
         try:
             self._bind()
             self._listener.listen(_BACKLOG)
@@ -87,7 +89,7 @@ class IpcFile:
         """Remove what is at the path if it is a socket on which nobody listens."""
         if self._path and not stat.S_ISSOCK(os.lstat(self._path).st_mode):
             raise BindError(self._endpoint, "the path is taken by something that is not a socket")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        with _unix_socket() as probe:
             probe.setblocking(False)
             try:
                 probe.connect(self._address)
@@ -98,6 +100,12 @@ class IpcFile:
             except BlockingIOError:
                 pass  # its backlog is full: there is a listener, only busy
         raise AddressInUseError(self._endpoint, "somebody listens there", errno.EADDRINUSE)
+
+
+def _unix_socket() -> "socket.socket":
+    from socket import AF_UNIX, SOCK_STREAM, socket
+
+    return socket(AF_UNIX, SOCK_STREAM)
 
 
 def note_closed(endpoint: Endpoint) -> None:

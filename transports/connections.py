@@ -6,7 +6,6 @@ libzmq then finds the connection ended and closes it.
 """
 
 import resource
-import socket as system_socket
 import struct
 import time
 from collections.abc import Callable
@@ -310,6 +309,8 @@ def hang_up(fd: int, port: int | None = None) -> None:
         port: if given, only a connection to this port is ended, not another one of the program's.
 
     """
+    import socket as system_socket
+
     try:
         connection = system_socket.socket(fileno=fd)
     except OSError:

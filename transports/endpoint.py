@@ -26,7 +26,6 @@ there has to hold, 43 characters of base64url. It is for connecting only, and ne
 ZeroMQ gets.
 """
 
-import ipaddress
 import re
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn, Self
@@ -47,6 +46,10 @@ _SCHEME: Final = re.compile(r"([A-Za-z0-9+.\-]*)://(.*)", re.DOTALL)
 _TCP: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::(.*))?", re.DOTALL)
 _LABEL: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_\-]{0,61}[A-Za-z0-9_])?")
 _DIGITS_AND_DOTS: Final = re.compile(r"[0-9.]+")
+_BYTE: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4: Final = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}")
+"""What `ipaddress.IPv4Address` takes. That module is imported for IPv6 only: it has 0.3 MB."""
+_IPV4_GROUP: Final = re.compile(r"2(?:2[4-9]|3[0-9])\.")
 _TTL_MAX: Final = 255
 _INTERFACE: Final = re.compile(r"[A-Za-z0-9_.:@%\-]{1,64}")
 _REQUEST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.\-]+):([0-9]{1,5})")
@@ -108,10 +111,9 @@ class Endpoint:
     @property
     def is_multicast(self) -> bool:
         """Whether the host is the address of a multicast group."""
-        try:
-            return ipaddress.ip_address(self.host).is_multicast
-        except ValueError:
-            return False
+        if _IPV4.fullmatch(self.host) is not None:
+            return _IPV4_GROUP.match(self.host) is not None
+        return self.is_ipv6 and _is_ipv6_group(self.host)
 
     def option(self, name: str, default: str = "") -> str:
         """Return the value of an option; of one that is given several times, the last."""
@@ -231,11 +233,27 @@ def is_key_text(text: object) -> bool:
 
 def is_address(value: str) -> bool:
     """Whether `value` is an IP address."""
+    text = value.partition("%")[0]
+    if _IPV4.fullmatch(text) is not None:
+        return True
+    if ":" not in text:
+        return False
+    from ipaddress import IPv6Address
+
     try:
-        ipaddress.ip_address(value.partition("%")[0])
+        IPv6Address(text)
     except ValueError:
         return False
     return True
+
+
+def _is_ipv6_group(host: str) -> bool:
+    from ipaddress import IPv6Address
+
+    try:
+        return IPv6Address(host).is_multicast
+    except ValueError:
+        return False
 
 
 def _refuse(endpoint: object, part: str, reason: str) -> NoReturn:
@@ -276,10 +294,9 @@ def _parse_host(text: str, host: str) -> str:
         return _parse_ipv6(text, host)
     if _DIGITS_AND_DOTS.fullmatch(host):
         # Digits and dots are an address or a mistake: "10.0.0.256" must not reach DNS as a name.
-        try:
-            return str(ipaddress.IPv4Address(host))
-        except ValueError:
+        if _IPV4.fullmatch(host) is None:
             _refuse(text, "host", f"{host!r} is not an IPv4 address")
+        return host
     labels = host.removesuffix(".").split(".")
     if len(host) > HOST_CHARACTERS_MAX or not all(map(_LABEL.fullmatch, labels)):
         _refuse(text, "host", f"{host!r} is not a host name")
@@ -287,8 +304,10 @@ def _parse_host(text: str, host: str) -> str:
 
 
 def _parse_ipv6(text: str, host: str) -> str:
+    from ipaddress import IPv6Address
+
     try:
-        return str(ipaddress.IPv6Address(host.removeprefix("[").removesuffix("]")))
+        return str(IPv6Address(host.removeprefix("[").removesuffix("]")))
     except ValueError:
         _refuse(text, "host", f"{host!r} is not an IPv6 address")
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import socket as system_socket
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +13,7 @@ from transports.binding import IpcFile, note_closed, wait_for
 from transports.busy_wait import BusyWait
 from transports.connections import Connections
 from transports.context import Context, Socket, note_linger
-from transports.endpoint import Endpoint, as_endpoint
+from transports.endpoint import Endpoint, as_endpoint, is_address
 from transports.errors import (
     BindError,
     ConnectError,
@@ -428,8 +427,11 @@ def _bind_address(endpoint: Endpoint) -> str:
     ZeroMQ binds addresses and interfaces ("eth0"), but not names: those are looked up here, so that
     "localhost" works on both sides.
     """
-    if endpoint.scheme != "tcp" or endpoint.is_wildcard or endpoint.is_ipv6:
+    is_given = endpoint.is_wildcard or endpoint.is_ipv6 or is_address(endpoint.host)
+    if endpoint.scheme != "tcp" or is_given:
         return str(endpoint)
+    import socket as system_socket
+
     if endpoint.host in {name for _, name in system_socket.if_nameindex()}:
         return str(endpoint)
     try:

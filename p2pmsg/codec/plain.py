@@ -4,10 +4,15 @@ The packer of the package msgpack, unlike msgspec's encoder, refuses all else. S
 it refuses has to be looked at part by part, by `prepare`.
 """
 
+import importlib
+import sys
 from collections import deque
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import msgpack
+from transports.signals import defer_signals
+
+if TYPE_CHECKING:
+    import msgpack
 
 SCALARS: Final = frozenset((type(None), bool, int, float, str, bytes, bytearray, memoryview))
 """Types whose values need no look at them. An int of more than 64 bits fails to be packed."""
@@ -21,7 +26,7 @@ _KEPT_BYTES: Final = 1 << 20
 _REFUSALS: Final = (TypeError, ValueError, OverflowError, BufferError, RecursionError)
 _refuse: Final = ().index
 """Raises `ValueError` for everything, and runs no Python code that a signal handler could be in."""
-_idle: Final[deque[msgpack.Packer]] = deque(maxlen=_PACKERS_MAX)
+_idle: "Final[deque[msgpack.Packer]]" = deque(maxlen=_PACKERS_MAX)
 _take, _keep = _idle.pop, _idle.append
 
 
@@ -34,7 +39,7 @@ def packed_if_plain(value: Any) -> bytes | None:
     try:
         packer = _take()
     except IndexError:
-        packer = msgpack.Packer(strict_types=True, default=_refuse)
+        packer = _make_packer()
     try:
         packed: bytes = packer.pack(value)
     except _REFUSALS:
@@ -45,6 +50,15 @@ def packed_if_plain(value: Any) -> bytes | None:
     if size <= _KEPT_BYTES:
         _keep(packer)
     return None if size > LEVELS_MAX and _is_deep(value, packed) else packed
+
+
+def _make_packer() -> "msgpack.Packer":
+    """Return a packer. With the first one msgpack is imported, which bytes and numbers spare."""
+    if "msgpack" not in sys.modules:
+        defer_signals(importlib.import_module, "msgpack")
+    from msgpack import Packer
+
+    return Packer(strict_types=True, default=_refuse)
 
 
 def _is_deep(value: Any, packed: bytes) -> bool:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg.errors import ConfigError
+from transports.endpoint import is_address
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
@@ -105,13 +106,14 @@ def warn_if_open(
 
 
 def _is_public(endpoint: transports.Endpoint) -> bool:
-    import ipaddress
-
     if endpoint.scheme != "tcp":
         return False
     if endpoint.is_wildcard:
         return True
-    try:
-        return not ipaddress.ip_address(endpoint.host.partition("%")[0]).is_loopback
-    except ValueError:
+    if not is_address(endpoint.host):
         return endpoint.host not in _LOOPBACK_NAMES
+    if endpoint.host.startswith("127."):
+        return False
+    from ipaddress import ip_address
+
+    return not ip_address(endpoint.host.partition("%")[0]).is_loopback

@@ -29,10 +29,10 @@ from p2pmsg import control
 from p2pmsg.publisher.requests import matches
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.sessions import Session, Stream
-from recovery import CursorFile
 
 if TYPE_CHECKING:
     from p2pmsg.stats import CursorStats
+    from recovery import CursorFile
 
 DOUBT_NS: Final = 1_000_000_000
 """How long an echo is waited for at most, until messages of another life are taken as they come."""
@@ -84,7 +84,7 @@ class ResumePoints:
 
     """
 
-    def __init__(self, file: CursorFile, places: list[str], topics: list[str]) -> None:
+    def __init__(self, file: "CursorFile", places: list[str], topics: list[str]) -> None:
         self.file = file
         self.newcomers: list[Session] = []
         self._rewound: dict[tuple[int, str], int] = {}

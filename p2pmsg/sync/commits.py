@@ -8,18 +8,17 @@ message (or the batch) returned last, until the next one is asked for.
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from p2pmsg.checks import at_least, check
 from p2pmsg.errors import ClosedError, ConfigError, CursorError, CursorInUseError, SessionEndedError
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber.conflation import ConflatedBatch
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
+from p2pmsg.sync.settings import Commit
 from recovery import CursorConfig, CursorFile, CursorFileError, CursorFileStore, CursorLockedError
 from recovery._checks import to_ns
-from recovery._renamed import warn
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ _MS = 1_000_000
 _RETRY_NS = 1000 * _MS
 """How long the background thread waits after it failed to write."""
 
-Commit = Literal["explicit", "message"]
 Positions = dict[Stream, int]
 """The sequence after what was returned, by stream."""
 
@@ -339,18 +337,6 @@ def open_cursor(config: CursorConfig, places: list[str], topics: list[str]) -> R
     store = CursorFileStore(config.path)
     with _translated(store.path):
         return ResumePoints(CursorFile(store, config), places, topics)
-
-
-def check_commit(commit: Any, interval: float | None) -> tuple[Commit, float | None]:
-    """Return `commit` and `commit_interval`, or raise `ConfigError`."""
-    if isinstance(commit, int | float) and not isinstance(commit, bool) and interval is None:
-        warn(f"commit={commit}, in ms,", f"commit_interval={commit / 1000}", stacklevel=3)
-        commit, interval = "explicit", commit / 1000
-    check("commit", commit, commit in ("explicit", "message"), '"explicit" or "message"')
-    if interval is not None:
-        check("commit", commit, commit == "explicit", "left out where commit_interval is given")
-        at_least("commit_interval", interval, 0.001)
-    return commit, interval
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import transports
 from p2pmsg.checks import at_least, check, time_to_wait
@@ -12,6 +12,7 @@ from p2pmsg.config import OnEnd, OnFull, PublisherConfig, SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError, translated
 from p2pmsg.publisher.batch import PACKING_ERRORS, packing_error
 from p2pmsg.topics import check_topic
+from recovery._renamed import warn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from recovery import CursorConfig
 
 C = TypeVar("C", PublisherConfig, SubscriberConfig)
+Commit = Literal["explicit", "message"]
 TOPICS_BYTES_MAX: Final = 60_000
 """All topics of a subscriber go to the publisher in one request, which has 64 KiB at most."""
 _FOREVER_S: Final = 1e9
@@ -68,6 +70,18 @@ def check_on_end(on_end: OnEnd) -> OnEnd:
     ok = callable(on_end) or on_end in ("wait", "stop")
     check("on_end", on_end, ok, '"wait", "stop" or a callable')
     return on_end
+
+
+def check_commit(commit: Any, interval: float | None) -> tuple[Commit, float | None]:
+    """Return `commit` and `commit_interval`, or raise `ConfigError`."""
+    if isinstance(commit, int | float) and not isinstance(commit, bool) and interval is None:
+        warn(f"commit={commit}, in ms,", f"commit_interval={commit / 1000}", stacklevel=3)
+        commit, interval = "explicit", commit / 1000
+    check("commit", commit, commit in ("explicit", "message"), '"explicit" or "message"')
+    if interval is not None:
+        check("commit", commit, commit == "explicit", "left out where commit_interval is given")
+        at_least("commit_interval", interval, 0.001)
+    return commit, interval
 
 
 def cursor_config(

@@ -8,7 +8,6 @@ from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError
 from p2pmsg.message import Message, MessageBatch, T_co
-from p2pmsg.sync.commits import EachCommitted
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, was_closed
 from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.receiving import iterate, receive_frame, waiter
@@ -105,7 +104,11 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
         After an exception (a loss, Ctrl-C) the same iterator goes on where it was.
         """
         self._open = not self._closed
-        return iterate(self) if self._on_ask is None else EachCommitted(self)
+        if self._on_ask is None:
+            return iterate(self)
+        from p2pmsg.sync.commits import EachCommitted
+
+        return EachCommitted(self)
 
     def receive(self, timeout: float | None = None) -> Message[T_co]:
         """Return the next message.

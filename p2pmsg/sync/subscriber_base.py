@@ -6,7 +6,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, Final, Generic
 
@@ -28,10 +27,11 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.subscriber.typed import InvalidValue, OnInvalid, ValueTypes
-from p2pmsg.sync.commits import Commit, Commits, check_commit, open_cursor
 from p2pmsg.sync.lifecycle import close_in_children
 from p2pmsg.sync.receiving import ConflatedIterator
 from p2pmsg.sync.settings import (
+    Commit,
+    check_commit,
     check_endpoints,
     check_name,
     check_on_end,
@@ -40,13 +40,18 @@ from p2pmsg.sync.settings import (
     subscriber_config,
 )
 from p2pmsg.sync.subscriber_io import SubscriberIO
-from recovery import CursorConfig, Loss, Rewound
+from recovery import Loss, Rewound
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import transports
     from p2pmsg.security.settings import Security
     from p2pmsg.stats import SubscriberStats
+    from p2pmsg.subscriber.resume import ResumePoints
+    from p2pmsg.sync.commits import Commits
+    from recovery import CursorConfig
 
 NOTHING: Final[Iterator[Message]] = iter(())
 NO_VALUES: Final[Iterator[Any]] = iter([])
@@ -75,7 +80,7 @@ class SubscriberBase(ABC, Generic[T_co]):
         name: str = "",
         receive_bytes: int | None = None,
         repair_timeout: float | None = None,
-        cursor: str | Path | CursorConfig | None = None,
+        cursor: "str | Path | CursorConfig | None" = None,
         commit: Commit = "explicit",
         commit_interval: float | None = None,
         type: builtins.type[T_co] | None = None,  # noqa: A002  # as msgspec's decoders call it
@@ -95,7 +100,7 @@ class SubscriberBase(ABC, Generic[T_co]):
         keeping = cursor_config(cursor, *how)
         places = check_endpoints(endpoints)
         names, name = check_topics(topics), check_name(name)
-        points = None if keeping is None else open_cursor(keeping, _texts(places), names)
+        points = None if keeping is None else _open_cursor(keeping, _texts(places), names)
         self._core = SubscriberCore(
             topics=names, lines=len(places), start=first, subscriber=_random.getrandbits(64),
             name=name, config=settings, wait_for_repair=True, policy=self._policy,
@@ -114,15 +119,23 @@ class SubscriberBase(ABC, Generic[T_co]):
         try:
             self._driver = self._open_io(places, names, settings)
             if points is not None and keeping is not None:
-                commits = Commits(self, self._core, self._driver.lock, points, keeping, *how)
-                self._commits = self._driver.commits = commits
-                self._on_ask = commits.asked_each if commits.each else None
+                self._commit_to(points, keeping, *how)
             close_in_children(self)
             self._begin()
         except BaseException:
             if points is not None:
                 points.file.close()
             raise
+
+    def _commit_to(
+        self, points: "ResumePoints", config: "CursorConfig", commit: Commit, interval: float | None
+    ) -> None:
+        from p2pmsg.sync.commits import Commits
+
+        lock = self._driver.lock
+        commits = Commits(self, self._core, lock, points, config, commit, interval)
+        self._commits = self._driver.commits = commits
+        self._on_ask = commits.asked_each if commits.each else None
 
     @abstractmethod
     def _open_io(
@@ -298,6 +311,12 @@ class SubscriberBase(ABC, Generic[T_co]):
         if self._commits is not None:
             self._commits.forget()
         self._active, self._values = NOTHING, NO_VALUES
+
+
+def _open_cursor(config: "CursorConfig", places: list[str], topics: list[str]) -> "ResumePoints":
+    from p2pmsg.sync.commits import open_cursor  # most subscribers have no cursor
+
+    return open_cursor(config, places, topics)
 
 
 def _texts(places: "list[transports.Endpoint]") -> list[str]:

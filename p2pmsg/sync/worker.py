@@ -1,11 +1,12 @@
 """A background thread that goes on after an exception, and waiting for a condition."""
 
+import os
 import select
-import socket
 import threading
 import time
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from contextlib import suppress
+from io import FileIO
 from typing import Final
 
 import zmq
@@ -48,9 +49,11 @@ class Worker:
         self._owner = owner
         self._turn = turn
         self._at_end = at_end
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._wake_read.setblocking(False)
-        self._wake_write.setblocking(False)
+        read_fd, write_fd = os.pipe()
+        os.set_blocking(read_fd, False)
+        os.set_blocking(write_fd, False)
+        # Objects, which know that they are closed: a descriptor's number may be another file's.
+        self._wake_read, self._wake_write = FileIO(read_fd), FileIO(write_fd, "w")
         self._is_woken = False
         self.stopping = False
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -74,8 +77,8 @@ class Worker:
             return  # it has yet to come to `clear`, and what the caller wants is seen after that
         try:
             self._is_woken = True
-            self._wake_write.send(b"\0")
-        except OSError:  # full: it is awake; closed: it has ended
+            self._wake_write.write(b"\0")  # None where it is full, and then it is awake
+        except (OSError, ValueError):  # closed: it has ended
             pass
         except BaseException:  # Ctrl-C before the call
             self._is_woken = False
@@ -83,17 +86,14 @@ class Worker:
 
     def fileno(self) -> int:
         """Return the descriptor that is readable after `wake`."""
-        return self._wake_read.fileno()
+        return -1 if self._wake_read.closed else self._wake_read.fileno()
 
     def clear(self) -> None:
         """Forget that the thread was woken; before it looks at what there is to do.
 
         The mark goes last: who finds it set is seen to in this turn.
         """
-        try:
-            while len(self._wake_read.recv(_WAKES_MAX)) == _WAKES_MAX:
-                pass
-        except BlockingIOError:
+        while len(self._wake_read.read(_WAKES_MAX) or b"") == _WAKES_MAX:
             pass
         self._is_woken = False
 
@@ -130,28 +130,27 @@ class Notifier:
     """
 
     def __init__(self) -> None:
-        self._waiting: set[SimpleQueue[None]] = set()
+        self._waiting: set[threading.Lock] = set()
 
     def notify(self) -> None:
         """Have all who wait look again."""
-        for mailbox in self._waiting.copy():
-            if mailbox.empty():  # one is enough
-                mailbox.put(None)
+        for asleep in self._waiting.copy():
+            if asleep.locked():
+                with suppress(RuntimeError):  # another thread has just released it
+                    asleep.release()
 
     def wait_for(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
         """Wait until `is_so()`, looked at first and after each `notify`, at most `timeout` s."""
-        mailbox: SimpleQueue[None] = SimpleQueue()
+        asleep = threading.Lock()  # taken while this thread is to sleep
+        asleep.acquire()
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            self._waiting.add(mailbox)
+            self._waiting.add(asleep)
             while not is_so():
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return False
-                try:
-                    mailbox.get(timeout=left)
-                except Empty:
-                    pass
+                asleep.acquire(timeout=-1 if left is None else min(left, threading.TIMEOUT_MAX))
             return True
         finally:
-            self._waiting.discard(mailbox)
+            self._waiting.discard(asleep)

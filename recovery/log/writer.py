@@ -75,9 +75,7 @@ class LogWriter:
         self._config = config
         self._make_lock = make_lock
         self._gathered_max = gathered_max
-        self._store: LogStore = (
-            FileStore(config.directory, make_lock()) if store is None else store
-        )
+        self._store: LogStore = FileStore(config.directory, make_lock()) if store is None else store
         self._file: LogFile | None = None
         self.unsynced_bytes = self._doubtful_bytes = 0
         self.late_marks: LogWriteError | None = None

@@ -58,13 +58,14 @@ UNUSED = {
     "": ("asyncio", "dataclasses", "json", "logging", "msgspec", "recovery", "transports", "zmq"),
     "Publisher Subscriber": (
         "argparse", "asyncio", "crc32c", "ctypes", "difflib", "email", "hashlib",
-        "importlib.metadata", "multiprocessing", "p2pmsg.mold", "p2pmsg.multicast.datagram",
-        "p2pmsg.multicast.sender", "p2pmsg.queue", "p2pmsg.reader", "p2pmsg.relay",
-        "p2pmsg.requests", "p2pmsg.stats", "p2pmsg.subscriber.group", "p2pmsg.testing",
-        "recovery.log", "recovery.window", "ssl", "transports.diagnosis", "transports.memory",
+        "importlib.metadata", "ipaddress", "logging", "msgpack", "multiprocessing", "p2pmsg.mold",
+        "p2pmsg.multicast.datagram", "p2pmsg.multicast.sender", "p2pmsg.queue", "p2pmsg.reader",
+        "p2pmsg.relay", "p2pmsg.requests", "p2pmsg.stats", "p2pmsg.subscriber.group",
+        "p2pmsg.sync.commits", "p2pmsg.testing", "pathlib", "recovery.cursor", "recovery.log",
+        "recovery.window", "socket", "ssl", "transports.diagnosis", "transports.memory",
         "transports.udp",
     ),
-    "Publisher": ("p2pmsg.subscriber", "recovery.cursor"),
+    "Publisher": ("p2pmsg.subscriber",),
 }  # fmt: skip
 IMPORTING = """
 import sys, p2pmsg

@@ -1,10 +1,11 @@
+import ipaddress
 import pickle
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from transports.endpoint import Endpoint, as_endpoint, parse_endpoint
+from transports.endpoint import Endpoint, as_endpoint, is_address, parse_endpoint
 from transports.errors import EndpointError, TransportError
 
 ACCEPTED = {
@@ -240,3 +241,25 @@ def test_any_text_is_an_endpoint_or_an_endpoint_error(text):
     except EndpointError:
         return
     assert parse_endpoint(str(endpoint)) == endpoint
+
+
+@given(
+    st.one_of(
+        st.ip_addresses(v=4).map(str),
+        st.ip_addresses(v=6).map(str),
+        st.lists(st.sampled_from(["", "0", "00", "01", "9", "99", "100", "249", "255", "256"])).map(
+            ".".join
+        ),
+        st.text("0123456789.:af%", max_size=20),
+    )
+)  # fmt: skip
+def test_addresses_are_those_of_the_standard_library(text):
+    try:
+        known = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        assert not is_address(text)
+        return
+    assert is_address(text)
+    assert Endpoint("udp", host=text).is_multicast == ipaddress.ip_address(text).is_multicast
+    bracketed = f"[{text}]" if known.version == 6 else text
+    assert parse_endpoint(f"tcp://{bracketed}:1").host == str(ipaddress.ip_address(text))
