@@ -125,7 +125,7 @@ def test_what_was_gathered_is_skipped_and_reported(tmp_path, how):
             publisher.endpoint, start="earliest", on_gap=lambda r: lost[r.topic].append(r)
         ) as subscriber:
             while any(seen[topic] <= following[topic] for topic in returned):
-                batch = subscriber.receive_many(65_536, 10)
+                batch = subscriber.receive_many(65_536, 60)
                 seen[batch.topic] = batch.sequence + len(batch)
     for topic, count in returned.items():
         assert following[topic] >= count

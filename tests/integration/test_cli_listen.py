@@ -2,6 +2,7 @@
 
 import json
 import signal
+import threading
 import time
 
 import pytest
@@ -44,8 +45,18 @@ def test_it_shows_sessions_topics_and_rates(place, tmp_path, number, status):
 
 
 def test_it_shows_a_mold_feed(place, tmp_path):
-    with p2pmsg.moldudp64.MoldPublisher(f"mold://{place}", session="FEED"):
+    with p2pmsg.moldudp64.MoldPublisher(f"mold://{place}", session="FEED") as feed:
+        ended = threading.Event()
+
+        def publish():  # its heartbeats come once a second
+            while not ended.wait(0.02):
+                feed.publish(b"x")
+
+        publishing = threading.Thread(target=publish)
+        publishing.start()
         done = run("listen", f"mold://{place}", "--seconds", "1.5", "--interval", "5")
+        ended.set()
+        publishing.join()
     assert done.returncode == 0
     assert b"FEED" in done.stdout
     assert b"mold" in done.stdout

@@ -5,12 +5,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 import p2pmsg
 from tests.integration.peers import eventually
+from tests.processes import is_asleep
 
 FAST = p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(retry_delay=0.001, ack_timeout=5.0))
 
@@ -236,7 +236,7 @@ def test_a_second_ctrl_c_ends_it_in_the_middle_of_a_job(make_pusher):
         try:
             assert child.stdout.readline() == "begun\n"
             child.send_signal(signal.SIGINT)
-            time.sleep(0.05)  # two at once are one to the process
+            eventually(lambda: is_asleep(child.pid))  # two at once are one to the process
             child.send_signal(signal.SIGINT)
             _, errors = child.communicate(timeout=60)
         finally:

@@ -22,7 +22,7 @@ __all__ = ["make_feed", "place", "shell"]
 def test_a_feed_has_its_own_sequences(make_feed, make_subscriber, place):
     feed = make_feed()
     subscriber = make_subscriber(reader_of(place, feed))
-    time.sleep(0.1)
+    eventually(lambda: subscriber.stats().publishers)
     assert feed.publish(b"first") == 1
     assert feed.publish_many([b"second", b"", b"fourth"]) == (2, 4)
     messages = take(subscriber, 4)

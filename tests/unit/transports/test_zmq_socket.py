@@ -5,11 +5,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 import zmq
 
+from tests.processes import is_asleep
 from tests.unit.transports.sockets import (
     LOOPBACK,
     eventually,
@@ -198,7 +198,7 @@ atexit.register(print, "leaves", flush=True)
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "leaves\n"
-        time.sleep(0.1)
+        eventually(lambda: is_asleep(process.pid))
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=50)[1]
     assert said == ""
@@ -223,7 +223,7 @@ if child == 0:
     receiver.connect()
     while not sender.receive_subscriptions():
         pass
-    os._exit(0 if receiver.receive_wait(5000) == b"hi" else 1)
+    os._exit(0 if receiver.receive_wait(20_000) == b"hi" else 1)
 assert os.waitpid(child, 0)[1] == 0
 held.close()
 assert t.context() is parents
