@@ -318,13 +318,13 @@ def test_a_cancellation_at_every_step_loses_no_job_and_does_none_twice(how):
     async def main():
         async with a_queue("inproc://strikes", config=CANCELS) as (pusher, puller):
             await eventually(lambda: puller.connected)
-            struck = Struck(pusher, puller)
-            for step in range(1, 16):
+            struck, rounds = Struck(pusher, puller), 0
+            while rounds < 15 or struck.strikes <= 5:  # few steps are made in 1 ms if it is busy
+                step, rounds = 1 + rounds % 15, rounds + 1
                 for before, after in ((0, 1), (2, 0), (1, 2)):
                     await struck.strike(how, step, before, after)
                     await asyncio.sleep(0.0002)
                     await struck.do_rest()
-            assert struck.strikes > 5
             struck.check()
 
     run(main)

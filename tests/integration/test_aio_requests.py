@@ -419,7 +419,7 @@ def test_random_cancellations_disturb_no_other_and_late_answers_are_counted(roun
                     else:
                         task = asyncio.create_task(anext(asks.request_all(topic, number)))
                     with Strike(task, rng.randint(1, 12)) as strike:
-                        await asyncio.wait([task], timeout=0.001)
+                        await asyncio.wait([task], timeout=0.05)
                     task.cancel()
                     await asyncio.wait([task])
                     strikes += strike.struck
