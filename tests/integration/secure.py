@@ -1,5 +1,7 @@
 """Key files and known peers for the tests of peers with keys."""
 
+import os
+
 from p2pmsg import Security
 from p2pmsg.security import new_keys, write_key_file
 from transports import key_text
@@ -43,6 +45,13 @@ class Peers:
     def pinned(self, endpoint, name):
         """Return an endpoint at which a peer has to hold its key."""
         return f"{endpoint}?key={self.text(name)}"
+
+
+def rewrite(path, text):
+    """Change a file that is watched as a whole: who looks meanwhile must not find it empty."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text)
+    os.replace(new, path)
 
 
 def take_job(puller, mode, timeout=60.0):

@@ -11,6 +11,7 @@ from p2pmsg import LogConfig, control, wire
 from p2pmsg.errors import AccessDeniedError, AuthenticationError, MessagesLostError
 from p2pmsg.wire import Frame, Kind
 from tests.integration.commands import eventually
+from tests.integration.secure import rewrite
 from transports import CurveClient, ZmqReceiver, ZmqRecoveryClient, context
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -213,14 +214,14 @@ def test_rules_change_while_running(peers, feed, access):
             publisher.wait_for_subscribers(2, 60)
             publisher.publish("trades", 0)
             assert bob.receive(60).value == 0
-            access.write_text(ALL)
+            rewrite(access, ALL)
             feed.rights._due_ns = 0  # look now, and not within a second
             eventually(lambda: publisher.stats().connections_ended >= 1)
             publisher.publish_many("trades", list(range(1, 100)))
             assert Taken(ann).until(lambda taken: len(taken.values) == 100).values == [*range(100)]
             got = Taken(bob).until(lambda taken: taken.denials)
             assert got.values == []
-            access.write_text(RULES)
+            rewrite(access, RULES)
             feed.rights._due_ns = 0
             eventually(lambda: feed.rights.refresh() or feed.rights.may(
                 peers.text("bob"), "subscribe", "trades"))  # fmt: skip
@@ -259,7 +260,7 @@ def test_narrowed_rules_of_a_publisher_that_restarts_are_no_rewind(peers, access
             assert got.values == ["q1"]
             assert got.denials == [("subscribe", "trades")]
             assert bob.stats().streams_rewound == 0
-            access.write_text(f"{ALL}[[rule]]\nwho = ['bob']\nsubscribe = ['trades', 'quotes']\n")
+            rewrite(access, f"{ALL}[[rule]]\nwho = ['bob']\nsubscribe = ['trades', 'quotes']\n")
             feed.rights._due_ns = 0
             got.until(lambda taken: len(taken.values) == 11)
             assert got.values == ["q1", *range(100, 110)]
@@ -454,9 +455,9 @@ def test_what_is_denied_again_after_it_was_allowed_is_reported_again(peers, feed
             where, topics=["hidden", "trades"], start="earliest", security=own
         ) as bob:
             got = Taken(bob).until(lambda taken: taken.denials and taken.values)
-            change(feed, lambda: access.write_text(RULES.replace("'trades'", "'trades', 'hidden'")))
+            change(feed, lambda: rewrite(access, RULES.replace("'trades'", "'trades', 'hidden'")))
             got.until(lambda taken: any(SECRET in value for value in taken.values))
-            change(feed, lambda: access.write_text(RULES))
+            change(feed, lambda: rewrite(access, RULES))
             got.until(lambda taken: len(taken.denials) > 1)
             assert got.denials == 2 * [("subscribe", "hidden")]
             assert bob.stats().denied == 2

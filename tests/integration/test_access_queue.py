@@ -10,7 +10,7 @@ from p2pmsg.errors import AccessDeniedError, AdminRefusedError, AuthenticationEr
 from p2pmsg.queue import PusherConfig
 from p2pmsg.queue.admin import LiveBox
 from tests.integration.commands import eventually
-from tests.integration.secure import take_job
+from tests.integration.secure import rewrite, take_job
 
 LOOPBACK = "tcp://127.0.0.1:0"
 TIMEOUT = 60.0
@@ -34,7 +34,7 @@ def server(peers, access):
 
 def change(security, path, text):
     """Have rules hold now, and not within a second."""
-    path.write_text(text)
+    rewrite(path, text)
     security.grants._due_ns = 0
 
 

@@ -6,6 +6,7 @@ from p2pmsg import Publisher, Relay
 from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError
 from p2pmsg.reader.heads_watch import HeadsWatch
 from p2pmsg.reader.reader import RangeReader
+from tests.integration.secure import rewrite
 from tests.integration.test_security import healed
 from tests.unit.transports.sockets import eventually
 
@@ -114,7 +115,7 @@ def test_what_a_reader_may_not_read_is_raised(peers, tmp_path):
                 watch.wait_until_asked(TIMEOUT)
             eventually(lambda: set(watch.heads()[up].streams) == {"t"})
             assert [error.topic for error in watch.denied()[up]] == ["hidden"]
-            access.write_text("[[rule]]\nwho = ['reader']\nsubscribe = ['t', 'hidden']\n")
+            rewrite(access, "[[rule]]\nwho = ['reader']\nsubscribe = ['t', 'hidden']\n")
             security.grants._due_ns = 0
             eventually(lambda: watch.denied() == {})
             assert watch.wait_until_asked(TIMEOUT)

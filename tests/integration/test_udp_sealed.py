@@ -28,6 +28,7 @@ from p2pmsg.reader import HeadsWatch, RangeReader
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.integration.inside import core_of
 from tests.integration.peers import check_ledger, eventually, take
+from tests.integration.secure import rewrite
 from tests.integration.udp_faults import FaultyWay
 from tests.places import free_port
 
@@ -353,7 +354,7 @@ def test_who_loses_the_right_to_all_topics_loses_the_keys(
     publisher.publish("t", 1)
     assert one.receive(60).value == other.receive(60).value == 1
     keys = publisher._sender.multicast.keys
-    access.write_text(rule.format('"a"'))
+    rewrite(access, rule.format('"a"'))
     eventually(lambda: keys.rotations == 1)
     assert (keys.receivers, keys.unconfirmed) == (1, 0)
     publisher.publish("t", 2)
