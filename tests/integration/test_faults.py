@@ -311,8 +311,10 @@ def test_what_a_killed_publisher_still_owed_is_reported(make_subscriber, make_ch
     # Nothing but heartbeats and handshakes gets through at the end, and no repair comes.
     proxy = make_proxy(Target(endpoint), frame_loss=0.5, drop=lambda prefix: b"\0p2\1\1" in prefix)
     reports = []
+    proxy.stall()  # nothing is published before no NACK is sent
     subscriber = make_subscriber(proxy.endpoint, on_gap=reports.append)
     with without_nacks(subscriber):
+        proxy.resume()
         assert child.line() == "published"
         eventually(lambda: [s.head for s in check_ledger(subscriber).streams] == [50_000])
         child.signal(signal.SIGKILL)

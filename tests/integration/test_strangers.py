@@ -230,7 +230,7 @@ CLIENTS = [
     asks, asks_all, administers,
 ]  # fmt: skip
 PEERS = ["PUB", "PUSH", "ROUTER", "nng", "web", "tls", "closed", "silent"]
-WAIT_S = 1.2
+WAIT_S = 2.0
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
