@@ -48,7 +48,8 @@ def batch_of(
         at, stride, lead = block
         stop = at + frame.count * stride
         _, timestamps, keys, headers = wire.decode_others(frame, stop)
-        return FixedBatch(*head, frame.data[at:stop], stride, lead, timestamps, keys, headers)
+        values = memoryview(frame.data)[at:stop]
+        return FixedBatch(*head, values, stride, lead, timestamps, keys, headers)
     if decode is not None:
         try:
             return MessageBatch(*head, *wire.decode_columns(frame, decode))

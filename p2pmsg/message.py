@@ -206,13 +206,14 @@ class FixedBatch(MessageBatch):
     them as one block of memory spares an object a message.
 
     Attributes:
-        block: the values, each after `head` bytes of msgpack's own.
-        stride: bytes from one value to the next in `block`.
+        view: the values, each after `head` bytes of msgpack's own; a memoryview of bytes.
+        block: the same as bytes, copied each time that it is asked for.
+        stride: bytes from one value to the next in `view`.
         head: see `block`; a value has `stride - head` bytes.
 
     """
 
-    __slots__ = ("_unpacked", "block", "head", "stride")
+    __slots__ = ("_unpacked", "head", "stride", "view")
 
     def __init__(
         self,
@@ -221,7 +222,7 @@ class FixedBatch(MessageBatch):
         publisher: str,
         sequence: int,
         base_timestamp_ns: int,
-        block: bytes,
+        block: bytes | memoryview,
         stride: int,
         head: int,
         timestamps_ns: list[int] | None = None,
@@ -233,7 +234,7 @@ class FixedBatch(MessageBatch):
         self.publisher = publisher
         self.sequence = sequence
         self.base_timestamp_ns = base_timestamp_ns
-        self.block = block
+        self.view = memoryview(block)
         self.stride = stride
         self.head = head
         self.timestamps_ns = timestamps_ns
@@ -241,6 +242,11 @@ class FixedBatch(MessageBatch):
         self.headers = headers
         self.late = False
         self._unpacked: list[Any] | None = None
+
+    @property
+    def block(self) -> bytes:
+        """The values, each after `head` bytes of msgpack's own."""
+        return self.view.tobytes()
 
     @property
     def values(self) -> list[Any]:  # type: ignore[override]
@@ -252,13 +258,20 @@ class FixedBatch(MessageBatch):
         return self._unpacked
 
     def __len__(self) -> int:
-        return len(self.block) // self.stride
+        return len(self.view) // self.stride
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A memoryview cannot be pickled.
+        place = self.topic, self.session, self.publisher, self.sequence, self.base_timestamp_ns
+        columns = self.timestamps_ns, self.keys, self.headers
+        made = (*place, self.block, self.stride, self.head, *columns)
+        return FixedBatch, made, (None, {"late": self.late})
 
     def part(self, start: int, stop: int) -> "FixedBatch":
         """Return the messages from index `start` up to `stop`."""
         if start == 0 and stop == len(self):
             return self
-        block = self.block[start * self.stride : stop * self.stride]
+        block = self.view[start * self.stride : stop * self.stride]
         place = self.topic, self.session, self.publisher, self.sequence + start
         columns = self._cut(start, stop)
         return FixedBatch(*place, self.base_timestamp_ns, block, self.stride, self.head, *columns)

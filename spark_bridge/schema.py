@@ -4,6 +4,7 @@ import math
 from array import array
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, Protocol
 
@@ -31,6 +32,8 @@ ROWS_MAX: Final = 32_768
 BYTES_MAX: Final = 16 * 2**20
 """A batch of large values ends earlier, so that a task's memory is bounded."""
 _BLOCK_ROWS_MIN: Final = 64
+_OFFSET_MAX: Final = 2**31 - 1
+"""Arrow's offsets of binary values have 32 bits."""
 _TIMESTAMP_US_MAX: Final = 2**63 // 1000 - 1
 _pack: Final = msgspec.msgpack.Encoder().encode
 _to_json: Final = msgspec.json.Encoder().encode
@@ -193,7 +196,7 @@ def text_of(value: bytes) -> str:
 def _size(batch: p2pmsg.MessageBatch) -> int:
     """Return about how large a batch is, by its first value: values of a stream are alike."""
     if isinstance(batch, p2pmsg.message.FixedBatch):
-        return len(batch.block)
+        return len(batch.view)
     value = batch.values[0]
     size = len(value) if isinstance(value, bytes | str) else 64
     return size * len(batch)
@@ -222,10 +225,23 @@ def _block(gathered: Gathered) -> pa.Array | None:
             head,
         ):
             return None
-        blocks.append(batch.block)
-    block = pa.py_buffer(b"".join(blocks))
-    rows = pa.Array.from_buffers(pa.binary(stride), gathered.count, [None, block])
-    return pc.binary_slice(rows, head, stride).cast(pa.binary())
+        blocks.append(batch.view)
+    count = gathered.count
+    block = pa.py_buffer(blocks[0] if len(blocks) == 1 else b"".join(blocks))
+    rows = pa.Array.from_buffers(pa.binary(stride), count, [None, block])
+    values = pc.binary_slice(rows, head, stride)
+    places = 1 << (count - 1).bit_length()
+    if values.offset or (stride - head) * places > _OFFSET_MAX:
+        return values.cast(pa.binary())
+    # The same values between offsets that are at hand: the cast would copy them all.
+    buffers = [None, _even_offsets(stride - head, places), values.buffers()[1]]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+@lru_cache(maxsize=8)
+def _even_offsets(size: int, count: int) -> pa.Buffer:
+    """Return where values of one size begin that lie side by side."""
+    return pa.py_buffer(array("i", range(0, size * count + 1, size)))
 
 
 def _keys(gathered: Gathered) -> pa.Array:
@@ -285,15 +301,23 @@ def _offsets(gathered: Gathered) -> pa.Array:
 
 
 def _common(name: str, kind: pa.DataType) -> Callable[[Gathered], pa.Array]:
-    """Return what makes a column of a field that all messages of a batch have in common."""
+    """Return what makes a column of a field that all messages of a batch have in common.
+
+    Mostly it is the same for one batch after another: the last column is kept, and cut to length.
+    """
+    kept: list[tuple[Any, pa.Array]] = []
+
+    def repeated(value: Any, count: int) -> pa.Array:
+        if not kept or kept[0][0] != value or len(kept[0][1]) < count:
+            kept[:] = [(value, pa.repeat(pa.scalar(value, kind), count))]
+        return kept[0][1].slice(0, count)
 
     def make(gathered: Gathered) -> pa.Array:
         runs = gathered.runs(name)
         if kind is _SESSION:
             runs = [(signed(value), count) for value, count in runs]
         if len(runs) == 1:
-            value, count = runs[0]
-            return pa.repeat(pa.scalar(value, kind), count)
+            return repeated(*runs[0])
         return pa.array([value for value, count in runs for _ in range(count)], kind)
 
     return make

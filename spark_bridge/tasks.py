@@ -181,21 +181,22 @@ class _Task:
 
     def _read(self, wanted: Range, fetch: Fetch | None) -> Iterator[p2pmsg.MessageBatch]:
         """Yield a range's messages; where a fetch runs out of time, request the rest again."""
-        options, attempt = self._options, 1
+        options, attempt, following = self._options, 1, wanted.start
         try:
             while True:
                 for item in self._begin(wanted) if fetch is None else fetch:
                     if isinstance(item, p2pmsg.MessageBatch):
-                        wanted = replace(wanted, start=item.sequence + len(item))
+                        following = item.sequence + len(item)
                         yield item
                     elif item.reason in _PASSING:
-                        wanted = replace(wanted, start=item.start)
+                        following = item.start
                         break
                     else:
                         report_loss(f"{item}, at {wanted.endpoint}", options, self._by)
-                        wanted = replace(wanted, start=item.stop)
+                        following = item.stop
                 else:
                     return
+                wanted = replace(wanted, start=following)
                 if attempt > options.fetchRetries:
                     seconds = attempt * options.fetchTimeoutMs / 1000
                     raise PeerUnavailableError(

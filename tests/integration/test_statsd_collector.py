@@ -282,9 +282,7 @@ def test_what_the_kernel_drops_is_counted():
             with held(collector):  # nothing is read meanwhile
                 for _ in range(500):
                     client.send(b"a:1|c" * 100)
-            eventually(
-                lambda: (stats := collector.stats()).packets + stats.kernel_drops == 500
-            )
+            eventually(lambda: (stats := collector.stats()).packets + stats.kernel_drops == 500)
         stats = collector.stats()
     assert stats.packets > 0
     assert stats.kernel_drops > 0

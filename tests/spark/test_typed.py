@@ -15,7 +15,7 @@ import p2pmsg  # noqa: E402
 import spark_bridge  # noqa: E402
 from spark_bridge.errors import OptionError, ValueMismatchError  # noqa: E402
 from spark_bridge.options import parse_options  # noqa: E402
-from spark_bridge.schema import BatchBuilder, Gathered, RawLayout  # noqa: E402
+from spark_bridge.schema import COLUMNS, BatchBuilder, Gathered, RawLayout  # noqa: E402
 from spark_bridge.typed import TypedLayout, layout_of  # noqa: E402
 from tests.spark.streams import sealed  # noqa: E402
 
@@ -265,6 +265,55 @@ def test_values_of_one_length_come_as_a_block(publisher, size):
     assert [message.value for batch in batches for message in batch] == values
     assert batches[0][1:].values == values[1 : len(batches[0])]
     assert batches[0][-1].sequence == len(batches[0]) - 1
+
+
+def test_a_block_is_pickled_and_sliced_as_bytes(publisher):
+    import pickle
+
+    values = [b"%03d" % number for number in range(500)]
+    batch = fetch(publisher, values, fixed=True)[0]
+    values = values[: len(batch)]
+    middle = batch.part(1, len(batch) - 1)
+    batch.late = middle.late = True
+    for part, wanted in ((batch, values), (middle, values[1:-1])):
+        copy = pickle.loads(pickle.dumps(part))
+        assert isinstance(copy, p2pmsg.message.FixedBatch)
+        assert (copy.block, copy.stride, copy.head) == (part.block, part.stride, part.head)
+        assert (copy.topic, copy.sequence, copy.late) == (part.topic, part.sequence, True)
+        assert copy.values == part.values == wanted
+
+
+@pytest.mark.parametrize("size", [1, 128, 70_000])
+def test_record_batches_hold_what_was_sent_whatever_came_before(size):
+    """Columns that are the same again are cut from the last one."""
+    layout = RawLayout(list(COLUMNS))
+    counts = [("a", 100), ("a", 70), ("a", 128), ("b", 128), ("b", 65), ("a", 200), ("a", 64)]
+    for number, (topic, count) in enumerate(counts):
+        values = [bytes([at % 251]) * size for at in range(count)]
+        lead = b"\xc4" + bytes([size]) if size < 256 else b"\xc6" + size.to_bytes(4, "big")
+        half = count // 2
+        parts = [values[:half], values[half:]]
+        batches = [
+            p2pmsg.message.FixedBatch(
+                topic, 2**63 + number, "p" + topic, at, 1_000_000, b"".join(lead + v for v in part),
+                len(lead) + size, len(lead),
+            )
+            for at, part in zip((5, 5 + half), parts, strict=True)
+        ]  # fmt: skip
+        made = layout.to_arrow(Gathered(batches))
+        made.validate(full=True)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, layout.schema) as writer:
+            writer.write_batch(made)
+        assert sink.tell() < count * (size + 120) + 4096  # no more than its own rows
+        rows = pa.ipc.open_stream(sink.getvalue()).read_all().to_pylist()
+        assert [row["value"] for row in rows] == values
+        assert [row["offset"] for row in rows] == list(range(5, 5 + count))
+        for name, wanted in (
+            ("topic", topic), ("publisher", "p" + topic), ("session", number - 2**63),
+            ("key", None), ("headers", None),
+        ):  # fmt: skip
+            assert {row[name] for row in rows} == {wanted}
 
 
 def test_values_of_other_kinds_come_as_they_are(publisher):
