@@ -20,6 +20,9 @@ from transports.signals import defer_signals
 _TURN_S: Final = 50e-6
 _TURNS_MAX: Final = 20
 """So that nobody is held up by a thread that was woken and does not run."""
+_PATIENCE_NS: Final = 1_000_000
+"""How long a thread tries to come in before it asks the one that is inside to give way, which costs
+that one some 0.1 ms. It may never succeed: who leaves the GIL only inside is never seen outside."""
 _HAS_GIL: Final[bool] = getattr(sys, "_is_gil_enabled", lambda: True)()
 _threads: Final = threading.local()
 _get_ident = threading.get_ident
@@ -93,8 +96,12 @@ class PublishLock:
                 self.wanted = True
                 mutex.acquire()
                 self.wanted = False
-            while self.owner != self.free:
-                time.sleep(0)  # the thread that is inside needs the GIL to come out
+            if self.owner != self.free:
+                until_ns = time.monotonic_ns() + _PATIENCE_NS
+                while self.owner != self.free:
+                    time.sleep(0)  # the thread that is inside needs the GIL to come out
+                    self.wanted = time.monotonic_ns() > until_ns
+                self.wanted = False
             self.owner = me
         except BaseException:
             self.wanted = False

@@ -188,10 +188,13 @@ class PublishingPeer(ServingPeer):
                     lock.owner = None
                     if not sent:
                         self._send_rest()
+                    elif lock.wanted:  # who waits may run only while this thread sends
+                        lock.give_way()
                     return sequence
         except BaseException as error:
             self._repair(topic)
-            lock.owner = None
+            if lock.owner is me:  # else it was left, and another thread may be inside
+                lock.owner = None
             if not is_of_packing(error):  # else the core looks at the parts of the value
                 raise publish_error(error, topic, value) from None
         lock.owner = None

@@ -265,3 +265,22 @@ def test_no_two_threads_are_inside():
         sys.setswitchinterval(before)
     assert len(alone) >= 6000
     assert all(alone)
+
+
+def test_who_waits_for_the_owner_says_so_and_is_let_in():
+    """The owner may leave the interpreter only while it is inside: then nobody else comes in."""
+    door, entered = Door(), threading.Event()
+    waiter = threading.Thread(target=door.lock.run, args=(entered.set,))
+
+    def struck():
+        waiter.start()
+        deadline = time.monotonic() + DEADLINE_S
+        while not door.lock.wanted:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    door.inside = struck
+    assert door.enter() == "as owner"
+    assert entered.wait(DEADLINE_S)
+    waiter.join(DEADLINE_S)
+    assert not door.lock.wanted
