@@ -642,8 +642,13 @@ class PublisherCore:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""
+        deadlines = [self.heartbeats.next_deadline_ns(), self.next_deadline_but_beats_ns()]
+        return min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
+
+    def next_deadline_but_beats_ns(self) -> int | None:
+        """Return when `handle_timer` has something else to do than to send heartbeats, or None."""
         deadlines = list(map(self._due_ns, self.open_batches.values()))
-        others = [self.heartbeats.next_deadline_ns(), self.replay.next_deadline_ns()]
+        others = [self.replay.next_deadline_ns()]
         if self.multicast is not None:
             others.append(self.multicast.next_deadline_ns())
         deadlines += [due_ns for due_ns in others if due_ns is not None]

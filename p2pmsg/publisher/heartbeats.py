@@ -87,6 +87,18 @@ class HeartbeatSender:
             deadlines.append(self._closing_due_ns)
         return min(deadlines, default=None)
 
+    def put_off_until_ns(self, now_ns: int) -> int | None:
+        """Return until when no heartbeat is due, where the next one was put off; None: it was not.
+
+        Data puts a heartbeat off without a look at the others: its entry stays where it is. This
+        changes nothing and needs no lock.
+        """
+        first = self._heap[:3]
+        if self._served.closing or not first or first[0][0] > now_ns:
+            return None
+        due_ns = first[0][2].heartbeat.next_deadline_ns()
+        return min([due_ns, *(entry[0] for entry in first[1:])])
+
     def _schedule(self, stream: PublisherStream) -> None:
         stream.beat_ns = stream.heartbeat.next_deadline_ns()
         heapq.heappush(self._heap, (stream.beat_ns, stream.topic, stream))

@@ -70,6 +70,7 @@ class ServingRounds(ABC):
         self._lock = lock
         self._outgoing = outgoing
         self.ticking = False
+        self._but_beats_ns = 0  # until when there was nothing else to do than to send heartbeats
         self.acknowledgements = Acknowledgements()
         self._joined = 0
         if core.rights is not None:
@@ -112,7 +113,7 @@ class ServingRounds(ABC):
             log, sender = self._core.log, self._sender
             datagrams = None if isinstance(sender, transports.ZmqSender) else sender
             for due_ns in (
-                self._core.next_deadline_ns(),
+                None if self._publisher is None else self._publisher.next_deadline_but_beats_ns(),
                 self._core.requests.next_deadline_ns(now_ns=now_ns),
                 None if log is None else log.next_deadline_ns(now_ns=now_ns),
                 None if datagrams is None else datagrams.multicast.next_repair_ns(now_ns=now_ns),
@@ -121,6 +122,10 @@ class ServingRounds(ABC):
                     deadline_ns = min(deadline_ns, due_ns)
             if self._outgoing.waits or self._core.control:
                 deadline_ns = min(deadline_ns, now_ns + RETRY_NS)
+            self._but_beats_ns = deadline_ns
+            due_ns = self._core.next_deadline_ns()
+            if due_ns is not None:
+                deadline_ns = min(deadline_ns, due_ns)
         return max(0, -((now_ns - deadline_ns) // MS))
 
     @property

@@ -131,3 +131,26 @@ def test_while_a_session_is_closed_all_heads_and_a_farewell_go_every_50_ms(round
         assert kinds(heartbeats) == [("HEARTBEAT", "a", 5), ("HEARTBEAT", "b", 5)]
         assert Frame(farewell).flags == wire.FLAG_CLOSING
         assert sending.sender.next_deadline_ns() <= now_ns + 50 * MS
+
+
+def test_who_waits_for_a_heartbeat_learns_that_data_has_put_it_off():
+    sending = Sending("a", "b")
+    first, second = sending.streams
+    assert sending.sender.put_off_until_ns(10 * MS - 1) is None  # its time has not come
+    sending.sender.put_off(first, 7 * MS)
+    assert sending.sender.put_off_until_ns(10 * MS) == 10 * MS  # the other one's is due
+    sending.sender.put_off(second, 8 * MS)
+    assert kinds(sending.sent(10 * MS)) == []
+    assert sending.sender.next_deadline_ns() == 17 * MS
+    sending.sender.put_off(first, 16 * MS)
+    assert sending.sender.put_off_until_ns(17 * MS) == 18 * MS
+    assert kinds(sending.sent(18 * MS)) == [("HEARTBEAT", "b", 5)]
+
+
+def test_while_it_is_closed_nothing_is_put_off():
+    sending = Sending("a")
+    sending.sender.put_off(sending.streams[0], 7 * MS)
+    assert sending.sender.put_off_until_ns(10 * MS) == 17 * MS
+    sending.served.closing = True
+    assert sending.sender.put_off_until_ns(10 * MS) is None
+    assert Sending().sender.put_off_until_ns(10 * MS) is None
