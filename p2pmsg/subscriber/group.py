@@ -60,9 +60,14 @@ _Key = tuple[int, bytes, int, int]
 
 def is_from(peer: Session, line: int, address: Any) -> bool:
     """Whether a datagram comes from where a session's echo came from; True until there was one."""
-    state = peer.group
-    place = None if state is None else state.places.get(line)
+    place = place_of(peer, line)
     return place is None or place == address
+
+
+def place_of(peer: Session, line: int) -> Any:
+    """Return where a session's echo came from over a line; None: there was none."""
+    state = peer.group
+    return None if state is None else state.places.get(line)
 
 
 Came = bytes | Run | RepairIn | None

@@ -9,8 +9,8 @@ from typing import Any, Final
 import transports
 from p2pmsg.multicast import datagram
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.group import MulticastReceiver, is_from
-from p2pmsg.wire import FrameError
+from p2pmsg.subscriber.group import MulticastReceiver, place_of
+from p2pmsg.wire import REST, FrameError
 from transports.own_log import own_log as _log
 
 _TRAINS_PER_CALL: Final = 16
@@ -108,8 +108,15 @@ class DatagramLine:
     def receive_wait(self, timeout_ms: int) -> bytes | None:
         """Wait; return a frame of the last stream that came alone. What else comes, the core gets.
 
-        It is for the fast path of `p2pmsg.sync.receiving`.
+        It is for the fast path of `p2pmsg.sync.receiving`: what can be found out before the wait is
+        found out there, for the caller does all the I/O meanwhile.
         """
+        stream, member = self._core.last_stream, self._member
+        prefix, body_at, place = b"", 0, None
+        # With parity, every frame is to be remembered, which the core's way does.
+        if stream is not None and not self._is_sealed and member.parity is None:
+            prefix, place = stream.prefix, place_of(stream.peer, self._line)
+            body_at = len(prefix) + REST.size
         if not self.wait(timeout_ms):
             return None
         received = self._udp.receive()
@@ -117,21 +124,18 @@ class DatagramLine:
             self.take()
             return None
         data, segment, address = received
-        stream = self._core.last_stream
-        # With parity, every frame is to be remembered, which the core's way does.
-        is_single = segment == len(data) and stream is not None and not self._is_sealed
-        if is_single and stream is not None and self._member.parity is None:
+        if body_at and segment == len(data) and (place is None or place == address):
             raw = data.obj
             assert isinstance(raw, bytearray)
-            if raw.startswith(stream.prefix) and is_from(stream.peer, self._line, address):
+            if raw.startswith(prefix):
                 try:
-                    return datagram.open_datagram(data)
+                    return datagram.open_known(data, body_at)
                 except FrameError as error:
                     self._core.invalid[str(error)] += 1
                     return None
         with self._lock:
             self._give(*received)
-        if self._member.outgoing:
+        if member.outgoing:
             self.flush()
         return None
 

@@ -222,3 +222,29 @@ def test_a_damaged_datagram_is_of_no_run(at):
 def test_a_datagram_of_another_stream_is_of_no_run():
     data, segment = sealed(10, topic="u")
     assert datagram.take_run(PLAIN, "t", SESSION, data, 0, segment) is None
+
+
+@given(st.binary(max_size=300), st.integers(0, 400))
+def test_a_frame_of_a_known_topic_is_opened_as_any_other(body, size):
+    frame = data_frame([body])
+    made = memoryview(bytearray(datagram.with_checksum(frame, size)))
+    body_at = frame.index(b"\0") + 1 + wire.HEADER.size
+    assert datagram.open_known(made, body_at) == datagram.open_datagram(made) == frame
+
+
+def test_of_a_known_topic_too_no_damage_passes():
+    frame = data_frame([b"value"])
+    whole = datagram.with_checksum(frame, 120)
+    body_at = frame.index(b"\0") + 1 + wire.HEADER.size
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(FrameError):
+            datagram.open_known(memoryview(damaged), body_at)
+    for size in range(len(whole)):
+        with pytest.raises(FrameError):
+            datagram.open_known(memoryview(whole)[:size], body_at)
+    long = bytearray(frame)
+    long[body_at - 12 : body_at - 8] = (2**32 - 1).to_bytes(4, "big")
+    with pytest.raises(FrameError, match="length"):
+        datagram.open_known(memoryview(datagram.with_checksum(bytes(long))), body_at)
