@@ -112,7 +112,7 @@ def test_what_a_killed_publisher_sent_comes_from_its_log(
     assert [message.sequence for message in messages] == list(range(20, head + 1))
     assert messages[-1].value == "the last"
     assert subscriber.stats().lost == 0
-    assert second.stats().repaired["log"] > 10_000
+    assert second.stats().repaired["log"] > 1_000  # the first one may have answered for the others
 
 
 def test_a_fixed_recovery_endpoint_does_not_hide_that_a_publisher_restarted(
