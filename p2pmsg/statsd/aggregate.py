@@ -14,7 +14,8 @@ from operator import itemgetter
 
 import numpy as np
 
-from p2pmsg.statsd.columns import PAD_BYTES, Columns, Floats, Places, split_columns
+from p2pmsg.statsd.codes import CodeKeys, Places
+from p2pmsg.statsd.columns import PAD_BYTES, Columns, Floats, split_columns
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.line_templates import (
     COUNTER,
@@ -100,7 +101,7 @@ class Aggregator:
         self._timed: dict[Timed, float] = {}
         self._events: list[Event | ServiceCheck] = []
         self._templates = LineTemplates(4 * self.config.names_max)
-        self._seed = random.SystemRandom().getrandbits(64) if seed is None else seed
+        self._keys = CodeKeys(random.SystemRandom().getrandbits(256) if seed is None else seed)
         self._parsed: dict[bytes, list[Item]] = {}
         self._pending: list[bytes] = []
         self._pending_bytes = 0
@@ -152,7 +153,7 @@ class Aggregator:
     # ------------------------------------------------------------------------------- batches
 
     def _take(self, data: bytes) -> None:
-        columns = split_columns(data, self._seed)
+        columns = split_columns(data, self._keys)
         if columns is None:
             return
         self.counts.metrics += len(columns.ends)
@@ -165,8 +166,8 @@ class Aggregator:
             self._learn(data, columns, unknown)
             slots = templates.find(columns.codes)
         known = columns.regular & (slots >= 0)
-        targets = templates.targets[slots]
-        weights = templates.weights[slots] if templates.weighted else None
+        targets = templates.targets[slots].astype(np.int64)
+        weights = None if templates.weights is None else templates.weights[slots]
         rows, handlers = targets >> HANDLER_BITS, targets & _HANDLER_MASK
         if not known.all():
             handlers[~known] = PARSER

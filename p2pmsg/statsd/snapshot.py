@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from ddsketch import DDSketch
 
-from p2pmsg.statsd.columns import Flags, Floats, Places
+from p2pmsg.statsd.codes import Places
+from p2pmsg.statsd.columns import Flags, Floats
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.metric import Event, Kind, ServiceCheck, split_key
 from p2pmsg.statsd.series import KIND_OF_MARK, Series

@@ -15,7 +15,8 @@ from ddsketch import DDSketch
 from ddsketch.mapping import LogarithmicMapping
 
 from p2pmsg.errors import ConfigError
-from p2pmsg.statsd.columns import Floats, Places, Words
+from p2pmsg.statsd.codes import Places, Words
+from p2pmsg.statsd.columns import Floats
 
 RELATIVE_ERROR = 0.01
 _MAPPING = LogarithmicMapping(RELATIVE_ERROR)

@@ -5,10 +5,12 @@ import re
 import statistics
 
 import numpy as np
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from p2pmsg.statsd.aggregate import Aggregator
+from p2pmsg.statsd.codes import CodeKeys
 from p2pmsg.statsd.columns import PAD_BYTES, split_columns
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import DIALECTS
@@ -31,7 +33,7 @@ numbers = st.one_of(
 @given(st.lists(numbers, min_size=1, max_size=40))
 def test_a_number_read_by_columns_is_the_float(texts):
     lines = b"".join(b"n:%s|c\n" % text.encode() for text in texts if "\n" not in text)
-    columns = split_columns(PADDING + lines + PADDING, 1)
+    columns = split_columns(PADDING + lines + PADDING, CodeKeys(1))
 
     for text, value, regular in zip(texts, columns.values, columns.regular, strict=True):
         if regular:
@@ -42,23 +44,71 @@ def test_a_number_read_by_columns_is_the_float(texts):
             assert not DECIMAL.fullmatch(text) or len(text) > 15
 
 
-@given(
-    st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.binary(max_size=20)), max_size=60),
-    st.integers(0, 2**64 - 1),
+# Around the ends of words and windows, and of what the parser is left.
+lengths = st.one_of(
+    st.integers(1, 140), st.sampled_from([7, 8, 9, 16, 24, 31, 32, 33, 63, 64, 65, 1024])
 )
-def test_two_lines_have_one_code_only_if_name_and_rest_are_the_same(parts, seed):
-    pairs = [(re.sub(rb"[:|\n]", b"", name), re.sub(rb"[\n]", b"", rest)) for name, rest in parts]
-    lines = b"".join(b"%s:1|%s\n" % pair for pair in pairs)
-    columns = split_columns(PADDING + lines + PADDING, seed)
-    if columns is None:
-        assert not pairs
-        return
+octets = st.sampled_from(b"\x00a\x80")
+parts = st.builds(
+    lambda length, fill, place, other: bytes(
+        other if at == place % length else fill for at in range(length)
+    ),
+    lengths, octets, st.integers(0, 1023), octets,
+)  # fmt: skip
+pairs = st.one_of(
+    st.tuples(parts, parts), st.tuples(st.binary(min_size=1, max_size=40), st.binary(max_size=40))
+)
 
-    codes = columns.codes.tolist()
-    assert all(columns.regular)
-    for i, pair in enumerate(pairs):
-        for j in range(i):
-            assert (codes[i] == codes[j]) == (pair == pairs[j])
+
+def codes_of(pairs, keys):
+    lines = b"".join(b"%s:1|%s\n" % pair for pair in pairs)
+    columns = split_columns(PADDING + lines + PADDING, keys)
+    assert columns is not None
+    assert all(columns.regular == [max(len(name), len(rest) + 1) <= 1024 for name, rest in pairs])
+    return columns.codes.tolist()
+
+
+@given(st.lists(pairs, min_size=1, max_size=60), st.integers(0, 2**64 - 1))
+def test_lines_of_any_batches_have_one_code_only_if_name_and_rest_are_the_same(found, seed):
+    keys = CodeKeys(seed)
+    pairs = [(re.sub(rb"[:|\n]", b"_", name), re.sub(rb"\n", b"_", rest)) for name, rest in found]
+    pairs = [(name, rest) for name, rest in pairs if max(len(name), len(rest) + 1) <= 1024]
+    if not pairs:
+        return
+    codes = codes_of(pairs, keys)
+    alone = [codes_of([pair], keys)[0] for pair in pairs]
+
+    assert codes == alone
+    assert len(set(codes)) == len(set(pairs))
+
+
+def flip_bits(text, *places):
+    """Return `text` with some bits changed: (byte, bit)."""
+    changed = bytearray(text)
+    for octet, bit in places:
+        changed[octet] ^= 1 << bit
+    return bytes(changed)
+
+
+def test_no_names_share_a_code_whatever_the_keys_because_two_words_of_them_differ():
+    name = b"service0.ab0cd0." * 3
+    words = [flip_bits(name, (at, bit)) for at in range(0, 48) for bit in (0, 5, 6, 7)]
+    # What a word's upper bits leave after one factor, and the next word takes back.
+    words += [
+        flip_bits(name, (at + 7, top), (at + 15, top), (at + low // 8, low % 8))
+        for at in range(0, 32)
+        for top in (6, 7)
+        for low in range(64, 128)
+    ]
+    names = sorted({re.sub(rb"[:|\n]", b"_", word) for word in [name, *words]})
+    for seed in range(8):
+        assert len(set(codes_of([(word, b"c") for word in names], CodeKeys(seed)))) == len(names)
+
+
+@pytest.mark.parametrize("length", [1024, 1025, 60_000])
+def test_a_name_or_rest_too_long_for_columns_is_read_by_the_parser(length):
+    lines = [b"n" * length + b":2|c", b"m:3|c|#" + b"t" * length, b"a:1|c"]
+    check_against_model([b"\n".join(lines), b"\n".join(lines[::-1])], DIALECTS["strict"])
 
 
 NAMES = ["a", "b.c", "a-name-that-is-longer-than-two-words", "x;t=1", "é"]

@@ -33,6 +33,15 @@ def test_many_names_are_distinguished():
         assert all(rows[f"n.{n}"].fields["count"] == n for n in range(30_000))
 
 
+def test_a_template_is_kept_once_whatever_lines_it_came_with():
+    aggregator = Aggregator()
+    for other in (b"b", b"b" * 20, b"b" * 100, b"b:1|c|@0.5|#a:b\nc"):
+        aggregator.feed(b"a.name.of.some.length:1|c\n%s:1|c" % other)
+        aggregator.settle()
+
+    assert len(aggregator._templates) == 1 + 3 + 2
+
+
 def test_the_templates_are_forgotten_when_they_are_too_many_and_nothing_is_lost():
     aggregator = Aggregator(AggregateConfig(names_max=10))
     for number in range(2000):
