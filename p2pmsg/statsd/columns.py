@@ -47,6 +47,7 @@ _FRACTIONS = np.array([0, 7, 6, 5, 4, 3, 2, 1, 0])
 """How many of eight characters follow the dot, by the dot's place from 1 on; at 0: no dot."""
 _LOW_BYTES = LAST_BYTES[3]
 _NEWLINE, _COLON, _BAR, _MINUS = 10, 58, 124, 45
+_PLAIN = b":|\n"
 _DIGITS_MAX = 15
 
 
@@ -91,7 +92,7 @@ def split_columns(data: bytes, keys: CodeKeys) -> Columns | None:
     if not len(marks):
         return None
     kinds = octets[marks]
-    if marks.size % 3 == 0 and _is_plain(kinds):
+    if kinds.tobytes() == _PLAIN * (len(kinds) // 3):
         colons, bars, ends = np.ascontiguousarray(marks.reshape(-1, 3).T)
         starts = _starts(ends)
         regular = np.ones(len(ends), np.bool_)
@@ -124,15 +125,6 @@ def split_columns(data: bytes, keys: CodeKeys) -> Columns | None:
     values, good = _numbers(around, bars - colons - 1, negative)
     regular &= good
     return Columns(starts, ends, colons, bars, regular, codes, values, negative)
-
-
-def _is_plain(kinds: npt.NDArray[np.uint8]) -> bool:
-    rows = kinds.reshape(-1, 3)
-    return bool(
-        (rows[:, 0] == _COLON).all()
-        and (rows[:, 1] == _BAR).all()
-        and (rows[:, 2] == _NEWLINE).all()
-    )
 
 
 def _starts(ends: Places) -> Places:

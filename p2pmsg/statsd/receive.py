@@ -65,12 +65,12 @@ class BulkReader:
     def __init__(self, source: socket.socket) -> None:
         self._fd = source.fileno()
         self._memory = np.zeros(_SLOTS * _STRIDE_BYTES, np.uint8)  # pages in use take memory
-        self._view = memoryview(self._memory.data)
         self._vectors = (_IoVec * _SLOTS)()
         self._headers = (_MMsgHdr * _SLOTS)()
         base = self._memory.ctypes.data
-        for index in range(_SLOTS):
-            self._vectors[index].base = base + index * _STRIDE_BYTES
+        starts = [index * _STRIDE_BYTES for index in range(_SLOTS)]
+        for index, start in enumerate(starts):
+            self._vectors[index].base = base + start
             self._vectors[index].length = _SLOT_BYTES
             header = self._headers[index].header
             header.vectors = ctypes.pointer(self._vectors[index])
@@ -79,7 +79,8 @@ class BulkReader:
         first = _MMsgHdr.length.offset // 4
         self._lengths = words[first :: ctypes.sizeof(_MMsgHdr) // 4]
         self._address = ctypes.addressof(self._headers)
-        self._starts = [index * _STRIDE_BYTES for index in range(_SLOTS)]
+        view = memoryview(self._memory.data)
+        self._slots = [view[start : start + _SLOT_BYTES] for start in starts]
 
     def read(self) -> tuple[bytes, int, bool]:
         """Return datagrams joined by line feeds, their number, and whether more may be there."""
@@ -89,12 +90,8 @@ class BulkReader:
             if count < 0 and number not in _EMPTY:
                 raise OSError(number, os.strerror(number))
             return b"", 0, False
-        view = self._view
         lengths = self._lengths[:count].tolist()
-        parts = [
-            view[start : start + length]
-            for start, length in zip(self._starts, lengths, strict=False)
-        ]
+        parts = [slot[:length] for slot, length in zip(self._slots, lengths, strict=False)]
         return b"\n".join(parts), count, count == _SLOTS
 
 
