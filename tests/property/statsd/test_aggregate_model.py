@@ -108,6 +108,10 @@ def test_no_names_share_a_code_whatever_the_keys_because_two_words_of_them_diffe
 @pytest.mark.parametrize("length", [1024, 1025, 60_000])
 def test_a_name_or_rest_too_long_for_columns_is_read_by_the_parser(length):
     lines = [b"n" * length + b":2|c", b"m:3|c|#" + b"t" * length, b"a:1|c"]
+    columns = split_columns(PADDING + b"\n".join(lines) + b"\n" + PADDING, CodeKeys(1))
+
+    assert columns is not None
+    assert columns.regular.tolist() == [length <= 1024, False, True]
     check_against_model([b"\n".join(lines), b"\n".join(lines[::-1])], DIALECTS["strict"])
 
 
