@@ -1,10 +1,10 @@
 """64-bit codes of lines' names and rests, made with numpy, all lines of a batch at a time.
 
-Lines are looked up by these codes alone, so two that differ must not share one, whoever chose them.
+Lines are looked up by these codes alone, so two that differ must not share one, even if chosen.
 A word of eight bytes is mixed in by xor, a factor, the upper half over the lower one, and another
 factor. With one factor, a difference in a word's upper bits stays where it is, and a second
 difference in the next word undoes it whatever the seed. The second factor spreads it over 32 bits
-that only who knows the factor could tell.
+that depend on a factor nobody else knows.
 
 What numpy takes from places that are not aligned costs the same for 8 bytes as for 32, so words are
 taken four at a time.
