@@ -22,6 +22,8 @@ _BODY_BYTES_ALONE, _BODY_BYTES = 5, 9
 """The arrays around the values, of one message and of several, and three absent columns."""
 _MESSAGES_COUNTED, _BYTES_COUNTED, _FRAMES_COUNTED = 20_000, 16 * 2**20, 64
 """How much is published to count how many messages share a frame: some 0.1 s."""
+_UNCOUNTED = 100
+"""The first messages of a stream go out one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,9 @@ def _per_frame(rate: float, value_bytes: int) -> float:
     core = PublisherCore(name="", session=1, recovery="memory://", config=config, now_ns=0)
     rng, value, now_s, frames = random.Random(1), bytes(value_bytes), 1.0, 0
     total = max(_FRAMES_COUNTED, min(_MESSAGES_COUNTED, _BYTES_COUNTED // (value_bytes + 1)))
-    for _ in range(total):
+    for number in range(_UNCOUNTED + total):
+        if number == _UNCOUNTED:
+            frames = 0
         now_s += rng.expovariate(rate)
         now_ns = int(now_s * 1e9)
         core.publish("t", value, None, None, None, now_ns=now_ns, wall_ns=now_ns)

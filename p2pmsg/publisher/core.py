@@ -28,6 +28,7 @@ from p2pmsg.publisher.batch import (
     is_of_packing,
     pack_alone,
     packing_error,
+    pause_ns,
 )
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heartbeats import HeartbeatSender
@@ -116,7 +117,9 @@ class PublisherCore:
         self._buffers = BufferPool(2 * config.bulk_bytes)
         self._gather_ns = to_ns(config.gather_within)
         self._linger_ns = to_ns(config.linger)
-        self._send_ns = self._busy_until_ns = 0
+        self._ahead_ns = config.gather_after * self._gather_ns
+        self._pause_ns = max(self._gather_ns, pause_ns(self._linger_ns))
+        self._send_ns = self._sending_ns = self._busy_until_ns = 0
         self._look_ns = to_ns(max(config.linger, LINGER_MIN))
         # So that the fast path need not look at the size of each message.
         self._batch_bytes = config.full_bytes
@@ -306,7 +309,8 @@ class PublisherCore:
         sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         large = type(value) is bytes and len(value) >= min(self._batch_bytes // 2, _LARGE_BYTES)
-        calm = calm or now_ns - stream.sealed_ns >= self._gather_ns
+        calm = calm or stream.next_ns <= now_ns - self._sending_ns + self._ahead_ns
+        calm = calm or now_ns - stream.sealed_ns >= self._pause_ns
         calm = calm and now_ns >= self._busy_until_ns
         if not large and (not calm or self._is_gated):
             batch = self._begin_batch(stream, sequence, wall_ns, now_ns)
@@ -369,8 +373,11 @@ class PublisherCore:
         a process that was just woken each call costs ten times what it does in a loop. When the
         frame was sent, `note_beat` is to be called.
         """
-        stream = self.streams.get(topic)
-        if stream is None or now_ns - stream.sealed_ns < self._gather_ns:
+        stream, paced_ns = self.streams.get(topic), now_ns - self._sending_ns
+        if stream is None or (
+            stream.next_ns > paced_ns + self._ahead_ns
+            and now_ns - stream.sealed_ns < self._pause_ns
+        ):
             return -1
         if now_ns < self._busy_until_ns:
             return -1
@@ -389,6 +396,8 @@ class PublisherCore:
         self.replay.append(topic, sequence, 1, kept, now_ns=now_ns, timestamp_ns_max=base_ns)
         self.outbox.append(frame)
         stream.sealed_ns = self.sealed_ns = now_ns
+        next_ns = stream.next_ns
+        stream.next_ns = (next_ns if next_ns > paced_ns else paced_ns) + self._gather_ns
         return sequence
 
     def note_beat(self, topic: str, *, now_ns: int) -> None:
@@ -404,6 +413,7 @@ class PublisherCore:
         last two counts.
         """
         took_ns = ended_ns - began_ns
+        self._sending_ns += took_ns
         least_ns = min(took_ns, self._send_ns)
         self._send_ns = took_ns
         if self.control.connections >= _MANY_CONNECTIONS:
@@ -413,7 +423,8 @@ class PublisherCore:
 
     def hold(self, topic: str) -> None:
         """Accept nothing by `publish_alone` until the stream's next frame."""
-        self.streams[topic].sealed_ns = 2**62
+        stream = self.streams[topic]
+        stream.sealed_ns = stream.next_ns = 2**62
 
     def _seal_if_full(self, batch: Batch, topic: str, end: int, now_ns: int) -> None:
         """Seal the batch if its last message, from `end` on, has filled it, or it has lingered."""
@@ -430,7 +441,10 @@ class PublisherCore:
                 raise
             if is_full and not batch.is_calm(now_ns, self._gather_ns):
                 # Sending takes time, but who filled a frame so is not idle and will go on.
-                self.streams[topic].sealed_ns = now_ns + _SENDING_NS
+                stream = self.streams[topic]
+                stream.sealed_ns = now_ns + _SENDING_NS
+                least_ns = stream.sealed_ns - self._sending_ns + self._ahead_ns
+                stream.next_ns = max(stream.next_ns, least_ns)
 
     def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> bool:
         """Add a message; False where the batch has no space for it."""
@@ -552,8 +566,7 @@ class PublisherCore:
             return self._keep_logged(stream, made, now_ns)
         self.replay.append_many(stream.topic, made, now_ns=now_ns)
         self.outbox.extend([frame for _, _, frame, _ in made])
-        stream.sealed_ns = self.sealed_ns = now_ns
-        self.heartbeats.put_off(stream, now_ns)
+        self._note_frame(stream, taken, now_ns, now_ns)
         return taken
 
     def _keep_logged(self, stream: PublisherStream, made: list[Packed], now_ns: int) -> int:
@@ -585,7 +598,8 @@ class PublisherCore:
             self._values.note_frame(stream, batch, now_ns)
             data, latest = batch.seal()
             frame = self.memory.make(data)
-            self._keep(stream, batch.first, batch.count, frame, frame, latest, now_ns)
+            kept = frame, frame, latest, now_ns, batch.opened_ns
+            self._keep(stream, batch.first, batch.count, *kept)
         del self.open_batches[topic]
         self._end_batch(batch)
 
@@ -681,7 +695,9 @@ class PublisherCore:
         kept: bytes | memoryview | PartedFrame,
         latest_ns: int,
         now_ns: int,
+        since_ns: int | None = None,
     ) -> None:
+        """Keep a frame, and let it go; its messages came from `since_ns` on. Default: now."""
         topic, replay = stream.topic, self.replay
         if replay.next(topic) <= sequence:
             if self.log is not None and self.log.next(topic) <= sequence:  # else it was interrupted
@@ -693,7 +709,18 @@ class PublisherCore:
             self._unsynced_from.setdefault(topic, sequence)
         else:
             self.outbox.append(frame)
+        self._note_frame(stream, count, now_ns, now_ns if since_ns is None else since_ns)
+
+    def _note_frame(self, stream: PublisherStream, count: int, now_ns: int, since_ns: int) -> None:
+        """Note when a frame was made, and how far the stream is ahead of an even pace.
+
+        It is so by `linger` at most, beyond what goes out one by one: after such a pause it is as
+        one that has always been calm. The time that sending took is no pause.
+        """
         stream.sealed_ns = self.sealed_ns = now_ns
+        next_ns = max(stream.next_ns, since_ns - self._sending_ns) + count * self._gather_ns
+        most_ns = now_ns - self._sending_ns + self._ahead_ns + self._linger_ns
+        stream.next_ns = min(next_ns, most_ns)
         self.heartbeats.put_off(stream, now_ns)
 
     def _make_stream(self, topic: str) -> PublisherStream:

@@ -238,5 +238,5 @@ def test_capacity_answers():
     ended = run("capacity", "--rate", "50k", "--size", "128", "--disk", "500GB")
 
     assert (ended.returncode, ended.stderr) == (0, b"")
-    assert ended.stdout.startswith(b"500 GB hold 18 h 24 min of 50,000 messages/s of 128 B\n")
+    assert ended.stdout.startswith(b"500 GB hold 12 h 4 min of 50,000 messages/s of 128 B\n")
     assert run_here("capacity", "--rate", "fast", "--size", "1", "--disk", "1").returncode == 2

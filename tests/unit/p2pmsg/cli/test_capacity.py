@@ -43,7 +43,8 @@ def measured_per_frame(rate, size, count=20_000):
     core = PublisherCore(
         name="p", session=1, recovery="memory://r", config=PublisherConfig(), now_ns=0
     )
-    for _ in range(count):
+    for number in range(100 + count):  # the first ones go out one by one
+        frames = frames if number > 100 else 0
         now_s += rng.expovariate(rate)
         now_ns = int(now_s * 1e9)
         while ticked_ns < now_ns:  # as the publisher's thread looks at its batches

@@ -19,7 +19,7 @@ def is_inside(code):
 
 
 def core():
-    config = PublisherConfig(frame_bytes=1024)
+    config = PublisherConfig(frame_bytes=1024, gather_after=0)
     return PublisherCore(name="feed", session=9, recovery="memory://r", config=config, now_ns=0)
 
 

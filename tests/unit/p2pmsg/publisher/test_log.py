@@ -26,10 +26,10 @@ def log_of(store=None, **options):
 
 
 def core_on(log):
+    config = PublisherConfig(gather_after=0)
     return PublisherCore(
-        name="p", session=log.session, recovery="memory://r", config=PublisherConfig(), now_ns=0,
-        log=log,
-    )  # fmt: skip
+        name="p", session=log.session, recovery="memory://r", config=config, now_ns=0, log=log
+    )
 
 
 def append(log, count=1):
