@@ -132,6 +132,7 @@ class KeptBatch(Batch):
     def _move_to_buffer(self) -> None:
         """Copy the values to where the frame is made; from then on only what is there counts."""
         if not self._is_in_buffer:
+            del self.buffer[self._begin :]  # an interrupt may have left them there
             with memoryview(self.memory)[self._begin : self.end] as values:
                 self.buffer += values
             self._is_in_buffer = True

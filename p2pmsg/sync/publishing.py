@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from p2pmsg.codec import EncHook
 from p2pmsg.config import OnFull, PublisherConfig
-from p2pmsg.errors import ClosedError, LogFailedError
-from p2pmsg.publisher.batch import OpenBatches, is_of_packing
+from p2pmsg.errors import ClosedError, LogFailedError, MessageError
+from p2pmsg.publisher.batch import PACKING_ERRORS, OpenBatches, is_of_packing
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.security.use import check_security
 from p2pmsg.sync.lifecycle import close_in_children
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _COUNT_MAX: Final = 65_536
 _LAST_FRAMES: Final = 4
+_NOT_YET: Final = -1
+_PERHAPS: Final = -2
+"""In place of a sequence, while a message is not in, or may be."""
 _now_ns = time.monotonic_ns
 _wall_ns = time.time_ns
 R = TypeVar("R")
@@ -157,6 +160,7 @@ class PublishingPeer(ServingPeer):
         if lock.owner is not None:
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
         lock.owner = me
+        sequence = _NOT_YET
         try:
             batches = self._fast_batches
             batch = batches.batch if topic is batches.topic else batches.get(topic)
@@ -174,6 +178,7 @@ class PublishingPeer(ServingPeer):
                 batch.repair()  # it fills the batch: the core looks at it closely
             else:
                 now_ns = _now_ns()
+                sequence = _PERHAPS
                 sequence = self._publish_alone(
                     topic, value, key, timestamp_ns, headers, now_ns, _wall_ns()
                 )
@@ -192,11 +197,12 @@ class PublishingPeer(ServingPeer):
                         lock.give_way()
                     return sequence
         except BaseException as error:
-            self._repair(topic)
             if lock.owner is me:  # else it was left, and another thread may be inside
+                self._repair(topic)
                 lock.owner = None
-            if not is_of_packing(error):  # else the core looks at the parts of the value
-                raise publish_error(error, topic, value) from None
+            refusal = _refusal(error, sequence, topic, value)
+            if refusal is not None:
+                raise refusal from None
         lock.owner = None
         return self._publish_locked(topic, value, key, timestamp_ns, headers)
 
@@ -216,6 +222,7 @@ class PublishingPeer(ServingPeer):
         if lock.owner is not None:
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
         lock.owner = me
+        sequence: int = _NOT_YET
         try:
             batches: Any = self._batches  # each is a KeptBatch
             batch = batches.batch if topic is batches.topic else batches.get(topic)
@@ -228,18 +235,20 @@ class PublishingPeer(ServingPeer):
                     or batch.add_columns(key, timestamp_ns, headers)
                 ):
                     batch.memory[end:size] = packed
-                    sequence: int = batch.next
+                    sequence = batch.next
                     batch.header[0] = size  # from here on the message outlives the process
                     batch.end, batch.next = size, sequence + 1
                     lock.owner = None
                     return sequence
                 batch.repair()  # it fills the batch: the core looks at it closely
         except BaseException as error:
-            self._repair(topic)
-            lock.owner = None
-            if is_of_packing(error):  # the core looks at the parts of the value
-                return self._publish_locked(topic, value, key, timestamp_ns, headers)
-            raise publish_error(error, topic, value) from None
+            if lock.owner is me:
+                self._repair(topic)
+                lock.owner = None
+            refusal = _refusal(error, sequence, topic, value)
+            if refusal is not None:
+                raise refusal from None
+            return self._publish_locked(topic, value, key, timestamp_ns, headers)
         lock.owner = None
         if batch is None:
             return PublishingPeer.publish(self, topic, value, key, timestamp_ns, headers)
@@ -430,6 +439,20 @@ class PublishingPeer(ServingPeer):
         self._core.closing = True
         # So that publish() goes by the lock, and looks at _unusable.
         self._batches = self._fast_batches = OpenBatches()
+
+
+def _refusal(error: BaseException, sequence: int, topic: Any, value: Any) -> BaseException | None:
+    """Return what to raise; None: packing failed, and the core is to look at the parts.
+
+    A signal's handler may raise what looks alike at any time, and then the message may be in. Where
+    it is packed alone, a failure to pack it is a `MessageError`.
+    """
+    is_in = sequence >= 0
+    if is_in and isinstance(error, PACKING_ERRORS):
+        return error
+    if is_in or (sequence == _PERHAPS and not isinstance(error, MessageError)):
+        return publish_error(error, topic, value)
+    return None if is_of_packing(error) else publish_error(error, topic, value)
 
 
 class _Bulk:

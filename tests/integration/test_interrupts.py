@@ -16,11 +16,23 @@ import p2pmsg.queue.rules
 from p2pmsg.publisher import batch, core, kept_batch
 from p2pmsg.queue import batching, driver, job, puller, puller_base, puller_core, pusher_base
 from p2pmsg.subscriber import ready
-from p2pmsg.sync import acknowledge, lock, publisher, receiving, sending, subscriber
+from p2pmsg.sync import (
+    acknowledge,
+    lock,
+    publisher,
+    publishing,
+    receiving,
+    sending,
+    subscriber,
+)
+from recovery import replay_buffer
 from tests.integration.peers import LOOPBACK, TOPIC, check_ledger, take, work_until
 from transports import busy_wait, zmq_pubsub
 
 SUBSCRIBER = (busy_wait, ready, receiving, subscriber, zmq_pubsub)
+PUBLISHER = (
+    batch, core, kept_batch, lock, publisher, publishing, sending, replay_buffer, zmq_pubsub
+)  # fmt: skip
 PULLER = (driver, lock, job, puller, puller_base, puller_core)
 PUSHER = [
     str(path)
@@ -30,12 +42,13 @@ PUSHER = [
 
 
 class Strike:
-    """Presses Ctrl-C after the n-th call of a C function in some modules.
+    """Presses Ctrl-C, or raises another signal, after a module's n-th call of a C function.
 
     There, and at the start of Python's own functions, is where CPython looks for signals.
     """
 
-    def __init__(self, modules, number):
+    def __init__(self, modules, number, signal_number=signal.SIGINT):
+        self.signal_number = signal_number
         self.files = {getattr(module, "__file__", module) for module in modules}
         self.left = number
         self.struck = False
@@ -52,7 +65,7 @@ class Strike:
         if event == "c_return" and frame.f_code.co_filename in self.files:
             self.left -= 1
             if self.left == 0:
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(self.signal_number)
 
 
 @pytest.mark.parametrize("how", ["iterate", "receive", "receive_many", "in turns"])
@@ -84,6 +97,46 @@ def test_ctrl_c_after_any_call_neither_loses_nor_doubles(connect, how, count):
         strikes += strike.struck
     assert received == list(range(published))
     assert strikes > 3
+
+
+class TimeIsUpError(ValueError):
+    """What a program's handler of a signal raises; msgpack's encoder raises a ValueError, too."""
+
+
+@pytest.mark.parametrize("is_idle", [True, False], ids=["alone", "gathered"])
+@pytest.mark.parametrize("is_logged", [True, False], ids=["log", "no log"])
+def test_what_a_handler_raises_publishes_nothing_twice(connect, tmp_path, is_idle, is_logged):
+    def handle(*_):
+        raise TimeIsUpError("of the program")
+
+    options = {"log": p2pmsg.LogConfig(tmp_path)} if is_logged else {}
+    config = p2pmsg.PublisherConfig(gather_after=0, gather_within=1e-9 if is_idle else 1)
+    publisher, receiver = connect(publisher={"config": config, **options})
+    former = signal.signal(signal.SIGUSR1, handle)
+    accepted, raised, end = {}, 0, "the end"
+    try:
+        for number in range(1, 60):
+            strike = Strike(PUBLISHER, number, signal.SIGUSR1)
+            try:
+                with strike:
+                    for part in range(4):
+                        sequence = publisher.publish(TOPIC, f"{number}.{part}")
+                        accepted[sequence] = f"{number}.{part}"
+            except (TimeIsUpError, p2pmsg.MessageError) as error:
+                assert "of the program" in str(error)
+                raised += 1
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    publisher.publish(TOPIC, end)
+    publisher.flush()
+    received = {}
+    while end not in received.values():
+        message = receiver.receive(20)
+        received[message.sequence] = message.value
+    assert len(set(received.values())) == len(received)
+    assert accepted.items() <= received.items(), receiver.stats().losses
+    assert raised > 5
+    assert check_ledger(receiver).lost <= raised  # sequences of calls that raised
 
 
 @pytest.mark.parametrize("how", ["iterate", "receive"])

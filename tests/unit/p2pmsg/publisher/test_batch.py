@@ -7,6 +7,7 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError
 from p2pmsg.publisher.batch import Batch, OpenBatches, pack_slice
 from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.wire import Frame, decode_columns, stream_prefix
 from tests.unit.p2pmsg.interrupts import interrupt_at
 
@@ -18,9 +19,18 @@ def is_inside(code):
     return code.co_filename.endswith(INSIDE)
 
 
-def core():
+def core(log=None):
     config = PublisherConfig(frame_bytes=1024, gather_after=0)
-    return PublisherCore(name="feed", session=9, recovery="memory://r", config=config, now_ns=0)
+    return PublisherCore(
+        name="feed", session=9, recovery="memory://r", config=config, now_ns=0, log=log
+    )
+
+
+def kept_log():
+    """A log whose batches are gathered in its tail file."""
+    log = pytest.importorskip("recovery.log")
+    config = log.LogConfig("log")
+    return PublisherLog(config, session=9, wall_ns=0, store=log.MemoryStore())
 
 
 def publish(publisher, value, key=None, timestamp_ns=None, headers=None, *, now_ns=0):
@@ -33,8 +43,9 @@ def messages(publisher):
     found = {}
     kept = [row.frame for row in publisher.replay.frames("t", 0, 2**62, 2**62)]
     sent = publisher.frames_to_send()
-    assert set(sent) <= set(kept)
-    for data in [*kept, *sent]:
+    logged = [] if publisher.log is None else logged_frames(publisher)
+    assert set(sent) <= {*kept, *logged}
+    for data in [*kept, *sent, *logged]:
         frame = Frame(data)
         values, timestamps, keys, headers = decode_columns(frame)
         for index, value in enumerate(values):
@@ -46,6 +57,16 @@ def messages(publisher):
             )
             assert found.setdefault(frame.sequence + index, message) == message
     return found
+
+
+def logged_frames(publisher):
+    """What can be repaired from the log."""
+    frames, at, following = [], 0, publisher.log.next("t")
+    while at < following:
+        kept = publisher.read(b"requester", "t", at)
+        frames.append(bytes(kept.frame))
+        at = kept.stop
+    return frames
 
 
 PARTS = {
@@ -129,15 +150,17 @@ ACTIONS = {
 }
 
 
+@pytest.mark.parametrize("event", ["line", "signal"])
+@pytest.mark.parametrize("logged", [False, True], ids=["no log", "log"])
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
-def test_an_interrupt_anywhere_loses_nothing_that_was_accepted(action):
+def test_an_interrupt_anywhere_loses_nothing_that_was_accepted(action, logged, event):
     step = 0
     while True:
-        publisher = core()
+        publisher = core(kept_log() if logged else None)
         publish(publisher, "a")
         publish(publisher, "b" * 300)
         publish(publisher, "c", headers={"h": 1})
-        interrupted = interrupt_at(step, partial(action, publisher), is_inside)
+        interrupted = interrupt_at(step, partial(action, publisher), is_inside, event)
         batch = publisher.open_batches.get("t")
         if batch is not None:
             batch.repair()  # as the shell does

@@ -2,6 +2,7 @@
 
 import mmap
 import struct
+from functools import partial
 
 import msgpack
 import pytest
@@ -11,7 +12,10 @@ from hypothesis import strategies as st
 from p2pmsg import wire
 from p2pmsg.errors import MessageError
 from p2pmsg.frames import decode_frame
+from p2pmsg.publisher import batch as batch_module
+from p2pmsg.publisher import kept_batch
 from p2pmsg.publisher.kept_batch import KeptBatch, ends_of_values, frame_of
+from tests.unit.p2pmsg.interrupts import interrupt_at
 
 pytest.importorskip("recovery.log")
 
@@ -20,6 +24,7 @@ from recovery.log import MemoryStore, Tail, TailContent, TailSlot
 TOPIC, SESSION = "é/t", 2**63 + 5
 PREFIX = wire.stream_prefix(TOPIC, SESSION)
 SLOT = 8192
+INSIDE = (batch_module.__file__, kept_batch.__file__)
 
 
 def slot_of(slot_bytes=SLOT):
@@ -84,6 +89,34 @@ def test_a_message_that_is_taken_back_is_no_message():
     batch.repair()
 
     assert [(m.value, m.key) for m in left_by_a_kill(slot)[1]] == [(1, None)]
+
+
+@pytest.mark.parametrize("event", ["line", "signal"])
+@pytest.mark.parametrize("what", ["seal", "add", "add beyond the slot", "repair"])
+def test_an_interrupt_at_any_place_leaves_what_was_accepted_once(what, event):
+    actions = {
+        "seal": lambda batch: batch.seal(),
+        "add": lambda batch: add(batch, "this", key="k"),
+        "add beyond the slot": lambda batch: add(batch, bytes(2 * SLOT)),
+        "repair": lambda batch: (batch.put("x"), batch.repair()),
+    }
+    step, struck = 0, True
+    while struck:
+        batch = batch_of(slot_of())
+        for value in ("a", "b"):
+            add(batch, value, key=value)
+        struck = interrupt_at(
+            step, partial(actions[what], batch), lambda code: code.co_filename in INSIDE, event
+        )
+        batch.repair()  # as the shell does
+        accepted = batch.count
+        again = bytes(batch.seal()[0])
+        messages = [(m.value, m.key) for m in decode_frame(again)]
+        assert messages[:2] == [("a", "a"), ("b", "b")], struck
+        assert len(messages) == accepted, struck
+        assert bytes(batch.seal()[0]) == again, struck
+        step += 1
+    assert step > 3
 
 
 def test_columns_beyond_the_slot_are_refused():
