@@ -171,14 +171,16 @@ class ReplayBuffer:
             raise ValueError(
                 f"a frame needs start >= {kept.next} and count >= 1, not {start} and {count}"
             )
-        stop = kept.next = start + count
-        size = len(frame)
+        stop, size = start + count, len(frame)
         if size > self._bytes_max:
+            kept.next = stop
             self._refuse(count)
             return
         if timestamp_ns_max > kept.newest_ns:
             kept.newest_ns = timestamp_ns_max
-        kept.rows.append((start, stop, frame, timestamp_ns_max, kept.newest_ns))
+        row, add = (start, stop, frame, timestamp_ns_max, kept.newest_ns), kept.rows.append
+        kept.next = stop  # no call until the next one is done, so an interrupt leaves both or none
+        add(row)
         order = self._order
         order.append(kept)
         if self._age_ns is not None:

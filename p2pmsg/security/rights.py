@@ -64,6 +64,7 @@ class Rights:
         self._complaint = ""
         self._content = read_access(self.path)
         self._take(parse_access_file(self.path, self._content))
+        self._is_empty = not self._access.rules
 
     def _take(self, access: Access) -> None:
         self._access = access
@@ -234,8 +235,12 @@ class Rights:
             if content == self._content:
                 self._complaint = ""
                 return
-            self._content = content
             access = parse_access_file(self.path, content)
+            if self._is_just_emptied(access):
+                self._seen = None
+                self._complain(f"access file {str(self.path)!r} has no rules, and is read again")
+                return
+            self._content = content
         except ConfigError as error:
             self._content = b""
             self._complain(f"{error}")
@@ -247,6 +252,11 @@ class Rights:
             self._complaint = ""
             self._take(access)
             _log.info("access file %r was read: %d rules", str(self.path), len(access.rules))
+
+    def _is_just_emptied(self, access: Access) -> bool:
+        """Whether the file has lost all rules since the last look: an editor empties it first."""
+        was_empty, self._is_empty = self._is_empty, not access.rules
+        return self._is_empty and not was_empty
 
     def _complain(self, what: str) -> None:
         """Log what is wrong with the file; once, while it stays so."""

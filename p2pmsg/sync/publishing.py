@@ -159,8 +159,7 @@ class PublishingPeer(ServingPeer):
             me = lock.ident()
         if lock.owner is not None:
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
-        lock.owner = me
-        sequence = _NOT_YET
+        lock.owner, sequence = me, _NOT_YET
         try:
             batches = self._fast_batches
             batch = batches.batch if topic is batches.topic else batches.get(topic)
@@ -177,8 +176,7 @@ class PublishingPeer(ServingPeer):
                     return sequence
                 batch.repair()  # it fills the batch: the core looks at it closely
             else:
-                now_ns = _now_ns()
-                sequence = _PERHAPS
+                now_ns, sequence = _now_ns(), _PERHAPS
                 sequence = self._publish_alone(
                     topic, value, key, timestamp_ns, headers, now_ns, _wall_ns()
                 )
@@ -200,8 +198,7 @@ class PublishingPeer(ServingPeer):
             if lock.owner is me:  # else it was left, and another thread may be inside
                 self._repair(topic)
                 lock.owner = None
-            refusal = _refusal(error, sequence, topic, value)
-            if refusal is not None:
+            if (refusal := _refusal(error, sequence, topic, value)) is not None:
                 raise refusal from None
         lock.owner = None
         return self._publish_locked(topic, value, key, timestamp_ns, headers)

@@ -82,6 +82,34 @@ def test_a_changed_file_is_read_again_but_looked_at_once_a_second(place, rights)
     assert rights.version == version
 
 
+def test_a_file_that_is_empty_while_it_is_written_takes_nobodys_rights(place, rights, caplog):
+    """An editor empties it first; who has no right is disconnected."""
+    place.path.write_text("")
+    place.later()
+    assert not rights.refresh()
+    assert allowed(rights) == {ANN, BOB}
+    assert "has no rules" in caplog.text
+
+    place.path.write_text(TEXT.replace("trades", "quotes"))
+    place.later()
+    assert rights.refresh()
+    assert allowed(rights, "quotes") == {ANN, BOB}
+
+
+def test_a_file_that_stays_empty_gives_nobody_a_right(place, rights):
+    for _ in range(2):
+        place.write("# nobody\n")
+        place.later()
+        assert not rights.refresh()
+        place.later()
+        assert rights.refresh()
+        assert allowed(rights) == set()
+        place.write(TEXT)
+        place.later()
+        assert rights.refresh()
+        assert allowed(rights) == {ANN, BOB}
+
+
 def test_a_change_within_one_time_stamp_is_seen(place, rights):
     place.path.write_text(TEXT.replace("trades", "quotes"))
     place.later()
