@@ -54,7 +54,9 @@ def run(plan: Plan) -> Iterator[Row]:
     """Yield the rows of the area as they are measured."""
     for pace in PACES:
         what = f"one way, {pace.rate:,} messages a second"
-        yield from _compared(what, pace.goals, plan, lambda each, p=pace: _one_way(each, p, plan))
+        yield from _compared(
+            what, pace.goals, plan, lambda each, p=pace: measure_one_way(each, p, plan)
+        )
     yield from _compared("ping-pong", PING_PONG, plan, lambda each: _ping_pong(each, plan))
 
 
@@ -134,7 +136,12 @@ class StampReader:
         self._receiver.close()
 
 
-def _one_way(contender: Contender, pace: Pace, plan: Plan) -> list[int]:
+def _at_pace(pace: Pace, plan: Plan, contender: Contender) -> list[int]:
+    return measure_one_way(contender, pace, plan)
+
+
+def measure_one_way(contender: Contender, pace: Pace, plan: Plan) -> list[int]:
+    """Return how old each message was when it was received, in ns; not of the first tenth."""
     count = int(pace.rate * max(plan.seconds, _SECONDS_MIN))
     with Children() as children:
         sender = children.start(PacedSender, contender)

@@ -2,11 +2,13 @@
 
 import inspect
 import types
+from xml.etree import ElementTree
 
 import pytest
 
 from tests.bench import aio_roles, ours, peers
 from tests.bench.harness import Contender, Receiver, Sender
+from tests.bench.percentiles import SHARES, draw
 
 CONTENDERS = {
     one.name: one
@@ -28,3 +30,20 @@ def test_each_contender_has_all_that_is_called_of_it(contender):
         assert [name for name in names if not callable(getattr(kind, name, None))] == []
         if kind is contender.open_receiver:
             assert hasattr(kind, "receive") or hasattr(kind, "receive_checked")
+
+
+def test_the_picture_of_percentiles_has_a_line_for_each_contender():
+    ages = [1_000 * age for age in range(20, 5_020)]
+    curves = [("ours", "#000000", ages), ("a & b", "#111111", ages[:200])]
+    root = ElementTree.fromstring(draw([("10,000 a second", curves), ("50,000", curves)]))
+    lines = [one for one in root.iter() if one.tag.endswith("polyline")]
+    assert len(lines) == 4
+    for line in lines:
+        points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
+        assert len(points) == len(SHARES)
+        assert points == sorted(points)  # to the right with the percentile
+        heights = [y for _, y in points]
+        assert heights == sorted(heights, reverse=True)  # and upwards with the age
+        assert 0 < min(heights) <= max(heights) < 300
+    texts = {one.text for one in root.iter() if one.tag.endswith("text")}
+    assert {"ours", "a & b", "10,000 a second", "99.9 %"} <= texts
