@@ -69,7 +69,8 @@ def make_server(
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
         except OSError as error:
             reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
-            limit = f"a file with a certificate in PEM, and its key in the other ({reason})"
+            why = reason or "it has no PEM"
+            limit = f"a file with a certificate in PEM, and its key in the other ({why})"
             raise ConfigError("cert", limit, cert) from error
     config = uvicorn.Config(
         app,

@@ -133,6 +133,7 @@ def test_wrong_arguments_are_refused_in_a_line(arguments, named):
     said = ended.stderr.decode()
     assert ended.returncode == 2, said
     assert said.startswith(f"p2pmsg hook in: {named} must be ")
+    assert "(None)" not in said
     assert len(said.splitlines()) == 1
 
 
