@@ -274,10 +274,12 @@ def test_a_member_that_forges_in_a_signed_group_changes_no_ledger(name, rounds):
 @pytest.mark.rounds(3, 150)
 @pytest.mark.parametrize("name", FORGED_CHANNELS)
 def test_a_stranger_on_the_recovery_channel_changes_no_ledger(name, rounds):
+    forged = Counter()
     for seed in range(rounds):
         simulation = run_forged(PROFILES[name], seed)
         assert simulation.published, seed
-        assert simulation.stranger.forged["NACK"] + simulation.stranger.forged["JOINED"]
+        forged += simulation.stranger.forged
+    assert forged["NACK"] + forged["JOINED"] >= 2 * rounds
 
 
 @pytest.mark.rounds(3, 150)
