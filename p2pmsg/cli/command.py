@@ -230,4 +230,6 @@ def cannot(verb: str, path: str, error: BaseException) -> str:
 
 def note(command: str, text: str) -> None:
     """Print a line on standard error: what happened, after the name of the command."""
-    print(f"p2pmsg {command}: {one_line(text)}", file=sys.stderr, flush=True)
+    # As one piece: `print` writes the end of a line by itself, and another line may come before it.
+    sys.stderr.write(f"p2pmsg {command}: {one_line(text)}\n")
+    sys.stderr.flush()
