@@ -2,9 +2,9 @@
 
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from tests.bench.harness import (
     PING_WARM_UP_COUNT,
@@ -15,17 +15,15 @@ from tests.bench.harness import (
     Plan,
     gather,
     play_ping_pong,
-    say,
 )
 from tests.bench.loads import SMALL_BYTES, TrialError
 from tests.bench.ours import OURS
 from tests.bench.peers import RAW_ZMQ
-from tests.bench.report import Goal, Row
+from tests.bench.report import Goal, Row, compare_percentiles
 
 AREA = "latency"
 _STAMP = struct.Struct("!Qq")
 _TAIL = bytes(SMALL_BYTES - _STAMP.size)
-PERCENTILES = {"median": 0.5, "99th percentile": 0.99, "99.9th percentile": 0.999}
 _SECONDS_MIN = 2.0
 """A trial has at least so many seconds, so that there are some messages beyond each percentile."""
 
@@ -54,40 +52,22 @@ def run(plan: Plan) -> Iterator[Row]:
     """Yield the rows of the area as they are measured."""
     for pace in PACES:
         what = f"one way, {pace.rate:,} messages a second"
-        yield from _compared(
-            what, pace.goals, plan, lambda each, p=pace: measure_one_way(each, p, plan)
-        )
-    yield from _compared("ping-pong", PING_PONG, plan, lambda each: _ping_pong(each, plan))
+        yield from _compared(what, pace.goals, plan, partial(measure_one_way, plan, pace.rate))
+    yield from _compared("ping-pong", PING_PONG, plan, partial(_ping_pong, plan))
 
 
-def _compared(what: str, goals: dict[str, tuple[float, float]], plan: Plan, measure: Any) -> Any:
-    """Yield a row for each percentile, all of the same trials, ours and the peer's in turn."""
-    ours: list[list[int]] = []
-    peers: list[list[int]] = []
+def _compared(
+    what: str,
+    goals: dict[str, tuple[float, float]],
+    plan: Plan,
+    measure: Callable[[Contender], list[int]],
+) -> Iterator[Row]:
     rows = {
         name: Goal(AREA, f"{what}, {name} against raw pyzmq", "µs", *bounds, lower_is_better=True)
         for name, bounds in goals.items()
     }
-    try:
-        for number in range(plan.run_count):
-            ours.append(sorted(measure(OURS)))
-            peers.append(sorted(measure(RAW_ZMQ)))
-            pairs = [
-                f"{name} {_at(ours[-1], share):.0f} and {_at(peers[-1], share):.0f} µs"
-                for name, share in PERCENTILES.items()
-            ]
-            say(f"{what}, run {number + 1} of {plan.run_count}: {', '.join(pairs)}")
-    except TrialError as error:
-        say(f"{what}: {error}")
-        yield from (goal.missing(f"trial failed: {error}", ok=False) for goal in rows.values())
-        return
-    for name, goal in rows.items():
-        figures = [[_at(ages, PERCENTILES[name]) for ages in side] for side in (ours, peers)]
-        yield goal.between(*figures)
-
-
-def _at(ages: list[int], share: float) -> float:
-    return ages[min(len(ages) - 1, int(len(ages) * share))] / 1e3
+    sides = partial(measure, OURS), partial(measure, RAW_ZMQ)
+    return compare_percentiles(what, rows, *sides, plan.run_count)
 
 
 class PacedSender:
@@ -136,20 +116,16 @@ class StampReader:
         self._receiver.close()
 
 
-def _at_pace(pace: Pace, plan: Plan, contender: Contender) -> list[int]:
-    return measure_one_way(contender, pace, plan)
-
-
-def measure_one_way(contender: Contender, pace: Pace, plan: Plan) -> list[int]:
+def measure_one_way(plan: Plan, rate: int, contender: Contender) -> list[int]:
     """Return how old each message was when it was received, in ns; not of the first tenth."""
-    count = int(pace.rate * max(plan.seconds, _SECONDS_MIN))
+    count = int(rate * max(plan.seconds, _SECONDS_MIN))
     with Children() as children:
         sender = children.start(PacedSender, contender)
         reader = children.start(StampReader, contender, sender.call("endpoint"))
         reader.call("ready")
         sender.call("wait_ready")
         reader.begin("receive", count)
-        sender.begin("send", count, pace.rate)
+        sender.begin("send", count, rate)
         _, ages = gather([sender, reader])
     return list(ages[count // 10 :])
 
@@ -172,6 +148,6 @@ class TimedPingPong(PingPongRole):
         return trips_ns[PING_WARM_UP_COUNT:]
 
 
-def _ping_pong(contender: Contender, plan: Plan) -> list[int]:
+def _ping_pong(plan: Plan, contender: Contender) -> list[int]:
     seconds = max(plan.seconds, _SECONDS_MIN)
     return list(play_ping_pong(contender, TimedPingPong, "trips", seconds))

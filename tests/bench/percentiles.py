@@ -1,13 +1,13 @@
 """`python -m tests.bench.percentiles FILE.svg`: a picture of how old messages arrive."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import log10
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from tests.bench.harness import Contender, Plan
-from tests.bench.latency import Pace, measure_one_way
+from tests.bench.harness import Plan
+from tests.bench.latency import measure_one_way
 from tests.bench.ours import OURS
 from tests.bench.peers import RAW_ZMQ
 
@@ -25,13 +25,13 @@ Curve = tuple[str, str, Sequence[int]]
 """A name, a colour, and ages in ns."""
 
 
-def measure(rate: int, measure_ages: Callable[[Contender, Pace, Plan], list[int]]) -> list[Curve]:
+def measure(rate: int) -> list[Curve]:
     """Return the ages of all runs, which take turns, of each contender."""
     plan = Plan(seconds=2.0)
     ages: dict[str, list[int]] = {name: [] for name, _, _ in CONTENDERS}
     for _ in range(RUNS):
         for name, contender, _ in CONTENDERS:
-            ages[name] += measure_ages(contender, Pace(rate, {}), plan)
+            ages[name] += measure_one_way(plan, rate, contender)
     return [(name, colour, ages[name]) for name, _, colour in CONTENDERS]
 
 
@@ -101,9 +101,7 @@ def main() -> int:
     if len(sys.argv) != 2:
         print("percentiles: name the file to write, such as percentiles.svg", file=sys.stderr)
         return 2
-    panels = [
-        (f"one way, {rate:,} messages a second", measure(rate, measure_one_way)) for rate in RATES
-    ]
+    panels = [(f"one way, {rate:,} messages a second", measure(rate)) for rate in RATES]
     Path(sys.argv[1]).write_text(draw(panels), encoding="utf-8")
     return 0
 

@@ -4,13 +4,15 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
 from tests.bench.harness import compare, say
 from tests.bench.loads import TrialError
+
+PERCENTILES = {"median": 0.5, "99th percentile": 0.99, "99.9th percentile": 0.999}
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,39 @@ class Goal:
         except TrialError as error:
             say(f"{self.what}: {error}")
             return self.missing(f"trial failed: {error}", ok=False)
+
+
+def compare_percentiles(
+    what: str,
+    goals: Mapping[str, Goal],
+    ours: Callable[[], Sequence[int]],
+    peer: Callable[[], Sequence[int]],
+    run_count: int,
+) -> Iterator[Row]:
+    """Yield a row for each percentile, all of the same trials, ours and the peer's in turn.
+
+    `goals` are by name, as in `PERCENTILES`; a trial returns ages in ns, and the rows are in µs.
+    """
+    trials: tuple[list[list[int]], ...] = [], []
+    try:
+        for number in range(run_count):
+            for side, measure in zip(trials, (ours, peer), strict=True):
+                side.append(sorted(measure()))
+            pairs = [
+                f"{name} {_at(trials[0][-1], share):.0f} and {_at(trials[1][-1], share):.0f} µs"
+                for name, share in PERCENTILES.items()
+            ]
+            say(f"{what}, run {number + 1} of {run_count}: {', '.join(pairs)}")
+    except TrialError as error:
+        say(f"{what}: {error}")
+        yield from (goal.missing(f"trial failed: {error}", ok=False) for goal in goals.values())
+        return
+    for name, goal in goals.items():
+        yield goal.between(*([_at(ages, PERCENTILES[name]) for ages in side] for side in trials))
+
+
+def _at(ages: Sequence[int], share: float) -> float:
+    return ages[int(len(ages) * share)] / 1e3
 
 
 def rate_goal(area: str, what: str, bound: float, aim: float, unit: str = "msg/s") -> Goal:

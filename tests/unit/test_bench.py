@@ -8,7 +8,9 @@ import pytest
 
 from tests.bench import aio_roles, ours, peers
 from tests.bench.harness import Contender, Receiver, Sender
+from tests.bench.loads import TrialError
 from tests.bench.percentiles import SHARES, draw
+from tests.bench.report import PERCENTILES, Goal, compare_percentiles
 
 CONTENDERS = {
     one.name: one
@@ -47,3 +49,19 @@ def test_the_picture_of_percentiles_has_a_line_for_each_contender():
         assert 0 < min(heights) <= max(heights) < 300
     texts = {one.text for one in root.iter() if one.tag.endswith("text")}
     assert {"ours", "a & b", "10,000 a second", "99.9 %"} <= texts
+
+
+def test_percentiles_are_of_the_same_trials_and_a_failed_one_is_in_each_row():
+    goals = {name: Goal("area", name, "µs", 2, 1, lower_is_better=True) for name in PERCENTILES}
+    ours, peer = range(1_000_000, 0, -1_000), range(0, 2_000_000, 2_000)  # in ns, in any order
+    rows = list(compare_percentiles("ages", goals, lambda: ours, lambda: peer, 2))
+    assert [row.what for row in rows] == list(goals)
+    assert [row.ours for row in rows] == [501, 991, 1000]
+    assert [row.peer for row in rows] == [1000, 1980, 1998]
+    assert all(row.ok for row in rows)
+
+    def fails():
+        raise TrialError("nothing came")
+
+    rows = list(compare_percentiles("ages", goals, lambda: ours, fails, 2))
+    assert [(row.ok, row.note) for row in rows] == [(False, "trial failed: nothing came")] * 3
