@@ -22,8 +22,6 @@ _BODY_BYTES_ALONE, _BODY_BYTES = 5, 9
 """The arrays around the values, of one message and of several, and three absent columns."""
 _MESSAGES_COUNTED, _BYTES_COUNTED, _FRAMES_COUNTED = 20_000, 16 * 2**20, 64
 """How much is published to count how many messages share a frame: some 0.1 s."""
-_UNCOUNTED = 100
-"""The first messages of a stream go out one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +72,9 @@ def _per_frame(rate: float, value_bytes: int) -> float:
     core = PublisherCore(name="", session=1, recovery="memory://", config=config, now_ns=0)
     rng, value, now_s, frames = random.Random(1), bytes(value_bytes), 1.0, 0
     total = max(_FRAMES_COUNTED, min(_MESSAGES_COUNTED, _BYTES_COUNTED // (value_bytes + 1)))
-    for number in range(_UNCOUNTED + total):
-        if number == _UNCOUNTED:
+    first = 3 * config.gather_after  # the first messages of a stream go out one by one
+    for number in range(first + total):
+        if number == first:
             frames = 0
         now_s += rng.expovariate(rate)
         now_ns = int(now_s * 1e9)

@@ -45,6 +45,7 @@ from recovery._checks import to_ns
 
 _MS = 1_000_000
 _SENDING_NS = _MS // 2
+"""How long sending a full frame may take, for what comes next to count as following closely."""
 _SLOW_SEND_NS = _MS // 5
 """Sending that takes longer is worth gathering for: a thousand subscribers make it 1 ms a frame."""
 _MANY_CONNECTIONS = 64
@@ -53,7 +54,6 @@ _FAN_OUT = 32
 frame to many subscribers."""
 _PACE_BYTES = 1024
 """So much a stream's first frames are taken to gather; a burst says little of what comes next."""
-"""How long sending a full frame may take, for what comes next to count as following closely."""
 _LARGE_BYTES = 32 * 1024  # from here on a frame of its own costs less than copying into a batch
 LOG_RETRY_NS = 100 * _MS
 """How long what the log did not take waits until it is tried again by itself."""

@@ -242,8 +242,7 @@ class PublishingPeer(ServingPeer):
             if lock.owner is me:
                 self._repair(topic)
                 lock.owner = None
-            refusal = _refusal(error, sequence, topic, value)
-            if refusal is not None:
+            if (refusal := _refusal(error, sequence, topic, value)) is not None:
                 raise refusal from None
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
         lock.owner = None
@@ -444,12 +443,12 @@ def _refusal(error: BaseException, sequence: int, topic: Any, value: Any) -> Bas
     A signal's handler may raise what looks alike at any time, and then the message may be in. Where
     it is packed alone, a failure to pack it is a `MessageError`.
     """
-    is_in = sequence >= 0
-    if is_in and isinstance(error, PACKING_ERRORS):
+    if sequence >= 0 and isinstance(error, PACKING_ERRORS):
         return error
-    if is_in or (sequence == _PERHAPS and not isinstance(error, MessageError)):
-        return publish_error(error, topic, value)
-    return None if is_of_packing(error) else publish_error(error, topic, value)
+    may_be_in = sequence == _PERHAPS and not isinstance(error, MessageError)
+    if sequence < 0 and not may_be_in and is_of_packing(error):
+        return None
+    return publish_error(error, topic, value)
 
 
 class _Bulk:

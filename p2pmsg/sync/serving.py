@@ -123,7 +123,8 @@ class ServingRounds(ABC):
             if self._outgoing.waits or self._core.control:
                 deadline_ns = min(deadline_ns, now_ns + RETRY_NS)
             self._but_beats_ns = deadline_ns
-            due_ns = self._core.next_deadline_ns()
+            beats = self._core if self._publisher is None else self._publisher.heartbeats
+            due_ns = beats.next_deadline_ns()
             if due_ns is not None:
                 deadline_ns = min(deadline_ns, due_ns)
         return max(0, -((now_ns - deadline_ns) // MS))
