@@ -53,6 +53,11 @@ def hold_for_ever(puller):
         line._receive_recall = lambda frame: None
 
 
+def prefixes_of(bridge):
+    """Return what the plain SUBs of a bridge have subscribed to, so far as it has looked."""
+    return set(bridge._ends.target._pub._prefixes)
+
+
 @contextlib.contextmanager
 def held(peer):
     """Hold a peer's lock: its threads wait."""
