@@ -281,10 +281,10 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
                 left = min(left, max(0.0, until - self._loop.time()))
             if await self._driver.wait_for(lambda: not self._in_flight, left):
                 break
-            if until is not None and self._loop.time() >= until:
-                break
             if waits.is_due():
                 self._say_waiting()
+            if until is not None and self._loop.time() >= until:
+                break
         return self._lock.run_whole(self._is_empty)
 
     def _forget(self) -> None:

@@ -462,9 +462,9 @@ class PipelinePusher(PipelinePusherBase, ClosesItself):
         waits = self._new_wait()
         while not self._lock.run_whole(self._is_empty):
             left = 1.0 if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                return False
             if waits.is_due():
                 self._say_waiting()
+            if left <= 0:
+                return False
             self._driver.wait(min(20.0, left * 1000))
         return True
