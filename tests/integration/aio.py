@@ -32,7 +32,7 @@ async def connected(endpoint=LOOPBACK, *, publisher=None, **options):
     made = p2pmsg.Publisher(endpoint, **publisher or {})
     try:
         async with p2pmsg.aio.Subscriber(made.endpoint, **options) as subscriber:
-            await asyncio.to_thread(made.wait_for_subscribers, 1, 20)
+            await asyncio.to_thread(made.wait_for_subscribers, 1, 60)
             yield made, subscriber
     finally:
         made.close(timeout=0.0)

@@ -71,7 +71,7 @@ def publish(endpoint, count, frame_bytes="1024"):
     config = p2pmsg.PublisherConfig(frame_bytes=int(frame_bytes))
     with Publisher(endpoint, config=config) as publisher:
         say(publisher.endpoint, publisher.session)
-        publisher.wait_for_subscribers(1, timeout=20)
+        publisher.wait_for_subscribers(1, timeout=60)
         for n in range(int(count)):
             publisher.publish(TOPIC, n)
         publisher.flush()
@@ -82,7 +82,7 @@ def publish(endpoint, count, frame_bytes="1024"):
 def publish_without_end(endpoint):
     with Publisher(endpoint) as publisher:
         say(publisher.endpoint, publisher.session)
-        publisher.wait_for_subscribers(1, timeout=20)
+        publisher.wait_for_subscribers(1, timeout=60)
         for n in itertools.count():
             publisher.publish(TOPIC, n)
             if n % 100 == 0:
@@ -94,7 +94,7 @@ def flood(*topics):
     config = p2pmsg.PublisherConfig(subscriber_timeout=1.0)
     with Publisher("tcp://127.0.0.1:0", config=config) as publisher:
         say(publisher.endpoint)
-        publisher.wait_for_subscribers(1, timeout=30)
+        publisher.wait_for_subscribers(1, timeout=60)
         for topic in itertools.cycle(topics):
             publisher.publish_many(topic, [bytes(128)] * 1000)
             if not publisher.stats().subscribers:
@@ -105,7 +105,7 @@ def publish_and_exit(endpoint, count, how):
     """Publish and end at once, in one of the ways in which a program ends."""
     publisher = Publisher(endpoint)
     say(publisher.endpoint)
-    publisher.wait_for_subscribers(1, timeout=20)
+    publisher.wait_for_subscribers(1, timeout=60)
     if how == "with":
         with publisher:
             for n in range(int(count)):
@@ -127,7 +127,7 @@ def leave_open(endpoint, how):
     """End with open peers: dropped, held, or in a cycle."""
     publisher = Publisher(endpoint)
     subscriber = Subscriber(publisher.endpoint)
-    publisher.wait_for_subscribers(1, timeout=20)
+    publisher.wait_for_subscribers(1, timeout=60)
     for n in range(100_000):
         publisher.publish(TOPIC, n)
     subscriber.receive(60)
@@ -145,7 +145,7 @@ def leave_open(endpoint, how):
 def idle(seconds):
     """Print the share of one core that an idle publisher and subscriber take, in percent."""
     with Publisher("tcp://127.0.0.1:0") as publisher, Subscriber(publisher.endpoint) as subscriber:
-        publisher.wait_for_subscribers(1, timeout=20)
+        publisher.wait_for_subscribers(1, timeout=60)
         for topic in ("a", "b", "c"):
             publisher.publish(topic, 0)
             subscriber.receive(60)
@@ -177,7 +177,7 @@ def grow(endpoint, replay_bytes, total_bytes, frame_bytes=128 * 1024):
         endpoint, replay_bytes=int(replay_bytes), stall_timeout=0.1, config=config
     ) as publisher:
         say(publisher.endpoint)
-        publisher.wait_for_subscribers(1, timeout=20)
+        publisher.wait_for_subscribers(1, timeout=60)
         value, before = bytes(1000), rss()
         count, held = int(total_bytes) // 1000, 0
         for n in range(count):
@@ -219,7 +219,7 @@ def publish_interrupted(endpoint, times, seed):
     config = p2pmsg.PublisherConfig(frame_bytes=1024)
     with Publisher(endpoint, config=config) as publisher:
         say(publisher.endpoint)
-        publisher.wait_for_subscribers(1, timeout=20)
+        publisher.wait_for_subscribers(1, timeout=60)
         interrupts, returned, seen, n = Interrupts(seed), {}, 0, 0
         while seen < int(times):
             try:
@@ -277,7 +277,7 @@ def receive_interrupted(endpoint, times, seed, last):
 def fork(endpoint):
     """Use the parent's peers in a forked child."""
     with Publisher(endpoint) as publisher, Subscriber(publisher.endpoint) as subscriber:
-        publisher.wait_for_subscribers(1, timeout=20)
+        publisher.wait_for_subscribers(1, timeout=60)
         for n in range(1000):
             publisher.publish(TOPIC, n)
         first = subscriber.receive(60).value
@@ -431,7 +431,7 @@ def read_to(endpoint, buffer_bytes, repair_timeout, stop=-1):
         say("there")
         value = None
         while value != int(stop):
-            batch = subscriber.receive_many(timeout=20)
+            batch = subscriber.receive_many(timeout=60)
             story += [[one.start, one.stop, one.reason.value] for one in lost]
             lost.clear()
             assert all(int(value[:8]) in (n, int(stop)) for n, value in enumerate(

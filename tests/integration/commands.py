@@ -14,7 +14,7 @@ from p2pmsg.cli import main
 from tests.integration.peers import eventually as eventually
 
 P2PMSG = [sys.executable, "-m", "p2pmsg"]
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 ENDINGS = {"Ctrl-C": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 143)}
 """Signals that end a command, and the exit status after each."""
 _MARK = "P2PMSG_TEST_MARK"

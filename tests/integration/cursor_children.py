@@ -119,7 +119,7 @@ def receive_interrupted(endpoint, path, commit, times, seed, last):
 def fork(endpoint, path):
     """Fork while there is a cursor: the child neither commits nor keeps the lock."""
     subscriber = Subscriber(endpoint, start="earliest", cursor=path)
-    subscriber.receive(20)
+    subscriber.receive(60)
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -136,7 +136,7 @@ def fork(endpoint, path):
         subscriber.commit()
         subscriber.close()
     with Subscriber(endpoint, cursor=path) as again:  # while the child still lives
-        say(again.receive(20).sequence)
+        say(again.receive(60).sequence)
     os.write(writer, b"x")
     say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 

@@ -117,13 +117,13 @@ class HostilePublisher:
         """Send over the data path; returns when they are in the queue."""
         done = threading.Event()
         self._calls.append((frames, None, done))
-        assert done.wait(20)
+        assert done.wait(60)
 
     def reply(self, *frames):
         """Send over the recovery channel to the peer that asked last."""
         done = threading.Event()
         self._calls.append((frames, self.requester, done))
-        assert done.wait(20)
+        assert done.wait(60)
 
     def _run(self):
         poller = zmq.Poller()

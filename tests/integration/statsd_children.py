@@ -47,7 +47,7 @@ def count(endpoint, messages):
 def make_client(endpoint, interval):
     client = metrics.Client(endpoint, interval=interval)
     if client.endpoint.startswith("ipc"):
-        client.wait_for_collectors(timeout=20)
+        client.wait_for_collectors(timeout=60)
     return client
 
 
@@ -88,7 +88,7 @@ def short(endpoint, ending):
         atexit.register(setattr, threading.Thread, "start", refuse)
     client = metrics.Client(endpoint, interval=60.0)
     if ending.startswith("killed_"):
-        client.wait_for_collectors(timeout=20)
+        client.wait_for_collectors(timeout=60)
     for _ in range(100):
         client.increment("short.hits")
     if ending == "killed_when_seen":

@@ -12,6 +12,7 @@ from p2pmsg.errors import AccessDeniedError, AuthenticationError, MessagesLostEr
 from p2pmsg.wire import Frame, Kind
 from tests.integration.commands import eventually
 from tests.integration.secure import rewrite
+from tests.places import lasting_place
 from transports import CurveClient, ZmqReceiver, ZmqRecoveryClient, context
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -239,8 +240,8 @@ def test_narrowed_rules_of_a_publisher_that_restarts_are_no_rewind(peers, access
         feed = peers.security("feed", "ann", "bob", access=access)
         return feed, p2pmsg.Publisher(place, log=log, security=feed)
 
-    feed, publisher = begin(LOOPBACK)
-    place = publisher.endpoint
+    place = lasting_place()
+    feed, publisher = begin(place)
     options = {"topics": ["trades", "quotes"], "start": "earliest", "on_gap": "raise"}
     with p2pmsg.Subscriber(
         peers.pinned(place, "feed"), security=peers.security("bob"), **options

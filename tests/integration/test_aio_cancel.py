@@ -71,7 +71,7 @@ async def task_group(subscriber, iterators, got):
     tasks = []
     try:
         async with asyncio.TaskGroup() as group:
-            tasks += [group.create_task(subscriber.receive(timeout=20)) for _ in range(2)]
+            tasks += [group.create_task(subscriber.receive(timeout=60)) for _ in range(2)]
     finally:  # what a task returned is its group's to see to
         done = [task for task in tasks if task.done() and not task.cancelled()]
         got += sorted(task.result().sequence for task in done if task.exception() is None)
@@ -103,7 +103,7 @@ async def strike_once(subscriber, publisher, iterators, how, number, before, aft
 
 async def take_rest(subscriber, received, published):
     while len(received) < published:
-        batch = await subscriber.receive_many(timeout=20)
+        batch = await subscriber.receive_many(timeout=60)
         received += [message.sequence for message in batch]
 
 
@@ -181,7 +181,7 @@ def test_tasks_that_wait_together_and_are_cancelled_share_all_messages(loop, rou
                 which = random.randrange(len(tasks))
                 tasks[which].cancel()
                 tasks[which] = asyncio.create_task(start(hows[which]))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(got) < published:
                     await asyncio.sleep(0.001)
         ended = await asyncio.gather(*tasks, return_exceptions=True)

@@ -36,8 +36,8 @@ def test_jobs_are_done_once_each(loop, kind, tmp_path):
             workers = [asyncio.create_task(work()) for _ in range(3)]
             for number in range(600):
                 pusher.push(number, key="k" if number % 5 == 0 else None)
-                await pusher.drain(timeout=20)
-            await pusher.join(timeout=20)
+                await pusher.drain(timeout=60)
+            await pusher.join(timeout=60)
             assert sorted(done) == list(range(600))
             assert pusher.stats().balanced
             assert pusher.stats().done == 600
@@ -60,7 +60,7 @@ def test_a_threaded_puller_opposite(make_puller):
                 for number in range(3000):
                     pusher.push(number)
                     await pusher.drain()
-                await pusher.join(timeout=20)
+                await pusher.join(timeout=60)
             finally:
                 stop.set()
                 await asyncio.to_thread(thread.join)
@@ -84,7 +84,7 @@ def test_a_threaded_pusher_opposite_and_settling_in_another_thread(make_pusher):
                     job.ack()
                 if len(done) == 200:
                     break
-            await asyncio.to_thread(pusher.drain, 20)
+            await asyncio.to_thread(pusher.drain, 60)
             assert sorted(done) == list(range(200))
             assert puller.connected == 1
             assert puller.stats().acked == 200
@@ -98,11 +98,11 @@ def test_a_block_that_raises_rejects_and_so_does_a_cancellation():
         async with a_queue(config=FAST) as (pusher, puller):
             pusher.push(1)
             with pytest.raises(ZeroDivisionError):
-                async with await puller.receive(timeout=20) as job:
+                async with await puller.receive(timeout=60) as job:
                     job.value / 0
 
             async def work():
-                async with await puller.receive(timeout=20) as job:
+                async with await puller.receive(timeout=60) as job:
                     assert job.last_reason == "ZeroDivisionError: division by zero"
                     begun.set_result(None)
                     await asyncio.sleep(60)
@@ -114,9 +114,9 @@ def test_a_block_that_raises_rejects_and_so_does_a_cancellation():
             await asyncio.wait([task])
             assert task.cancelled()
 
-            async with await puller.receive(timeout=20) as job:
+            async with await puller.receive(timeout=60) as job:
                 assert (job.delivery_count, job.last_reason) == (3, "CancelledError: ")
-            await pusher.join(timeout=20)
+            await pusher.join(timeout=60)
 
     run(main)
 
@@ -132,11 +132,11 @@ def test_time_outs_take_nothing():
             with pytest.raises(p2pmsg.ConfigError, match="timeout"):
                 await puller.receive(timeout=-1)
             pusher.push("a")
-            job = await puller.receive(timeout=20)
+            job = await puller.receive(timeout=60)
             with pytest.raises(TimeoutError, match=r"1 jobs were not done within 0\.01 s"):
                 await pusher.join(timeout=0.01)
             job.ack()
-            await pusher.join(timeout=20)
+            await pusher.join(timeout=60)
 
     run(main)
 
@@ -148,20 +148,20 @@ def test_dead_letters_duplicates_and_what_comes_with_a_job():
             assert pusher.push(2, message_id="m") == sequence
             assert pusher.stats().duplicates == 1
             for count in (1, 2):
-                job = await puller.receive(timeout=20)
+                job = await puller.receive(timeout=60)
                 assert (job.sequence, job.key, job.priority, job.delivery_count) == (
                     sequence, "k", 3, count,
                 )  # fmt: skip
                 assert job.headers == {"h": [2]}
                 job.reject("not today")
             await eventually(lambda: len(pusher.dead_letters()) == 1)
-            await pusher.join(timeout=20)
+            await pusher.join(timeout=60)
             letters = pusher.dead_letters()
             assert (letters[0].sequence, letters[0].reason) == (sequence, "not today")
             assert letters.retry() == 1
-            async with await puller.receive(timeout=20) as job:
+            async with await puller.receive(timeout=60) as job:
                 assert job.value == 1
-            await pusher.join(timeout=20)
+            await pusher.join(timeout=60)
             with pytest.raises(p2pmsg.MessageError):
                 pusher.push(object())
             with pytest.raises(p2pmsg.ConfigError, match="priority"):
@@ -183,7 +183,7 @@ def test_a_full_queue_refuses_and_drain_waits_for_space():
             with pytest.raises(TimeoutError, match=r"in_flight_max \(3\)"):
                 await pusher.drain(timeout=0.01)
             waiting = asyncio.create_task(pusher.drain())
-            async with await puller.receive(timeout=20):
+            async with await puller.receive(timeout=60):
                 assert not waiting.done()
             await waiting
             pusher.push("fits")
@@ -216,7 +216,7 @@ def test_of_many_tasks_that_drain_each_may_push():
             errors = {type(each) for each in ended if each is not None}
             assert errors <= {asyncio.CancelledError}
             assert sum(each is None for each in ended) >= 50
-            await pusher.join(timeout=20)
+            await pusher.join(timeout=60)
         await worker
 
     run(main)
@@ -235,9 +235,9 @@ def test_bytes_in_flight_are_bounded_and_a_push_after_drain_always_fits():
             with pytest.raises(TimeoutError):
                 await pusher.drain(timeout=0.01)
             for _ in range(20):
-                async with await puller.receive(timeout=20):
+                async with await puller.receive(timeout=60):
                     pass
-                await pusher.drain(timeout=20)
+                await pusher.drain(timeout=60)
                 pusher.push(bytes(2000))
 
     run(main)
@@ -399,7 +399,7 @@ def test_waits_of_a_pusher_may_be_cancelled_at_every_step(rounds, memory_path):
                 with contextlib.suppress(SendQueueFullError):
                     pusher.push(pushed)
                     pushed += 1
-            await pusher.join(timeout=30)
+            await pusher.join(timeout=60)
             assert sorted(done) == list(range(pushed))
         await worker
 
@@ -489,7 +489,7 @@ def test_a_loop_that_ends_closes_what_was_left_open_and_names_it(caplog):
         pusher = Pusher(LOOPBACK)
         puller = Puller(pusher.endpoint)
         pusher.push(1)
-        await puller.receive(timeout=20)
+        await puller.receive(timeout=60)
         kept.extend((pusher, puller))
 
     run(main)

@@ -34,7 +34,7 @@ def test_a_restart_on_the_log_goes_on_with_what_is_left(fsync, tmp_path):
                     pusher.push(number)
                     await pusher.drain()
                 for _ in range(5):
-                    async with await puller.receive(timeout=20):
+                    async with await puller.receive(timeout=60):
                         pass
                 await eventually(lambda: pusher.stats().done == 5)
             return pusher.session
@@ -44,9 +44,9 @@ def test_a_restart_on_the_log_goes_on_with_what_is_left(fsync, tmp_path):
         async with a_queue(log=log, config=FAST) as (pusher, puller):
             assert pusher.stats().restored == 15
             while len(done) < 15:
-                async with await puller.receive(timeout=20) as job:
+                async with await puller.receive(timeout=60) as job:
                     done.append(job.value)
-            await pusher.join(timeout=20)
+            await pusher.join(timeout=60)
             return pusher.session, done
 
     session = run(first)
@@ -92,7 +92,7 @@ def test_a_cancelled_opening_lets_go_of_the_log(rounds, memory_path):
             if task.cancelled():
                 await asyncio.sleep(0.01)
             await pusher.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:  # a thread that opened it may still be at it
                 with contextlib.suppress(p2pmsg.errors.LogInUseError):
                     async with Pusher(LOOPBACK, log=memory_path):
@@ -137,11 +137,11 @@ def test_a_slow_disk_holds_up_no_other_task(monkeypatch, memory_path, fsync):
             ticking = asyncio.create_task(tick())
             for number in range(20):
                 pusher.push(number)
-            await pusher.drain(timeout=20)
+            await pusher.drain(timeout=60)
             for _ in range(20):
-                async with await puller.receive(timeout=20):
+                async with await puller.receive(timeout=60):
                     pass
-            await pusher.join(timeout=20)
+            await pusher.join(timeout=60)
             await asyncio.sleep(0.05)
             ticking.cancel()
             await asyncio.wait([ticking])
@@ -174,11 +174,11 @@ def test_new_segments_hold_up_no_other_task(monkeypatch, memory_path, fsync):
             for _ in range(20):
                 for number in range(20):
                     pusher.push([number, "x" * 300])
-                await pusher.drain(timeout=20)
+                await pusher.drain(timeout=60)
                 for _ in range(20):
-                    async with await puller.receive(timeout=20):
+                    async with await puller.receive(timeout=60):
                         pass
-            await pusher.join(timeout=20)
+            await pusher.join(timeout=60)
             newest = int(segments(memory_path)[-1].stem[6:])
             assert newest > 5
         assert threads
@@ -199,7 +199,7 @@ def test_old_segments_are_emptied_while_others_run_and_no_job_is_forgotten(fsync
             for number in range(900):
                 pusher.push([number, "x" * 50])
                 await pusher.drain()
-                job = await puller.receive(timeout=20)
+                job = await puller.receive(timeout=60)
                 if number % 30 == 0:
                     held.append(job)
                 else:
@@ -212,9 +212,9 @@ def test_old_segments_are_emptied_while_others_run_and_no_job_is_forgotten(fsync
     async def second():
         async with a_queue(log=log, config=config) as (pusher, puller):
             for _ in range(pusher.stats().restored):
-                async with await puller.receive(timeout=20) as job:
+                async with await puller.receive(timeout=60) as job:
                     kept.remove(job.value[0])
-            await pusher.join(timeout=20)
+            await pusher.join(timeout=60)
 
     run(first)
     assert len(kept) == 30
@@ -229,7 +229,7 @@ def test_with_fsync_always_drain_means_on_the_disk_and_workers_wait_for_it(
     gate, former = threading.Event(), platform.sync_data
 
     def sync_data(fd):
-        assert gate.wait(20)
+        assert gate.wait(60)
         former(fd)
 
     async def main():
@@ -248,9 +248,9 @@ def test_with_fsync_always_drain_means_on_the_disk_and_workers_wait_for_it(
             finally:
                 gate.set()
             await draining
-            async with await puller.receive(timeout=20) as job:
+            async with await puller.receive(timeout=60) as job:
                 assert job.value == "job"
-            await pusher.join(timeout=20)
+            await pusher.join(timeout=60)
 
     run(main)
 
@@ -266,16 +266,16 @@ def test_a_failed_fsync_is_final(monkeypatch, memory_path, caplog):
         async with Puller(pusher.endpoint) as puller:
             pusher.push("kept")
             await pusher.drain()
-            job = await puller.receive(timeout=20)
+            job = await puller.receive(timeout=60)
             assert job.value == "kept"
             with monkeypatch.context() as patched:
                 patched.setattr(platform, "sync_data", fail)
                 pusher.push("lost")
                 with pytest.raises(LogFailedError, match="could not be forced to the disk"):
-                    await pusher.drain(timeout=20)
+                    await pusher.drain(timeout=60)
             for call in (pusher.drain, pusher.join):
                 with pytest.raises(LogFailedError):
-                    await call(timeout=20)
+                    await call(timeout=60)
             with pytest.raises(LogFailedError):
                 pusher.push("no")
             assert job.ack()
@@ -313,11 +313,11 @@ def test_a_killed_worker_gives_its_job_back_at_once():
             worker = await start_program(WORKER, pusher.endpoint)
             async with Puller(pusher.endpoint) as puller:
                 worker.kill()
-                async with await puller.receive(timeout=20) as job:
+                async with await puller.receive(timeout=60) as job:
                     assert (job.value, job.delivery_count) == ("keyed", 2)
                     assert job.last_reason == "process ended"
                 await worker.wait()
-                await pusher.join(timeout=20)
+                await pusher.join(timeout=60)
 
     run(main)
 

@@ -201,7 +201,7 @@ def test_many_tasks_ask_at_once_without_a_thread(loop):
         async with Responder(LOOPBACK, HANDLERS, tasks_max=5000, pending_max=10_000) as responder:
             async with Requester(responder.endpoint, pending_max=3000) as asks:
                 answers = await asyncio.gather(
-                    *(asks.request("square", n, timeout=30, attempts_max=1) for n in range(5000))
+                    *(asks.request("square", n, timeout=60, attempts_max=1) for n in range(5000))
                 )
                 assert answers == [n * n for n in range(5000)]
                 assert set(threading.enumerate()) <= threads
@@ -270,7 +270,7 @@ def test_a_request_that_comes_again_is_done_once():
 
         async with Responder(LOOPBACK, {"wait": wait}) as responder:
             async with Requester(responder.endpoint) as asks:
-                asking = asyncio.create_task(asks.request("wait", 1, timeout=30, attempts_max=300))
+                asking = asyncio.create_task(asks.request("wait", 1, timeout=60, attempts_max=600))
                 await eventually(lambda: asks.retries > 2)
                 gate.set()
                 assert await asking == 1
@@ -364,7 +364,7 @@ def test_nobody_needs_to_look_at_what_all_answer():
     async def main():
         async with Responder(LOOPBACK, HANDLERS) as responder:
             async with Requester(responder.endpoint) as asks:
-                answers = asks.request_all("same", 1, deadline=20)
+                answers = asks.request_all("same", 1, deadline=60)
                 async for answer in answers:
                     assert answer.value == 1
                     break

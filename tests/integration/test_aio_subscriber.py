@@ -55,8 +55,8 @@ def test_all_ways_of_receiving_share_one_order(loop, kind, tmp_path):
             assert (await waiting).value == 0
             iterator = aiter(subscriber)
             assert await values_of(iterator, 10) == [*range(1, 11)]
-            assert (await subscriber.receive(timeout=20)).value == 11
-            assert list((await subscriber.receive_many(5, timeout=20)).values) == [*range(12, 17)]
+            assert (await subscriber.receive(timeout=60)).value == 11
+            assert list((await subscriber.receive_many(5, timeout=60)).values) == [*range(12, 17)]
             async for batch in subscriber.batches(3):
                 assert list(batch.values) == [17, 18, 19]
                 break
@@ -98,9 +98,9 @@ def test_a_name_is_looked_up_in_an_executor(is_entered, monkeypatch):
         if is_entered:
             async with subscriber:
                 assert subscriber.wait_fds()
-                assert (await subscriber.receive(20)).value == 1
+                assert (await subscriber.receive(60)).value == 1
         else:
-            assert (await subscriber.receive(20)).value == 1
+            assert (await subscriber.receive(60)).value == 1
         await subscriber.close()
         publisher.close(timeout=0.0)
 
@@ -211,9 +211,9 @@ def test_a_loss_is_raised_in_its_place_and_the_same_iterator_goes_on(how):
             while not got or got[-1] < 49:
                 try:
                     if how == "receive":
-                        got.append((await subscriber.receive(20)).value)
+                        got.append((await subscriber.receive(60)).value)
                     elif how == "receive_many":
-                        got += (await subscriber.receive_many(timeout=20)).values
+                        got += (await subscriber.receive_many(timeout=60)).values
                     elif how == "iterate":
                         got.append((await anext(iterator)).value)
                     else:
@@ -243,7 +243,7 @@ def test_a_coroutine_function_gets_the_report_before_the_next_message():
         async with aio.Subscriber(publisher.endpoint, start=0, on_gap=on_gap) as subscriber:
 
             async def receive():
-                order.append((await subscriber.receive(20)).value)
+                order.append((await subscriber.receive(60)).value)
 
             first = asyncio.create_task(receive())
             while not order:
@@ -362,7 +362,7 @@ def test_several_loops_in_several_threads():
     threads = [threading.Thread(target=read) for _ in range(3)]
     for thread in threads:
         thread.start()
-    publisher.wait_for_subscribers(3, timeout=20)
+    publisher.wait_for_subscribers(3, timeout=60)
     publish(publisher, *range(5000))
     for thread in threads:
         thread.join()
@@ -470,7 +470,7 @@ def test_a_cursor_resumes_and_commits_in_an_executor(tmp_path):
                     break
             if not options:
                 await subscriber.commit(message)
-                await subscriber.receive(20)  # comes again
+                await subscriber.receive(60)  # comes again
                 assert subscriber.stats().streams[0].committed == message.sequence + 1
         return got
 
@@ -485,7 +485,7 @@ def test_a_cursor_resumes_and_commits_in_an_executor(tmp_path):
             assert await values_of(aiter(subscriber), 10) == [*range(20, 30)]
         assert await read(publisher.endpoint, 5, commit_interval=0.001) == [*range(30, 35)]
         async with aio.Subscriber(publisher.endpoint, cursor=path) as subscriber:
-            assert (await subscriber.receive(20)).value == 35
+            assert (await subscriber.receive(60)).value == 35
         publisher.close(timeout=0.0)
 
     run(main, debug=True)
@@ -498,7 +498,7 @@ def test_commits_of_tasks_that_are_cancelled_are_there_whole_or_not_at_all(tmp_p
         options = {"topics": [TOPIC], "start": "earliest", "cursor": tmp_path / "a.cursor"}
         async with aio.Subscriber(publisher.endpoint, **options) as subscriber:
             for step in range(50):
-                message = await subscriber.receive(20)
+                message = await subscriber.receive(60)
                 commit = asyncio.create_task(subscriber.commit())
                 for _ in range(step % 4):
                     await asyncio.sleep(0)
@@ -508,7 +508,7 @@ def test_commits_of_tasks_that_are_cancelled_are_there_whole_or_not_at_all(tmp_p
                 assert committed <= message.sequence + 1
             await subscriber.commit()
         async with aio.Subscriber(publisher.endpoint, **options) as subscriber:
-            assert (await subscriber.receive(20)).value == 50
+            assert (await subscriber.receive(60)).value == 50
             await asyncio.gather(subscriber.close(), subscriber.close())
             assert subscriber.wait_fds() == []
             aio.Subscriber(publisher.endpoint, **options).close_now()  # the file is free

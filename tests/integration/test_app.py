@@ -502,7 +502,7 @@ def test_a_handler_that_never_ends_is_named(make_publisher, caplog):
     @app.subscriber(publisher.endpoint)
     def blocked(value):
         begun.append(value)
-        release.wait(20)
+        release.wait(60)
 
     release = threading.Event()
 

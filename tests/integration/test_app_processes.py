@@ -13,6 +13,7 @@ import p2pmsg
 from p2pmsg import cli
 from tests.integration.commands import P2PMSG
 from tests.integration.peers import ROOT, eventually
+from tests.integration.secure import rewrite
 
 HEAD = """
 import asyncio, os, sys, time, p2pmsg
@@ -332,15 +333,15 @@ async def tick():
     child = run(body, P2PMSG_RUN_RELOAD="1")  # its own process has that setting, too
     lines_to(child, "VERSION 1")
     file = tmp_path / "service.py"
-    file.write_text(HEAD + body.replace("VERSION 1", "VERSION 2"))
+    rewrite(file, HEAD + body.replace("VERSION 1", "VERSION 2"))
     assert "stopped" in lines_to(child, "VERSION 2")
-    file.write_text(HEAD + "1 / 0")
+    rewrite(file, HEAD + "1 / 0")
     lines_to(child, "stopped")
     errors = ""
     while "waiting for a change" not in errors:
         errors += child.stderr.readline()
     assert "ZeroDivisionError" in errors
-    file.write_text(HEAD + body.replace("VERSION 1", "VERSION 3"))
+    rewrite(file, HEAD + body.replace("VERSION 1", "VERSION 3"))
     lines_to(child, "VERSION 3")
     child.send_signal(signal.SIGINT)
     output, errors = child.communicate(timeout=60)

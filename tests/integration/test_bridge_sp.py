@@ -175,7 +175,7 @@ def test_a_requester_of_ours_asks_a_rep(stranger, bridge, opened):
     values = [[number, "x"] for number in range(20)]
     with ThreadPoolExecutor(4) as pool:
         asked = [
-            pool.submit(requester.request, "ab"[value[0] % 2], value, timeout=20.0)
+            pool.submit(requester.request, "ab"[value[0] % 2], value, timeout=60)
             for value in values
         ]
         assert [one.result() for one in asked] == values
@@ -189,7 +189,7 @@ def test_where_no_rep_answers_the_requester_gets_the_reason(bridge, opened):
     made = bridge(LOOPBACK, "sp+req://127.0.0.1:0?bind=1", topics=["a"], config=config)
     requester = opened.enter_context(p2pmsg.Requester(made.source))
     with pytest.raises(RemoteError, match=r"nobody takes requests there|no answer within 0\.3 s"):
-        requester.request("a", b"x", timeout=20.0, attempts_max=1)
+        requester.request("a", b"x", timeout=60, attempts_max=1)
 
 
 def test_request_all_reaches_all_respondents(stranger, bridge, opened):
@@ -198,7 +198,7 @@ def test_request_all_reaches_all_respondents(stranger, bridge, opened):
         LOOPBACK, "sp+surveyor://127.0.0.1:0?bind=1", topics=["who"], codec="json", config=config
     )
     requester = opened.enter_context(p2pmsg.Requester(made.source))
-    answers = requester.request_all("who", 0, deadline=20.0)
+    answers = requester.request_all("who", 0, deadline=60)
     assert "no respondent is connected there" in str(answers.errors[made.source])
 
     def serve(respondent, name):
@@ -214,7 +214,7 @@ def test_request_all_reaches_all_respondents(stranger, bridge, opened):
     pipes = made._ends.target._socket.socket
     eventually(lambda: len(pipes.pipes) == 3)
     for number in range(20):  # none waits for survey_time, since all answer
-        answers = requester.request_all("who", number, deadline=20.0)
+        answers = requester.request_all("who", number, deadline=60)
         got = answers.values[made.source]
         assert sorted(got) == [["a", number], ["b", number], ["c", number]]
     for thread in threads:
@@ -229,15 +229,19 @@ def test_a_respondent_that_is_silent_or_late_is_left_out(stranger, bridge, opene
     pipes = made._ends.target._socket.socket
     eventually(lambda: len(pipes.pipes) == 2)
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(requester.request_all, "who", b"1", deadline=20.0)
+        first = pool.submit(requester.request_all, "who", b"1", deadline=60)
         assert (prompt.recv(), late.recv()) == (b"1", b"1")
         error = first.result().errors[made.source]
         assert "none of 2 respondents answered within 0.2 s" in str(error)
-        second = pool.submit(requester.request_all, "who", b"2", deadline=20.0)
         late.send(b"an answer to 1, which is over")
-        assert prompt.recv() == b"2"
-        prompt.send(b"yes")
-        assert second.result().values[made.source] == [b"yes"]
+
+        def is_answered():  # on a busy machine the prompt one may be late, too
+            asked = pool.submit(requester.request_all, "who", b"2", deadline=60)
+            assert prompt.recv() == b"2"
+            prompt.send(b"yes")
+            return asked.result().values.get(made.source)
+
+        assert eventually(is_answered) == [b"yes"]
 
 
 def test_a_surveyor_is_answered_by_responders_of_ours(stranger, bridge, opened):
@@ -283,7 +287,7 @@ def test_their_own_tools_ask_and_answer_surveys(bridge, opened, tool):
         eventually(
             lambda: (
                 sorted(
-                    requester.request_all("who", b"?", deadline=20.0).values.get(outward.source, [])
+                    requester.request_all("who", b"?", deadline=60).values.get(outward.source, [])
                 )
                 == [b"one", b"two"]
             )
@@ -309,7 +313,7 @@ def test_their_own_tools_push_and_pull(bridge, make_pusher, make_puller, tool):
         pytest.skip(f"{tool} is not there (Debian: {package})")
     inward = bridge("sp+pull://127.0.0.1:0?bind=1", LOOPBACK)
     place = inward.source.rpartition("+")[2].partition("?")[0]
-    subprocess.run([tool, "--push", dial, place, "--data", "hello"], check=True, timeout=30)
+    subprocess.run([tool, "--push", dial, place, "--data", "hello"], check=True, timeout=60)
     with make_puller(inward.endpoint).receive(DEADLINE_S) as job:
         assert job.value == b"hello"
     pusher = make_pusher()

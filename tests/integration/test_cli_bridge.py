@@ -24,7 +24,7 @@ def test_bridges_until_it_is_asked_to_end(tmp_path, number, status):
                 pub.send_multipart([b"t", b'{"n": %d}' % count])
             endpoint = eventually(lambda: re.search(r"from .* to (tcp://\S+)", bridge.errors()))[1]
             with Subscriber(endpoint, start="earliest") as subscriber:
-                assert [subscriber.receive(20).value["n"] for _ in range(4)] == [0, 1, 2, 5]
+                assert [subscriber.receive(60).value["n"] for _ in range(4)] == [0, 1, 2, 5]
             counts = "4 messages received; 4 passed on; 2 lost before they came here"
             eventually(lambda: counts in bridge.errors())
             bridge.process.send_signal(number)

@@ -81,8 +81,8 @@ class Interrupted:
 
     def check(self):
         """Return whether Ctrl-C came before the command had ended."""
-        status = self.process.wait(30)
-        eventually(lambda: not processes_of(self.process.pid), 15)
+        status = self.process.wait(60)
+        eventually(lambda: not processes_of(self.process.pid))
         said = [
             line for line in self.errors.read_text(errors="replace").splitlines()
             if not line.startswith("import time:")
@@ -105,7 +105,7 @@ class Interrupted:
 def interrupt(name, seconds, folder, *, again=None, as_module=False):
     struck = Interrupted(name, folder, as_module=as_module)
     try:
-        eventually(lambda: struck.is_on() or struck.process.poll() is not None, 30)
+        eventually(lambda: struck.is_on() or struck.process.poll() is not None)
         time.sleep(seconds)
         struck.strike()
         if again is not None:

@@ -142,7 +142,7 @@ def test_dump_ends_by_a_signal(log, start, how):
 
     ended.process.send_signal(number)
 
-    assert ended.wait(20) == status
+    assert ended.wait(60) == status
     assert ended.errors() == ""
     os.close(reading)
     os.close(writing)
@@ -253,7 +253,7 @@ def test_replay_ends_by_a_signal_while_it_waits_for_subscribers(log, start, endp
 
     replay.process.send_signal(number)
 
-    assert replay.wait(20) == status
+    assert replay.wait(60) == status
     assert (replay.output(), replay.errors()) == (b"", said)
 
 
@@ -262,11 +262,11 @@ def test_replay_ends_by_a_signal_between_two_messages(log, start, endpoint, how,
     number, status = ENDINGS[how]
     subscriber = make_subscriber(endpoint)
     replay = start("log", "replay", log.path, endpoint, "trades", "--speed", "0.001")
-    assert subscriber.receive(20).value["id"] == 0  # the next frame is due in 1,000 s
+    assert subscriber.receive(60).value["id"] == 0  # the next frame is due in 1,000 s
 
     replay.process.send_signal(number)
 
-    assert replay.wait(20) == status
+    assert replay.wait(60) == status
     assert (replay.output(), without_waiting(replay.errors())) == (b"", "")
 
 

@@ -184,7 +184,7 @@ def test_dump_into_head(segmented):
     dump = f"{' '.join(P2PMSG)} log dump '{segmented.path}' trades"
     shell = subprocess.run(
         ["/bin/bash", "-c", f"{dump} | head -n 3; echo ${{PIPESTATUS[0]}}"],
-        capture_output=True, timeout=30,
+        capture_output=True, timeout=60,
     )  # fmt: skip
     *lines, status = shell.stdout.splitlines()
 
@@ -205,7 +205,7 @@ def test_replay_keeps_the_pace(tmp_path, endpoint, make_subscriber, start, speed
     subscriber = make_subscriber(endpoint)
     replay = start("log", "replay", log.path, endpoint, "--speed", speed)
 
-    assert [subscriber.receive(20).value for _ in range(10)] == [n // 2 for n in range(10)]
+    assert [subscriber.receive(60).value for _ in range(10)] == [n // 2 for n in range(10)]
     assert replay.wait() == 0
     seconds = re.search(rb"to 1 subscriber in ([\d.]+) s", replay.output())
     assert float(seconds[1]) >= round(least_s, 1)
@@ -219,7 +219,7 @@ def test_replay_of_hours_takes_a_moment_if_asked_to(tmp_path, endpoint, make_sub
     for options in (["--speed", "1e6"], ["--speed", "max"], ["--pause-max", "0.01"]):
         subscriber = make_subscriber(endpoint)
         replay = start("log", "replay", log.path, endpoint, *options)
-        assert [subscriber.receive(20).value for _ in range(5)] == list(range(5))
+        assert [subscriber.receive(60).value for _ in range(5)] == list(range(5))
         assert (replay.wait(), without_waiting(replay.errors())) == (0, "")
         subscriber.close()
 
@@ -227,10 +227,10 @@ def test_replay_of_hours_takes_a_moment_if_asked_to(tmp_path, endpoint, make_sub
 def test_replay_ends_by_ctrl_c_in_the_middle(segmented, endpoint, start, make_subscriber):
     subscriber = make_subscriber(endpoint)
     replay = start("log", "replay", segmented.path, endpoint, "trades", "--speed", "50")
-    assert [subscriber.receive(20).value for _ in range(10)] == list(range(10))
+    assert [subscriber.receive(60).value for _ in range(10)] == list(range(10))
     replay.process.send_signal(signal.SIGINT)
 
-    assert replay.wait(20) == 130
+    assert replay.wait(60) == 130
     assert (replay.output(), without_waiting(replay.errors())) == (b"", "")
 
 

@@ -21,7 +21,7 @@ def test_relays_until_it_is_asked_to_end(tmp_path, make_publisher, number, statu
         with command(tmp_path, "relay", *arguments, "--name", "r", "--stats", "0.2") as relay:
             (endpoint,) = eventually(lambda r=relay: re.findall("listening at (.*)", r.errors()))
             with Subscriber(endpoint, start="earliest") as subscriber:
-                got = [subscriber.receive(20).value for _ in range(1000)]
+                got = [subscriber.receive(60).value for _ in range(1000)]
             assert got == list(range(1000))
             eventually(lambda r=relay: "1 streams of 1 sessions" in r.errors())
             relay.process.send_signal(number)

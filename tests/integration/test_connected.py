@@ -5,13 +5,13 @@ from p2pmsg.subscriber import unpublished
 from p2pmsg.sync import unanswered
 from tests.integration.aio import shell
 from tests.integration.peers import eventually
-from tests.places import free_port
+from tests.places import free_port, lasting_place
 
 __all__ = ["shell"]
 
 
 def test_connected_follows_publishers_and_relays(make_publisher, make_relay, make_subscriber):
-    first, second = make_publisher(), make_publisher()
+    first, second = make_publisher(lasting_place()), make_publisher()
     relay = make_relay(second.endpoint)
     subscriber = make_subscriber([first.endpoint, relay.endpoint, "tcp://127.0.0.1:1"])
 

@@ -120,6 +120,6 @@ def test_systemd_has_nothing_to_say_of_the_units(tmp_path):
         # systemd wants the program to be there, which it is where it was installed.
         copy.write_text(path.read_text().replace("/usr/local/bin/p2pmsg", sys.executable))
     command = [systemd, "verify", "--man=no", *map(str, copies)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     assert (ended.returncode, ended.stdout + ended.stderr) == (0, "")

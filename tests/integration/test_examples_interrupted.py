@@ -62,12 +62,12 @@ def interrupt(name, seconds, folder):
         )  # fmt: skip
     try:
         # Python says what it has imported. Before that module nothing can be done about Ctrl-C.
-        eventually(lambda: "| ctrl_c" in errors.read_text() or process.poll() is not None, 30)
+        eventually(lambda: "| ctrl_c" in errors.read_text() or process.poll() is not None)
         time.sleep(seconds)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGINT)
-        status = process.wait(30)
-        eventually(lambda: not processes_of(process.pid), 15)
+        status = process.wait(60)
+        eventually(lambda: not processes_of(process.pid))
     finally:
         try:
             os.killpg(process.pid, signal.SIGKILL)
@@ -162,7 +162,7 @@ ctrl_c.run(main)
         [sys.executable, "-c", code], cwd=EXAMPLES, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
-    error = process.communicate(timeout=30)[1]
+    error = process.communicate(timeout=60)[1]
     assert process.returncode == 1
     assert error.splitlines()[-1] == "LookupError: an error"
     assert "interrupted" not in error
@@ -187,6 +187,6 @@ def test_ctrl_c_does_not_wait_for_a_process_that_starts():
     )  # fmt: skip
     assert process.stdout.readline() == "begun\n"
     os.killpg(process.pid, signal.SIGINT)
-    assert process.communicate(timeout=30)[1] == "interrupted\n"
+    assert process.communicate(timeout=60)[1] == "interrupted\n"
     assert process.returncode == 130
     eventually(lambda: not processes_of(process.pid))

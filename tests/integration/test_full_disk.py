@@ -108,7 +108,7 @@ def test_a_pusher_says_that_the_disk_is_full_and_goes_on_when_it_has_space(
     child.order("drain")
     done = []
     while len(done) < len(said["accepted"]):
-        with puller.receive(timeout=20) as job:
+        with puller.receive(timeout=60) as job:
             done.append(job.value[0])
     assert done == said["accepted"]
     assert child.wait() == 0

@@ -79,7 +79,7 @@ def test_quickstart_prints_what_the_readme_shows(tmp_path):
     child = subprocess.Popen([sys.executable, tmp_path / "publisher.py"])
     try:
         printed = run(subscriber, tmp_path)
-        assert child.wait(30) == 0
+        assert child.wait(60) == 0
     finally:
         child.kill()
         child.wait()

@@ -186,7 +186,7 @@ def test_the_watch_goes_on_when_descriptors_were_short(monkeypatch):
     with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
         publisher.publish("t", 1)
         with HeadsWatch([publisher.endpoint]) as watch:
-            eventually(lambda: next_of(watch, publisher.endpoint) == 1, 20)
+            eventually(lambda: next_of(watch, publisher.endpoint) == 1)
             assert len(tries) > 6
 
 

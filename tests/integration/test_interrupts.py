@@ -80,11 +80,11 @@ def test_ctrl_c_after_any_call_neither_loses_nor_doubles(connect, how, count):
             if how == "iterate":
                 received.append(next(iterator).sequence)
             elif how == "receive" or (how == "in turns" and len(received) % 3 == 0):
-                received.append(receiver.receive(20).sequence)
+                received.append(receiver.receive(60).sequence)
             elif how == "in turns":
-                received.extend(m.sequence for m in receiver.receive_many(1000, timeout=20))
+                received.extend(m.sequence for m in receiver.receive_many(1000, timeout=60))
             else:
-                received.extend(m.sequence for m in receiver.receive_many(timeout=20))
+                received.extend(m.sequence for m in receiver.receive_many(timeout=60))
 
     for number in range(1, 40):
         publisher.publish_many(TOPIC, [None] * count)
@@ -131,7 +131,7 @@ def test_what_a_handler_raises_publishes_nothing_twice(connect, tmp_path, is_idl
     publisher.flush()
     received = {}
     while end not in received.values():
-        message = receiver.receive(20)
+        message = receiver.receive(60)
         received[message.sequence] = message.value
     assert len(set(received.values())) == len(received)
     assert accepted.items() <= received.items(), receiver.stats().losses
@@ -149,7 +149,7 @@ def test_ctrl_c_after_any_call_of_a_puller_forgets_no_job(make_pusher, make_pull
 
     def work(goal):
         while not goal <= done:
-            taken = next(iterator) if how == "iterate" else worker.receive(timeout=20)
+            taken = next(iterator) if how == "iterate" else worker.receive(timeout=60)
             with taken:
                 done.add(taken.value)
 
@@ -162,7 +162,7 @@ def test_ctrl_c_after_any_call_of_a_puller_forgets_no_job(make_pusher, make_pull
             work(goal)
         work(goal)
         strikes += strike.struck
-    pusher.drain(timeout=20)
+    pusher.drain(timeout=60)
 
     assert strikes > 30
 
@@ -187,7 +187,7 @@ def test_ctrl_c_after_any_call_of_a_pusher_forgets_no_job(make_pusher, make_pull
                     accepted.add(pusher.push(value, key=key))
             strikes += strike.struck
             accepted.add(pusher.push("after it", key=key))
-        pusher.drain(timeout=20)
+        pusher.drain(timeout=60)
     finally:
         stop.set()
         thread.join()
@@ -214,12 +214,12 @@ READ = '''
 import sys, p2pmsg
 with p2pmsg.Subscriber(sys.argv[1], topics=["t"]) as subscriber:
     while True:
-        subscriber.receive_many(1000, timeout=30)
+        subscriber.receive_many(1000, timeout=60)
 '''
 reader = subprocess.Popen(
     [sys.executable, "-c", READ, publisher.endpoint], stderr=subprocess.DEVNULL
 )
-publisher.wait_for_subscribers(1, timeout=30)
+publisher.wait_for_subscribers(1, timeout=60)
 if load == "busy":
     def spin():
         while True:

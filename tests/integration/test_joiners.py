@@ -52,7 +52,7 @@ def busy(publisher):
     thread.start()
     yield sequences
     stop.set()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive(), "publish does not return"
 
 

@@ -126,7 +126,7 @@ def test_the_command_line_ends_with_the_session_and_a_line(make_feed, place):
     ) as child:
         assert [child.stdout.readline() for _ in range(3)] == ["1\n", "2\n", "3\n"]
         say_end(feed)
-        output, errors = child.communicate(timeout=30)
+        output, errors = child.communicate(timeout=60)
     assert (output, child.returncode) == ("", 0)
     line = "p2pmsg sub: the session 'MON' of 'mold' has ended before sequence 4\n"
     assert errors.endswith(line), errors

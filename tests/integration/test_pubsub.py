@@ -548,7 +548,7 @@ def test_a_late_joiner_of_thousands_of_streams_gets_all_of_each(make_publisher, 
     subscriber = make_subscriber(publisher.endpoint, start="earliest", joins=publisher)
     taken = {topic: [] for topic in topics}
     for _ in range(3 * len(topics)):
-        message = subscriber.receive(30)
+        message = subscriber.receive(60)
         taken[message.topic].append(message.value)
     assert all(values == [0, 1, 2] for values in taken.values())
     stats = check_ledger(subscriber, delivered=3 * len(topics), outstanding=0, lost=0)
@@ -563,11 +563,11 @@ def test_heads_that_would_not_fit_in_a_frame_come_in_pages(make_publisher, make_
         publisher.publish(topic, 0)
     subscriber = make_subscriber(publisher.endpoint, joins=publisher)
     publisher.publish(topics[-1], 1)
-    assert subscriber.receive(30).value == 1
+    assert subscriber.receive(60).value == 1
     assert len(subscriber.stats().streams) == len(topics)
 
     with p2pmsg.reader.RangeReader(publisher.endpoint) as reader:
-        assert len(reader.heads(timeout=30).streams) == len(topics)
+        assert len(reader.heads(timeout=60).streams) == len(topics)
     with p2pmsg.reader.HeadsWatch([publisher.endpoint]) as watch:
         eventually(lambda: watch.heads()[publisher.endpoint])
         assert len(watch.heads()[publisher.endpoint].streams) == len(topics)

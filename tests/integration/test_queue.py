@@ -380,7 +380,7 @@ def kill_rounds(folder, fsync, threads, rounds, seed, timeout):
 
 @pytest.mark.parametrize(("fsync", "threads"), [("interval", 1), ("always", 8), ("never", 4)])
 def test_a_killed_pusher_loses_nothing_that_push_returned_for(tmp_path, fsync, threads):
-    found = kill_rounds(tmp_path / "log", fsync, threads, ROUNDS, 7, 60)
+    found = kill_rounds(tmp_path / "log", fsync, threads, ROUNDS, 7, 110)
 
     assert found["returned"] > 10 * ROUNDS
 
@@ -587,7 +587,7 @@ def test_cut_connections_lose_nothing(make_pusher, opened):
         thread.start()
     proxy.cut_every(0.15)
     for number in range(1500):
-        pusher.push(number, key=f"k{number % 7}" if number % 2 else None, timeout=20)
+        pusher.push(number, key=f"k{number % 7}" if number % 2 else None, timeout=60)
         time.sleep(0.0005)
     proxy.stop_cutting()
     pusher.drain(timeout=60)

@@ -43,7 +43,7 @@ def test_a_pull_without_a_command_prints_and_ends_by_count(tmp_path, place):
 def test_a_pull_is_stopped_cleanly_unless_it_had_an_end_of_its_own(tmp_path, place, end, status):
     with p2pmsg.Pusher(place) as pusher, command(tmp_path, "pull", place, *end) as pulling:
         pusher.push("a job")
-        pusher.drain(timeout=20)
+        pusher.drain(timeout=60)
         pulling.process.send_signal(signal.SIGTERM)
         assert pulling.wait() == status
         assert pulling.errors() == ""

@@ -43,7 +43,7 @@ with p2pmsg.Pusher(sys.argv[1], log=sys.argv[2], in_flight_max=10**6, ack_timeou
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     sys.stdin.readline()
     print(pusher.push("more", key="more"), flush=True)
-    pusher.drain(timeout=20)
+    pusher.drain(timeout=60)
     print(pusher.stats().balanced, pusher.stats().done, flush=True)
 """
 
@@ -84,9 +84,9 @@ def test_while_the_disk_is_full_nothing_is_said_that_is_not_written(tmp_path, op
     child.stdin.flush()
     assert int(child.stdout.readline()) == pushed
     for _ in range(pushed + 1):
-        puller.receive(timeout=20).ack()
+        puller.receive(timeout=60).ack()
     assert child.stdout.readline().split() == ["True", str(pushed + 1)]
-    assert child.wait(20) == 0
+    assert child.wait(60) == 0
 
 
 def test_a_change_of_rights_makes_no_copy_of_a_log(tmp_path, caplog):

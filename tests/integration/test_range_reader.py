@@ -429,7 +429,7 @@ def test_a_relay_without_sessions_is_waited_for(make_relay, make_publisher, read
 def test_a_relay_that_is_restarted_is_met_again(make_publisher, make_relay, read):
     publisher = make_publisher()
     publisher.publish_many("t", list(range(1000)))
-    relay = make_relay(publisher.endpoint)
+    relay = make_relay(publisher.endpoint, lasting_place())
     relay.wait_for_streams(1, timeout=60)
     reader = read(relay)
     eventually(lambda: reader.heads().streams == {"t": p2pmsg.reader.StreamHead(0, 1000)})

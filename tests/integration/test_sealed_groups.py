@@ -12,15 +12,13 @@ from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.integration.inside import core_of
 from tests.integration.peers import check_ledger, take
 from tests.integration.test_udp_sealed import join_group, overhear
+from tests.places import free_port
 
 pytest.importorskip("cryptography")
 
 
 def place(group):
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return f"udp://239.255.12.{group}:{port}?interface=127.0.0.1"
+    return f"udp://239.255.12.{group}:{free_port()}?interface=127.0.0.1"
 
 
 def pinned(endpoint, peers):

@@ -21,6 +21,7 @@ from p2pmsg.errors import AccessDeniedError, AuthenticationError, KeyChangedErro
 from p2pmsg.reader import HeadsWatch, RangeReader
 from p2pmsg.statsd import Collector
 from tests.integration.secure import Peers
+from tests.places import lasting_place
 from tests.unit.transports.sockets import eventually
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -357,9 +358,10 @@ class Row:
         self.server = self.security = self.good = self.bad = None
         self.sent = 0
 
-    def serve(self, name="server", endpoint=LOOPBACK, *, has_keys=True):
+    def serve(self, name="server", endpoint="", *, has_keys=True):
         security = self.peers.security(name, "good", "bad") if has_keys else None
-        self.server, self.security = self.kind.serve(endpoint, security), security
+        self.server = self.kind.serve(endpoint or lasting_place(), security)
+        self.security = security
         self.endpoint = self.server.endpoint
         self.stack.callback(self.close, self.server)
 

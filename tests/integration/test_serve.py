@@ -17,6 +17,7 @@ from p2pmsg.errors import ConfigError
 from p2pmsg.http import Gateway, GatewayConfig
 from p2pmsg.webhooks.serving import ServerLimits, bind, make_server
 from tests.integration.peers import eventually
+from tests.places import lasting_place
 
 TOKEN = "a-token-of-many-letters"
 
@@ -189,11 +190,10 @@ def test_several_topics_resume_each_where_it_was(publisher):
 
 
 def test_it_goes_on_over_restarts_of_the_publisher_and_of_the_server(make_publisher, tmp_path):
-    log, free = LogConfig(tmp_path / "log"), None
-    publisher = make_publisher(log=log)
-    endpoint = publisher.endpoint
-    with serving(endpoint) as (port, _):
-        free = port
+    log, endpoint = LogConfig(tmp_path / "log"), lasting_place()
+    at = int(lasting_place().rpartition(":")[2])
+    publisher = make_publisher(endpoint, log=log)
+    with serving(endpoint, port=at) as (port, _):
         publisher.wait_for_subscribers(1, timeout=60)
         with Events(port, "/topics/a").wait_ready() as events:
             publisher.publish("a", 0)
@@ -204,14 +204,14 @@ def test_it_goes_on_over_restarts_of_the_publisher_and_of_the_server(make_publis
             assert values(events.messages(1)) == [1]
             place = events.last_id
     publisher.publish("a", 2)
-    with serving(endpoint, port=free) as (port, _), Events(port, "/topics/a", place) as events:
+    with serving(endpoint, port=at) as (port, _), Events(port, "/topics/a", place) as events:
         assert values(events.messages(1)) == [2]
         publisher.publish("a", 3)
         assert values(events.messages(1)) == [3]
 
 
 def test_what_nobody_has_any_more_is_reported_lost(make_publisher):
-    former = make_publisher()
+    former = make_publisher(lasting_place())
     with serving(former.endpoint, config=GatewayConfig(resume_timeout=3.0)) as (port, _):
         former.wait_for_subscribers(1, timeout=60)
         with Events(port, "/topics/a").wait_ready() as events:

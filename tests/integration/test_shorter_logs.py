@@ -40,7 +40,7 @@ class Feed:
             lasting_place(), name="feed", log=LogConfig(tmp_path / "feed"), config=SMALL
         )
         self.relay = self.start_relay()
-        self.publisher.wait_for_subscribers(1, timeout=20)
+        self.publisher.wait_for_subscribers(1, timeout=60)
         for number in range(COUNT):
             self.publisher.publish("t", [number, b"x" * 50])
         self.publisher.flush()
@@ -201,7 +201,7 @@ def restored(tmp_path, first):
 
 
 def take_values(subscriber, count):
-    return [subscriber.receive(timeout=20).value for _ in range(count)]
+    return [subscriber.receive(timeout=60).value for _ in range(count)]
 
 
 @pytest.mark.parametrize("count", [50, 250], ids=["below", "passed"])
@@ -220,7 +220,7 @@ def test_a_live_subscriber_learns_it_and_gets_the_new_messages(tmp_path, policy,
             one.publish_many("t", [f"new {n}" for n in range(count)])
             if policy == "raise":
                 with pytest.raises(p2pmsg.errors.SessionRewoundError) as caught:
-                    sub.receive(timeout=20)
+                    sub.receive(timeout=60)
                 reports.append(caught.value.report)
             assert take_values(sub, count) == [f"new {n}" for n in range(count)]
             (report,) = reports

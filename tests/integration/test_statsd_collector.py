@@ -204,7 +204,7 @@ def test_the_client_of_npm(package, npm_folder):
         _, port = address(collector.endpoints[0])
         script = NPM_SCRIPT.replace("PACKAGE", package).replace("PORT", str(port))
         script = script.replace("SET", NPM_CLIENTS[package])
-        subprocess.run(["node", "-e", script], cwd=npm_folder, check=True, timeout=30)
+        subprocess.run(["node", "-e", script], cwd=npm_folder, check=True, timeout=60)
         eventually(lambda: collector.stats().metrics >= 4)
         collector.flush()
     assert keep.flushes[0]["c", "n.a"]["count"] == 1

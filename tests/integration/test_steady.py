@@ -12,8 +12,8 @@ from p2pmsg.sync import receiving, subscriber_thread
 from tests.integration.peers import DEADLINE_S, check_ledger, eventually
 
 READERS = {
-    "receive": lambda subscriber, iterator, size: [subscriber.receive(20)],
-    "receive_many": lambda subscriber, iterator, size: subscriber.receive_many(size, 20),
+    "receive": lambda subscriber, iterator, size: [subscriber.receive(60)],
+    "receive_many": lambda subscriber, iterator, size: subscriber.receive_many(size, 60),
     "iterate": lambda subscriber, iterator, size: list(islice(iterator, size)),
 }
 
@@ -89,7 +89,7 @@ def test_a_loss_between_frames_is_noticed_and_repaired(flood, followed, monkeypa
     _, subscriber = flood("a", "b")
     expected = {"a": 0, "b": 0}
     while followed() < 50:
-        for message in subscriber.receive_many(timeout=20):
+        for message in subscriber.receive_many(timeout=60):
             assert message.sequence == expected[message.topic]
             expected[message.topic] += 1
     stats = check_ledger(subscriber, lost=0)
@@ -103,7 +103,7 @@ def test_closing_in_the_middle_ends_the_loop(flood, followed):
     reader.start()
     eventually(lambda: followed() > 20)
     subscriber.close()
-    reader.join(20)
+    reader.join(60)
     assert not reader.is_alive()
     check_ledger(subscriber, delivered=len(taken))
 
@@ -135,7 +135,7 @@ def test_a_busy_reader_gives_way_to_a_thread_that_is_late(crowded, how, monkeypa
             READERS[how](crowded, iterator, 2000)
 
     driver._ended.set()  # else the thread would say when it is late
-    driver._thread.join(20)
+    driver._thread.join(60)
     read_on()
     assert not given
     driver.late_ns = 1
@@ -168,7 +168,7 @@ def test_after_a_round_of_another_thread_it_is_asked_again_what_is_to_be_done(fl
     driver = subscriber._driver
     end = time.monotonic() + DEADLINE_S
     while driver.followed is None and time.monotonic() < end:
-        subscriber.receive_many(timeout=20)
+        subscriber.receive_many(timeout=60)
     assert driver.followed is not None
     with driver.io_lock:
         driver.round(0)

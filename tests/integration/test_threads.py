@@ -220,7 +220,7 @@ def test_an_interrupted_iteration_goes_on(make_publisher, make_child, make_proxy
     proxy = make_proxy(publisher, frame_loss=loss, loss_after_frames=10, seed=1)
     count = 200_000
     child = make_child("receive_interrupted", proxy.endpoint, 400, 1, count)
-    publisher.wait_for_subscribers(1, timeout=20)
+    publisher.wait_for_subscribers(1, timeout=60)
     for n in range(count + 1):
         publisher.publish(TOPIC, n)
         if n % 200 == 0:

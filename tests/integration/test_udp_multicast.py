@@ -390,7 +390,7 @@ class Feed:
 
     def begin(self):
         assert self.child.line() == "there"
-        self.publisher.wait_for_subscribers(1, timeout=20)
+        self.publisher.wait_for_subscribers(1, timeout=60)
         self._thread.start()
         assert self.child.line() == "reads"
 

@@ -28,7 +28,7 @@ PLACE = "udp://239.255.12.1:5600?interface={}"
 PUBLISHER = """
     import sys, time, p2pmsg
     with p2pmsg.Publisher(sys.argv[1], name="feed") as publisher:
-        publisher.wait_for_subscribers(1, 20)
+        publisher.wait_for_subscribers(1, 60)
         for start in range(0, {count}, 100):
             publisher.publish_many("t", list(range(start, start + 100)))
             if start == {count} // 2:

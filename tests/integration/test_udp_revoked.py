@@ -1,7 +1,6 @@
 """Revoking a key that reads a sealed multicast, on real sockets."""
 
 import asyncio
-import socket
 
 import pytest
 
@@ -9,16 +8,14 @@ from p2pmsg import aio
 from p2pmsg.errors import AccessDeniedError
 from tests.integration.commands import eventually
 from tests.integration.peers import check_ledger, take
+from tests.places import free_port
 
 pytest.importorskip("cryptography")
 
 
 @pytest.fixture
 def endpoint():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return f"udp://239.255.10.1:{port}?interface=127.0.0.1"
+    return f"udp://239.255.10.1:{free_port()}?interface=127.0.0.1"
 
 
 def pinned(endpoint, peers, name="pub"):

@@ -9,6 +9,7 @@ import pytest
 
 from p2pmsg import LogConfig
 from tests.integration.peers import take
+from tests.places import free_port
 
 pytest.importorskip("cryptography")
 
@@ -48,12 +49,6 @@ class Wire:
         return b"".join(self._packets)
 
 
-def port():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.mark.parametrize("scheme", ["tcp", "udp"])
 @pytest.mark.parametrize("secured", [False, True], ids=["open", "secured"])
 def test_nothing_that_was_published_stands_on_the_wire(
@@ -62,7 +57,7 @@ def test_nothing_that_was_published_stands_on_the_wire(
     """Live, out of the log and in repairs; without keys all of it does, which shows that we see."""
     place = "tcp://127.0.0.1:0"
     if scheme == "udp":
-        place = f"udp://239.255.11.{1 + secured}:{port()}?interface=127.0.0.1"
+        place = f"udp://239.255.11.{1 + secured}:{free_port()}?interface=127.0.0.1"
     ours = peers.security("pub", "sub") if secured else None
     publisher = make_publisher(place, log=LogConfig(tmp_path / "log"), security=ours)
     theirs, endpoint = None, publisher.endpoint

@@ -36,14 +36,14 @@ for run in range(2):
             start="earliest",
         ) as subscriber,
     ):
-        publisher.wait_for_subscribers(1, timeout=20)
+        publisher.wait_for_subscribers(1, timeout=60)
         publisher.publish("t", Trade(decimal.Decimal("1.50"), datetime.date(2026, 1, run + 1)))
         publisher.publish_many("t", [{"price": "2"}, {"price": None}, {"price": 3}], keys=["k"] * 3)
         publisher.publish("u", {"a": [1, 2.5, b"x"]}, headers={"h": 1}, timestamp_ns=5)
         found = []
         while len(found) < 5:
             try:
-                found.append(subscriber.receive(20).value)
+                found.append(subscriber.receive(60).value)
             except InvalidValueError as error:
                 found.append(error.path)
         trades = [one.price for one in found if isinstance(one, Trade)]
@@ -56,12 +56,12 @@ with p2pmsg.Pusher("tcp://127.0.0.1:0", log=kept) as pusher:
         for number in range(20):
             pusher.push({"n": number}, key="k", headers={"h": number})
         for number in range(20):
-            with puller.receive(20) as job:
+            with puller.receive(60) as job:
                 assert (job.value, job.headers) == ({"n": number}, {"h": number})
-        pusher.drain(timeout=20)
+        pusher.drain(timeout=60)
 with p2pmsg.Responder("tcp://127.0.0.1:0", {"double": lambda value: 2 * value}) as responder:
     with p2pmsg.Requester([responder.endpoint]) as requester:
-        assert requester.request("double", 21, timeout=20) == 42
+        assert requester.request("double", 21, timeout=60) == 42
 assert "msgspec" not in {name for name, one in sys.modules.items() if one is not None}
 print("done")
 """
@@ -71,7 +71,7 @@ import p2pmsg
 from p2pmsg import codec
 assert codec.NAME == "msgpack"
 with p2pmsg.Subscriber(sys.argv[1], start="earliest") as subscriber:
-    values = [subscriber.receive(30).value for _ in range(int(sys.argv[2]))]
+    values = [subscriber.receive(60).value for _ in range(int(sys.argv[2]))]
 sys.stdout.buffer.write(codec.encode(values))
 """
 

@@ -206,7 +206,7 @@ def test_a_stream_goes_through_a_plain_subscriber_as_well(spark, publisher, tmp_
         typed = frame.selectExpr("'out' topic", "named_struct('at', offset) value")
         writer = typed.writeStream.format("p2pmsg").option("endpoint", endpoint)
         query = writer.option("checkpointLocation", str(tmp_path)).start()
-        found = [subscriber.receive(timeout=30).value for _ in range(10)]
+        found = [subscriber.receive(timeout=300).value for _ in range(10)]
         query.stop()
 
     assert found == [{"at": number} for number in range(10)]

@@ -26,7 +26,7 @@ def test_a_publisher_with_a_log_is_killed_and_spark_misses_nothing(spark, tmp_pa
     log = str(tmp_path / "log")
     command = [sys.executable, "-m", "tests.spark.logged_publisher", endpoint, log]
     sink = Collector()
-    options = {"startingOffsets": "earliest", "fetchTimeoutMs": "3000"}
+    options = {"startingOffsets": "earliest", "fetchTimeoutMs": "3000", "fetchRetries": "30"}
     query = start(read_stream(spark, [endpoint], **options), tmp_path / "checkpoint", sink)
     child = None
     try:
@@ -38,7 +38,7 @@ def test_a_publisher_with_a_log_is_killed_and_spark_misses_nothing(spark, tmp_pa
             child.send_signal(signal.SIGKILL)
             child.wait()
         child = subprocess.Popen(command, cwd=ROOT)
-        with p2pmsg.reader.RangeReader(endpoint, timeout=20.0) as reader:
+        with p2pmsg.reader.RangeReader(endpoint, timeout=60) as reader:
             stop = reader.heads().streams["t"].next
         sink.wait(stop, query)
         query.stop()

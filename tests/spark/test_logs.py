@@ -57,7 +57,7 @@ def test_a_directory_without_a_log_is_refused(tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(600)
 def test_a_batch_over_a_log(spark, tmp_path):
     publish(tmp_path, 1000)
     reader = spark.read.format("p2pmsg").option("path", str(tmp_path)).option("subscribe", "t")

@@ -130,7 +130,7 @@ def test_update_mode_is_refused_and_complete_publishes_all(spark, feed, tmp_path
     with p2pmsg.Subscriber([place], topics=["counts"], start="earliest") as subscriber:
         writer = writer.outputMode("complete").option("checkpointLocation", str(tmp_path / "2"))
         query = writer.start()
-        message = subscriber.receive(timeout=40)
+        message = subscriber.receive(timeout=300)
         query.awaitTermination()
 
     assert (message.key, message.value) == ("t", "100")

@@ -256,7 +256,7 @@ def test_a_relay_that_has_nobody_yet_may_be_named():
 @pytest.mark.usefixtures("short_waits")
 def test_a_relay_without_the_publisher_that_is_named_is_refused(feed):
     with p2pmsg.Relay(feed.endpoint, "tcp://127.0.0.1:0", name="relay") as relay:
-        relay.wait_for_streams(2, timeout=20)
+        relay.wait_for_streams(2, timeout=60)
         options = {"peers": relay.endpoint, "assign": '{"t": ["fed"]}'}
         with pytest.raises(OptionError, match=f"names 'fed'.*'feed' at {relay.endpoint}"):
             begin(options)
@@ -298,7 +298,7 @@ def test_a_checkpoint_of_peers_that_come_go_or_move_is_taken(feed, other, warnin
     assert set(end["peers"]) == {feed.endpoint, other.endpoint}
     _, checkpoint = begin({"peers": feed.endpoint, "subscribe": "t"})
     with p2pmsg.Relay(feed.endpoint, "tcp://127.0.0.1:0", name="relay") as relay:
-        relay.wait_for_streams(2, timeout=20)
+        relay.wait_for_streams(2, timeout=60)
         warnings.clear()
         begin({"peers": relay.endpoint, "subscribe": "t"}, checkpoint)
     assert not warnings.records
@@ -311,7 +311,7 @@ def test_a_checkpoint_is_not_judged_while_nobody_says_who_is_there(feed):
     with reading({"peers": away, "subscribe": "t"}) as reader:
         assert reader.latestOffset(checkpoint, ALL) is checkpoint
         with p2pmsg.Publisher(away, name="other"):
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             with pytest.raises(OptionError, match=f"the checkpoint is of {feed.endpoint}"):
                 while time.monotonic() < deadline:
                     reader.latestOffset(checkpoint, ALL)

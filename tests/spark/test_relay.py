@@ -163,7 +163,7 @@ def test_a_relay_is_killed_again_and_again_and_spark_misses_nothing(
         return child
 
     child, total, sink = relay(), 0, Collector()
-    options = {"startingOffsets": "earliest", "fetchTimeoutMs": "3000"}
+    options = {"startingOffsets": "earliest", "fetchTimeoutMs": "3000", "fetchRetries": "30"}
     query = start(read_stream(spark, [place], **options), tmp_path / "checkpoint", sink)
     try:
         for _ in range(rounds):

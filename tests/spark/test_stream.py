@@ -141,7 +141,7 @@ def test_cut_connections_repeat_nothing_and_lose_nothing(spark, publisher, tmp_p
     total = 20_000
     with TcpProxy(publisher.endpoint) as data:
         sink = Collector()
-        options = {"startingOffsets": "earliest", "fetchTimeoutMs": "4000"}
+        options = {"startingOffsets": "earliest", "fetchTimeoutMs": "4000", "fetchRetries": "30"}
         query = start(read_stream(spark, [data.endpoint], **options), tmp_path, sink)
         data.cut_every(0.3)
         for number in range(total):
