@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration.peers import eventually
 from tests.integration.test_examples import EXAMPLES
-from tests.integration.test_guide import GUIDE, blocks, pages, programs, recipes, sections
+from tests.integration.test_guide import GUIDE, alone, blocks, pages, programs, recipes, sections
 
 pytestmark = pytest.mark.long
 
@@ -75,7 +75,7 @@ def start(request, tmp_path):
             arguments = [each.format(folder=folder) for each in IN_EXAMPLES[name]]
         else:
             path, arguments = folder / "program.py", []
-            path.write_text(BEGINS + (SHOWN | ALONE)[name])
+            path.write_text(BEGINS + alone((SHOWN | ALONE)[name]))
         return subprocess.Popen(
             [sys.executable, "-X", "dev", *in_loop, path, *arguments],
             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.places import free_port
+
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "examples" / "guide" / "pages"
 GENERATED = {"commands", "inside", "reference"}
@@ -17,6 +19,7 @@ PAGES = sorted(path for path in GUIDE.rglob("*.md") if path.parent.name not in G
 PROGRAMS = {path.stem: path.read_text() for path in PAGES if "```python" in path.read_text()}
 README = (ROOT / "README.md").read_text()
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+GROUP = re.compile(r"(udp://239\.[\d.]+:)(?!0\b)\d+")
 SHOWN = re.compile(r"print\(.*\)  # prints (.+)$", re.MULTILINE)
 
 
@@ -24,10 +27,20 @@ def blocks(text, language):
     return [found[2] for found in BLOCK.finditer(text) if found[1] == language]
 
 
+def alone(source):
+    """Give a program's multicast group a port of its own.
+
+    Else the same program, run by another test at the same time, publishes to its subscribers.
+    """
+    groups = set(GROUP.findall(source))
+    assert len(groups) <= 1
+    return GROUP.sub(rf"\g<1>{free_port()}", source) if groups else source
+
+
 def run(source, folder):
     """Run a program as a user would; deprecated names are an error."""
     path = folder / "program.py"
-    path.write_text(source)
+    path.write_text(alone(source))
     command = [sys.executable, "-W", "error::DeprecationWarning:__main__", path]
     ended = subprocess.run(command, capture_output=True, cwd=folder, text=True, timeout=100)
     assert ended.returncode == 0, ended.stderr
@@ -87,6 +100,14 @@ def test_quickstart_prints_what_the_readme_shows(tmp_path):
     (shown,) = blocks(section, "text")
     expected = shown.rstrip().removesuffix("…").rstrip()
     assert printed.startswith(expected)
+
+
+def test_the_same_page_may_be_run_twice_at_a_time():
+    programs = [alone(pages()["market_feed"]) for _ in range(2)]
+
+    groups = [GROUP.search(program)[0] for program in programs]
+    assert groups[0] != groups[1]
+    assert groups[0] not in programs[1]
 
 
 @pytest.mark.parametrize("program", programs(pages(), spark=False))
