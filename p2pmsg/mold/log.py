@@ -17,6 +17,7 @@ from p2pmsg.mold.feed import FIRST
 from p2pmsg.mold.sessions import session_id
 from p2pmsg.publisher.batch import pack_slice
 from p2pmsg.publisher.log import PublisherLog
+from p2pmsg.publisher.steps import run_steps
 from p2pmsg.stats import LogStats
 from p2pmsg.wire import Frame, FrameError
 
@@ -107,8 +108,7 @@ class MoldLog:
         due_ns = self._log.next_deadline_ns(now_ns=now_ns)
         if due_ns is not None and now_ns >= due_ns:
             self._log.sync(lock)
-        with lock:
-            self._log.expire(now_ns=now_ns, wall_ns=time.time_ns())
+        run_steps(self._log.expire_steps(lock, now_ns=now_ns, wall_ns=time.time_ns()))
 
     def close(self) -> None:
         """Close; raises `LogFailedError` where not everything could be written."""

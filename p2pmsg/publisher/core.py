@@ -10,6 +10,7 @@
 import math
 from collections import deque
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from p2pmsg import codec, control, wire
@@ -37,6 +38,7 @@ from p2pmsg.publisher.log import PublisherLog, first_kept, next_sequence
 from p2pmsg.publisher.permits import Rights
 from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory, Multicast, Packed, PublisherStream
+from p2pmsg.publisher.steps import Steps
 from p2pmsg.publisher.values import ValueRules
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Kind
@@ -630,8 +632,6 @@ class PublisherCore:
         for topic in self.lingering(now_ns=now_ns):
             self.seal_if_possible(topic, now_ns=now_ns)
         self.replay.expire(now_ns=now_ns)
-        if self.log is not None:
-            self.log.expire(now_ns=now_ns, wall_ns=now_ns + self._wall_offset_ns)
         self.requests.expire(now_ns=now_ns)
         self.heartbeats.handle_timer(self.streams.values(), now_ns=now_ns)
         if self.multicast is not None:
@@ -642,6 +642,12 @@ class PublisherCore:
         if not self.control.is_full:
             self._announce_due_ns = now_ns + to_ns(self.config.multicast.announce_interval)
             self.control.notices.append(self._announcement(0, now_ns))
+
+    def expire_log(self, lock: AbstractContextManager[object], *, now_ns: int) -> Steps[None]:
+        """Apply the log's retention, now and then; see `PublisherLog.expire_steps`."""
+        if self.log is not None:
+            wall_ns = now_ns + self._wall_offset_ns
+            yield from self.log.expire_steps(lock, now_ns=now_ns, wall_ns=wall_ns)
 
     def lingering(self, *, now_ns: int) -> list[str]:
         """Return the topics whose open batch has waited for long enough; needs no lock."""

@@ -394,18 +394,26 @@ class PublisherLog:
             self.broken = str(failure)
         return self.broken is None
 
-    def expire(self, *, now_ns: int, wall_ns: int) -> None:
-        """Apply retention, now and then."""
-        if now_ns >= self._expire_due_ns and self.failed is None:
-            self._expire_due_ns = now_ns + EXPIRE_NS
-            self._reader.close_idle()
-            try:
-                self._writer.expire(wall_ns)
-            except self._write_error as error:
-                self._errors += 1
-                self._expire_trouble.note(str(error), now_ns=now_ns)
-            else:
-                self._expire_trouble.over()
+    def expire_steps(
+        self, lock: AbstractContextManager[object], *, now_ns: int, wall_ns: int
+    ) -> Steps[None]:
+        """Apply retention, now and then; the lock is held only before and after the waiting."""
+        if self.failed is not None or (now_ns < self._expire_due_ns and not self._writer.has_full):
+            return
+        self._expire_due_ns = now_ns + EXPIRE_NS
+        try:
+            with lock:
+                self._reader.close_idle()
+                pending = self._writer.begin_expire(wall_ns)
+            if pending is not None:
+                yield pending.wait
+                with lock:
+                    self._writer.end_expire(pending)
+        except self._write_error as error:
+            self._errors += 1
+            self._expire_trouble.note(str(error), now_ns=now_ns)
+        else:
+            self._expire_trouble.over()
 
     def close(self, wall_ns: int, *, keeps_tail: bool = False) -> None:
         """Close the log, so that opening it again reads no segment.

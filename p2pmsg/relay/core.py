@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager
 from typing import Final
 
 from p2pmsg import codec, control, wire
@@ -11,6 +12,7 @@ from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.permits import Rights
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
+from p2pmsg.publisher.steps import Steps
 from p2pmsg.relay.metadata import RelayMetadata
 from p2pmsg.relay.requests import RelayRequests
 from p2pmsg.relay.session import LOSSES_MAX, RelayedSession, RelayedStream
@@ -330,8 +332,6 @@ class RelayCore:
     def handle_timer(self, *, now_ns: int) -> None:
         """Send heartbeats that are due, forget what is too old."""
         self.replay.expire(now_ns=now_ns)
-        if self.log is not None:
-            self.log.expire(now_ns=now_ns, wall_ns=now_ns + self._wall_offset_ns)
         for served in self.sessions.values():
             due_ns = served.heartbeats.next_deadline_ns()
             if due_ns is not None and due_ns <= now_ns:
@@ -346,6 +346,12 @@ class RelayCore:
             self.control.notices.append(
                 wire.control_frame(Kind.HEARTBEAT, self.id, body, sequence=self.version)
             )
+
+    def expire_log(self, lock: AbstractContextManager[object], *, now_ns: int) -> Steps[None]:
+        """Apply the log's retention, now and then; see `PublisherLog.expire_steps`."""
+        if self.log is not None:
+            wall_ns = now_ns + self._wall_offset_ns
+            yield from self.log.expire_steps(lock, now_ns=now_ns, wall_ns=wall_ns)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""

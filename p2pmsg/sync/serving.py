@@ -141,6 +141,7 @@ class ServingRounds(ABC):
         yield from self._answer()
         if self._core.log is not None:
             yield from self._sync(self._core.log)
+            yield from self._core.expire_log(self._lock, now_ns=time.monotonic_ns())
         self._send_waiting()
 
     @property

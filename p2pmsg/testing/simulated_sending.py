@@ -8,6 +8,7 @@ from typing import Final
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.control_queue import send_some
 from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.publisher.steps import run_steps
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.testing.network import MS, FaultyNetwork
 from p2pmsg.testing.options import NetworkOptions
@@ -128,6 +129,7 @@ class ServingSide:
         requests = self._core.requests
         if len(self._core.outbox) < OUTBOX_MAX:
             self._core.handle_timer(now_ns=now_ns)
+            run_steps(self._core.expire_log(nullcontext(), now_ns=now_ns))
         while (request := self._server.receive()) is not None:
             requests.receive(*request, now_ns=now_ns)
         if self.group is not None:

@@ -117,6 +117,7 @@ class SegmentIndex:
         by_number: the same, by their numbers; a number may be missing where a record is damaged.
         next_number: above all numbers that were seen.
         is_closed: whether nothing is appended to it any more.
+        is_leaving: whether retention is deleting it.
 
     """
 
@@ -127,7 +128,7 @@ class SegmentIndex:
         self.streams: dict[Key, StreamIndex] = {}
         self.by_number: dict[int, StreamIndex] = {}
         self.next_number = 0
-        self.is_closed = False
+        self.is_closed = self.is_leaving = False
 
     @property
     def name(self) -> str:

@@ -353,6 +353,8 @@ class LogReader:
             file.close()
 
     def _note_missing(self, segment: SegmentIndex, error: OSError) -> None:
+        if segment.is_leaving:
+            return  # retention was faster
         what = f"it cannot be read: {error.strerror or error}"
         self._note_corrupt(Finding(self._store.path(segment.name), 0, what))
 

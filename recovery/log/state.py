@@ -195,6 +195,47 @@ class Renewal:
         return self._is_written and self._file.writes == self._writes
 
 
+class TailsUpdate:
+    """Where streams go on, noted before a segment is deleted that alone says it.
+
+    It is in the state from now on, so that whatever is written meanwhile has it, too; `write` may
+    run while others use the log, and then `end` is called.
+    """
+
+    def __init__(self, state_file: StateFile, tails: dict[str, int]) -> None:
+        state = state_file.state
+        self._file = state_file
+        self._tails = tails
+        self._former = {topic: state.tails.get(topic) for topic in tails}
+        state.tails.update(tails)
+        self._writes = state_file.writes
+        self._state = replace(
+            state, marks=dict(state.marks), tails=dict(state.tails), skips=dict(state.skips)
+        )
+        self._is_written = False
+
+    def write(self) -> bool:
+        """Bring it to the disk; False where another state was written meanwhile.
+
+        Raises:
+            LogWriteError: it cannot be written.
+
+        """
+        self._is_written = self._file.write_marks(self._state, self._writes)
+        return self._is_written
+
+    def end(self) -> None:
+        """Take back what was not written: it is noted again before anything is deleted."""
+        tails = self._file.state.tails
+        for topic, former in () if self._is_written else self._former.items():
+            if tails.get(topic) != self._tails[topic]:
+                continue
+            if former is None:
+                del tails[topic]
+            else:
+                tails[topic] = former
+
+
 class Reservations:
     """Keeps each stream of the log's own session below its mark.
 

@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from recovery.errors import SyncFailedError
+from recovery.log.expiry import close_all
 from recovery.log.index import SegmentIndex
 from recovery.log.state import Renewal
-from recovery.log.store import LogStore
+from recovery.log.store import LogFile, LogStore
 
 STEP_BYTES: Final = 4 * 2**20
 """What is given up at a time begins and ends at a multiple of this: whole large pages."""
@@ -78,13 +80,30 @@ class PendingSync:
     """What need not be kept in memory then."""
     renewal: Renewal | None = None
     """Sequences that are reserved with it."""
+    written: list[LogFile] = field(default_factory=list)
+    """Files of segments that are full, to be closed."""
+    former: "PendingSync | None" = None
+    """One that nobody has ended, and that may have run since this one was begun."""
     missing: list[str] = field(default_factory=list)
     """Those of `names` that were not there, after `wait`: retention may have deleted them."""
     error: OSError | None = None
     """What went wrong, after `wait`."""
+    is_over: bool = False
+    """Whether `wait` has returned."""
 
     def wait(self) -> None:
         """Wait for the disk. It never raises: `LogWriter.end_sync` does."""
+        try:
+            close_all(self.written)
+            former, self.former = self.former, None
+            if former is not None and isinstance(former.error, SyncFailedError):
+                self.error = former.error  # another fsync would say that all is well
+            else:
+                self._force()
+        finally:
+            self.is_over = True
+
+    def _force(self) -> None:
         if self.renewal is not None:
             self.renewal.write()
             if self.renewal.error is not None and self.renewal.error.is_final:

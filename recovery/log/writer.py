@@ -9,6 +9,7 @@ from recovery._checks import NS_PER_S
 from recovery.errors import LogFormatError, LogWriteError, SyncFailedError, lacks_means
 from recovery.log.config import LogConfig
 from recovery.log.ends import Ends, take_cut
+from recovery.log.expiry import PendingExpiry, close_all
 from recovery.log.format import (
     HEAD_BYTES,
     KIND_DATA,
@@ -22,11 +23,14 @@ from recovery.log.format import (
 from recovery.log.index import Key, SegmentIndex, StreamIndex, encode_index, index_name
 from recovery.log.opening import open_log
 from recovery.log.reader import LogReader
-from recovery.log.state import Reservations, StateFile
+from recovery.log.state import Reservations, StateFile, TailsUpdate
 from recovery.log.store import FileStore, LogFile, LogStore
 from recovery.log.sync import PageCache, PendingSync
 from recovery.log.tail import NAME as TAIL
 from recovery.log.tail import Tail, TailContent, holds_messages, make_tail, read_slots
+
+_FULL_MAX = 16
+"""Files of full segments that are kept open until a sync or retention closes them."""
 
 
 class LogWriter:
@@ -77,6 +81,10 @@ class LogWriter:
         self._gathered_max = gathered_max
         self._store: LogStore = FileStore(config.directory, make_lock()) if store is None else store
         self._file: LogFile | None = None
+        self._full: list[LogFile] = []
+        """Files of full segments: closing them gives back what was reserved, which takes time."""
+        self._syncing: PendingSync | None = None
+        self._expiring: PendingExpiry | None = None
         self.unsynced_bytes = self._doubtful_bytes = 0
         self.late_marks: LogWriteError | None = None
         self._dirty: list[SegmentIndex] = []
@@ -307,6 +315,7 @@ class LogWriter:
         Only `wait` takes time, and it alone may run while other methods are called.
         """
         self.late_marks = None
+        former = self._take_sync()
         renewal = None
         if self._segment is not None:
             renewal = self._reservations.begin_renewal(self._segment)
@@ -314,11 +323,11 @@ class LogWriter:
         names = [segment.name for segment in self._dirty]
         unneeded = self._page_cache.due(self._dirty)
         pending = PendingSync(
-            self._store, byte_count, names, self._names_changed, unneeded, renewal
-        )
-        self._names_changed = False
+            self._store, byte_count, names, self._names_changed, unneeded, renewal, self._full,
+            former,
+        )  # fmt: skip
         # What is appended from here on is dirty again.
-        self._dirty = []
+        self._syncing, self._full, self._names_changed, self._dirty = pending, [], False, []
         return pending
 
     def end_sync(self, pending: PendingSync) -> None:
@@ -328,6 +337,7 @@ class LogWriter:
             LogWriteError: it failed; unless `is_final`, the next one takes what this one should.
 
         """
+        self._syncing = None
         renewal = pending.renewal
         if renewal is not None:
             self._reservations.end_renewal(renewal, self._segment)
@@ -376,56 +386,95 @@ class LogWriter:
             LogWriteError: nothing can be deleted, or the directory is gone.
 
         """
+        pending = self.begin_expire(now_ns)
+        if pending is not None:
+            pending.wait()
+            self.end_expire(pending)
+
+    @property
+    def has_full(self) -> bool:
+        """Whether files of full segments wait to be closed, by a sync or by retention."""
+        return bool(self._full)
+
+    def begin_expire(self, now_ns: int) -> PendingExpiry | None:
+        """Begin to do as `expire`: call `wait` of what is returned, then `end_expire`.
+
+        `wait` takes the time that deleting takes, and it alone may run while other methods are
+        called, but those of a sync. None: there is nothing to do.
+
+        Raises:
+            LogWriteError: no segment can be begun where that is due.
+
+        """
         segment, config = self._segment, self._config
         if self._is_abandoned:
-            return
+            return None
+        self._take_expiry()
         first_ns = None if segment is None else segment.appended_ns_first
         age_ns = config.roll_age_ns
         if first_ns is not None and age_ns is not None and now_ns - first_ns >= age_ns:
             self._roll()
-        try:
-            self._delete_oldest(now_ns)
-            while self._left_over:
-                self._store.remove(self._left_over[0])
-                del self._left_over[0]
-        except OSError as error:
-            raise LogWriteError(f"the log {config.directory} cannot be shortened", error) from error
+        surplus = self._surplus(now_ns)
+        if not (surplus or self._left_over or self._full):
+            return None
+        tails = self._tails_of(surplus)
+        update = TailsUpdate(self._state_file, tails) if tails else None
+        for oldest in surplus:
+            oldest.is_leaving = True
+        pending = PendingExpiry(self._store, surplus, self._left_over, update, self._full)
+        self._expiring, self._left_over, self._full = pending, [], []
+        return pending
 
-    def _delete_oldest(self, now_ns: int) -> None:
-        """Delete what is too old or too much: the oldest segments, whole ones at a time."""
-        catalog, age_s = self._catalog, self._config.retention_age
-        while len(catalog.segments) > 1:
-            oldest = catalog.segments[0]
-            is_old = age_s is not None and now_ns - oldest.appended_ns_last > age_s * NS_PER_S
-            if self.bytes <= self._config.retention_bytes and not is_old:
-                return
-            self._keep_tails(oldest)
-            if not self._store.remove_unshared(oldest.name):
-                return
-            catalog.drop_first()
-            self._left_over.append(index_name(oldest.first_record))
+    def end_expire(self, pending: PendingExpiry) -> None:
+        """Forget the segments that are deleted.
+
+        Raises:
+            LogWriteError: one could not be deleted; it is tried again the next time.
+
+        """
+        self._expiring = None
+        if pending.tails is not None:
+            pending.tails.end()
+        for segment in pending.segments:
+            segment.is_leaving = False
+        for oldest in pending.segments[: pending.deleted]:
+            self._catalog.drop_first()
             self._forget_streams(oldest)
             self.bytes -= oldest.size
             self._dirty = [other for other in self._dirty if other is not oldest]
             self._names_changed = True
+        self._left_over += pending.indexes
+        pending.check(self._config.directory)
 
-    def _keep_tails(self, oldest: SegmentIndex) -> None:
-        """Write down where streams go on of which the other segments do not say it."""
-        tails, changed = self._state.tails, False
-        for key, stream in oldest.streams.items():
-            if key[0] != self.session:
-                continue
-            others = (other for other in self._catalog.of_stream(key) if other is not oldest)
-            following = self._next.get(key, 0)
-            if any(other.streams[key].frames for other in others):
-                if not self._state.always:
-                    continue  # should a crash take them all, the marks hold
-                following = stream.stop
-            if tails.get(key[1], 0) < following:
-                tails[key[1]] = following
-                changed = True
-        if changed:
-            self._state_file.write()
+    def _surplus(self, now_ns: int) -> list[SegmentIndex]:
+        """Return what is too old or too much: the oldest segments, never the newest."""
+        age_s, size = self._config.retention_age, self.bytes
+        found: list[SegmentIndex] = []
+        for oldest in self._catalog.segments[:-1]:
+            is_old = age_s is not None and now_ns - oldest.appended_ns_last > age_s * NS_PER_S
+            if size <= self._config.retention_bytes and not is_old:
+                break
+            found.append(oldest)
+            size -= oldest.size
+        return found
+
+    def _tails_of(self, surplus: list[SegmentIndex]) -> dict[str, int]:
+        """Return where streams go on of which no other segments than these say it."""
+        tails: dict[str, int] = {}
+        for at, oldest in enumerate(surplus):
+            for key, stream in oldest.streams.items():
+                if key[0] != self.session:
+                    continue
+                # Those that are deleted before it say nothing either when it is.
+                others = (o for o in self._catalog.of_stream(key) if o not in surplus[: at + 1])
+                following = self._next.get(key, 0)
+                if any(other.streams[key].frames for other in others):
+                    if not self._state.always:
+                        continue  # should a crash take them all, the marks hold
+                    following = stream.stop
+                if max(self._state.tails.get(key[1], 0), tails.get(key[1], 0)) < following:
+                    tails[key[1]] = following
+        return tails
 
     def _forget_streams(self, oldest: SegmentIndex) -> None:
         """Forget the streams of others, and skipped ranges before all that is kept."""
@@ -483,6 +532,8 @@ class LogWriter:
             if self._is_abandoned:
                 self._state_file.remove()
             elif not self.has_failed:
+                self._take_expiry()
+                self._take_sync()
                 if self._segment_bytes < 0:
                     self._roll()  # which has failed before
                 self._write_index()
@@ -499,6 +550,32 @@ class LogWriter:
         finally:
             self._close_file()
             self._store.unlock()
+
+    def _take_expiry(self) -> None:
+        """Take the result of one that nobody has ended; what it has not deleted is begun again."""
+        former = self._expiring
+        if former is None:
+            return
+        try:
+            self.end_expire(former)
+        except LogWriteError:
+            pass  # it is tried again
+
+    def _take_sync(self) -> PendingSync | None:
+        """Take the result of a sync that nobody has ended; return it where it may still run.
+
+        Raises:
+            LogWriteError: it failed.
+
+        """
+        former = self._syncing
+        if former is not None and former.is_over:
+            self.end_sync(former)
+        elif former is not None:
+            self._syncing = None
+            self._put_back(former)
+            return former
+        return None
 
     def _refuse(self, key: Key, start: int, count: int, frame: bytes | memoryview) -> None:
         if len(frame) > PAYLOAD_MAX:
@@ -549,6 +626,7 @@ class LogWriter:
             if file is not None:
                 file.close()
             if old is not None and lacks_means(error):
+                close_all(self._full)
                 # The former one goes on, and becomes larger than it should be.
                 self._segment_bytes = old.size + self._config.segment_bytes // 8
                 return old
@@ -567,7 +645,9 @@ class LogWriter:
             old.is_closed = True
             old.drop_entries()
         if file is not None:
-            file.close()
+            self._full.append(file)
+        while len(self._full) > _FULL_MAX:
+            self._full.pop(0).close()
         return segment
 
     def _write_header(self, file: LogFile, segment: SegmentIndex) -> None:
@@ -627,3 +707,4 @@ class LogWriter:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+        close_all(self._full)

@@ -689,6 +689,54 @@ def test_a_log_is_forced_to_the_disk_by_no_thread_of_a_loop(monkeypatch, memory_
     run(main)
 
 
+@pytest.mark.parametrize("options", [{}, {"fsync": "never"}, {"fsync": "always"}], ids=str)
+def test_old_segments_are_given_back_and_deleted_by_no_thread_of_a_loop(
+    monkeypatch, memory_path, options
+):
+    """What a full segment had reserved, the state that retention writes, and what it deletes."""
+    log = LogConfig(
+        memory_path / "log", segment_bytes=2**21, retention_bytes=2**22, fsync_interval=0.01,
+        **options,
+    )  # fmt: skip
+    here, calls = threading.get_ident(), set()
+    value = bytes(2**16)
+
+    def noted(name, call):
+        def made(*arguments, **named):
+            calls.add((name, threading.get_ident() == here))
+            time.sleep(0.002)  # as a slow disk
+            return call(*arguments, **named)
+
+        return made
+
+    def is_short(publisher):
+        return publisher.stats().log.bytes <= log.retention_bytes + log.segment_bytes
+
+    async def main():
+        async with Publisher(LOOPBACK, log=log) as publisher:
+            publisher.publish("rare", 0)  # of which the oldest segment alone says where it goes on
+            await publisher.drain()
+            monkeypatch.setattr("p2pmsg.publisher.log.EXPIRE_NS", 1_000_000)
+            for name in ("fsync", "ftruncate", "unlink"):
+                monkeypatch.setattr(os, name, noted(name, getattr(os, name)))
+            for _ in range(5):
+                for _ in range(32):
+                    publisher.publish(TOPIC, value)
+                await publisher.drain()
+                await asyncio.sleep(0.02)
+            while not ({("ftruncate", False), ("unlink", False)} <= calls and is_short(publisher)):
+                await asyncio.sleep(0.01)
+            monkeypatch.undo()
+            # An fsync there is of the state at least.
+            assert calls == {("fsync", False), ("ftruncate", False), ("unlink", False)}
+            assert publisher.publish("rare", 1) == 1
+
+        reader = LogReader(memory_path / "log")
+        assert [kept.start for kept in reader.follow(reader.session, "rare", 0)] == [1]
+
+    run(main)
+
+
 @pytest.mark.rounds(1000, 100_000)
 @pytest.mark.parametrize("acknowledge", [None, "synced"])
 def test_random_cancellations_cost_nothing(make_subscriber, memory_path, acknowledge, rounds):

@@ -115,6 +115,31 @@ class Log:
         except LogWriteError:
             assert self.store.failing
 
+    def expire_while(self, seconds, appends, later=(), dies=None):
+        """Append while the oldest segments are deleted; `dies` as of `sync_while`."""
+        self.now_ns += seconds * S
+        try:
+            pending = self.writer.begin_expire(self.now_ns)
+        except LogWriteError:
+            assert self.store.failing
+            return
+        for stage, records in (("begun", appends), ("waited", later)):
+            if stage == "waited" and pending is not None:
+                pending.wait()
+            for key, size in records:
+                self.append(key, 1, size)
+            if dies is not None and dies[0] == stage:
+                if dies[1] == "close":
+                    self.close()
+                else:
+                    self.kill() if dies[1] == "kill" else self.crash(dies[1])
+                return
+        try:
+            if pending is not None:
+                self.writer.end_expire(pending)
+        except LogWriteError:
+            assert self.store.failing
+
     def fail(self, operations):
         self.store.failing = dict.fromkeys(operations, FULL)
 
@@ -176,8 +201,9 @@ class Log:
                     self.skips[key] = [(0, following)] if following else []
                 self.skips.setdefault(key, []).extend(report)
                 # After the last record, and before it where a segment lost its end.
-                assert not report or report[-1][1] == following
-                assert not stops or not report or report[-1][0] >= stops[-1]
+                is_used_up = stops[-1:] == [following]  # all that was reserved, so nothing after
+                assert not report or report[-1][1] == following or is_used_up
+                assert not stops or not report or report[-1][0] >= stops[-1] or is_used_up
                 assert len([skip for skip in report if not stops or skip[0] >= stops[-1]]) <= 1
                 is_whole = self.config.retention_bytes == 2**40
                 check_parts(parts, self.skips[key], report, following, is_whole=is_whole)
@@ -292,6 +318,13 @@ STEPS = st.one_of(
         ),
     ),
     st.tuples(st.just("expire"), st.integers(-30, 30)),
+    st.tuples(
+        st.just("expire_while"), st.integers(-30, 30), APPENDS, APPENDS,
+        st.none() | st.tuples(
+            st.sampled_from(["begun", "waited"]),
+            st.none() | st.sampled_from(["kill", "close"]) | st.integers(0, 99),
+        ),
+    ),
     st.tuples(st.just("fail"), st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=2)),
     st.tuples(st.just("mend")),
     st.tuples(st.just("kill")),
@@ -317,6 +350,15 @@ A_HOLE_AND_AN_END = [
     ("crash", 3),
 ]
 """The end of one segment is lost, and that of the next one."""
+ALL_THAT_IS_RESERVED = [
+    ("append", KEYS[0], 1, 0),
+    ("append", KEYS[0], 1, 251),
+    (
+        "sync_while", [(KEYS[0], 0)] * 2,
+        [(KEYS[0], 2539), (KEYS[0], 914), (KEYS[1], 0), (KEYS[1], 0)], ("waited", 0),
+    ),
+]  # fmt: skip
+"""The end of one segment is lost, and what the next one has is the last that was reserved."""
 
 
 @settings(max_examples=1500, deadline=None, phases=set(Phase) - {Phase.explain})
@@ -328,6 +370,7 @@ A_HOLE_AND_AN_END = [
     st.lists(STEPS, max_size=60),
 )
 @example("interval", 0, None, 1, A_HOLE_AND_AN_END)
+@example("interval", 0, None, 1, ALL_THAT_IS_RESERVED)
 def test_a_log_is_a_list(fsync, retention_bytes, segment_age_s, reserve, steps):
     log = Log(fsync, retention_bytes, segment_age_s, reserve)
     for name, *arguments in [*steps, ("kill",), ("read_all", False)]:

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 import pytest
 
 from p2pmsg.publisher.log import OVERDUE_NS, SYNC_RETRY_NS, PublisherLog
+from p2pmsg.publisher.steps import run_steps
 from recovery.log import FileStore, LogConfig, LogReader, LogWriteError, MemoryStore, Tail
 from recovery.log.index import index_name
 from recovery.log.store import allocate
@@ -177,12 +178,12 @@ def test_retention_that_cannot_delete_says_so_and_does_it_later(name, caplog):
         append(log)
     before = segments(store)
     store.failing["remove"] = error_of(name)
-    log.expire(now_ns=0, wall_ns=0)
+    run_steps(log.expire_steps(nullcontext(), now_ns=0, wall_ns=0))
     assert segments(store) == before
     assert log.stats().errors == 1
     assert error_of(name).strerror in caplog.text
     store.failing.clear()
-    log.expire(now_ns=10**10, wall_ns=0)
+    run_steps(log.expire_steps(nullcontext(), now_ns=10**10, wall_ns=0))
     assert len(segments(store)) < len(before)
     assert log.stats().retrying is None
 

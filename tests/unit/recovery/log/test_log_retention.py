@@ -2,7 +2,15 @@
 
 import pytest
 
-from recovery.log import LogError, LogLockedError, LogReader, LogWriter, truncate
+from recovery.log import (
+    LogError,
+    LogLockedError,
+    LogReader,
+    LogWriteError,
+    LogWriter,
+    truncate,
+    verify,
+)
 from tests.unit.recovery.log.logs import (
     OTHER,
     SESSION,
@@ -218,3 +226,78 @@ def test_truncate_gives_no_session_to_a_log_that_has_none():
     other = LogWriter(log.config, session=OTHER, now_ns=log.now_ns, store=log.store)
     assert other.session == OTHER
     assert other.next(OTHER, "a") == 0
+
+
+def begin(log):
+    """Begin to delete all but the newest segment, of which some alone say where "rare" goes on."""
+    log.append("rare")
+    fill(log)
+    pending = log.writer.begin_expire(log.now_ns)
+    assert len(pending.segments) == len(segments(log.store)) - 1 > 1
+    return pending
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_messages_are_appended_and_read_while_the_oldest_segments_are_deleted(ends):
+    log = Log(segment_bytes=4096, retention_bytes=0)
+    pending = begin(log)
+    reader = log.writer.reader()
+    fill(log, 200)
+    pending.wait()
+    fill(log, 200)  # with a catalog that still has the segments that are gone
+    kept = read_all(reader)
+    assert log.written[-len(kept) :] == kept
+    assert len(kept) >= 400
+    assert not reader.corrupt
+
+    if ends:
+        log.writer.end_expire(pending)
+        assert log.writer.bytes == total(log)
+        assert log.writer.earliest(SESSION, "rare") is None
+    log.close()
+    assert [*verify("log", store=log.store)] == []
+    assert log.open().clean
+    assert log.writer.next(SESSION, "rare") == 1
+    assert read_all(log.reader()) == read_all(log.writer.reader())
+
+
+def test_one_that_nobody_ended_is_begun_again():
+    log = Log(segment_bytes=4096, retention_bytes=0)
+    begin(log)  # an interrupt came then
+    log.writer.expire(log.now_ns)
+    assert len(segments(log.store)) == 1
+    log.kill()
+    log.open()
+    assert log.writer.next(SESSION, "rare") == 1
+
+
+def test_a_state_that_is_written_meanwhile_has_what_retention_noted():
+    log = Log(segment_bytes=4096, retention_bytes=0, reserve=1000)
+    pending = begin(log)
+    log.append("a", 2000)  # which writes the state, with more reserved
+    pending.wait()
+    assert pending.deleted == 0  # another time: its own state would be older
+    log.writer.end_expire(pending)
+    log.writer.expire(log.now_ns)
+    assert len(segments(log.store)) == 1
+    log.kill()
+    log.open()
+    assert log.writer.next(SESSION, "rare") == 1
+
+
+@pytest.mark.parametrize("operation", ["replace", "remove", "sync"])
+def test_what_could_not_be_deleted_is_deleted_later_and_noted_before(operation):
+    log = Log(segment_bytes=4096, retention_bytes=0)
+    pending = begin(log)
+    with log.failing({operation: OSError(28, "No space left on device")}):
+        pending.wait()
+    with pytest.raises(LogWriteError):
+        log.writer.end_expire(pending)
+    if operation == "sync":
+        assert log.writer.has_failed  # as of any fsync
+        return
+    log.writer.expire(log.now_ns)
+    assert len(segments(log.store)) == 1
+    log.kill()
+    log.open()
+    assert log.writer.next(SESSION, "rare") == 1

@@ -363,3 +363,39 @@ def test_a_thread_forces_to_the_disk_while_another_one_writes(tmp_path):
     again = LogWriter(config, session=2, now_ns=0)
     assert {topic: again.next(1, topic) for topic in used} == used
     again.close(0)
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+@pytest.mark.parametrize("then", ["close", "sync"])
+def test_a_sync_that_nobody_ended_is_not_taken_for_one_that_succeeded(then, has_run):
+    """As where a loop ends, or an interrupt comes, while it is in the executor."""
+    log = Log(segment_bytes=4096)
+    log.append_each(200, "a")
+    pending = log.writer.begin_sync()
+    if has_run:
+        log.store.failing["sync"] = OSError(5, "Input/output error")
+        pending.wait()
+        log.store.failing.clear()
+    finish = log.close if then == "close" else log.writer.sync
+    if has_run:
+        with pytest.raises(LogWriteError):
+            finish()
+        assert log.writer.has_failed
+        return
+    finish()
+    log.crash()
+    assert read_all(log.reader()) == log.written
+
+
+def test_a_sync_sees_the_failure_of_one_that_ran_until_then():
+    log = Log()
+    log.append_each(10, "a")
+    former = log.writer.begin_sync()
+    pending = log.writer.begin_sync()
+    log.store.failing["sync"] = OSError(5, "Input/output error")
+    former.wait()
+    log.store.failing.clear()
+    pending.wait()
+    with pytest.raises(LogWriteError) as caught:
+        log.writer.end_sync(pending)
+    assert caught.value.is_final
