@@ -81,7 +81,7 @@ class Heads(codec.Struct, array_like=True):
     more: Annotated[int, codec.Meta(ge=0, le=PAGES_MAX)] = 0
     """How many pages follow: of many streams there are several, one right after the other."""
     life: Id = 0
-    """In an echo, of the publisher; see `Welcome`."""
+    """Of the publisher; see `Welcome`."""
     denied: Annotated[list[Pattern], codec.Meta(max_length=DENIED_MAX)] = []
     """In an echo, on its last page: of what was asked for, what is denied. So it is not taken for
     what the publisher does not have any more."""
@@ -157,7 +157,10 @@ class Joined(codec.Struct, array_like=True):
 
 
 class Admitted(codec.Struct, array_like=True):
-    """Publisher to a subscriber of its multicast, over the recovery channel: you have joined."""
+    """Publisher to a subscriber of its multicast, over the recovery channel: you have joined.
+
+    The frame's sequence is that of the JOINED that it answers.
+    """
 
     token: Id
     """To be put into NACKs and marks by UDP; nobody else gets this one."""

@@ -253,7 +253,9 @@ class PublisherCore:
         body = self.greeting
         if self.multicast is not None:
             age_ms = (now_ns - self._started_ns) / _MS
-            body = control.Welcome(self.name, body.recovery, body.stall_ms, self.joined, age_ms)
+            body = control.Welcome(
+                self.name, body.recovery, body.stall_ms, self.joined, age_ms, body.life
+            )
             flags |= self.multicast.welcome_flags
         return wire.control_frame(Kind.WELCOME, self.session, body, flags=flags)
 

@@ -183,8 +183,9 @@ class HeadsMaker:
                 earliest = served.answered_from(topic)
             began = served.began(topic) if is_echo else None
             heads.append(control.Head(topic, earliest, following, start, began))
-        floor, life = (served.floor, served.life) if is_echo else (0, 0)
-        pages = control.pages_of(control.Heads(served.name, heads, floor, life=life, denied=denied))
+        floor = served.floor if is_echo else 0
+        page = control.Heads(served.name, heads, floor, life=served.life, denied=denied)
+        pages = control.pages_of(page)
         return [wire.encoder.encode(page) for page in pages]
 
     def _start(self, topic: str, probe: control.Probe, earliest: int, following: int) -> int:

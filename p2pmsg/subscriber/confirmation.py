@@ -6,6 +6,7 @@ channel, which only it answers::
 
     a head, a topic, a gap nobody repairs ──▶ HEADS_REQUEST ──▶ HEADS ──▶ believed, or taken back
     another life, another place           ──▶ JOINED ────────▶ ADMITTED(token, life)
+    an answer of another life                                ──▶ a PROBE, whose ECHO is compared
     another session of the same name      ──▶ it must have been joined, and the former one must
                                               not answer for a second
 
@@ -151,6 +152,14 @@ class Confirmation:
         heads = self._pages.take(frame.sequence, page)
         if heads is None:
             return
+        if heads.life and peer.life not in (0, heads.life):
+            self._take_back_question(state)
+            state.due_ns = now_ns + ANSWER_NS
+            self._look_again(state.due_ns)
+            if peer.probe is None:
+                state.life, state.token = None, 0
+                self._begin_again(peer, now_ns)
+            return
         state.request = None
         false = self._take_heads(peer, state, heads, now_ns)
         if false:
@@ -167,15 +176,24 @@ class Confirmation:
         if state is None:
             raise FrameError("kind")
         former, suspect = state.life, state.suspect
+        if suspect and body.life == former and 0 < frame.sequence <= state.suspect_joins:
+            state.suspect_ns, state.answered_ns = now_ns, -1  # it was asked before: no denial
+            return
         state.token, state.life, state.parity = body.token, body.life, body.parity
         state.suspect, state.is_old, state.join_tries = None, False, 0
         if former is not None and former != body.life:
-            self._begin_life(peer)
-            # The publisher is here, at whatever address the datagram came from.
-            self._joiner.begin_again(peer, now_ns)
+            self._begin_again(peer, now_ns)
         elif suspect is not None:
             self._invalid["forged"] += 1
             peer.handshake.note_open()  # or its next farewell says it again
+
+    def _begin_again(self, peer: Session, now_ns: int) -> None:
+        """Join a session again, whose publisher has said over TCP that it was started again.
+
+        It is here, at whatever address a datagram came from.
+        """
+        self._begin_life(peer)
+        self._joiner.begin_again(peer, now_ns)
 
     def suspect(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
         """Note that a datagram reported another life of a session; return whether to believe it.
@@ -188,6 +206,7 @@ class Confirmation:
         known = state.suspect
         if known is None or known[1].recovery != welcome.recovery:
             state.suspect, state.suspect_ns = (line, welcome), now_ns
+            state.suspect_joins = state.joins
             self._ask_for_token(peer, state, now_ns)
             return False
         if now_ns - state.suspect_ns < SILENT_NS:

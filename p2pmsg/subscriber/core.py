@@ -538,7 +538,11 @@ class SubscriberCore:
             session
             for session, peer in self.peers.items()
             if not peer.gone
-            and (peer.gaps or not peer.joined or (peer.group is not None and peer.group.is_asking))
+            and (
+                peer.gaps
+                or not peer.joined
+                or (peer.group is not None and peer.group.is_answered_soon)
+            )
         ]
 
     def record_newcomers(self) -> None:

@@ -28,7 +28,7 @@ from p2pmsg.subscriber.confirmation import DOUBT_NS, SILENT_NS, WARN_NS, Confirm
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.group_keys import GroupKeyClient
-from p2pmsg.subscriber.sessions import RepairIn, Session, Stream
+from p2pmsg.subscriber.sessions import GroupState, RepairIn, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -288,8 +288,8 @@ class MulticastReceiver:
     def is_new_life(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
         """Whether a session's publisher was started again, on its log, since it was last heard.
 
-        Its recovery endpoint shows it, and where that is a fixed one, the time of its start.
-        Of a session that was joined it is believed only if its publisher does not say otherwise.
+        Its recovery endpoint shows it, the life that it is of, or the time of its start. Of a
+        session that was joined it is believed only if its publisher does not say otherwise.
         """
         began_ns = now_ns - int(welcome.age_ms * _MS)
         moved = welcome.recovery != peer.recovery
@@ -297,7 +297,8 @@ class MulticastReceiver:
         state = peer.group
         if peer.gone or state is None or not changed:
             peer.began_ns = began_ns
-            if changed or peer.gone or not peer.closing:
+            is_other = peer.joined and welcome.life not in (0, peer.life) and peer.life
+            if changed or peer.gone or not (peer.closing or is_other):
                 return changed
         elif not peer.joined:
             if now_ns - state.met_ns < SILENT_NS:
@@ -596,6 +597,9 @@ class MulticastReceiver:
         """
         probe = Frame(data).session
         peers = [p for p in self._peers.values() if p.group and probe in (p.probe, p.group.proof)]
+        for peer in peers:
+            if peer.group is not None:
+                peer.group.moved = self._has_moved(peer.group, line, address)
         yield data
         for peer in peers:
             state = peer.group
@@ -607,6 +611,11 @@ class MulticastReceiver:
             if self.keys is not None and not self.keys.believes(peer, line, address, now_ns):
                 continue
             state.places.setdefault(line, address)  # copies come over each line
+
+    def _has_moved(self, state: GroupState, line: int, address: Any) -> bool:
+        """Whether a session's datagrams came from elsewhere until now, over whatever line."""
+        lines = {at for at, one in enumerate(self._lines) if one.shared}
+        return lines == state.places.keys() and state.places[line] != address
 
     def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> Iterator[Came]:
         yield None

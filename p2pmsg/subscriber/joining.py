@@ -23,6 +23,7 @@ from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.handshake import probe_wait_ns
 from p2pmsg.subscriber.relays import RelayClient, merge_heads
 from p2pmsg.subscriber.resume import (
+    DOUBT_NS,
     find_below,
     find_rewound,
     is_compared,
@@ -385,6 +386,8 @@ class SessionJoiner:
 
     def begin_again(self, peer: Session, now_ns: int) -> None:
         """Join a session again over the same channels: its publisher was restarted."""
+        peer.doubt_until_ns = now_ns + DOUBT_NS
+        self._forget_last()
         peer.handshake.note_open()
         peer.current, peer.own.refused = None, {}
         self.next_check_ns = now_ns
@@ -538,7 +541,10 @@ class SessionJoiner:
         if route is peer.own:
             body.wants_token = peer.group is not None
             body.settles = self.is_settled is not None or self.relays.own is not None
-        self.effects.send(route.key, Kind.JOINED, peer.session, body)
+        number = 0
+        if body.wants_token and peer.group is not None:
+            number = peer.group.joins = peer.group.joins + 1
+        self.effects.send(route.key, Kind.JOINED, peer.session, body, sequence=number)
         route.handshake.note_report(now_ns + self._keep_alive_ns, complete=complete)
 
     def _is_complete(self, peer: Session, route: Route) -> bool:

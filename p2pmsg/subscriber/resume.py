@@ -13,7 +13,10 @@ of the session is taken: the sequences may be those of other messages.
 
 In a multicast anybody can report messages that never were. So a head that was only heard of shows
 nothing there: what came or was confirmed counts, and before a stream has begun only what came and
-is not further ahead of the answer than is believed at all.
+is not further ahead of the answer than is believed at all. Nothing that another life sends is taken
+before its echo there either, since its datagrams come from another port; so all that came until
+then was of the former life. (Where it got the same port by chance, 1 in 28,232 by Linux's defaults,
+or where relays have the session, too, the head alone is compared.)
 
 ::
 
@@ -229,9 +232,11 @@ def note_shorter(peer: Session, topic: str, life: int, following: int) -> None:
 def take_life(peer: Session, heads: control.Heads) -> None:
     """Take from an echo which life it is of, and up to where that has published."""
     peer.doubt_until_ns = peer.next_life = 0
-    if not heads.life or peer.group is not None:
+    if not heads.life:
         return
     is_same, peer.life = heads.life == peer.life, heads.life
+    if peer.group is not None:
+        return  # what was published is known by what came
     for head in heads.streams:
         stream = peer.streams.get(head.topic)
         if stream is not None:  # an answer may be older than a heartbeat
@@ -279,7 +284,7 @@ def find_rewound(peer: Session, heads: control.Heads, asked: int) -> list[WentBa
             _note_early(stream, following if topic in listed else None, asked)
         if are_known and not has_new_life:
             continue  # it runs still, and has not gone back; what it does not list, it denies to us
-        if following < stream.probed or (has_new_life and began < stream.published):
+        if following < stream.probed or (has_new_life and began < _of_former_life(peer, stream)):
             found.append(WentBack(stream, following, began))
     return found
 
@@ -295,6 +300,16 @@ def find_below(
         following, began = _place(listed.get(topic), heads.floor)
         if following < _heard(position, asked) and matches(topic, topics):
             yield WentBackBelow(topic, began, position)
+
+
+def _of_former_life(peer: Session, stream: Stream) -> int:
+    """Return up to where the life before the one that answers now was, at least."""
+    if peer.group is None:
+        return stream.published
+    if not peer.group.moved or peer.relayed:
+        return 0
+    receiver = stream.receiver
+    return max(receiver.received_stop, stream.confirmed) if receiver.started else stream.probed
 
 
 def _heard(position: int, asked: int) -> int:

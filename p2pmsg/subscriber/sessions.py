@@ -97,8 +97,14 @@ class GroupState:
     """The probe whose echo showed where its datagrams come from."""
     places: dict[int, Any] = field(default_factory=dict)
     """Where its datagrams come from, by line."""
+    moved: bool = False
+    """Whether the last echo came from another place than those before, over each of its lines."""
     suspect: tuple[int, Welcome] | None = None
     suspect_ns: int = 0
+    suspect_joins: int = 0
+    """How many JOINED had been sent by then; their answers do not deny it."""
+    joins: int = 0
+    """How many JOINED were sent."""
     join_ns: int = 0
     join_tries: int = 0
     topics: dict[str, int] = field(default_factory=dict)
@@ -119,6 +125,12 @@ class GroupState:
     def is_asking(self) -> bool:
         """Whether something is asked, or is to be."""
         return self.request is not None or bool(self.topics) or self.everything
+
+    @property
+    def is_answered_soon(self) -> bool:
+        """Whether its publisher has been asked for anything: heads, a token, or its life."""
+        wants_token = not self.token and not self.is_old
+        return self.is_asking or wants_token or self.suspect is not None
 
     @property
     def sends_parity(self) -> bool:

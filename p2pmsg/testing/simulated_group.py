@@ -1,5 +1,10 @@
-"""What simulated peers do differently in a multicast: datagrams instead of connections."""
+"""What simulated peers do differently in a multicast: datagrams instead of connections.
 
+A publisher's datagrams come from another port each time that it is started; so four bytes that
+stand for it follow each of them, and what is sent back to that port.
+"""
+
+import struct
 from collections import deque
 from collections.abc import Callable
 from random import Random
@@ -30,6 +35,12 @@ STRANGER: Final = "a stranger"
 _FORGED_MAX: Final = 4096
 _HEARD_MAX: Final = 256
 """Datagrams that a stranger has heard, and may repeat."""
+_PORT: Final = struct.Struct("!I")
+"""Of which life of its publisher a datagram is."""
+
+
+def _address_of(endpoint: str, port: int) -> str:
+    return f"{endpoint}/{port}"
 
 
 class GroupSending:
@@ -39,12 +50,14 @@ class GroupSending:
         self._core = core
         self._network = network
         rng = Random(network.rng.getrandbits(64))
+        self._port = _PORT.pack(core.life)
         keys = None
         now_ns = network.clock.now_ns
         if network.options.sealed:
+            address = _address_of(endpoint, core.life)
             keys = GroupKeys(
                 core.session, core.life, rng.choice(CIPHERS), rng, now_ns=now_ns,
-                signed=network.options.signed, sources=lambda: [endpoint],
+                signed=network.options.signed, sources=lambda: [address],
             )  # fmt: skip
         self.multicast = MulticastSender(core, core.replay, core.config, DATAGRAM_BYTES, rng, keys)
         self.heard: deque[bytes] = deque(maxlen=_HEARD_MAX)
@@ -76,6 +89,9 @@ class GroupSending:
         """Take what receivers sent, and send the repairs that are due."""
         while (answer := self._server.receive()) is not None:
             requester, data = answer
+            if not data.endswith(self._port):
+                continue  # its former life had that port
+            data = data[: -_PORT.size]
             self.heard_back.append(data)
             self.multicast.receive(data, requester, now_ns=now_ns)
         while self.multicast.hints:
@@ -110,7 +126,7 @@ class GroupSending:
         made = self.multicast.datagram_of(frame)
         self._network.note_sealed(frame, made)
         try:
-            self._server.reply(address, made)
+            self._server.reply(address, made + self._port)
         except PeerUnreachableError:
             pass
 
@@ -122,7 +138,7 @@ class GroupSending:
         if shared and self._network.rng.random() < shared:
             self._network.lost += 1
             return
-        self._sender.send_shedding(made)
+        self._sender.send_shedding(made + self._port)
 
 
 class GroupReceiving:
@@ -137,7 +153,9 @@ class GroupReceiving:
         pump: Callable[[], None],
     ) -> None:
         self._line = line
-        self._address = endpoint
+        self._endpoint = endpoint
+        self._ports: dict[Any, bytes] = {}
+        self._address = self._note_port(_PORT.pack(1))
         self._network = network
         self._forged: deque[tuple[bytes, Any]] = deque(maxlen=_FORGED_MAX)
         self._receiver = MemoryReceiver(
@@ -172,23 +190,25 @@ class GroupReceiving:
             core.receive_datagrams(self._line, view, len(view), address, now_ns=now_ns, shed=shed)
         train: list[bytes] = []
         while shed or not core.is_full:
-            data = self._receiver.receive()
+            data = self._receive(self._receiver)
             if data is None:
                 break
             taken += 1
             if train and (
-                len(train[-1]) < len(train[0])
+                self._address != address
+                or len(train[-1]) < len(train[0])
                 or len(data) > len(train[0])
                 or sum(map(len, train)) > _TRAIN_BYTES_MAX
             ):
-                self._give(core, train, now_ns, shed)
+                self._give(core, train, address, now_ns, shed)
                 train = []
+            address = self._address
             train.append(data)
         if train:
-            self._give(core, train, now_ns, shed)
-        while (data := self._client.receive()) is not None:
+            self._give(core, train, address, now_ns, shed)
+        while (data := self._receive(self._client)) is not None:
             taken += 1
-            self._give(core, [data], now_ns, shed)
+            self._give(core, [data], self._address, now_ns, shed)
         return taken
 
     def flush(self, core: SubscriberCore) -> None:
@@ -200,7 +220,7 @@ class GroupReceiving:
             if line == self._line and address == STRANGER:
                 self._network.answered_bytes += len(data)
             elif line == self._line:
-                self._client.send(data)
+                self._client.send(data + self._ports[address])
             else:
                 outgoing.append((line, address, data))
 
@@ -219,8 +239,21 @@ class GroupReceiving:
         self._receiver.close()
         self._client.close()
 
-    def _give(self, core: SubscriberCore, train: list[bytes], now_ns: int, shed: bool) -> None:
+    def _receive(self, socket: MemoryReceiver | MemoryRecoveryClient) -> bytes | None:
+        """Return the next datagram, and note where it comes from."""
+        data = socket.receive()
+        if data is None:
+            return None
+        self._address = self._note_port(data[-_PORT.size :])
+        return data[: -_PORT.size]
+
+    def _note_port(self, port: bytes) -> str:
+        address = _address_of(self._endpoint, *_PORT.unpack(port))
+        self._ports[address] = port
+        return address
+
+    def _give(
+        self, core: SubscriberCore, train: list[bytes], address: Any, now_ns: int, shed: bool
+    ) -> None:
         data = memoryview(b"".join(train))
-        core.receive_datagrams(
-            self._line, data, len(train[0]), self._address, now_ns=now_ns, shed=shed
-        )
+        core.receive_datagrams(self._line, data, len(train[0]), address, now_ns=now_ns, shed=shed)

@@ -258,3 +258,38 @@ def test_a_mold_feed_resumes_on_its_cursor(opened, make_subscriber, tmp_path, en
     again = make_subscriber(line, cursor=cursor, start="latest")
     assert [message.sequence for message in take(again, 500)] == list(range(501, 1001))
     assert again.stats().lost == 0
+
+
+@pytest.mark.parametrize("place", ["any", "fixed"])
+@pytest.mark.parametrize("count", [50, 2500], ids=["below", "passed"])
+def test_messages_of_a_restored_snapshot_are_delivered_however_far_it_is_by_then(
+    tmp_path, make_publisher, make_subscriber, endpoint, count, place
+):
+    """A whole machine goes back to a snapshot, and publishes at once: nobody warns its log."""
+    kept, copy = tmp_path / "log", tmp_path / "copy"
+    recovery = lasting_place() if place == "fixed" else "tcp://127.0.0.1:0"
+
+    def restart():
+        log = LogConfig(kept, moved=True)
+        return make_publisher(endpoint, log=log, name="feed", recovery_endpoint=recovery)
+
+    reports = []
+    first = restart()
+    subscriber = make_subscriber(endpoint, joins=first, on_gap=reports.append)
+    publish(first, range(1000))
+    first.flush()
+    shutil.copytree(kept, copy)
+    publish(first, range(1000, 2000))
+    check_exact(take(subscriber, 2000))
+    first.close()
+    shutil.rmtree(kept)
+    shutil.copytree(copy, kept)
+
+    second = restart()
+    assert second.session == first.session
+    publish(second, range(5000, 5000 + count))
+    assert [m.value for m in take(subscriber, count)] == list(range(5000, 5000 + count))
+    (report,) = reports
+    assert (report.stop, report.reason.value) == (2000, "rewound")
+    stats = subscriber.stats()
+    assert (stats.streams_rewound, stats.lost, stats.balanced) == (1, 0, True)

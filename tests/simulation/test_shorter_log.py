@@ -17,14 +17,20 @@ from recovery import Loss
 pytest.importorskip("recovery.log")
 
 AWAY_S = 1.5
-"""Nothing is published for so long, so that nobody's position is overtaken before he is there. Of a
-multicast that is believed over the recovery channel only, which comes back within some 3 s."""
+"""Nothing is published for so long, so that nobody's position is overtaken before he is there."""
 SHAPES = {
     "restored from a copy": {"copy": True},
     "cut": {"copy": False},
     "synced always": {"copy": True, "options": {"fsync": "always"}},
     "two lines": {"copy": True, "lines": 2},
-    "multicast": {"copy": True, "options": {"multicast": True}, "away_s": 3.0},
+    "multicast": {"copy": True, "options": {"multicast": True}},
+    "multicast, at once": {"copy": True, "options": {"multicast": True}, "away_s": 0.05},
+    "sealed, at once": {
+        "copy": True,
+        "options": {"multicast": True, "sealed": True},
+        "away_s": 0.05,
+    },
+    "multicast, cut": {"copy": False, "options": {"multicast": True}, "away_s": 0.05},
     "cursors": {"copy": True, "options": {"cursor": True}},
     "cursors, away": {"copy": True, "options": {"cursor": True}, "away": True},
     "slow reader": {"copy": True, "options": {"read_time": 0.015, "receive_bytes": 64 * 1024}},

@@ -322,3 +322,84 @@ def test_a_session_that_never_answered_is_counted_and_said_at_most_once_a_minute
     assert "[7, 10) of 'u'" in text
     assert member.core.joiner.sessions_unjoined == 2
     assert {501, 502, 503}.isdisjoint(member.core.peers)
+
+
+def joined(member):
+    """Return the numbers of the JOINED that wait, which the answers have again."""
+    found = [Frame(data) for _, data in member.core.requests]
+    member.core.requests.clear()
+    return [frame.sequence for frame in found if frame.kind == Kind.JOINED]
+
+
+def admit_asked(member, number, life):
+    frame = wire.control_frame(Kind.ADMITTED, SESSION, Admitted(7, life), sequence=number)
+    member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
+
+
+def of_life(member, life, recovery="tcp://h:1"):
+    body = Welcome("p", recovery, 1.0, 1, 0.0, life)
+    member.give(wire.control_frame(Kind.WELCOME, SESSION, body))
+
+
+def of_known_life():
+    """Return a member whose publisher said in its echo of which life it is, and was asked again."""
+    member = Member()
+    member.message(0)
+    member.core.peers[SESSION].life = 11
+    member.core.joiner.send_joined(member.core.peers[SESSION], member.now_ns)
+    (number,) = joined(member)
+    return member, number
+
+
+def test_an_announcement_of_another_life_is_asked_about_and_a_late_answer_does_not_deny_it():
+    member, before = of_known_life()
+    admit_asked(member, before, life=1)
+    member.core.joiner.send_joined(member.core.peers[SESSION], member.now_ns)
+    (before,) = joined(member)
+    member.now_ns += 1000 * MS
+    of_life(member, 12)
+    (number,) = joined(member)
+    admit_asked(member, before, life=1)  # of the life that is over: it was asked before
+    assert member.core.invalid["forged"] == 0
+    admit_asked(member, number, life=2)
+    assert member.core.peers[SESSION].probe is not None
+    assert member.core.invalid["forged"] == 0
+
+
+def test_another_life_that_the_publisher_denies_was_forged():
+    member, before = of_known_life()
+    admit_asked(member, before, life=1)
+    member.now_ns += 1000 * MS
+    of_life(member, 12)
+    (number,) = joined(member)
+    admit_asked(member, number, life=1)
+    assert member.core.peers[SESSION].probe is None
+    assert member.core.invalid["forged"] == 1
+
+
+def test_heads_of_another_life_are_not_believed_before_its_echo():
+    member, _ = of_known_life()
+    member.give(heartbeat(2**62, earliest=2**62))
+    ((request, _),) = questions(member)
+    frame = wire.control_frame(
+        Kind.HEADS, SESSION, Heads("p", [Head("t", 0, 9)], life=12), sequence=request
+    )
+    member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
+    peer = member.core.peers[SESSION]
+    assert (peer.probe is not None, member.stream.receiver.head) == (True, 1)
+    echo = Heads("p", [Head("t", 0, 9, began=1)], life=12)
+    member.give(wire.control_frame(Kind.ECHO, peer.probe, echo))
+    assert (member.stream.receiver.head, member.core.stream_table.rewound) == (9, 0)
+
+
+@pytest.mark.parametrize(("began", "rewound"), [(0, 1), (1, 0)])
+def test_a_publisher_that_went_back_and_passed_is_known_by_its_echo_from_another_port(
+    began, rewound
+):
+    member, _ = of_known_life()
+    peer = member.core.peers[SESSION]
+    peer.group.places, peer.group.proof = {0: "its former port"}, 5
+    member.core.joiner.begin_again(peer, member.now_ns)
+    echo = Heads("p", [Head("t", 0, 9, began=began)], life=12)
+    member.give(wire.control_frame(Kind.ECHO, peer.probe, echo))
+    assert member.core.stream_table.rewound == rewound
