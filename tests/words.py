@@ -72,13 +72,19 @@ def pattern(words: str) -> re.Pattern[str]:
     return re.compile(f"{start}(?i:{words}){end}".replace(" ", r"[\s#_]+"))
 
 
-PATTERNS = [(rule, pattern(rule.words)) for rule in RULES]
+def hint(words: str) -> re.Pattern[str]:
+    """Match the words anywhere in small letters: quickly, and where `pattern` matches at all."""
+    return re.compile(words.lower().replace(" ", r"[\s#_]+"))
+
+
+PATTERNS = [(rule, hint(rule.words), pattern(rule.words)) for rule in RULES]
 
 
 def found(text: str, name: str) -> Iterator[tuple[int, str, str]]:
     """Return line, word and advice for each place in a text; `name` is its path."""
-    for rule, words in PATTERNS:
-        if rule.files and re.search(rule.files, name):
+    small = text.lower()
+    for rule, quick, words in PATTERNS:
+        if not quick.search(small) or (rule.files and re.search(rule.files, name)):
             continue
         right = [match.span() for match in re.finditer(rule.allowed, text)] if rule.allowed else []
         for match in words.finditer(text):
