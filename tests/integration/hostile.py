@@ -167,7 +167,7 @@ def throw_bytes(endpoint, rng, count):
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\0" + bytes(31)
     for number in range(count):
         with socket.create_connection((host, int(port)), 10) as used:
-            used.settimeout(10)
+            used.settimeout(60)
             try:
                 if number % 2:
                     used.sendall(greeting)

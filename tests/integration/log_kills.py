@@ -154,6 +154,7 @@ def main(directory, rounds, seed):
     made = Rounds(directory, int(seed))
     for _ in range(int(rounds)):
         made.run()
+    made.open()
     print(json.dumps({**made.seen, "messages": sum(made.next.values())}))
 
 

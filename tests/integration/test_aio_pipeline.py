@@ -273,6 +273,7 @@ def test_an_endpoint_with_a_name_is_bound_when_it_is_opened(monkeypatch):
             async with puller(f"tcp://127.0.0.1:{port}") as sink:
                 source.push("job")
                 assert (await sink.receive(DEADLINE_S)).value == "job"
+                sink.commit()  # else closing would wait for it
         assert threads
         assert threading.get_ident() not in threads
         unused = pusher("tcp://jobs.example:0")

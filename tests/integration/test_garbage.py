@@ -147,7 +147,7 @@ def test_ten_thousand_requests_without_reading_the_replies(good_pair, stranger):
     collector.wait_for(20_000)
     dealers = [stranger(zmq.DEALER, publisher.recovery_endpoint, queue=10) for _ in range(3)]
     for dealer in dealers:
-        dealer.sndtimeo = 10_000
+        dealer.sndtimeo = 60_000
     heads = control_frame(Kind.HEADS_REQUEST, publisher.session)
     everything = nack(publisher.session, (0, 20_000))
     for n in range(10_000):
@@ -163,7 +163,7 @@ def test_repairs_go_on_next_to_a_requester_that_wants_all(
     proxy = make_proxy(publisher, frame_loss=0.2, seed=1, loss_after_frames=10)
     collector = Collector(make_subscriber(proxy.endpoint, joins=publisher, on_gap="raise"))
     greedy = stranger(zmq.DEALER, publisher.recovery_endpoint, queue=10)
-    greedy.sndtimeo = 10_000
+    greedy.sndtimeo = 60_000
     for n in range(20_000):
         publisher.publish(TOPIC, n)
         if n % 50 == 0:
@@ -218,7 +218,7 @@ def test_connections_that_say_nothing(good_pair, opened):
     publisher, collector = good_pair
     for endpoint in (publisher.endpoint, publisher.recovery_endpoint) * 50:
         host, port = endpoint.removeprefix("tcp://").rsplit(":", 1)
-        opened.enter_context(socket.create_connection((host, int(port)), 10))
+        opened.enter_context(socket.create_connection((host, int(port)), 60))
     check_goes_on(publisher, collector)
 
 

@@ -46,11 +46,11 @@ def test_heads_of_many_publishers_are_followed_in_one_thread():
 def test_heartbeats_report_changes_between_two_questions():
     with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
         publisher.publish("t", 1)
-        with HeadsWatch([publisher.endpoint], topics=["t"], refresh=30.0) as watch:
+        with HeadsWatch([publisher.endpoint], topics=["t"], refresh=3600.0) as watch:
             eventually(lambda: next_of(watch, publisher.endpoint) == 1)
             for count in range(2, 6):
                 publisher.publish("t", 1)
-                eventually(lambda n=count: next_of(watch, publisher.endpoint) == n, 2.0)
+                eventually(lambda n=count: next_of(watch, publisher.endpoint) == n)
 
 
 def test_a_message_that_ends_a_silence_is_reported_soon():

@@ -27,7 +27,7 @@ from tests.integration.peers import (
 )
 from transports import reply_memory
 
-JOIN_S = 30.0
+JOIN_S = 60.0
 """How long they may take: a fallen-over publisher never answered."""
 
 

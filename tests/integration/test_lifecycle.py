@@ -76,7 +76,7 @@ def test_close_waits_for_a_subscriber_that_still_has_gaps(
         subscriber = make_subscriber(proxy.endpoint, joins=publisher, on_gap="raise")
         for n in range(5_000):
             publisher.publish(TOPIC, n)
-        publisher.close(timeout=20)
+        publisher.close(timeout=60)
         assert publisher.stats().undelivered == 0
         check_exact(take(subscriber, 5_000))
         check_silence(subscriber)

@@ -12,7 +12,7 @@ from p2pmsg.testing.proxy import TcpProxy
 from tests.integration.peers import LOOPBACK, eventually
 
 FOLDER = Path(__file__).parents[2] / "examples" / "other_languages"
-WAIT_S = 30
+WAIT_S = 60
 
 
 @pytest.fixture(scope="session")

@@ -145,7 +145,7 @@ def test_another_session_has_gone(publisher, reader):
 
 
 def test_an_executor_connects_straight_and_sees_that_the_publisher_has_gone():
-    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="feed") as publisher:
+    with p2pmsg.Publisher(lasting_place(), name="feed") as publisher:
         endpoint = publisher.endpoint
         publisher.publish_many("t", [1, 2, 3])
         reader = RangeReader(
@@ -164,7 +164,7 @@ def test_an_executor_connects_straight_and_sees_that_the_publisher_has_gone():
 
 
 def test_a_restart_is_seen_in_the_heads():
-    with p2pmsg.Publisher("tcp://127.0.0.1:0") as first:
+    with p2pmsg.Publisher(lasting_place()) as first:
         endpoint = first.endpoint
         reader = RangeReader(endpoint)
         assert reader.heads().session == first.session

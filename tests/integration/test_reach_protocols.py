@@ -13,6 +13,7 @@ import p2pmsg
 from p2pmsg.queue import PipelineConfig
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
 from tests.integration.webhooks import SECRET
+from tests.places import lasting_place
 
 STRANGERS = {
     "HTTP": b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -182,8 +183,8 @@ def test_an_endpoint_of_webhooks_that_speaks_no_http_gets_all_later(publisher, t
     from tests.integration.webhooks import LOOPBACK as NETWORK
     from tests.integration.webhooks import Receiver
 
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
+    port = int(lasting_place().rpartition(":")[2])
+    listener = socket.create_server(("127.0.0.1", port))
     endpoint = Endpoint(
         f"http://127.0.0.1:{port}/", allow=NETWORK, timeout=0.3,
         retry=Retry(delays=(0, *[0.05] * 50), jitter=0), breaker=BreakerConfig(cooldown=0.05),

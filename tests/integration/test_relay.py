@@ -525,7 +525,7 @@ def test_a_mold_feed_is_logged_and_served_on_after_it_has_ended(tmp_path, make_s
 
     with Relay([feed], "tcp://127.0.0.1:0", log=LogConfig(tmp_path)) as again:
         with RangeReader(again.endpoint) as reader:
-            (topic, head), *others = reader.heads(20).streams.items()
+            (topic, head), *others = reader.heads(60).streams.items()
             assert (head.earliest, head.next, others) == (1, COUNT + 1, [])
             batches = reader.fetch(topic, 1, COUNT + 1)
             assert [message.value for batch in batches for message in batch] == values

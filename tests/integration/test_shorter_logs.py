@@ -92,7 +92,7 @@ def test_what_only_the_relays_log_had_is_reported_lost(feed, make_publisher, mak
     messages = take(late, 1)
     stats = late.stats()
     assert stats.outstanding + stats.delivered == COUNT  # it knows at once how much there was
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not reports and time.monotonic() < deadline:
         with contextlib.suppress(TimeoutError):
             messages.append(late.receive(0.2))
@@ -159,7 +159,7 @@ print(last)
 
 def test_a_mold_session_whose_log_was_given_up_uses_no_sequence_again(tmp_path, place):
     ended = subprocess.run(
-        [sys.executable, "-c", GIVES_UP, place, tmp_path], capture_output=True, timeout=30
+        [sys.executable, "-c", GIVES_UP, place, tmp_path], capture_output=True, timeout=60
     )
     last = int(ended.stdout)
     assert last > 100

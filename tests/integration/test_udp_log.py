@@ -4,7 +4,6 @@ import itertools
 import re
 import shutil
 import signal
-import socket
 
 import pytest
 
@@ -15,7 +14,7 @@ from p2pmsg.testing import lose_datagrams
 from tests.integration.cursors import committed
 from tests.integration.peers import TOPIC, check_ledger, eventually, take, take_all
 from tests.integration.peers import check_exact as check_sequences
-from tests.places import lasting_place
+from tests.places import free_port, lasting_place
 
 pytest.importorskip("recovery.log")
 
@@ -25,10 +24,7 @@ _group = itertools.count(1)
 
 @pytest.fixture
 def endpoint():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return f"udp://239.255.9.{next(_group)}:{port}?interface=127.0.0.1"
+    return f"udp://239.255.9.{next(_group)}:{free_port()}?interface=127.0.0.1"
 
 
 def publish(publisher, numbers):

@@ -12,7 +12,7 @@ import transports
 from p2pmsg.sync.worker import Notifier, Worker
 from tests.unit.raising_log import raising_log
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture
