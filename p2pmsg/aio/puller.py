@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.pipeline import PipelinePuller
+from p2pmsg.aio.running import RunsJobs
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import SLICE_NS, Pace, Waiters, until_of
 from p2pmsg.checks import check, time_to_wait
@@ -26,7 +27,7 @@ _get_loop = asyncio.get_running_loop
 _monotonic_ns = time.monotonic_ns
 
 
-class Puller(PullerBase[T_co], TakesTurns, ClosesInLoop):
+class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
     """Takes jobs from pushers, one after the other.
 
     ::
@@ -38,6 +39,8 @@ class Puller(PullerBase[T_co], TakesTurns, ClosesInLoop):
                         await work(job.value)
                 except Exception:       # it is tried again; without this the loop would end here
                     logging.exception("job %d failed", job.sequence)
+
+    `await puller.run(work)` does that, and stops at SIGTERM and Ctrl-C when the job in hand is done.
 
     It connects; pushers bind, and come and go as they like. It has no thread: what it has in flight
     is kept alive by the event loop, so a loop that is held up for `ack_timeout` loses its jobs to
@@ -135,7 +138,8 @@ class Puller(PullerBase[T_co], TakesTurns, ClosesInLoop):
 
         Args:
             timeout: how long to wait, in seconds, until the pushers have confirmed what was
-                acknowledged. Default 1.
+                acknowledged. Default 1. As long it waits before that for the jobs that `run` has in
+                hand, where another task calls that.
 
         """
         timeout = time_to_wait("timeout", timeout)
@@ -143,6 +147,9 @@ class Puller(PullerBase[T_co], TakesTurns, ClosesInLoop):
             return
         if not self._driver.stopping:
             self._driver.check_loop()
+            await self._end_run(timeout)
+        if self._closed:
+            return
         self._closed = True
         self._waiters.close()
         try:
@@ -160,6 +167,10 @@ class Puller(PullerBase[T_co], TakesTurns, ClosesInLoop):
             self._lock.run_whole(self._close_all)
 
     # -------------------------------------------------------------------------------- private
+
+    def _check_caller(self) -> None:
+        self._check_usable()
+        self._driver.check_loop()
 
     def _prepare(self, endpoints: str | Sequence[str]) -> None:
         who = f"the puller of {endpoints if isinstance(endpoints, str) else ', '.join(endpoints)}"

@@ -4,7 +4,8 @@ import inspect
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Generic, Literal
 
 from p2pmsg.checks import check, whole
@@ -14,7 +15,7 @@ from p2pmsg.queue.job import Job
 from p2pmsg.sync.stop_signals import StopSignals
 from transports.own_log import own_log as _log
 
-_LOOK_S: Final = 0.1
+LOOK_S: Final = 0.1
 """While no job comes, how often is looked whether to stop."""
 
 OnError = Literal["retry", "discard", "stop"] | Callable[[Job, Exception], Any]
@@ -24,7 +25,7 @@ OnError = Literal["retry", "discard", "stop"] | Callable[[Job, Exception], Any]
 class RunsJobs(ABC, Generic[T_co]):
     """The part of a puller that calls a handler."""
 
-    _run: "JobRun | None" = None
+    _run: "ThreadRun | None" = None
 
     @abstractmethod
     def receive(self, timeout: float | None = None) -> Job[T_co]:
@@ -57,7 +58,7 @@ class RunsJobs(ABC, Generic[T_co]):
 
         Args:
             handler: takes a `Job`; what it returns is ignored. No `async def`: those are for
-                `p2pmsg.App`.
+                `p2pmsg.aio.Puller` and `p2pmsg.App`.
             on_error: what becomes of a job whose handler raised; each failure is logged. `retry`
                 (default): it is rejected, so that the pusher has it tried again, by its own rules.
                 `discard`: it becomes a dead letter at once. `stop`: it is rejected, `run` finishes
@@ -77,15 +78,19 @@ class RunsJobs(ABC, Generic[T_co]):
         """
         check("handler", handler, callable(handler), "a function that takes a job")
         is_async = inspect.iscoroutinefunction(handler)
-        check("handler", handler, not is_async, "no async function; those are for p2pmsg.App")
-        ok = callable(on_error) or on_error in ("retry", "discard", "stop")
-        check("on_error", on_error, ok, '"retry", "discard", "stop" or a callable')
+        check(
+            "handler",
+            handler,
+            not is_async,
+            "no async function; those are for p2pmsg.aio.Puller and p2pmsg.App",
+        )
+        check_on_error(on_error)
         whole("threads", threads, 1)
         if count is not None:
             whole("count", count, 1)
         if self._run is not None:
             raise ClosedError("the puller", "another call of run() takes its jobs")
-        self._run = run = JobRun(self.receive, handler, on_error, count)
+        self._run = run = ThreadRun(self.receive, handler, on_error, count)
         try:
             if signals:
                 with StopSignals(run.stop):
@@ -111,13 +116,68 @@ class RunsJobs(ABC, Generic[T_co]):
 
 
 class JobRun:
-    """One call of `run`.
+    """One call of `run`: what threads and tasks have in common.
 
     Args:
-        receive: returns the next job, as `Puller.receive`.
         handler: called with each.
         on_error: what becomes of those that fail.
         count: how many at most; None: no limit.
+
+    """
+
+    def __init__(self, handler: Callable[[Job], Any], on_error: OnError, count: int | None) -> None:
+        self._handler = handler
+        self._on_error = on_error
+        self._left = count
+        self._lock = threading.Lock()
+        self._is_stopping = False
+        self._error: BaseException | None = None
+
+    def stop(self) -> None:
+        """Take no further jobs; those in hand are finished."""
+        self._is_stopping = True
+
+    def _end_with(self, error: BaseException) -> None:
+        self.stop()
+        if self._error is None:
+            self._error = error
+
+    def _may_take(self) -> bool:
+        with self._lock:
+            if self._left is None:
+                return True
+            self._left -= 1
+            return self._left >= 0
+
+    def _give_back(self) -> None:
+        with self._lock:
+            if self._left is not None:
+                self._left += 1
+
+    @contextmanager
+    def _settling(self, job: Job, error: Exception) -> Iterator[None]:
+        """Log a failure; at the end reject a job that nobody has settled."""
+        number, deliveries = job.sequence, job.delivery_count
+        _log.error("job %d failed at delivery %d", number, deliveries, exc_info=error)
+        try:
+            yield
+        finally:
+            if job.state == "held":
+                job.reject(reason_of(error))
+
+    def _decide(self, job: Job, error: Exception) -> Any:
+        """Do what `on_error` says; return what its callable returned."""
+        if callable(self._on_error):
+            return self._on_error(job, error)
+        if self._on_error == "discard":
+            job.discard(reason_of(error))
+        elif self._on_error == "stop":
+            raise error
+        return None
+
+
+class ThreadRun(JobRun):
+    """One call of `run` in threads.
 
     Attributes:
         threads: those that take jobs.
@@ -132,19 +192,10 @@ class JobRun:
         on_error: OnError,
         count: int | None,
     ) -> None:
+        super().__init__(handler, on_error, count)
         self._receive = receive
-        self._handler = handler
-        self._on_error = on_error
-        self._left = count
-        self._lock = threading.Lock()
-        self._is_stopping = False
-        self._error: BaseException | None = None
         self.threads: list[threading.Thread] = []
         self.ended = threading.Event()
-
-    def stop(self) -> None:
-        """Take no further jobs; those in hand are finished."""
-        self._is_stopping = True
 
     def run(self, threads: int) -> None:
         """Work until it is to stop; raise what ended it."""
@@ -166,7 +217,7 @@ class JobRun:
         try:
             for thread in self.threads:
                 while thread.is_alive():
-                    thread.join(_LOOK_S)  # signals are handled in between
+                    thread.join(LOOK_S)  # signals are handled in between
         except BaseException:  # Ctrl-C once more: the jobs in hand are not waited for
             self.stop()
             raise
@@ -175,7 +226,7 @@ class JobRun:
         try:
             while not self._is_stopping and self._may_take():
                 try:
-                    job = self._receive(_LOOK_S)
+                    job = self._receive(LOOK_S)
                 except (TimeoutError, SecurityError):  # that is logged, and tried again
                     self._give_back()
                     continue
@@ -183,51 +234,25 @@ class JobRun:
         except ClosedError:
             self.stop()
         except BaseException as error:
-            self.stop()
-            if self._error is None:
-                self._error = error
-
-    def _may_take(self) -> bool:
-        with self._lock:
-            if self._left is None:
-                return True
-            self._left -= 1
-            return self._left >= 0
-
-    def _give_back(self) -> None:
-        with self._lock:
-            if self._left is not None:
-                self._left += 1
+            self._end_with(error)
 
     def _do(self, job: Job) -> None:
         try:
             self._handler(job)
         except Exception as error:
-            self._failed(job, error)
+            with self._settling(job, error):
+                self._decide(job, error)
         except BaseException as error:
             job.reject(reason_of(error))
             raise
         else:
-            if job.state == "held":
-                job.ack()
-            if job.state == "gone":
-                _log.warning(
-                    "job %d is done, but is this worker's no more: it took %.1f s",
-                    job.sequence, (time.time_ns() - job.last_delivered_ns) / 1e9,
-                )  # fmt: skip
+            acknowledge(job)
 
-    def _failed(self, job: Job, error: Exception) -> None:
-        _log.error("job %d failed at delivery %d", job.sequence, job.delivery_count, exc_info=error)
-        try:
-            if callable(self._on_error):
-                self._on_error(job, error)
-            elif self._on_error == "discard":
-                job.discard(reason_of(error))
-            elif self._on_error == "stop":
-                raise error
-        finally:
-            if job.state == "held":
-                job.reject(reason_of(error))
+
+def check_on_error(on_error: OnError) -> None:
+    """Raise `ConfigError` where it is none."""
+    ok = callable(on_error) or on_error in ("retry", "discard", "stop")
+    check("on_error", on_error, ok, '"retry", "discard", "stop" or a callable')
 
 
 def acknowledge(job: Job) -> None:

@@ -33,7 +33,6 @@ MORE = {
     "PipelinePusher": {"begin", "open", "join"},
     "PipelinePuller": {"begin"},
 }
-FEWER = {"Puller": {"run"}}  # an `App` runs handlers in an event loop
 ARGUMENTS = {
     # What never waits has no time limit.
     ("Pusher", "push"): ({"timeout"}, set()),
@@ -41,6 +40,7 @@ ARGUMENTS = {
     ("PipelinePusher", "push_many"): ({"timeout"}, set()),
     # Tasks in place of threads; more requests at once than threads wait.
     ("Responder", "__init__"): ({"threads"}, {"tasks_max"}),
+    ("Puller", "run"): ({"threads"}, {"tasks"}),
     ("Requester", "__init__"): (set(), {"pending_max"}),
     # All that closes in an event loop takes a time limit.
     ("Requester", "close"): (set(), {"timeout"}),
@@ -66,7 +66,7 @@ def test_the_names_are_the_same(peer):
     threaded, here = map(names, PAIRS[peer])
     turns = {"close_now"} if peer == "Client" else TURNS
     assert here - threaded == turns | MORE.get(peer, set())
-    assert threaded - here == FEWER.get(peer, set())
+    assert threaded - here == set()
 
 
 @pytest.mark.parametrize("peer", PAIRS)
