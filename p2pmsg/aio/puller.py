@@ -40,7 +40,8 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
                 except Exception:       # it is tried again; without this the loop would end here
                     logging.exception("job %d failed", job.sequence)
 
-    `await puller.run(work)` does that, and stops at SIGTERM and Ctrl-C when the job in hand is done.
+    `await puller.run(work)` does that, and stops at SIGTERM and Ctrl-C when the job in hand is
+    done.
 
     It connects; pushers bind, and come and go as they like. It has no thread: what it has in flight
     is kept alive by the event loop, so a loop that is held up for `ack_timeout` loses its jobs to
