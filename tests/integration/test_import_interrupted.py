@@ -48,4 +48,4 @@ def test_an_interrupted_import_of_the_codec_does_not_end_the_process_by_a_fault(
     )  # fmt: skip
     counts = eval(run.stdout)  # a dict that the program above has printed
     assert not [status for status in counts if status < 0], counts
-    assert counts[2] > FORKS // 4
+    assert counts.get(2, 0) > FORKS // 10  # the quicker the machine, the fewer

@@ -12,7 +12,7 @@ import p2pmsg
 HEADER = struct.Struct("!2sBBBBQQIIq")
 DATA, HEARTBEAT, WELCOME, PROBE, ECHO = 1, 2, 16, 17, 18
 JOINED, NACK, REFUSED, LEAVE = 19, 20, 21, 24
-LATE_S = 10.0
+LATE_S = 60.0
 
 
 def frame(kind, session, body, sequence=0):

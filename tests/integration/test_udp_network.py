@@ -97,7 +97,7 @@ def start(wire, *, repair_timeout=10.0, idle=15.0, places=None):
     return publisher, subscriber
 
 
-def end(publisher, subscriber, timeout=50):
+def end(publisher, subscriber, timeout=110):
     import json
 
     try:
