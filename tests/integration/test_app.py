@@ -34,9 +34,14 @@ def app():
 
 def serve(app, feed=None, timeout=60.0):
     """Run an app here until it stops; `feed` runs in a thread once it has started."""
+    feeding = threading.Thread(target=feed, daemon=True)
     if feed is not None:
-        app.on_start(lambda: threading.Thread(target=feed, daemon=True).start())
-    asyncio.run(asyncio.wait_for(app.serve(), timeout))
+        app.on_start(feeding.start)
+    try:
+        asyncio.run(asyncio.wait_for(app.serve(), timeout))
+    finally:
+        if feeding.is_alive():  # else what it feeds would be closed below it
+            feeding.join(timeout)
 
 
 def feeder(publisher, values, topic="t", key=lambda value: None):
