@@ -79,10 +79,14 @@ class LoopDriver:
             self.loop.add_reader(fd, self.take_turn)
         if isinstance(self.loop, OwnLoop):
             self.loop.users += 1
-        else:
+        self.guard()
+        self.wake()
+
+    def guard(self) -> None:
+        """See to it that the end of the loop closes the owner, before `start`, too."""
+        if self._guard is None and not isinstance(self.loop, OwnLoop):
             self._guard = self._until_loop_end()
             _step(self._guard.asend(None))
-        self.wake()
 
     def watch(self, fds: Iterable[int]) -> None:
         """Look at these descriptors from now on; those that are gone must still be open."""

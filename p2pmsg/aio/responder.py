@@ -226,6 +226,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         self._server = server
         self._is_made = True
         close_in_children(self)
+        self._driver.guard()  # it may be left before it is started
 
     def _turn(self) -> float:
         pace, look = self._pace, self._look

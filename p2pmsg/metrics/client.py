@@ -13,7 +13,7 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import P2PError
 from p2pmsg.metrics.gathering import Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
-from p2pmsg.sync.lifecycle import ClosesItself
+from p2pmsg.sync.lifecycle import ClosesItself, quiet_threads
 from p2pmsg.sync.publisher import Publisher
 from transports.own_log import own_log as _log
 
@@ -162,6 +162,8 @@ def end_all() -> None:
     """Close the clients that are open when the program ends, within one common time."""
     hurried = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
     began_s = time.monotonic()
+    if _open:
+        quiet_threads()
     for client in list(_open):
         wait_s = client._hurried_s if hurried else client._close_timeout
         try:

@@ -56,6 +56,7 @@ class Flushing:
         self._waiting: list[threading.Event] = []
         self._lock = threading.Lock()
         self._abandoned = False
+        self._said_closed: set[str] = set()
         self.flushes = 0
         self.failures: Counter[str] = Counter()
         """Exceptions by output."""
@@ -140,6 +141,13 @@ class Flushing:
     def _call(self, output: Output, call: Callable[..., object], *arguments: object) -> object:
         try:
             return call(*arguments)
+        except ClosedError as error:  # as a publisher that its caller closed before the collector
+            self.failures[output.name] += 1
+            if output.name not in self._said_closed:
+                self._said_closed.add(output.name)
+                what = "statsd: the output %s drops what is flushed to it: %s"
+                _log.warning(what, output.name, error)
+            return None
         except Exception:
             self.failures[output.name] += 1
             if self.failures[output.name] <= _FAILURES_LOGGED:

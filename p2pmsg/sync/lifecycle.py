@@ -22,6 +22,7 @@ from transports.own_log import own_log as _log
 EXIT_S: Final = 1.0
 """How long that may take in all, in seconds: as long as what a closed peer sent may linger."""
 _context: Final = transports.context  # its handler, registered first, runs after this one
+_quiet: Final[list[bool]] = []
 _open: dict[int, tuple[Any, Callable[[Any, float], object]]] = {}
 
 
@@ -99,7 +100,7 @@ def was_closed(peer: Any) -> None:
 def _close_all() -> None:
     if not _open:
         return
-    threading.excepthook = _quietly(threading.excepthook)
+    quiet_threads()
     deadline = time.monotonic() + EXIT_S
     while _open:
         _, (peer, close) = _open.popitem()  # the last one first
@@ -109,11 +110,16 @@ def _close_all() -> None:
             _log.exception("%r could not be closed at exit", peer)
 
 
+def quiet_threads() -> None:
+    """Say nothing of daemon threads that find their peer closed, since the process ends."""
+    if not _quiet:
+        _quiet.append(True)
+        threading.excepthook = _quietly(threading.excepthook)
+
+
 def _quietly(
     hook: Callable[[threading.ExceptHookArgs], Any],
 ) -> Callable[[threading.ExceptHookArgs], Any]:
-    """Say nothing of daemon threads that find their peer closed, since the process ends."""
-
     def report(args: threading.ExceptHookArgs) -> None:
         if not issubclass(args.exc_type, ClosedError):
             hook(args)
