@@ -79,7 +79,7 @@ def start(opened, tmp_path):
 
 
 def interrupt(child):
-    """Press Ctrl-C; return what it says but for that."""
+    """Press Ctrl-C; return what it says except for that."""
     child.send_signal(signal.SIGINT)
     said = child.communicate(timeout=60)[1]
     assert child.returncode == -signal.SIGINT, said
