@@ -287,8 +287,7 @@ _decoders: dict[type, Any] = {
 
 def read_body(frame: Frame, kind: type[B]) -> B:
     """Return the body of a control frame; `FrameError` where it does not fit."""
-    body = decoded(frame, _decoders[kind].decode)
-    assert isinstance(body, kind)
+    body: B = decoded(frame, _decoders[kind].decode)
     return body
 
 

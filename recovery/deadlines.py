@@ -69,6 +69,8 @@ class DeadlineHeap(Generic[K]):
 
     def pop_due(self, now_ns: int) -> K | None:
         """Forget and return the key with the earliest deadline, if that is not after `now_ns`."""
+        if not self._heap:
+            return None
         first = self.first()
         if first is None or first[0] > now_ns:
             return None

@@ -264,6 +264,15 @@ class ReplayBuffer:
             result.append(_kept(row))
         return result
 
+    def first(self, stream: str, start: int, stop: int) -> Kept | None:
+        """Return the first kept frame that overlaps `[start, stop)`, or None."""
+        kept = self._streams.get(stream)
+        if kept is None or start >= stop:
+            return None
+        rows = kept.rows
+        index = bisect_right(rows, start, kept.first, key=_STOP)
+        return _kept(rows[index]) if index < len(rows) and rows[index][0] < stop else None
+
     def earliest(self, stream: str) -> int | None:
         """Return the first sequence kept of a stream, or None where nothing is."""
         kept = self._streams.get(stream)

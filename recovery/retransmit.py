@@ -81,17 +81,21 @@ class _Requester:
         self.stats = RequesterStats()
 
     def add(self, stream: str, start: int, stop: int, ranges_max: int) -> bool:
-        """Want `[start, stop)`; False where that would be a range too many."""
-        wanted = self.wanted.get(stream) or RangeSet()
+        """Want `[start, stop)`, which is not empty; False where that would be a range too many."""
+        wanted = self.wanted.get(stream)
+        if wanted is None:  # mostly
+            if self.ranges_held >= ranges_max:
+                return False
+            self.ranges_held += 1
+            self.wanted[stream] = RangeSet([(start, stop)])
+            return True
         before = len(wanted)
-        added = wanted.add(start, stop)
+        wanted.add(start, stop)
         grown = len(wanted) - before
         if grown > 0 and self.ranges_held >= ranges_max:
             wanted.remove(start, stop)  # it touched nothing, or the number had not grown
             return False
         self.ranges_held += grown
-        if added:
-            self.wanted[stream] = wanted
         return True
 
     def remove(self, stream: str, start: int, stop: int, ranges_max: int) -> None:
@@ -102,6 +106,10 @@ class _Requester:
         """
         wanted = self.wanted.get(stream)
         if wanted is None:
+            return
+        if wanted.first == wanted.last == (start, stop):  # all that it waits for, mostly
+            self.ranges_held -= 1
+            del self.wanted[stream]
             return
         before = len(wanted)
         wanted.remove(start, stop)
@@ -160,14 +168,9 @@ class RetransmitScheduler:
             self.ranges_refused += len(well_formed)
             return well_formed
         state.stats.requests += 1
-        answered = self._answered(state, stream, now_ns)
-        refused: list[tuple[int, int]] = []
-        for start, stop in well_formed:
-            parts = answered.missing(start, stop)
-            self.messages_lingering += stop - start - sum(b - a for a, b in parts)
-            refused += [
-                (a, b) for a, b in parts if not state.add(stream, a, b, self._config.ranges_max)
-            ]
+        parts = self._not_answered(state, stream, well_formed, now_ns)
+        ranges_max = self._config.ranges_max
+        refused = [(a, b) for a, b in parts if not state.add(stream, a, b, ranges_max)]
         self.ranges_refused += len(refused)
         state.stats.ranges_refused += len(refused)
         if state.wanted and requester in self._idle:
@@ -175,6 +178,44 @@ class RetransmitScheduler:
             self._ready[requester] = None
             self._park_if_throttled(requester, state, now_ns)
         return refused
+
+    def answer_at_once(
+        self, requester: bytes, stream: str, start: int, stop: int, size: int, *, now_ns: int
+    ) -> bool:
+        """Take a NACK of one range that goes out now, in `size` bytes; False: call `request`.
+
+        So it is where the requester waits for nothing, was answered nothing within `linger` and has
+        a budget. It is `request`, `next_job` and `sent` in one, at a third of what they take.
+        """
+        state = self._known(requester)
+        if state is None or state.wanted:
+            return False
+        recent = state.answered
+        if recent and recent[-1][0] + self._linger_ns > now_ns:
+            return False
+        if not state.bucket.try_take(size, now_ns):
+            return False
+        recent.clear()
+        if self._linger_ns:
+            recent.append((now_ns, stream, start, stop))
+        stats = state.stats
+        stats.requests += 1
+        stats.bytes_sent += size
+        stats.messages_sent += stop - start
+        return True
+
+    def take_back(self, requester: bytes, stream: str, start: int, stop: int) -> None:
+        """Let wait what `answer_at_once` took: it could not be sent, and goes out in its turn."""
+        state = self._requesters.get(requester)
+        if state is None:
+            return
+        state.stats.messages_sent -= stop - start
+        if not state.add(stream, start, stop, self._config.ranges_max):
+            self.ranges_refused += 1
+            state.stats.ranges_refused += 1
+        elif requester in self._idle:
+            del self._idle[requester]
+            self._ready[requester] = None
 
     def next_job(self, *, now_ns: int) -> tuple[bytes, str, int, int] | None:
         """Return (requester, stream, start, stop) to answer now, or None.
@@ -193,8 +234,9 @@ class RetransmitScheduler:
         wanted = self._requesters[requester].wanted
         stream = next(iter(wanted))
         ranges = wanted[stream] = wanted.pop(stream)
-        start, stop = next(iter(ranges))
-        return requester, stream, start, stop
+        first = ranges.first
+        assert first is not None  # what is not wanted any more is forgotten
+        return requester, stream, *first
 
     def sent(
         self, requester: bytes, stream: str, start: int, stop: int, size: int, *, now_ns: int
@@ -269,11 +311,19 @@ class RetransmitScheduler:
             self._idle.move_to_end(requester)
         return state
 
-    def _answered(self, state: _Requester, stream: str, now_ns: int) -> RangeSet:
+    def _not_answered(
+        self, state: _Requester, stream: str, ranges: list[tuple[int, int]], now_ns: int
+    ) -> list[tuple[int, int]]:
+        """Return what of `ranges` was not answered within `linger`; count the rest."""
         recent = state.answered
         while recent and recent[0][0] + self._linger_ns <= now_ns:
             recent.popleft()
-        return RangeSet((start, stop) for _, name, start, stop in recent if name == stream)
+        if not recent:
+            return ranges
+        answered = RangeSet((start, stop) for _, name, start, stop in recent if name == stream)
+        parts = [part for start, stop in ranges for part in answered.missing(start, stop)]
+        self.messages_lingering += sum(b - a for a, b in ranges) - sum(b - a for a, b in parts)
+        return parts
 
     def _remember(self, state: _Requester, stream: str, start: int, stop: int, now_ns: int) -> None:
         recent = state.answered

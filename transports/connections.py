@@ -85,22 +85,22 @@ class _Refusals:
 
     def __init__(self, socket: Socket) -> None:
         self._socket = socket
-        self._counts: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
         self._due_ns = 0
 
     def note(self, why: str) -> None:
-        self._counts[why] = self._counts.get(why, 0) + 1
+        self.counts[why] = self.counts.get(why, 0) + 1
 
     def log(self) -> None:
-        if self._counts and (now_ns := time.monotonic_ns()) >= self._due_ns:
+        if self.counts and (now_ns := time.monotonic_ns()) >= self._due_ns:
             self._due_ns = now_ns + _LOG_AGAIN_NS
             try:
                 place = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
             except zmq.ZMQError:
                 place = "a socket that is closed"
-            for why, count in self._counts.items():
+            for why, count in self.counts.items():
                 _log.warning("%s: refused, connections: %d, since %s", place, count, why)
-            self._counts.clear()
+            self.counts.clear()
 
 
 class Connections:
@@ -178,7 +178,8 @@ class Connections:
     def update(self) -> None:
         """Take note of who came and went; end those who are too many."""
         self._read_monitor()
-        self._refusals.log()
+        if self._refusals.counts:
+            self._refusals.log()
 
     def is_open(self, fd: int) -> bool:
         """Whether a connection has this descriptor, by all that was reported until now."""

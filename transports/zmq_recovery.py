@@ -35,6 +35,7 @@ JOBS_MAX: Final = 100_000
 """Frames in a work queue's sockets: more than a worker may have in flight. Credit is the bound, and
 a frame has a job at least."""
 _NOBLOCK: Final = int(zmq.NOBLOCK)
+_POLLIN: Final = int(zmq.POLLIN)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
@@ -105,6 +106,29 @@ class ZmqRecoveryServer(ZmqSocket):
         except zmq.ZMQError as error:
             raise self._error(error) from error
         return None
+
+    def receive_some(self, count_max: int) -> list[tuple[bytes, bytes]]:
+        """Return requests that are there, oldest first, `count_max` at most; see `receive`.
+
+        The caller updates `connections`. With `curve`, `user` and `end_last` are about the last
+        request.
+        """
+        found: list[tuple[bytes, bytes]] = []
+        socket = self.socket
+        try:
+            while len(found) < count_max and int(socket.get(zmq.EVENTS)) & _POLLIN:
+                requester = socket.recv(_NOBLOCK)
+                frame = self._from_user() if self._has_users else socket.recv(_NOBLOCK)
+                if socket.get(zmq.RCVMORE):
+                    self.malformed += 1
+                    _skip_parts(socket)
+                else:
+                    found.append((requester, frame))
+        except zmq.Again:
+            pass  # it went with its connection
+        except zmq.ZMQError as error:
+            raise self._error(error) from error
+        return found
 
     def _from_user(self) -> bytes:
         """Receive the frame of a request, and note whose it is."""

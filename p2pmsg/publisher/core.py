@@ -228,7 +228,7 @@ class PublisherCore:
 
     def frame_at(self, topic: str, start: int, stop: int) -> Kept | None:
         """Do as `Served.frame_at`."""
-        return next(iter(self.replay.frames(topic, start, stop, 1)), None)
+        return self.replay.first(topic, start, stop)
 
     def read(self, requester: bytes, topic: str, start: int) -> Kept | None:
         """Do as `Served.read`."""

@@ -1,7 +1,7 @@
 """Answers requests: probes, heads, NACKs; and counts the subscribers."""
 
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from p2pmsg import control, wire
@@ -80,6 +80,7 @@ class RequestHandler:
         self._queue = queue
         self.scheduler = RetransmitScheduler(config.retransmit)
         self._replies: deque[Reply] = deque()
+        self._at_once: Reply | None = None
         self._reply_bytes = 0
         self.subscribers: dict[int, KnownSubscriber] = {}
         self.settled: dict[str, int] = {}
@@ -91,7 +92,7 @@ class RequestHandler:
         self.frames_repaired = 0
         self.messages_repaired = {"buffer": 0, "log": 0}
         self._timeout_ns = to_ns(config.subscriber_timeout)
-        self._handlers = {
+        self._handlers: dict[int, Callable[[bytes, Frame, int], None]] = {
             Kind.PROBE: self._receive_probe,
             Kind.JOINED: self._receive_joined,
             Kind.NACK: self._receive_nack,
@@ -119,7 +120,7 @@ class RequestHandler:
     def _receive(self, requester: bytes, data: bytes, now_ns: int) -> None:
         try:
             frame = Frame(data)
-            handler = self._handlers.get(Kind(frame.kind))
+            handler = self._handlers.get(frame.kind)
             if handler is None:
                 raise FrameError("kind")
             if frame.session != self._served.session:
@@ -138,6 +139,8 @@ class RequestHandler:
         The shell calls `read` where the frame is still in the log, tries to send it, and then
         calls `reply_sent`, `reply_blocked` or `requester_gone`.
         """
+        if self._at_once is not None:
+            return self._at_once
         while not self._replies and (waiting := self.heads.next_waiting(now_ns=now_ns)):
             self._receive(*waiting, now_ns)
         if self._replies:
@@ -189,6 +192,9 @@ class RequestHandler:
             return
         self.frames_repaired += 1
         self.messages_repaired[reply.source] += reply.stop - reply.start
+        if reply is self._at_once:
+            self._at_once = None  # the scheduler knows of it
+            return
         self.scheduler.sent(
             reply.requester, reply.topic, reply.start, reply.stop, len(reply.frame), now_ns=now_ns
         )
@@ -198,12 +204,17 @@ class RequestHandler:
         if not reply.topic:
             self._reply_left()
             self.replies_dropped += 1
+        elif reply is self._at_once:
+            self._at_once = None
+            self.scheduler.take_back(reply.requester, reply.topic, reply.start, reply.stop)
         self.scheduler.block(reply.requester, now_ns + BLOCKED_NS)
 
     def requester_gone(self, reply: Reply, *, now_ns: int) -> None:
         """Note that the requester is no longer connected."""
         if not reply.topic:
             self._reply_left()
+        elif reply is self._at_once:
+            self._at_once = None
         self.scheduler.forget(reply.requester)
         if self.permits is not None:
             self.permits.forget(reply.requester)
@@ -212,7 +223,7 @@ class RequestHandler:
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
         """Return when `next_reply` may have something again."""
-        if self._replies:
+        if self._replies or self._at_once is not None:
             return now_ns
         waiting_ns = self.heads.next_deadline_ns(now_ns=now_ns)
         due_ns = self.scheduler.next_deadline_ns(now_ns=now_ns)
@@ -331,12 +342,17 @@ class RequestHandler:
 
     def _receive_nack(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         nack = control.read_body(frame, control.Nack)
+        if len(nack.ranges) == 1 and self._answer_at_once(
+            requester, nack.topic, *nack.ranges[0], now_ns
+        ):
+            return
         earliest, following = self._served.head(nack.topic)
         kept: list[tuple[int, int]] = []
         evicted: list[tuple[int, int]] = []
         ranges: list[tuple[int, int]] = list(nack.ranges)
-        if any(start >= stop for start, stop in ranges):
-            raise FrameError("range")
+        for start, stop in ranges:
+            if start >= stop:
+                raise FrameError("range")
         if self.permits is not None:
             ranges = self._refuse_denied(self.permits, requester, nack.topic, ranges, now_ns)
             if not ranges:
@@ -353,6 +369,29 @@ class RequestHandler:
             refused = self.scheduler.request(requester, nack.topic, kept, now_ns=now_ns)
             if refused:
                 self._refuse(requester, nack.topic, refused, LossReason.BUDGET)
+
+    def _answer_at_once(
+        self, requester: bytes, topic: str, start: int, stop: int, now_ns: int
+    ) -> bool:
+        """Answer a range that one frame of the replay buffer has, where nothing else waits.
+
+        It is what a loss mostly is, and what a reader of small ranges asks. What the buffer has may
+        be had, unless it waits for the disk or to be sent to a multicast, or its asker has few
+        rights.
+        """
+        served = self._served
+        if served.has_log or self.multicast is not None or self.permits is not None:
+            return False
+        if self._replies or self._at_once is not None or start >= stop:
+            return False
+        kept = served.frame_at(topic, start, stop)
+        if kept is None or kept.start > start or kept.stop < stop:
+            return False
+        size = len(kept.frame)
+        if not self.scheduler.answer_at_once(requester, topic, start, stop, size, now_ns=now_ns):
+            return False
+        self._at_once = Reply(requester, kept.frame, topic, start, stop)
+        return True
 
     def _refuse_denied(
         self,

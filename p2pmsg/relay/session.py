@@ -116,7 +116,7 @@ class RelayedSession:
 
     def frame_at(self, topic: str, start: int, stop: int) -> Kept | None:
         """Do as `Served.frame_at`."""
-        return next(iter(self._replay.frames(self.key(topic), start, stop, 1)), None)
+        return self._replay.first(self.key(topic), start, stop)
 
     def read(self, requester: bytes, topic: str, start: int) -> Kept | None:
         """Do as `Served.read`."""

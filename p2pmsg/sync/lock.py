@@ -88,7 +88,7 @@ class PublishLock:
         mutex, me = self._mutex, _get_ident()
         # One that owns the mutex alone was interrupted between two steps of this method: if it went
         # on, it could wait for threads that need the lock.
-        if self._is_inside() or mutex._is_owned():
+        if (self.owner != self.free and self._is_inside()) or mutex._is_owned():
             self.wanted = False
             raise ReentrantCallError
         try:
@@ -163,8 +163,7 @@ class PublishLock:
         result: R = defer_signals(self.run, call, *arguments)
         return result
 
-    def __enter__(self) -> None:
-        self.acquire()
+    __enter__ = acquire  # a method that calls it would be one call more, for each of many sections
 
     def __exit__(
         self,
@@ -172,7 +171,8 @@ class PublishLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.release()
+        self.owner = self.free
+        self.unlock()
 
 
 def _mark_of_thread() -> Any:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import zmq
 
@@ -11,7 +11,15 @@ from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.errors import LogFailedError
 from p2pmsg.publisher.steps import Steps, run_steps
 from p2pmsg.sync.lifecycle import ClosesItself, was_closed
-from p2pmsg.sync.serving import BUSY_NS, MS, ROUND_NS, ServingPeer, ServingRounds, linger_ms
+from p2pmsg.sync.serving import (
+    BUSY_NS,
+    MS,
+    REPLIES_PER_ROUND,
+    ROUND_NS,
+    ServingPeer,
+    ServingRounds,
+    linger_ms,
+)
 from p2pmsg.sync.worker import Notifier, Worker
 
 _IDLE_ROUNDS: Final = 3
@@ -50,6 +58,10 @@ class PublisherDriver(ServingRounds):
         # Rights, a log and subscriptions want rounds of their own.
         plain = self._core.rights is None and self._core.log is None
         self._skips_rounds = self._has_datagrams and plain
+        # A relay's requests, those of users with rights and a multicast's lead to other work.
+        self._answers_alone = (
+            self._publisher is not None and self._core.rights is None and not self._has_datagrams
+        )
         self._asleep_until_ns = 0
         self._polls_sender = False
         self._poller = self._make_poller()
@@ -106,8 +118,8 @@ class PublisherDriver(ServingRounds):
         return poller
 
     def _turn(self) -> None:
-        is_late = self._has_more_subscriptions or time.monotonic_ns() >= self._round_due_ns
-        if self.acknowledgements.is_due and not is_late:
+        is_logged = self._core.log is not None
+        if is_logged and self.acknowledgements.is_due and not self._is_late(time.monotonic_ns()):
             self._commit()  # many wait for it, and it waits for nothing
             return
         wait_ms = self._wait_ms()
@@ -123,10 +135,10 @@ class PublisherDriver(ServingRounds):
                 self._poller.register(self._sender.fileno(), zmq.POLLIN)
         happened = self._poller.poll(min(wait_ms, BUSY_NS // MS) if busy else wait_ms)
         now_ns = time.monotonic_ns()
-        due = now_ns >= self._round_due_ns or self._has_more_subscriptions
-        if self.acknowledgements.is_due and not due:
+        due = self._is_late(now_ns)
+        if is_logged and self.acknowledgements.is_due and not due:
             self._commit()  # many wait for it, and it waits for nothing
-        elif not happened and self._is_put_off(now_ns):
+        elif self._takes_no_round(happened, now_ns):
             pass
         elif happened or due or not self.ticking:
             self._round_due_ns = now_ns + ROUND_NS
@@ -142,6 +154,42 @@ class PublisherDriver(ServingRounds):
                 self._flush(self._publisher)
                 if not (self._often or self._publisher.open_batches):
                     self.ticking = False
+
+    def _is_late(self, now_ns: int) -> bool:
+        return now_ns >= self._round_due_ns or self._has_more_subscriptions
+
+    def _takes_no_round(self, happened: list[tuple[Any, int]], now_ns: int) -> bool:
+        """Whether nothing is left to do after requests were answered, or a heartbeat put off."""
+        if happened:
+            return self._came_requests_only(happened, now_ns) and self._answer_only()
+        return self._is_put_off(now_ns)
+
+    def _came_requests_only(self, happened: list[tuple[Any, int]], now_ns: int) -> bool:
+        """Whether requests came and nothing else is to be done: nothing is due."""
+        if len(happened) != 1 or happened[0][0] is not self._server.socket:
+            return False
+        if not self._answers_alone or self.ticking or self._owes_round:
+            return False
+        due_ns = self._due_ns if self._polls_sender else min(self._due_ns, self._round_due_ns)
+        return now_ns < due_ns and not self._has_more_subscriptions
+
+    def _answer_only(self) -> bool:
+        """Answer requests; False where that left something to send, which a round does.
+
+        Subscriptions, heartbeats, subscribers that are silent: to look for all that took half of
+        what one NACK cost. Nothing of it is due, and what becomes so wakes the thread.
+        """
+        run_steps(self._answer())
+        core = self._core
+        if core.closing or core.joined != self._joined:
+            self._joined = core.joined
+            self._changed.notify()
+        if core.outbox or core.control:
+            return False
+        if self._polls_sender:
+            due_ns = core.requests.next_deadline_ns(now_ns=time.monotonic_ns())
+            self._asleep_until_ns = self._due_ns if due_ns is None else min(due_ns, self._due_ns)
+        return True
 
     def _is_put_off(self, now_ns: int) -> bool:
         """Whether a round has nothing to do, since the heartbeat that it was for was put off.
@@ -164,10 +212,10 @@ class PublisherDriver(ServingRounds):
 
     def _wait_ms(self) -> int:
         until_ns, self._asleep_until_ns = self._asleep_until_ns, 0
-        if until_ns and not self.ticking:
-            return max(0, -((time.monotonic_ns() - until_ns) // MS))
         if self._has_more_subscriptions or self.acknowledgements.is_due:
             return 0
+        if until_ns and not self.ticking:
+            return max(0, -((time.monotonic_ns() - until_ns) // MS))
         if self._owes_round:
             return max(0, -((time.monotonic_ns() - self._round_due_ns) // MS))
         return self._tick_ms if self.ticking else self._deadline_ms()
@@ -195,11 +243,13 @@ class PublisherDriver(ServingRounds):
     def _is_publishing(self) -> bool:
         return time.monotonic_ns() - self._core.sealed_ns < _PUBLISHING_NS
 
-    def _answer(self) -> Steps[None]:
+    def _answer(self) -> Steps[object]:
+        if self._is_publishing():
+            return self._answer_aside()
+        return self._serve(REPLIES_PER_ROUND)
+
+    def _answer_aside(self) -> Steps[None]:
         """Serve; leave the interpreter to publishing for twice as long as the log took."""
-        if not self._is_publishing():
-            yield from super()._answer()
-            return
         begun_ns = time.monotonic_ns()
         if (yield from self._serve(_LOGGED_WHILE_PUBLISHING)) and self._is_publishing():
             time.sleep(min(2 * (time.monotonic_ns() - begun_ns), _REST_NS_MAX) / 1e9)

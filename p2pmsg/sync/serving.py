@@ -33,8 +33,9 @@ BUSY_NS: Final = 20 * MS
 """How long after a frame the publisher counts as busy, and how long requests wait then at most."""
 ROUND_NS: Final = 10 * MS
 """While batches are looked at, how often more than that is done."""
-_REPLIES_PER_ROUND: Final = 64
+REPLIES_PER_ROUND: Final = 64
 _REQUESTS_PER_ROUND: Final = 256
+_REQUESTS_AT_ONCE: Final = 16
 _OUTBOX_MAX: Final = 64
 """While so many frames cannot leave, no heartbeats are added to them."""
 
@@ -66,10 +67,12 @@ class ServingRounds(ABC):
         self._core = core
         self._publisher = core if isinstance(core, PublisherCore) else None
         self._sender = sender
+        self._zmq_sender = sender if isinstance(sender, transports.ZmqSender) else None
         self._server = server
         self._lock = lock
         self._outgoing = outgoing
         self.ticking = False
+        self._due_ns = 0  # until when there was nothing to do
         self._but_beats_ns = 0  # until when there was nothing else to do than to send heartbeats
         self.acknowledgements = Acknowledgements()
         self._joined = 0
@@ -105,6 +108,7 @@ class ServingRounds(ABC):
 
     def _deadline_ms(self) -> int:
         """Return how long there is nothing to do, in ms."""
+        self._due_ns = 0
         if len(self._core.outbox) >= _OUTBOX_MAX or self._core.control.is_full:
             return RETRY_NS // MS  # deadlines pass unseen until there is space
         with self._lock:
@@ -127,12 +131,13 @@ class ServingRounds(ABC):
             due_ns = beats.next_deadline_ns()
             if due_ns is not None:
                 deadline_ns = min(deadline_ns, due_ns)
+            self._due_ns = deadline_ns
         return max(0, -((now_ns - deadline_ns) // MS))
 
     @property
     def _has_more_subscriptions(self) -> bool:
-        sender = self._sender
-        return isinstance(sender, transports.ZmqSender) and sender.has_more
+        sender = self._zmq_sender
+        return sender is not None and sender.has_more
 
     def _round(self) -> Steps[None]:
         self._take_subscriptions()
@@ -162,18 +167,15 @@ class ServingRounds(ABC):
 
         self._rights = RightsWatch(rights, self._sender, self._server)
 
-    def _receive(self, request: tuple[bytes, bytes]) -> None:
+    def _receive_of_user(self, requester: bytes, frame: bytes, *, now_ns: int) -> None:
         """Take a request; one of a user that is revoked is dropped."""
-        requests, rights = self._core.requests, self._rights
-        if rights is None:
-            requests.receive(*request, now_ns=time.monotonic_ns())
-            return
-        user = self._server.user
+        requests, rights, user = self._core.requests, self._rights, self._server.user
+        assert rights is not None
         if rights.rights.is_revoked(user):
             requests.invalid["revoked"] += 1
             self._server.end_last()
             return
-        requests.receive(*request, now_ns=time.monotonic_ns(), user=user, wall_ns=time.time_ns())
+        requests.receive(requester, frame, now_ns=now_ns, user=user, wall_ns=time.time_ns())
 
     def _take_subscriptions(self) -> None:
         if self._rights is not None:
@@ -202,9 +204,9 @@ class ServingRounds(ABC):
         if len(self._core.outbox) < _OUTBOX_MAX:
             self._core.handle_timer(now_ns=time.monotonic_ns())
 
-    def _answer(self) -> Steps[None]:
+    def _answer(self) -> Steps[object]:
         """Take requests and answer them."""
-        yield from self._serve(_REPLIES_PER_ROUND)
+        return self._serve(REPLIES_PER_ROUND)
 
     def _send_waiting(self) -> None:
         if self._outgoing.waits:
@@ -256,59 +258,78 @@ class ServingRounds(ABC):
         return before != self._joined
 
     def _serve(self, logged_max: int) -> Steps[bool]:
-        """Take requests and answer them; returns whether it stopped because of the log's part."""
-        requests = self._core.requests
+        """Take requests and answer them; returns whether it stopped because of the log's part.
+
+        The lock is entered twice for a request that is answered at once: to take it, and to note
+        that the answer has left.
+        """
+        requests, lock = self._core.requests, self._lock
         end_ns = time.monotonic_ns() + self._serving_ns
-        logged = 0
-        for _ in range(_REQUESTS_PER_ROUND):
-            request = self._server.receive()
-            if request is None:
-                break
-            with self._lock:
-                self._receive(request)
-            if time.monotonic_ns() > end_ns:
-                break
+        reply = self._take_requests(end_ns)
         if self._server.malformed:
             requests.invalid["parts"] = self._server.malformed
-        for _ in range(_REPLIES_PER_ROUND):
-            with self._lock:
-                reply = requests.next_reply(now_ns=time.monotonic_ns())
+        logged = 0
+        for _ in range(REPLIES_PER_ROUND):
             if reply is None:
                 return False
-            logged += reply.is_in_log
-            yield from self._reply(reply)
-            if logged >= logged_max:
-                return True
-            if time.monotonic_ns() > end_ns:
-                break
+            note: Callable[..., None] | None
+            if reply.is_in_log:
+                logged += 1
+                note = yield from self._send_logged(reply)
+            else:
+                note = self._send(reply)
+            with lock:
+                now_ns = time.monotonic_ns()
+                if note is None:
+                    requests.refuse(reply)
+                else:
+                    note(reply, now_ns=now_ns)
+                if logged >= logged_max:
+                    return True
+                if now_ns > end_ns:
+                    break
+                reply = requests.next_reply(now_ns=now_ns)
         return False
 
-    def _reply(self, reply: Reply) -> Steps[None]:
-        """Read what is to be sent again, if it is in the log, and send it."""
+    def _take_requests(self, end_ns: int) -> Reply | None:
+        """Take the requests that have come; return the first reply, or None."""
+        requests, lock = self._core.requests, self._lock
+        has_rights = self._rights is not None
+        at_once = 1 if has_rights else _REQUESTS_AT_ONCE  # each has a user of its own
+        for _ in range(0, _REQUESTS_PER_ROUND, at_once):
+            taken = self._server.receive_some(at_once)
+            is_last = len(taken) < at_once
+            for request in taken:
+                with lock:  # for each: an answer about thousands of streams takes its time
+                    now_ns = time.monotonic_ns()
+                    if has_rights:
+                        self._receive_of_user(*request, now_ns=now_ns)
+                    else:
+                        requests.receive(*request, now_ns=now_ns)
+                    if is_last and request is taken[-1]:
+                        return requests.next_reply(now_ns=now_ns)
+            if is_last or now_ns > end_ns:
+                break
+        with lock:
+            return requests.next_reply(now_ns=time.monotonic_ns())
+
+    def _send_logged(self, reply: Reply) -> Steps[Callable[..., None] | None]:
+        """Do as `_send`, of what is in the log; None: it is there no more."""
         requests = self._core.requests
-        found = True
-        if reply.is_in_log:
-            try:
-                found = yield lambda: requests.read(reply)
-            except OSError:  # no descriptor is left to read with: it is there all the same
-                with self._lock:
-                    requests.reply_blocked(reply, now_ns=time.monotonic_ns())
-                return
-        if not found:
-            with self._lock:
-                requests.refuse(reply)
-            return
+        try:
+            found = yield lambda: requests.read(reply)
+        except OSError:  # no descriptor is left to read with: it is there all the same
+            return requests.reply_blocked
+        return self._send(reply) if found else None
+
+    def _send(self, reply: Reply) -> Callable[..., None]:
+        """Send a reply; return what takes note of how that ended, called under the lock."""
+        requests = self._core.requests
         try:
             sent = self._server.reply(reply.requester, reply.frame)
         except transports.PeerUnreachableError:
-            with self._lock:
-                requests.requester_gone(reply, now_ns=time.monotonic_ns())
-            return
-        with self._lock:
-            if sent:
-                requests.reply_sent(reply, now_ns=time.monotonic_ns())
-            else:
-                requests.reply_blocked(reply, now_ns=time.monotonic_ns())
+            return requests.requester_gone
+        return requests.reply_sent if sent else requests.reply_blocked
 
 
 class ServingPeer(ABC):

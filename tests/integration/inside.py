@@ -36,6 +36,13 @@ def answers_waiting(publisher):
     return len(core_of(publisher).requests._replies)
 
 
+def count_rounds(publisher, monkeypatch):
+    """Return a list that grows with each whole round of a publisher's thread."""
+    rounds, take = [], publisher._driver._round
+    monkeypatch.setattr(publisher._driver, "_round", lambda: rounds.append(None) or take())
+    return rounds
+
+
 def connections_known(pusher):
     """Return how many connections a pusher knows, strangers' too."""
     return len(core_of(pusher)._connections)

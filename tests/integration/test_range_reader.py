@@ -1,6 +1,7 @@
 """Ranges over real sockets, of groups and relays: exact and in order; what is missing is named."""
 
 import itertools
+import threading
 import time
 
 import pytest
@@ -12,7 +13,7 @@ from p2pmsg.message import Origin
 from p2pmsg.reader import RangeReader
 from p2pmsg.testing.proxy import TcpProxy
 from recovery import Loss
-from tests.integration.inside import core_of, held
+from tests.integration.inside import core_of, count_rounds, held
 from tests.integration.peers import LOOPBACK, eventually, take
 from tests.integration.test_udp_multicast import GROUP
 from tests.places import free_port, lasting_place
@@ -103,6 +104,39 @@ def test_frames_partly_outside_are_cut(publisher, reader):
 
         assert [m.sequence for m in messages_of(batches)] == list(range(start, stop))
         assert [m.value for m in messages_of(batches)] == list(range(start, stop))
+
+
+def test_a_range_costs_no_whole_round_of_the_publisher(publisher, reader, monkeypatch):
+    for number in range(100):
+        publisher.publish("t", number)
+        publisher.flush()
+    assert values_of(reader.fetch("t", 0, 1)) == [0]
+    rounds = count_rounds(publisher, monkeypatch)
+    for number in range(100):
+        assert values_of(reader.fetch("t", number, number + 1)) == [number]
+    assert len(rounds) < 50  # for heartbeats
+
+
+def test_ranges_that_are_asked_for_all_the_time_keep_nobody_from_joining(publisher, reader):
+    publisher.publish_many("t", range(1000))
+    over = threading.Event()
+
+    def ask():
+        for number in itertools.cycle(range(1000)):
+            if over.is_set():
+                return
+            assert values_of(reader.fetch("t", number, number + 1)) == [number]
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        with p2pmsg.Subscriber(publisher.endpoint, topics=["t"]) as subscriber:
+            publisher.wait_for_subscribers(timeout=60)
+            publisher.publish("t", "new")
+            assert subscriber.receive(timeout=60).value == "new"
+    finally:
+        over.set()
+        asking.join()
 
 
 def test_topics_do_not_mix(publisher, reader):

@@ -277,6 +277,22 @@ def test_requests_and_replies(opened):
     assert (server.receive(), client.receive()) == (None, None)
 
 
+def test_requests_are_taken_a_few_at_a_time(opened):
+    server, client = recovery_pair(opened)
+    for number in range(5):
+        assert client.send(b"%d" % number)
+    client.socket.send_multipart([b"two", b"parts"])
+    assert client.send(b"5")
+    found = []
+    while len(found) < 6:
+        some = eventually(lambda: server.receive_some(4))
+        assert 1 <= len(some) <= 4
+        found += some
+    assert [frame for _, frame in found] == [b"%d" % number for number in range(6)]
+    assert len({requester for requester, _ in found}) == 1
+    assert (server.receive_some(4), server.malformed) == ([], 1)
+
+
 def test_a_request_waits_for_a_server_that_is_away(opened, tmp_path):
     endpoint = f"ipc://{tmp_path}/feed"
     client = opened(ZmqRecoveryClient, endpoint)

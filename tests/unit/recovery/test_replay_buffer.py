@@ -22,6 +22,18 @@ def ranges(frames) -> list[tuple[int, int]]:
     return [(kept.start, kept.stop) for kept in frames]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [((0, 2), None), ((2, 3), (2, 4)), ((3, 9), (2, 4)), ((4, 5), (4, 5)), ((5, 9), None)],
+)
+def test_the_first_frame_of_a_range_is_found(wanted, found):
+    buffer = buffer_of(("a", 0, 2), ("a", 2, 4), ("a", 4, 5), frames_max=2)
+    kept = buffer.first("a", *wanted)
+    assert (None if kept is None else (kept.start, kept.stop)) == found
+    assert [kept] == (buffer.frames("a", *wanted, 1) or [None])
+    assert buffer.first("a", 3, 3) is buffer.first("b", 0, 9) is None
+
+
 def test_a_frame_larger_than_the_bound_evicts_nothing():
     buffer = buffer_of(("a", 0, 2), bytes_max=10)
     buffer.append("a", 2, 3, bytes(11), now_ns=0, timestamp_ns_max=0)

@@ -139,6 +139,37 @@ def test_a_full_requester_is_left_alone_for_a_while():
     assert len(replies(publisher, now_ns=later_ns)) == 2
 
 
+def test_one_range_in_one_frame_is_answered_without_waiting_for_a_turn():
+    publisher = core()
+    ask(publisher, nack((3, 4)))
+    assert len(publisher.requests.scheduler.waiting(ALICE, "t")) == 0
+    ask(publisher, nack((5, 6)), requester=BOB)
+    ask(publisher, nack((3, 4)))  # it is on its way
+    assert publisher.requests.next_deadline_ns(now_ns=0) == 0
+    assert replies(publisher) == [(ALICE, "DATA", (3, [3])), (BOB, "DATA", (5, [5]))]
+    assert publisher.requests.next_deadline_ns(now_ns=0) is None
+    assert publisher.requests.frames_repaired == 2
+    assert publisher.requests.messages_repaired == {"buffer": 2, "log": 0}
+    assert publisher.requests.scheduler.messages_lingering == 1
+
+
+def test_one_range_that_finds_a_full_queue_is_answered_later():
+    publisher = core()
+    ask(publisher, nack((3, 4)))
+    publisher.requests.reply_blocked(publisher.requests.next_reply(now_ns=0), now_ns=0)
+    assert publisher.requests.next_reply(now_ns=0) is None
+    later_ns = publisher.requests.next_deadline_ns(now_ns=0)
+    assert replies(publisher, now_ns=later_ns) == [(ALICE, "DATA", (3, [3]))]
+
+
+def test_one_range_of_a_requester_that_is_gone_is_forgotten():
+    publisher = core()
+    ask(publisher, nack((3, 4)))
+    publisher.requests.requester_gone(publisher.requests.next_reply(now_ns=0), now_ns=0)
+    assert publisher.requests.next_reply(now_ns=0) is None
+    assert len(publisher.requests.scheduler) == 0
+
+
 def test_a_requester_that_is_gone_is_forgotten():
     publisher = core()
     ask(publisher, nack((0, 10)))
