@@ -1,0 +1,62 @@
+"""What p2pmsg.aio imports, and when: before an event loop runs, and by `import p2pmsg` not at all."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+import p2pmsg
+assert not [name for name in sys.modules if name.startswith(("p2pmsg.aio", "asyncio"))]
+from p2pmsg import aio
+import asyncio
+
+async def main():
+    before = set(sys.modules)
+    async with (
+        aio.Publisher("tcp://127.0.0.1:0") as publisher,
+        aio.Subscriber(publisher.endpoint) as subscriber,
+        aio.Pusher("tcp://127.0.0.1:0") as pusher,
+        aio.Puller(pusher.endpoint) as puller,
+        aio.Responder("tcp://127.0.0.1:0", {"square": lambda n: n * n}) as responder,
+        aio.Requester(responder.endpoint) as requester,
+        aio.Relay(publisher.endpoint, "tcp://127.0.0.1:0") as relay,
+        aio.metrics.Client("udp://127.0.0.1:9") as metrics,
+    ):
+        responder.start()
+        await publisher.wait_for_subscribers(2, 60)
+        publisher.publish("trades", {"price": 1.5}, key="a")
+        await publisher.drain()
+        assert (await subscriber.receive(60)).value == {"price": 1.5}
+        pusher.push(2)
+        async with await puller.receive(60) as job:
+            assert job.value == 2
+        assert await requester.request("square", 3, timeout=60) == 9
+        metrics.increment("orders")
+        for peer in (publisher, subscriber, pusher, relay):
+            peer.stats()
+        new = {name for name in sys.modules if name.startswith("p2pmsg.")} - before
+    print(*sorted(new))
+
+asyncio.run(main())
+"""
+IN_A_LOOP = """
+import asyncio, sys
+async def main():
+    from p2pmsg import aio
+    aio.Subscriber("tcp://127.0.0.1:9").close_now()
+    assert "p2pmsg.aio.pusher" not in sys.modules
+    assert {*aio.__all__, "metrics"} <= {*dir(aio)}
+    aio.Pusher
+asyncio.run(main())
+"""
+
+
+def test_no_event_loop_waits_for_what_is_imported(tmp_path):
+    command = [sys.executable, "-c", PROGRAM]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=100)
+    assert (ended.stderr, ended.returncode) == ("", 0)
+    assert ended.stdout.split() == []
+
+
+def test_where_a_loop_runs_each_is_imported_when_it_is_named(tmp_path):
+    subprocess.run([sys.executable, "-c", IN_A_LOOP], check=True, cwd=tmp_path, timeout=100)
