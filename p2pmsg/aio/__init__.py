@@ -44,7 +44,7 @@ _HOME = {
 
 
 _FIRST_USED = ("concurrent.futures.thread", "msgpack", "p2pmsg.sync.stats")
-"""What waits for the disk in an executor, packs what msgspec does not, and what `stats()` returns."""
+"""For what waits for the disk, for values that msgspec does not pack, and for `stats()`."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What p2pmsg.aio imports, and when: before an event loop runs, and by `import p2pmsg` not at all."""
+"""What p2pmsg.aio imports before an event loop runs; `import p2pmsg` imports nothing of it."""
 
 import subprocess
 import sys
