@@ -325,17 +325,27 @@ class NackScheduler:
         for gap in self._gaps[low:high]:
             gap.reason = reason
 
-    def postpone(self, *, now_ns: int, delay_ns: int, stopped_ns: int | None = None) -> None:
+    def postpone(
+        self,
+        *,
+        now_ns: int,
+        delay_ns: int,
+        stopped_ns: int | None = None,
+        unanswerable: bool = False,
+    ) -> None:
         """Be quiet until `now_ns + delay_ns`: the receiver had paused reading.
 
         Answers may lie unread in its queue, so nothing is asked for until then, deadlines start
         over, and a gap whose attempts are used up has one more. Deadlines move by `stopped_ns`
-        instead where it is given: for so long nothing was done at all.
+        instead where it is given: for so long nothing was done at all. With `unanswerable` nobody
+        could answer so far: the last attempt went nowhere, so half of them are left at least.
         """
         self._quiet_until_ns = max(self._quiet_until_ns, now_ns + delay_ns)
+        attempts_max = self._config.attempts_max
+        used_max = attempts_max // 2 if unanswerable else attempts_max - 1
         for gap in self._gaps:
             due_ns = self._due.get(gap)
-            gap.attempts = min(gap.attempts, self._config.attempts_max - 1)
+            gap.attempts = min(gap.attempts, used_max)
             self._due.set(gap, max(due_ns or 0, self._quiet_until_ns))
             expiry_ns = self._quiet_until_ns + self._deadline_ns
             if stopped_ns is not None:

@@ -23,6 +23,9 @@ class Connection:
     contacted_ns: int = -_NEVER_NS
     """When, in this life."""
     heard_ns: int = 0
+    """When anything last came; later where silence does not count: see `ConnectionMonitor`."""
+    made_ns: int = -_NEVER_NS
+    """When it was last made again."""
     unknown_ns: int | None = None
     """Since when frames come of sessions that its welcome did not announce."""
     place: int = 0
@@ -37,7 +40,7 @@ class Connection:
     refused_until_ns: int | None = None
     """Until when it is left alone: it leads back to the relay that this subscriber is part of."""
     lost_ns: int = -1
-    """What `heard_ns` was set to when it was found silent."""
+    """What `heard_ns` was when it was found silent."""
     was_heard_ns: int = 0
     """About when anything last came, excused silence or not."""
 
@@ -51,6 +54,18 @@ class Connection:
         """Whether anything came since it was found silent, if it was."""
         return self.heard_ns != self.lost_ns
 
+    @property
+    def since_ns(self) -> int:
+        """Since when nothing has come over the connection as it was last made."""
+        return max(self.heard_ns, self.made_ns)
+
+    def excuse(self, heard_ns: int) -> None:
+        """Count silence from `heard_ns` on; one found silent stays so until it is heard."""
+        if self.is_heard:
+            self.heard_ns = heard_ns
+        else:
+            self.heard_ns = self.lost_ns = heard_ns - 1  # so that what comes now differs
+
 
 class ConnectionMonitor:
     """Says which connections are to be made again; one may be silent for `timeout_ns`."""
@@ -62,27 +77,29 @@ class ConnectionMonitor:
     def excuse_silence(self, now_ns: int) -> None:
         """Count the silence of all from now on."""
         for one in self._connections:
-            one.heard_ns = now_ns
+            one.excuse(now_ns)
 
     def note_stopped(self, stopped_ns: int, now_ns: int) -> None:
         """Do not count a time in which this process was stopped."""
         for one in self._connections:
-            one.heard_ns = min(now_ns, one.heard_ns + stopped_ns)
+            one.excuse(min(now_ns, one.heard_ns + stopped_ns))
+            one.made_ns = min(now_ns, one.made_ns + stopped_ns)
 
     def is_broken(self, one: Connection, asked_ns: int | None, now_ns: int) -> bool:
         """Whether a connection is to be made again; its silence then counts from now on.
 
         `asked_ns` is since when requests over its recovery channel are without an answer. ZeroMQ
-        gives up some connections permanently, and does not say so.
+        gives up some connections permanently, and does not say so. To make one again says nothing
+        of whether anybody is there: it is found silent by when it was last heard.
         """
         if one.is_heard:
             one.was_heard_ns = one.heard_ns
-        silent = now_ns - one.heard_ns > self._timeout_ns
+        if now_ns - one.heard_ns > self._timeout_ns:
+            one.lost_ns = one.heard_ns
+        silent = now_ns - one.since_ns > self._timeout_ns
         is_unknown = one.unknown_ns is not None and now_ns - one.unknown_ns > UNKNOWN_NS
         deaf = asked_ns is not None and now_ns - asked_ns > DEAF_NS
         if not (silent or is_unknown or deaf) or one.refused_until_ns is not None:
             return False
-        one.distrusted, one.unknown_ns, one.heard_ns = is_unknown, None, now_ns
-        if silent:
-            one.lost_ns = now_ns
+        one.distrusted, one.unknown_ns, one.made_ns = is_unknown, None, now_ns
         return True

@@ -565,7 +565,7 @@ class SubscriberCore:
         for stream in self.gaps.take_due(now_ns=now_ns):
             receiver = stream.receiver
             if reforming and not self.routes.is_publisher_heard(stream.peer):
-                receiver.nacks.postpone(now_ns=now_ns, delay_ns=0)
+                receiver.nacks.postpone(now_ns=now_ns, delay_ns=0, unanswerable=True)
             if self.member is not None and stream.peer.feedback is not None:
                 known = None
                 if receiver.nacks.is_expiring(now_ns):

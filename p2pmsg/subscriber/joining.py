@@ -657,7 +657,7 @@ class SessionJoiner:
 
     def _check_lines(self, now_ns: int) -> None:
         for index, line in enumerate(self.lines):
-            silent_ns = now_ns - line.heard_ns
+            silent_ns = now_ns - line.since_ns
             peer = None if line.session is None else self.peers.get(line.session)
             if peer is not None and not peer.gaps:
                 peer.own.asked_ns = None

@@ -138,6 +138,20 @@ def test_a_pause_in_reading_silences_and_restarts_deadlines():
     assert nacks.expire(now_ns=60 * MS) == []
 
 
+def test_attempts_that_nobody_could_answer_leave_some_for_those_who_can():
+    nacks = scheduler((0, 1), attempts_max=4, retry_interval=0.02, deadline=60.0)
+    now_ns = 0
+    for _ in range(20):
+        now_ns = nacks.next_deadline_ns()
+        assert nacks.due(now_ns=now_ns) == [(0, 1)]
+        nacks.postpone(now_ns=now_ns, delay_ns=0, unanswerable=True)
+    for _ in range(2):
+        now_ns = nacks.next_deadline_ns()
+        assert nacks.expire(now_ns=now_ns) == []
+        assert nacks.due(now_ns=now_ns) == [(0, 1)]
+    assert nacks.expire(now_ns=nacks.next_deadline_ns()) == [Loss(0, 1, LossReason.TIMEOUT)]
+
+
 def test_no_split_passes_the_bound():
     nacks = scheduler((0, 10), gaps_max=1)
     assert not nacks.can_fill(4, 5)

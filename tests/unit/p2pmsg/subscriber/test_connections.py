@@ -54,3 +54,26 @@ def test_a_time_in_which_the_process_was_stopped_does_not_count(monitor, one):
     monitor.note_stopped(TIMEOUT_NS, TIMEOUT_NS)
     assert one.heard_ns == TIMEOUT_NS  # not in the future
     assert not monitor.is_broken(one, None, TIMEOUT_NS + 1)
+
+
+def test_to_be_made_again_is_not_to_be_heard(monitor, one):
+    """NACKs without an answer have it made again, each time before its silence is too long."""
+    for tries in range(1, 4):
+        asked_ns = (tries - 1) * (DEAF_NS + 2)
+        assert monitor.is_broken(one, asked_ns, asked_ns + DEAF_NS + 1)
+    assert not one.is_heard
+    monitor.is_broken(one, None, 2 * TIMEOUT_NS)
+    assert one.was_heard_ns == 0
+
+
+@pytest.mark.parametrize("excuse", ["excuse_silence", "note_stopped"])
+def test_a_silent_one_is_not_heard_because_nothing_was_read(monitor, one, excuse):
+    assert monitor.is_broken(one, None, TIMEOUT_NS + 1)
+    now_ns = TIMEOUT_NS + 2
+    if excuse == "excuse_silence":
+        monitor.excuse_silence(now_ns)
+    else:
+        monitor.note_stopped(TIMEOUT_NS, now_ns)
+    assert not one.is_heard
+    one.heard_ns = now_ns
+    assert one.is_heard
