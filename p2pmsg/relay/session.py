@@ -11,7 +11,7 @@ from p2pmsg.publisher.log import PublisherLog, first_kept
 from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.publisher.served import PublisherStream
 from p2pmsg.wire import Kind
-from recovery import HeartbeatSchedule, Kept, Loss, LossReason, RangeSet, ReplayBuffer
+from recovery import HeartbeatSchedule, Kept, Loss, LossReason, ReplayBuffer
 from recovery.loss import LossRanges
 
 LOSSES_MAX: Final = 1024
@@ -162,15 +162,15 @@ class RelayedSession:
         return earliest
 
     def lost(self, topic: str, start: int, stop: int) -> tuple[list[Loss], list[tuple[int, int]]]:
-        """Do as `Served.lost`, of what was lost on the way here."""
+        """Do as `Served.lost`, of what was lost on the way here.
+
+        What is not here yet may still come, or turn out to be lost: it is in neither list, and who
+        asks for nothing else is answered so.
+        """
         stream = self.streams.get(topic)
         if stream is None:
-            return [], [(start, stop)]
-        gone, rest = _split(stream, start, stop)
-        if stream.next < stream.end:
-            known = RangeSet(rest)
-            known.remove(stream.next, stream.end)
-            rest = list(known)
+            return [], []
+        gone, rest = _split(stream, start, min(stop, stream.next))
         return gone, rest
 
 

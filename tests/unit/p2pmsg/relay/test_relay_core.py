@@ -122,6 +122,24 @@ def test_a_loss_before_all_that_is_kept_can_be_asked_for():
     assert refusals(talk.ask(frames.nack((0, 4)))) == [([(0, 4)], "crash")]
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [frames.nack((2, 5)), frames.nack((0, 1), topic="other")],
+    ids=["after the last", "of another topic"],
+)
+def test_what_is_not_here_yet_is_answered_so_that_another_is_asked(request_):
+    """Without an answer its subscribers connected to it again, every two seconds."""
+    talk = RelayTalk().open()
+    talk.give(0, 2)
+    assert refusals(talk.ask(request_)) == [([], "budget")]
+
+
+def test_what_is_here_is_sent_and_what_is_not_here_yet_is_asked_for_again():
+    talk = RelayTalk().open()
+    kept = talk.give(0, 2)
+    assert talk.ask(frames.nack((1, 5))) == [kept]
+
+
 def test_what_is_evicted_is_refused():
     talk = RelayTalk(replay=ReplayConfig(bytes_max=100)).open()
     for sequence in range(8):
