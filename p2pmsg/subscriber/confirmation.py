@@ -178,6 +178,8 @@ class Confirmation:
         former, suspect = state.life, state.suspect
         if suspect and body.life == former and 0 < frame.sequence <= state.suspect_joins:
             state.suspect_ns, state.answered_ns = now_ns, -1  # it was asked before: no denial
+            if state.suspect_asked_ns is not None:
+                state.suspect_asked_ns = now_ns
             return
         state.token, state.life, state.parity = body.token, body.life, body.parity
         state.suspect, state.is_old, state.join_tries = None, False, 0
@@ -198,7 +200,7 @@ class Confirmation:
     def suspect(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
         """Note that a datagram reported another life of a session; return whether to believe it.
 
-        The publisher that was known is asked first, and has a second to answer.
+        The publisher that was known is asked first, and has a second from then on to answer.
         """
         state = peer.group
         if state is None:
@@ -207,9 +209,11 @@ class Confirmation:
         if known is None or known[1].recovery != welcome.recovery:
             state.suspect, state.suspect_ns = (line, welcome), now_ns
             state.suspect_joins = state.joins
+            state.suspect_asked_ns = None
             self._ask_for_token(peer, state, now_ns)
             return False
-        if now_ns - state.suspect_ns < SILENT_NS:
+        asked_ns = state.suspect_asked_ns
+        if asked_ns is None or now_ns - asked_ns < SILENT_NS:
             return False
         state.suspect = None
         if state.answered_ns >= state.suspect_ns:
@@ -360,6 +364,7 @@ class Confirmation:
         """Send the question; it is the same when it is sent again."""
         assert state.request is not None
         state.asked_ns = now_ns
+        self._note_asked(state, now_ns)
         asked = [topic for topic in state.asked or () if topic]
         topics = self._settings.patterns if state.asked is None else asked
         body = control.Probe(state.request, topics, "latest")
@@ -418,7 +423,7 @@ class Confirmation:
 
     def _check_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
         """Ask for the token again, if the answer was lost or another life is suspected."""
-        if not peer.joined or (state.token and state.suspect is None) or state.is_old:
+        if not peer.joined or ((state.token or state.is_old) and state.suspect is None):
             return
         self._ask_for_token(peer, state, now_ns)
 
@@ -438,7 +443,13 @@ class Confirmation:
         if not state.token:
             state.join_tries += 1
             state.is_old = state.join_tries > JOIN_TRIES_MAX
+        self._note_asked(state, now_ns)
         self._joiner.send_joined(peer, now_ns)
+
+    def _note_asked(self, state: GroupState, now_ns: int) -> None:
+        """Count from the first question on how long a suspected session does not answer."""
+        if state.suspect is not None and state.suspect_asked_ns is None:
+            state.suspect_asked_ns = now_ns
 
     def _look_again(self, due_ns: int) -> None:
         self.due_ns = min(self.due_ns, due_ns)

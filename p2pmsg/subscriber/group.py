@@ -297,8 +297,9 @@ class MulticastReceiver:
         state = peer.group
         if peer.gone or state is None or not changed:
             peer.began_ns = began_ns
-            is_other = peer.joined and welcome.life not in (0, peer.life) and peer.life
-            if changed or peer.gone or not (peer.closing or is_other):
+            is_other = welcome.life not in (0, peer.life) and peer.life
+            is_asked = peer.joined and (peer.closing or is_other)
+            if changed or peer.gone or not is_asked:
                 return changed
         elif not peer.joined:
             if now_ns - state.met_ns < SILENT_NS:

@@ -100,11 +100,14 @@ class GroupState:
     moved: bool = False
     """Whether the last echo came from another place than those before, over each of its lines."""
     suspect: tuple[int, Welcome] | None = None
+    """Where a datagram announced another life of it, while its publisher is asked."""
     suspect_ns: int = 0
     suspect_joins: int = 0
     """How many JOINED had been sent by then; their answers do not deny it."""
     joins: int = 0
     """How many JOINED were sent."""
+    suspect_asked_ns: int | None = None
+    """When it was first asked since; None: not yet."""
     join_ns: int = 0
     join_tries: int = 0
     topics: dict[str, int] = field(default_factory=dict)

@@ -227,6 +227,12 @@ def test_a_stranger_to_a_group_changes_no_ledger_and_gets_no_answer(name, rounds
     assert wanted <= set(forged)
 
 
+def test_a_publisher_that_cannot_be_asked_yet_is_not_taken_for_silent():
+    """A farewell was forged before its echo came, a second after the question: found by a seed."""
+    simulation = run_forged(replace(MULTICAST["far network"], run_time=0.2), 140)
+    assert simulation.published
+
+
 SEALED_GROUPS = (
     "sealed", "20 % lost", "twice and out of order", "large messages", "slow network",
     "publisher crashes", "reader stops", "two lines to each publisher", "logs, little buffer",

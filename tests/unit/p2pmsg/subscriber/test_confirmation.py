@@ -403,3 +403,62 @@ def test_a_publisher_that_went_back_and_passed_is_known_by_its_echo_from_another
     echo = Heads("p", [Head("t", 0, 9, began=began)], life=12)
     member.give(wire.control_frame(Kind.ECHO, peer.probe, echo))
     assert member.core.stream_table.rewound == rewound
+
+
+def closing(member):
+    """Have it said, truly or not, that the session closes, and have it announced again."""
+    farewell = Welcome("p", "tcp://h:1", 1.0, 1)
+    member.give(wire.control_frame(Kind.WELCOME, SESSION, farewell, flags=wire.FLAG_CLOSING))
+    announce(member)
+
+
+def announce(member):
+    member.give(wire.control_frame(Kind.WELCOME, SESSION, Welcome("p", "tcp://h:1", 1.0, 1)))
+
+
+def asked_for_token(member):
+    found = any(Frame(data).kind == Kind.JOINED for _, data in member.core.requests)
+    member.core.requests.clear()
+    return found
+
+
+def test_one_that_cannot_be_asked_yet_is_not_taken_for_silent():
+    """Its echo took so long that a farewell, and an announcement, came before it."""
+    member = Member(joins=False)
+    peer = member.core.peers[SESSION]
+    closing(member)
+    probe = peer.probe
+    for _ in range(20):
+        member.now_ns += 100 * MS
+        member.core.handle_timer(now_ns=member.now_ns)
+        announce(member)
+    assert peer.probe == probe
+    echo(member, peer, Head("t", 0, 0))
+    assert peer.joined
+    assert asked_for_token(member)
+    announce(member)
+    assert (peer.closing, peer.probe) == (True, None)
+    admit(member, 4711)
+    assert (peer.closing, member.core.invalid["forged"]) == (False, 1)
+
+
+def test_a_second_without_an_answer_is_counted_from_the_question_on():
+    member = Member()
+    peer = member.core.peers[SESSION]
+    peer.group.is_old = True  # such a one is not asked for a token but here
+    peer.group.join_ns = member.now_ns  # it was asked just now
+    closing(member)
+    assert not asked_for_token(member)
+    suspected_ns = member.now_ns
+    while not asked_for_token(member):
+        member.now_ns += 10 * MS
+        member.core.handle_timer(now_ns=member.now_ns)
+        announce(member)
+    asked_ns = member.now_ns
+    assert asked_ns > suspected_ns
+    member.now_ns = asked_ns + 1000 * MS - 1
+    announce(member)
+    assert peer.probe is None
+    member.now_ns += 1
+    announce(member)
+    assert peer.probe is not None

@@ -31,9 +31,12 @@ SOURCE, ELSEWHERE = ("10.0.0.1", 9), ("10.6.6.6", 9)
 
 
 class Member:
-    """A receiver with little space that has joined a group's session, at sequence 0."""
+    """A receiver with little space that has joined a group's session, at sequence 0.
 
-    def __init__(self, receive_bytes=SPACE, start="earliest"):
+    Where it `joins` not, the echo is yet to come.
+    """
+
+    def __init__(self, receive_bytes=SPACE, start="earliest", *, joins=True):
         self.now_ns = 1
         config = SubscriberConfig(receive_bytes=receive_bytes)
         self.core = SubscriberCore(
@@ -42,7 +45,8 @@ class Member:
         )  # fmt: skip
         self.give(wire.control_frame(Kind.WELCOME, SESSION, Welcome("p", "tcp://h:1", 1.0, 1)))
         probe = self.core.peers[SESSION].probe
-        self.give(wire.control_frame(Kind.ECHO, probe, Heads("p", [Head("t", 0, 0)])))
+        if joins:
+            self.give(wire.control_frame(Kind.ECHO, probe, Heads("p", [Head("t", 0, 0)])))
         self.core.requests.clear()
 
     @property
