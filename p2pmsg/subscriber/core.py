@@ -46,6 +46,10 @@ UNREAD_NS = 1000 * _MS
 STOPPED_NS = 500 * _MS
 """A check that comes so late shows that this process was stopped, or had no processor time."""
 
+PATIENT_NS = 100 * _MS
+"""How often the gaps of a stream are put off while nobody can answer: with many gaps it takes long,
+and each may be due at a time of its own."""
+
 
 class Intake(enum.Enum):
     """What the shell does with frames of the data path."""
@@ -413,11 +417,15 @@ class SubscriberCore:
             return Intake.READ
         if self._full_since_ns is None:
             self._full_since_ns = now_ns
+        return Intake.SHED if self._sheds(now_ns) else Intake.HOLD
+
+    def _sheds(self, now_ns: int) -> bool:
+        """Whether all is read though all is full: one that is silent then has sent nothing."""
         if self.member is not None and not self.ready.entries:
-            return Intake.SHED
+            return True
+        since_ns = self._full_since_ns
         stalls = [peer.stall_ms for peer in self.peers.values() if peer.stall_ms >= 0]
-        is_late = bool(stalls) and now_ns - self._full_since_ns > min(stalls) * _MS
-        return Intake.SHED if is_late else Intake.HOLD
+        return bool(stalls) and since_ns is not None and now_ns - since_ns > min(stalls) * _MS
 
     def stats(
         self,
@@ -514,7 +522,7 @@ class SubscriberCore:
                     self.gaps.note(stream)
         if 0 < self.joiner.next_check_ns < now_ns - STOPPED_NS:
             self.joiner.note_stopped(now_ns - self.joiner.next_check_ns, now_ns)
-        if self.is_full:
+        if self.is_full and not self._sheds(now_ns):
             self.joiner.excuse_silence(now_ns)
         if self.replies_full:
             # What is asked for now could not be taken in; gaps must not age meanwhile.
@@ -564,7 +572,9 @@ class SubscriberCore:
         reforming = bool(self.relays.upstreams) and self.relays.reforming(now_ns)
         for stream in self.gaps.take_due(now_ns=now_ns):
             receiver = stream.receiver
-            if reforming and not self.routes.is_publisher_heard(stream.peer):
+            is_due = now_ns >= stream.patient_ns or receiver.nacks.is_expiring(now_ns)
+            if reforming and is_due and not self.routes.is_publisher_heard(stream.peer):
+                stream.patient_ns = now_ns + PATIENT_NS
                 receiver.nacks.postpone(now_ns=now_ns, delay_ns=0, unanswerable=True)
             if self.member is not None and stream.peer.feedback is not None:
                 known = None

@@ -272,6 +272,8 @@ class Stream:
     """In a multicast, where it stood when it was joined."""
     progress_ns: int = 0
     """When a relay's progress is noted again at the soonest."""
+    patient_ns: int = 0
+    """When its gaps are put off again at the soonest, while nobody can answer."""
     relay_heads: dict[int, int] = field(default_factory=dict)
     """How far relays were by their last heartbeats, by line."""
     probed: int = 0
