@@ -75,11 +75,12 @@ def held(peer):
 @contextlib.contextmanager
 def unheard_requests(publisher):
     """Let a publisher hear no requests, as if each were lost."""
-    publisher._server.receive = lambda: None
+    server = publisher._server
+    server.receive, server.receive_some = lambda: None, lambda _: []
     try:
         yield
     finally:
-        del publisher._server.receive
+        del server.receive, server.receive_some
 
 
 @contextlib.contextmanager
