@@ -192,7 +192,9 @@ class Child:
     def line(self, timeout=DEADLINE_S):
         """Return the next line that it printed."""
         line = self.lines.get(timeout=timeout)
-        assert line is not None, f"the child ended with {self.process.wait(timeout)}"
+        if line is None:
+            self.lines.put(None)  # for `finish`
+            raise AssertionError(f"the child ended with {self.process.wait(timeout)}")
         return line
 
     def order(self, line):
