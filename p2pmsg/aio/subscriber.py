@@ -216,7 +216,7 @@ class Subscriber(SubscriberBase[T_co]):
             if self._commits is not None:
                 self._commits.asked()
             self._io.is_empty = False
-            if self._pending is None:
+            if self._pending is None and not self._io.conflates:
                 single: Message | None = receive_frame(self, None, 1, False, False, self._io.look)
                 if single:
                     return single
@@ -539,6 +539,8 @@ class Subscriber(SubscriberBase[T_co]):
             pending, self._pending = self._pending, None
             pending.result()
         io = self._io
+        if io.conflates and self._opening is None:
+            io.catch_up()
         if io.takes_batches and receive_frame(self, None, count_max, False, True, io.look):
             return True
         return self._activate(count_max)

@@ -168,7 +168,7 @@ class Transfer:
             self.note_sessions(now_ns=now_ns)
         moved = 0
         while moved < count_max and source.ready.entries:
-            stream, output = source.ready.entries[0]
+            stream, output = source.ready.first()
             session = stream.peer.session
             if session not in relay.sessions:
                 self.note_sessions(now_ns=now_ns)

@@ -12,7 +12,7 @@ from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.subscriber.typed import Misfit, SiftedBatch, sifted
 from p2pmsg.wire import Frame
-from recovery import Delivery
+from recovery import Delivery, Loss
 
 _MESSAGE_BYTES: Final = 64
 _FLOOR_NS: Final = 1_000_000
@@ -21,6 +21,8 @@ _SAMPLE: Final = 64
 """Messages by which the size of others is estimated."""
 PART: Final = 8192
 """So many messages are folded, or handed on, in one step, which takes some 2 ms each."""
+FOLD_MIN: Final = 32
+"""So many messages of a stream come, at least, until they are folded while they wait."""
 
 
 class DecodedFrame(Frame):
@@ -29,19 +31,18 @@ class DecodedFrame(Frame):
     Attributes:
         batch: the messages.
         size: how many bytes they count as held.
-        settled_ns: until then newer messages are not folded into it.
 
     """
 
-    __slots__ = ("batch", "settled_ns", "size")
+    __slots__ = ("batch", "size")
 
-    def __init__(self, stream: Stream, batch: MessageBatch, size: int, settled_ns: int = 0) -> None:
+    def __init__(self, stream: Stream, batch: MessageBatch, size: int) -> None:
         self.topic, self.session = stream.topic, stream.peer.session
         self.kind, self.flags = wire.Kind.DATA, 0
         self.sequence, self.base_timestamp_ns = batch.sequence, batch.base_timestamp_ns
         self.count = len(batch)
         self.data, self.body_at = b"", 0
-        self.batch, self.size, self.settled_ns = batch, size, settled_ns
+        self.batch, self.size = batch, size
 
 
 class SiftedFrame(DecodedFrame):
@@ -62,12 +63,11 @@ class SiftedFrame(DecodedFrame):
         batch: MessageBatch,
         bad: list[int],
         size: int,
-        settled_ns: int = 0,
         *,
         at: int = 0,
         bad_at: int = 0,
     ) -> None:
-        super().__init__(stream, batch, size, settled_ns)
+        super().__init__(stream, batch, size)
         self.bad, self.at, self.bad_at = bad, at, bad_at
         self.count = len(batch) - at
         self.sequence = self.sequence_at(at)
@@ -220,6 +220,23 @@ class Newest:
         return DecodedFrame(stream, batch, size)
 
 
+def is_folded(frame: Frame) -> bool:
+    """Whether a frame that waits alone has nothing to be folded."""
+    if isinstance(frame, DecodedFrame):
+        return isinstance(frame.batch, ConflatedBatch)
+    return not isinstance(frame, FoldedFrame) and bool(frame.count == 1)
+
+
+def fold_due(folded: list[Delivery[Frame] | Loss]) -> int:
+    """Return how many messages may come until a stream is folded again.
+
+    It is as many as are folded again then, so that a message is folded twice on average; of many
+    keys only what is new is (`FoldedFrame`).
+    """
+    count: int = sum(output.item.count for output in folded if isinstance(output, Delivery))
+    return max(FOLD_MIN, min(PART, count))
+
+
 class FoldedFrame(Frame):
     """The newest messages of so many keys that they are handed on in parts.
 
@@ -250,17 +267,12 @@ class Fold:
     Nothing that is ready is changed by it, except for what a `FoldedFrame` has. There the same is
     added again by the next fold, should an exception cut this one short.
 
-    Attributes:
-        at: where the result belongs.
-        again: how many messages the next fold takes again.
-
     """
 
-    __slots__ = ("_count", "_newest", "_older", "_start", "_stop", "_stream", "again", "at")
+    __slots__ = ("_count", "_newest", "_older", "_start", "_stop", "_stream")
 
-    def __init__(self, stream: Stream, at: int) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self.at, self.again = at, 0
         self._newest = Newest()
         self._older: tuple[Newest, int, int] | None = None
         self._stop = self._count = self._start = 0
@@ -283,7 +295,6 @@ class Fold:
         stream, newest = self._stream, self._newest
         count, left = self._count, len(newest.messages)
         if left <= PART and self._older is None:  # the usual case
-            self.again = left
             frame = newest.frame(stream, [*newest.messages.values()])
             return [Delivery(frame, self._stop - count, 0, count)]
         found: list[Delivery[Frame]] = []
@@ -294,7 +305,6 @@ class Fold:
                 part = older.frame(stream, rest)
                 found.append(Delivery(part, stop - older_count, 0, older_count))
                 count -= older_count
-                self.again += len(rest)
         start = self._start
         if for_taking and not found and left > PART:
             messages = [*islice(newest.messages.values(), PART + 1)]
@@ -303,9 +313,7 @@ class Fold:
             found.append(Delivery(part, start - (count - left), 0, count - left))
             count = left
         if left > PART or start != self._start:
-            self.again += 1
             frame = FoldedFrame(stream, newest, start, left)
         else:
-            self.again += left
             frame = newest.frame(stream, [*newest.messages.values()])
         return [*found, Delivery(frame, self._stop - count, 0, count)]

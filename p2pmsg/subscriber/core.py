@@ -14,7 +14,6 @@ from p2pmsg.config import SubscriberConfig
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.multicast.run import Run
 from p2pmsg.start import Start
-from p2pmsg.subscriber.conflation import PART
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command, Send
 from p2pmsg.subscriber.gaps import ReceiveWindow
@@ -395,23 +394,15 @@ class SubscriberCore:
             self.invalid[str(error)] += 1
 
     def intake(self, now_ns: int) -> Intake:
-        """Return what to do with frames that come now; fold conflated streams from time to time.
+        """Return what to do with frames that come now.
 
-        That is done whenever `PART` messages have come and as many as the last time left to be
-        folded again, so that no step folds much, however many keys there are. Where there are
-        more streams than that it would be much: then each is folded when it is read, and all are
-        when the buffer is full.
+        Where the buffer is full, what only the newest values matter of is folded first.
 
         A publisher has to wait for its `stall_timeout` at most. A multicast repairs over the data
         path, so that is read while nothing but repairs can free the buffer.
         """
-        if self.policy.any_conflates:
-            ready = self.ready
-            if not ready.entries:
-                ready.added = ready.folded = 0
-            few = ready.folded <= PART < ready.added - ready.folded
-            if self.is_full or few:
-                ready.fold_all()
+        if self.ready.unfolded and self.is_full:
+            self.ready.fold_all()
         if not self.is_full:
             self._full_since_ns = None
             return Intake.READ

@@ -7,19 +7,25 @@
                                           └────put_back───┘  an interrupt, or newer values
     the next frame, while nothing is ready ──take_frame──▶ the application
 
-Only this file changes a stream's `delivered_to`, `delivered_count` and `conflated`, and the bytes
-held. The changes of one method stand together without a call in between: Ctrl-C raises at calls, so
-it comes before all of them or after. A method that takes messages out makes no call between that
-and its return (`del`, not `popleft`), so that they reach the caller.
+What is ready waits in `entries`, in the order in which it became so. A stream of which only the
+newest value of each key matters has one place there, and what is ready of it is in
+`Stream.waiting`: folding it looks at nothing else, however many streams there are. When it has had
+its turn it goes to the end, so that one that changes all the time keeps no other waiting.
+
+Only this file changes a stream's `delivered_to`, `delivered_count`, `conflated` and `waiting`, and
+the bytes held. The changes of one method stand together without a call in between: Ctrl-C raises at
+calls, so it comes before all of them or after. A method that takes messages out makes no call
+between that and its return (`del`, not `popleft`), so that they reach the caller.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import error as StructError
 from typing import Any, Final
 
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber.conflation import (
+    FOLD_MIN,
     DecodedFrame,
     Fold,
     SiftedFrame,
@@ -28,6 +34,8 @@ from p2pmsg.subscriber.conflation import (
     decode,
     decode_single,
     estimated_bytes,
+    fold_due,
+    is_folded,
     refold_ns,
 )
 from p2pmsg.subscriber.policy import GapPolicy
@@ -49,14 +57,16 @@ _REST_BYTES: Final = REST.size
 _COUNT_MAX: Final = 2**32
 _NO_MESSAGES: Final[Iterator[Message]] = iter(())
 
-Entry = tuple[Stream, Delivery[Frame] | Loss]
+Output = Delivery[Frame] | Loss
+Entry = tuple[Stream, Output | None]
+"""A stream and what it delivers next; None: the first one in its `Stream.waiting`."""
 Taken = tuple[Stream, Loss | InvalidValue | None, MessageBatch | None, Any, Iterator[Message]]
 """Stream, loss, batch (None for a single message), an iterator over the values, and one over the
 messages that is driven by it. Where there is a loss, or a value that does not fit its type, there
 are no messages."""
 
 
-_Plan = tuple[Taken, int, int, int, int, Entry | None]
+_Plan = tuple[Taken, int, int, int, int, Output | None]
 """What is taken, the stream's position after it, how many messages of the delivery that is, how
 many of these there are (the others were conflated), its bytes, and what is left of it."""
 
@@ -65,10 +75,10 @@ class ReadyQueue:
     """What waits for the application, oldest first.
 
     Attributes:
-        entries: (stream, delivery or loss), to be read only.
+        entries: a stream and its delivery or loss; or None, for a stream with `waiting`. To be read
+            only; iterating over the queue itself gives each delivery and loss.
         bytes_held: bytes of the frames in it.
-        added: messages that were added since `fold_all`.
-        folded: messages of those before that `fold_all` folds again.
+        unfolded: messages of conflated streams that were added since `fold_all`.
         values_invalid: messages that were delivered whose value does not fit its type.
         single: the stream whose last message `take_frame` took alone, until the shell has noted it
             for its cursor.
@@ -76,35 +86,80 @@ class ReadyQueue:
     """
 
     __slots__ = (
-        "_invalid", "_policy", "added", "bytes_held", "entries", "folded", "single",
-        "values_invalid",
+        "_invalid", "_policy", "_turn", "_turn_ends_ns", "bytes_held", "entries", "single",
+        "unfolded", "values_invalid",
     )  # fmt: skip
 
     def __init__(self, policy: GapPolicy, invalid: Counter[str]) -> None:
         self._policy = policy
         self._invalid = invalid
         self.entries: deque[Entry] = deque()
-        self.bytes_held = self.values_invalid = self.added = self.folded = 0
+        self.bytes_held = self.values_invalid = self.unfolded = 0
         self.single: Stream | None = None
+        self._turn: Stream | None = None
+        """The conflated stream whose turn it is, if it is the first one."""
+        self._turn_ends_ns = 0
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self.entries)
+    def __iter__(self) -> Iterator[tuple[Stream, Output]]:
+        for stream, output in self.entries:
+            if output is not None:
+                yield stream, output
+            else:
+                for one in stream.waiting or ():
+                    yield stream, one
 
-    def append(self, stream: Stream, output: Delivery[Frame] | Loss) -> None:
+    def append(self, stream: Stream, output: Output) -> None:
         """Add what is delivered last."""
         if isinstance(output, Delivery):
             self.bytes_held += len(output.item.data)
-            self.added += output.count
-        self.entries.append((stream, output))
+        if self._policy.any_conflates:
+            self._add(stream, output)
+        else:
+            self.entries.append((stream, output))
 
     def append_frame(self, stream: Stream, frame: Frame) -> None:
         """Add a whole frame, as `append` does."""
         self.bytes_held += len(frame.data)
-        self.added += frame.count
-        self.entries.append((stream, Delivery(frame, frame.sequence, 0, frame.count)))
+        output = Delivery(frame, frame.sequence, 0, frame.count)
+        if self._policy.any_conflates:
+            self._add(stream, output)
+        else:
+            self.entries.append((stream, output))
+
+    def _add(self, stream: Stream, output: Output) -> None:
+        count = output.count if isinstance(output, Delivery) else 0
+        waiting = stream.waiting
+        if waiting is None:
+            if not self._policy.conflates(stream.topic):
+                self.entries.append((stream, output))
+                return
+            self.unfolded += count
+            stream.fold_in = FOLD_MIN - count
+            stream.waiting = [output]
+            self.entries.append((stream, None))
+            return
+        self.unfolded += count
+        waiting.append(output)
+        stream.fold_in -= count
+        if stream.fold_in <= 0:
+            self.fold(stream)
+
+    def first(self) -> tuple[Stream, Output]:
+        """Return what comes next, where there is anything."""
+        return next(iter(self))
+
+    def next_turn(self, now_ns: int) -> None:
+        """Let the next stream have its turn, where that of a conflated one is over.
+
+        It is called before `take`, and before the caller looks which stream comes first.
+        """
+        entries = self.entries
+        if len(entries) > 1 and self._turn is entries[0][0] and now_ns >= self._turn_ends_ns:
+            self._turn = None
+            entries.rotate(-1)
 
     def take(self, count_max: int = _COUNT_MAX, *, now_ns: int = 0) -> Taken | None:
         """Take out what comes next: at most `count_max` messages of one stream, or a loss.
@@ -115,36 +170,57 @@ class ReadyQueue:
         if not self.entries:
             return None
         stream, output = self.entries[0]
-        if self._policy.any_conflates and self._policy.conflates(stream.topic):
-            if not _is_settled(output, now_ns):
-                self.fold(stream)
-            stream, output = self.entries[0]
+        if output is None:
+            output = self._newest(stream, now_ns)
         if isinstance(output, Loss):
             self._pass_loss(stream, output)
             return stream, output, None, _NO_MESSAGES, _NO_MESSAGES
         try:
-            planned = self._plan(stream, output, count_max, now_ns)
+            planned = self._plan(stream, output, count_max)
         except FrameError as error:
             return self._pass_malformed(stream, output, str(error))
         taken, to, count, messages, size, rest = planned
         delivered, held = stream.delivered_count + count, self.bytes_held - size
         conflated = stream.conflated + count - messages
         invalid = self.values_invalid + (taken[1] is not None)
+        waiting = stream.waiting
+        is_last = waiting is None or len(waiting) == 1
         # No call in between, so that Ctrl-C comes before it all or after it all.
         stream.delivered_to, stream.delivered_count, stream.conflated = to, delivered, conflated
         self.bytes_held, self.values_invalid = held, invalid
         if rest is not None:
-            self.entries[0] = rest
-        else:
+            if waiting is None:
+                self.entries[0] = stream, rest
+            else:
+                waiting[0] = rest
+        elif is_last or waiting is None:
+            stream.waiting = self._turn = None
             del self.entries[0]
+        else:
+            del waiting[0]
+            self._turn_ends_ns = 0
         return taken
 
-    def _plan(self, stream: Stream, output: Delivery[Frame], count_max: int, now_ns: int) -> _Plan:
+    def _newest(self, stream: Stream, now_ns: int) -> Output:
+        """Return what a conflated stream delivers next: folded, unless its turn goes on."""
+        waiting = stream.waiting
+        assert waiting
+        if isinstance(waiting[0], Loss) or (stream is self._turn and now_ns < self._turn_ends_ns):
+            return waiting[0]
+        if len(waiting) > 1 or not is_folded(waiting[0].item):
+            waiting = self.fold(stream, for_taking=True)
+        self._turn_ends_ns = now_ns
+        if isinstance(waiting[0], Delivery):
+            self._turn_ends_ns += refold_ns(waiting[0].item.count)
+        self._turn = stream
+        return waiting[0]
+
+    def _plan(self, stream: Stream, output: Delivery[Frame], count_max: int) -> _Plan:
         """Return what is taken of a delivery, without taking it; `FrameError`: it is malformed."""
         frame, size, count = output.item, bytes_of(output.item), output.count
         to = stream.position if output.late else output.sequence + count
         if isinstance(frame, SiftedFrame):
-            return _plan_sifted(stream, output, frame, count_max, now_ns)
+            return _plan_sifted(stream, output, frame, count_max)
         is_lone = frame.count == 1 and not output.late and stream.typed is None
         if is_lone and not isinstance(frame, DecodedFrame):
             values = messages = iter((decode_single(stream, frame),))
@@ -152,19 +228,17 @@ class ReadyQueue:
         batch = decode(stream, output)
         if isinstance(batch, SiftedBatch):
             whole = SiftedFrame(stream, batch, batch.bad, size)
-            return _plan_sifted(stream, output, whole, count_max, now_ns)
+            return _plan_sifted(stream, output, whole, count_max)
         total = len(batch)
-        rest: Entry | None = None
+        rest: Output | None = None
         if total > count_max:
             left = total - count_max
             after = batch.part(count_max, total)
             batch = batch.part(0, count_max)
-            part: Frame = DecodedFrame(
-                stream, after, size * left // total, now_ns + refold_ns(left)
-            )
+            part: Frame = DecodedFrame(stream, after, size * left // total)
             size -= bytes_of(part)
             count -= left
-            rest = stream, Delivery(part, output.sequence + count, 0, left, output.late)
+            rest = Delivery(part, output.sequence + count, 0, left, output.late)
             to = to if output.late else after.sequence
         values = iter(batch.values)
         taken = stream, None, batch, values, batch.iterate(values)
@@ -240,7 +314,8 @@ class ReadyQueue:
     def put_back(self, stream: Stream, messages: Message | MessageBatch, left: int) -> None:
         """Deliver the last `left` of the messages last taken of a stream again, before all else.
 
-        It may be called again if an exception cut it short.
+        A conflated stream delivers them first when it has its next turn, with what is newer. It may
+        be called again if an exception cut it short.
         """
         batch = messages if isinstance(messages, MessageBatch) else batch_of(messages)
         rest = batch.part(len(batch) - left, len(batch))
@@ -248,107 +323,110 @@ class ReadyQueue:
             return
         frame: Frame = DecodedFrame(stream, rest, estimated_bytes(rest))
         start = rest.sequence if rest.late else stream.position - left
-        entry = stream, Delivery(frame, start, 0, left, rest.late)
+        output = Delivery(frame, start, 0, left, rest.late)
+        conflates = self._policy.any_conflates and self._policy.conflates(stream.topic)
         to = stream.position if rest.late else rest.sequence
         delivered, held = stream.delivered_count - left, self.bytes_held + bytes_of(frame)
+        waiting = stream.waiting
         # No call in between, as in `take`.
         stream.delivered_to, stream.delivered_count, self.bytes_held = to, delivered, held
-        self.entries.appendleft(entry)
+        if not conflates:
+            self.entries.appendleft((stream, output))
+            return
+        self._turn, self._turn_ends_ns = stream, 0
+        if waiting is not None:
+            stream.waiting = [output, *waiting]
+        else:
+            stream.waiting, stream.fold_in = [output], FOLD_MIN
+            self.entries.appendleft((stream, None))
 
-    def pop(self) -> Entry | None:
+    def pop(self) -> tuple[Stream, Output] | None:
         """Take out what comes next, not decoded; for a relay."""
         if not self.entries:
             return None
-        stream, output = self.entries[0]
+        stream, output = self.first()
         if isinstance(output, Loss):
             self._pass_loss(stream, output)
         else:
             self._pass(stream, output)
         return stream, output
 
-    def fold(self, stream: Stream) -> None:
-        """Make one entry of all that is ready of a stream, or one between each two of its losses.
+    def fold(self, stream: Stream, *, for_taking: bool = False) -> list[Output]:
+        """Make one delivery of all that is ready of a conflated stream, or one between two losses.
 
         Losses keep their place. A malformed frame is counted, and becomes a loss in its place.
+        `for_taking`: the first one is taken right after. Returns what waits now.
         """
-        kept: deque[Entry] = deque()
-        runs: list[tuple[Stream, Fold]] = []
+        waiting = stream.waiting
+        assert waiting is not None
+        folded: list[Output] = []
         run: Fold | None = None
         malformed = 0
-        for entry in self.entries:
-            owner, output = entry
-            if owner is not stream or isinstance(output, Loss):
-                kept.append(entry)
-                run = None if owner is stream else run
-                continue
-            one = run if run is not None else Fold(stream, len(kept))
-            try:
-                one.add(output)
-            except FrameError as error:
-                self._invalid[str(error)] += 1
-                kept.append((stream, stream.note_malformed(output.sequence, output.count)))
-                malformed += output.count
+        for output in waiting:
+            loss = output
+            if isinstance(output, Delivery):
+                one = run if run is not None else Fold(stream)
+                try:
+                    one.add(output)
+                except FrameError as error:
+                    self._invalid[str(error)] += 1
+                    loss = stream.note_malformed(output.sequence, output.count)
+                    malformed += output.count
+                else:
+                    run = one
+                    continue
+            if run is not None:
+                folded += run.deliveries(for_taking=for_taking and not folded)
                 run = None
-                continue
-            if run is None:
-                run = one
-                runs.append((stream, run))
-                kept.append(entry)
-        kept = _with_folded(kept, runs, for_taking=True)
-        held, delivered = _bytes_in(kept), stream.delivered_count + malformed
-        self.entries, self.bytes_held, stream.delivered_count = kept, held, delivered
+            folded.append(loss)
+        if run is not None:
+            folded += run.deliveries(for_taking=for_taking and not folded)
+        held = self.bytes_held + _bytes_in(folded) - _bytes_in(waiting)
+        delivered, due = stream.delivered_count + malformed, fold_due(folded)
+        # No call in between, as in `take`.
+        stream.waiting, self.bytes_held, stream.delivered_count = folded, held, delivered
+        stream.fold_in = due
+        return folded
 
     def fold_all(self) -> None:
-        """Fold all streams of which only the newest values matter, in one pass over them all."""
-        kept: deque[Entry] = deque()
-        runs: list[tuple[Stream, Fold]] = []
-        open_runs: dict[int, Fold] = {}
-        malformed: dict[int, Stream] = {}
-        for entry in self.entries:
-            stream, output = entry
-            if isinstance(output, Loss) or not self._policy.conflates(stream.topic):
-                kept.append(entry)
-                open_runs.pop(id(stream), None)
-                continue
-            run = open_runs.get(id(stream))
-            one = run if run is not None else Fold(stream, len(kept))
-            try:
-                one.add(output)
-            except FrameError:
-                kept.append(entry)
-                open_runs.pop(id(stream), None)
-                malformed[id(stream)] = stream
-                continue
-            if run is None:
-                open_runs[id(stream)] = one
-                runs.append((stream, one))
-                kept.append(entry)
-        kept = _with_folded(kept, runs)
-        self.added, self.folded = 0, sum(run.again for _, run in runs)
-        held = _bytes_in(kept)
-        self.entries, self.bytes_held = kept, held
-        for stream in malformed.values():  # a stream's count changes together with the entries
-            self.fold(stream)
+        """Fold all conflated streams."""
+        for stream, output in list(self.entries):
+            if output is None:
+                self.fold(stream)
+        self.unfolded = 0
 
     def recount(self) -> None:
         """Count the bytes held again, after an exception cut a call short."""
-        self.bytes_held = _bytes_in(self.entries)
+        self.bytes_held = _bytes_in(output for _, output in self)
 
     def _pass(self, stream: Stream, output: Delivery[Frame]) -> None:
         count, item = output.count, output.item
         to = stream.position if output.late else output.sequence + count
         delivered = stream.delivered_count + count
         held = self.bytes_held - (len(item.data) or bytes_of(item))
+        waiting = stream.waiting
+        is_last = waiting is None or len(waiting) == 1
         # No call in between, as in `take`.
         stream.delivered_to, stream.delivered_count, self.bytes_held = to, delivered, held
-        del self.entries[0]
+        if is_last or waiting is None:
+            stream.waiting = self._turn = None
+            del self.entries[0]
+        else:
+            del waiting[0]
 
     def _pass_loss(self, stream: Stream, loss: Loss) -> None:
         to = stream.delivered_to
         if not isinstance(loss, Rewound):
             to = max(loss.stop, stream.position)
+        waiting = stream.waiting
+        is_last = waiting is None or len(waiting) == 1
+        # No call in between, as in `take`.
         stream.delivered_to = to
-        del self.entries[0]
+        if is_last or waiting is None:
+            stream.waiting = self._turn = None
+            del self.entries[0]
+        else:
+            del waiting[0]
 
     def _pass_malformed(self, stream: Stream, output: Delivery[Frame], reason: str) -> Taken:
         self._invalid[reason] += 1
@@ -357,9 +435,9 @@ class ReadyQueue:
         return stream, loss, None, _NO_MESSAGES, _NO_MESSAGES
 
     def _is_first(self, stream: Stream, rest: MessageBatch) -> bool:
-        if not self.entries:
-            return False
-        owner, output = self.entries[0]
+        owner, output = self.entries[0] if self.entries else (None, None)
+        if stream.waiting:
+            owner, output = stream, stream.waiting[0]
         return (
             owner is stream
             and isinstance(output, Delivery)
@@ -369,7 +447,7 @@ class ReadyQueue:
 
 
 def _plan_sifted(
-    stream: Stream, output: Delivery[Frame], frame: SiftedFrame, count_max: int, now_ns: int
+    stream: Stream, output: Delivery[Frame], frame: SiftedFrame, count_max: int
 ) -> _Plan:
     """Plan to take what comes before the next value that does not fit, or that one itself."""
     batch, at, bad_at = frame.batch, frame.at, frame.bad_at
@@ -379,14 +457,13 @@ def _plan_sifted(
     stop = at + 1 if is_bad else min(at + count_max, next_bad)
     left = total - stop
     count, size = output.count - left, frame.size * (stop - at) // (total - at)
-    rest: Entry | None = None
+    rest: Output | None = None
     to = stream.position if output.late else output.sequence + output.count
     if left:
         part = SiftedFrame(
-            stream, batch, frame.bad, frame.size - size, now_ns + refold_ns(left),
-            at=stop, bad_at=bad_at + is_bad,
-        )  # fmt: skip
-        rest = stream, Delivery(part, output.sequence + count, 0, left, output.late)
+            stream, batch, frame.bad, frame.size - size, at=stop, bad_at=bad_at + is_bad
+        )
+        rest = Delivery(part, output.sequence + count, 0, left, output.late)
         to = to if output.late else part.sequence
     taken: Taken
     if is_bad:
@@ -398,28 +475,5 @@ def _plan_sifted(
     return taken, to, count, stop - at, size, rest
 
 
-def _is_settled(output: Delivery[Frame] | Loss, now_ns: int) -> bool:
-    """Whether a loss comes next, or the rest of a batch that was folded right before."""
-    if isinstance(output, Loss):
-        return True
-    return isinstance(output.item, DecodedFrame) and now_ns < output.item.settled_ns
-
-
-def _with_folded(
-    kept: deque[Entry], runs: list[tuple[Stream, Fold]], *, for_taking: bool = False
-) -> deque[Entry]:
-    """Return the entries with what each run has become, where its first entry is."""
-    more: dict[int, list[Entry]] = {}
-    for stream, run in runs:
-        first, *others = run.deliveries(for_taking=for_taking and run.at == 0)
-        kept[run.at] = stream, first
-        if others:
-            more[run.at] = [(stream, other) for other in others]
-    if not more:  # the usual case
-        return kept
-    return deque(each for at, entry in enumerate(kept) for each in (entry, *more.get(at, ())))
-
-
-def _bytes_in(entries: deque[Entry]) -> int:
-    outputs = [output for _, output in entries]
+def _bytes_in(outputs: Iterable[Output]) -> int:
     return sum(bytes_of(output.item) for output in outputs if isinstance(output, Delivery))

@@ -11,7 +11,7 @@ from p2pmsg.message import Origin
 from p2pmsg.subscriber.handshake import Handshake
 from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, single_struct, stream_prefix
-from recovery import Feedback, Loss, LossReason, RangeSet, ReceiverConfig, StreamReceiver
+from recovery import Delivery, Feedback, Loss, LossReason, RangeSet, ReceiverConfig, StreamReceiver
 
 if TYPE_CHECKING:
     from p2pmsg.stats import StreamLedger
@@ -263,6 +263,10 @@ class Stream:
     """How many messages it took."""
     conflated: int = 0
     """Messages in whose place newer ones of the same key were given."""
+    waiting: list[Delivery[Frame] | Loss] | None = None
+    """What is ready, where only the newest value of each key matters; None: nothing."""
+    fold_in: int = 0
+    """How many messages may come until `waiting` is folded."""
     relayed: int = 0
     """Messages that were missing and came from a relay."""
     malformed: list[Loss] = field(default_factory=list)

@@ -190,9 +190,10 @@ def iterate(source: WaitingReader) -> Iterator[Message]:
 
 
 class ConflatedIterator(Iterator[Message]):
-    """Iterates over a conflated batch, and ends early where newer messages have come.
+    """Iterates over a conflated batch, and ends early where newer messages, or others, have come.
 
-    What is left of the batch is put back then, and folded with them into another one.
+    What is left of the batch is put back then, and folded with them into another one, after the
+    others had their turn.
     """
 
     __slots__ = ("_handed", "_inner", "_since_ns", "_source", "_stream", "_values")
@@ -216,7 +217,8 @@ class ConflatedIterator(Iterator[Message]):
     def renew(self) -> bool:
         """Put back what is left, if that is out of date; the core's lock is held."""
         source, stream, batch = self._source, self._stream, self._source._batch
-        if stream.receiver.handed == self._handed or not isinstance(batch, ConflatedBatch):
+        is_newest = stream.receiver.handed == self._handed and not source._core.ready.entries
+        if is_newest or not isinstance(batch, ConflatedBatch):
             return False
         left = source._values.__length_hint__()
         if not left or _now_ns() - self._since_ns < refold_ns(left):

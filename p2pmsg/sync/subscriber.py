@@ -135,6 +135,8 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
         deadline_ns = deadline(timeout)
         if self._commits is not None:
             self._commits.asked()
+        if self._driver.conflates:
+            self._driver.catch_up()
         single: Message | None = receive_frame(self, deadline_ns, 1, False)
         if single:
             return single
@@ -231,6 +233,8 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
                 raise ClosedError("the subscriber", self._unusable)
             if commits is not None and commits.newcomers:
                 commits.record()
+            if driver.conflates:
+                driver.catch_up()
             if driver.takes_batches and receive_frame(self, deadline_ns, count_max, False, True):
                 return
             if self._activate(count_max):

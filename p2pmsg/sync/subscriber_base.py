@@ -217,11 +217,14 @@ class SubscriberBase(ABC, Generic[T_co]):
                     return True
                 if not ready.entries or (commits is not None and commits.newcomers):
                     return False
+                now_ns = 0
+                if self._policy.any_conflates:
+                    now_ns = time.monotonic_ns()
+                    ready.next_turn(now_ns)
                 if commits is not None:
                     commits.touched.add(ready.entries[0][0])
                 else:
                     self._batch = None  # two would not fit in the processor's cache
-                now_ns = time.monotonic_ns() if self._policy.any_conflates else 0
                 taken = ready.take(count_max, now_ns=now_ns)
                 if taken is None:
                     return False

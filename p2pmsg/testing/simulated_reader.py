@@ -57,6 +57,7 @@ class SimulatedReader:
             if self._batch is not None:
                 return self._advance(self._some(self.left))
             count_max = _ALL if self._rng.random() < 0.5 else self._some(_FEW_MAX)
+            self._core.ready.next_turn(now_ns)
             taken = self._core.ready.take(count_max, now_ns=now_ns)
             if taken is None:
                 return None

@@ -627,3 +627,24 @@ def test_the_loop_sleeps_while_there_is_nothing_to_do(how, monkeypatch):
                 task.cancel()
 
     run(main)
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+def test_a_slow_reader_of_the_newest_values_reads_on_before_it_takes_one(awaits):
+    """What waits in the socket is not conflated, and the loop's turns do not come between."""
+
+    async def main():
+        async with connected(topics=["t"], on_gap="latest") as (publisher, subscriber):
+            found = []
+            for first in range(0, 1000, 10):
+                for number in range(first, first + 10):
+                    publisher.publish("t", number)
+                    publisher.flush()
+                time.sleep(0.001)
+                if awaits:
+                    await asyncio.sleep(0.001)
+                found.append((await subscriber.receive(60)).value)
+            assert found == sorted(set(found))
+            assert found[-1] > 500
+
+    run(main)

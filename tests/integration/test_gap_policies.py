@@ -113,6 +113,24 @@ def test_a_slow_reader_gets_the_newest_value_of_each_key(
     assert stats.conflated > 2000
 
 
+def test_a_slow_reader_of_the_newest_values_reads_on_before_it_takes_one(
+    make_publisher, make_subscriber
+):
+    """What waits in the socket is not conflated: it took one frame after the other, ever older."""
+    publisher = make_publisher()
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher, on_gap="latest")
+    found = []
+    for first in range(0, 1000, 10):
+        for number in range(first, first + 10):
+            publisher.publish("t", number)
+            publisher.flush()
+        time.sleep(0.001)
+        found.append(subscriber.receive(60).value)
+    assert found == sorted(set(found))
+    assert found[-1] > 500
+    check_conflated(subscriber)
+
+
 def check_conflated(subscriber):
     stats = subscriber.stats()
     assert stats.balanced
