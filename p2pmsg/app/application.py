@@ -28,6 +28,7 @@ from p2pmsg.app.wakeup import woken_by_signals
 from p2pmsg.checks import at_least, check, whole
 from p2pmsg.errors import ClosedError, ConfigError, translated
 from p2pmsg.security.use import check_security
+from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.sync.settings import check_endpoints, check_topics
 from p2pmsg.sync.stop_signals import StopSignals
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OWN: Final = ("commit", "commit_interval")
+_PREFETCH: Final = 64
 """Arguments of a subscriber that are the app's."""
 _ENDING_S: Final = 1.0
 """How long what is left in the event loop may take to end."""
@@ -113,7 +115,7 @@ class App:
         concurrency: int = 1,
         by_key: bool = False,
         key: KeyOf | None = None,
-        prefetch: int = 64,
+        prefetch: int | None = None,
         on_error: OnError = "log",
         **options: Any,
     ) -> Callable[[F], F]:
@@ -134,9 +136,10 @@ class App:
             key: what messages have in common that are handled so, computed from each; in place of
                 `by_key`. Where it raises, or its result is not hashable, `on_error` says what
                 becomes of the message; of a value that does not fit no key is asked. Default None.
-            prefetch: how many messages may be read and wait for a handler. Default 64. Beyond it
-                nothing is read, and a publisher that is too fast has `on_full` and the replay
-                buffer to see to it.
+            prefetch: how many messages may be read and wait for a handler. Default 64, or 0 where
+                `on_gap` is "latest" for any topic: newer values replace what waits in the
+                subscriber, and not what was read. Beyond it nothing is read, and a publisher that
+                is too fast has `on_full` and the replay buffer to see to it.
             on_error: what becomes of a message whose handler raised. `log` (default): the exception
                 is logged, and the message counts as handled. `retry`: `Retry()`. A `Retry`: some
                 more attempts. A `DeadLetter`: it is kept elsewhere. `stop`: the app stops, and
@@ -155,7 +158,9 @@ class App:
         given = {**options, "topics": check_topics(topics)}
         _check_options(Subscriber, given, _OWN)
         whole("concurrency", concurrency, 1)
-        whole("prefetch", prefetch, 0)
+        conflates = GapPolicy(options.get("on_gap", "wait")).any_conflates
+        ahead = (0 if conflates else _PREFETCH) if prefetch is None else prefetch
+        whole("prefetch", ahead, 0)
         check("key", key, key is None or callable(key), "a function of a message")
         check("key", key, key is None or not by_key, "left out where by_key is given")
         if by_key:
@@ -163,7 +168,7 @@ class App:
 
         def add(function: F) -> F:
             handler = self._handler(function, "message", on_error)
-            self._add(SubscriberSource(handler, endpoints, given, concurrency, key, prefetch))
+            self._add(SubscriberSource(handler, endpoints, given, concurrency, key, ahead))
             return function
 
         return add

@@ -228,7 +228,10 @@ class SubscriberSource(Source):
             invalid: InvalidValueError | None = None
             batch: Iterable[Message]
             try:
-                batch = await self._subscriber.receive_many(space)
+                if space > 1:
+                    batch = await self._subscriber.receive_many(space)
+                else:  # parts of one message cost as much as there are in the batch
+                    batch = [await self._subscriber.receive()]
             except InvalidValueError as error:
                 batch, invalid = [error.message], error
             except SecurityError:  # it was logged, and is tried again
