@@ -135,7 +135,7 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
         deadline_ns = deadline(timeout)
         if self._commits is not None:
             self._commits.asked()
-        if self._driver.conflates:
+        if self._driver.conflates and not self._closed:
             self._driver.catch_up()
         single: Message | None = receive_frame(self, deadline_ns, 1, False)
         if single:
