@@ -16,7 +16,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CORES_HERE := $(shell nproc 2>/dev/null || echo 2)
 WORKERS := $(shell echo $$(( ($(CORES_HERE) < 2 ? 2 : $(CORES_HERE) > 4 ? 4 : $(CORES_HERE)) + 1 )))
 PYTEST = $(BIN)/pytest -n $(WORKERS) $(if $(ONLY),--only $(ONLY))
-LONG_MINUTES := 47
+LONG_MINUTES := 54
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

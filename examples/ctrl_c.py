@@ -23,6 +23,8 @@ INTERRUPTED = 130
 _AGAIN_S = 3.0
 """So long the clean-up is not disturbed by a second Ctrl-C."""
 _PATIENCE_S = 3.0
+_SILENCE_S = 15.0
+"""So long Spark may take to be silenced, on a busy machine; it takes some ms else."""
 _is_program = Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent
 _last_s = -_AGAIN_S
 _was_pressed = False
@@ -111,7 +113,7 @@ def _silence_spark() -> None:
     if jvm is not None:  # perhaps it is still making its context
         asking = threading.Thread(target=_silence, args=(jvm,), daemon=True)
         asking.start()
-        asking.join(_PATIENCE_S)
+        asking.join(_SILENCE_S)
 
 
 def _silence(jvm: Any) -> None:

@@ -284,7 +284,8 @@ def find_rewound(peer: Session, heads: control.Heads, asked: int) -> list[WentBa
             _note_early(stream, following if topic in listed else None, asked)
         if are_known and not has_new_life:
             continue  # it runs still, and has not gone back; what it does not list, it denies to us
-        if following < stream.probed or (has_new_life and began < _of_former_life(peer, stream)):
+        former = _of_former_life(peer, stream, asked) if has_new_life else 0
+        if following < stream.probed or began < former:
             found.append(WentBack(stream, following, began))
     return found
 
@@ -302,14 +303,16 @@ def find_below(
             yield WentBackBelow(topic, began, position)
 
 
-def _of_former_life(peer: Session, stream: Stream) -> int:
+def _of_former_life(peer: Session, stream: Stream, asked: int) -> int:
     """Return up to where the life before the one that answers now was, at least."""
     if peer.group is None:
         return stream.published
     if not peer.group.moved or peer.relayed:
         return 0
     receiver = stream.receiver
-    return max(receiver.received_stop, stream.confirmed) if receiver.started else stream.probed
+    if not receiver.started:
+        return stream.probed
+    return _heard(max(receiver.received_stop, stream.confirmed), asked)
 
 
 def _heard(position: int, asked: int) -> int:

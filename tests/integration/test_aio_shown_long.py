@@ -128,4 +128,5 @@ def test_ctrl_c_ends_it_at_any_moment_and_nothing_is_left(start, name, tmp_path)
         lasts_s = lasts_s or time.monotonic() - began
         # Python itself leaves a file open where it is stopped as it imports.
         assert "<frozen importlib" in said or STRAY.search(said) is None, said
-        assert process.returncode in (0, 130, -signal.SIGINT), said
+        is_early = "init_import_site" in said  # Python has not begun yet
+        assert process.returncode in (0, 130, -signal.SIGINT) or is_early, said

@@ -405,6 +405,19 @@ def test_a_publisher_that_went_back_and_passed_is_known_by_its_echo_from_another
     assert member.core.stream_table.rewound == rewound
 
 
+def test_a_position_that_was_asked_for_is_none_that_a_publisher_went_back_from():
+    """It began at sequence 5 of a stream that was at 0, and its publisher was started again at 2."""
+    member = Member(start=5, joins=False)
+    peer = member.core.peers[SESSION]
+    echo(member, peer, Head("t", 0, 1, 5))
+    assert member.stream.position == 5
+    peer.life, peer.group.places, peer.group.proof = 11, {0: "its former port"}, 5
+    member.core.joiner.begin_again(peer, member.now_ns)
+    echoed = Heads("p", [Head("t", 0, 2, began=2)], life=12)
+    member.give(wire.control_frame(Kind.ECHO, peer.probe, echoed))
+    assert (member.core.stream_table.rewound, member.stream.position) == (0, 5)
+
+
 def closing(member):
     """Have it said, truly or not, that the session closes, and have it announced again."""
     farewell = Welcome("p", "tcp://h:1", 1.0, 1)

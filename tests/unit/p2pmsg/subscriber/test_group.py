@@ -9,7 +9,7 @@ from p2pmsg import control, wire
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.control import Head, Heads, Nack, Refused, Welcome
 from p2pmsg.multicast import datagram
-from p2pmsg.start import Start
+from p2pmsg.start import parse_start
 from p2pmsg.subscriber.confirmation import ANSWER_NS
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.core import SubscriberCore
@@ -40,7 +40,7 @@ class Member:
         self.now_ns = 1
         config = SubscriberConfig(receive_bytes=receive_bytes)
         self.core = SubscriberCore(
-            topics=[], lines=1, start=Start(start), subscriber=1, name="", config=config,
+            topics=[], lines=1, start=parse_start(start), subscriber=1, name="", config=config,
             wait_for_repair=True, rng=Random(1), now_ns=0, datagram_lines=[0],
         )  # fmt: skip
         self.give(wire.control_frame(Kind.WELCOME, SESSION, Welcome("p", "tcp://h:1", 1.0, 1)))
