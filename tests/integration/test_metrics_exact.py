@@ -201,6 +201,11 @@ class LoggedClient:
         return self.done <= numbers
 
 
+def wait_for_more(collector):
+    taken = len(collector.totals().counters)
+    eventually(lambda: len(collector.totals().counters) > taken)
+
+
 @pytest.mark.parametrize("collector_is", ["there", "late"])
 @pytest.mark.rounds(2, 10)
 def test_what_a_client_with_a_log_accepted_arrives_once_however_often_it_is_killed(
@@ -219,8 +224,7 @@ def test_what_a_client_with_a_log_accepted_arrives_once_however_often_it_is_kill
                 if collector_is == "there" and number % 2:
                     # A life that is shorter than joining it takes repairs nothing, and what was
                     # missing for ten seconds is given up.
-                    taken = len(collector.totals().counters)
-                    eventually(lambda now=taken: len(collector.totals().counters) > now)
+                    wait_for_more(collector)
         with client.counting(0):
             eventually(lambda: client.has_arrived(collector.totals()))
             eventually(lambda: collector.totals().is_exact)  # it has joined the client again

@@ -406,7 +406,7 @@ def test_a_publisher_that_went_back_and_passed_is_known_by_its_echo_from_another
 
 
 def test_a_position_that_was_asked_for_is_none_that_a_publisher_went_back_from():
-    """It began at sequence 5 of a stream that was at 0, and its publisher was started again at 2."""
+    """It began at 5 of a stream that was at 1, and the publisher was started again at 2."""
     member = Member(start=5, joins=False)
     peer = member.core.peers[SESSION]
     echo(member, peer, Head("t", 0, 1, 5))

@@ -230,7 +230,7 @@ class Receiver(MulticastReceiver):
     """A receiver without a core that has joined one session, with one stream."""
 
     def __init__(self):
-        config, start, rng = SubscriberConfig(), Start("latest"), Random(1)
+        config, start, rng = SubscriberConfig(), parse_start("latest"), Random(1)
         settings = Settings(subscriber=1, name="s", topics=[], start=start, config=config)
         self.table = StreamTable(
             config, ReceiverConfig(nack=config.nack), start=start, policy=GapPolicy("wait"),
