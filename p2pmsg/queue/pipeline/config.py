@@ -50,11 +50,13 @@ class PipelineConfig:
     """How long a job waits at most for others to share its frame, in seconds, while jobs follow
     one another closely. A job that comes alone does not wait."""
 
-    frame_bytes: int = 64 * 1024
-    """Gathered jobs are dealt when they have this many bytes."""
+    frame_bytes: int = 128 * 1024
+    """Gathered jobs are dealt when they have this many bytes. 128 KiB: jobs of 128 bytes travel 8 %
+    faster than with half of it, and no faster with twice as much."""
 
-    frame_jobs: int = 512
-    """… or when they are so many."""
+    frame_jobs: int = 1024
+    """… or when they are so many; with slow pullers sooner: when they are an eighth of what the
+    fastest may have, and 256 at least."""
 
     def __post_init__(self) -> None:
         whole("buffer_bytes_max", self.buffer_bytes_max, 64 * 1024)

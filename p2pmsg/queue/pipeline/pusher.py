@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 PIPELINE_OPTIONS: Final = ("endpoint", "name", "config", "security")
+_FRAME_JOBS_MIN: Final = 256
 _IDLE_ROUNDS: Final = 5
 _GATHER_NS: Final = 50_000
 """Jobs closer together than this are gathered: dealing one alone takes about as long."""
@@ -223,15 +224,21 @@ class PipelinePusherBase(ABC):
             self._gathering = True
             self._idle_rounds = 0
             self._driver.wake()
-        if not self._gathering or len(self._ends) >= self._config.frame_jobs:
+        jobs_max = self._jobs_max()
+        if not self._gathering or len(self._ends) >= jobs_max:
             self._seal()
             self._shares.work(now_ns)
         if self._gathering and self._has_space(self._frame_bytes):
             self._lock.favour()
-            self._stop = self._first + self._config.frame_jobs - 1
+            self._stop = self._first + jobs_max - 1
         # From here, so that what counts is the caller's pace and not how long dealing takes.
         self._pushed_ns = time.monotonic_ns()
         return sequence
+
+    def _jobs_max(self) -> int:
+        """Return how many jobs a frame may have: few where a puller would take long for them."""
+        allowed = max((share.allowed for share in self._dealer.shares.values()), default=0)
+        return min(self._config.frame_jobs, max(_FRAME_JOBS_MIN, allowed // 8))
 
     def _has_space(self, size: int) -> bool:
         dealer = self._dealer
