@@ -187,39 +187,6 @@ def test_nothing_more_is_read_than_can_be_handled(app, make_publisher):
     assert app.stats()[0].handled == 200
 
 
-def test_a_handler_of_the_newest_values_gets_none_that_was_read_long_before(app, make_publisher):
-    """What had been read ahead for it was not conflated: it got 64 old values first."""
-    publisher = make_publisher()
-    gate, seen = asyncio.Event(), []
-
-    @app.subscriber(publisher.endpoint, on_gap={"t": "latest"})
-    async def on(value):
-        seen.append(value)
-        await gate.wait()
-        if value == 199:
-            app.stop()
-
-    def feed():
-        publisher.wait_for_subscribers(1, timeout=60)
-        for value in range(200):
-            publisher.publish("t", value)
-            publisher.flush()
-        eventually(lambda: not publisher.stats().unsent_frames)
-
-    async def main():
-        task = asyncio.create_task(app.serve())
-        await asyncio.to_thread(feed)
-        while not seen:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.05)
-        gate.set()
-        await task
-
-    asyncio.run(main())
-    assert len(seen) < 30
-    assert app.stats()[0].received == len(seen)
-
-
 def test_a_failing_message_is_tried_again_before_the_next(app, make_publisher):
     publisher = make_publisher()
     tries = []

@@ -1,5 +1,6 @@
 """What `on_gap` does about messages that cannot be repaired, topic by topic: exact ranges."""
 
+import asyncio
 import itertools
 import logging
 import struct
@@ -8,6 +9,7 @@ import time
 import pytest
 
 import p2pmsg
+from p2pmsg.app import App
 from p2pmsg.testing import lose_datagrams
 from p2pmsg.wire import Kind
 from tests.integration.aio import shell
@@ -129,6 +131,39 @@ def test_a_slow_reader_of_the_newest_values_reads_on_before_it_takes_one(
     assert found == sorted(set(found))
     assert found[-1] > 500
     check_conflated(subscriber)
+
+
+def test_a_handler_of_the_newest_values_gets_none_that_was_read_long_before(make_publisher):
+    """What had been read ahead for it was not conflated: it got 64 old values first."""
+    app, publisher = App(), make_publisher()
+    gate, seen = asyncio.Event(), []
+
+    @app.subscriber(publisher.endpoint, on_gap={"t": "latest"})
+    async def on(value):
+        seen.append(value)
+        await gate.wait()
+        if value == 199:
+            app.stop()
+
+    def feed():
+        publisher.wait_for_subscribers(1, timeout=60)
+        for value in range(200):
+            publisher.publish("t", value)
+            publisher.flush()
+        eventually(lambda: not publisher.stats().unsent_frames)
+
+    async def main():
+        task = asyncio.create_task(app.serve())
+        await asyncio.to_thread(feed)
+        while not seen:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        gate.set()
+        await task
+
+    asyncio.run(main())
+    assert len(seen) < 30
+    assert app.stats()[0].received == len(seen)
 
 
 def check_conflated(subscriber):
