@@ -56,6 +56,8 @@ demo: setup ## run the market feed demo; ARGS goes to `p2pmsg demo`
 test: setup area check ## run the checks, then the tests (8 minutes on two cores); ONLY=area
 	$(PYTEST) $(PYTEST_ARGS)
 
+# These compute more, and wait less.
+test-long: WORKERS := $(shell echo $$(( ($(CORES_HERE) < 2 ? 2 : $(CORES_HERE) > 4 ? 4 : $(CORES_HERE)) + 1 )))
 test-long: setup area ## run rounds of kills, thousands of seeds and soaks; says how long it takes
 	@echo "test-long: $(if $(ONLY),a part of )about $(LONG_MINUTES) minutes on two cores"
 	@began=$$(date +%s); $(PYTEST) --long $(PYTEST_ARGS); status=$$?; \
