@@ -104,7 +104,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
         Raises:
             MessageError: it cannot be pushed as it is; `MessageTooLargeError` for its size.
             SendQueueFullError: `buffer_bytes_max` bytes are not confirmed. One push right after an
-                `await drain()` never gets it.
+                `await drain()` never gets it, where the job has half of them at most.
             ClosedError: the pusher is closed, or not open yet.
             WrongLoopError: it was made in another event loop.
 
@@ -126,7 +126,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
         return [self.push(value) for value in values]
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Wait until there is space for a job of any size.
+        """Wait until there is space for a job of any size, or of half of `buffer_bytes_max`.
 
         It returns at once while there is, except that it lets other tasks run every 2 ms. It does
         not wait until jobs are done; `join` does.
@@ -264,12 +264,17 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
         return wait_ms / 1000
 
     def _space(self) -> int:
-        """Return how many jobs fit in, of which the first one may have any size."""
+        """Return how many jobs fit in, of which the first one may have any size.
+
+        Half of the buffer is enough, or a puller that keeps one job would be waited for where the
+        buffer is smaller than two of the largest.
+        """
         if not self._in_flight:
             return 1
         config = self._config
         taken = self._dealer.bytes + len(self._buffer) + 2 * SEALING_BYTES
-        return max(0, config.buffer_bytes_max - taken) // config.message_bytes_max
+        size = min(config.message_bytes_max, config.buffer_bytes_max // 2)
+        return max(0, config.buffer_bytes_max - taken) // size
 
     async def _wait_until_empty(self, timeout: float | None) -> bool:
         self._lock.run_whole(self._is_empty)  # so that what is gathered is dealt now

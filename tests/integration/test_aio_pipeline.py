@@ -210,7 +210,7 @@ def test_closing_wakes_all_who_wait():
         waits = [asyncio.create_task(sink.receive()), asyncio.create_task(sink.receive())]
         await asyncio.sleep(0.01)
         await sink.close()
-        source.push(1)
+        fill(source)
         waits += [asyncio.create_task(source.drain()), asyncio.create_task(source.join())]
         await asyncio.sleep(0.01)
         await source.close(timeout=0.0)
@@ -223,7 +223,28 @@ def test_closing_wakes_all_who_wait():
             with pytest.raises(ClosedError):
                 call()
         assert [job async for job in sink] == []
-        assert source.stats().in_flight == 1
+        assert source.stats().in_flight > 1
+
+    run(main)
+
+
+def fill(source):
+    with pytest.raises(SendQueueFullError):
+        while True:
+            source.push(b"x" * 1000)
+
+
+def test_one_job_that_a_puller_keeps_does_not_hold_up_who_waits_for_space():
+    """The buffer is smaller than the largest job, so that none of any size fits with another."""
+
+    async def main():
+        async with pusher(buffer_bytes_max=256 * 1024) as source, puller(source.endpoint) as slow:
+            source.push("slow")
+            assert (await slow.receive(timeout=DEADLINE_S)).value == "slow"
+            await source.drain(timeout=DEADLINE_S)
+            fill(source)
+            with pytest.raises(TimeoutError):
+                await source.drain(timeout=0.01)
 
     run(main)
 

@@ -52,7 +52,8 @@ class PipelineConfig:
 
     frame_bytes: int = 128 * 1024
     """Gathered jobs are dealt when they have this many bytes. 128 KiB: jobs of 128 bytes travel 8 %
-    faster than with half of it, and no faster with twice as much."""
+    faster than with half of it, and no faster with twice as much. A quarter of `buffer_bytes_max`
+    at most."""
 
     frame_jobs: int = 1024
     """… or when they are so many; with slow pullers sooner: when they are an eighth of what the

@@ -70,7 +70,7 @@ class PipelinePusherBase(ABC):
         self._ends: list[int] = []
         self._first = self._next = self._stop = 0
         self._linger_ns = int(self._config.linger * 1e9)
-        self._frame_bytes = self._config.frame_bytes
+        self._frame_bytes = min(self._config.frame_bytes, self._config.buffer_bytes_max // 4)
         self._gathering = False
         self._idle_rounds = 0
         self._pushed_ns = 0
