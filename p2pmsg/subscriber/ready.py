@@ -205,9 +205,13 @@ class ReadyQueue:
         """Return what a conflated stream delivers next: folded, unless its turn goes on."""
         waiting = stream.waiting
         assert waiting
-        if isinstance(waiting[0], Loss) or (stream is self._turn and now_ns < self._turn_ends_ns):
-            return waiting[0]
-        if len(waiting) > 1 or not is_folded(waiting[0].item):
+        first = waiting[0]
+        if isinstance(first, Loss):
+            return first
+        is_ready = is_folded(first.item)
+        if is_ready and stream is self._turn and now_ns < self._turn_ends_ns:
+            return first
+        if len(waiting) > 1 or not is_ready:
             waiting = self.fold(stream, for_taking=True)
         self._turn_ends_ns = now_ns
         if isinstance(waiting[0], Delivery):

@@ -9,7 +9,7 @@ from random import Random
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import p2pmsg
@@ -379,6 +379,17 @@ def test_what_is_put_back_of_a_part_has_only_what_nothing_newer_came_of():
     assert one.stream.conflated == 2
 
 
+@pytest.mark.usefixtures("small_parts")
+def test_what_is_folded_in_a_turn_to_more_keys_than_a_part_has_is_taken_in_parts():
+    one = Exit("latest")
+    one.add(2, keys=["a", "c"])
+    assert one.take(1) == [0]
+    one.add(2, keys=["a", "b"])
+    one.queue.fold_all()
+    assert [one.take(), one.take()] == [[1, 2], [3]]
+    one.check(4, 4)
+
+
 FOLDS = st.one_of(
     st.tuples(st.just("add"), st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6)),
     st.tuples(st.just("add"), st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6)),
@@ -389,6 +400,7 @@ FOLDS = st.one_of(
 
 
 @pytest.mark.parametrize("part", [1, 2, 5, 8192])
+@settings(max_examples=300)
 @given(steps=st.lists(FOLDS, max_size=30), now_ns=st.sampled_from((0, 10**9)))
 def test_in_any_order_of_calls_the_newest_message_of_each_key_comes_once(part, steps, now_ns):
     """What did not come was followed by one of its key, with no loss in between, that did."""
