@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OWN: Final = ("commit", "commit_interval")
-_PREFETCH: Final = 64
 """Arguments of a subscriber that are the app's."""
+_PREFETCH: Final = 64
 _ENDING_S: Final = 1.0
 """How long what is left in the event loop may take to end."""
 

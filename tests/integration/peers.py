@@ -153,6 +153,13 @@ class Collector:
         return self.messages
 
 
+def publish_frames(publisher, values, topic="t"):
+    """Publish each in a frame of its own."""
+    for value in values:
+        publisher.publish(topic, value)
+        publisher.flush()
+
+
 class ExactCounter(Collector):
     """Checks that values are the sequences as they come, and keeps none: there may be millions."""
 

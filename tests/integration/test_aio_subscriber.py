@@ -21,7 +21,7 @@ from p2pmsg.errors import ClosedError, CursorInUseError, WrongLoopError
 from p2pmsg.sync import lines as lines_module
 from tests.integration.aio import LOOPS, connected, run
 from tests.integration.mold import make_feed, place, reader_of
-from tests.integration.peers import LOOPBACK, TOPIC, eventually
+from tests.integration.peers import LOOPBACK, TOPIC, eventually, publish_frames
 from tests.places import free_port
 
 __all__ = ["make_feed", "place"]
@@ -637,9 +637,7 @@ def test_a_slow_reader_of_the_newest_values_reads_on_before_it_takes_one(awaits)
         async with connected(topics=["t"], on_gap="latest") as (publisher, subscriber):
             found = []
             for first in range(0, 1000, 10):
-                for number in range(first, first + 10):
-                    publisher.publish("t", number)
-                    publisher.flush()
+                publish_frames(publisher, range(first, first + 10))
                 time.sleep(0.001)
                 if awaits:
                     await asyncio.sleep(0.001)

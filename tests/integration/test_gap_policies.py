@@ -19,6 +19,7 @@ from tests.integration.peers import (
     check_exact,
     check_ledger,
     eventually,
+    publish_frames,
     ranges,
     take,
     take_all,
@@ -123,9 +124,7 @@ def test_a_slow_reader_of_the_newest_values_reads_on_before_it_takes_one(
     subscriber = make_subscriber(publisher.endpoint, joins=publisher, on_gap="latest")
     found = []
     for first in range(0, 1000, 10):
-        for number in range(first, first + 10):
-            publisher.publish("t", number)
-            publisher.flush()
+        publish_frames(publisher, range(first, first + 10))
         time.sleep(0.001)
         found.append(subscriber.receive(60).value)
     assert found == sorted(set(found))
@@ -147,9 +146,7 @@ def test_a_handler_of_the_newest_values_gets_none_that_was_read_long_before(make
 
     def feed():
         publisher.wait_for_subscribers(1, timeout=60)
-        for value in range(200):
-            publisher.publish("t", value)
-            publisher.flush()
+        publish_frames(publisher, range(200))
         eventually(lambda: not publisher.stats().unsent_frames)
 
     async def main():

@@ -224,8 +224,8 @@ class PipelinePusherBase(ABC):
             self._gathering = True
             self._idle_rounds = 0
             self._driver.wake()
-        jobs_max = self._jobs_max()
-        if not self._gathering or len(self._ends) >= jobs_max:
+        jobs_max = self._jobs_max() if self._gathering else 1
+        if len(self._ends) >= jobs_max:
             self._seal()
             self._shares.work(now_ns)
         if self._gathering and self._has_space(self._frame_bytes):

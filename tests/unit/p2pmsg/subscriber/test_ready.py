@@ -421,7 +421,7 @@ def test_in_any_order_of_calls_the_newest_message_of_each_key_comes_once(part, s
             elif what == "interrupt":
                 interrupt_at(value, one.queue.fold_all, is_ours, "call")
                 if one.queue:
-                    interrupt_at(value, partial(one.queue.fold, one.stream), is_ours, "signal")
+                    interrupt_at(value, partial(one.queue.fold, one.stream), is_ours, "call")
             else:
                 taken = one.queue.take(value, now_ns=now_ns)
                 if taken is None or taken[1] is not None:
