@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _THREADS: Final = 32
 """For names that are looked up and cursors; one that hangs holds up no other."""
 _JOIN_S: Final = 5.0
+_FINISH_S: Final = 1.0
 R = TypeVar("R")
 
 
@@ -88,8 +89,9 @@ class Sender(ClosesItself):
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="p2pmsg-webhooks", daemon=True)
         self._channels: dict[str, Channel] = {}
-        self._thread.start()
+        self._changing = asyncio.Lock()
         source = Source(places, start, check_name(name), security)
+        self._thread.start()
         try:
             self._call(self._open(source, given, resolver))
         except BaseException:
@@ -200,6 +202,7 @@ class Sender(ClosesItself):
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
+            loop.run_until_complete(_finish_tasks())
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(loop.shutdown_default_executor())
         finally:
@@ -211,16 +214,20 @@ class Sender(ClosesItself):
         return future.result()
 
     async def _open(self, source: Source, endpoints: list[Endpoint], resolver: Any) -> None:
-        for endpoint in endpoints:
-            channel = Channel(source, endpoint, self._state, self._report, resolver)
-            self._channels[endpoint.name] = channel
-            await channel.open()
+        async with self._changing:
+            for endpoint in endpoints:
+                if self._closed:
+                    return  # Ctrl-C: who waited for this has called `close`
+                channel = Channel(source, endpoint, self._state, self._report, resolver)
+                self._channels[endpoint.name] = channel
+                await channel.open()
 
     async def _resume(self, name: str) -> None:
         self._channels[name].resume()
 
     async def _close(self, timeout: float) -> None:
-        await asyncio.gather(*(each.close(timeout) for each in self._channels.values()))
+        async with self._changing:
+            await asyncio.gather(*(each.close(timeout) for each in self._channels.values()))
 
     def _report(self, event: HookEvent) -> None:
         if self._on_event is None:
@@ -229,6 +236,16 @@ class Sender(ClosesItself):
             self._on_event(event)
         except Exception:
             _log.exception("on_event failed for %r", event)
+
+
+async def _finish_tasks() -> None:
+    """End what is under way still, since Ctrl-C came while the sender was closing."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    if tasks:
+        _, tasks = await asyncio.wait(tasks, timeout=_FINISH_S)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _checked(endpoints: Sequence[Endpoint]) -> list[Endpoint]:

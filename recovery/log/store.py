@@ -309,14 +309,13 @@ class FileStore:
             return _File(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         file = self._open_new(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         self._written.pop(name, None)
-        while True:
-            try:
-                # So that it can be synced without being opened; it is of the same open file.
-                self._written[name] = _File(os.dup(file._fd))
-            except OSError:
-                if self._drop_spare():
-                    continue
-            break
+        try:
+            # So that it can be synced without being opened; it is of the same open file.
+            self._written[name] = self._copy(file)
+        except OSError:
+            if not file.size():
+                self._take_back(path, file)
+                raise
         while len(self._written) > _WRITTEN_MAX:
             self._written.popitem(last=False)  # closed when nobody syncs it any more
         return file
@@ -337,22 +336,37 @@ class FileStore:
     def _keep_spares(self) -> None:
         """Keep empty files open, for when no descriptor is left."""
         while self._lock is not None and len(self._spares) < _SPARES:
-            self._spare_number += 1
-            path = self._directory / f"spare-{self._spare_number}{_TEMPORARY}"
+            path = self._spare_path()
             try:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             except OSError:
                 return  # another time
             self._spares.append((path, _File(fd)))
 
-    def _drop_spare(self) -> bool:
-        with self._guard:
-            if not self._spares:
-                return False
-            path, file = self._spares.pop()
-            file.close()
+    def _copy(self, file: _File) -> _File:
+        """Copy a descriptor, where none is left onto one in reserve."""
+        try:
+            return _File(os.dup(file._fd))
+        except OSError as error:
+            with self._guard:
+                if not lacks_means(error) or not self._spares:
+                    raise
+                path, spare = self._spares.pop()
+            # In one step: were the spare one closed first, a connection could take its descriptor.
+            os.dup2(file._fd, spare._fd, inheritable=False)
             path.unlink(missing_ok=True)
-        return True
+            return spare
+
+    def _take_back(self, path: Path, file: _File) -> None:
+        """Turn a new file into one in reserve, since it could not be synced."""
+        with self._guard:
+            spare = self._spare_path()
+            os.replace(path, spare)
+            self._spares.append((spare, file))
+
+    def _spare_path(self) -> Path:
+        self._spare_number += 1
+        return self._directory / f"spare-{self._spare_number}{_TEMPORARY}"
 
     def _let_go(self, *, is_owner: bool) -> None:
         """Close what is kept open; in a forked child the files are its parent's."""

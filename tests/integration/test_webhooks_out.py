@@ -2,13 +2,16 @@
 
 import asyncio
 import datetime
+import gc
 import ipaddress
 import json
 import logging
 import os
+import signal
 import socket
 import ssl
 import threading
+import time
 
 import pytest
 
@@ -22,6 +25,7 @@ from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Failure
 from p2pmsg.webhooks.formats import Request
 from p2pmsg.webhooks.signatures import content_of, is_signed, verifiers
+from p2pmsg.webhooks.state_folder import StateFolder
 from tests.integration.commands import command, run_here
 from tests.integration.peers import eventually
 from tests.integration.webhooks import LOOPBACK, SECRET, Receiver
@@ -272,6 +276,46 @@ def test_the_sender_is_not_closed_by_its_own_callback(publisher, receiver, sende
     made[0].close()
     with pytest.raises(ClosedError):
         made[0].resume("hook")
+
+
+@pytest.mark.parametrize(
+    ("where", "step"), [(channel.Channel, "_open_letters"), (StateFolder, "make")]
+)
+def test_ctrl_c_while_it_opens_leaves_nothing_open(sender, monkeypatch, caplog, where, step):
+    """What had begun to open went on while `close` ran, and was never closed."""
+    real_step = getattr(where, step)
+
+    def interrupt(self):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.2)
+        return real_step(self)
+
+    monkeypatch.setattr(where, step, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sender()
+    gc.collect()
+    assert caplog.messages == []
+    assert "p2pmsg-webhooks" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_ctrl_c_while_it_closes_lets_it_finish(publisher, receiver, sender, monkeypatch, caplog):
+    hook = sender()
+    publisher.publish("t", 1)
+    eventually(lambda: hook.stats().delivered == 1)
+    commit = channel.Channel._commit
+
+    async def interrupt(self):
+        monkeypatch.setattr(channel.Channel, "_commit", commit)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        await asyncio.sleep(0.2)
+        await commit(self)
+
+    monkeypatch.setattr(channel.Channel, "_commit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        hook.close()
+    gc.collect()
+    assert caplog.messages == []
+    assert "p2pmsg-webhooks" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_forked_child_has_no_sender(sender):

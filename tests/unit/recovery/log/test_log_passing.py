@@ -6,6 +6,7 @@ import os
 import re
 import resource
 from contextlib import nullcontext
+from unittest import mock
 
 import pytest
 
@@ -291,6 +292,43 @@ def test_segments_and_the_state_come_from_the_reserve(tmp_path):
     assert [kept[0] for kept in read_stream(reader)] == list(range(120))
     reader.close()
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
+
+
+@contextlib.contextmanager
+def greedy_others():
+    """Have others take each descriptor as soon as it is free, as a thread that accepts does."""
+    taken = []
+    close = os.close
+
+    def close_and_lose(fd):
+        close(fd)
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+
+    with mock.patch.object(os, "close", close_and_lose):
+        yield
+    for fd in taken:
+        close(fd)
+
+
+@pytest.mark.parametrize("spares", range(5))
+def test_whatever_is_left_in_reserve_what_was_written_can_be_synced(tmp_path, spares):
+    """The spare one was closed, for its descriptor to be the copy's: a connection took it."""
+    log = open_log(tmp_path, segment_bytes=4096, reserve=100_000)
+    log.append()
+    with no_descriptor_left(), greedy_others():
+        while len(log.store._spares) > spares:
+            path, file = log.store._spares.pop()
+            path.unlink()
+            file.close()
+        for _ in range(100):
+            log.append(size=100)
+            log.writer.sync()
+    log.close()
+    reader = LogReader(tmp_path)
+    assert [kept[0] for kept in read_stream(reader)] == list(range(101))
+    reader.close()
 
 
 def test_without_a_reserve_the_former_segment_goes_on(tmp_path):
