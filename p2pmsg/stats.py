@@ -299,8 +299,8 @@ class PublisherStats:
             its budget.
         connections: connections to both of its sockets now, also those of unknown programs.
         connections_refused: connections that were ended at once, because the process has no
-            descriptors to spare for more, or for which the system had none; with `security` also
-            those that had no key, or one that is not known.
+            descriptors to spare for more; with `security` also those that had no key, or one that
+            is not known. Those for which there is no descriptor at all wait, and a warning says so.
         connections_oversubscribed: connections that were ended because of their subscriptions:
             more than 65,536, or more than 512 KiB in all.
         multicast: what counts where the endpoint is `udp://`; None elsewhere.

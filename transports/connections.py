@@ -5,6 +5,8 @@ that ends one. Its monitor reports each, with its descriptor, and a descriptor c
 libzmq then finds the connection ended and closes it.
 """
 
+import errno
+import os
 import resource
 import struct
 import time
@@ -36,10 +38,13 @@ that another one has already count for who takes them up, too. Below it they wou
 500 subscribers of all topics have 89,000, and the same 178."""
 
 _COUNTED_AGAIN_S: Final = 0.2
+_LOOKED_AGAIN_S: Final = 0.5
 _UPDATE_NS: Final = 5_000_000
-_LOG_AGAIN_NS: Final = 60_000_000_000
+_LOG_AGAIN_S: Final = 60.0
 _EVENT: Final = struct.Struct("=hi")
-_EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_ACCEPT_FAILED)
+_EVENTS: Final = int(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+"""Not EVENT_ACCEPT_FAILED: with no descriptor left libzmq reports 600,000 of them a second, more
+than can be read, and what ends connections comes after them."""
 _HANDSHAKE_FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 _ACCEPTED: Final = int(zmq.EVENT_ACCEPTED)
 _DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
@@ -60,7 +65,30 @@ class _Files:
     def __init__(self) -> None:
         self.connections = 0
         self._others = 0
-        self._counted_s = -1.0
+        self._counted_s = self._looked_s = -1.0
+        self._said_s = -_LOG_AGAIN_S
+        self._lacks = False
+
+    def look(self) -> None:
+        """Say that there is no descriptor for a connection, and when there is one again."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < _LOOKED_AGAIN_S:
+            return
+        self._looked_s = now_s
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and now_s >= self._said_s + _LOG_AGAIN_S:
+                self._said_s, self._lacks = now_s, True
+                limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+                _log.warning(
+                    "connections wait, since none can be accepted: %s (ulimit -n is %d)",
+                    error.strerror, limit,
+                )  # fmt: skip
+        else:
+            if self._lacks:
+                self._lacks = False
+                _log.warning("connections are accepted again")
 
     def has_space(self) -> bool:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -86,14 +114,14 @@ class _Refusals:
     def __init__(self, socket: Socket) -> None:
         self._socket = socket
         self.counts: dict[str, int] = {}
-        self._due_ns = 0
+        self._due_s = 0.0
 
     def note(self, why: str) -> None:
         self.counts[why] = self.counts.get(why, 0) + 1
 
     def log(self) -> None:
-        if self.counts and (now_ns := time.monotonic_ns()) >= self._due_ns:
-            self._due_ns = now_ns + _LOG_AGAIN_NS
+        if self.counts and (now_s := time.monotonic()) >= self._due_s:
+            self._due_s = now_s + _LOG_AGAIN_S
             try:
                 place = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
             except zmq.ZMQError:
@@ -122,7 +150,6 @@ class Connections:
         fd: a descriptor that is readable when a connection may have come or ended.
         refused: connections that were ended at once, because there were too many.
         oversubscribed: connections that were ended because of their subscriptions.
-        not_accepted: times that the system refused a connection, for lack of descriptors mostly.
         broken: connections that ended.
         without_key: connections that had no keys, or were made for the key of another server.
         subscriptions_max, subscription_bytes_max: as given.
@@ -146,7 +173,7 @@ class Connections:
         self.subscriptions_max = subscriptions_max
         self.subscription_bytes_max = subscription_bytes_max
         self.on_end: Callable[[int], None] | None = None
-        self.refused = self.oversubscribed = self.not_accepted = self.broken = 0
+        self.refused = self.oversubscribed = self.broken = 0
         self.without_key = 0
         # By descriptor: how many prefixes, and how many bytes they have.
         self._open: dict[int, list[int]] = {}
@@ -178,6 +205,7 @@ class Connections:
     def update(self) -> None:
         """Take note of who came and went; end those who are too many."""
         self._read_monitor()
+        _files.look()
         if self._refusals.counts:
             self._refusals.log()
 
@@ -210,12 +238,9 @@ class Connections:
             elif what == _DISCONNECTED:
                 self.broken += 1
                 self._forget(value)
-            elif what == _HANDSHAKE_FAILED:
+            else:
                 self.without_key += 1
                 self._refusals.note("they have no keys, or were made for another server's key")
-            else:
-                self.not_accepted += 1
-                self._refusals.note("the system accepts none, for lack of open files (ulimit -n)")
         return True
 
     def subscribed(self, fd: int, prefix: bytes) -> None:

@@ -14,6 +14,7 @@ from p2pmsg.statsd.listen import ListenEndpoint, bound_endpoint, kernel_drops, o
 from p2pmsg.statsd.management import Management
 from p2pmsg.statsd.parser import LINE_BYTES_MAX
 from p2pmsg.statsd.receive import BulkReader, PlainReader, StreamBuffer, make_reader
+from p2pmsg.trouble import Trouble
 from transports.own_log import own_log as _log
 
 CONNECTIONS_MAX = 1000
@@ -64,6 +65,7 @@ class Sockets:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._poll.register(self._wake_read, select.POLLIN)
+        self._not_accepted = Trouble("statsd: accepting connections", "they wait meanwhile")
         self._closed = False
         self.counts = SocketCounts()
         self.endpoints: list[ListenEndpoint] = []
@@ -160,8 +162,12 @@ class Sockets:
     def _accept(self, listener: socket.socket, serve: Callable[[socket.socket], None]) -> bool:
         try:
             made, _ = listener.accept()
-        except OSError:
+        except (BlockingIOError, ConnectionAbortedError):
             return False
+        except OSError as error:
+            self._not_accepted.note(str(error.strerror), now_ns=time.monotonic_ns())
+            return False
+        self._not_accepted.over()
         if self.counts.connections >= CONNECTIONS_MAX:
             self.counts.connections_refused += 1
             made.close()

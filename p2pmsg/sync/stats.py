@@ -88,7 +88,7 @@ def connection_counts(*sockets: object) -> dict[str, int]:
     servers = [one for one in bound if isinstance(one, transports.ZmqRecoveryServer)]
     return {
         "connections": sum(map(len, counts)),
-        "connections_refused": sum(one.refused + one.not_accepted for one in counts)
+        "connections_refused": sum(one.refused for one in counts)
         + sum(one.refused_by_key for one in bound),
         "connections_oversubscribed": sum(one.oversubscribed for one in counts),
         "subscriptions_refused": sum(one.refused for one in allowed),

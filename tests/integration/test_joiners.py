@@ -15,6 +15,7 @@ import transports
 from p2pmsg import control, wire
 from p2pmsg.publisher import control_queue
 from p2pmsg.wire import Kind
+from tests.descriptors import no_descriptor_left
 from tests.integration.inside import joined_ids
 from tests.integration.joiners import Joiner, can_open, join_all, turn_until
 from tests.integration.peers import (
@@ -25,7 +26,7 @@ from tests.integration.peers import (
     short_of_descriptors,
     take,
 )
-from transports import reply_memory
+from transports import connections, reply_memory
 
 JOIN_S = 60.0
 """How long they may take: a fallen-over publisher never answered."""
@@ -236,6 +237,29 @@ def test_idle_connections_take_no_descriptor_that_the_log_needs(
         eventually(refuses)
     messages = take(make_subscriber(endpoint, start="earliest"), 1000)
     assert [message.sequence for message in messages] == list(range(1000))
+
+
+def test_connections_wait_where_no_descriptor_is_left(
+    publisher, make_subscriber, monkeypatch, caplog
+):
+    """Each try in vain was reported, 600,000 a second, and before what ends connections."""
+    monkeypatch.setattr(connections, "_files", connections._Files())
+    subscriber = make_subscriber(publisher.endpoint, start="earliest")
+    take(subscriber, 1)
+    with contextlib.ExitStack() as opened:
+        waiting = [opened.enter_context(socket.socket()) for _ in range(20)]
+        before = publisher.stats().connections
+        with no_descriptor_left():
+            for one in waiting:
+                one.connect(address(publisher.endpoint))
+            eventually(lambda: "connections wait, since none can be accepted" in caplog.text)
+            for number in range(10):
+                publisher.publish("t", number)
+            take(subscriber, 10)
+            assert publisher.stats().connections == before
+        eventually(lambda: publisher.stats().connections == before + len(waiting))
+        eventually(lambda: "connections are accepted again" in caplog.text)
+    assert publisher.stats().connections_refused == 0
 
 
 @contextlib.contextmanager

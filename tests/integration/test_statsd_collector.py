@@ -11,6 +11,7 @@ import pytest
 import p2pmsg
 from p2pmsg.statsd import AggregateConfig, Collector, Event, GraphiteOutput, ServiceCheck
 from p2pmsg.statsd.receive import BulkReader, PlainReader
+from tests.descriptors import no_descriptor_left
 from tests.integration.inside import held
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.statsd_tools import (
@@ -259,6 +260,18 @@ def test_a_line_over_tcp_that_never_ends_is_counted_and_skipped():
             assert collector.stats().lines_overlong == 1
         collector.flush()
     assert keep.counts()["after"] == 1
+
+
+def test_connections_wait_where_no_descriptor_is_left_and_that_is_said(caplog):
+    with collecting(LOOPBACK) as (collector, keep), socket.socket() as client:
+        with no_descriptor_left():
+            client.connect(address(collector.endpoints[0]))
+            client.sendall(b"a:1|c\n")
+            eventually(lambda: "accepting connections: Too many open files" in caplog.text)
+        eventually(lambda: collector.stats().metrics >= 1)
+        collector.flush()
+    assert keep.counts()["a"] == 1
+    assert "accepting connections: it works again" in caplog.text
 
 
 def test_two_collectors_share_a_port_and_together_count_everything():

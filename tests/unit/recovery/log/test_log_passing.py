@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import re
-import resource
 from contextlib import nullcontext
 from unittest import mock
 
@@ -15,6 +14,7 @@ from p2pmsg.publisher.steps import run_steps
 from recovery.log import FileStore, LogConfig, LogReader, LogWriteError, MemoryStore, Tail
 from recovery.log.index import index_name
 from recovery.log.store import allocate
+from tests.descriptors import no_descriptor_left
 from tests.unit.recovery.log.logs import SESSION, Log, read_all, read_stream, segments
 
 PASSING = ["EMFILE", "ENFILE", "ENOENT", "ENOSPC", "EDQUOT", "EINTR", "ENOMEM", "EAGAIN"]
@@ -250,21 +250,6 @@ def test_a_system_without_fallocate_has_a_log(tmp_path, monkeypatch):
     Tail(store, 1000).note_end(0, 5)
     assert (tmp_path / "tail").stat().st_size == 4096
     store.unlock()
-
-
-@contextlib.contextmanager
-def no_descriptor_left():
-    """Let every `open` of this process fail, as strangers' connections make it."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.dup(0)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-    try:
-        with pytest.raises(OSError, match="Too many open files"):
-            os.dup(0)
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def open_log(directory, **config):
