@@ -135,7 +135,8 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
             MessageError: it cannot be pushed as it is; `MessageTooLargeError` for its size.
             ConfigError: priority, delay or message_id is out of its limits.
             SendQueueFullError: `in_flight_max` jobs, or their bytes, are in flight. One push right
-                after an `await drain()` never gets it.
+                after an `await drain()` never gets it, where the job has half of
+                `in_flight_bytes_max` at most.
             LogFailedError: the log could not be written; the job was not accepted.
             ClosedError: the pusher is closed, or not open yet.
             WrongLoopError: it was made in another event loop.
@@ -149,6 +150,8 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
 
     async def drain(self, timeout: float | None = None) -> None:
         """Wait until there is space for a job, and what was pushed is as safe as the log makes it.
+
+        There is space for one of any size, or of half of `in_flight_bytes_max`.
 
         Without a log, or with `fsync` other than `"always"`, it returns at once while there is
         space, except that it lets other tasks run every 2 ms. With `fsync="always"` it waits until
@@ -357,13 +360,18 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
                 return
 
     def _space(self) -> int:
-        """Return how many jobs fit in, of which the first one may have any size."""
+        """Return how many jobs fit in, of which the first one may have any size.
+
+        Half of the bytes are enough, or a worker that keeps one job would be waited for where they
+        are fewer than two of the largest have.
+        """
         config, store, batch = self._config, self._store, self._batch
         in_flight = self._in_flight + len(batch.ends)
         if in_flight == 0:
             return 1
         used_bytes = store.bytes + self._io.unsynced_bytes + len(batch.buffer)
-        if used_bytes + config.message_bytes_max > config.in_flight_bytes_max:
+        size = min(config.message_bytes_max, config.in_flight_bytes_max // 2)
+        if used_bytes + size > config.in_flight_bytes_max:
             return 0
         return self._in_flight_max - in_flight
 

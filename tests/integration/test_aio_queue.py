@@ -243,6 +243,23 @@ def test_bytes_in_flight_are_bounded_and_a_push_after_drain_always_fits():
     run(main)
 
 
+def test_one_job_that_a_worker_keeps_does_not_hold_up_who_waits_for_space():
+    """What may be in flight is less than the largest job, so that none of any size fits, too."""
+    config = p2pmsg.queue.PusherConfig(in_flight_bytes_max=64 * 1024)
+
+    async def main():
+        async with a_queue(config=config) as (pusher, puller):
+            pusher.push("slow")
+            async with await puller.receive(timeout=60):
+                for _ in range(2):
+                    await pusher.drain(timeout=60)
+                    pusher.push(bytes(31_000))
+                with pytest.raises(TimeoutError):
+                    await pusher.drain(timeout=0.01)
+
+    run(main)
+
+
 # -------------------------------------------------------------------------------- cancellations
 
 
