@@ -156,7 +156,8 @@ class SubscriberStats:
     """A subscriber's ledger and counters, over all streams since it was made.
 
     Attributes:
-        published, delivered, outstanding, lost, conflated: the sums of the ledgers of `streams`.
+        published, delivered, outstanding, lost, conflated: the sums of the ledgers of `streams`,
+            and of streams that ended and were forgotten, to make space for others.
         repaired: messages that were missing and then repaired, by the source that had them.
         duplicates: messages that came again and were dropped.
         late: messages that came after they had been reported lost, and were dropped.

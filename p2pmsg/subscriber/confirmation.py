@@ -393,7 +393,7 @@ class Confirmation:
     ) -> int:
         stream = peer.streams.get(head.topic)
         if stream is None:
-            if self._table.is_full:
+            if not self._table.has_space(peer):
                 self._invalid["streams_max"] += 1
                 return 0
             stream = self._table.add(peer, head.topic)

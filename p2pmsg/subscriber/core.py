@@ -455,8 +455,8 @@ class SubscriberCore:
         if totals["relayed"]:
             repaired["relay"] = totals["relayed"]
         return SubscriberStats(
-            published=sum(ledger.published for ledger in ledgers),
-            delivered=sum(ledger.delivered for ledger in ledgers) + forgotten["handed"],
+            published=sum(ledger.published for ledger in ledgers) + forgotten["published"],
+            delivered=sum(ledger.delivered for ledger in ledgers) + forgotten["delivered"],
             outstanding=sum(ledger.outstanding for ledger in ledgers),
             lost=sum(ledger.lost for ledger in ledgers) + forgotten["lost"],
             repaired=repaired,
@@ -739,7 +739,7 @@ class SubscriberCore:
     def _make_stream(self, peer: Session, topic: str, now_ns: int) -> Stream:
         if not topic:
             raise FrameError("topic")
-        if self.stream_table.is_full:
+        if not self.stream_table.has_space(peer):
             raise FrameError("streams_max")
         if self.member is not None and peer.group is not None:
             return self.member.make_stream(peer, topic, now_ns)

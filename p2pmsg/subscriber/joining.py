@@ -34,6 +34,7 @@ from p2pmsg.subscriber.resume import (
 from p2pmsg.subscriber.servers import Denials, Servers
 from p2pmsg.subscriber.sessions import GroupState, Route, Session
 from p2pmsg.subscriber.settings import Settings
+from p2pmsg.subscriber.space import Space
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason, ReceiverConfig
@@ -48,8 +49,6 @@ CHECK_NS: Final = 250 * _MS
 """How often sessions are checked: whether they are silent, and whether a keep-alive is due."""
 HURRIED_CHECK_NS: Final = 25 * _MS
 """The same while one is being probed, or is closing."""
-PEERS_MAX = 4096
-"""Sessions known at once; those that ended first are forgotten first."""
 _NEVER_NS = 2**62
 _NEVER_S = 1e6
 AGAIN_NS = 1000 * _MS
@@ -117,6 +116,7 @@ class SessionJoiner:
         self._give_up_ns = max(again_ns, to_ns(config.nack.deadline))
         self._asked = self.start.position if self.start.kind == "sequence" else 0
         self._pages = control.HeadPages(config.streams_max)
+        self._space = Space(self.peers, stream_table, self.effects, invalid, self.forget_peer)
 
     def receive_multicast(self) -> "MulticastReceiver":
         """Return what takes the datagrams of multicasts."""
@@ -196,7 +196,7 @@ class SessionJoiner:
                 return
             member.begin_life(peer)
         if peer is None:
-            self.make_space()
+            self._space.for_session()
             if member is not None:
                 member.make_space(now_ns)
             returning = state.contacted
@@ -283,7 +283,7 @@ class SessionJoiner:
         for up, entry in self.relays.receive_sessions(relay, frame, now_ns):
             peer = self.peers.get(entry.session)
             if peer is None:
-                self.make_space()
+                self._space.for_session()
                 welcome = control.Welcome(entry.name, "", up.stall_ms)
                 peer = Session(entry.session, welcome, returning=False, now_ns=now_ns)
                 self.peers[entry.session] = peer
@@ -311,7 +311,7 @@ class SessionJoiner:
         state = self.lines[line]
         resumed = None
         if feed.session not in self.peers:
-            self.make_space()
+            self._space.for_session()
             resumed = self._join_feed(line, feed, now_ns)
         former, state.session, state.contacted = state.session, feed.session, True
         return resumed, self._end_replaced(former, now_ns)
@@ -492,7 +492,7 @@ class SessionJoiner:
             self._forget_last()
         topics = self.settings.patterns
         for below in find_below(heads, self._committed(peer), topics, self._asked):
-            if below.topic not in peer.streams and table.is_full:
+            if below.topic not in peer.streams and not table.has_space(peer):
                 self.invalid["streams_max"] += 1
             else:
                 table.rewind_committed(peer, below, now_ns)
@@ -505,7 +505,7 @@ class SessionJoiner:
         peer.heard_ns = now_ns
         for head in heads.streams:
             known = head.topic in peer.streams
-            if not known and self.stream_table.is_full:
+            if not known and not self.stream_table.has_space(peer):
                 self.invalid["streams_max"] += 1
                 continue
             stream = peer.streams.get(head.topic) or self.stream_table.add(peer, head.topic)
@@ -606,6 +606,7 @@ class SessionJoiner:
         self._end_unrouted(now_ns)
         self._check_peers(now_ns)
         self._check_lines(now_ns)
+        self._space.warn(now_ns)
         if self.member is not None:
             self.member.check(now_ns)
         hurried = bool(self.relays.waiting) or any(
@@ -687,6 +688,7 @@ class SessionJoiner:
             self.effects.disconnect(peer.session)
             return
         peer.gone = True
+        self._space.note_end(peer.session)
         if not peer.joined:
             self._begin_unjoined(peer, now_ns)
         elif self.member is not None:
@@ -764,15 +766,6 @@ class SessionJoiner:
             f"joined: {known}, and of others nothing is known"
         )
         self.effects.warn(peer.handshake.line, peer.session, text)
-
-    def make_space(self) -> None:
-        """Forget the session that ended first if there are too many; `FrameError` if none has."""
-        if len(self.peers) < PEERS_MAX:
-            return
-        ended = next((session for session, peer in self.peers.items() if peer.gone), None)
-        if ended is None:
-            raise FrameError("peers_max")
-        self.forget_peer(ended)
 
     def forget_peer(self, session: int) -> None:
         """Forget a session and its streams; what they counted stays counted."""

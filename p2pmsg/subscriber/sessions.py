@@ -331,6 +331,10 @@ class Stream:
         return loss
 
     @property
+    def _malformed_count(self) -> int:
+        return sum(loss.count for loss in self.malformed) - self.malformed_between
+
+    @property
     def position(self) -> int:
         """The sequence after what was taken from the core."""
         return self.receiver.start if self.delivered_to is None else self.delivered_to
@@ -339,8 +343,7 @@ class Stream:
         """Return the ledger, where `waiting` of the messages handed on are not delivered yet."""
         from p2pmsg.stats import StreamLedger
 
-        receiver = self.receiver
-        malformed = sum(loss.count for loss in self.malformed) - self.malformed_between
+        receiver, malformed = self.receiver, self._malformed_count
         return StreamLedger(
             topic=self.topic,
             session=self.peer.session,
@@ -364,10 +367,11 @@ class Stream:
 
     def totals(self) -> dict[str, int]:
         """Return the counters, to be kept when the stream is forgotten."""
-        receiver = self.receiver
+        receiver, malformed = self.receiver, self._malformed_count
         return {
-            "handed": receiver.handed,
-            "lost": receiver.lost,
+            "published": receiver.handed + receiver.lost,
+            "delivered": receiver.handed - malformed - self.conflated,
+            "lost": receiver.lost + malformed,
             "repaired": receiver.repaired - self.relayed,
             "relayed": self.relayed,
             "duplicates": receiver.duplicates,

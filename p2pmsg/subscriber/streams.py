@@ -24,6 +24,10 @@ FORMER_MAX: Final = 16
 Deliver = Callable[[Stream, Delivery[Frame] | Loss], None]
 
 
+def _has_none(peer: Session) -> bool:
+    return False
+
+
 class StreamTable:
     """Begins streams, delivers what is in order, and ends them.
 
@@ -37,6 +41,7 @@ class StreamTable:
         rewound: streams whose publisher has gone back.
         forgotten: the counters of streams that are not remembered.
         repair_latency: how old gaps were when they were repaired.
+        make_space: forgets other sessions than the one that needs it; returns whether that helped.
 
     """
 
@@ -64,6 +69,7 @@ class StreamTable:
         self.count = self.rewound = 0
         self.forgotten: Counter[str] = Counter()
         self.repair_latency = LatencyHistogram()
+        self.make_space: Callable[[Session], bool] = _has_none
         self._cursor = cursor
         self._tally = tally
         self._deliver = deliver
@@ -73,6 +79,10 @@ class StreamTable:
     def is_full(self) -> bool:
         """Whether there are as many streams as there may be."""
         return self.count >= self.config.streams_max
+
+    def has_space(self, peer: Session) -> bool:
+        """Whether a session may have another stream; sessions that have ended make space for it."""
+        return not self.is_full or self.make_space(peer)
 
     def add(self, peer: Session, topic: str, unasked: ReceiverConfig | None = None) -> Stream:
         """Add a stream; `unasked` says how to receive it if nobody can be asked for repairs."""

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from p2pmsg import control
-from p2pmsg.subscriber import joining
+from p2pmsg.subscriber import space
 from p2pmsg.wire import FLAG_CLOSING, Frame, Kind, control_frame
 from recovery import NackConfig
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
@@ -90,7 +90,7 @@ def test_a_session_that_ended_does_not_come_back():
 
 
 def test_sessions_without_end_are_forgotten_and_raise_nothing(monkeypatch):
-    monkeypatch.setattr(joining, "PEERS_MAX", 3)
+    monkeypatch.setattr(space, "PEERS_MAX", 3)
     talk = Talk()
     for session in range(1, 20):
         talk.hear(welcome(session))
@@ -98,6 +98,58 @@ def test_sessions_without_end_are_forgotten_and_raise_nothing(monkeypatch):
         talk.hear(welcome(1))
         assert len(talk.core.peers) <= 3
     assert len([peer for peer in talk.core.peers.values() if not peer.gone]) == 1
+
+
+def test_streams_of_sessions_that_have_ended_make_space_for_others():
+    """All 65,536 of former lives were kept, and those of the next one refused in silence."""
+    talk = Talk(streams_max=4)
+    for session in range(SESSION, SESSION + 10):
+        talk.join(*[head(0, topic=topic) for topic in "abc"], session=session)
+        for topic in "abcd":
+            talk.hear(data(0, topic=topic, session=session))
+        assert talk.read() == [("a", 0, 1), ("b", 0, 1), ("c", 0, 1), ("d", 0, 1)]
+        assert len(talk.core.streams) <= 4
+    stats = talk.core.stats()
+    assert (stats.published, stats.delivered, stats.lost) == (40, 40, 0)
+    assert stats.frames_invalid == {}
+
+
+def test_what_was_lost_of_streams_that_made_space_stays_counted():
+    talk = Talk(streams_max=2)
+    for session in (SESSION, NEXT, NEXT + 1):
+        talk.join(head(0), session=session)
+        talk.hear(data(1, session=session))
+    talk.hear(data(0, topic="u", session=NEXT + 1))
+    stats = talk.core.stats()
+    assert [stream.session for stream in stats.streams] == [NEXT + 1, NEXT + 1]
+    assert (stats.published, stats.lost, stats.outstanding) == (7, 2, 3)
+
+
+def test_streams_that_find_no_space_are_named_once_a_minute():
+    talk = Talk(streams_max=1).join(head(0))
+
+    def said():
+        found = [c.text for c in talk.core.commands if c.what == "warn"]
+        talk.core.commands.clear()
+        return found
+
+    for topic in "uvw":
+        talk.hear(data(0, topic=topic))
+    talk.pass_ms(300)
+    (text,) = said()
+    assert "1 streams (`streams_max`)" in text
+    assert "3 of streams and 0 of sessions" in text
+    for _ in range(100):
+        talk.hear(data(0, topic="u"))
+        talk.hear(heartbeat(0))
+        talk.pass_ms(300)
+    assert said() == []
+    talk.hear(data(0, topic="u"))
+    for _ in range(200):
+        talk.hear(heartbeat(0))
+        talk.pass_ms(300)
+    assert len(said()) == 1
+    assert talk.core.stats().frames_invalid == {"streams_max": 104}
 
 
 def test_the_prefix_of_a_probe_is_given_up_with_its_session():

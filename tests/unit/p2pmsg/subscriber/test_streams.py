@@ -76,7 +76,7 @@ def test_the_counters_of_forgotten_streams_are_kept(table, session):
     table.begin(stream, 0, now_ns=0)
     table.take(stream, 0)
     table.forget(session)
-    assert table.forgotten["handed"] == 1
+    assert table.forgotten["delivered"] == 1
     assert table.count == 0
 
 
