@@ -8,6 +8,7 @@ takes a publisher for gone because of that: a subscriber that has heard nothing 
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -43,7 +44,8 @@ class HeartbeatSender:
         self._served = served
         self._queue = queue
         self._heap: list[tuple[int, str, PublisherStream]] = []
-        self._closing_due_ns = 0
+        self._closing_due_ns = self._saying_ns = 0
+        self._unsaid: deque[PublisherStream] = deque()
         self.sent = self.idle = 0
         self.per_second_max = per_second_max
         self.sooner: Callable[[], None] | None = None
@@ -62,7 +64,11 @@ class HeartbeatSender:
 
     def handle_timer(self, streams: Iterable[PublisherStream], *, now_ns: int) -> None:
         """Send what is due; while the publisher closes, all heads again and again."""
-        heap, queue, served = self._heap, self._queue, self._served
+        if self._served.closing:
+            if self._unsaid or now_ns >= self._closing_due_ns:
+                self._say_heads(streams, now_ns)
+            return
+        heap, queue = self._heap, self._queue
         while heap and heap[0][0] <= now_ns and not queue.is_full:
             deadline_ns, _, stream = heapq.heappop(heap)
             if deadline_ns != stream.beat_ns:
@@ -70,22 +76,31 @@ class HeartbeatSender:
             if stream.heartbeat.due(now_ns=now_ns):
                 self._send(stream, now_ns)
             self._schedule(stream)
-        if served.closing and now_ns >= self._closing_due_ns and not queue.is_full:
-            self._closing_due_ns = now_ns + _CLOSING_NS
-            for stream in streams:
-                self._send(stream, now_ns)
-            queue.notices.append(served.farewell(now_ns=now_ns))
+
+    def _say_heads(self, streams: Iterable[PublisherStream], now_ns: int) -> None:
+        """Add heads as far as there is space, and the farewell after the last one.
+
+        All are said again a while after that, so that who has everything can say so in between.
+        """
+        queue = self._queue
+        if not self._unsaid:
+            self._unsaid.extend(streams)
+            self._saying_ns = now_ns
+        while self._unsaid and not queue.is_full:
+            self._send(self._unsaid.popleft(), now_ns)
+        if not self._unsaid:
+            queue.notices.append(self._served.farewell(now_ns=now_ns))
+            self._closing_due_ns = now_ns + max(_CLOSING_NS, now_ns - self._saying_ns)
 
     def begin_close(self, *, now_ns: int) -> None:
-        """Say at once, and then every 50 ms, what there is."""
+        """Say at once what there is, and again 50 ms after all was said, or as long as that took."""
         self._closing_due_ns = now_ns
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""
-        deadlines = [self._heap[0][0]] if self._heap else []
         if self._served.closing:
-            deadlines.append(self._closing_due_ns)
-        return min(deadlines, default=None)
+            return self._closing_due_ns
+        return self._heap[0][0] if self._heap else None
 
     def put_off_until_ns(self, now_ns: int) -> int | None:
         """Return until when no heartbeat is due, where the next one was put off; None: it was not.

@@ -127,10 +127,29 @@ def test_while_a_session_is_closed_all_heads_and_a_farewell_go_every_50_ms(round
     sending.sender.begin_close(now_ns=MS)
     for number in range(rounds):
         now_ns = MS + number * 50 * MS
-        *heartbeats, farewell = sending.sent(now_ns)[-3:]
+        *heartbeats, farewell = sending.sent(now_ns)
         assert kinds(heartbeats) == [("HEARTBEAT", "a", 5), ("HEARTBEAT", "b", 5)]
         assert Frame(farewell).flags == wire.FLAG_CLOSING
         assert sending.sender.next_deadline_ns() <= now_ns + 50 * MS
+
+
+def test_heads_of_many_streams_go_in_parts_and_then_there_is_a_pause(monkeypatch):
+    """All were added each 50 ms, at any length: the queue never emptied, nor did `close` end."""
+    monkeypatch.setattr(control_queue, "NOTICES_MAX", 2)
+    sending = Sending(*"abcde")
+    sending.served.closing = True
+    sending.sender.begin_close(now_ns=0)
+    parts = []
+    for now_ms in (0, 40, 80):
+        assert sending.sender.next_deadline_ns() <= now_ms * MS
+        *heartbeats, last = sending.sent(now_ms * MS)
+        parts.append("".join(topic for _, topic, _ in kinds(heartbeats)))
+        assert (Frame(last).flags == wire.FLAG_CLOSING) == (now_ms == 80)
+        parts[-1] += Frame(last).topic
+    assert parts == ["ab", "cd", "e"]
+    assert sending.sender.next_deadline_ns() == 160 * MS  # as long as they took
+    assert sending.sent(159 * MS) == []
+    assert len(sending.sent(160 * MS)) == 2
 
 
 def test_who_waits_for_a_heartbeat_learns_that_data_has_put_it_off():
