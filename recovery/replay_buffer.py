@@ -285,6 +285,10 @@ class ReplayBuffer:
         kept = self._streams.get(stream)
         return 0 if kept is None else kept.next
 
+    def has(self, stream: str) -> bool:
+        """Return whether a stream is known."""
+        return stream in self._streams
+
     def streams(self) -> list[str]:
         """Return the streams known, in the order in which they came."""
         return list(self._streams)

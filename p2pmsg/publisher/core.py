@@ -739,7 +739,7 @@ class PublisherCore:
             raise ConfigError("topics in use", f"at most streams_max = {limit}", topic)
         heartbeat = HeartbeatSchedule(self.config.heartbeat)
         stream = PublisherStream(topic, topic_bytes, self.session, heartbeat)
-        if self.log is not None and topic not in self.replay.streams():
+        if self.log is not None and not self.replay.has(topic):
             self.replay.begin(topic, self.log.next(topic))
         self.streams[topic] = stream
         return stream

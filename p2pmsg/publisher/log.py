@@ -167,12 +167,6 @@ class PublisherLog:
                 "LogConfig(moved=True) goes on in the old one",
                 place,
             )
-            if any(session != self.session for session, _ in self._writer.streams()):
-                _log.warning(
-                    "the log %s is a relay's: what it received since the copy was made is asked "
-                    "for again where its sessions go on, and else it is unknown, and not reported",
-                    place,
-                )
         gone = sum(stop - start for start, stop in self.cut.values())
         if gone:
             _log.warning(
@@ -187,6 +181,11 @@ class PublisherLog:
                 "streams are skipped, and reported lost (crash)",
                 place, count, len({(session, topic) for session, topic, _, _ in opened.skipped}),
             )  # fmt: skip
+
+    @property
+    def copied(self) -> bool:
+        """Whether the directory is a copy of the one that was written."""
+        return self._writer.opened.copied
 
     @property
     def put_off(self) -> str | None:

@@ -148,6 +148,12 @@ class RelayingPeer(ServingPeer):
             if kept.topics():
                 limit = "the log of a relay, or a new one; this is a publisher's"
                 raise ConfigError("log", limit, str(log.directory))
+            if kept.copied:
+                _log.warning(
+                    "the log %s is a relay's: what it received since the copy was made is asked "
+                    "for again where its sessions go on, and else it is unknown, and not reported",
+                    log.directory,
+                )
             if metadata.is_damaged:
                 _log.warning("%s: its metadata is damaged; names are unknown", log.directory)
             metadata.write()

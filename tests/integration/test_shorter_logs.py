@@ -290,3 +290,27 @@ def test_a_relay_counts_it_and_keeps_what_it_has(tmp_path, caplog):
             one.publish_many("t", [f"new {n}" for n in range(50, 110)])
             assert take_values(sub, 10) == [f"new {n}" for n in range(100, 110)]
         assert "it drops the other ones" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["publisher", "relay"])
+def test_a_copy_is_said_to_be_a_relays_only_where_it_is(tmp_path, caplog, kind):
+    """A publisher's was, too: its former session is another one than the copy begins."""
+    place = ENDPOINT.format(tmp_path)
+
+    def opened(name):
+        log = p2pmsg.LogConfig(tmp_path / name)
+        if kind == "publisher":
+            return p2pmsg.Publisher(place, log=log)
+        return p2pmsg.Relay([f"{place}-source"], place, log=log)
+
+    with p2pmsg.Publisher(f"{place}-source") as source, opened("log") as one:
+        if kind == "publisher":
+            source = one
+        source.publish("t", 1)
+        with p2pmsg.Subscriber(place, start="earliest") as subscriber:
+            assert take_values(subscriber, 1) == [1]
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    with p2pmsg.Publisher(f"{place}-source"), opened("copy"):
+        pass
+    assert "is a copy of the directory that was written" in caplog.text
+    assert ("is a relay's: what it received" in caplog.text) == (kind == "relay")

@@ -438,3 +438,12 @@ def test_a_log_that_was_given_up_is_not_gone_on_with_after_a_crash_of_the_system
 
     config = LogConfig("log")
     assert PublisherLog(config, session=77, wall_ns=0, store=store).session == 77  # a new one
+
+
+def test_a_new_topic_is_looked_up_and_not_searched_for(monkeypatch):
+    """Each took time in proportion to those that were there: 0.9 ms at 16,000."""
+    publisher = core_on(log_of())
+    monkeypatch.delattr(ReplayBuffer, "streams")
+    for topic in "abc":
+        publisher.publish(topic, 1, None, None, None, now_ns=0, wall_ns=0)
+    assert [*publisher.streams] == ["a", "b", "c"]
