@@ -98,6 +98,7 @@ class LineStats:
         frames_invalid: frames that were dropped, as those of a program that is no p2pmsg peer.
         found: what is at the endpoint where no welcome has ever come from it, for people: nobody,
             a socket of another kind, another program. It is examined after 5 s, then each minute.
+            Or who is heard there and does not answer at its recovery endpoint.
         connected: whether a publisher or relay there was joined, and answers; see
             `Subscriber.connected`.
 

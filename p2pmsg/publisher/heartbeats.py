@@ -93,7 +93,7 @@ class HeartbeatSender:
             self._closing_due_ns = now_ns + max(_CLOSING_NS, now_ns - self._saying_ns)
 
     def begin_close(self, *, now_ns: int) -> None:
-        """Say at once what there is, and again 50 ms after all was said, or as long as that took."""
+        """Say at once what there is, and again after 50 ms, or as long as that took."""
         self._closing_due_ns = now_ns
 
     def next_deadline_ns(self) -> int | None:

@@ -41,6 +41,8 @@ class Connection:
     """Until when it is left alone: it leads back to the relay that this subscriber is part of."""
     lost_ns: int = -1
     """What `heard_ns` was when it was found silent."""
+    deaf: str = ""
+    """Who is heard over it, and does not answer over the recovery channel, for people."""
     was_heard_ns: int = 0
     """About when anything last came, excused silence or not."""
 

@@ -364,7 +364,7 @@ class SubscriberCore:
             route = self.routes.answered(peer, key, repaired=frame.kind == Kind.DATA)
             if route is None:
                 raise FrameError("session")
-            peer.heard_ns = now_ns
+            peer.heard_ns, peer.replied = now_ns, True
             if peer.group is not None:
                 peer.group.answered_ns = now_ns
             if frame.kind == Kind.DATA:

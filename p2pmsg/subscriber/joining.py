@@ -21,6 +21,7 @@ from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.handshake import probe_wait_ns
+from p2pmsg.subscriber.reached import Reached
 from p2pmsg.subscriber.relays import RelayClient, merge_heads
 from p2pmsg.subscriber.resume import (
     DOUBT_NS,
@@ -116,6 +117,7 @@ class SessionJoiner:
         self._give_up_ns = max(again_ns, to_ns(config.nack.deadline))
         self._asked = self.start.position if self.start.kind == "sequence" else 0
         self._pages = control.HeadPages(config.streams_max)
+        self._reached = Reached(lines, self.peers, self.relays.upstreams, self.effects)
         self._space = Space(self.peers, stream_table, self.effects, invalid, self.forget_peer)
 
     def receive_multicast(self) -> "MulticastReceiver":
@@ -607,6 +609,7 @@ class SessionJoiner:
         self._check_peers(now_ns)
         self._check_lines(now_ns)
         self._space.warn(now_ns)
+        self._reached.look(now_ns)
         if self.member is not None:
             self.member.check(now_ns)
         hurried = bool(self.relays.waiting) or any(

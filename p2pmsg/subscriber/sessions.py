@@ -156,6 +156,10 @@ class Session:
     recovery: str = ""
     stall_ms: float = 0.0
     heard_ns: int = 0
+    met_ns: int = 0
+    """When it was first heard of."""
+    replied: bool = False
+    """Whether anything came over its recovery channel."""
     began_ns: int = 0
     """In a multicast, when its publisher started, as its last announcement has it."""
     streams: "dict[str, Stream]" = field(default_factory=dict)
@@ -205,7 +209,7 @@ class Session:
     def __post_init__(self, welcome: Welcome, now_ns: int) -> None:
         self.origin = Origin(self.session, welcome.name)
         self.recovery, self.stall_ms = welcome.recovery, welcome.stall_ms
-        self.heard_ns = now_ns
+        self.heard_ns = self.met_ns = now_ns
         self.began_ns = now_ns - int(welcome.age_ms * 1e6)
         self.own = Route(self.session, -1, 0, now_ns=now_ns)
         self.handshake = self.own.handshake

@@ -287,7 +287,7 @@ class SubscriberIO:
                     kernel_drops=0 if own is None else own.kernel_drops,
                     buffer_bytes=0 if own is None else own.buffer_bytes,
                     frames_invalid=line.invalid,
-                    found=text if own is not None else receiver.refusal or text,
+                    found=text if own is not None else receiver.refusal or text or line.deaf,
                     connected=is_connected,
                 )
             )
@@ -302,8 +302,10 @@ class SubscriberIO:
             return [joiner.is_connected(line, now_ns) for line in range(len(self._endpoints))]
 
     def unanswered(self) -> dict[str, str]:
-        """Return what is at endpoints from which no welcome has come, where that is known."""
-        return self._unanswered.by_endpoint()
+        """Return what is at endpoints that nobody was joined at, where that is known."""
+        pairs = zip(self._endpoints, self._core.lines, strict=True)
+        deaf = {str(endpoint): line.deaf for endpoint, line in pairs if line.deaf}
+        return deaf | self._unanswered.by_endpoint()
 
     def look_for_answers(self, now_ns: int) -> None:
         """Say which endpoints have not answered, and which topics nobody has, when that is due."""

@@ -1,7 +1,11 @@
 """Who is connected, and what is said of topics that nobody publishes."""
 
+from contextlib import ExitStack
+
+import pytest
+
 import p2pmsg
-from p2pmsg.subscriber import unpublished
+from p2pmsg.subscriber import reached, unpublished
 from p2pmsg.sync import unanswered
 from tests.integration.aio import shell
 from tests.integration.peers import eventually
@@ -81,3 +85,29 @@ def test_commands_say_what_they_wait_for_on_standard_error(start, make_publisher
         assert command.wait() == 130
         assert command.output() == b""
     assert quiet.said() == ""
+
+
+@pytest.mark.parametrize("is_relay", [False, True], ids=["publisher", "relay"])
+def test_who_is_heard_but_not_reached_for_questions_is_said(
+    tmp_path, monkeypatch, caplog, is_relay
+):
+    """All frames came, nothing was delivered, and neither the log nor the counters said so."""
+    monkeypatch.setattr(reached, "FIRST_NS", 300_000_000)
+    place, other = f"ipc://{tmp_path}/data", f"ipc://{tmp_path}/other"
+    recovery = tmp_path / "recovery"
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        if is_relay:
+            source = enter(p2pmsg.Publisher(other))
+            enter(p2pmsg.Relay([other], place, recovery_endpoint=f"ipc://{recovery}"))
+        else:
+            source = enter(p2pmsg.Publisher(place, recovery_endpoint=f"ipc://{recovery}"))
+        recovery.unlink()
+        subscriber = enter(p2pmsg.Subscriber(place, start="earliest"))
+        source.publish("t", 1)
+        text = f"its recovery endpoint ipc://{recovery} has not answered"
+        eventually(lambda: text in caplog.text)
+        assert text in subscriber.stats().lines[0].found
+        with pytest.raises(TimeoutError):
+            subscriber.receive(timeout=0.1)
+        source.close(timeout=0)

@@ -152,6 +152,45 @@ def test_streams_that_find_no_space_are_named_once_a_minute():
     assert talk.core.stats().frames_invalid == {"streams_max": 104}
 
 
+def beat(talk, seconds):
+    """Let heartbeats come, and return what is said meanwhile."""
+    for _ in range(int(seconds * 2)):
+        talk.hear(heartbeat(3))
+        talk.pass_ms(500)
+    said = [c.text for c in talk.core.commands if c.what == "warn"]
+    talk.core.commands.clear()
+    return said
+
+
+def test_who_is_heard_and_does_not_answer_at_its_recovery_endpoint_is_named():
+    """Frames came for ever, nothing was delivered, and all counters stood at 0."""
+    talk = Talk()
+    talk.hear(welcome())
+    assert beat(talk, 4) == []
+    (text,) = beat(talk, 50)
+    assert "its recovery endpoint memory://r has not answered for 5 s" in text
+    assert talk.core.lines[0].deaf.startswith("publisher 'feed' is heard")
+    assert len(beat(talk, 20)) == 1
+
+    talk.hear(echo(talk.probe().probe, head(3)))
+    assert beat(talk, 70) == []
+    assert not talk.core.lines[0].deaf
+
+
+def test_who_answers_or_is_silent_is_not_said_to_be_out_of_reach():
+    denied = Talk()
+    denied.hear(welcome())
+    denied.reply(control_frame(Kind.DENIED, SESSION, control.Denied("subscribe", ["t"])))
+    assert beat(denied, 10) == []
+
+    silent = Talk()
+    silent.hear(welcome())
+    silent.pass_ms(4_000)
+    assert beat(silent, 0) == []
+    silent.pass_ms(20_000)
+    assert not silent.core.lines[0].deaf
+
+
 def test_the_prefix_of_a_probe_is_given_up_with_its_session():
     talk = Talk()
     talk.hear(welcome())
