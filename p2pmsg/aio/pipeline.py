@@ -69,6 +69,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
         self._loop = self._driver.loop
         self._pace = Pace()
         self._spaces = Waiters(self._loop)
+        self._refused_bytes = 0
         self._opening = asyncio.Lock()
         super().__init__(endpoint, name=name, config=config, security=security)
 
@@ -104,7 +105,8 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
         Raises:
             MessageError: it cannot be pushed as it is; `MessageTooLargeError` for its size.
             SendQueueFullError: `buffer_bytes_max` bytes are not confirmed. One push right after an
-                `await drain()` never gets it, where the job has half of them at most.
+                `await drain()` never gets it, where the job has half of them at most, or as much as
+                one that was refused before.
             ClosedError: the pusher is closed, or not open yet.
             WrongLoopError: it was made in another event loop.
 
@@ -127,6 +129,8 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
 
     async def drain(self, timeout: float | None = None) -> None:
         """Wait until there is space for a job of any size, or of half of `buffer_bytes_max`.
+
+        After one larger than that was refused, until there is space for as large a one.
 
         It returns at once while there is, except that it lets other tasks run every 2 ms. It does
         not wait until jobs are done; `join` does.
@@ -252,6 +256,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
         payload = self._packed(value)
         sequence = self._lock.run_whole(self._try_push, payload)
         if sequence is None:
+            self._refused_bytes = max(self._refused_bytes, len(payload))
             limit = f"buffer_bytes_max ({self._config.buffer_bytes_max}) bytes"
             raise SendQueueFullError(f"{limit} are not confirmed; `await drain()` waits for space")
         return sequence
@@ -267,13 +272,15 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
         """Return how many jobs fit in, of which the first one may have any size.
 
         Half of the buffer is enough, or a puller that keeps one job would be waited for where the
-        buffer is smaller than two of the largest.
+        buffer is smaller than two of the largest. So a larger job may be refused, once: then there
+        is space only for as large a one.
         """
         if not self._in_flight:
             return 1
         config = self._config
         taken = self._dealer.bytes + len(self._buffer) + 2 * SEALING_BYTES
-        size = min(config.message_bytes_max, config.buffer_bytes_max // 2)
+        half = config.buffer_bytes_max // 2
+        size = min(config.message_bytes_max, max(half, self._refused_bytes))
         return max(0, config.buffer_bytes_max - taken) // size
 
     async def _wait_until_empty(self, timeout: float | None) -> bool:

@@ -136,7 +136,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
             ConfigError: priority, delay or message_id is out of its limits.
             SendQueueFullError: `in_flight_max` jobs, or their bytes, are in flight. One push right
                 after an `await drain()` never gets it, where the job has half of
-                `in_flight_bytes_max` at most.
+                `in_flight_bytes_max` at most, or as much as one that was refused before.
             LogFailedError: the log could not be written; the job was not accepted.
             ClosedError: the pusher is closed, or not open yet.
             WrongLoopError: it was made in another event loop.
@@ -151,7 +151,8 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
     async def drain(self, timeout: float | None = None) -> None:
         """Wait until there is space for a job, and what was pushed is as safe as the log makes it.
 
-        There is space for one of any size, or of half of `in_flight_bytes_max`.
+        There is space for one of any size, or of half of `in_flight_bytes_max`, or for the largest
+        one that was refused.
 
         Without a log, or with `fsync` other than `"always"`, it returns at once while there is
         space, except that it lets other tasks run every 2 ms. With `fsync="always"` it waits until
@@ -288,6 +289,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         self._loop = self._driver.loop
         self._pace = Pace()
         self._spaces = Waiters(self._loop)
+        self._refused_bytes = 0
         self._syncing: asyncio.Future[None] | None = None
         self._pending: PendingSync | None = None
         self._emptying: asyncio.Task[None] | None = None
@@ -325,6 +327,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         job = self._job(value, key, priority, delay, message_id, headers)
         accepted = self._lock.run_whole(self._try_push, job)
         if accepted is None:
+            self._refused_bytes = max(self._refused_bytes, job.size)
             limit = f"in_flight_max ({self._in_flight_max}) jobs, or their bytes"
             raise SendQueueFullError(f"{limit}, are in flight; `await drain()` waits for space")
         if self._syncs:
@@ -363,14 +366,16 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         """Return how many jobs fit in, of which the first one may have any size.
 
         Half of the bytes are enough, or a worker that keeps one job would be waited for where they
-        are fewer than two of the largest have.
+        are fewer than two of the largest have. So a larger job may be refused, once: then there is
+        space only for as large a one.
         """
         config, store, batch = self._config, self._store, self._batch
         in_flight = self._in_flight + len(batch.ends)
         if in_flight == 0:
             return 1
         used_bytes = store.bytes + self._io.unsynced_bytes + len(batch.buffer)
-        size = min(config.message_bytes_max, config.in_flight_bytes_max // 2)
+        half = config.in_flight_bytes_max // 2
+        size = min(config.message_bytes_max, max(half, self._refused_bytes))
         if used_bytes + size > config.in_flight_bytes_max:
             return 0
         return self._in_flight_max - in_flight

@@ -253,6 +253,24 @@ def test_one_job_that_a_puller_keeps_does_not_hold_up_who_waits_for_space():
     run(main)
 
 
+def test_after_a_large_job_was_refused_drain_waits_for_as_much_space():
+    async def main():
+        async with pusher(buffer_bytes_max=256 * 1024) as source, puller(source.endpoint) as slow:
+            source.push("slow")
+            assert (await slow.receive(timeout=DEADLINE_S)).value == "slow"
+            large = bytes(256 * 1024 - 100)
+            with pytest.raises(SendQueueFullError):
+                source.push(large)
+            with pytest.raises(TimeoutError):
+                await source.drain(timeout=0.01)
+            waiting = asyncio.create_task(slow.receive(timeout=DEADLINE_S))  # "slow" is done
+            await source.drain(timeout=DEADLINE_S)
+            source.push(large)
+            assert (await waiting).value == large
+
+    run(main)
+
+
 def test_other_loops_are_refused_and_a_loop_that_ends_closes(caplog):
     kept = []
 

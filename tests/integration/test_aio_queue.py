@@ -260,6 +260,28 @@ def test_one_job_that_a_worker_keeps_does_not_hold_up_who_waits_for_space():
     run(main)
 
 
+def test_after_a_large_job_was_refused_drain_waits_for_as_much_space():
+    config = p2pmsg.queue.PusherConfig(in_flight_bytes_max=64 * 1024)
+
+    async def main():
+        async with a_queue(config=config) as (pusher, puller):
+            for _ in range(3):
+                pusher.push(bytes(10_000))
+                with pytest.raises(SendQueueFullError):
+                    pusher.push(bytes(60_000))
+                with pytest.raises(TimeoutError):
+                    await pusher.drain(timeout=0.01)
+                async with await puller.receive(timeout=60):
+                    pass
+                await pusher.drain(timeout=60)
+                pusher.push(bytes(60_000))
+                async with await puller.receive(timeout=60):
+                    pass
+                await pusher.drain(timeout=60)
+
+    run(main)
+
+
 # -------------------------------------------------------------------------------- cancellations
 
 
