@@ -186,7 +186,8 @@ class PublisherConfig:
 
     message_bytes_max: int = 1024 * 1024
     """Largest message, packed, with its key and headers. 1 MiB as with Kafka and NATS; what is
-    larger belongs into a file and its name into a message."""
+    larger belongs into a file and its name into a message. Above 4 MiB subscribers need a higher
+    `frame_bytes_max` first."""
 
     queue_frames: int = 64
     """High-water mark of the send queue to each subscriber, in frames: 8 MiB of small messages,
@@ -299,8 +300,9 @@ class SubscriberConfig:
     """High-water mark of the receive queue of each connection, in frames, as at the publisher."""
 
     frame_bytes_max: int = 4 * 2**20
-    """A publisher that sends a larger frame is disconnected. 4 MiB: four times the default limit of
-    a message."""
+    """The largest frame, in bytes. A larger one ends the connection before it takes memory; that is
+    made again, and the message is lost as `too_large`, with a warning. 4 MiB: four times the
+    default limit of a message."""
 
     nack: NackConfig = field(default_factory=NackConfig)
     """How gaps are asked for; `deadline` is how long without progress until one is reported."""

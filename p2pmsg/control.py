@@ -43,6 +43,8 @@ class Welcome(codec.Struct, array_like=True):
     """In a multicast, how long ago the publisher started; a session may be older, by its log."""
     life: Id = 0
     """Random, and new at each start of the publisher; 0: it does not say."""
+    message_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)] = 0
+    """How large its messages may be, packed, in bytes; 0: it does not say."""
 
 
 class Probe(codec.Struct, array_like=True):
@@ -181,6 +183,9 @@ class Nack(codec.Struct, array_like=True):
     """Where given, the ranges are parts of the frame with this sequence, cut into fragments."""
     token: Id = 0
     """By UDP: what `Admitted` brought."""
+    frame_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)] = 0
+    """The largest frame that it takes, in bytes: a larger one would end the connection, so it is
+    refused with `too_large`. 0: it does not say."""
 
 
 HISTORY = "history"
@@ -190,7 +195,8 @@ HISTORY = "history"
 class Refused(codec.Struct, array_like=True):
     """Publisher to subscriber: these cannot be had (`evicted`), or not now (`budget`).
 
-    `denied` and `too_old` say that there is no right to them, or not to so much history.
+    `denied` and `too_old` say that there is no right to them, or not to so much history;
+    `too_large`, which only who gave a `frame_bytes_max` gets, that they are larger than that.
 
     Without ranges: the NACK was heard, and it is not known yet whether what it asks for can be had.
     """

@@ -61,6 +61,9 @@ class LossReason(enum.StrEnum):
     TOO_OLD = "too_old"
     """There is no right to so much history."""
 
+    TOO_LARGE = "too_large"
+    """The message is larger than what its subscriber takes, `frame_bytes_max`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:

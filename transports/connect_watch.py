@@ -30,6 +30,9 @@ _MISMATCH: Final = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 _EVENTS_PER_LOOK: Final = 1000
 _GIVEN_UP_NS: Final = 2_000_000_000
 """Longer than ZeroMQ waits until it connects again (`RECONNECT_IVL_MAX`, 1 s)."""
+_ENDED_NS: Final = 200_000_000
+"""How long after a connection's end no event has to come until it counts as ended here; that it
+will connect again, ZeroMQ reports in the same ms."""
 _HUNG_UP_MAX: Final = 3
 """So many handshakes in a row that the other side broke off silently are a refusal; a server
 that ends in the middle of one is not."""
@@ -75,7 +78,7 @@ class ConnectWatch:
         self._monitor.connect(address)
         self._endpoint = endpoint
         self.curve = curve
-        self._broke_ns = 0
+        self._broke_ns = self._ended_ns = 0
         self._hung_up = 0
         self._again_ns = _AGAIN_NS
         self._log_due_ns = 0
@@ -90,6 +93,19 @@ class ConnectWatch:
         if not self._broke_ns or now_ns - self._broke_ns < _GIVEN_UP_NS:
             return False
         self._broke_ns = 0
+        return True
+
+    def was_ended_here(self) -> bool:
+        """Read what happened; return whether ZeroMQ ended the connection itself, for ever.
+
+        It does so where the peer broke the protocol, or sent a frame that is too large. Where a
+        connection ended in any other way, it reports at once that it will connect again.
+        """
+        now_ns = time.monotonic_ns()
+        self._read(now_ns)
+        if not self._ended_ns or now_ns - self._ended_ns < _ENDED_NS:
+            return False
+        self._ended_ns = 0
         return True
 
     def was_refused(self) -> bool:
@@ -130,6 +146,7 @@ class ConnectWatch:
                 what, value = _EVENT.unpack(monitor.recv_multipart(_NOBLOCK)[0])
             except (zmq.ZMQError, struct.error):
                 return
+            self._ended_ns = now_ns if what == zmq.EVENT_DISCONNECTED and self.connected else 0
             if what & _JOINED:
                 if self.refusal:
                     _log.info("%s: connected, after it had been refused", self._endpoint)

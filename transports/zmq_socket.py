@@ -288,6 +288,24 @@ class ZmqConnectingSocket(ZmqSocket):
         if self._curve is not None:
             self._watch = watch_keys(self.socket, self._context, self.endpoint, self._curve)
 
+    def watch_end(self) -> None:
+        """Follow the connection, for `was_ended_here`; before `connect`."""
+        if self._watch is None:
+            from transports.connect_watch import ConnectWatch
+
+            self._watch = ConnectWatch(self.socket, self._context, self.endpoint)
+
+    def was_ended_here(self) -> bool:
+        """Whether ZeroMQ ended the connection since the last call, and does not connect again.
+
+        It does so where a frame above `frame_bytes_max` came, or what is no frame; 0.2 s later this
+        is True, once. Then `reconnect` is to be called. False without `watch_end` or `curve`.
+        """
+        watch = self._watch
+        if watch is None or self._again_ns or self.socket.closed:
+            return False
+        return watch.was_ended_here()
+
     @property
     def refusal(self) -> str:
         """Why the last connection was refused, with `curve`; "" where it was not."""
@@ -366,8 +384,8 @@ class ZmqConnectingSocket(ZmqSocket):
 
         ZeroMQ connects again by itself where a connection breaks or falls silent, except in one
         case: after a peer broke the protocol, or sent a frame above `frame_bytes_max`, it gives
-        that endpoint up permanently, and reports nothing. So call this when a peer is silent for
-        too long.
+        that endpoint up permanently. So call this when `was_ended_here`, or when a peer is silent
+        for too long.
         """
         self.disconnect()
         self.connect()

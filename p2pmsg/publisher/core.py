@@ -128,7 +128,9 @@ class PublisherCore:
         stall_ms = config.stall_timeout * 1000 if config.on_full != "drop" else -1.0
         self.life = life
         self._values = ValueRules(config.exact_types, config.enc_hook)
-        self.greeting = control.Welcome(name, recovery, stall_ms, life=life)
+        self.greeting = control.Welcome(
+            name, recovery, stall_ms, life=life, message_bytes_max=config.message_bytes_max
+        )
         self.place = control.place_of(recovery)
         self.welcome = wire.control_frame(Kind.WELCOME, session, self.greeting)
         self._wall_offset_ns = 0
@@ -254,8 +256,9 @@ class PublisherCore:
         if self.multicast is not None:
             age_ms = (now_ns - self._started_ns) / _MS
             body = control.Welcome(
-                self.name, body.recovery, body.stall_ms, self.joined, age_ms, body.life
-            )
+                self.name, body.recovery, body.stall_ms, self.joined, age_ms, body.life,
+                body.message_bytes_max,
+            )  # fmt: skip
             flags |= self.multicast.welcome_flags
         return wire.control_frame(Kind.WELCOME, self.session, body, flags=flags)
 

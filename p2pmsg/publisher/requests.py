@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.control_queue import ControlQueue
+from p2pmsg.publisher.cutting import cut
 from p2pmsg.publisher.heads import HeadsMaker, NotNow
 from p2pmsg.publisher.permits import Permits, Rights
 from p2pmsg.publisher.served import Multicast, Served
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import LossReason, RetransmitScheduler
+from recovery import Kept, LossReason, RetransmitScheduler
 from recovery._checks import to_ns
 
 _MS = 1_000_000
@@ -35,6 +36,8 @@ class Reply:
     start: int = 0
     stop: int = 0
     source: str = "buffer"
+    reason: LossReason = LossReason.EVICTED
+    """Why it is refused, if it is."""
 
     @property
     def is_in_log(self) -> bool:
@@ -88,6 +91,8 @@ class RequestHandler:
         self.heads = HeadsMaker(served)
         self.multicast: Multicast | None = None
         self.permits: Permits | None = None
+        self._frame_bytes_max: dict[bytes, int] = {}
+        self._requesters_max = config.retransmit.requesters_max
         self.replies_dropped = 0
         self.frames_repaired = 0
         self.messages_repaired = {"buffer": 0, "log": 0}
@@ -159,11 +164,15 @@ class RequestHandler:
                 self.scheduler.drop_range(requester, topic, start, kept_from)
                 self._refuse(requester, topic, [(start, kept_from)], LossReason.EVICTED)
                 return self._replies[0] if self._replies else None
-            return Reply(requester, kept.frame, topic, start, min(stop, kept.stop))
+            reply = Reply(requester, kept.frame, topic, start, min(stop, kept.stop))
+            if self._make_fit(reply, kept):
+                return reply
+            self.refuse(reply)
+            return self._replies[0] if self._replies else None
         return None
 
     def read(self, reply: Reply) -> bool:
-        """Fetch a reply's frame from the log; False: the log has it no more, call `refuse`.
+        """Fetch a reply's frame from the log; False: it is not to be had, call `refuse`.
 
         It is called without the publisher's lock, since the disk may take its time.
 
@@ -178,12 +187,33 @@ class RequestHandler:
             return False
         reply.frame = bytes(kept.frame)
         reply.stop = min(reply.stop, kept.stop)
+        return self._make_fit(reply, kept)
+
+    def _make_fit(self, reply: Reply, kept: Kept) -> bool:
+        """Cut a frame to what its requester takes; False: already its first message is too large.
+
+        A frame above `frame_bytes_max` would end the connection, and what waits with it.
+        """
+        limit = self._frame_bytes_max.get(reply.requester, 0)
+        if not limit or len(reply.frame) <= limit:
+            return True
+        reply.reason = LossReason.TOO_LARGE
+        try:
+            is_one = kept.stop - kept.start == 1
+            part = None if is_one else cut(Frame(bytes(reply.frame)), reply.start, limit)
+        except FrameError:
+            return False  # nothing of it can be read
+        if part is None:
+            reply.stop = reply.start + 1
+            return False
+        reply.frame, stop = part
+        reply.stop = min(reply.stop, stop)
         return True
 
     def refuse(self, reply: Reply) -> None:
-        """Say that what `reply` was to bring is not there any more."""
+        """Say that what `reply` was to bring is not to be had."""
         self.scheduler.drop_range(reply.requester, reply.topic, reply.start, reply.stop)
-        self._refuse(reply.requester, reply.topic, [(reply.start, reply.stop)], LossReason.EVICTED)
+        self._refuse(reply.requester, reply.topic, [(reply.start, reply.stop)], reply.reason)
 
     def reply_sent(self, reply: Reply, *, now_ns: int) -> None:
         """Note that `reply` is on its way."""
@@ -216,6 +246,7 @@ class RequestHandler:
         elif reply is self._at_once:
             self._at_once = None
         self.scheduler.forget(reply.requester)
+        self._frame_bytes_max.pop(reply.requester, None)
         if self.permits is not None:
             self.permits.forget(reply.requester)
         if self.multicast is not None:
@@ -342,6 +373,8 @@ class RequestHandler:
 
     def _receive_nack(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         nack = control.read_body(frame, control.Nack)
+        if nack.frame_bytes_max:
+            self._note_limit(requester, nack.frame_bytes_max)
         if len(nack.ranges) == 1 and self._answer_at_once(
             requester, nack.topic, *nack.ranges[0], now_ns
         ):
@@ -370,6 +403,13 @@ class RequestHandler:
             if refused:
                 self._refuse(requester, nack.topic, refused, LossReason.BUDGET)
 
+    def _note_limit(self, requester: bytes, frame_bytes_max: int) -> None:
+        """Remember the largest frame that a requester takes; the oldest is forgotten at a bound."""
+        limits = self._frame_bytes_max
+        if requester not in limits and len(limits) >= self._requesters_max:
+            del limits[next(iter(limits))]
+        limits[requester] = frame_bytes_max
+
     def _answer_at_once(
         self, requester: bytes, topic: str, start: int, stop: int, now_ns: int
     ) -> bool:
@@ -388,6 +428,8 @@ class RequestHandler:
         if kept is None or kept.start > start or kept.stop < stop:
             return False
         size = len(kept.frame)
+        if size > self._frame_bytes_max.get(requester, size):
+            return False
         if not self.scheduler.answer_at_once(requester, topic, start, stop, size, now_ns=now_ns):
             return False
         self._at_once = Reply(requester, kept.frame, topic, start, stop)
@@ -463,6 +505,8 @@ class RequestHandler:
     def _refuse(
         self, requester: bytes, topic: str, ranges: list[tuple[int, int]], reason: LossReason
     ) -> None:
+        if reason is LossReason.TOO_LARGE and requester not in self._frame_bytes_max:
+            reason = LossReason.EVICTED  # what a relay has lost so; its asker may be an older one
         body = control.Refused(topic, ranges, reason.value)
         self._reply(requester, wire.control_frame(Kind.REFUSED, self._served.session, body))
 

@@ -28,6 +28,8 @@ MS: Final = 1_000_000
 SILENCE_NS: Final = 200 * MS
 """After so long without an answer one looks whether another session is at the endpoint."""
 _QUEUE_FRAMES: Final = 64
+FRAME_BYTES_MAX: Final = 16 * 2**20
+"""The largest frame that a reader takes, in bytes, as with a puller; a larger one is refused."""
 _TRAINS_PER_CALL: Final = 64
 _HEARD_MAX: Final = 64
 
@@ -215,6 +217,7 @@ class RangeChannel:
         self.publisher = self.relay = None
         client = transports.ZmqRecoveryClient(
             address, context=transports.context(), queue_frames=_QUEUE_FRAMES,
+            frame_bytes_max=FRAME_BYTES_MAX,
             curve=curve_client(self._security, address) if address.key else self._curve,
         )  # fmt: skip
         client.connect()

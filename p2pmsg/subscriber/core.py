@@ -161,6 +161,11 @@ class SubscriberCore:
         if peer is not None and member is not None and member.keys is not None:
             member.keys.ask_again(peer)
 
+    def connection_ended(self, line: int, now_ns: int) -> None:
+        """Note that a line's connection was ended because of what came, and is made again."""
+        self.lines[line].made_ns = now_ns
+        self.joiner.frame_limit.ended(line, now_ns)
+
     def rights_changed(self) -> None:
         """Note that servers may have other rights now."""
         self.forget_last()
@@ -599,7 +604,8 @@ class SubscriberCore:
                 stream.receiver.reject(loss.start, loss.stop, loss.reason, now_ns=now_ns)
         for route, wanted in plan.asked:
             for at in range(0, len(wanted), control.RANGES_MAX):
-                body = control.Nack(topic, wanted[at : at + control.RANGES_MAX])
+                part = wanted[at : at + control.RANGES_MAX]
+                body = control.Nack(topic, part, frame_bytes_max=self.config.frame_bytes_max)
                 frame = wire.control_frame(Kind.NACK, peer.session, body)
                 self.requests.append((route.key, frame))
 
@@ -630,6 +636,9 @@ class SubscriberCore:
         elif not self.routes.has_others(peer, route) and not self.relays.unsettled(now_ns):
             for start, stop in body.ranges:
                 receiver.reject(start, stop, reason, now_ns=now_ns)
+                if reason is LossReason.TOO_LARGE:
+                    line = peer.handshake.line
+                    self.joiner.frame_limit.lost(line, peer.session, topic, start, now_ns)
         else:
             self.routes.refused(peer, topic, route, body.ranges, reason)
             missing = RangeSet(receiver.missing_ranges)

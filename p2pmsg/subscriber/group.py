@@ -120,6 +120,7 @@ class MulticastReceiver:
         self.keys: GroupKeyClient | None = None
         self._settings = settings
         self._config = config.multicast
+        self._frame_bytes_max = config.frame_bytes_max
         self._table = stream_table
         self._joiner = joiner
         self._lines = lines
@@ -443,7 +444,8 @@ class MulticastReceiver:
         if far:
             if receiver.nacks.stop > stream.confirmed:
                 self.confirmation.want(peer, stream.topic, now_ns)
-            body = control.Nack(stream.topic, list(RangeSet(far)))
+            limit = self._frame_bytes_max
+            body = control.Nack(stream.topic, list(RangeSet(far)), frame_bytes_max=limit)
             self._effects.send(peer.session, Kind.NACK, peer.session, body)
 
     def _is_near(self, stream: Stream, start: int, stop: int, attempt: int) -> bool:

@@ -20,6 +20,7 @@ from p2pmsg.publisher.requests import matches
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
 from p2pmsg.subscriber.effects import Effects
+from p2pmsg.subscriber.frame_limit import FrameLimit
 from p2pmsg.subscriber.handshake import probe_wait_ns
 from p2pmsg.subscriber.reached import Reached
 from p2pmsg.subscriber.relays import RelayClient, merge_heads
@@ -67,6 +68,7 @@ class SessionJoiner:
     Attributes:
         peers: the sessions by their ids.
         effects: what the shell is to do and to send.
+        frame_limit: warns of what is too large.
         relays: the relays that are connected.
         member: takes datagrams; None: there are none.
         servers: checks what servers may send; None: all of it.
@@ -97,6 +99,7 @@ class SessionJoiner:
         self.invalid = invalid
         self.peers: dict[int, Session] = {}
         self.effects = Effects()
+        self.frame_limit = FrameLimit(config.frame_bytes_max, self.effects)
         self.relays = RelayClient(
             settings, relay, peers=self.peers, lines=lines, effects=self.effects,
             hurry=self.hurry, rng=rng, now_ns=now_ns,
@@ -210,6 +213,7 @@ class SessionJoiner:
                 member.greet(peer, welcome, line, now_ns)
             self.peers[session] = peer
             self.effects.connect(line, session, welcome.recovery)
+            self.frame_limit.met(line, session, welcome)
         elif peer.gone and member is None and not state.distrusted:
             return  # it is late: another session has its place
         else:

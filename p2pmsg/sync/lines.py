@@ -113,6 +113,7 @@ def make_receiver(
         busy_wait_always=config.busy_wait_always,
         curve=curve_client(security, endpoint),
     )
+    receiver.watch_end()
     for prefix in wire.topic_prefixes(topics or ["*"]):
         receiver.subscribe(prefix)
     receiver.subscribe(wire.control_prefix(Kind.WELCOME))

@@ -38,6 +38,8 @@ _CATCH_UP_NS = _MS
 """How often a reader of the newest values reads all that has come."""
 _KEYS_NS = 20 * _MS
 """How often handshakes are checked, with security."""
+_ENDS_NS = 100 * _MS
+"""How often connections are checked that ZeroMQ may have ended."""
 _REFUSAL_NS = 60_000 * _MS
 """How often a warning says that another publisher of a group was refused."""
 
@@ -71,7 +73,7 @@ class SubscriberIO:
     frames_per_round = 64
     security: "Security | None" = None
     refused: SecurityError | None = None
-    _keys_due_ns = _refusal_due_ns = 0
+    _keys_due_ns = _refusal_due_ns = _ends_due_ns = 0
     _changes: RightsChanges | None = None
 
     def __init__(
@@ -207,6 +209,8 @@ class SubscriberIO:
             self.heal()
         if self.security is not None and now_ns >= self._keys_due_ns:
             self._look_at_keys(now_ns)
+        if now_ns >= self._ends_due_ns:
+            self._look_at_ends(now_ns)
         deadline_ns = core.next_deadline_ns()
         if now_ns >= deadline_ns:
             if self._feeds and not core.is_full:
@@ -327,6 +331,18 @@ class SubscriberIO:
         refused, self.refused = self.refused, None
         if refused is not None:
             raise refused
+
+    def _look_at_ends(self, now_ns: int) -> None:
+        """Make connections again that ZeroMQ ended, since a frame was too large."""
+        self._ends_due_ns = now_ns + _ENDS_NS
+        for line, receiver in enumerate(self._receivers):
+            if isinstance(receiver, transports.ZmqReceiver) and receiver.was_ended_here():
+                if self._core.lines[line].refused_until_ns is not None:
+                    continue  # it is left alone
+                receiver.reconnect()
+                with self.lock:
+                    self._core.connection_ended(line, now_ns)
+                self.do_commands()
 
     def _look_at_keys(self, now_ns: int) -> None:
         """Check the handshakes of the connections, and make those again that were refused."""

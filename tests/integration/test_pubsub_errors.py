@@ -12,7 +12,16 @@ import zmq
 import p2pmsg
 from p2pmsg import PublisherConfig, SubscriberConfig
 from tests.integration.inside import core_of
-from tests.integration.peers import LOOPBACK, TOPIC, check_exact, check_ledger, eventually, take
+from tests.integration.peers import (
+    DEADLINE_S,
+    LOOPBACK,
+    TOPIC,
+    check_exact,
+    check_ledger,
+    eventually,
+    ranges,
+    take,
+)
 from transports import context
 from transports.connections import Connections
 
@@ -225,6 +234,26 @@ def test_the_limit_of_a_message_holds_in_every_way_of_publishing(connect):
         with pytest.raises(p2pmsg.errors.MessageTooLargeError):
             publisher.publish_many("other", values)
     check_exact([m for m in take(subscriber, sent) if m.topic == TOPIC])
+
+
+def test_only_the_message_that_a_subscriber_cannot_take_is_lost(connect, caplog):
+    config = PublisherConfig(message_bytes_max=16 * 2**20)
+    publisher, subscriber = connect(publisher={"config": config}, on_gap="wait")
+    assert "16,777,216 bytes (its message_bytes_max)" in caplog.text
+    assert "frame_bytes_max (4,194,304 bytes, SubscriberConfig)" in caplog.text
+    publisher.publish(TOPIC, 0)
+    publisher.publish(TOPIC, bytes(6 * 2**20))
+    for number in range(2, 9):
+        publisher.publish(TOPIC, number)
+        publisher.publish("other", number)
+    messages = [subscriber.receive(DEADLINE_S) for _ in range(15)]
+    check_exact([m for m in messages if m.topic == TOPIC], [0, *range(2, 9)])
+    assert [m.value for m in messages if m.topic == "other"] == list(range(2, 9))
+    stats = check_ledger(subscriber, delivered=15, lost=1)
+    assert ranges(stats.losses) == [(1, 2, "too_large")]
+    assert f"message 1 of {TOPIC!r} is lost" in caplog.text
+    publisher.publish(TOPIC, 9)
+    assert subscriber.receive(DEADLINE_S).value == 9
 
 
 @pytest.mark.parametrize(

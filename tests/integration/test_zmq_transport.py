@@ -225,6 +225,34 @@ def test_a_frame_above_the_limit_ends_the_connection_until_reconnect(pair):
     assert receiver.receive_wait(60_000) == b"hello"
 
 
+def test_a_connection_that_ended_here_is_distinguished_from_one_that_broke(opened):
+    sender = opened(ZmqSender, LOOPBACK, welcome=b"hello")
+    receiver = opened(ZmqReceiver, sender.endpoint, frame_bytes_max=1000)
+    receiver.watch_end()
+    receiver.subscribe(b"")
+    receiver.connect()
+    eventually(sender.receive_subscriptions)
+    assert receiver.receive_wait(60_000) == b"hello"
+    sender.send(bytes(1001))
+    eventually(receiver.was_ended_here)
+    assert not receiver.was_ended_here()
+    assert eventually(sender.receive_subscriptions) == [b"\x00"]
+    receiver.reconnect()
+    assert eventually(sender.receive_subscriptions) == [b"\x01"]
+    assert receiver.receive_wait(60_000) == b"hello"
+    sender.close()
+    again = opened(ZmqSender, sender.endpoint, welcome=b"again")
+    ended = []
+
+    def is_back():
+        again.receive_subscriptions()
+        ended.append(receiver.was_ended_here())
+        return receiver.receive() == b"again"
+
+    eventually(is_back)
+    assert not any(ended)
+
+
 def test_reconnect_also_replaces_a_connection_that_works(pair):
     sender, receiver = pair(sender_options={"welcome": b"hello"})
     receiver.reconnect()

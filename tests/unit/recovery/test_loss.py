@@ -9,7 +9,7 @@ E, T = LossReason.EVICTED, LossReason.TIMEOUT
 def test_reasons_read_as_their_words():
     assert [str(reason) for reason in LossReason] == [
         "evicted", "timeout", "publisher_gone", "budget", "crash", "skipped", "malformed",
-        "overflow", "rewound", "denied", "too_old",
+        "overflow", "rewound", "denied", "too_old", "too_large",
     ]  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.requests import RequestHandler, matches
 from p2pmsg.wire import Frame, Kind, decode_columns
-from recovery import Loss, LossReason, ReplayConfig, RetransmitConfig
-from tests.unit.p2pmsg.frames import SESSION, header, heartbeat, joined, nack, probe
+from recovery import Kept, Loss, LossReason, ReplayConfig, RetransmitConfig
+from tests.unit.p2pmsg.frames import SESSION, data, header, heartbeat, joined, nack, probe
 from tests.unit.p2pmsg.publisher.served import FakeServed, answers, kept, refusals
 
 MS = 1_000_000
@@ -535,3 +535,95 @@ def test_who_is_not_admitted_to_a_multicast_is_not_known_and_ends_nobody():
     handling.ask(wire.control_frame(Kind.LEAVE, SESSION, control.Joined(ANOTHERS, "s")))
     assert not handling.handler.subscribers
     assert multicast.calls == []
+
+
+def sizes_of(*sizes, **options):
+    """A publisher of messages of these sizes, each in a frame of its own."""
+    publisher = core(0, message_bytes_max=16 * 2**20, **options)
+    for number, size in enumerate(sizes):
+        at_ns = (number + 1) * 10**9
+        publisher.publish("t", bytes(size), None, None, None, now_ns=at_ns, wall_ns=1)
+        publisher.flush(now_ns=at_ns)
+    publisher.frames_to_send()
+    return publisher
+
+
+def limited(*ranges, limit):
+    body = control.Nack("t", list(ranges), frame_bytes_max=limit)
+    return wire.control_frame(Kind.NACK, SESSION, body)
+
+
+def shown(publisher):
+    """What goes out, values as their sizes."""
+    return [
+        (kind, (what[0], [len(value) for value in what[1]]) if kind == "DATA" else what)
+        for _, kind, what in replies(publisher)
+    ]
+
+
+def test_only_the_message_that_its_asker_cannot_take_is_refused():
+    publisher = sizes_of(1, 100_000, 2)
+    ask(publisher, limited((0, 3), limit=65_536))
+
+    assert shown(publisher) == [
+        ("DATA", (0, [1])),
+        ("REFUSED", ([(1, 2)], "too_large")),
+        ("DATA", (2, [2])),
+    ]
+    assert publisher.requests.messages_repaired["buffer"] == 2
+
+
+def test_one_that_is_asked_for_alone_is_refused_as_well():
+    publisher = sizes_of(1, 100_000, 2)
+    ask(publisher, limited((1, 2), limit=65_536))
+
+    assert shown(publisher) == [("REFUSED", ([(1, 2)], "too_large"))]
+
+
+def test_one_that_takes_more_or_does_not_say_gets_the_message():
+    publisher = sizes_of(1, 100_000)
+    ask(publisher, limited((1, 2), limit=200_000))
+    assert shown(publisher) == [("DATA", (1, [100_000]))]
+    ask(publisher, nack((1, 2)), requester=BOB)
+    assert shown(publisher) == [("DATA", (1, [100_000]))]
+
+
+def test_a_frame_of_several_messages_is_cut_for_who_cannot_take_it_whole():
+    publisher = core(0, message_bytes_max=2**20)
+    values = [b"a" * 10, b"b" * 20, b"c" * 100_000, b"d" * 30]
+    publisher.publish_many("t", values, None, None, 0, now_ns=0, wall_ns=1, count=9)
+    publisher.frames_to_send()
+    ask(publisher, limited((0, 4), limit=65_536))
+
+    assert shown(publisher) == [
+        ("DATA", (0, [10, 20])),
+        ("REFUSED", ([(2, 3)], "too_large")),
+        ("DATA", (3, [30])),
+    ]
+
+
+def test_what_a_log_has_is_refused_by_its_size_as_well():
+    large = data([bytes(100_000)], sequence=1)
+    served = FakeServed(kept(3), log=(kept(0), Kept(1, 2, large, 0), kept(2)))
+    handler = RequestHandler(served, ControlQueue(), PublisherConfig())
+    found = answers(handler, ALICE, limited((0, 4), limit=65_536))
+
+    kinds = [Frame(one).kind for one in found]
+    assert kinds == [Kind.DATA, Kind.REFUSED, Kind.DATA, Kind.DATA]
+    assert refusals(found[1:2]) == [([(1, 2)], "too_large")]
+
+
+def test_what_a_relay_lost_so_has_a_reason_that_its_asker_knows():
+    served = FakeServed(kept(0), heads={"t": (0, 2)}, losses=[Loss(1, 2, LossReason.TOO_LARGE)])
+    handler = RequestHandler(served, ControlQueue(), PublisherConfig())
+
+    assert refusals(answers(handler, ALICE, nack((1, 2)))) == [([(1, 2)], "evicted")]
+    found = answers(handler, BOB, limited((1, 2), limit=65_536))
+    assert refusals(found) == [([(1, 2)], "too_large")]
+
+
+def test_limits_of_requesters_are_bounded():
+    publisher = sizes_of(1, 100_000, retransmit=RetransmitConfig(requesters_max=2))
+    for requester in (ALICE, BOB, b"carol"):
+        ask(publisher, limited((0, 1), limit=65_536), requester=requester)
+    assert len(publisher.requests._frame_bytes_max) == 2
