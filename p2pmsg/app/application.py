@@ -122,9 +122,11 @@ class App:
         """Return a decorator: the function is called for each message.
 
         With a `cursor` a message is committed when its handler has ended and those before it in its
-        stream have. After a crash or a restart what was not committed comes again, so a handler
-        may see a message twice: at least once. Without a cursor, what was read and not handled when
-        the app ends is gone.
+        stream have. After a crash what was not committed comes again, so a handler may see a
+        message twice: at least once. A graceful stop commits all that is done: messages that wait
+        for their key, while later ones of their stream are done, are handled before, if they can be
+        begun in the first half of `stop_timeout`. Without a cursor, what was read and not handled
+        when the app ends is gone.
 
         Args:
             endpoints: of one publisher, or several.

@@ -53,14 +53,21 @@ class KeyQueue(Generic[T]):
         else:
             del self._waiting[key]
 
-    def clear(self) -> int:
-        """Forget what was not taken; return how many items that were."""
-        left = len(self)
-        self._ready.clear()
-        for line in self._waiting.values():
-            line.clear()
-        self._blocked = 0
-        return left
+    def keep(self, is_needed: Callable[[T], bool]) -> int:
+        """Forget what was not taken and is not needed; return how many items that were."""
+        before = len(self)
+        for key, line in [*self._waiting.items()]:
+            self._waiting[key] = deque(item for item in line if is_needed(item))
+        ready, self._ready = self._ready, deque()
+        for key, item in ready:
+            if is_needed(item):
+                self._ready.append((key, item))
+            elif key is not _NO_KEY and (line := self._waiting[key]):
+                self._ready.append((key, line.popleft()))
+            else:
+                self._waiting.pop(key, None)
+        self._blocked = sum(map(len, self._waiting.values()))
+        return before - len(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -69,12 +76,30 @@ class Entry:
 
     Attributes:
         message: the message.
+        number: its place in the order in which messages were read.
         is_done: whether its handler has ended.
 
     """
 
     message: Message
+    number: int
     is_done: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """Messages of a stream that cannot be committed yet.
+
+    Attributes:
+        entries: in order.
+        begun: the number of the last one whose handler was called, or 0.
+        left: the number of the first one that will not be done, or None.
+
+    """
+
+    entries: deque[Entry]
+    begun: int = 0
+    left: int | None = None
 
 
 class InOrder:
@@ -87,30 +112,53 @@ class InOrder:
     """
 
     def __init__(self, on_due: Callable[[], Any]) -> None:
-        self._streams: dict[tuple[int, str], deque[Entry]] = {}
+        self._streams: dict[tuple[int, str], _Stream] = {}
         self._on_due = on_due
+        self._number = 0
         self.due: dict[tuple[int, str], Message] = {}
         self.held = 0
 
-    def begin(self, message: Message) -> Entry:
+    def add(self, message: Message) -> Entry:
         """Note that a message was read; those of a stream come in order."""
-        entry = Entry(message)
+        self._number += 1
+        entry = Entry(message, self._number)
         stream = message.session, message.topic
-        self._streams.setdefault(stream, deque()).append(entry)
+        if (found := self._streams.get(stream)) is None:
+            found = self._streams[stream] = _Stream(deque())
+        found.entries.append(entry)
         self.held += 1
         return entry
+
+    def begin(self, entry: Entry) -> None:
+        """Note that its handler is called."""
+        stream = self._stream_of(entry)
+        stream.begun = max(stream.begun, entry.number)
 
     def done(self, entry: Entry) -> None:
         """Note that its handler has ended."""
         entry.is_done = True
-        stream = entry.message.session, entry.message.topic
-        entries = self._streams[stream]
+        entries = self._stream_of(entry).entries
         last = None
         while entries and entries[0].is_done:
             last = entries.popleft().message
             self.held -= 1
+        name = entry.message.session, entry.message.topic
         if not entries:
-            del self._streams[stream]
+            del self._streams[name]
         if last is not None:
-            self.due[stream] = last
+            self.due[name] = last
             self._on_due()
+
+    def leave(self, entry: Entry) -> None:
+        """Note that it will not be done, so nothing after it can be committed."""
+        stream = self._stream_of(entry)
+        if stream.left is None or entry.number < stream.left:
+            stream.left = entry.number
+
+    def is_needed(self, entry: Entry) -> bool:
+        """Whether commits of later messages, which have begun or are done, wait for this one."""
+        stream = self._stream_of(entry)
+        return entry.number < stream.begun and (stream.left is None or entry.number < stream.left)
+
+    def _stream_of(self, entry: Entry) -> _Stream:
+        return self._streams[entry.message.session, entry.message.topic]

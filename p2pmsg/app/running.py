@@ -166,7 +166,10 @@ class Run:
         if readers:
             await asyncio.wait(readers)
         tasks = [task for source in self._opened for task in source.tasks]
+        half = self._loop.call_later(self._stop_timeout / 2, self._begin_no_more)
         pending = await self._wait_for(tasks)
+        half.cancel()
+        self._begin_no_more()  # a second signal, or tasks that failed
         if pending:
             self._report_stuck()
             for task in pending:
@@ -183,6 +186,11 @@ class Run:
                     "%s: %d that had been read are not handled, since the app stops",
                     handler.name, handler.left,
                 )  # fmt: skip
+
+    def _begin_no_more(self) -> None:
+        """Begin nothing more, so that what was begun last has as long as this to end."""
+        for source in self._opened:
+            source.begin_no_more()
 
     async def _wait_for(self, tasks: list[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
         """Wait for tasks, at most `stop_timeout`; return those that have not ended."""

@@ -3,7 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Hashable, Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from p2pmsg.message import Message
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.running import acknowledge
 from p2pmsg.topics import check_topic
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -59,9 +60,12 @@ class Source(ABC):
         """Make the peer, which `stack` closes, and the tasks."""
 
     def stop(self) -> None:
-        """Get no more events; what has not begun is left."""
+        """Get no more events; what has not begun is left, unless commits wait for it."""
         if self.reader is not None:
             self.reader.cancel()
+
+    def begin_no_more(self) -> None:  # noqa: B027 - most begin nothing after `stop`
+        """Leave what has not begun, although commits wait for it."""
 
     async def finish(self) -> None:  # noqa: B027 - most have nothing to do
         """Do what is to be done after the last event."""
@@ -71,13 +75,14 @@ class Workers:
     """Some tasks, each of which handles one item after the other.
 
     Args:
-        run: of the app; when it stops nothing more is begun.
+        run: of the app; when it stops, only what `stop` keeps is begun.
         count: how many tasks.
         waiting_max: how many items may wait for a task.
         handle: what they do.
 
     Attributes:
-        tasks: the tasks.
+        tasks: the tasks; each ends when the app stops and nothing waits.
+        stopped: whether `stop` was called.
 
     """
 
@@ -97,6 +102,7 @@ class Workers:
         self._held_max = count + waiting_max
         self._low = self._held_max - max(1, waiting_max // 2)
         self._idle: list[asyncio.Future[None]] = []
+        self.stopped = False
         self._has_space, self._is_empty = asyncio.Event(), asyncio.Event()
         self.tasks = [asyncio.create_task(self._work()) for _ in range(count)]
 
@@ -119,16 +125,22 @@ class Workers:
         self._queue.put(item, *key)
         self._wake_one()
 
-    def stop(self) -> int:
-        """Begin nothing more; return how many items are left."""
-        while self._idle:
-            self._wake_one()
-        return self._queue.clear()
+    def stop(self, is_needed: Callable[[Any], bool] = lambda item: False) -> int:
+        """Leave what has not begun and is not needed; return how many items that are."""
+        self.stopped = True
+        left = self._queue.keep(is_needed)
+        self._held -= left
+        self._wake_all()
+        return left
 
     async def _work(self) -> None:
-        while not self._run.stopping:
-            taken = self._queue.take()
+        while True:
+            is_held_up = self._run.stopping and not self.stopped
+            taken = None if is_held_up else self._queue.take()
             if taken is None:
+                if self.stopped and not len(self._queue):
+                    self._wake_all()  # others may wait for a key
+                    return
                 future = asyncio.get_running_loop().create_future()
                 self._idle.append(future)
                 await future
@@ -147,6 +159,10 @@ class Workers:
             if monotonic_ns() - self._since_ns > self._slice_ns:  # others have their turn
                 await asyncio.sleep(0)
                 self._since_ns = monotonic_ns()
+
+    def _wake_all(self) -> None:
+        while self._idle:
+            self._wake_one()
 
     def _wake_one(self) -> None:
         while self._idle:
@@ -204,9 +220,20 @@ class SubscriberSource(Source):
         self.reader = asyncio.create_task(self._read())
 
     def stop(self) -> None:
-        """Read no more; messages that have not begun are left."""
+        """Read no more; messages that have not begun are left, unless commits wait for them."""
         super().stop()
-        self._handler.left += self._workers.stop()
+        self._handler.left += self._workers.stop(self._is_needed)
+
+    def begin_no_more(self) -> None:
+        """Leave what has not begun, although commits wait for it."""
+        left = self._workers.stop()
+        self._handler.left += left
+        if left:
+            _log.warning(
+                "%s: %d were not begun in time, since the app stops; messages after them, although "
+                "they are done, come again",
+                self._handler.name, left,
+            )  # fmt: skip
 
     async def finish(self) -> None:
         """Commit what is done."""
@@ -241,7 +268,7 @@ class SubscriberSource(Source):
                 return
             for message in batch:
                 handler.received += 1
-                entry = None if order is None else order.begin(message)
+                entry = None if order is None else order.add(message)
                 if key_of is None or invalid is not None:
                     put((message, entry, invalid))
                     continue
@@ -257,12 +284,25 @@ class SubscriberSource(Source):
         message, entry, error = item
         handler = self._handler
         event = Event("message", handler.name, message.value, message=message)
+        if entry is None or self._order is None:
+            with suppress(NotDoneError):
+                await handler.handle(event, self._run, error)
+            return
+        self._order.begin(entry)
         try:
             await handler.handle(event, self._run, error)
-        except NotDoneError:
-            return
-        if entry is not None and self._order is not None:
+        except BaseException as left:
+            self._order.leave(entry)
+            if self._workers.stopped:  # nothing waits for those after it any more
+                handler.left += self._workers.stop(self._is_needed)
+            if not isinstance(left, NotDoneError):
+                raise
+        else:
             self._order.done(entry)
+
+    def _is_needed(self, item: _Item) -> bool:
+        entry = item[1]
+        return entry is not None and self._order is not None and self._order.is_needed(entry)
 
     def _advanced(self) -> None:
         self._due.set()

@@ -1,0 +1,152 @@
+"""`App`: what is handled when it stops, what comes again, and what its counters say."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from p2pmsg.app import App, Retry
+from p2pmsg.errors import HandlerError, StopTimeoutError
+
+
+def serve(app, timeout=60.0):
+    asyncio.run(asyncio.wait_for(app.serve(), timeout))
+
+
+def test_after_graceful_stops_nothing_comes_twice_by_key(make_publisher, tmp_path):
+    publisher = make_publisher()
+    publisher.publish_many("t", [*range(200)], keys=[f"k{number % 7}" for number in range(200)])
+    seen, orders = Counter(), {}
+    while len(seen) < 200:
+        app = App()
+
+        @app.subscriber(
+            publisher.endpoint, start="earliest", cursor=tmp_path / "cursor", concurrency=8,
+            by_key=True,
+        )  # fmt: skip
+        async def on(value, message, app: App):
+            await asyncio.sleep(0.0005 * (value % 5))
+            seen[value] += 1
+            orders.setdefault(message.key, []).append(value)
+            if seen.total() % 30 == 0 or value == 199:
+                app.stop()
+
+        serve(app)
+
+    assert set(seen.values()) == {1}
+    assert all(values == sorted(values) for values in orders.values())
+
+
+KEYS = ["a", "a", "b", "a"]
+
+
+@pytest.fixture
+def stopping(make_publisher, tmp_path):
+    """Run an app that is to stop in its third message, the second waits for the key of the first.
+
+    Return what was handled before and after a restart.
+    """
+    publisher = make_publisher()
+    publisher.publish_many("t", [*range(4)], keys=KEYS)
+    options = {
+        "topics": "t", "start": "earliest", "cursor": tmp_path / "cursor", "concurrency": 2,
+        "by_key": True,
+    }  # fmt: skip
+
+    def run(app, first, on_error="log"):
+        seen = []
+
+        @app.subscriber(publisher.endpoint, on_error=on_error, **options)
+        async def on(value):
+            seen.append(value)
+            if value == 0:
+                await first()
+            elif value == 2:
+                app.stop()
+
+        try:
+            serve(app)
+        finally:
+            before, seen = seen, []
+            again = App()
+
+            @again.subscriber(publisher.endpoint, **options)
+            async def rest(value):
+                seen.append(value)
+                if value == 3:
+                    again.stop()
+
+            serve(again)
+            both.append((before, sorted(seen)))
+
+    both = []
+    run.both = both
+    return run
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def balance(app):
+    """Return by how many more events were received than counted, for each handler."""
+    return [
+        one.received - one.handled - one.given_up - one.left - one.cancelled - one.running
+        for one in app.stats()
+    ]
+
+
+def test_what_waits_for_its_key_before_a_message_that_is_done_is_handled(stopping):
+    app = App()
+
+    stopping(app, lambda: until(lambda: app._run.stopping))
+
+    assert stopping.both == [([0, 2, 1], [3])]
+    assert (app.stats()[0].left, balance(app)) == (1, [0])
+
+
+def test_after_half_of_the_time_nothing_more_is_begun(stopping, caplog):
+    app = App(stop_timeout=2.0)
+
+    stopping(app, lambda: until(lambda: "were not begun in time" in caplog.text))
+
+    assert stopping.both == [([0, 2], [1, 2, 3])]
+    assert (app.stats()[0].left, balance(app)) == (2, [0])
+
+
+def test_nothing_is_handled_in_vain_after_a_message_that_is_left(stopping):
+    app = App()
+
+    async def fail():
+        await until(lambda: app._run.stopping)
+        raise OSError("away")
+
+    stopping(app, fail, on_error=Retry(delay=0))
+
+    assert stopping.both == [([0, 2], [0, 1, 2, 3])]
+    assert (app.stats()[0].left, balance(app)) == (3, [0])
+
+
+def test_nothing_is_begun_once_a_handler_was_cancelled(stopping):
+    app = App(stop_timeout=0.01)
+
+    with pytest.raises(StopTimeoutError):
+        stopping(app, lambda: asyncio.sleep(1000))
+
+    assert stopping.both == [([0, 2], [0, 1, 2, 3])]
+    assert (app.stats()[0].cancelled, balance(app)) == (1, [0])
+
+
+def test_nothing_is_begun_after_a_handler_that_stops_the_app_by_its_failure(stopping):
+    app = App()
+
+    async def fail():
+        await until(lambda: app._run.stopping)
+        raise OSError("away")
+
+    with pytest.raises(HandlerError):
+        stopping(app, fail, on_error="stop")
+
+    assert stopping.both == [([0, 2], [0, 1, 2, 3])]
+    assert balance(app) == [0]
