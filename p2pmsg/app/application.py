@@ -140,8 +140,9 @@ class App:
                 becomes of the message; of a value that does not fit no key is asked. Default None.
             prefetch: how many messages may be read and wait for a handler. Default 64, or 0 where
                 `on_gap` is "latest" for any topic: newer values replace what waits in the
-                subscriber, and not what was read. Beyond it nothing is read, and a publisher that
-                is too fast has `on_full` and the replay buffer to see to it.
+                subscriber, and of what was read only what waits for its key. Beyond it nothing is
+                read, and a publisher that is too fast has `on_full` and the replay buffer to see to
+                it.
             on_error: what becomes of a message whose handler raised. `log` (default): the exception
                 is logged, and the message counts as handled. `retry`: `Retry()`. A `Retry`: some
                 more attempts. A `DeadLetter`: it is kept elsewhere. `stop`: the app stops, and

@@ -18,7 +18,8 @@ from transports.own_log import own_log as _log
 Next = Callable[[Event], Awaitable[Any]]
 Middleware = Callable[[Next, Event], Awaitable[Any]]
 _COUNTERS: Final = (
-    "received", "handled", "given_up", "left", "cancelled", "failed", "retried", "dead_lettered",
+    "received", "handled", "given_up", "left", "cancelled", "conflated", "failed", "retried",
+    "dead_lettered",
 )  # fmt: skip
 _MISFITS: Final = (InvalidValueError, MisfitError)
 
@@ -54,7 +55,7 @@ class HandlerStats:
     kind: Kind
     """`message`, `job`, `request` or `timer`."""
     received: int
-    """Events that came; each is counted in one of the next four, or is running or waiting."""
+    """Events that came; each is counted in one of the next five, or is running or waiting."""
     handled: int
     """Events whose handler returned, at the first attempt or a later one."""
     given_up: int
@@ -63,6 +64,9 @@ class HandlerStats:
     """Events that were read and not handled, because the app stopped."""
     cancelled: int
     """Events whose handler did not end within `stop_timeout`."""
+    conflated: int
+    """Messages that waited for their key and were replaced by a newer one, with `on_gap="latest"`;
+    further ones are in the subscriber."""
     failed: int
     """How often the handler raised."""
     retried: int
@@ -86,8 +90,8 @@ class Handler:
         name: of the function.
         then: what becomes of an event that is not tried again.
         running: the events that it works on.
-        received, handled, given_up, left, cancelled, failed, retried, dead_lettered: see
-            `HandlerStats`.
+        received, handled, given_up, left, cancelled, conflated, failed, retried, dead_lettered:
+            see `HandlerStats`.
 
     """
 
@@ -99,7 +103,7 @@ class Handler:
         self.retry, self.then = parse(on_error, kind)
         self.running: set[Event] = set()
         self.received = self.handled = self.given_up = self.left = self.cancelled = 0
-        self.failed = self.retried = self.dead_lettered = 0
+        self.conflated = self.failed = self.retried = self.dead_lettered = 0
 
     def stats(self) -> HandlerStats:
         """Return the counters."""

@@ -12,12 +12,13 @@ from p2pmsg.aio.responder import Responder
 from p2pmsg.aio.subscriber import Subscriber
 from p2pmsg.app.events import Event, Request
 from p2pmsg.app.handler import Handler, NotDoneError, Runtime
-from p2pmsg.app.order import WINDOW_MAX, Entry, InOrder, KeyQueue
+from p2pmsg.app.order import NO_KEY, WINDOW_MAX, Entry, InOrder, KeyQueue
 from p2pmsg.checks import check
 from p2pmsg.errors import InvalidValueError, SecurityError, SessionEndedError
 from p2pmsg.message import Message
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.running import acknowledge
+from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.topics import check_topic
 from transports.own_log import own_log as _log
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _SLICE_NS: Final = 2_000_000
 _SLICE_MIN_NS: Final = 100_000
 """How long handlers that wait for nothing go on, all tasks together, until others have a turn."""
+_REPLACEABLE_MAX: Final = 1000
+"""How many newest values may wait for their keys, all keys together."""
 KeyOf = Callable[[Message], Hashable]
 Options = dict[str, Any]
 _Item = tuple[Message, Entry | None, Exception | None]
@@ -79,6 +82,8 @@ class Workers:
         count: how many tasks.
         waiting_max: how many items may wait for a task.
         handle: what they do.
+        conflates: whether more is read while items wait that would be replaced by newer ones, so
+            that these are new when their turn comes.
 
     Attributes:
         tasks: the tasks; each ends when the app stops and nothing waits.
@@ -92,8 +97,11 @@ class Workers:
         count: int,
         waiting_max: int,
         handle: Callable[[Any], Coroutine[Any, Any, None]],
+        *,
+        conflates: bool = False,
     ) -> None:
         self._run = run
+        self._conflates = conflates
         self._handle = handle
         self._slice_ns = max(_SLICE_NS // count, _SLICE_MIN_NS)
         self._since_ns = monotonic_ns()
@@ -108,10 +116,21 @@ class Workers:
 
     async def space(self) -> int:
         """Wait until there is space; return for how many items."""
-        if self._held >= self._held_max:
+        if self._conflates:
+            await asyncio.sleep(0)  # free tasks take what was read
+        while (space := self._space()) <= 0:
             self._has_space.clear()
             await self._has_space.wait()
-        return self._held_max - self._held
+        return space
+
+    def _space(self) -> int:
+        replaceable = self._queue.replaceable
+        space = self._held_max - self._held + replaceable
+        if not replaceable:
+            return space
+        if replaceable >= _REPLACEABLE_MAX:
+            return 0
+        return space or 1  # one is read ahead, unless it replaces another
 
     async def drained(self) -> None:
         """Wait until all items are done."""
@@ -119,11 +138,18 @@ class Workers:
             self._is_empty.clear()
             await self._is_empty.wait()
 
-    def put(self, item: Any, *key: Hashable) -> None:
-        """Add an item; with a key it waits for the earlier ones of that key."""
-        self._held += 1
-        self._queue.put(item, *key)
-        self._wake_one()
+    def put(
+        self, item: Any, key: Hashable = NO_KEY, newest_of: tuple[Hashable, ...] | None = None
+    ) -> Any:
+        """Add an item; with a key it waits for the earlier ones of that key.
+
+        It replaces one that waits for its key and has the same `newest_of`, which is returned.
+        """
+        replaced = self._queue.put(item, key, newest_of)
+        if replaced is None:
+            self._held += 1
+            self._wake_one()
+        return replaced
 
     def stop(self, is_needed: Callable[[Any], bool] = lambda item: False) -> int:
         """Leave what has not begun and is not needed; return how many items that are."""
@@ -152,7 +178,7 @@ class Workers:
             finally:
                 self._queue.done(key)
                 self._held -= 1
-                if self._held <= self._low:
+                if self._held <= self._low or self._conflates:
                     self._has_space.set()
                 if not self._held:
                     self._is_empty.set()
@@ -200,6 +226,8 @@ class SubscriberSource(Source):
         self._endpoints, self._options = endpoints, options
         self._concurrency, self._key, self._prefetch = concurrency, key, prefetch
         self._order: InOrder | None = None
+        self._gaps = GapPolicy(options.get("on_gap", "wait"))
+        self._conflates = key is not None and self._gaps.any_conflates
 
     async def open(self, run: Runtime, stack: AsyncExitStack) -> None:
         """Make the subscriber and the tasks."""
@@ -209,7 +237,9 @@ class SubscriberSource(Source):
         if kind is not None and options.keys().isdisjoint(("type", "types")):
             options = {**options, "type": kind}
         self._subscriber = await stack.enter_async_context(Subscriber(self._endpoints, **options))
-        self._workers = Workers(run, self._concurrency, self._prefetch, self._handle)
+        self._workers = Workers(
+            run, self._concurrency, self._prefetch, self._handle, conflates=self._conflates
+        )
         self._committer: asyncio.Task[None] | None = None
         self._due, self._moved, self._order = asyncio.Event(), asyncio.Event(), None
         if self._options.get("cursor") is not None:
@@ -243,8 +273,7 @@ class SubscriberSource(Source):
             await self._commit_due()
 
     async def _read(self) -> None:
-        handler, order, key_of = self._handler, self._order, self._key
-        put = self._workers.put
+        order = self._order
         while True:
             space = await self._workers.space()
             if order is not None:
@@ -267,18 +296,27 @@ class SubscriberSource(Source):
                 await self._workers.drained()
                 return
             for message in batch:
-                handler.received += 1
-                entry = None if order is None else order.add(message)
-                if key_of is None or invalid is not None:
-                    put((message, entry, invalid))
-                    continue
-                try:
-                    key = key_of(message)
-                    hash(key)
-                except Exception as error:
-                    put((message, entry, error))
-                else:
-                    put((message, entry, None), key)
+                self._put(message, invalid)
+
+    def _put(self, message: Message, error: Exception | None) -> None:
+        handler, order = self._handler, self._order
+        handler.received += 1
+        key: Hashable = NO_KEY
+        if self._key is not None and error is None:
+            try:
+                key = self._key(message)
+                hash(key)
+            except Exception as raised:
+                key, error = NO_KEY, raised
+        entry = None if order is None else order.add(message)
+        newest_of = None
+        if self._conflates and self._gaps.conflates(message.topic):
+            newest_of = message.session, message.topic, message.key
+        replaced = self._workers.put((message, entry, error), key, newest_of)
+        if replaced is not None:
+            handler.conflated += 1
+            if order is not None:
+                order.replaced(replaced[1])
 
     async def _handle(self, item: _Item) -> None:
         message, entry, error = item

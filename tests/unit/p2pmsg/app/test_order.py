@@ -38,6 +38,35 @@ def test_items_of_a_key_go_one_after_the_other_and_none_is_left(seed):
     assert queue._waiting == {}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_of_a_busy_key_only_the_newest_of_each_kind_waits(seed):
+    rng, queue = Random(seed), KeyQueue()
+    waiting = {key: [] for key in range(3)}  # kind and number, as they are to be taken
+    busy, ready = {}, []
+    for number in range(400):
+        key, kind = rng.randrange(3), rng.choice([None, "a", "b"])
+        replaced = queue.put((kind, number), key, None if kind is None else (kind,))
+        old = [one for one in waiting[key] if kind is not None and one[0] == kind]
+        assert [replaced] == (old or [None])
+        if key in busy or key in ready:
+            waiting[key] = [*(one for one in waiting[key] if one not in old), (kind, number)]
+        else:
+            ready.append(key)
+        while rng.random() < 0.3 and (taken := queue.take()) is not None:
+            ready.remove(taken[0])
+            busy[taken[0]] = taken[1]
+        if busy and rng.random() < 0.3:
+            key = rng.choice([*busy])
+            del busy[key]
+            queue.done(key)
+            if waiting[key]:
+                waiting[key].pop(0)
+                ready.append(key)
+        every = [one for line in waiting.values() for one in line]
+        assert queue.replaceable == sum(kind is not None for kind, _ in every)
+        assert len(queue) == len(every) + len(ready)
+
+
 def test_without_keys_all_can_be_taken_at_once():
     queue = KeyQueue()
     for number in range(3):
@@ -84,16 +113,22 @@ def message(sequence, topic="t"):
 def test_a_stream_is_committed_up_to_the_first_that_is_not_done(seed):
     rng, calls = Random(seed), []
     order = InOrder(lambda: calls.append(1))
-    entries = [order.add(message(number, f"t{number % 2}")) for number in range(60)]
-    left = entries[:]
+    left = [order.add(message(number, f"t{number % 2}")) for number in range(60)]
     rng.shuffle(left)
+    replaced = {entry.number for entry in left if rng.random() < 0.3}
     while left:
-        order.done(left.pop())
+        entry = left.pop()
+        order.replaced(entry) if entry.number in replaced else order.done(entry)
+        held = 0
         for topic in ("t0", "t1"):
-            own = [entry for entry in entries if entry.message.topic == topic]
-            done = next((at for at, one in enumerate(own) if not one.is_done), len(own))
+            own = [one.message.sequence for one in left if one.message.topic == topic]
             last = order.due.get((1, topic))
-            assert (-1 if last is None else last.sequence // 2) == done - 1
+            done = min(own, default=60 + int(topic[1])) - 2
+            assert (int(topic[1]) - 2 if last is None else last.sequence) == done
+            numbers = range(done + 2, 60, 2)  # of all after it
+            waiting = {one.number for one in left}
+            held += sum(one + 1 in waiting or one + 1 not in replaced for one in numbers)
+        assert order.held == held
 
     assert order.held == 0
     assert order._streams == {}

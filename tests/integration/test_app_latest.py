@@ -1,0 +1,99 @@
+"""`App`: which values a handler by key gets with `on_gap="latest"`."""
+
+import asyncio
+
+import pytest
+
+import p2pmsg
+from p2pmsg.app import App
+
+
+def handle_at_a_gate(app, publisher, values, last, **options):
+    """Return what is handled: topic, key and number; no handler ends until all values were read."""
+    seen, gate = [], asyncio.Event()
+
+    @app.subscriber(publisher.endpoint, **options)
+    async def show(value, message):
+        seen.append((message.topic, message.key, value))
+        await gate.wait()
+        if len(seen) == last:
+            app.stop()
+
+    async def main():
+        task = asyncio.create_task(app.serve())
+        await asyncio.to_thread(publisher.wait_for_subscribers, 1, timeout=60)
+        for number, (topic, key) in enumerate(values):
+            publisher.publish(topic, number, key)
+            publisher.flush()
+            while app.stats()[0].received < number + 1:
+                await asyncio.sleep(0.001)
+        gate.set()
+        await task
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    return seen
+
+
+@pytest.mark.parametrize("cursor", [False, True])
+@pytest.mark.parametrize("concurrency", [3, 8])
+def test_only_the_newest_value_of_a_busy_key_waits(make_publisher, tmp_path, concurrency, cursor):
+    """All handlers are busy while 39 values come: then they get the newest one of each key."""
+    publisher, app = make_publisher(), App()
+    options = {"cursor": tmp_path / "cursor"} if cursor else {}
+    keys = "aabc" + 13 * "abc"
+
+    seen = handle_at_a_gate(
+        app, publisher, [("t", key) for key in keys], 6,
+        on_gap="latest", concurrency=concurrency, by_key=True, **options,
+    )  # fmt: skip
+
+    assert seen[:3] == [("t", "a", 0), ("t", "b", 2), ("t", "c", 3)]
+    assert sorted(seen[3:]) == [("t", "a", 40), ("t", "b", 41), ("t", "c", 42)]
+    (stats,) = app.stats()
+    assert (stats.received, stats.handled, stats.conflated, stats.left) == (43, 6, 37, 0)
+    if cursor:  # what was replaced is done
+        publisher.publish("t", 43)
+        with p2pmsg.Subscriber(publisher.endpoint, **options) as rest:
+            assert rest.receive(timeout=60).value == 43
+
+
+def test_a_newer_value_replaces_none_of_another_topic_or_key(make_publisher):
+    topics = ["new", "new", "new", "old", "all", "all", "new"]
+    values = [*zip(topics, "aabaaaa", strict=True)]
+
+    seen = handle_at_a_gate(
+        App(), make_publisher(), values, 6,
+        on_gap={"new": "latest", "old": "latest", "all": "wait"}, concurrency=8,
+        key=lambda message: "one",
+    )  # fmt: skip
+
+    assert seen == [(*values[number], number) for number in (0, 2, 3, 4, 5, 6)]
+
+
+def test_no_more_is_read_than_can_be_handled_where_no_value_is_replaced(make_publisher):
+    """Of topics that are not conflated the messages that wait for their key take places."""
+    app, publisher = App(), make_publisher()
+    gate = asyncio.Event()
+
+    @app.subscriber(
+        publisher.endpoint, on_gap={"new": "latest", "*": "wait"}, concurrency=4, by_key=True
+    )
+    async def show(value):
+        await gate.wait()
+        if value == 9:
+            app.stop()
+
+    async def main():
+        task = asyncio.create_task(app.serve())
+        await asyncio.to_thread(publisher.wait_for_subscribers, 1, timeout=60)
+        publisher.publish_many("all", [*range(10)])
+        publisher.flush()
+        while app.stats()[0].received < 4:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        assert app.stats()[0].received == 4
+        gate.set()
+        await task
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert app.stats()[0].handled == 10
