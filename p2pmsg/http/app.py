@@ -235,6 +235,7 @@ class Gateway:
     def stop(self) -> None:
         """End all event streams, so that the server can stop; called in the server's event loop."""
         self._closing = True
+        self._pool.stop()
         self._wake()
 
     def _wake(self) -> None:
@@ -426,6 +427,8 @@ class Gateway:
                     _log.warning("http: what a connection missed cannot be read: %s", error)
                     member.cut("unreadable")
                     return
+                if piece is None:
+                    return  # it is closing
                 resume.advance(step.read[0], piece.following)
                 await _write(send, piece.data)
             elif step.unknown:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -97,17 +98,39 @@ class RangePool:
         waits = [_SHORT_S, timeout] if len(asked) > 1 else [timeout]
         self._attempts = [(each, min(wait, timeout)) for wait in waits for each in asked]
         self._idle: dict[str, list[RangeReader]] = {each: [] for each in asked}
+        self._busy: set[RangeReader] = set()
         self._lock = threading.Lock()
         self._closed = False
         self._threads = ThreadPoolExecutor(_READERS, "http-read")
+        self._waiting: set[asyncio.Future[Piece]] = set()
 
-    async def read(self, wanted: Range) -> Piece:
-        """Return the beginning of a range, or all of it; what cannot be had is said in it."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._read, wanted)
+    async def read(self, wanted: Range) -> Piece | None:
+        """Return the beginning of a range, or all of it; what cannot be had is said in it.
+
+        None where `stop` was called before it is there.
+        """
+        if self._closed:
+            return None
+        reading = asyncio.get_running_loop().run_in_executor(self._threads, self._read, wanted)
+        self._waiting.add(reading)
+        try:
+            await asyncio.wait([reading])
+        finally:
+            self._waiting.discard(reading)
+            reading.cancel()
+        return None if reading.cancelled() else reading.result()
+
+    def stop(self) -> None:
+        """End all reads, also those that wait for a thread; called in the event loop."""
+        with self._lock:
+            self._closed = True
+            for reader in self._busy:
+                reader.cancel()
+        for reading in self._waiting:
+            reading.cancel()
 
     def close(self) -> None:
-        """Close the readers; waits for those that are reading."""
+        """Close the readers; waits for those that are reading, unless `stop` has ended them."""
         self._closed = True
         self._threads.shutdown()
         for readers in self._idle.values():
@@ -144,24 +167,35 @@ class RangePool:
             yield LossReport(topic, session, "", Loss(start, stop, reason))
             return
         endpoint, timeout = attempts[0]
-        with self._lock:
-            reader = self._idle[endpoint].pop() if self._idle[endpoint] else None
         try:
-            if reader is None:
-                reader = RangeReader(endpoint, timeout=timeout, security=self._security)
-            for item in reader.fetch(topic, start, stop, session=session, timeout=timeout):
-                if isinstance(item, LossReport) and len(attempts) > 1:
-                    yield from self._items(key, item.start, item.stop, attempts[1:])
-                else:
-                    yield item
-                start = item.stop if isinstance(item, LossReport) else item.sequence + len(item)
+            with self._reader(endpoint, timeout) as reader:
+                for item in reader.fetch(topic, start, stop, session=session, timeout=timeout):
+                    if isinstance(item, LossReport) and len(attempts) > 1:
+                        yield from self._items(key, item.start, item.stop, attempts[1:])
+                    else:
+                        yield item
+                    start = item.stop if isinstance(item, LossReport) else item.sequence + len(item)
         except SecurityError as error:  # another endpoint may have it
             _log.warning("http: topic %r from %d on cannot be read: %s", topic, start, error)
             yield from self._items(key, start, stop, attempts[1:])
+
+    @contextmanager
+    def _reader(self, endpoint: str, timeout: float) -> Iterator[RangeReader]:
+        """Give a reader that no other thread has; `ClosedError` where it is stopped meanwhile."""
+        with self._lock:
+            reader = self._idle[endpoint].pop() if self._idle[endpoint] else None
+        if reader is None:
+            reader = RangeReader(endpoint, timeout=timeout, security=self._security)
+        with self._lock:
+            self._busy.add(reader)
+            if self._closed:
+                reader.cancel()
+        try:
+            yield reader
         finally:
-            if reader is not None:
-                with self._lock:
-                    self._idle[endpoint].append(reader)
+            with self._lock:
+                self._busy.discard(reader)
+                self._idle[endpoint].append(reader)
 
 
 class Upstream:

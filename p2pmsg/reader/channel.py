@@ -187,6 +187,10 @@ class RangeChannel:
                 socket.close()
         self.forget()
 
+    def cancel(self) -> None:
+        """Let what waits raise `ClosedError`; from any thread. `close` closes the sockets."""
+        self._closed = True
+
     def forget(self) -> None:
         """Be closed, without touching sockets that belong to the parent process."""
         self._closed = True

@@ -72,8 +72,9 @@ class Heads:
 class RangeReader(ClosesAtOnce):
     """Reads exact ranges of the streams of the publisher at one endpoint.
 
-    It belongs to one thread at a time. Several `fetch` of different topics may be under way: each
-    asks for its first messages at once, so that they wait for the publisher together.
+    It belongs to one thread at a time, except `cancel`. Several `fetch` of different topics may be
+    under way: each asks for its first messages at once, so that they wait for the publisher
+    together.
 
     Args:
         endpoint: of the publisher.
@@ -297,6 +298,11 @@ class RangeReader(ClosesAtOnce):
         decode = None if value_type is None else typed_decode(value_type)
         limit_ns = self._limit_ns(timeout)
         return RangeFetch(channel, topic, start, stop, session, limit_ns, decode, fixed=fixed)
+
+    def cancel(self) -> None:
+        """Let what waits in another thread raise `ClosedError`, within a second; then close it."""
+        for channel in (self._channel, *self._others.copy().values()):
+            channel.cancel()
 
     def close(self) -> None:
         """Close the sockets; a second call does nothing."""

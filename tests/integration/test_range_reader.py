@@ -8,7 +8,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg import LogConfig, LossReport, Message, MessageBatch
-from p2pmsg.errors import LossReason
+from p2pmsg.errors import ClosedError, LossReason
 from p2pmsg.message import Origin
 from p2pmsg.reader import RangeReader
 from p2pmsg.testing.proxy import TcpProxy
@@ -500,3 +500,18 @@ def test_a_loss_on_the_way_to_the_relay_keeps_its_reason(make_publisher, make_re
     assert values(items[:-1]) == list(range(900, 1000))
     report = items[-1]
     assert (report.start, report.stop, report.reason.value) == (1000, 1010, reason)
+
+
+def test_cancel_ends_what_waits_in_another_thread():
+    with RangeReader(lasting_place(), timeout=600.0) as reader:
+        waiting = threading.Thread(target=expect_closed, args=(reader,))
+        waiting.start()
+        eventually(lambda: reader._channel.sockets)
+        reader.cancel()
+        waiting.join(60)
+        assert not waiting.is_alive()
+
+
+def expect_closed(reader):
+    with pytest.raises(ClosedError):
+        next(reader.fetch("a", 0, 1, session=1))

@@ -1,8 +1,10 @@
 """`p2pmsg serve`: as a user starts, uses and ends it; and a real browser across a restart."""
 
+import contextlib
 import json
 import re
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -39,6 +41,31 @@ def test_the_command_serves_publishes_and_ends_well(tmp_path, ending):
         assert running.wait(60) == {"Ctrl-C": 130, "SIGTERM": 0}[ending]
         assert "1 event streams, 1 messages received, 1 published" in running.said()
         assert "Traceback" not in running.said()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_it_ends_well_while_browsers_wait_for_what_they_missed(start, endpoint, ending):
+    """Their reads wait for a publisher that does not answer, most of them for a thread first."""
+    publisher = start("pub", endpoint, "a")
+    running = start("serve", *HERE, endpoint)
+    port = port_of(running)
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(Events(port, "/topics/a"))
+        eventually(lambda: json.loads(ask(port, "GET", "/stats")[2])["connected"] == 1)
+        publisher.write(b"1\n2\n3\n")
+        first.messages(3)
+        publisher.process.send_signal(signal.SIGSTOP)
+        session = first.last_id.partition(":")[0]
+        missing = [
+            stack.enter_context(Events(port, "/topics/a", f"{session}:0")) for _ in range(40)
+        ]
+        running.process.send_signal(ENDINGS[ending][0])
+        assert running.wait(60) == {"Ctrl-C": 130, "SIGTERM": 0}[ending]
+        for events in (first, *missing):
+            assert {kind for kind, _ in iter(events.next, None)} <= {"id"}
+    said = running.errors().splitlines()
+    assert len(said) == 2, said  # where it serves, and the summary
+    assert said[1].startswith("p2pmsg serve: 41 event streams, 3 messages received")
 
 
 @pytest.mark.parametrize(
