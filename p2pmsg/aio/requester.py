@@ -12,6 +12,7 @@ import transports
 from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.turns import TakesTurns
+from p2pmsg.aio.unsent import UnsentRequests
 from p2pmsg.aio.waiting import SLICE_NS, Look, Reply, Waiters
 from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.errors import (
@@ -139,7 +140,7 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         self._pending: dict[int, _Asked] = {}
         self._due: list[tuple[float, int]] = []
         self._answered: deque[Reply[tuple[int, Frame]]] = deque()
-        self._unsent: deque[tuple[int, int, bytes]] = deque()
+        self._unsent = UnsentRequests()
         self._spaces = Waiters(self._loop)
         self._clients = self._connect(0.0)
         for client in self._clients:
@@ -355,23 +356,16 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         client = self._clients[at]
         if self._security is not None:
             self._try_again(client)
-        if self._unsent or not client.send(data):
-            if len(self._unsent) < self._pending_max:  # else only when it is asked again
-                self._unsent.append((at, number, data))
+        if self._unsent.waiting_for(at) or not client.send(data):
+            self._unsent.add(at, number, data)
         # A send takes the descriptor's signal, so what has come must be looked for.
         elif self._look.begin() or client.has_message():
             self._driver.wake()
 
     def _send_rest(self) -> bool:
-        """Send what waits; whether anything was sent."""
-        unsent = self._unsent
-        before = len(unsent)
-        while unsent:
-            at, number, data = unsent[0]
-            if number in self._pending and not self._clients[at].send(data):
-                break
-            unsent.popleft()
-        return len(unsent) < before
+        """Send what waits, to each responder; whether anything was sent."""
+        sent, _ = self._unsent.send(lambda at, data: self._clients[at].send(data))
+        return sent > 0
 
     def _expect(self, number: int, due: float | None) -> None:
         """Have the timer of a request handled when it is due."""
@@ -394,6 +388,8 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
 
     def _forget_request(self, number: int) -> None:
         self._pending.pop(number, None)
+        if self._unsent:
+            self._unsent.discard(number)
         due = self._due
         if len(due) > 2 * len(self._pending) + 64:  # mostly of requests that are over
             due[:] = [each for each in due if each[1] in self._pending]

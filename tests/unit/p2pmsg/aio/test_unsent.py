@@ -1,0 +1,82 @@
+"""Queues of requests that wait for space, one for each responder."""
+
+import random
+
+from p2pmsg.aio.unsent import UnsentRequests
+
+
+def test_a_responder_that_takes_nothing_delays_no_other():
+    unsent, sent = UnsentRequests(), []
+    for number in range(6):
+        unsent.add(number % 2, number, b"%d" % number)
+
+    def send(at, data):
+        if at == 0:
+            return False
+        sent.append(data)
+        return True
+
+    assert unsent.send(send) == (3, [0])
+    assert sent == [b"1", b"3", b"5"]
+    assert len(unsent) == 3
+    assert unsent.waiting_for(0)
+    assert not unsent.waiting_for(1)
+
+
+def test_what_is_over_leaves_all_queues():
+    unsent = UnsentRequests()
+    for number in range(3):
+        for at in range(2):
+            unsent.add(at, number, b"x")
+    unsent.discard(1)
+    unsent.discard(7)
+    assert len(unsent) == 4
+    unsent.discard(0)
+    unsent.discard(2)
+    assert not unsent
+    assert not unsent.waiting_for(0)
+
+
+def test_a_request_that_is_asked_again_waits_once_and_goes_as_it_is_now():
+    unsent, sent = UnsentRequests(), []
+    unsent.add(0, 1, b"before")
+    unsent.add(0, 2, b"other")
+    unsent.add(0, 1, b"now")
+    assert len(unsent) == 2
+    assert unsent.send(lambda at, data: not sent.append((at, data))) == (2, [])
+    assert sent == [(0, b"now"), (0, b"other")]
+    assert not unsent
+
+
+def test_it_does_as_a_list_for_each_responder():
+    rng = random.Random(5)
+    unsent, model = UnsentRequests(), {at: [] for at in range(3)}
+    for step in range(3000):
+        at, number = rng.randrange(3), rng.randrange(40)
+        if (act := rng.random()) < 0.6:
+            unsent.add(at, number, b"%d" % number)
+            if number not in model[at]:
+                model[at].append(number)
+        elif act < 0.9:
+            unsent.discard(number)
+            model = {one: [n for n in queue if n != number] for one, queue in model.items()}
+        else:
+            space, sent = {one: rng.randrange(5) for one in range(3)}, []
+
+            def send(one, data, space=space, sent=sent):
+                space[one] -= 1
+                if space[one] >= 0:
+                    sent.append((one, int(data)))
+                return space[one] >= 0
+
+            before = {one: list(queue) for one, queue in model.items()}
+            spaces = dict(space)
+            count, full = unsent.send(send)
+            assert count == len(sent)
+            for one in range(3):
+                went = [number for where, number in sent if where == one]
+                assert went == before[one][: spaces[one]]
+                model[one] = before[one][spaces[one] :]
+                assert (one in full) == bool(model[one])
+        assert len(unsent) == sum(map(len, model.values())), step
+        assert bool(unsent) == any(model.values())
