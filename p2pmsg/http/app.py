@@ -16,8 +16,9 @@ from p2pmsg.errors import MessageError, P2PError
 from p2pmsg.http.access import Access
 from p2pmsg.http.encoding import FORMATS, KEEP_ALIVE, Format, encode_event, encode_id, loss_fields
 from p2pmsg.http.fanout import Fanout, Member, View
+from p2pmsg.http.heads import HeadQuestions
 from p2pmsg.http.positions import Key, read_positions, write_positions
-from p2pmsg.http.resume import Resume
+from p2pmsg.http.resume import Patience, Resume, Step
 from p2pmsg.http.upstream import RangePool, Upstream, range_of
 from p2pmsg.json_text import to_json
 from p2pmsg.security.use import check_security
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES: Final = 256 * 1024
 _POLL_S: Final = 0.02
-_UNKNOWN_S: Final = 2.0
-"""For how long all endpoints must have been there before a stream that none has is given up."""
+_POLL_MAX_S: Final = 0.16
 _HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _TOPICS_MAX: Final = 64
 _FIELDS_MAX: Final = 200
@@ -172,6 +172,7 @@ class Gateway:
         self._fanout = Fanout(self._config.buffer_bytes)
         self._upstream: Upstream | None = None
         self._pool = RangePool(self._endpoints, self._config.resume_timeout, security)
+        self._questions = HeadQuestions(self._pool)
         self._wakes: dict[asyncio.Event, None] = {}
         self._closing = False
         self._counts = GatewayStats()
@@ -230,11 +231,14 @@ class Gateway:
         self.stop()
         if self._upstream is not None:
             await self._upstream.close()
-        await asyncio.get_running_loop().run_in_executor(None, self._pool.close)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._questions.close)
+        await loop.run_in_executor(None, self._pool.close)
 
     def stop(self) -> None:
         """End all event streams, so that the server can stop; called in the server's event loop."""
         self._closing = True
+        self._questions.stop()
         self._pool.stop()
         self._wake()
 
@@ -366,7 +370,7 @@ class Gateway:
             await send({"type": "http.response.start", "status": 200, "headers": _raw(started)})
             await _write(send, f"retry: {int(self._config.retry * 1000)}\n\n".encode())
             if positions is not None:
-                await self._resume(view, member, Resume(positions), send, watcher)
+                view = await self._resume(view, member, Resume(positions), send, watcher)
             else:
                 self._upstream.refresh()
                 view.join(member)
@@ -402,41 +406,82 @@ class Gateway:
     async def _resume(
         self, view: View, member: Member, resume: Resume, send: Send,
         watcher: "asyncio.Future[None]",
-    ) -> None:  # fmt: skip
-        """Bring a connection that comes back to where the others are, and let it join them."""
+    ) -> View:  # fmt: skip
+        """Bring a connection that comes back to where the others are, and let it join them.
+
+        Returns:
+            The view that it is in now.
+
+        """
         upstream = self._upstream
         assert upstream is not None
-        end_s = time.monotonic() + self._config.resume_timeout
+        pause_s, begun_s = _POLL_S, time.monotonic()
+        written_s = begun_s
+        patience = Patience(self._config.resume_timeout, begun_s)
         while not (self._closing or watcher.done() or member.reason):
             upstream.refresh()
+            patience.look(now_s := time.monotonic())
             went_back = {key: report.start for key, report in member.rewound.items()}
             member.rewound.clear()
             step = resume.step(self._fanout.missed(view, resume.positions), went_back)
-            if step.is_complete:
-                view.join(member)
-                return
+            may_join = self._may_join(step, resume, patience, begun_s)
+            if step.is_complete and may_join:
+                return self._join(view, member, {key: resume.positions[key] for key in step.ahead})
             for key, (place, former) in step.rewound.items():
                 lost = loss_fields(key[1], key[0], place, former, "rewound")
                 event_id = write_positions(resume.positions, view.topics)
                 await _write(send, encode_event("rewound", lost, event_id))
             if step.read is not None:
-                wanted = range_of(resume.positions, view.topics, view.form, step.read)
-                try:
-                    piece = await self._pool.read(wanted)
-                except (P2PError, OSError) as error:  # OSError: TimeoutError, too
-                    _log.warning("http: what a connection missed cannot be read: %s", error)
-                    member.cut("unreadable")
-                    return
-                if piece is None:
-                    return  # it is closing
-                resume.advance(step.read[0], piece.following)
-                await _write(send, piece.data)
-            elif step.unknown:
-                if upstream.settled_s() < _UNKNOWN_S and time.monotonic() < end_s:
-                    await asyncio.sleep(_POLL_S)
-                    continue
-                for key in step.unknown:
+                if not await self._read_missed(view, member, resume, step.read, send):
+                    break
+                pause_s, written_s = _POLL_S, now_s
+                continue
+            settled_s = upstream.settled_s()
+            for key in step.unknown:
+                if patience.is_nowhere(key, self._questions.look(key[0], begun_s), settled_s):
                     await _write(send, self._give_up(view, resume, key))
+            if now_s - written_s >= self._config.keep_alive:
+                await _write(send, KEEP_ALIVE)
+                written_s = now_s
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _POLL_MAX_S)
+        return view
+
+    def _join(self, view: View, member: Member, ahead: Mapping[Key, int]) -> View:
+        """Let a connection join; where it has got more than this gateway, in a view of its own."""
+        if ahead:
+            self._fanout.leave(view, member)
+            view = self._fanout.enter(view.topics, view.form, member, ahead)
+        view.join(member)
+        return view
+
+    def _may_join(self, step: Step, resume: Resume, patience: Patience, begun_s: float) -> bool:
+        """Return whether nothing is waited for of streams that this gateway has read less of."""
+        may_join = True
+        for key, at in step.ahead.items():
+            heads = self._questions.look(key[0], begun_s)
+            verdict = patience.judge(key, resume.positions[key], at, heads)
+            if verdict == "rewound":
+                resume.note_rewound(key)
+            may_join = may_join and verdict == "join"
+        return may_join
+
+    async def _read_missed(
+        self, view: View, member: Member, resume: Resume, read: tuple[Key, int, int], send: Send
+    ) -> bool:
+        """Send the beginning of a range that a connection missed; returns whether it goes on."""
+        wanted = range_of(resume.positions, view.topics, view.form, read)
+        try:
+            piece = await self._pool.read(wanted)
+        except (P2PError, OSError) as error:  # OSError: TimeoutError, too
+            _log.warning("http: what a connection missed cannot be read: %s", error)
+            member.cut("unreadable")
+            return False
+        if piece is None:
+            return False  # it is closing
+        resume.advance(read[0], piece.following)
+        await _write(send, piece.data)
+        return True
 
     def _give_up(self, view: View, resume: Resume, key: Key) -> bytes:
         """Return the event that says that nobody has a stream any more."""

@@ -11,6 +11,7 @@ into a ring of chunks, and a connection is a place in that ring. No clock, no so
 """
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from p2pmsg.errors import LossReport, RewoundReport
@@ -24,6 +25,8 @@ from p2pmsg.http.encoding import (
 from p2pmsg.http.positions import ID_BYTES_MAX, NO_STREAMS, Key, around, entry, single_topic
 from p2pmsg.message import MessageBatch
 from p2pmsg.publisher.requests import matches
+
+ViewKey = tuple[tuple[str, ...], Format, tuple[tuple[Key, int], ...]]
 
 STREAMS_MAX: Final = 10_000
 """Streams that are remembered; the one whose last event is the oldest is forgotten first."""
@@ -72,6 +75,7 @@ class View:
         topics: topics and prefixes.
         form: how values are written.
         buffer_bytes: bound of the ring, in bytes; the newest chunk is kept, whatever its size.
+        ahead: streams of which its connections have got more than this gateway, and their places.
 
     Attributes:
         members: who reads it.
@@ -81,9 +85,12 @@ class View:
 
     """
 
-    def __init__(self, topics: tuple[str, ...], form: Format, buffer_bytes: int) -> None:
+    def __init__(
+        self, topics: tuple[str, ...], form: Format, buffer_bytes: int, ahead: Mapping[Key, int]
+    ) -> None:
         self.topics = topics
         self.form = form
+        self.ahead = dict(ahead)
         self.members: dict[Member, None] = {}
         self.entries: dict[Key, str] = {}
         self.id_bytes = 0
@@ -107,6 +114,7 @@ class View:
     def note(self, key: Key, following: int) -> None:
         """Note a stream's place in the ids."""
         self.forget(key)
+        following = max(following, self.ahead.get(key, 0))
         self.entries[key] = text = entry(key, following - 1, with_topic=self._with_topic)
         self.id_bytes += len(text) + 1
 
@@ -179,7 +187,7 @@ class Fanout:
 
     Attributes:
         following: the next sequence of each stream, those whose last event is the oldest first.
-        views: by topics and format.
+        views: by topics, format, and what their connections have got more of.
         messages, losses, malformed: what came: messages, messages reported lost, and those with a
             value that has no JSON form.
 
@@ -187,17 +195,33 @@ class Fanout:
 
     def __init__(self, buffer_bytes: int) -> None:
         self.following: dict[Key, int] = {}
-        self.views: dict[tuple[tuple[str, ...], Format], View] = {}
+        self.views: dict[ViewKey, View] = {}
         self.messages = self.losses = self.malformed = 0
         self._buffer_bytes = buffer_bytes
         self._appeared: dict[Key, int] = {}
         self._appearances = 0
 
-    def enter(self, topics: tuple[str, ...], form: Format, member: Member) -> View:
-        """Return the view of these topics, with a connection that has not joined yet."""
-        view = self.views.get((topics, form))
+    def enter(
+        self,
+        topics: tuple[str, ...],
+        form: Format,
+        member: Member,
+        ahead: Mapping[Key, int] = MappingProxyType({}),
+    ) -> View:
+        """Return the view of these topics, with a connection that has not joined yet.
+
+        Args:
+            topics: topics and prefixes.
+            form: how values are written.
+            member: the connection.
+            ahead: streams of which it has got more than this gateway. Its ids keep these places,
+                and when such a stream moves on it is cut off, to resume by its id. Default: none.
+
+        """
+        place = topics, form, tuple(sorted(ahead.items()))
+        view = self.views.get(place)
         if view is None:
-            view = self.views[topics, form] = View(topics, form, self._buffer_bytes)
+            view = self.views[place] = View(topics, form, self._buffer_bytes, ahead)
             for key, at in self.following.items():
                 if view.wants(key[1]):
                     self._enter_id(view, key, at)
@@ -208,7 +232,8 @@ class Fanout:
         """Forget a connection, and the view with its last one."""
         view.members.pop(member, None)
         if not view.members:
-            self.views.pop((view.topics, view.form), None)
+            place = view.topics, view.form, tuple(sorted(view.ahead.items()))
+            self.views.pop(place, None)
 
     def know(self, streams: Mapping[Key, int]) -> None:
         """Take where streams stand of which nothing has come yet."""
@@ -289,6 +314,8 @@ class Fanout:
         self.following[key] = following
         for view in self._views_of(key[1]):
             self._enter_id(view, key, following)
+            for member in view.members if key in view.ahead else ():
+                member.cut("ahead")
 
     def _enter_id(self, view: View, key: Key, following: int) -> None:
         """Note a stream's place in the ids, and keep these below their bound."""

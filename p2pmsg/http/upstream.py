@@ -104,6 +104,11 @@ class RangePool:
         self._threads = ThreadPoolExecutor(_READERS, "http-read")
         self._waiting: set[asyncio.Future[Piece]] = set()
 
+    @property
+    def endpoints(self) -> list[str]:
+        """Who can be asked."""
+        return list(self._idle)
+
     async def read(self, wanted: Range) -> Piece | None:
         """Return the beginning of a range, or all of it; what cannot be had is said in it.
 
@@ -168,7 +173,7 @@ class RangePool:
             return
         endpoint, timeout = attempts[0]
         try:
-            with self._reader(endpoint, timeout) as reader:
+            with self.reader(endpoint, timeout) as reader:
                 for item in reader.fetch(topic, start, stop, session=session, timeout=timeout):
                     if isinstance(item, LossReport) and len(attempts) > 1:
                         yield from self._items(key, item.start, item.stop, attempts[1:])
@@ -180,7 +185,7 @@ class RangePool:
             yield from self._items(key, start, stop, attempts[1:])
 
     @contextmanager
-    def _reader(self, endpoint: str, timeout: float) -> Iterator[RangeReader]:
+    def reader(self, endpoint: str, timeout: float) -> Iterator[RangeReader]:
         """Give a reader that no other thread has; `ClosedError` where it is stopped meanwhile."""
         with self._lock:
             reader = self._idle[endpoint].pop() if self._idle[endpoint] else None

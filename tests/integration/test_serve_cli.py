@@ -45,7 +45,7 @@ def test_the_command_serves_publishes_and_ends_well(tmp_path, ending):
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_it_ends_well_while_browsers_wait_for_what_they_missed(start, endpoint, ending):
-    """Their reads wait for a publisher that does not answer, most of them for a thread first."""
+    """They wait for a publisher that does not answer, most of the reads for a thread first."""
     publisher = start("pub", endpoint, "a")
     running = start("serve", *HERE, endpoint)
     port = port_of(running)
@@ -57,7 +57,8 @@ def test_it_ends_well_while_browsers_wait_for_what_they_missed(start, endpoint, 
         publisher.process.send_signal(signal.SIGSTOP)
         session = first.last_id.partition(":")[0]
         missing = [
-            stack.enter_context(Events(port, "/topics/a", f"{session}:0")) for _ in range(40)
+            stack.enter_context(Events(port, "/topics/a", f"{session}:{last}"))
+            for last in (0, 9) * 20
         ]
         running.process.send_signal(ENDINGS[ending][0])
         assert running.wait(60) == {"Ctrl-C": 130, "SIGTERM": 0}[ending]

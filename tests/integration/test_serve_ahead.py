@@ -1,0 +1,172 @@
+"""Browsers that have got more than the gateway that they come to has read."""
+
+import asyncio
+import contextlib
+import shutil
+import threading
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="serving over HTTP needs uvicorn (extra http)")
+
+from p2pmsg import LogConfig
+from p2pmsg.http import GatewayConfig
+from p2pmsg.testing.proxy import TcpProxy
+from tests.integration.peers import eventually
+from tests.integration.test_serve import Events, serving, values
+from tests.places import lasting_place
+
+
+@pytest.fixture
+def publisher(make_publisher, tmp_path):
+    return make_publisher(log=LogConfig(tmp_path / "log"))
+
+
+class Stall:
+    """After the next batch a gateway reads nothing more until `end`: as one that is slow."""
+
+    def __init__(self, app):
+        self._upstream = app._upstream
+        self._saved = self._upstream.refresh
+        self._over = threading.Event()
+        self._upstream.refresh = lambda: None
+        self._upstream._hold = self._hold
+
+    async def _hold(self):
+        while not self._over.is_set():
+            await asyncio.sleep(0.001)
+
+    def end(self):
+        self._upstream.refresh = self._saved
+        self._over.set()
+
+
+def sequences(events):
+    assert {kind for kind, _ in events} == {"message"}, events
+    return [data["sequence"] for _, data in events]
+
+
+def place_of(port, path, publish, count):
+    """Return the id of a browser that has got what is published meanwhile."""
+    with Events(port, path).wait_ready() as events:
+        publish()
+        events.messages(count)
+        return events.last_id
+
+
+def begin(port, path, place):
+    """Connect with an id, and read as far as the gateway begins to look what is missing."""
+    events = Events(port, path, place)
+    assert events.next() == ("id", place)
+    return events
+
+
+@pytest.mark.parametrize("kind", ["publisher", "relay"])
+def test_it_goes_on_where_it_was_at_a_gateway_that_has_read_less(publisher, make_relay, kind):
+    asked = publisher if kind == "publisher" else make_relay(publisher.endpoint)
+    with serving(publisher.endpoint) as (first, _), serving(asked.endpoint) as (second, slow):
+        publisher.wait_for_subscribers(2, timeout=60)
+        eventually(lambda: slow.stats().connected == 1)
+        stall = Stall(slow)
+
+        def publish():
+            publisher.publish("a", 0)
+            eventually(lambda: slow.stats().messages == 1)
+            for number in range(1, 100):
+                publisher.publish("a", number)
+
+        place = place_of(first, "/topics/a", publish, 100)
+        with begin(second, "/topics/a", place) as events:
+            for number in range(100, 150):
+                publisher.publish("a", number)
+            stall.end()
+            assert sequences(events.messages(50)) == list(range(100, 150))
+            publisher.publish("a", 150)
+            assert sequences(events.messages(1)) == [150]
+
+
+def test_a_stream_that_the_gateway_does_not_know_yet_is_not_given_up(publisher):
+    with serving(publisher.endpoint) as (first, _), serving(publisher.endpoint) as (second, slow):
+        publisher.wait_for_subscribers(2, timeout=60)
+        eventually(lambda: slow._upstream is not None and slow._upstream.settled_s() > 2.0)
+        stall = Stall(slow)
+        publisher.publish("other", 0)
+        eventually(lambda: slow.stats().messages == 1)
+        place = place_of(first, "/topics/a", lambda: publisher.publish("a", 0), 1)
+        with begin(second, "/topics/a", place) as events:
+            publisher.publish("a", 1)
+            stall.end()
+            assert sequences(events.messages(1)) == [1]
+            publisher.publish("a", 2)
+            assert sequences(events.messages(1)) == [2]
+
+
+def test_a_publisher_that_is_really_at_an_earlier_place_is_reported(make_publisher, tmp_path):
+    log, endpoint = LogConfig(tmp_path / "log"), lasting_place()
+    publisher = make_publisher(endpoint, log=log)
+    with serving(endpoint) as (port, _):
+        publisher.wait_for_subscribers(1, timeout=60)
+
+        def publish():
+            nonlocal publisher
+            for number in range(50):
+                publisher.publish("a", number)
+            publisher.close()
+            shutil.copytree(tmp_path / "log", tmp_path / "copy")
+            publisher = make_publisher(endpoint, log=log)
+            for number in range(50, 100):
+                publisher.publish("a", number)
+
+        place = place_of(port, "/topics/a", publish, 100)
+    publisher.close()
+    shutil.rmtree(tmp_path / "log")
+    shutil.copytree(tmp_path / "copy", tmp_path / "log")
+    publisher = make_publisher(endpoint, log=LogConfig(tmp_path / "log", moved=True))
+    publisher.publish("a", "new")
+    with serving(endpoint) as (port, _), Events(port, "/topics/a", place) as events:
+        ((kind, data),) = events.messages(1)
+        assert (kind, data["start"], data["stop"]) == ("rewound", 51, 100)
+        publisher.publish("a", "newer")
+        assert values(events.messages(1)) == ["newer"]
+
+
+def test_what_a_publisher_that_is_gone_sent_elsewhere_is_not_sent_again(make_publisher, tmp_path):
+    """Neither while others go on, nor when it is there again and this gateway gets the rest."""
+    log, endpoint = LogConfig(tmp_path / "log"), lasting_place()
+    gone, other = make_publisher(endpoint, log=log), make_publisher()
+    path, config = "/topics?topic=a&topic=b", GatewayConfig(resume_timeout=3.0)
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(TcpProxy(endpoint))
+        first, _ = stack.enter_context(serving([endpoint, other.endpoint]))
+        second, less = stack.enter_context(serving([proxy.endpoint, other.endpoint], config=config))
+        other.wait_for_subscribers(2, timeout=60)
+        gone.wait_for_subscribers(2, timeout=60)
+
+        def publish():
+            gone.publish("a", 0)
+            other.publish("b", 0)
+            eventually(lambda: less.stats().messages == 2)
+            proxy.refuse()
+            proxy.cut()
+            for number in range(1, 10):
+                gone.publish("a", number)
+
+        place = place_of(first, path, publish, 11)
+        gone.close()
+        with begin(second, path, place) as events:
+            other.publish("b", 1)
+            assert sequences(events.messages(1)) == [1]
+            eventually(lambda: any(view.ahead for view in less._fanout.views.values()))
+            other.publish("b", 2)
+            assert sequences(events.messages(1)) == [2]
+            assert less.stats().messages == 4
+            gone = make_publisher(endpoint, log=log)
+            proxy.refuse(False)
+            while events.next() is not None:
+                pass  # it ends, since that stream moves again
+            place = events.last_id
+        with begin(second, path, place) as events:
+            gone.publish("a", 10)
+            other.publish("b", 3)
+            found = {(data["topic"], data["sequence"]) for _, data in events.messages(2)}
+        assert found == {("a", 10), ("b", 3)}
