@@ -29,7 +29,8 @@ class WorkerStats:
 class PusherStats:
     """A pusher's counters.
 
-    `pushed + restored + retried = done + dead + in_flight`, at any moment.
+    At any moment `pushed + restored + retried = done + dead + in_flight`, and
+    `delivered = done + failed + recalled + lost + held_back + in_hands`.
     """
 
     endpoint: str
@@ -55,14 +56,15 @@ class PusherStats:
     waiting_for_key: int
     """Jobs that wait for an earlier one of their key."""
     delivered: int
-    """Deliveries; each that did not lead to `done` is counted in one of the next three, or in
-    `held_back`."""
+    """Deliveries, with those of an earlier run that a worker kept. Each that has ended and did not
+    lead to `done` is counted in one of the next three, or in `held_back`."""
     failed: int
-    """Rejected, timed out, or lost with a worker that had nothing else."""
+    """Rejected, discarded, timed out, or lost with a worker that had nothing else: it may be what
+    killed that worker."""
     recalled: int
     """Taken back before they were begun."""
     lost: int
-    """Taken back from workers that died or fell silent."""
+    """Taken back from workers that died or fell silent, and had several jobs."""
     refused: int
     """Answers to deliveries that were not the worker's, or no longer."""
     dead_letters: int
@@ -100,7 +102,7 @@ class PusherStats:
 
     @property
     def balanced(self) -> bool:
-        """Whether the equation holds."""
+        """Whether the first equation holds."""
         given = self.pushed + self.restored + self.retried
         return given == self.done + self.dead + self.in_flight
 

@@ -143,3 +143,76 @@ def test_whatever_strangers_ask_for_an_honest_worker_gets_every_job(keys, moves)
         now += TIMEOUT_NS
     assert (queue.store.done, queue.store.in_flight) == (len(keys), 0)
     assert queue.store.bytes == 0
+
+
+moves = st.one_of(
+    st.tuples(st.just("push run"), st.integers(1, 6), st.just(0)),
+    st.tuples(st.just("push"), st.sampled_from((None, None, "a", "b")), st.integers(0, 1)),
+    st.tuples(st.just("take"), st.integers(1, 5), st.just(0)),
+    st.tuples(
+        st.sampled_from(("ack", "reject", "discard", "release", "held", "again")),
+        st.integers(1, 3), st.tuples(st.integers(0, 9), st.integers(1, 4)),
+    ),
+    st.tuples(st.sampled_from(("lose", "leave", "dismiss", "cut")), st.integers(1, 3), st.just(0)),
+    st.tuples(st.just("retry"), st.just(0), st.just(0)),
+    st.tuples(st.just("wait"), st.integers(1, 3 * HOLD_NS), st.just(0)),
+)  # fmt: skip
+
+
+@given(st.integers(0, 3), st.lists(moves, max_size=60))
+def test_what_became_of_each_delivery_is_counted_once(restored, steps):
+    """As `PusherStats` has it, whatever happens to workers, and after a restart."""
+    queue, now, pushed = JobQueue(LIMITS, first_delivery=100), 0, restored
+    for sequence in range(restored):
+        queue.store.restore(QueuedJob(sequence, b"x", 0), None, now_ns=0)
+    first = queue.join(1, "one", 4, now_ns=0)
+    for sequence in range(restored):
+        assert queue.adopt(first, sequence, sequence, now_ns=0)
+
+    def apply(what, number, amount):
+        nonlocal pushed
+        worker = queue.workers.get(number)
+        if what == "push run":
+            queue.store.push_run(run(pushed, number))
+            pushed += number
+        elif what == "push":
+            job = QueuedJob(pushed, b"x", 0, key=number, priority=amount)
+            queue.store.push(job, now_ns=now)
+            pushed += 1
+        elif what == "take":
+            for _ in range(number):
+                queue.take(now_ns=now)
+        elif what == "retry":
+            queue.store.act_on_dead("retry", None, now_ns=now)
+        elif what == "again":
+            queue.join(number, "again", 4, now_ns=now)
+        elif what in ("lose", "dismiss"):
+            getattr(queue, what)(number, "it went", now_ns=now)
+        elif what in ("leave", "cut"):
+            getattr(queue, what)(number, now_ns=now)
+        elif worker is not None and (has := worker.assigned.open_ranges()):
+            at, count = amount
+            start = has[at % len(has)][0]
+            if what == "ack":
+                queue.ack(worker, start, start + count, now_ns=now)
+            elif what == "release":
+                queue.release(worker, [(start, start + count)], now_ns=now, answer=True)
+            elif what == "held":
+                queue.reconcile(worker, has[1:], now_ns=now)
+            elif what == "reject":
+                queue.reject(worker, start, "no", 0, now_ns=now)
+            else:
+                queue.discard(worker, start, "never", now_ns=now)
+
+    for what, number, amount in steps:
+        if what == "wait":
+            now += number
+            for worker in list(queue.workers.values())[1:]:
+                queue.heard(worker, now_ns=now)
+            queue.handle_timer(now_ns=now)
+        else:
+            apply(what, number, amount)
+        store = queue.store
+        ended = store.done + store.failed + queue.recalled + queue.lost + queue.held_back
+        assert queue.delivered == ended + queue.assigned_count
+        assert pushed + store.retried == store.done + store.died + store.in_flight

@@ -51,10 +51,12 @@ class JobQueue:
         next_delivery: the next delivery number.
         pace: how many jobs all workers do within 50 ms.
         refused: answers to deliveries that were not the worker's, or no longer.
-        delivered: deliveries made. recalled: of those, taken back before they were begun.
-        lost: deliveries taken back from workers that died or fell silent.
-        held_back: deliveries taken back from workers that live, and held them for too long, or
-            lost the right to them.
+        delivered: deliveries made, or kept by `adopt`. Each is done, with a worker, or counted in
+            one of `store.failed` and these:
+        recalled: taken back before they were begun.
+        lost: taken back, several at once, from workers that died or fell silent.
+        held_back: taken back from workers that live, and held them for too long, or lost the right
+            to them.
         delays_capped, extends_capped: what workers asked for and did not get.
         hold_ns: see `QueueConfig.hold_timeout`; 0: for ever.
         warnings: for the log, oldest first: (worker's name, what it does), each once for a worker.
@@ -129,6 +131,7 @@ class JobQueue:
         job = self.store.claim(sequence, worker.id)
         if job is None:
             return False
+        self.delivered += 1
         job.deliveries += 1
         job.last_ns = self.store.wall_ns(now_ns)
         job.first_ns = job.first_ns or job.last_ns
@@ -482,11 +485,11 @@ class JobQueue:
         """Give to others what a lost worker had; where it had one job alone, that one failed."""
         is_alone = worker.assigned.count == 1
         for job in self._settle_all(worker, batches):
-            self.lost += 1
-            if is_alone:
+            if is_alone:  # it counts as failed
                 self.store.fail(job, worker.name, reason, 0, now_ns=now_ns)
                 self.breaker.failed(now_ns=now_ns)
             else:
+                self.lost += 1
                 self.store.quarantine(job, worker.name, reason, now_ns=now_ns)
         self.breaker.untried()
         self._settled(worker)

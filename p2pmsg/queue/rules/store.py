@@ -292,7 +292,9 @@ class JobStore:
         in_flight: jobs accepted and not yet done or dead.
         bytes: of those; a run that was handed out counts in full until all its jobs are settled.
         opens_ns: before this nothing is handed out, so that new jobs do not overtake restored ones.
-        pushed, done, failed, died, retried: counters of jobs.
+        pushed, done, died, retried: counters of jobs.
+        failed: deliveries that failed: rejected, discarded, or lost with a worker that had nothing
+            else.
 
     """
 
@@ -471,6 +473,7 @@ class JobStore:
 
     def discard(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
         """Make a job a dead letter, as a worker asked for."""
+        self.failed += 1
         job.failures += 1
         self._note(job, worker, reason, now_ns)
         self._die(job, "discarded", now_ns)
