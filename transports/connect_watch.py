@@ -84,7 +84,7 @@ class ConnectWatch:
         self._log_due_ns = 0
         self.connected = False
         self.refusal = ""
-        self.refusals = self.connections = 0
+        self.refusals = self.connections = self._refusals_seen = 0
 
     def has_given_up(self) -> bool:
         """Read what happened; return whether ZeroMQ does not connect any more."""
@@ -110,8 +110,8 @@ class ConnectWatch:
 
     def was_refused(self) -> bool:
         """Read what happened; return whether the connection was refused since the last call."""
-        before = self.refusals
         self._read(time.monotonic_ns())
+        before, self._refusals_seen = self._refusals_seen, self.refusals
         return self.refusals != before
 
     def renew_key(self, socket: "Socket") -> None:

@@ -384,10 +384,12 @@ class ZmqConnectingSocket(ZmqSocket):
 
         ZeroMQ connects again by itself where a connection breaks or falls silent, except in one
         case: after a peer broke the protocol, or sent a frame above `frame_bytes_max`, it gives
-        that endpoint up permanently. So call this when `was_ended_here`, or when a peer is silent
-        for too long.
+        that endpoint up permanently. So call this when `was_ended_here`, when a peer is silent for
+        too long, or when a DEALER takes no more frames.
         """
         self.disconnect()
+        if self._watch is not None:
+            self._watch.renew_key(self.socket)
         self.connect()
 
     def disconnect(self) -> None:

@@ -26,6 +26,7 @@ from p2pmsg.errors import (
 from p2pmsg.message import T
 from p2pmsg.requests import frames
 from p2pmsg.requests.requester_base import (
+    GIVEN_UP,
     Refusals,
     RequesterBase,
     check_request,
@@ -43,6 +44,8 @@ _FRAMES_PER_LOOK: Final = 16
 _LONGEST_S: Final = 3600.0
 _KEYS_S: Final = 0.02
 """How often handshakes are checked, with security, while answers are waited for."""
+_CONNECTIONS_NS: Final = 100_000_000
+"""How often it is checked whether ZeroMQ has given up a connection."""
 _monotonic = time.monotonic
 _monotonic_ns = time.monotonic_ns
 
@@ -103,7 +106,8 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
 
     Args:
         endpoints: of one responder, or of several that can answer the same.
-        message_bytes_max: largest request, packed. Default 1 MiB.
+        message_bytes_max: largest request, packed; at most 16 MiB, of which topic and header take
+            1 KiB. Default 1 MiB.
         busy_wait: for how long the loop looks for an answer before it sleeps, in seconds, while
             other tasks run in between; at most 0.001, and 0 never looks. Default 0.0002, as for the
             threaded one.
@@ -141,9 +145,11 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         self._due: list[tuple[float, int]] = []
         self._answered: deque[Reply[tuple[int, Frame]]] = deque()
         self._unsent = UnsentRequests()
+        self._connections_due_ns = 0
         self._spaces = Waiters(self._loop)
         self._clients = self._connect(0.0)
         for client in self._clients:
+            client.watch_end()
             client.connect()
         self._is_made = True
         close_in_children(self)  # a child would ask by the same id, and get our answers
@@ -186,7 +192,7 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
             RemoteError: the handler raised; with type and text.
             NoHandlerError: the responder has no handler for the topic.
             RequestError: the answer does not fit `type`.
-            MessageError: the request cannot be sent as it is.
+            MessageError: the request cannot be sent as it is; `MessageTooLargeError` for its size.
             ClosedError: the requester is closed, perhaps while this waited.
             WrongLoopError: it was made in another event loop.
 
@@ -286,7 +292,10 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
     def _turn(self) -> float:
         if self._closed:
             raise transports.ClosedError("requester")
-        until_ns = _monotonic_ns() + SLICE_NS
+        now_ns = _monotonic_ns()
+        until_ns = now_ns + SLICE_NS
+        if now_ns >= self._connections_due_ns:
+            self._look_at_connections(now_ns)
         if self._security is not None and self._pending:
             self._look_at_keys()
         if self._due and self._due[0][0] <= _monotonic():
@@ -364,8 +373,14 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
 
     def _send_rest(self) -> bool:
         """Send what waits, to each responder; whether anything was sent."""
-        sent, _ = self._unsent.send(lambda at, data: self._clients[at].send(data))
-        return sent > 0
+        return self._unsent.send(lambda at, data: self._clients[at].send(data)) > 0
+
+    def _look_at_connections(self, now_ns: int) -> None:
+        """Make those again that ZeroMQ has given up; they take no requests."""
+        self._connections_due_ns = now_ns + _CONNECTIONS_NS
+        for at, client in enumerate(self._clients):
+            if client.was_ended_here():
+                self._reconnect(at, client, GIVEN_UP)
 
     def _expect(self, number: int, due: float | None) -> None:
         """Have the timer of a request handled when it is due."""

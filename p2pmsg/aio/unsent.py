@@ -39,26 +39,21 @@ class UnsentRequests:
         """Take all out."""
         self._queues.clear()
 
-    def send(self, send: Callable[[int, bytes], bool]) -> tuple[int, list[int]]:
-        """Send what can be sent, oldest first.
+    def send(self, send: Callable[[int, bytes], bool]) -> int:
+        """Send what can be sent, oldest first; return how many were sent.
 
         Args:
             send: sends a request to a responder; False where there is no space.
 
-        Returns:
-            How many were sent, and the responders that took no more.
-
         """
         sent = 0
-        full = []
         for at, queue in list(self._queues.items()):
             while queue:
                 number, data = next(iter(queue.items()))
                 if not send(at, data):
-                    full.append(at)
                     break
                 del queue[number]
                 sent += 1
             else:
                 del self._queues[at]
-        return sent, full
+        return sent

@@ -12,6 +12,7 @@ from p2pmsg.errors import AccessDeniedError, AuthenticationError, RequestError, 
 from p2pmsg.message import T
 from p2pmsg.requests import frames
 from p2pmsg.requests.requester_base import (
+    GIVEN_UP,
     Refusals,
     RequesterBase,
     check_request,
@@ -48,7 +49,8 @@ class Requester(RequesterBase, ClosesAtOnce):
 
     Args:
         endpoints: of one responder, or of several that can answer the same.
-        message_bytes_max: largest request, packed. Default 1 MiB.
+        message_bytes_max: largest request, packed; at most 16 MiB, of which topic and header take
+            1 KiB. Default 1 MiB.
         busy_wait: how long it looks for the answer before it sleeps, in seconds, in one of 17
             waits where answers take longer; at most 0.001, and 0 never looks. Default 0.0002: a
             round trip on one machine takes 90 to 150 µs, and a third more where every answer has to
@@ -113,7 +115,7 @@ class Requester(RequesterBase, ClosesAtOnce):
             RemoteError: the handler raised; with type and text.
             NoHandlerError: the responder has no handler for the topic.
             RequestError: the answer does not fit `type`.
-            MessageError: the request cannot be sent as it is.
+            MessageError: the request cannot be sent as it is; `MessageTooLargeError` for its size.
             ClosedError: the requester is closed.
 
         """
@@ -140,7 +142,7 @@ class Requester(RequesterBase, ClosesAtOnce):
                         break
                     continue
                 self._try_again(clients[at])
-            clients[at].send(data)
+            self._send(at, clients[at], data)
             transports.TURN.is_theirs = True
             if at not in asked:
                 asked.append(at)
@@ -189,7 +191,7 @@ class Requester(RequesterBase, ClosesAtOnce):
                     answers.errors[client.endpoint] = error
                     continue
                 self._try_again(client)
-            client.send(data)
+            self._send(at, client, data)
             waiting.append(at)
         while waiting:
             refusals: Refusals = {}
@@ -244,6 +246,12 @@ class Requester(RequesterBase, ClosesAtOnce):
                 client.connect()
             self._local.clients = clients
         return clients
+
+    def _send(self, at: int, client: transports.ZmqQueueClient, data: bytes) -> None:
+        """Send a request; what else waits in this thread's queue is over, and may be dropped."""
+        if not client.send(data):
+            self._reconnect(at, client, f"{GIVEN_UP}, or requests that are over filled its queue")
+            client.send(data)
 
     def _await_or_look(
         self, clients: Clients, asked: list[int], number: int, until: float, now: float,

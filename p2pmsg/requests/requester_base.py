@@ -29,6 +29,7 @@ from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -37,6 +38,8 @@ _TOPICS_MAX: Final = 1024
 Refusals = dict[int, str | AccessDeniedError]
 """Which responder refused the connection, and why; or what it denied."""
 _TIMEOUT_MAX: Final = 1e6
+_LOG_AGAIN_S: Final = 60.0
+GIVEN_UP: Final = "ZeroMQ gave it up (a frame above 16 MiB, or one that breaks its protocol)"
 
 
 class RequesterBase:
@@ -45,6 +48,9 @@ class RequesterBase:
     Attributes:
         retries: how often a request was asked again.
         strays: answers that nobody waited for any more.
+        reconnects: connections that were made again: ZeroMQ had given them up, as it does after a
+            frame of more than 16 MiB or one that breaks its protocol, or requests that were over
+            had filled a thread's queue.
 
     """
 
@@ -58,16 +64,16 @@ class RequesterBase:
         self._security = check_security(security)
         self._endpoints = check_endpoints(endpoints)
         self._curves = [curve_client(security, at) for at in self._endpoints]
-        whole("message_bytes_max", message_bytes_max, 64)
         check_busy_wait(busy_wait)
-        self._bytes_max = message_bytes_max
+        self._bytes_max = frames.value_limit(message_bytes_max)
         self._id = secrets.randbits(64)
         self._numbers = itertools.count(1)
         self._topics: dict[str, bytes] = {}
         self._closed = False
         self._unusable = "it is closed"
         self._first = 0
-        self.retries = self.strays = 0
+        self.retries = self.strays = self.reconnects = 0
+        self._reconnect_log_due = [0.0] * len(self._endpoints)
         self._has_answered = [False] * len(self._endpoints)
         self._unanswered = Unanswered(
             "responder", self._endpoints, now_ns=time.monotonic_ns(),
@@ -106,6 +112,15 @@ class RequesterBase:
         """Have a connection tried now that was refused before; with security, before asking."""
         client.look()
         client.retry()
+
+    def _reconnect(self, at: int, client: transports.ZmqQueueClient, why: str) -> None:
+        """Make a connection again that takes no more requests; log that once a minute at most."""
+        client.reconnect()
+        self.reconnects += 1
+        now = time.monotonic()
+        if now >= self._reconnect_log_due[at]:
+            self._reconnect_log_due[at] = now + _LOG_AGAIN_S
+            _log.warning("%s: the connection is made again, since %s", self._endpoints[at], why)
 
     def _denied_here(self, at: int, topic: str, client: transports.ZmqQueueClient) -> str:
         """Return why a responder may not answer this; "" where it may."""

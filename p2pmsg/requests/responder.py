@@ -53,7 +53,9 @@ class Responder(ResponderBase, ClosesAtOnce):
         cache_max: how many replies are kept. Default 10,000.
         cache_bytes_max: bytes of them. Default 64 MiB.
         cache_age: for how long, in seconds. Default 60: beyond the retries of most requests.
-        message_bytes_max: largest reply, packed. Default 1 MiB.
+        message_bytes_max: largest reply, packed; at most 16 MiB, of which the header takes 1 KiB.
+            The requester gets `MessageTooLargeError` for a larger one, as a `RemoteError`. Default
+            1 MiB.
         busy_wait: how long it looks for the next request before it sleeps, in seconds; as for
             `Requester`. Default 0.0002.
         security: this peer's key, and whom it knows: only they connect, encrypted, and both ends

@@ -132,12 +132,11 @@ class ResponderBase:
         whole("cache_max", cache_max, 0)
         whole("cache_bytes_max", cache_bytes_max, 0)
         at_least("cache_age", cache_age, 0)
-        whole("message_bytes_max", message_bytes_max, 64)
         self._types = ValueTypes(kind, kinds, "raise")
         self._type_of: dict[str, ValueType | None] = {}
         self.invalid_values = 0
         self._pending_max = pending_max
-        self._bytes_max = message_bytes_max
+        self._bytes_max = frames.value_limit(message_bytes_max)
         self._cache = ReplyCache(cache_max, cache_bytes_max, round(cache_age * 1e9))
         self._handlers: dict[str, Handler] = {}
         for topic, handler in (handlers or {}).items():

@@ -26,6 +26,7 @@ from tests.integration.test_requests import (
     NoType,
     OwnError,
     Price,
+    a_responder_of_too_large_answers,
     fail,
     fail_oddly,
 )
@@ -251,6 +252,21 @@ def test_who_is_dead_delays_no_request_to_others(tmp_path):
                 assert [await asks.request("same", n, timeout=60) for n in range(9)] == [*range(9)]
 
     run(main)
+
+
+def test_a_connection_that_zeromq_gave_up_is_made_again(opened, caplog):
+    endpoint = opened.enter_context(a_responder_of_too_large_answers())
+
+    async def main():
+        async with Requester(endpoint) as asks:
+            with pytest.raises(TimeoutError):
+                await asks.request("t", timeout=1.0, attempts_max=1)
+            for _ in range(3):
+                assert await asks.request("t", timeout=60, attempts_max=60) == 7
+            assert asks.reconnects == 1
+
+    run(main)
+    assert caplog.text.count("the connection is made again, since ZeroMQ gave it up") == 1
 
 
 def test_work_is_bounded_and_more_is_refused_and_asked_again():

@@ -1,6 +1,7 @@
 """Requester and responder over real sockets, through forks and kills."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import zmq
 import p2pmsg
 from p2pmsg import aio
 from p2pmsg.requests import frames
+from p2pmsg.requests.frames import Status
 from p2pmsg.testing.proxy import TcpProxy
+from p2pmsg.wire import Frame
 from tests.integration.commands import eventually
 from tests.integration.peers import DEADLINE_S, in_threads
 
@@ -210,6 +213,11 @@ BAD = {
     "timeout": (lambda r: r.request("t", timeout=0), p2pmsg.ConfigError, "timeout"),
     "attempts": (lambda r: r.request("t", attempts_max=0), p2pmsg.ConfigError, "attempts_max"),
     "deadline": (lambda r: r.request_all("t", deadline=-1), p2pmsg.ConfigError, "deadline"),
+    "message_bytes_max": (
+        lambda _: p2pmsg.Requester("tcp://127.0.0.1:1", message_bytes_max=2**24 + 1),
+        p2pmsg.ConfigError,
+        "message_bytes_max must be at most 16777216",
+    ),
     "busy wait": (
         lambda _: p2pmsg.Requester("tcp://127.0.0.1:1", busy_wait=0.0011),
         p2pmsg.ConfigError,
@@ -222,6 +230,81 @@ BAD = {
 def test_bad_arguments_are_refused(make_requester, call, error, text):
     with pytest.raises(error, match=text):
         call(make_requester("tcp://127.0.0.1:1"))
+
+
+def test_what_no_frame_carries_is_refused_where_it_is_made(opened):
+    """ZeroMQ gives up a connection over which a larger frame comes, and reports nothing."""
+    handlers = {"big": bytes, "len": len}
+    with pytest.raises(p2pmsg.ConfigError, match="message_bytes_max must be at most 16777216"):
+        p2pmsg.Responder(LOOPBACK, handlers, message_bytes_max=2**24 + 1)
+    responder = opened.enter_context(p2pmsg.Responder(LOOPBACK, handlers, message_bytes_max=2**24))
+    with p2pmsg.Requester(responder.endpoint, message_bytes_max=2**24) as asks:
+        topic, most = "len", frames.VALUE_BYTES_MAX - 5  # packed, it has five bytes more
+        assert asks.request(topic, bytes(most), timeout=60) == most
+        assert len(asks.request("big", most, timeout=60)) == most
+        with pytest.raises(p2pmsg.errors.MessageTooLargeError, match="request takes 16776193"):
+            asks.request(topic, bytes(most + 1))
+        with pytest.raises(p2pmsg.errors.RemoteError, match="reply takes 16776193 bytes") as raised:
+            asks.request("big", most + 1, timeout=60)
+        assert raised.value.type_name.endswith("MessageTooLargeError")
+        assert asks.request(topic, b"abc", timeout=60) == 3
+        assert asks.reconnects == 0
+
+
+@contextlib.contextmanager
+def a_responder_of_too_large_answers():
+    """Have one, of ZeroMQ alone: its first answer has more than 16 MiB, and each other one is 7."""
+    ending = threading.Event()
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.set(zmq.LINGER, 0)
+
+        def serve():
+            packed = bytes(20 * 2**20)
+            while not ending.is_set():
+                if router.poll(20):
+                    where, data = router.recv_multipart()
+                    asked = Frame(data)
+                    reply = frames.reply_frame(asked.session, asked.sequence, Status.DONE, packed)
+                    router.send_multipart([where, reply])
+                    packed = b"\x07"
+
+        endpoint = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield endpoint
+        finally:
+            ending.set()
+            thread.join()
+
+
+def test_a_connection_that_zeromq_gave_up_is_made_again(opened, make_requester, caplog):
+    asks = make_requester(opened.enter_context(a_responder_of_too_large_answers()))
+    with pytest.raises(TimeoutError):
+        asks.request("t", timeout=1.0, attempts_max=1)
+    for _ in range(3):
+        assert asks.request("t", timeout=60, attempts_max=60) == 7
+    assert asks.reconnects == 1
+    assert caplog.text.count("the connection is made again, since ZeroMQ gave it up") == 1
+
+
+def test_requests_that_are_over_keep_no_place_in_a_queue(tmp_path, make_requester):
+    """ZeroMQ keeps 1,024 of them for a responder that is away, and took no further ones."""
+    at = f"ipc://{tmp_path}/late"
+    asks, found = make_requester(at), []
+
+    def ask():
+        for number in range(1024):
+            with pytest.raises(TimeoutError):
+                asks.request("same", number, timeout=1e-6, attempts_max=1)
+        found.append(asks.request("same", 7, timeout=60, attempts_max=1))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    eventually(lambda: asks.reconnects == 1)
+    with p2pmsg.Responder(at, {"same": lambda value: value}):
+        asking.join(60)
+    assert found == [7]
 
 
 def test_who_asks_and_never_reads_fills_no_memory(make_responder, make_requester):
