@@ -19,6 +19,7 @@ from p2pmsg.requests.requester_base import (
     check_time,
     check_type,
 )
+from p2pmsg.requests.thread_clients import Clients, ThreadClients
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.wire import Frame
 from recovery._renamed import renamed_arguments
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _SLICE_MS: Final = 20
-Clients = list[transports.ZmqQueueClient]
 Found = tuple[int, Frame, str]
 """Which client got an answer, the answer, and from where."""
 
@@ -46,6 +46,9 @@ class Answers:
 
 class Requester(RequesterBase, ClosesAtOnce):
     """Asks responders, and waits for the answer. Several threads may use it.
+
+    Each thread has its own connections, which are closed when it ends: three descriptors for each
+    responder. So threads that ask once and end are better replaced by a pool.
 
     Args:
         endpoints: of one responder, or of several that can answer the same.
@@ -76,8 +79,7 @@ class Requester(RequesterBase, ClosesAtOnce):
     ) -> None:
         self._configure(endpoints, message_bytes_max, busy_wait, security)
         self._busy_wait_us = busy_wait * 1e6
-        self._local = threading.local()
-        self._all: list[Clients] = []
+        self._threads = ThreadClients()
         self._lock = threading.Lock()
         close_in_children(self)  # a child would ask by the same id, and get our answers
 
@@ -219,11 +221,7 @@ class Requester(RequesterBase, ClosesAtOnce):
     def close(self) -> None:
         """Close; other threads must have done with it."""
         self._closed = True
-        with self._lock:
-            for clients in self._all:
-                for client in clients:
-                    client.close()
-            self._all.clear()
+        self._threads.close()
 
     # -------------------------------------------------------------------------------- private
 
@@ -232,20 +230,12 @@ class Requester(RequesterBase, ClosesAtOnce):
         self._closed = True
         self._unusable = "it belongs to the parent process"
         self._lock = threading.Lock()
-        self._all = []
+        self._threads.forget()
 
     def _clients(self) -> Clients:
         """Return this thread's own connections: no answer has to change threads."""
         self._check_usable()
-        clients: Clients | None = getattr(self._local, "clients", None)
-        if clients is None:
-            clients = self._connect(self._busy_wait_us)
-            with self._lock:
-                self._all.append(clients)
-            for client in clients:
-                client.connect()
-            self._local.clients = clients
-        return clients
+        return self._threads.get(lambda: self._connect(self._busy_wait_us))
 
     def _send(self, at: int, client: transports.ZmqQueueClient, data: bytes) -> None:
         """Send a request; what else waits in this thread's queue is over, and may be dropped."""

@@ -102,11 +102,19 @@ class RequesterBase:
 
     def _connect(self, busy_wait_us: float) -> list[transports.ZmqQueueClient]:
         """Return new connections, one to each endpoint."""
-        context = transports.context()
-        return [
-            transports.ZmqQueueClient(at, context=context, busy_wait_us=busy_wait_us, curve=curve)
-            for at, curve in zip(self._endpoints, self._curves, strict=True)
-        ]
+        context, clients = transports.context(), list[transports.ZmqQueueClient]()
+        try:
+            for at, curve in zip(self._endpoints, self._curves, strict=True):
+                clients.append(
+                    transports.ZmqQueueClient(
+                        at, context=context, busy_wait_us=busy_wait_us, curve=curve
+                    )
+                )
+        except BaseException:
+            for client in clients:
+                client.close()
+            raise
+        return clients
 
     def _try_again(self, client: transports.ZmqQueueClient) -> None:
         """Have a connection tried now that was refused before; with security, before asking."""

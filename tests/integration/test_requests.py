@@ -192,6 +192,25 @@ def test_several_threads_ask_at_once(make_responder, make_requester):
     assert all(found)
 
 
+def test_a_thread_that_ended_leaves_no_descriptor(make_responder, make_requester):
+    """Each left three, and 60 KiB."""
+    asks = make_requester(make_responder({"same": lambda n: n}).endpoint)
+    found = []
+
+    def ask(number):
+        found.append(asks.request("same", number, timeout=60))
+
+    def descriptors():
+        return len(os.listdir("/proc/self/fd"))
+
+    ask(0)
+    before = descriptors()
+    for number in range(1, 40):
+        in_threads(partial(ask, number))
+    assert found == list(range(40))
+    eventually(lambda: descriptors() <= before)
+
+
 def test_garbage_is_counted(make_responder, opened):
     import zmq
 
