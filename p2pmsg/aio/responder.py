@@ -14,7 +14,7 @@ from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import Look, Pace, in_executor, is_looked_up
 from p2pmsg.checks import check_busy_wait, time_to_wait, whole
 from p2pmsg.errors import ClosedError, InvalidRequestError, translated
-from p2pmsg.requests.responder_base import Handler, Request, ResponderBase
+from p2pmsg.requests.responder_base import Handler, Request, RequestLeftError, ResponderBase
 from p2pmsg.sync.lifecycle import close_in_children
 from transports.own_log import own_log as _log
 
@@ -328,6 +328,10 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
     async def _handle(self, request: Request, result: Awaitable[Any]) -> None:
         try:
             reply = self._pack(request, await result)
+        except RequestLeftError:
+            self.refused += 1
+            self._cache.drop(request)
+            return
         except Exception as error:
             reply = self._pack_error(request, error)
         except asyncio.CancelledError as error:

@@ -229,17 +229,21 @@ class App:
     ) -> Callable[[F], F]:
         """Return a decorator: the function is called for each request, and returns the reply.
 
-        Handlers of one endpoint share a responder. When the app stops, requests that came are
-        answered first.
+        Handlers of one endpoint share a responder; requests of one topic that wait take no place of
+        another's. When the app stops, requests that came are answered first, if their handlers can
+        be called in the first half of `stop_timeout`; further ones are left to be asked of another
+        responder.
 
         Args:
             endpoint: where to bind.
             topic: of the requests.
-            concurrency: how many requests are handled at once. Default 100; plain functions also
-                need a thread of the app each.
+            concurrency: how many requests of the topic are handled at once. Default 100; plain
+                functions also need a thread of the app each.
             on_error: `log` (default) or `stop`. In both cases the requester gets the exception.
             options: further arguments of `p2pmsg.aio.Responder`, without `handlers` and
-                `tasks_max`; the same for all topics of the endpoint.
+                `tasks_max`; the same for all topics of the endpoint. `pending_max` (default 1000)
+                is how many requests of each topic may wait; further ones are left to be asked
+                again, and counted in `HandlerStats.refused`.
 
         Raises:
             ConfigError: as for `subscriber`; the topic has a handler already.

@@ -19,7 +19,7 @@ Next = Callable[[Event], Awaitable[Any]]
 Middleware = Callable[[Next, Event], Awaitable[Any]]
 _COUNTERS: Final = (
     "received", "handled", "given_up", "left", "cancelled", "conflated", "failed", "retried",
-    "dead_lettered",
+    "dead_lettered", "refused",
 )  # fmt: skip
 _MISFITS: Final = (InvalidValueError, MisfitError)
 
@@ -73,6 +73,9 @@ class HandlerStats:
     """How often it was tried again; jobs are by their pusher, and are not counted here."""
     dead_lettered: int
     """Dead letters that were kept."""
+    refused: int
+    """Requests that were left to be asked again, since too many of their topic waited; they are not
+    among those received."""
     running: int
     """Events that the handler works on now."""
 
@@ -90,8 +93,8 @@ class Handler:
         name: of the function.
         then: what becomes of an event that is not tried again.
         running: the events that it works on.
-        received, handled, given_up, left, cancelled, conflated, failed, retried, dead_lettered:
-            see `HandlerStats`.
+        received, handled, given_up, left, cancelled, conflated, failed, retried, dead_lettered,
+            refused: see `HandlerStats`.
 
     """
 
@@ -103,7 +106,7 @@ class Handler:
         self.retry, self.then = parse(on_error, kind)
         self.running: set[Event] = set()
         self.received = self.handled = self.given_up = self.left = self.cancelled = 0
-        self.conflated = self.failed = self.retried = self.dead_lettered = 0
+        self.conflated = self.failed = self.retried = self.dead_lettered = self.refused = 0
 
     def stats(self) -> HandlerStats:
         """Return the counters."""

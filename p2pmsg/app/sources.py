@@ -13,11 +13,12 @@ from p2pmsg.aio.subscriber import Subscriber
 from p2pmsg.app.events import Event, Request
 from p2pmsg.app.handler import Handler, NotDoneError, Runtime
 from p2pmsg.app.order import NO_KEY, WINDOW_MAX, Entry, InOrder, KeyQueue
-from p2pmsg.checks import check
+from p2pmsg.checks import check, whole
 from p2pmsg.errors import InvalidValueError, SecurityError, SessionEndedError
 from p2pmsg.message import Message
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.running import acknowledge
+from p2pmsg.requests.responder_base import RequestLeftError
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.topics import check_topic
 from transports.own_log import own_log as _log
@@ -30,6 +31,7 @@ _SLICE_MIN_NS: Final = 100_000
 """How long handlers that wait for nothing go on, all tasks together, until others have a turn."""
 _REPLACEABLE_MAX: Final = 1000
 """How many newest values may wait for their keys, all keys together."""
+_REQUESTS_WAITING_MAX: Final = 1000
 KeyOf = Callable[[Message], Hashable]
 Options = dict[str, Any]
 _Item = tuple[Message, Entry | None, Exception | None]
@@ -422,6 +424,42 @@ class WorkerSource(Source):
                 acknowledge(job)
 
 
+class _Calls:
+    """Calls of one topic's handler: some at once, and further ones wait.
+
+    Args:
+        count: how many at once.
+        waiting_max: how many may wait.
+
+    Attributes:
+        waiting: the tasks that wait.
+
+    """
+
+    def __init__(self, count: int, waiting_max: int) -> None:
+        self._free = asyncio.Semaphore(count)
+        self._waiting_max = waiting_max
+        self.waiting: set[asyncio.Task[Any] | None] = set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further one may wait."""
+        return self._free.locked() and len(self.waiting) >= self._waiting_max
+
+    async def begin(self) -> None:
+        """Wait for the turn of the current task, which then calls `end`."""
+        task = asyncio.current_task()
+        self.waiting.add(task)
+        try:
+            await self._free.acquire()
+        finally:
+            self.waiting.discard(task)
+
+    def end(self) -> None:
+        """Let the next one begin."""
+        self._free.release()
+
+
 class ResponderSource(Source):
     """Requests of one responder, for one handler a topic.
 
@@ -452,30 +490,51 @@ class ResponderSource(Source):
 
     async def open(self, run: Runtime, stack: AsyncExitStack) -> None:
         """Make the responder."""
-        calls = {
-            topic: self._call_of(topic, handler, asyncio.Semaphore(concurrency), run)
-            for topic, (handler, concurrency) in self._topics.items()
-        }
-        tasks_max = sum(concurrency for _, concurrency in self._topics.values())
         self.tasks = []
         options: Options = {"security": self.security, **self.options}
-        made = Responder(self._endpoint, calls, tasks_max=tasks_max, **options)
+        waiting_max = options.setdefault("pending_max", _REQUESTS_WAITING_MAX)
+        whole("pending_max", waiting_max, 1)
+        self._calls = [_Calls(count, waiting_max) for _, count in self._topics.values()]
+        answers = {
+            topic: self._answer_of(topic, handler, calls, run)
+            for (topic, (handler, _)), calls in zip(self._topics.items(), self._calls, strict=True)
+        }
+        # Requests that wait are tasks, too: those of one topic take no place of another's.
+        tasks_max = sum(count + waiting_max for _, count in self._topics.values())
+        made = Responder(self._endpoint, answers, tasks_max=tasks_max, **options)
         self._responder = await stack.enter_async_context(made)
 
     def stop(self) -> None:
         """Take no more requests; those that came are answered."""
         self.tasks = [asyncio.create_task(self._responder.close())]
 
-    def _call_of(
-        self, topic: str, handler: Handler, free: asyncio.Semaphore, run: Runtime
+    def begin_no_more(self) -> None:
+        """Leave requests that wait to be asked of another responder."""
+        for calls in self._calls:
+            for task in calls.waiting:
+                if task is not None:
+                    task.cancel()
+
+    def _answer_of(
+        self, topic: str, handler: Handler, calls: _Calls, run: Runtime
     ) -> Callable[[Any], Coroutine[Any, Any, Any]]:
         async def answer(value: Any) -> Any:
+            if calls.is_full:
+                handler.refused += 1
+                raise RequestLeftError
             handler.received += 1
-            async with free:
+            try:
+                await calls.begin()
+            except asyncio.CancelledError:
+                handler.left += 1
+                raise
+            try:
                 request = Request(topic, value)
                 return await handler.handle(
                     Event("request", handler.name, value, request=request), run
                 )
+            finally:
+                calls.end()
 
         return answer
 

@@ -28,6 +28,10 @@ Request = tuple[int, int, str, str]
 So the answer to one user's request is no other's, and it is known who may have it."""
 
 
+class RequestLeftError(Exception):
+    """A handler leaves a request without an answer, so that another responder is asked."""
+
+
 class ReplyCache:
     """Replies by request, so that one that comes again does not do the work again.
 
