@@ -61,9 +61,10 @@ class HandlerStats:
     given_up: int
     """Events whose handler raised, and for which the error policy was applied."""
     left: int
-    """Events that were read and not handled, because the app stopped."""
+    """Events that were read and not handled, because the app stopped; requests that waited also
+    where their responder was closed or cancelled them."""
     cancelled: int
-    """Events whose handler did not end within `stop_timeout`."""
+    """Events whose handler did not end within `stop_timeout`, or was cancelled by another."""
     conflated: int
     """Messages that waited for their key and were replaced by a newer one, with `on_gap="latest"`;
     further ones are in the subscriber."""
@@ -153,6 +154,12 @@ class Handler:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+        except BaseException as error:
+            if event.request is not None and isinstance(error, Exception):
+                self.given_up += 1  # the requester gets it
+            else:
+                self.left += 1
+            raise
         finally:
             self.running.discard(event)
 
@@ -206,7 +213,6 @@ class Handler:
             failure.__cause__ = error
             run.fail(failure)
         if event.request is not None:
-            self.given_up += 1
             raise error  # to the requester
         if then == "stop":
             raise NotDoneError

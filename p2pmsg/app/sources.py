@@ -32,6 +32,8 @@ _SLICE_MIN_NS: Final = 100_000
 _REPLACEABLE_MAX: Final = 1000
 """How many newest values may wait for their keys, all keys together."""
 _REQUESTS_WAITING_MAX: Final = 1000
+_CANCELLED_S: Final = 1.0
+"""How long a request's handler that was cancelled may still take."""
 KeyOf = Callable[[Message], Hashable]
 Options = dict[str, Any]
 _Item = tuple[Message, Entry | None, Exception | None]
@@ -475,6 +477,7 @@ class ResponderSource(Source):
         super().__init__()
         self.handlers = []
         self.options: Options = {}
+        self._answers: set[asyncio.Task[Any] | None] = set()
         self._endpoint = endpoint
         self._topics: dict[str, tuple[Handler, int]] = {}
 
@@ -515,6 +518,12 @@ class ResponderSource(Source):
                 if task is not None:
                     task.cancel()
 
+    async def finish(self) -> None:
+        """Have requests that were cancelled end, so that they are counted."""
+        answers = [task for task in self._answers if task is not None]
+        if answers:
+            await asyncio.wait(answers, timeout=_CANCELLED_S)
+
     def _answer_of(
         self, topic: str, handler: Handler, calls: _Calls, run: Runtime
     ) -> Callable[[Any], Coroutine[Any, Any, Any]]:
@@ -523,6 +532,14 @@ class ResponderSource(Source):
                 handler.refused += 1
                 raise RequestLeftError
             handler.received += 1
+            task = asyncio.current_task()
+            self._answers.add(task)
+            try:
+                return await handle(value)
+            finally:
+                self._answers.discard(task)
+
+        async def handle(value: Any) -> Any:
             try:
                 await calls.begin()
             except asyncio.CancelledError:
