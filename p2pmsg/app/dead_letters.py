@@ -1,17 +1,24 @@
 """Where an app keeps what no handler could do."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any, Final
 
 from p2pmsg.aio.publisher import Publisher
 from p2pmsg.aio.pusher import Pusher
 from p2pmsg.app.events import Event
 from p2pmsg.app.policy import DeadLetter
+from p2pmsg.config import PublisherConfig, SubscriberConfig
+from p2pmsg.errors import MessageTooLargeError
 from p2pmsg.log import LogConfig
+from p2pmsg.queue.config import PullerConfig, PusherConfig
 from p2pmsg.queue.running import reason_of
 
-_IN_FLIGHT_MAX = 100_000
+_IN_FLIGHT_MAX: Final = 100_000
+_ERROR_CHARACTERS_MAX: Final = 16_384
+"""Of an exception's text, which may quote the value."""
+_REST_OF_FRAME: Final = 512 * 1024
+"""What a frame may have besides a letter: its header, and what was gathered before."""
 Keep = Callable[[Any, str | None], Awaitable[None]]
 
 
@@ -19,7 +26,7 @@ def letter_of(event: Event, error: Exception) -> dict[str, Any]:
     """Return what is kept of an event."""
     letter: dict[str, Any] = {
         "handler": event.handler,
-        "error": reason_of(error),
+        "error": _short(reason_of(error)),
         "attempts": event.attempt,
     }
     if event.message is not None:
@@ -42,20 +49,41 @@ async def open_place(letter: DeadLetter, stack: AsyncExitStack) -> Keep:
     """Open the publisher or the pusher of dead letters, which `stack` closes."""
     if letter.publish is not None:
         log = None if letter.log is None else LogConfig(str(letter.log))
-        publisher = await stack.enter_async_context(Publisher(letter.publish, log=log))
+        limit = letter.message_bytes_max or SubscriberConfig().frame_bytes_max - _REST_OF_FRAME
+        config = PublisherConfig(message_bytes_max=limit)
+        made = Publisher(letter.publish, log=log, config=config)
+        publisher = await stack.enter_async_context(made)
 
         async def publish(value: Any, key: str | None) -> None:
-            publisher.publish(letter.topic, value, key)
+            with _named():
+                publisher.publish(letter.topic, value, key)
             await publisher.drain()
 
         return publish
     assert letter.push is not None
     path = None if letter.log is None else str(letter.log)
-    pusher = await stack.enter_async_context(
-        Pusher(letter.push, log=path, in_flight_max=_IN_FLIGHT_MAX)
-    )
+    limit = letter.message_bytes_max or PullerConfig().frame_bytes_max - _REST_OF_FRAME
+    jobs = PusherConfig(message_bytes_max=limit, in_flight_max=_IN_FLIGHT_MAX)
+    pusher = await stack.enter_async_context(Pusher(letter.push, log=path, config=jobs))
 
     async def push(value: Any, key: str | None) -> None:
-        pusher.push(value, key)  # raises where it is full, so that the app stops
+        with _named():
+            pusher.push(value, key)  # raises where it is full, so that the app stops
 
     return push
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Have the error say that it is the letter that is too large."""
+    try:
+        yield
+    except MessageTooLargeError as error:
+        raise MessageTooLargeError("the dead letter", error.size, error.limit) from error
+
+
+def _short(text: str) -> str:
+    """Return a text as it can be packed, and not too long."""
+    if len(text) > _ERROR_CHARACTERS_MAX:
+        text = f"{text[:_ERROR_CHARACTERS_MAX]} … ({len(text)} characters)"
+    return text.encode(errors="replace").decode()

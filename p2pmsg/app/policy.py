@@ -17,8 +17,9 @@ class DeadLetter:
     """Keeps what no handler could do, and goes on with the next.
 
     A dead letter is a dict of `handler`, `error`, `attempts`, `topic`, `publisher`, `session`,
-    `sequence`, `key`, `timestamp_ns`, `headers` and `value`. Give one of `publish`, `push` and
-    `call`. Where it cannot be kept, the app stops, and the message is not committed.
+    `sequence`, `key`, `timestamp_ns`, `headers` and `value`; of `error` the first 16,384
+    characters. Give one of `publish`, `push` and `call`. Where it cannot be kept, the app stops,
+    and the message is not committed.
     """
 
     publish: str | None = None
@@ -34,6 +35,12 @@ class DeadLetter:
     """Directory of that publisher's or pusher's log. Default None: what nobody has taken is gone
     when the app ends."""
 
+    message_bytes_max: int | None = None
+    """Largest dead letter, packed, in bytes. Default None: what readers take by default, less
+    512 KiB for the rest of a frame: 3.5 MiB with `publish` and 15.5 MiB with `push`, so that what
+    wraps a message of 1 MiB fits. For more, its readers' configuration needs a `frame_bytes_max`
+    that is 512 KiB larger than it: one with less is disconnected at such a letter."""
+
     call: Callable[[Event, Exception], Any] | None = None
     """Called with the event and the exception instead, plain or async. Default None."""
 
@@ -42,6 +49,8 @@ class DeadLetter:
         check("DeadLetter", self, len(given) == 1, "given one of publish, push and call")
         check("call", self.call, self.call is None or callable(self.call), "a function")
         check_topic(self.topic)
+        if self.message_bytes_max is not None:
+            whole("message_bytes_max", self.message_bytes_max, 1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -284,13 +284,18 @@ def test_a_dead_letter_is_kept_elsewhere(app, make_publisher, make_puller, opene
 
 def test_a_dead_letter_that_cannot_be_kept_stops_the_app(app, make_publisher, endpoint):
     publisher = make_publisher()
+    letter = DeadLetter(publish=endpoint, message_bytes_max=100_000)
 
-    @app.subscriber(publisher.endpoint, on_error=DeadLetter(publish=endpoint))
+    @app.subscriber(publisher.endpoint, on_error=letter)
     def on(value, message):  # it is too large with the rest of the letter
-        raise ValueError("x" * 10_000_000)
+        raise ValueError("no good")
 
-    with pytest.raises(HandlerError, match="could not be handled: MessageTooLargeError"):
-        serve(app, feeder(publisher, [1]))
+    text = (
+        r"on failed with message 0 of 't' from .*, whose error could not be handled: "
+        r"MessageTooLargeError: the dead letter takes 100\d\d\d bytes, and the limit is 100000"
+    )
+    with pytest.raises(HandlerError, match=text):
+        serve(app, feeder(publisher, [b"x" * 99_990]))
 
 
 def test_middleware_is_around_each_attempt(app, make_publisher):

@@ -23,6 +23,7 @@ def test_pauses_double_up_to_a_limit():
         (lambda: DeadLetter(), "DeadLetter"),
         (lambda: DeadLetter(publish="tcp://*:1", push="tcp://*:2"), "DeadLetter"),
         (lambda: DeadLetter(call=5), "call"),
+        (lambda: DeadLetter(publish="tcp://*:1", message_bytes_max=5), "message_bytes_max"),
         (lambda: App(stop_timeout=-1), "stop_timeout"),
         (lambda: App(threads=0), "threads"),
         (lambda: App().subscriber("nowhere"), "endpoint"),

@@ -1,0 +1,108 @@
+"""`DeadLetter` of an `App`: what is kept of large messages and jobs, read with default limits."""
+
+import asyncio
+
+import pytest
+
+import p2pmsg
+from p2pmsg.app import App, DeadLetter
+
+LARGEST = 1024 * 1024
+
+
+def keep_letters(add, place, count, text="no good"):
+    """Run an app whose handler fails at each value; return the dead letters that a reader got."""
+    app, letters = App(), []
+
+    @add(app)
+    async def on(value):
+        raise ValueError(text)
+
+    async def read():
+        if place.publish is not None:
+            async with p2pmsg.aio.Subscriber(place.publish, start="earliest") as subscriber:
+                while len(letters) < count:
+                    letters.append((await subscriber.receive()).value)
+        else:
+            async with p2pmsg.aio.Puller(place.push) as puller:
+                while len(letters) < count:
+                    job = await puller.receive()
+                    letters.append(job.value)
+                    job.ack()
+        app.stop()
+
+    async def main():
+        reading = asyncio.create_task(read())
+        await app.serve()
+        await reading
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert app.stats()[0].dead_lettered == count
+    return letters
+
+
+def place_of(how, endpoint, tmp_path, *, has_log):
+    return DeadLetter(**{how: endpoint}, log=tmp_path / "dead" if has_log else None)
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+@pytest.mark.parametrize("how", ["publish", "push"])
+def test_the_largest_message_is_kept(make_publisher, endpoint, tmp_path, how, has_log):
+    publisher = make_publisher()
+    value = b"x" * (LARGEST - 10_100)
+    headers = {"a": "y" * 10_000}
+    publisher.publish("t", value, "K" * 50, headers=headers)
+    publisher.publish("t", b"next")
+    place = place_of(how, endpoint, tmp_path, has_log=has_log)
+
+    first, second = keep_letters(
+        lambda app: app.subscriber(publisher.endpoint, start="earliest", on_error=place), place, 2
+    )
+
+    assert (first["value"], first["headers"], first["key"]) == (value, headers, "K" * 50)
+    assert first["error"] == "ValueError: no good"
+    assert second["value"] == b"next"
+
+
+@pytest.mark.parametrize("how", ["publish", "push"])
+def test_of_an_errors_text_what_can_be_kept_is_kept(make_publisher, endpoint, tmp_path, how):
+    """It may quote the value, and have characters that UTF-8 has not."""
+    publisher = make_publisher()
+    publisher.publish("t", b"x" * (LARGEST - 100))
+    place = place_of(how, endpoint, tmp_path, has_log=False)
+
+    (letter,) = keep_letters(
+        lambda app: app.subscriber(publisher.endpoint, start="earliest", on_error=place),
+        place, 1, "\ud800" + "x" * 20_000_000,
+    )  # fmt: skip
+
+    assert letter["error"] == f"ValueError: ?{'x' * 16_371} … (20000013 characters)"
+
+
+@pytest.mark.parametrize("how", ["publish", "push"])
+def test_the_largest_job_is_kept(make_pusher, endpoint, tmp_path, how):
+    pusher = make_pusher()
+    value = b"x" * (LARGEST - 100)
+    pusher.push(value)
+    place = place_of(how, endpoint, tmp_path, has_log=False)
+
+    (letter,) = keep_letters(lambda app: app.worker(pusher.endpoint, on_error=place), place, 1)
+
+    assert (letter["value"], letter["error"]) == (value, "ValueError: no good")
+
+
+@pytest.mark.parametrize(("how", "size"), [("publish", 3_600_000), ("push", 16_000_000)])
+def test_the_largest_letter_can_be_read(make_pusher, endpoint, tmp_path, how, size):
+    """Small ones before and after it are gathered in its frame, or in others."""
+    config = p2pmsg.queue.PusherConfig(message_bytes_max=size + 100)
+    pusher = make_pusher(config=config)
+    values = [b"a" * 60_000, b"x" * size, b"b" * 60_000]
+    for value in values:
+        pusher.push(value)
+    place = place_of(how, endpoint, tmp_path, has_log=how == "push")
+
+    letters = keep_letters(
+        lambda app: app.worker(pusher.endpoint, on_error=place, concurrency=3), place, 3
+    )
+
+    assert sorted(len(letter["value"]) for letter in letters) == [60_000, 60_000, size]
