@@ -31,7 +31,8 @@ class PusherConfig:
     """The same in bytes. 256 MiB; a job larger than this is accepted when it is the only one."""
 
     message_bytes_max: int = 1024 * 1024
-    """Largest job, packed, with its headers. 1 MiB, as for messages."""
+    """Largest job, packed, with its headers. 1 MiB, as for messages. Above 16 MiB pullers need a
+    higher `frame_bytes_max`."""
 
     job_timeout: float = 1800.0
     """A job that takes longer, in seconds, is given to another worker. 1800.0, as RabbitMQ has it;
@@ -94,8 +95,9 @@ class PullerConfig:
     pusher), as many as it does, up to 2048."""
 
     frame_bytes_max: int = 16 * 2**20
-    """A pusher that sends a larger frame is disconnected. 16 MiB: a frame of 256 KiB and the
-    largest job that is sensible."""
+    """The largest frame, in bytes. The pusher gives jobs that need a larger one to other pullers;
+    where none takes them, they become dead letters, with the reason. 16 MiB: a frame of 256 KiB and
+    the largest job that is sensible."""
 
     pusher_timeout: float = 5.0
     """A pusher that was silent for so long, in seconds, is connected to again."""

@@ -68,6 +68,9 @@ class Hello(codec.Struct, array_like=True):
     """The same as (delivery, sequence), where the pusher has another incarnation."""
     prefetch_ceiling: Annotated[int, codec.Meta(ge=0, le=2**31)] = 0
     """How many jobs it may have where it is fast, if that is more than `prefetch`."""
+    frame_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)] = 0
+    """The largest frame that it takes, in bytes: a larger one would end the connection, so that it
+    is not sent. 0: it does not say."""
 
 
 class QueueWelcome(codec.Struct, array_like=True):
@@ -80,6 +83,12 @@ class QueueWelcome(codec.Struct, array_like=True):
     job_timeout_ms: float
     """0: a job may take as long as it likes."""
     gone: Ranges
+    message_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)] = 0
+    """How large a job may be, packed, in bytes; 0: it does not say."""
+
+
+HEADERS_BYTES: Final = 512
+"""More than a frame has in addition to its only job, where that has no long key or history."""
 
 
 class Who(codec.Struct, array_like=True):

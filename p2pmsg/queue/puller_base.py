@@ -27,11 +27,14 @@ from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.sync.unanswered import Unanswered
 from recovery._checks import to_ns
+from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _MS: Final = 1_000_000
+_ENDED_AGAIN_NS: Final = 60_000 * _MS
+"""How often the log says that a connection was ended because of what came."""
 _ROUNDS_MAX: Final = 16
 _COUNTERS: Final = (
     "received", "acked", "rejected", "discarded", "refused", "given_back", "dropped",
@@ -44,6 +47,7 @@ class PullerBase(ABC, Generic[T_co]):
 
     _turn_ns_max: ClassVar[int] = 2**63
     """How long a turn reads on, in ns; what is left is for the next one."""
+    _ended_due_ns = 0
     _frames_per_round: ClassVar[int] = 64
     """How many frames are read between two looks at what there is to send, and at the time."""
 
@@ -129,11 +133,13 @@ class PullerBase(ABC, Generic[T_co]):
                     curve=curve,
                 )
                 self._clients.append(client)
+                client.watch_end()
                 client.connect()
             # Not from a generator: forked children would have the same id.
             core = PullerCore(
                 secrets.randbits(64), self._name, self._prefetch, process,
-                ceiling=self._prefetch_ceiling, now_ns=now_ns,
+                ceiling=self._prefetch_ceiling, frame_bytes_max=self._config.frame_bytes_max,
+                now_ns=now_ns,
             )  # fmt: skip
             self._use_rights(core, client)
             core.on_settled = self._settled
@@ -278,7 +284,13 @@ class PullerBase(ABC, Generic[T_co]):
         silence_ns = self._config.pusher_timeout * 1e9
         for at, (core, client) in enumerate(zip(self._cores, self._clients, strict=True)):
             core.handle_timer(now_ns=now_ns)
-            if now_ns - core.heard_ns > silence_ns:
+            if core.warning:
+                _log.warning("%s: %s", client.endpoint, core.warning)
+                core.warning = ""
+            if client.was_ended_here():
+                self._say_ended(client.endpoint, now_ns)
+                client.reconnect()
+            elif now_ns - core.heard_ns > silence_ns:
                 core.heard_ns = self._lost_ns[at] = now_ns
                 client.reconnect()
         if now_ns >= self._unanswered.next_ns:
@@ -289,6 +301,16 @@ class PullerBase(ABC, Generic[T_co]):
         if not self._work(now_ns):
             return 0.0
         return self._wait_ms()
+
+    def _say_ended(self, endpoint: str, now_ns: int) -> None:
+        """Log that a connection was ended because of what came, once a minute at most."""
+        if now_ns >= self._ended_due_ns:
+            self._ended_due_ns = now_ns + _ENDED_AGAIN_NS
+            _log.warning(
+                "%s: the connection was ended here, since a frame above frame_bytes_max (%s bytes, "
+                "PullerConfig) came, or something that is no frame; it is made again",
+                endpoint, f"{self._config.frame_bytes_max:,}",
+            )  # fmt: skip
 
     def _check_rights(self, now_ns: int) -> None:
         """Do what follows from rights that have changed, and note what is denied."""

@@ -40,6 +40,7 @@ class PullerCore:
         prefetch: how many jobs it may have in flight.
         process: by which the pusher sees whether it lives.
         ceiling: how many jobs it may have where it is fast, if that is more.
+        frame_bytes_max: the largest frame that it takes; 0: nothing is said.
 
     Attributes:
         ready: jobs that were not begun.
@@ -52,8 +53,11 @@ class PullerCore:
         values: makes values of a type; None: they come as they are. One that does not fit is a
             `Misfit`.
         access: what is denied by the pusher, or to it.
+        warning: for the log, until the shell has written it; "" where there is none.
 
     """
+
+    warning = ""
 
     def __init__(
         self,
@@ -63,12 +67,15 @@ class PullerCore:
         process: Process,
         *,
         ceiling: int = 0,
+        frame_bytes_max: int = 0,
         now_ns: int,
     ) -> None:
         self.id = puller_id
         self.name = name
         self.prefetch = prefetch
         self.prefetch_ceiling = max(prefetch, ceiling)
+        self._frame_bytes_max = frame_bytes_max
+        self._warned_of = 0
         self.pusher = ""
         self.ready: deque[Job] = deque()
         self.open: dict[int, Job] = {}
@@ -272,6 +279,7 @@ class PullerCore:
             return
         self.access.allow()
         self._session, self._incarnation = frame.session, welcome.incarnation
+        self._note_limit(welcome)
         self._ack_timeout_ns = round(welcome.ack_timeout_ms * _MS)
         self._job_timeout_ns = round(welcome.job_timeout_ms * _MS)
         self._beat_ns = min(round(BEAT_MS * _MS), self._ack_timeout_ns // 5)
@@ -286,6 +294,18 @@ class PullerCore:
         self.joined = True
         self._answers_recall = False
         self._beat_due_ns = now_ns
+
+    def _note_limit(self, welcome: QueueWelcome) -> None:
+        """Warn, once for a pusher, that its jobs may be too large for this puller."""
+        limit, most = self._frame_bytes_max, welcome.message_bytes_max
+        if not limit or most + frames.HEADERS_BYTES <= limit or self._warned_of == self._session:
+            return
+        self._warned_of = self._session
+        self.warning = (
+            f"pusher {welcome.name!r} may push jobs of {most:,} bytes (its message_bytes_max), "
+            f"more than frame_bytes_max ({limit:,} bytes, PullerConfig) of this puller allows: "
+            "larger ones go to others, or become dead letters"
+        )
 
     def _receive_recall(self, frame: Frame) -> None:
         recall = frames.read(frame, frames.Recall)
@@ -387,7 +407,7 @@ class PullerCore:
         hello = Hello(
             self.name, *self._process, self.prefetch, token, self._confirmed,
             held[: frames.RANGES_MAX], claims[: frames.RANGES_MAX],
-            self.prefetch_ceiling,
+            self.prefetch_ceiling, self._frame_bytes_max,
         )  # fmt: skip
         self._send(Kind.QUEUE_HELLO, hello, now_ns)
 

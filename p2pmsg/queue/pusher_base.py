@@ -167,6 +167,7 @@ class PusherBase(ABC):
             job_timeout=self._config.job_timeout,
             is_gone=process_id.is_gone,
             admin_refusal=self._admin_refusal(),
+            message_bytes_max=self._config.message_bytes_max,
         )
         if self._security is not None:
             from p2pmsg.queue.rights import PullRights

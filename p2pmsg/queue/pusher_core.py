@@ -65,6 +65,7 @@ class PusherCore:
         job_timeout: how long a job may take, in seconds; 0: as long as it likes.
         is_gone: whether the process (host, pid, started) is known to have ended.
         admin_refusal: why dead letters are not administered over the wire; None where they are.
+        message_bytes_max: how large a job may be, for pullers that take less; 0: nothing is said.
 
     Attributes:
         outbox: frames to send, each with the connection's identity.
@@ -86,6 +87,7 @@ class PusherCore:
         job_timeout: float = 0.0,
         is_gone: IsGone = lambda host, pid, started: False,
         admin_refusal: str | None = None,
+        message_bytes_max: int = 0,
     ) -> None:
         self.queue = queue
         self.name = name
@@ -96,6 +98,7 @@ class PusherCore:
         self.frames_at_once = 2**31
         self._incarnation = incarnation
         self._job_timeout = job_timeout
+        self._message_bytes_max = message_bytes_max
         self._is_gone = is_gone
         self.admin_refused = 0
         self._admin_refusal = admin_refusal
@@ -300,7 +303,7 @@ class PusherCore:
             known = frame.session in self.queue.workers
             worker = self.queue.join(
                 frame.session, hello.name, hello.prefetch, ceiling=hello.prefetch_ceiling,
-                now_ns=now_ns,
+                frame_bytes_max=hello.frame_bytes_max, now_ns=now_ns,
             )  # fmt: skip
             if worker is None:
                 self._count("workers_max")
@@ -315,6 +318,7 @@ class PusherCore:
             if self.rights is not None:
                 self._users[worker.id] = connection.user
             if not known:
+                self._warn_of_limit(worker)
                 self._serials[worker.id] = hello.confirmed
                 if self.queue.store.restored:  # reports of what it did before a restart may follow
                     worker.most = len(hello.claims)
@@ -326,8 +330,19 @@ class PusherCore:
         welcome = QueueWelcome(
             self.name, self._incarnation, self._serials[connection.worker_id],
             self.queue.config.ack_timeout * 1000, self._job_timeout * 1000, gone,
+            self._message_bytes_max,
         )  # fmt: skip
         self._send(connection, Kind.QUEUE_WELCOME, welcome, timestamp_ns=frame.base_timestamp_ns)
+
+    def _warn_of_limit(self, worker: Worker) -> None:
+        """Say that a worker may get jobs that it cannot take."""
+        limit, most = worker.frame_bytes_max, self._message_bytes_max
+        if limit and most + frames.HEADERS_BYTES > limit:
+            text = (
+                f"takes frames of up to {limit:,} bytes (its frame_bytes_max), and a job may have "
+                f"{most:,} (message_bytes_max): larger ones go to others, or become dead letters"
+            )
+            self.queue.warnings.append((worker.name, text))
 
     def _receive_leave(self, connection: WorkerConnection, frame: Frame, now_ns: int) -> None:
         # Also from one that was asked who it is, or came over a new connection: it knows its id,
@@ -385,6 +400,9 @@ class PusherCore:
             worker, batch = found
             connection = self._by_worker[worker.id]
             frame = frames.jobs_frame(session, batch, self._serials[worker.id])
+            if not worker.takes(len(frame)):
+                queue.withdraw(worker, batch, len(frame), now_ns=now_ns)
+                continue
             outbox.append((connection.identity, frame))
         for worker, count in queue.recalls(now_ns=now_ns):
             self._send(self._by_worker[worker.id], Kind.QUEUE_RECALL, frames.Recall(count))

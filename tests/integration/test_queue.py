@@ -50,6 +50,48 @@ def take(puller):
         return job.value
 
 
+def test_jobs_that_a_puller_cannot_take_do_not_hold_up_the_others(make_pusher, make_puller, caplog):
+    config = p2pmsg.queue.PusherConfig(
+        message_bytes_max=2**20, queue=p2pmsg.QueueConfig(retry_delay=0.001, deliveries_max=2)
+    )
+    pusher = make_pusher(config=config)
+    puller = make_puller(
+        pusher.endpoint, config=p2pmsg.queue.PullerConfig(frame_bytes_max=64 * 1024)
+    )
+    assert take_after(pusher, puller, "first") == "first"
+    pusher.push(bytes(2**19))
+    for number in range(20):
+        pusher.push(number)
+    assert [take(puller) for _ in range(20)] == [*range(20)]
+    pusher.drain(timeout=60)
+    (dead,) = pusher.dead_letters()
+    assert "larger than frame_bytes_max of the worker, 65,536 bytes" in dead.reason
+    stats = pusher.stats()
+    assert (stats.done, stats.dead, stats.lost) == (21, 1, 0)
+    eventually(lambda: "cannot take job 1, nor can any other" in caplog.text)
+    assert "1,048,576 (message_bytes_max)" in caplog.text
+    eventually(lambda: "frame_bytes_max (65,536 bytes, PullerConfig)" in caplog.text)
+
+
+def test_jobs_that_one_puller_cannot_take_go_to_another(make_pusher, make_puller):
+    pusher = make_pusher()
+    small = make_puller(
+        pusher.endpoint, config=p2pmsg.queue.PullerConfig(frame_bytes_max=64 * 1024)
+    )
+    assert take_after(pusher, small, "first") == "first"
+    large = make_puller(pusher.endpoint)
+    wait_for_workers(pusher, 2)
+    pusher.push(bytes(2**19))
+    assert len(take(large)) == 2**19
+    pusher.drain(timeout=60)
+    assert (pusher.stats().done, pusher.stats().failed) == (2, 0)
+
+
+def take_after(pusher, puller, value):
+    pusher.push(value)
+    return take(puller)
+
+
 def test_what_comes_with_a_job(make_pusher, make_puller):
     pusher = make_pusher(config=FAST)
     puller = make_puller(pusher.endpoint)

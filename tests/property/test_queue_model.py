@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pmsg.queue.rules import DeliveryBatch, JobQueue, JobRun, QueueConfig, QueuedJob
+from p2pmsg.queue.rules.dispatch import FRAME_BYTES_MIN
 from p2pmsg.queue.rules.in_flight import Deliveries, bits_of, runs_of
 from p2pmsg.queue.rules.store import PriorityQueues
 
@@ -159,6 +160,22 @@ moves = st.one_of(
 )  # fmt: skip
 
 
+def frame_bytes(batch):
+    """Of the jobs, each fourth is larger than what some workers take."""
+    jobs = [batch.job(index).sequence for index in range(batch.count)]
+    return sum(FRAME_BYTES_MIN + 1 if sequence % 4 == 3 else 10 for sequence in jobs)
+
+
+def hand_out(queue, now):
+    """Take the next jobs as `PusherCore.pump` does; whether they went out."""
+    while (found := queue.take(now_ns=now)) is not None:
+        worker, batch = found
+        if worker.takes(frame_bytes(batch)):
+            return True
+        queue.withdraw(worker, batch, frame_bytes(batch), now_ns=now)
+    return False
+
+
 @given(st.integers(0, 3), st.lists(moves, max_size=60))
 def test_what_became_of_each_delivery_is_counted_once(restored, steps):
     """As `PusherStats` has it, whatever happens to workers, and after a restart."""
@@ -181,11 +198,12 @@ def test_what_became_of_each_delivery_is_counted_once(restored, steps):
             pushed += 1
         elif what == "take":
             for _ in range(number):
-                queue.take(now_ns=now)
+                hand_out(queue, now)
         elif what == "retry":
             queue.store.act_on_dead("retry", None, now_ns=now)
         elif what == "again":
-            queue.join(number, "again", 4, now_ns=now)
+            limit = 0 if number == 1 else FRAME_BYTES_MIN
+            queue.join(number, "again", 4, frame_bytes_max=limit, now_ns=now)
         elif what in ("lose", "dismiss"):
             getattr(queue, what)(number, "it went", now_ns=now)
         elif what in ("leave", "cut"):

@@ -27,6 +27,8 @@ from recovery._checks import to_ns
 
 WARNINGS_MAX = 64
 """Warnings that wait to be taken."""
+FRAME_BYTES_MIN = 64 * 1024
+"""The lowest limit of a frame that a worker can have."""
 _NEVER_NS = 2**63
 _PACE_NS = 50_000_000
 """How long what is done is counted for `pace`."""
@@ -90,11 +92,19 @@ class JobQueue:
     # -------------------------------------------------------------------------------- workers
 
     def join(
-        self, worker_id: int, name: str, prefetch: int, *, ceiling: int = 0, now_ns: int
+        self,
+        worker_id: int,
+        name: str,
+        prefetch: int,
+        *,
+        ceiling: int = 0,
+        frame_bytes_max: int = 0,
+        now_ns: int,
     ) -> Worker | None:
         """Take a worker on, or back after its connection broke; None where there are too many.
 
-        `prefetch`: how many jobs it may have; `ceiling`: how many if it is fast.
+        `prefetch`: how many jobs it may have; `ceiling`: how many if it is fast; `frame_bytes_max`:
+        the largest frame that it takes, 0 where that is not known.
         """
         prefetch = max(1, min(prefetch, self.config.prefetch_max))
         worker = self.workers.get(worker_id)
@@ -105,6 +115,7 @@ class JobQueue:
             self.workers[worker_id] = worker
         worker.prefetch = prefetch
         worker.prefetch_ceiling = max(prefetch, min(ceiling, self.config.prefetch_max))
+        worker.frame_bytes_max = frame_bytes_max and max(frame_bytes_max, FRAME_BYTES_MIN)
         worker.heard_ns = now_ns
         worker.cut_ns = None
         worker.recalling = False
@@ -184,8 +195,12 @@ class JobQueue:
     def take(self, *, now_ns: int) -> tuple[Worker, DeliveryBatch] | None:
         """Return the next jobs to hand out, and to which worker; None where there are none now."""
         store, breaker = self.store, self.breaker
-        if not store.ready or now_ns < store.opens_ns or not breaker.allows(now_ns=now_ns):
+        if not (store.ready or store.oversized):
             return None
+        if now_ns < store.opens_ns or not breaker.allows(now_ns=now_ns):
+            return None
+        if store.oversized and (found := self._take_oversized(now_ns)) is not None:
+            return found
         best, best_load, able = None, math.inf, 0
         for worker in self.workers.values():
             if worker.reserved and not store.quarantined:
@@ -205,13 +220,49 @@ class JobQueue:
         if best is None or not store.priorities.count:
             return None
         count = min(best.credit(now_ns=now_ns), -(-store.priorities.count // able))
-        count = min(count, self.config.parcel_jobs_max)
+        count = min(count, best.frame_jobs_max)
+        if best.frame_jobs_max < self.config.parcel_jobs_max:
+            best.frame_jobs_max = min(2 * best.frame_jobs_max, self.config.parcel_jobs_max)
         if not (breaker.state is best.breaker.state is BreakerState.CLOSED):
             count = 1
         taken = store.priorities.take(count, self.config.parcel_bytes)
         if isinstance(taken, JobRun):
             return self._hand_out(best, taken, None, now_ns)
         return self._hand_out(best, None, taken, now_ns) if taken else None
+
+    def withdraw(
+        self, worker: Worker, batch: DeliveryBatch, frame_bytes: int, *, now_ns: int
+    ) -> None:
+        """Take back what `take` returned last, and was not sent: the worker takes no such frame.
+
+        Several jobs go out again, fewer at a time. One alone waits for a worker that takes it;
+        where there is none, it has failed.
+        """
+        changes = self.store.changes
+        if changes and isinstance(changes[-1], Given) and changes[-1].delivery == batch.first:
+            changes.pop()
+        jobs = self._alone(worker.assigned.settle(batch.first, batch.stop))
+        self.breaker.untried()
+        worker.breaker.untried()
+        self._settled(worker)
+        if len(jobs) > 1:
+            worker.frame_jobs_max = len(jobs) // 2
+            self.delivered -= len(jobs)
+            for job in jobs:
+                self.store.put_back(job, now_ns=now_ns)
+            return
+        (job,) = jobs
+        reason = (
+            f"a frame of {frame_bytes:,} bytes is larger than frame_bytes_max of the worker, "
+            f"{worker.frame_bytes_max:,} bytes"
+        )
+        if any(other.takes(frame_bytes) for other in self.workers.values()):
+            self._warn(worker, f"cannot take job {job.sequence}, others can: {reason}")
+            self.delivered -= 1
+            self.store.put_oversized(job, frame_bytes)
+        else:
+            self._warn(worker, f"cannot take job {job.sequence}, nor can any other: {reason}")
+            self.store.fail(job, worker.name, reason, None, now_ns=now_ns)
 
     def recalls(self, *, now_ns: int) -> list[tuple[Worker, int]]:
         """Return the workers to ask for jobs that they have not begun, each with how many."""
@@ -371,7 +422,7 @@ class JobQueue:
         times = []
         if (due_ns := store.next_deadline_ns()) is not None:
             times.append(due_ns)
-        waiting = store.ready
+        waiting = store.ready + store.oversized
         if waiting and store.opens_ns > now_ns:
             times.append(store.opens_ns)
         if waiting and (due_ns := self.breaker.next_deadline_ns()) is not None:
@@ -399,6 +450,25 @@ class JobQueue:
         return sum(worker.assigned.count for worker in self.workers.values())
 
     # -------------------------------------------------------------------------------- private
+
+    def _take_oversized(self, now_ns: int) -> tuple[Worker, DeliveryBatch] | None:
+        """Give a job that is too large for some workers to another; None where none is free."""
+        size, job = self.store.first_oversized()
+        able = [worker for worker in self.workers.values() if worker.takes(size)]
+        if not able:
+            if self.workers:  # so that it fails with one of those that are left
+                self.store.release_oversized(now_ns=now_ns)
+            return None
+        free = [
+            worker
+            for worker in able
+            if worker.credit(now_ns=now_ns) > 0 and not (job.quarantined and worker.assigned.count)
+        ]
+        if not free:
+            return None
+        best = min(free, key=lambda worker: worker.rank + worker.assigned.count)
+        best.alone = job.quarantined
+        return self._hand_out(best, None, [self.store.take_oversized()], now_ns)
 
     def _take_quarantined(
         self, best: Worker | None, now_ns: int

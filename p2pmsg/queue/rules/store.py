@@ -313,6 +313,7 @@ class JobStore:
         self.pushed = self.done = self.failed = self.died = self.retried = 0
         self._delayed: list[tuple[int, int, QueuedJob]] = []
         self._quarantined: list[tuple[int, int, QueuedJob]] = []
+        self._oversized: list[tuple[int, int, int, QueuedJob]] = []
         self._restored: dict[int, tuple[int | None, QueuedJob]] = {}
         self._restored_due: list[tuple[int, int]] = []
 
@@ -390,6 +391,24 @@ class JobStore:
 
     # ------------------------------------------------------------------------------------ out
 
+    def first_oversized(self) -> tuple[int, QueuedJob]:
+        """Return the first job that waits for a worker that takes it, and its frame's bytes."""
+        _, _, size, job = self._oversized[0]
+        return size, job
+
+    def take_oversized(self) -> QueuedJob:
+        """Take out what `first_oversized` returns."""
+        return heappop(self._oversized)[3]
+
+    def release_oversized(self, *, now_ns: int) -> None:
+        """Let it go to any worker again."""
+        self._admit(self.take_oversized(), now_ns)
+
+    @property
+    def oversized(self) -> int:
+        """How many jobs are too large for a worker that they were to go to."""
+        return len(self._oversized)
+
     def take_quarantined(self) -> QueuedJob:
         """Take out the next job that has to go out alone, where there is one."""
         return heappop(self._quarantined)[2]
@@ -436,6 +455,11 @@ class JobStore:
         """Take a job back that was never begun."""
         job.deliveries -= 1
         self._admit(job, now_ns)
+
+    def put_oversized(self, job: QueuedJob, frame_bytes: int) -> None:
+        """Take a job back that its worker cannot take; it waits for another one."""
+        job.deliveries -= 1
+        heappush(self._oversized, (-job.priority, job.sequence, frame_bytes, job))
 
     def quarantine(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
         """Take a job back that was lost with others: any of them may have killed the worker."""

@@ -125,6 +125,8 @@ class Worker:
         is_overdue: whether its jobs without keys were taken back since then.
         paused_ns: until when it gets nothing more, since it held jobs for too long.
         warned: the kinds of warnings about it that were logged.
+        frame_bytes_max: the largest frame that it takes; 0: any, as far as is known.
+        frame_jobs_max: how many jobs its next frame may have.
 
     """
 
@@ -149,9 +151,15 @@ class Worker:
         self.recalled_ns: int | None = None
         self.is_overdue = False
         self.warned: set[str] = set()
+        self.frame_bytes_max = 0
+        self.frame_jobs_max = config.parcel_jobs_max
         self._mark = 0
         self._pace = Pace(to_ns(config.ahead))
         self._ahead_bytes = config.ahead_bytes
+
+    def takes(self, frame_bytes: int) -> bool:
+        """Whether it takes a frame of so many bytes."""
+        return not self.frame_bytes_max or frame_bytes <= self.frame_bytes_max
 
     def limit(self, *, now_ns: int) -> int:
         """Return how many jobs it may have by how fast it does them, and once it is proven."""

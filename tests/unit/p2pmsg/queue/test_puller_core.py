@@ -227,3 +227,60 @@ def test_a_worker_that_settles_nothing_is_asked_for_its_jobs_and_then_loses_them
     down(pusher, line)
     assert job.state == "gone"
     assert line.joined
+
+
+def limited(most: int, limit: int) -> tuple[PusherCore, PullerCore]:
+    """A pusher of jobs of `most` bytes, and a worker that takes frames of `limit`."""
+    queue = JobQueue(QueueConfig(deliveries_max=1), first_delivery=1)
+    pusher = PusherCore(queue, name="jobs", session=7, incarnation=1, message_bytes_max=most)
+    line = PullerCore(1, "worker", 4, Process(), frame_bytes_max=limit, now_ns=0)
+    line.handle_timer(now_ns=0)
+    for _ in range(2):
+        up(line, pusher)
+        down(pusher, line)
+    return pusher, line
+
+
+def test_both_ends_say_which_jobs_are_too_large_for_a_worker():
+    pusher, line = limited(2**20, 2**17)
+    assert pusher.queue.workers[1].frame_bytes_max == 2**17
+    ((name, text),) = pusher.queue.warnings
+    assert name == "worker"
+    for said in (text, line.warning):
+        assert "frame_bytes_max" in said
+        assert "message_bytes_max" in said
+        assert "131,072 bytes" in said
+        assert "1,048,576" in said
+    line.warning = ""
+    pusher.queue.cut(1, now_ns=0)
+    pusher.unreachable(b"a", now_ns=0)  # over the next connection nothing is repeated
+    line.handle_timer(now_ns=2**40)
+    up(line, pusher, b"b")
+    assert (len(pusher.queue.warnings), line.warning) == (1, "")
+
+
+def test_nothing_is_said_where_all_jobs_fit():
+    pusher, line = limited(2**16, 2**17)
+    assert (line.joined, line.warning, list(pusher.queue.warnings)) == (True, "", [])
+
+
+def test_what_a_worker_does_not_take_is_not_sent_to_it():
+    pusher, line = limited(2**20, 2**17)
+    store = pusher.queue.store
+    store.push_run(JobRun(0, bytes(2**18), [1, 2**18 - 1, 2**18], 0))
+    pusher.handle_timer(now_ns=0)
+    assert max(len(frame) for _, frame in pusher.outbox) <= 2**17
+    down(pusher, line)
+    assert [job.sequence for job in line.ready] == [0, 2]
+    (dead,) = store.dead.list()
+    assert (dead.job.sequence, dead.why) == (1, "deliveries_max")
+
+
+def test_a_worker_of_an_earlier_release_gets_all_jobs():
+    pusher = make_pusher()
+    token = 1
+    fields = ["old", "", 0, 0, 4, token, 0, [], [], 4]
+    pusher.receive(b"a", KNOCK, now_ns=0)
+    hello = control_frame(Kind.QUEUE_HELLO, 1, fields)
+    pusher.receive(b"a", hello, now_ns=0)
+    assert pusher.queue.workers[1].takes(2**40)

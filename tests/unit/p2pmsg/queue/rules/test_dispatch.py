@@ -12,7 +12,7 @@ from p2pmsg.queue.rules import (
     QueueConfig,
     QueuedJob,
 )
-from p2pmsg.queue.rules.store import DeadJobs, DedupWindow
+from p2pmsg.queue.rules.store import DeadJobs, DedupWindow, Given
 
 MS = 1_000_000
 HOUR = 3_600_000 * MS
@@ -528,3 +528,125 @@ BAD = {
 def test_a_setting_out_of_its_limits_is_refused(field, value):
     with pytest.raises(ValueError, match=field):
         queue(**{field: value})
+
+
+LARGE = 100_000
+
+
+def sized(machine, now_ns=0):
+    """Hand out all as `PusherCore.pump` does: (worker, sequences) a batch that was sent."""
+    found = []
+    while (pair := machine.take(now_ns=now_ns)) is not None:
+        worker, batch = pair
+        jobs = [batch.job(n) for n in range(batch.count)]
+        size = sum(one.size for one in jobs)
+        if worker.takes(size):
+            found.append((worker.id, [one.sequence for one in jobs]))
+        else:
+            machine.withdraw(worker, batch, size, now_ns=now_ns)
+    return found
+
+
+def large_job(sequence, **fields):
+    return QueuedJob(sequence, bytes(LARGE), 1, **fields)
+
+
+def run_with_large(count, at):
+    """A run of which the job at `at` is large."""
+    sizes = [LARGE if n == at else 2 for n in range(count)]
+    ends = [sum(sizes[: n + 1]) for n in range(count)]
+    return JobRun(0, bytes(ends[-1]), ends, 1)
+
+
+def test_a_job_that_no_worker_takes_fails_with_the_reason_and_the_others_go_out_at_once():
+    machine = queue(deliveries_max=2)
+    worker = machine.join(1, "w", 1000, frame_bytes_max=65_536, now_ns=0)
+    machine.store.push_run(run_with_large(21, 20))
+    for number in range(21, 30):
+        machine.store.push(job(number), now_ns=0)
+
+    sent = sized(machine)
+    sequences = [sequence for _, batch in sent for sequence in batch]
+    assert sorted(sequences) == [*range(20), *range(21, 30)]
+    assert sequences[:20] == [*range(20)]
+    assert (machine.store.delayed, machine.store.failed, machine.delivered) == (1, 1, 30)
+    machine.handle_timer(now_ns=1000 * MS)
+    assert sized(machine, 1000 * MS) == []
+    (dead,) = machine.store.dead.list()
+    assert (dead.job.sequence, dead.why, len(dead.job.history)) == (20, "deliveries_max", 2)
+    assert "larger than frame_bytes_max of the worker, 65,536 bytes" in dead.job.reason
+    (warning,) = machine.warnings
+    assert warning[0] == "w"
+    assert "cannot take job 20, nor can any other" in warning[1]
+    assert machine.breaker.state is worker.breaker.state is BreakerState.CLOSED
+    for start, stop in worker.assigned.open_ranges():
+        machine.ack(worker, start, stop, now_ns=1000 * MS)
+    assert (machine.store.in_flight, machine.store.bytes) == (0, 0)
+
+
+def test_a_job_that_is_too_large_for_one_worker_goes_to_one_that_takes_it():
+    machine = queue()
+    machine.join(1, "small", 1000, frame_bytes_max=65_536, now_ns=0)
+    large = machine.join(2, "large", 1, now_ns=0)
+    for number in range(8):
+        machine.store.push(large_job(number) if number == 3 else job(number), now_ns=0)
+
+    sent = sized(machine)
+    by_worker = {1: [], 2: []}
+    for worker, sequences in sent:
+        by_worker[worker] += sequences
+    assert 3 not in by_worker[1]
+    assert len(by_worker[1]) == 8 - len(by_worker[2]) - machine.store.oversized
+    start, stop = large.assigned.open_ranges()[0]
+    machine.ack(large, start, stop, now_ns=1)
+    sent += sized(machine, 1)
+    assert [batch for batch in sent if 3 in batch[1]] == [(2, [3])]
+    assert machine.store.failed == 0
+    assert machine.delivered == 8
+
+
+def test_one_that_waits_for_a_worker_which_then_goes_fails_with_those_that_are_left():
+    machine = queue(deliveries_max=1)
+    machine.join(1, "small", 1000, frame_bytes_max=65_536, now_ns=0)
+    machine.join(2, "large", 1, now_ns=0)
+    machine.store.push(job(0), now_ns=0)
+    machine.store.push(job(1), now_ns=0)
+    assert len(sized(machine)) == 2
+    machine.store.push(large_job(2), now_ns=0)
+    assert sized(machine) == []
+    assert (machine.store.oversized, machine.store.died) == (1, 0)
+    machine.leave(2, now_ns=1)
+    sized(machine, 1)
+    assert (machine.store.oversized, machine.store.died) == (0, 1)
+
+
+def test_a_key_goes_on_after_a_job_that_nobody_takes_and_no_worker_is_recorded_to_have_it():
+    machine = JobQueue(QueueConfig(deliveries_max=1, unproven_max=1000), records=True)
+    machine.join(1, "w", 10, frame_bytes_max=65_536, now_ns=0)
+    machine.store.push(large_job(0, key="k"), now_ns=0)
+    machine.store.push(job(1, key="k"), now_ns=0)
+
+    assert sized(machine) == [(1, [1])]
+    given = [change for change in machine.store.changes if isinstance(change, Given)]
+    assert [change.sequences for change in given] == [[1]]
+
+
+def test_frames_grow_again_after_a_large_job():
+    machine = queue()
+    worker = machine.join(1, "w", 1000, frame_bytes_max=65_536, now_ns=0)
+    machine.store.push_run(run_with_large(64, 63))
+    sized(machine)
+    assert worker.frame_jobs_max < 64
+    for number in range(64, 264):
+        machine.store.push(job(number), now_ns=0)
+    counts = [len(sequences) for _, sequences in sized(machine)]
+    assert sum(counts) == 200
+    assert max(counts) >= 64
+
+
+def test_a_worker_cannot_claim_to_take_less_than_any_can():
+    machine = queue()
+    worker = machine.join(1, "w", 10, frame_bytes_max=1, now_ns=0)
+    assert worker.takes(65_536)
+    assert not worker.takes(65_537)
+    assert machine.join(1, "w", 10, now_ns=0).takes(2**40)
