@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _REPEAT_S: Final = 0.5
 _LOOK_MS: Final = 50
+_FRAME_BYTES_MAX: Final = 2**32
+"""An answer has one dead letter at least, which may be as large as a job of that pusher can be."""
 Numbers = list[int]
 
 
@@ -52,8 +54,9 @@ class LiveBox:
         with translated():
             place = transports.parse_endpoint(endpoint).require_connectable()
             self._client = transports.ZmqQueueClient(
-                place, context=transports.context(), curve=curve_client(security, place)
-            )
+                place, context=transports.context(), frame_bytes_max=_FRAME_BYTES_MAX,
+                curve=curve_client(security, place),
+            )  # fmt: skip
             self._client.connect()
 
     def list(self) -> Sequence[DeadLetter]:

@@ -303,8 +303,8 @@ class PullerCore:
         self._warned_of = self._session
         self.warning = (
             f"pusher {welcome.name!r} may push jobs of {most:,} bytes (its message_bytes_max), "
-            f"more than frame_bytes_max ({limit:,} bytes, PullerConfig) of this puller allows: "
-            "larger ones go to others, or become dead letters"
+            f"and with its headers such a one is larger than frame_bytes_max ({limit:,} bytes, "
+            "PullerConfig) of this puller: what is larger goes to others, or becomes a dead letter"
         )
 
     def _receive_recall(self, frame: Frame) -> None:

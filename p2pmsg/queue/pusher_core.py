@@ -340,7 +340,8 @@ class PusherCore:
         if limit and most + frames.HEADERS_BYTES > limit:
             text = (
                 f"takes frames of up to {limit:,} bytes (its frame_bytes_max), and a job may have "
-                f"{most:,} (message_bytes_max): larger ones go to others, or become dead letters"
+                f"{most:,} (message_bytes_max) and headers: what is larger goes to others, or "
+                "becomes a dead letter"
             )
             self.queue.warnings.append((worker.name, text))
 

@@ -36,8 +36,8 @@ class FrameLimit:
         if most and most + _HEADERS_BYTES > self._frame_bytes_max and not is_multicast:
             text = (
                 f"publisher {welcome.name!r} may send messages of {most:,} bytes (its "
-                f"message_bytes_max), which is more than {self._limit} of this subscriber allows: "
-                "larger ones are lost here, as too_large"
+                f"message_bytes_max), and with its headers such a one is larger than {self._limit} "
+                "of this subscriber: what is larger is lost here, as too_large"
             )
             self._effects.warn(line, session, text)
 

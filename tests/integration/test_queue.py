@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 import p2pmsg
+from p2pmsg.queue.admin import LiveBox
 from p2pmsg.queue.frames import Hello, Report
 from p2pmsg.queue.journal.file import QueueLogConfig
 from p2pmsg.queue.journal.reading import read_log, segments
@@ -85,6 +86,23 @@ def test_jobs_that_one_puller_cannot_take_go_to_another(make_pusher, make_puller
     assert len(take(large)) == 2**19
     pusher.drain(timeout=60)
     assert (pusher.stats().done, pusher.stats().failed) == (2, 0)
+
+
+def test_a_dead_letter_of_any_size_is_listed_over_the_wire(make_pusher, make_puller):
+    size = 20 * 2**20
+    pusher = make_pusher(config=p2pmsg.queue.PusherConfig(message_bytes_max=2 * size))
+    puller = make_puller(
+        pusher.endpoint, config=p2pmsg.queue.PullerConfig(frame_bytes_max=2 * size)
+    )
+    pusher.push(bytes(size))
+    puller.receive(timeout=60).discard("no")
+    pusher.drain(timeout=60)
+    box = LiveBox(pusher.endpoint, timeout=10)
+    try:
+        (letter,) = box.list()
+    finally:
+        box.close()
+    assert len(letter.value) == size
 
 
 def take_after(pusher, puller, value):
