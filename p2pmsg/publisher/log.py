@@ -4,6 +4,7 @@ A frame is appended before it goes out. What the replay buffer has forgotten is 
 megabyte ahead of what is asked for, outside the publisher's lock.
 """
 
+import errno
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -26,6 +27,7 @@ from recovery import errors as recovery_errors
 from recovery._checks import to_ns
 from recovery.ranges import RangeSet
 from transports.own_log import own_log as _log
+from transports.signals import defer_signals
 
 if TYPE_CHECKING:
     from p2pmsg.stats import LogStats
@@ -45,6 +47,7 @@ OVERDUE_NS: Final = 1000 * _MS
 """How long that goes on before it is reported to those who wait for it."""
 EXPIRE_NS: Final = 1000 * _MS
 """How often retention is looked at."""
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class PublisherLog:
@@ -68,6 +71,8 @@ class PublisherLog:
         broken: why nothing can be brought to the disk any more (`on_error="raise"`), or None.
         gated: whether a frame may go out only when it is on the disk (`acknowledge="synced"`).
         keeps_batches: whether messages are gathered in the tail file.
+        may_wait: whether `append` may wait for the disk where it applies retention; see
+            `LogWriter.shorten`. Default True; an event loop's publisher sets it to False.
         recovered: how many messages were found there when it was opened.
         cut: by stream of another session, (session, topic), the range that had been received and is
             gone from the end of the log.
@@ -116,6 +121,8 @@ class PublisherLog:
         self._mark_trouble = Trouble(place, "messages are refused when the reserved ones are used")
         self._expire_trouble = Trouble(place, "the log grows meanwhile")
         self._troubles = (self._sync_trouble, self._mark_trouble, self._expire_trouble)
+        self.may_wait = True
+        self._bytes_max = self._shorten_above = config.retention_bytes + config.segment_bytes
         self._now_ns = 0
         self.gated = config.is_synced
         self.keeps_batches = config.is_written and slot_bytes > 0
@@ -258,13 +265,41 @@ class PublisherLog:
             return
         if self.broken is not None:
             raise LogFailedError(self.broken)
+        if self._writer.bytes > self._shorten_above:
+            self._shorten(wall_ns)
+        while True:
+            try:
+                self._writer.append(
+                    self._or_own(session), topic, start, count, frame,
+                    timestamp_ns_max=latest_ns, now_ns=wall_ns,
+                )  # fmt: skip
+                break
+            except self._write_error as error:
+                if error.errno in _NO_SPACE and self._shorten(wall_ns):
+                    continue
+                self._expire_due_ns = 0  # what cannot be deleted here is by the next round
+                self._fail(error)
+                break
+
+    def _shorten(self, wall_ns: int) -> bool:
+        """Apply retention here: the rounds cannot keep up, or there is no space.
+
+        Returns whether any space was given back. Where the log stays too large, since readers hold
+        it, `append` tries it again when it has grown by an eighth of a segment.
+        """
+        has_space, before = False, self._writer.bytes
         try:
-            self._writer.append(
-                self._or_own(session), topic, start, count, frame,
-                timestamp_ns_max=latest_ns, now_ns=wall_ns,
-            )  # fmt: skip
+            has_space = defer_signals(self._apply_retention, wall_ns)
         except self._write_error as error:
-            self._fail(error)
+            self._errors += 1
+            self._expire_trouble.note(str(error), now_ns=self._now_ns)
+        size = self._writer.bytes
+        again = 0 if size < before else size + self.config.segment_bytes // 8
+        self._shorten_above = max(self._bytes_max, again)
+        return has_space
+
+    def _apply_retention(self, wall_ns: int) -> bool:
+        return self._writer.shorten(wall_ns, waits=self.may_wait)
 
     def _fail(self, error: OSError) -> None:
         self._errors += 1
@@ -413,6 +448,7 @@ class PublisherLog:
             self._expire_trouble.note(str(error), now_ns=now_ns)
         else:
             self._expire_trouble.over()
+            self._shorten_above = self._bytes_max
 
     def close(self, wall_ns: int, *, keeps_tail: bool = False) -> None:
         """Close the log, so that opening it again reads no segment.

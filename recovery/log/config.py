@@ -27,8 +27,8 @@ class LogConfig:
 
     retention_bytes: int = 10 * 2**30
     """Bound on the size of all segments, in bytes. The oldest are deleted, whole ones at a time and
-    never one that is being read: it is exceeded by up to `segment_bytes`, and while readers hold
-    more."""
+    never one that is being read: it is exceeded by up to `segment_bytes` and a frame, and while
+    readers hold more."""
 
     retention_age: float | None = None
     """Age at which a segment is deleted, in seconds, counted from its newest frame. None: age does

@@ -117,7 +117,8 @@ class SegmentIndex:
         by_number: the same, by their numbers; a number may be missing where a record is damaged.
         next_number: above all numbers that were seen.
         is_closed: whether nothing is appended to it any more.
-        is_leaving: whether retention is deleting it.
+        is_leaving: whether retention is deleting it, or has deleted it.
+        synced: up to which size it does not count as unsynced any more.
 
     """
 
@@ -129,6 +130,7 @@ class SegmentIndex:
         self.by_number: dict[int, StreamIndex] = {}
         self.next_number = 0
         self.is_closed = self.is_leaving = False
+        self.synced = 0
 
     @property
     def name(self) -> str:

@@ -85,7 +85,7 @@ class StateFile:
 
     Attributes:
         has_failed: whether an fsync failed as it was written; see `LogWriter.has_failed`.
-        writes: how often it was to be written, other than by `write_marks`.
+        writes: how often what `write_marks` had prepared became outdated.
 
     """
 
@@ -122,6 +122,10 @@ class StateFile:
                 return False
             self._data = self._replace(state)
             return True
+
+    def supersede(self) -> None:
+        """Let a `write_marks` that was prepared before do nothing, or count for nothing."""
+        self.writes += 1
 
     def _replace(self, state: LogState) -> bytes:
         what = f"the log {self._store.path(NAME)} cannot be written"

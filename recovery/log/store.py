@@ -442,12 +442,13 @@ class FileStore:
             return True
         try:
             fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Before it is deleted: a sync of what was deleted counts as one that failed.
+            self._written.pop(name, None)
             path.unlink(missing_ok=True)
         except BlockingIOError:
             return False
         finally:
             file.close()
-        self._written.pop(name, None)
         return True
 
     def sync_file(self, name: str) -> None:

@@ -70,10 +70,8 @@ class PendingSync:
     """A sync that has begun."""
 
     store: LogStore
-    byte_count: int
-    """How much it brings to the disk."""
-    names: list[str]
-    """Of which files."""
+    parts: list[tuple[SegmentIndex, int]]
+    """The segments that it brings to the disk, and the size of each."""
     names_changed: bool
     """Whether it brings the directory there, too."""
     unneeded: list[Stretch]
@@ -84,12 +82,17 @@ class PendingSync:
     """Files of segments that are full, to be closed."""
     former: "PendingSync | None" = None
     """One that nobody has ended, and that may have run since this one was begun."""
-    missing: list[str] = field(default_factory=list)
-    """Those of `names` that were not there, after `wait`: retention may have deleted them."""
+    missing: dict[str, OSError] = field(default_factory=dict)
+    """Files that were not there, after `wait`: retention may have deleted them."""
     error: OSError | None = None
     """What went wrong, after `wait`."""
     is_over: bool = False
     """Whether `wait` has returned."""
+
+    @property
+    def byte_count(self) -> int:
+        """How much it brings to the disk, in bytes."""
+        return sum(max(0, size - segment.synced) for segment, size in self.parts)
 
     def wait(self) -> None:
         """Wait for the disk. It never raises: `LogWriter.end_sync` does."""
@@ -109,8 +112,8 @@ class PendingSync:
             if self.renewal.error is not None and self.renewal.error.is_final:
                 return
         try:
-            for name in self.names:
-                self._sync(name)
+            for segment, _ in self.parts:
+                self._sync(segment.name)
             if self.names_changed:
                 self.store.sync_directory()
             for stretch in self.unneeded:
@@ -133,7 +136,5 @@ class PendingSync:
     def _sync(self, name: str) -> None:
         try:
             self.store.sync_file(name)
-        except FileNotFoundError:
-            if name == self.names[-1]:
-                raise  # which retention never deletes
-            self.missing.append(name)
+        except FileNotFoundError as error:
+            self.missing[name] = error  # the writer knows whether retention has deleted it

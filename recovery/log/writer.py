@@ -85,7 +85,7 @@ class LogWriter:
         """Files of full segments: closing them gives back what was reserved, which takes time."""
         self._syncing: PendingSync | None = None
         self._expiring: PendingExpiry | None = None
-        self.unsynced_bytes = self._doubtful_bytes = 0
+        self.unsynced_bytes = 0
         self.late_marks: LogWriteError | None = None
         self._dirty: list[SegmentIndex] = []
         self._names_changed = False
@@ -132,6 +132,8 @@ class LogWriter:
             make_tail(self._store)  # from here on one that is missing was deleted
         self._state_file = StateFile(self._store, state, self._make_lock())
         self._state_file.write()
+        for segment in catalog.segments:
+            segment.synced = segment.size
         self.bytes = sum(segment.size for segment in catalog.segments)
         self._next = {key: catalog.next(key) or 0 for key in catalog.all_streams()}
         for topic, following in state.tails.items():
@@ -319,13 +321,11 @@ class LogWriter:
         renewal = None
         if self._segment is not None:
             renewal = self._reservations.begin_renewal(self._segment)
-        byte_count = self.unsynced_bytes - self._doubtful_bytes
-        names = [segment.name for segment in self._dirty]
+        parts = [(segment, segment.size) for segment in self._dirty]
         unneeded = self._page_cache.due(self._dirty)
         pending = PendingSync(
-            self._store, byte_count, names, self._names_changed, unneeded, renewal, self._full,
-            former,
-        )  # fmt: skip
+            self._store, parts, self._names_changed, unneeded, renewal, self._full, former
+        )
         # What is appended from here on is dirty again.
         self._syncing, self._full, self._names_changed, self._dirty = pending, [], False, []
         return pending
@@ -347,7 +347,8 @@ class LogWriter:
             self.late_marks = renewal.error  # what was appended goes to the disk all the same
         error = pending.error or self._missing(pending)
         if error is None:
-            self.unsynced_bytes -= pending.byte_count
+            for segment, size in pending.parts:
+                self._note_synced(segment, size)
             return
         if not isinstance(error, SyncFailedError):
             self._put_back(pending)
@@ -355,14 +356,24 @@ class LogWriter:
         # The system may have thrown away what it could not write: another fsync would say that all
         # is well. So this is never said to be on the disk any more.
         self._is_failed = True
-        self._doubtful_bytes += pending.byte_count
+        for segment, size in pending.parts:
+            segment.synced = max(size, segment.synced)
         self._put_back(pending)
         raise LogWriteError("the log cannot be forced to the disk", error)
+
+    def _note_synced(self, segment: SegmentIndex, size: int) -> None:
+        """Count a segment as unsynced up to `size` no more: it is on the disk, or deleted."""
+        if size > segment.synced:
+            self.unsynced_bytes -= size - segment.synced
+            segment.synced = size
 
     def _missing(self, pending: PendingSync) -> OSError | None:
         """Return an error where a file was not there that retention has not deleted."""
         for segment in self._catalog.segments if pending.missing else ():
-            if segment.name in pending.missing:
+            error = pending.missing.get(segment.name)
+            if error is not None and not segment.is_leaving:
+                if isinstance(error, SyncFailedError) and segment is pending.parts[-1][0]:
+                    return error
                 path = self._store.path(segment.name)
                 return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return None
@@ -370,7 +381,8 @@ class LogWriter:
     def _put_back(self, pending: PendingSync) -> None:
         """Take again what a sync did not bring to the disk."""
         self._names_changed |= pending.names_changed
-        again = [segment for segment in self._catalog.segments if segment.name in pending.names]
+        taken = {segment.first_record for segment, _ in pending.parts}
+        again = [one for one in self._catalog.segments if one.first_record in taken]
         self._dirty = again + [segment for segment in self._dirty if segment not in again]
 
     def sync(self) -> None:
@@ -413,17 +425,79 @@ class LogWriter:
         first_ns = None if segment is None else segment.appended_ns_first
         age_ns = config.roll_age_ns
         if first_ns is not None and age_ns is not None and now_ns - first_ns >= age_ns:
-            self._roll()
+            try:
+                self._roll()
+            except LogWriteError:
+                if not self._surplus(now_ns):
+                    raise  # or else deleting them may give it the space
         surplus = self._surplus(now_ns)
         if not (surplus or self._left_over or self._full):
             return None
-        tails = self._tails_of(surplus)
+        pending = self._leave(surplus, self._tails_of(surplus), self._full)
+        self._full = []
+        return pending
+
+    def _leave(
+        self, surplus: list[SegmentIndex], tails: dict[str, int], written: list[LogFile]
+    ) -> PendingExpiry:
+        """Begin to delete segments, and to close files."""
         update = TailsUpdate(self._state_file, tails) if tails else None
         for oldest in surplus:
             oldest.is_leaving = True
-        pending = PendingExpiry(self._store, surplus, self._left_over, update, self._full)
-        self._expiring, self._left_over, self._full = pending, [], []
+        pending = PendingExpiry(
+            self._store, surplus, self._left_over, update, written, self._make_lock()
+        )
+        self._expiring, self._left_over = pending, []
         return pending
+
+    def shorten(self, now_ns: int, *, waits: bool = True) -> bool:
+        """Apply retention now, also while the `wait` of a sync or of `begin_expire` is running.
+
+        For a caller of `append` that fills the log faster than they come to their end, or finds no
+        space. One that a reader holds stays. No new segment is begun, whatever its age. No signal
+        handler must raise meanwhile.
+
+        Args:
+            now_ns: wall-clock time in ns since the epoch.
+            waits: whether it may wait for the disk. Otherwise it deletes one segment at most, and
+                only one that needs no new state on the disk before. Default True.
+
+        Returns:
+            Whether any space was given back.
+
+        Raises:
+            LogWriteError: nothing can be deleted.
+
+        """
+        if self._is_abandoned or self._is_closed:
+            return False
+        before, syncing, former = self.bytes, self._syncing, self._expiring
+        if former is not None and not former.is_over:
+            if waits and syncing is None:
+                former.wait()
+            elif not waits:
+                while former.delete_next() and former.deleted == former.taken:
+                    pass  # only indexes are left
+                self._forget_deleted(former)
+                if not former.is_over:
+                    return self.bytes < before
+        self._take_expiry()
+        surplus = self._surplus(now_ns)
+        tails = self._tails_of(surplus if waits else surplus[:1])
+        if not waits:
+            surplus = [] if tails else surplus[:1]
+        elif tails and syncing is not None:
+            self._state_file.supersede()  # what the sync writes, or has written, knows them not
+        written = self._full if waits else self._full[: len(surplus)]
+        self._full = self._full[len(written) :]
+        had_full = bool(written)
+        if syncing is not None and waits:
+            close_all(syncing.written)
+        if surplus or had_full:
+            pending = self._leave(surplus, tails, written)
+            pending.wait()
+            self.end_expire(pending)
+        return had_full or self.bytes < before
 
     def end_expire(self, pending: PendingExpiry) -> None:
         """Forget the segments that are deleted.
@@ -432,19 +506,26 @@ class LogWriter:
             LogWriteError: one could not be deleted; it is tried again the next time.
 
         """
-        self._expiring = None
-        if pending.tails is not None:
-            pending.tails.end()
-        for segment in pending.segments:
-            segment.is_leaving = False
-        for oldest in pending.segments[: pending.deleted]:
+        if self._expiring is pending:  # else another call has taken its result
+            self._expiring = None
+            if pending.tails is not None:
+                pending.tails.end()
+            self._forget_deleted(pending)
+            for segment in pending.segments[pending.taken :]:
+                segment.is_leaving = False
+            self._left_over += pending.indexes
+        pending.check(self._config.directory)
+
+    def _forget_deleted(self, pending: PendingExpiry) -> None:
+        while pending.taken < pending.deleted:
+            oldest = pending.segments[pending.taken]
+            pending.taken += 1
             self._catalog.drop_first()
             self._forget_streams(oldest)
             self.bytes -= oldest.size
+            self._note_synced(oldest, oldest.size)
             self._dirty = [other for other in self._dirty if other is not oldest]
             self._names_changed = True
-        self._left_over += pending.indexes
-        pending.check(self._config.directory)
 
     def _surplus(self, now_ns: int) -> list[SegmentIndex]:
         """Return what is too old or too much: the oldest segments, never the newest."""

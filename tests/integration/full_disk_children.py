@@ -1,11 +1,13 @@
 """What child processes of test_full_disk.py do, on a small disk of their own."""
 
+import asyncio
 import json
 import os
 import sys
 from pathlib import Path
 
 import p2pmsg
+import p2pmsg.aio
 from p2pmsg import LogConfig, Publisher, PublisherConfig
 from p2pmsg.errors import LogFailedError
 
@@ -98,6 +100,40 @@ def logged(directory):
     return counts
 
 
+def outrun(endpoint, directory, how):
+    """Publish far more than the disk has space for, faster than the rounds apply retention."""
+    from recovery.log import LogReader
+
+    log = LogConfig(Path(directory) / "log", retention_bytes=3 * 2**20, segment_bytes=2**20)
+    accepted, sizes, errors = 0, [], []
+
+    def publish_much(publisher):
+        nonlocal accepted
+        for _ in range(20):
+            try:
+                accepted += publisher.publish_many("t", [bytes(1000)] * 500) is not None and 500
+            except LogFailedError as error:
+                errors.append(str(error))
+            sizes.append(publisher.stats().log.bytes)
+
+    async def in_loop():
+        async with p2pmsg.aio.Publisher(endpoint, log=log) as publisher:
+            for _ in range(10):
+                publish_much(publisher)
+                await publisher.drain()
+
+    if how == "loop":
+        asyncio.run(in_loop())
+    else:
+        with Publisher(endpoint, log=log) as publisher:
+            for _ in range(10):
+                publish_much(publisher)
+    reader = LogReader(Path(directory) / "log")
+    (stream,) = reader.streams()
+    reader.close()
+    say(errors=errors, size=max(sizes), accepted=accepted, next=stream.next)
+
+
 def begin(endpoint, directory, how):
     """Begin to publish on a disk that is full, and once more when it has space."""
     filler = Filler(directory)
@@ -146,7 +182,7 @@ def push(endpoint, directory, how):
     pusher.close()
 
 
-ROLES = {role.__name__: role for role in (fill, begin, push)}
+ROLES = {role.__name__: role for role in (fill, outrun, begin, push)}
 
 if __name__ == "__main__":
     os.umask(0o077)

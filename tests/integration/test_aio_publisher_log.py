@@ -83,7 +83,8 @@ def test_old_segments_are_given_back_and_deleted_by_no_thread_of_a_loop(
                 for _ in range(32):
                     publisher.publish(TOPIC, value)
                 await publisher.drain()
-                await asyncio.sleep(0.02)
+                while publisher.stats().log.bytes > log.retention_bytes:
+                    await asyncio.sleep(0.01)
             while not ({("ftruncate", False), ("unlink", False)} <= calls and is_short(publisher)):
                 await asyncio.sleep(0.01)
             monkeypatch.undo()
@@ -95,3 +96,35 @@ def test_old_segments_are_given_back_and_deleted_by_no_thread_of_a_loop(
         assert [kept.start for kept in reader.follow(reader.session, "rare", 0)] == [1]
 
     run(main)
+
+
+def test_a_task_that_leaves_the_loop_no_round_fills_no_disk_and_waits_for_none(
+    monkeypatch, memory_path
+):
+    log = LogConfig(memory_path / "log", segment_bytes=2**16, retention_bytes=2**17)
+    here, forced, sizes = threading.get_ident(), set(), []
+
+    def noted(call):
+        def sync(fd):
+            forced.add(threading.get_ident())
+            call(fd)
+
+        return sync
+
+    async def main():
+        async with Publisher(LOOPBACK, log=log) as publisher:
+            publisher.publish(TOPIC, 0)
+            await publisher.drain()
+            monkeypatch.setattr(platform, "sync_data", noted(platform.sync_data))
+            monkeypatch.setattr(os, "fsync", noted(os.fsync))
+            for number in range(300):
+                publisher.publish_many(TOPIC, [bytes(1000)] * 20)
+                sizes.append(publisher.stats().log.bytes)
+                if number == 200:
+                    await asyncio.sleep(0)  # the executor may begin with what it does
+            monkeypatch.undo()
+
+    run(main)
+    frame_bytes = 21_000
+    assert max(sizes) <= log.retention_bytes + log.segment_bytes + frame_bytes
+    assert here not in forced

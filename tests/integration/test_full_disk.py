@@ -83,6 +83,18 @@ def test_a_publisher_says_that_the_disk_is_full_and_goes_on_when_it_has_space(
     assert child.wait() == 0
 
 
+@pytest.mark.parametrize("how", ["threads", "loop"])
+def test_a_publisher_that_outruns_its_rounds_does_not_fill_the_disk_with_what_is_too_old(
+    on_small_disk, how
+):
+    child = on_small_disk("outrun", how, "8m")
+    said = json.loads(child.line())
+    assert said["errors"] == []
+    assert said["size"] <= (3 + 1) * 2**20 + 600_000  # a frame has up to 500 messages
+    assert said["next"] == said["accepted"] == 100_000
+    assert child.wait() == 0
+
+
 @pytest.mark.parametrize("how", ["written", "synced"])
 def test_a_publisher_that_begins_on_a_full_disk_says_so(on_small_disk, how):
     child = on_small_disk("begin", how, "8m")
