@@ -234,9 +234,13 @@ class LogStats:
         skipped: messages skipped when it was opened after such a crash, so that no sequence is
             used twice.
         failed: why nothing more is written to it (`on_error="continue"`), or None.
-        errors: how often writing failed.
-        retrying: what fails now and is tried again (forcing it to the disk, reserving sequences,
-            deleting what is too old), or None.
+        errors: how often writing a frame, forcing it to the disk, reserving sequences or deleting
+            what is too old failed. Each call that raised `LogFailedError` since its frame could not
+            be written counts once, and so does each further try to write what was accepted before;
+            a call that is refused after a failed fsync does not count again.
+        retrying: what fails now and is tried again (writing a frame, forcing it to the disk,
+            reserving sequences, deleting what is too old), or None. Writing is tried again with the
+            next frame.
 
     """
 

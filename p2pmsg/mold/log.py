@@ -72,7 +72,10 @@ class MoldLog:
         messages = codec.read_packet(packet).messages
         wall_ns = time.time_ns()
         frame = pack_slice(self._prefix, sequence, wall_ns, messages, None, None, self._buffer)[0]
-        self._log.append(self._topic, sequence, len(messages), frame, wall_ns, wall_ns)
+        self._log.append(
+            self._topic, sequence, len(messages), frame, wall_ns, wall_ns,
+            now_ns=time.monotonic_ns(),
+        )  # fmt: skip
 
     def bring_to_disk(self) -> None:
         """With `fsync="always"`: force what was written to the disk; raises `LogFailedError`."""

@@ -399,7 +399,7 @@ class PublisherCore:
         ready = self._values.prepared(stream, value)
         frame, kept = pack_alone(stream.prefix, sequence, base_ns, ready, key, headers, limit)
         if log is not None:
-            log.append(topic, sequence, 1, frame, base_ns, wall_ns)
+            log.append(topic, sequence, 1, frame, base_ns, wall_ns, None, now_ns)
         self.replay.append(topic, sequence, 1, kept, now_ns=now_ns, timestamp_ns_max=base_ns)
         self.outbox.append(frame)
         stream.sealed_ns = self.sealed_ns = now_ns
@@ -713,7 +713,7 @@ class PublisherCore:
         if replay.next(topic) <= sequence:
             if self.log is not None and self.log.next(topic) <= sequence:  # else it was interrupted
                 wall_ns = now_ns + self._wall_offset_ns
-                self.log.append(topic, sequence, count, frame, latest_ns, wall_ns)
+                self.log.append(topic, sequence, count, frame, latest_ns, wall_ns, now_ns=now_ns)
             replay.append(topic, sequence, count, kept, now_ns=now_ns, timestamp_ns_max=latest_ns)
         if self.log is not None and self.log.gated:
             self.unsynced.append((topic, sequence, frame))

@@ -120,7 +120,10 @@ class PublisherLog:
         self._sync_trouble = Trouble(place, on_disk)
         self._mark_trouble = Trouble(place, "messages are refused when the reserved ones are used")
         self._expire_trouble = Trouble(place, "the log grows meanwhile")
-        self._troubles = (self._sync_trouble, self._mark_trouble, self._expire_trouble)
+        self._write_trouble = Trouble(place, "nothing new is accepted meanwhile")
+        self._troubles = (
+            self._write_trouble, self._sync_trouble, self._mark_trouble, self._expire_trouble
+        )  # fmt: skip
         self.may_wait = True
         self._bytes_max = self._shorten_above = config.retention_bytes + config.segment_bytes
         self._now_ns = 0
@@ -254,8 +257,11 @@ class PublisherLog:
         latest_ns: int,
         wall_ns: int,
         session: int | None = None,
+        now_ns: int | None = None,
     ) -> None:
-        """Write a frame, before it goes out.
+        """Write a frame, before it goes out; say so if that fails, and when it works again.
+
+        `wall_ns` is the wall clock; `now_ns` is monotonic, and by default when the last round was.
 
         Raises:
             LogFailedError: it could not be written, and `on_error` is `"raise"`.
@@ -278,8 +284,13 @@ class PublisherLog:
                 if error.errno in _NO_SPACE and self._shorten(wall_ns):
                     continue
                 self._expire_due_ns = 0  # what cannot be deleted here is by the next round
+                if self.config.on_error == "raise":
+                    now_ns = self._now_ns if now_ns is None else now_ns
+                    self._write_trouble.note(str(error), now_ns=now_ns)
                 self._fail(error)
-                break
+                return
+        if self._write_trouble.what is not None:
+            self._write_trouble.over()
 
     def _shorten(self, wall_ns: int) -> bool:
         """Apply retention here: the rounds cannot keep up, or there is no space.

@@ -240,7 +240,7 @@ class RelayCore:
             return False
         count = stop - start
         if self.log is not None:
-            self.log.append(topic, start, count, frame.data, latest_ns, wall_ns, session)
+            self.log.append(topic, start, count, frame.data, latest_ns, wall_ns, session, now_ns)
         self._keep(served, stream, start, count, frame.data, latest_ns, now_ns)
         return True
 

@@ -252,6 +252,9 @@ class RelayingPeer(ServingPeer):
             self._say_denials()
 
     def _note_log_failure(self, error: LogFailedError) -> None:
+        log = self._core.log
+        if log is not None and log.broken is None:
+            return  # it will be tried again, and the log says so itself
         if str(error) != self._log_failure:
             _log.error("the relay cannot keep what it receives, and waits: %s", error)
         self._log_failure = str(error)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -17,6 +18,22 @@ TOPICS = 24
 
 def say(**said):
     print(json.dumps(said), flush=True)
+
+
+class Said(logging.Handler):
+    """Keeps what the library logs."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts = []
+        logging.getLogger("p2pmsg").addHandler(self)
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+    def take(self):
+        texts, self.texts = self.texts, []
+        return texts
 
 
 class Filler:
@@ -58,7 +75,7 @@ def fill(endpoint, directory, how):
     """Publish while the disk becomes full, is full, and has space again; say what was accepted."""
     config = PublisherConfig(linger=5.0, gather_within=60.0)
     publisher = Publisher(endpoint, log=log_of(directory, how), config=config)
-    filler = Filler(directory)
+    filler, said = Filler(directory), Said()
     say(endpoint=publisher.endpoint)
     sys.stdin.readline()
     accepted, errors = [0] * TOPICS, []
@@ -76,13 +93,21 @@ def fill(endpoint, directory, how):
         errno=errors[-1].errno,
         counted=stats.log.errors,
         failed=stats.log.failed,
+        retrying=stats.log.retrying,
+        said=said.take(),
     )
     sys.stdin.readline()
     filler.give_back()
     after = []
     publish_rounds(publisher, accepted, 20, after)
     publisher.flush()
-    say(errors=len(after), heads={t: head[1] for t, head in publisher.stats().streams.items()})
+    stats = publisher.stats()
+    say(
+        errors=len(after),
+        heads={topic: head[1] for topic, head in stats.streams.items()},
+        retrying=stats.log.retrying,
+        said=said.take(),
+    )
     sys.stdin.readline()
     publisher.close()
     say(logged=logged(directory), accepted=accepted)

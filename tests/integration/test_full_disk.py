@@ -67,9 +67,14 @@ def test_a_publisher_says_that_the_disk_is_full_and_goes_on_when_it_has_space(
     assert said["errno"] is not None or how == "synced"
     assert said["counted"]
     assert said["failed"] is None
+    assert "No space left" in said["retrying"]
+    assert "is tried again; nothing new is accepted" in " ".join(said["said"])
+    assert len(said["said"]) <= 4  # of a write, of a sync and of retention, not of each try
     child.order("make space")
     after = json.loads(child.line())
     assert after["errors"] == 0
+    assert after["retrying"] is None
+    assert "it works again" in " ".join(after["said"])
     got = take(subscriber, sum(after["heads"].values()))
     by_topic = {}
     for message in got:

@@ -13,6 +13,7 @@ from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.steps import run_steps
 from recovery.log import FileStore, LogReader, MemoryStore, verify
 from tests.unit.p2pmsg.interrupts import interrupt_at
+from tests.unit.p2pmsg.publisher.test_log import core_on
 
 SEGMENT, RETENTION = 4096, 12_000
 FRAME = bytes(1000)
@@ -182,3 +183,73 @@ def test_an_append_that_applies_retention_and_was_interrupted_leaves_nothing(tmp
             break
     assert None in struck
     assert len(struck) > 2
+
+
+S, FULL = 10**9, OSError(errno.ENOSPC, "No space left on device")
+NOTHING = (None, None, None)
+
+
+def warnings_of(caplog):
+    """Return what was said since the last call."""
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    caplog.clear()
+    return said
+
+
+@pytest.mark.parametrize("how", ["publish", "publish_alone", "publish_many", "relay"])
+def test_a_full_disk_is_said_once_a_minute_and_that_it_works_again(caplog, how):
+    store = MemoryStore()
+    log = log_of(store, retention_bytes=2**40)
+    core = None if how == "relay" else core_on(log)
+
+    def publish(now_ns):
+        if core is None:
+            log.append("t", log.next("t", 7), 1, FRAME, 0, 0, 7, now_ns)
+            return
+        if how == "publish_many":
+            times = {"now_ns": now_ns, "wall_ns": 1}
+            core.publish_many("t", [FRAME] * 3, None, None, 0, **times, count=3)
+        elif how == "publish" or core.publish_alone("t", FRAME, *NOTHING, now_ns, 1) < 0:
+            core.publish("t", FRAME, *NOTHING, now_ns=now_ns, wall_ns=1)
+            core.flush(now_ns=now_ns)
+
+    publish(10**15)
+    caplog.clear()
+    store.failing = {"write": FULL}
+    for second in range(1, 131):
+        with pytest.raises(LogFailedError, match="No space left"):
+            publish(10**15 + second * S)
+        said = warnings_of(caplog)
+        assert len(said) == (second in (1, 61, 121)), second
+        if second == 1:
+            assert "No space left on device. It is tried again" in said[0]
+        elif said:
+            assert "within 60 s" in said[0] or "within 120 s" in said[0]
+        assert "No space left" in log.stats().retrying
+        assert log.stats().errors == second
+    store.failing = {}
+    publish(10**15 + 131 * S)
+    assert warnings_of(caplog) == ["log: it works again, after 130 failures"]
+    assert (log.stats().retrying, log.stats().errors) == (None, 130)
+    publish(10**15 + 132 * S)
+    assert warnings_of(caplog) == []
+
+
+def test_a_log_that_is_gone_on_without_is_not_said_to_be_tried_again(caplog):
+    store = MemoryStore()
+    log = log_of(store, on_error="continue")
+    store.failing = {"write": FULL}
+    append(log, 2)
+    assert log.stats().retrying is None
+    assert "No space left" in log.stats().failed
+    assert "tried again" not in caplog.text
+
+
+def test_what_could_be_written_after_retention_is_no_error(caplog):
+    store = SmallDisk(2**40)
+    log = log_of(store)
+    append(log, RETENTION // 1000 + 2)
+    store.byte_count = sum(len(content.data) for content in store._files.values()) + 500
+    append(log, 100)
+    assert log.stats().errors == 0
+    assert caplog.text == ""
