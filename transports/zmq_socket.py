@@ -289,11 +289,20 @@ class ZmqConnectingSocket(ZmqSocket):
             self._watch = watch_keys(self.socket, self._context, self.endpoint, self._curve)
 
     def watch_end(self) -> None:
-        """Follow the connection, for `was_ended_here`; before `connect`."""
+        """Follow the connection, for `was_ended_here`; before `connect`.
+
+        Raises:
+            TransportError: no descriptor is left for it; the socket is closed then.
+
+        """
         if self._watch is None:
             from transports.connect_watch import ConnectWatch
 
-            self._watch = ConnectWatch(self.socket, self._context, self.endpoint)
+            try:
+                self._watch = ConnectWatch(self.socket, self._context, self.endpoint)
+            except zmq.ZMQError as error:
+                self.close()
+                raise self._error(error) from error
 
     def was_ended_here(self) -> bool:
         """Whether ZeroMQ ended the connection since the last call, and does not connect again.

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _MS: Final = 1_000_000
+_ENDS_NS: Final = 100 * _MS
+"""How often connections are checked that ZeroMQ may have ended."""
 _ENDED_AGAIN_NS: Final = 60_000 * _MS
 """How often the log says that a connection was ended because of what came."""
 _ROUNDS_MAX: Final = 16
@@ -47,7 +49,7 @@ class PullerBase(ABC, Generic[T_co]):
 
     _turn_ns_max: ClassVar[int] = 2**63
     """How long a turn reads on, in ns; what is left is for the next one."""
-    _ended_due_ns = 0
+    _ended_due_ns = _ends_due_ns = 0
     _frames_per_round: ClassVar[int] = 64
     """How many frames are read between two looks at what there is to send, and at the time."""
 
@@ -282,12 +284,15 @@ class PullerBase(ABC, Generic[T_co]):
             self._keys.look(self._clients, now_ns)
             self._check_rights(now_ns)
         silence_ns = self._config.pusher_timeout * 1e9
+        looks_at_ends = now_ns >= self._ends_due_ns
+        if looks_at_ends:
+            self._ends_due_ns = now_ns + _ENDS_NS
         for at, (core, client) in enumerate(zip(self._cores, self._clients, strict=True)):
             core.handle_timer(now_ns=now_ns)
             if core.warning:
                 _log.warning("%s: %s", client.endpoint, core.warning)
                 core.warning = ""
-            if client.was_ended_here():
+            if looks_at_ends and client.was_ended_here():
                 self._say_ended(client.endpoint, now_ns)
                 client.reconnect()
             elif now_ns - core.heard_ns > silence_ns:

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests.descriptors import no_descriptor_left
 from tests.unit.transports.sockets import (
     LOOPBACK,
     eventually,
@@ -20,6 +21,7 @@ from tests.unit.transports.sockets import (
 from transports import (
     BindError,
     PeerUnreachableError,
+    TransportError,
     ZmqReceiver,
     ZmqRecoveryClient,
     ZmqRecoveryServer,
@@ -251,6 +253,13 @@ def test_a_connection_that_ended_here_is_distinguished_from_one_that_broke(opene
 
     eventually(is_back)
     assert not any(ended)
+
+
+def test_where_no_descriptor_is_left_to_follow_a_connection_the_socket_is_closed(opened):
+    receiver = opened(ZmqReceiver, "tcp://127.0.0.1:9")
+    with no_descriptor_left(), pytest.raises(TransportError):
+        receiver.watch_end()
+    assert receiver.closed
 
 
 def test_reconnect_also_replaces_a_connection_that_works(pair):
