@@ -713,7 +713,7 @@ class PublisherCore:
         if replay.next(topic) <= sequence:
             if self.log is not None and self.log.next(topic) <= sequence:  # else it was interrupted
                 wall_ns = now_ns + self._wall_offset_ns
-                self.log.append(topic, sequence, count, frame, latest_ns, wall_ns, now_ns=now_ns)
+                self.log.append(topic, sequence, count, frame, latest_ns, wall_ns, None, now_ns)
             replay.append(topic, sequence, count, kept, now_ns=now_ns, timestamp_ns_max=latest_ns)
         if self.log is not None and self.log.gated:
             self.unsynced.append((topic, sequence, frame))

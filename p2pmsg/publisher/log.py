@@ -283,7 +283,6 @@ class PublisherLog:
             except self._write_error as error:
                 if error.errno in _NO_SPACE and self._shorten(wall_ns):
                     continue
-                self._expire_due_ns = 0  # what cannot be deleted here is by the next round
                 if self.config.on_error == "raise":
                     now_ns = self._now_ns if now_ns is None else now_ns
                     self._write_trouble.note(str(error), now_ns=now_ns)
@@ -307,6 +306,8 @@ class PublisherLog:
         size = self._writer.bytes
         again = 0 if size < before else size + self.config.segment_bytes // 8
         self._shorten_above = max(self._bytes_max, again)
+        if again:
+            self._expire_due_ns = 0  # the next round closes what this log's own reader holds
         return has_space
 
     def _apply_retention(self, wall_ns: int) -> bool:

@@ -18,6 +18,7 @@ from tests.unit.p2pmsg.publisher.test_log import core_on
 SEGMENT, RETENTION = 4096, 12_000
 FRAME = bytes(1000)
 STEPS_MAX = 400
+S = 10**9
 
 
 class SmallDisk(MemoryStore):
@@ -91,6 +92,20 @@ def test_what_a_reader_holds_may_be_more_and_is_not_looked_at_for_each_frame(mon
     assert 0 < len(looked) <= growth // (SEGMENT // 8) + 1
     reader.close()
     append(log, 2)
+    assert log.stats().bytes <= RETENTION + SEGMENT + 2 * len(FRAME)
+
+
+def test_what_the_publishers_own_reader_held_is_deleted_by_the_next_rounds():
+    log = log_of()
+    append(log)
+    expire(log, now_ns=S)
+    assert log.read(b"requester", "t", 0).start == 0
+    append(log, 100)
+    assert log.earliest("t") == 0
+    expire(log, now_ns=S + 1)  # though it is not time to by the clock
+    append(log, 20)
+    expire(log, now_ns=S + 2)
+    append(log)
     assert log.stats().bytes <= RETENTION + SEGMENT + 2 * len(FRAME)
 
 
@@ -185,7 +200,7 @@ def test_an_append_that_applies_retention_and_was_interrupted_leaves_nothing(tmp
     assert len(struck) > 2
 
 
-S, FULL = 10**9, OSError(errno.ENOSPC, "No space left on device")
+FULL = OSError(errno.ENOSPC, "No space left on device")
 NOTHING = (None, None, None)
 
 
