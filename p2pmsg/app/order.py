@@ -25,7 +25,7 @@ class KeyQueue(Generic[T]):
 
     def __init__(self) -> None:
         self._ready: deque[tuple[Hashable, T]] = deque()
-        self._waiting: dict[Hashable, OrderedDict[Hashable, T]] = {}
+        self._waiting: dict[Hashable, OrderedDict[Hashable, T] | None] = {}
         self._blocked = 0
         self._number = 0
         self.replaceable = 0
@@ -44,11 +44,13 @@ class KeyQueue(Generic[T]):
         if key is NO_KEY:
             self._ready.append((key, item))
             return None
-        line = self._waiting.get(key)
-        if line is None:
-            self._waiting[key] = OrderedDict()
+        if key not in self._waiting:
+            self._waiting[key] = None
             self._ready.append((key, item))
             return None
+        line = self._waiting[key]
+        if line is None:
+            line = self._waiting[key] = OrderedDict()
         if newest_of is None:
             self._number += 1
             line[self._number] = item
@@ -72,7 +74,7 @@ class KeyQueue(Generic[T]):
     def keep(self, is_needed: Callable[[T], bool]) -> int:
         """Forget what was not taken and is not needed; return how many items that were."""
         before = len(self)
-        for line in self._waiting.values():
+        for line in filter(None, self._waiting.values()):
             for name in [name for name, item in line.items() if not is_needed(item)]:
                 self._remove(line, name)
         ready, self._ready = self._ready, deque()

@@ -3,7 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Hashable, Iterable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -326,21 +326,21 @@ class SubscriberSource(Source):
         message, entry, error = item
         handler = self._handler
         event = Event("message", handler.name, message.value, message=message)
-        if entry is None or self._order is None:
-            with suppress(NotDoneError):
-                await handler.handle(event, self._run, error)
-            return
-        self._order.begin(entry)
+        order = self._order
+        if order is not None and entry is not None:
+            order.begin(entry)
         try:
             await handler.handle(event, self._run, error)
         except BaseException as left:
-            self._order.leave(entry)
-            if self._workers.stopped:  # nothing waits for those after it any more
-                handler.left += self._workers.stop(self._is_needed)
+            if order is not None and entry is not None:
+                order.leave(entry)
+                if self._workers.stopped:  # nothing waits for those after it any more
+                    handler.left += self._workers.stop(self._is_needed)
             if not isinstance(left, NotDoneError):
                 raise
         else:
-            self._order.done(entry)
+            if order is not None and entry is not None:
+                order.done(entry)
 
     def _is_needed(self, item: _Item) -> bool:
         entry = item[1]
