@@ -247,7 +247,7 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         until = _monotonic() + deadline
         self._pending[number] = gathering = _Gathering(self, topic, number, deadline, until)
         data = frames.request_frame(
-            self._topics[topic], self._id, number, round(deadline * 1000), packed
+            self._topics[topic], self._id, number, frames.wait_ms_of(deadline), packed
         )
         for at, client in enumerate(self._clients):
             if denied := self._denied_here(at, topic, client):
@@ -470,7 +470,7 @@ class _Request:
         ):
             self.refuse(at, AccessDeniedError("respond", self.topic, denied))
             return self._part_ends()
-        wait_ms = int((self._until - now) * 1000)
+        wait_ms = frames.wait_ms_of(self._until - now)
         owner._send(at, self._number, frames.request_frame(
             self._name, owner._id, self._number, wait_ms, self._packed
         ))  # fmt: skip

@@ -2,8 +2,10 @@
 
 import asyncio
 import inspect
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -14,7 +16,14 @@ from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import Look, Pace, in_executor, is_looked_up
 from p2pmsg.checks import check_busy_wait, time_to_wait, whole
 from p2pmsg.errors import ClosedError, InvalidRequestError, translated
-from p2pmsg.requests.responder_base import Handler, Request, RequestLeftError, ResponderBase
+from p2pmsg.requests.inbox import Arrival, Inbox
+from p2pmsg.requests.responder_base import (
+    Handler,
+    ReplyCache,
+    Request,
+    RequestLeftError,
+    ResponderBase,
+)
 from p2pmsg.sync.lifecycle import close_in_children
 from transports.own_log import own_log as _log
 
@@ -24,7 +33,20 @@ if TYPE_CHECKING:
 _NOT_OPEN: Final = "it is not open yet; `async with` opens it, or `await open()`"
 _RIGHTS_S: Final = 1.0
 """How often it is looked, with security, whether rights have changed."""
+_BURST: Final = 256
+"""Requests that are received at once while others are worked on; it takes 1 ms at most."""
+_at_work: ContextVar[tuple[ReplyCache, Request]] = ContextVar("_at_work")
 AsyncHandler = Callable[[Any], Awaitable[Any]]
+
+
+class NobodyWaitsError(Exception):
+    """What a handler that had to wait raises where its requester has stopped waiting."""
+
+
+def is_wanted() -> bool:
+    """Whether anybody waits for what the current task works on."""
+    cache, request = _at_work.get()
+    return not cache.is_over(request, time.monotonic_ns())
 
 
 class Responder(ResponderBase, TakesTurns, ClosesInLoop):
@@ -226,6 +248,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
             server.close()
             raise ClosedError("the responder", self._unusable)
         self._server = server
+        self._inbox = Inbox(server, burst=_BURST)
         self._is_made = True
         close_in_children(self)
         self._driver.guard()  # it may be left before it is started
@@ -251,11 +274,16 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
 
     def _read_next(self) -> bool:
         """Take the next request; whether there was one."""
-        found = self._server.receive()
-        if found is None:
-            return False
+        arrival = self._inbox.take()
+        if arrival is None:
+            found = self._server.receive()
+            if found is None:
+                return False
+            arrival = *found, self._server.user, time.monotonic_ns()
         self._look.end()
-        self._take(*found)
+        self._take(arrival)
+        if not self._closed:
+            self._inbox.fill(time.monotonic_ns())
         return True
 
     def _reply(self, where: bytes, reply: bytes) -> None:
@@ -265,14 +293,17 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         if not self._is_in_turn and (is_worth_it or self._server.has_message()):
             self._driver.wake()
 
-    def _take(self, where: bytes, data: bytes) -> None:
-        found = self._read(where, data)
+    def _take(self, arrival: Arrival) -> None:
+        found = self._read(arrival)
         if found is None:
             return
-        request, topic, value = found
-        is_new, reply = self._cache.begin(request, where)
+        where = arrival[0]
+        request, topic, value, until_ns = found
+        is_new, reply = self._cache.begin(request, where, until_ns)
         if reply is not None:
             self._reply(where, reply)
+        elif is_new and until_ns <= time.monotonic_ns():
+            self._expire(request)
         elif is_new and topic in self._slow:
             if len(self._tasks) + len(self._waiting) < self._tasks_max + self._pending_max:
                 self._work_slowly(request, topic, value)
@@ -326,8 +357,12 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         task.add_done_callback(self._end_task)
 
     async def _handle(self, request: Request, result: Awaitable[Any]) -> None:
+        _at_work.set((self._cache, request))
         try:
             reply = self._pack(request, await result)
+        except NobodyWaitsError:
+            self._expire(request)
+            return
         except RequestLeftError:
             self.refused += 1
             self._cache.drop(request)
@@ -351,8 +386,15 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
             _log.error("the responder failed to reply", exc_info=task.exception())
         if self._closed:
             self._driver.notify()
-        elif self._waiting and len(self._tasks) < self._tasks_max:
-            self._begin_work(*self._waiting.popleft())
+            return
+        while self._waiting and len(self._tasks) < self._tasks_max:
+            request, result = self._waiting.popleft()
+            is_over = self._cache.is_over(request, time.monotonic_ns())
+            if is_over and inspect.iscoroutine(result):
+                result.close()
+                self._expire(request)
+            else:  # what is no coroutine is being worked on already
+                self._begin_work(request, result)
 
     def _forget(self) -> None:
         """In a forked child: neither the socket nor the tasks are the child's."""

@@ -62,7 +62,7 @@ class HandlerStats:
     """Events whose handler raised, and for which the error policy was applied."""
     left: int
     """Events that were read and not handled, because the app stopped; requests that waited also
-    where their responder was closed or cancelled them."""
+    where their responder was closed or cancelled them, or nobody waited for them any more."""
     cancelled: int
     """Events whose handler did not end within `stop_timeout`, or was cancelled by another."""
     conflated: int

@@ -8,7 +8,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.aio.puller import Puller
-from p2pmsg.aio.responder import Responder
+from p2pmsg.aio.responder import NobodyWaitsError, Responder, is_wanted
 from p2pmsg.aio.subscriber import Subscriber
 from p2pmsg.app.events import Event, Request
 from p2pmsg.app.handler import Handler, NotDoneError, Runtime
@@ -546,6 +546,9 @@ class ResponderSource(Source):
                 handler.left += 1
                 raise
             try:
+                if not is_wanted():  # it may have waited for its turn
+                    handler.left += 1
+                    raise NobodyWaitsError
                 request = Request(topic, value)
                 return await handler.handle(
                     Event("request", handler.name, value, request=request), run

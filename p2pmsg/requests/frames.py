@@ -1,7 +1,8 @@
 """Frames of requests and replies, over the wire format of `p2pmsg.wire`.
 
 REQUEST has the topic ahead, the requester's id where the header has the session, the request's
-number as the sequence, how long the requester waits, in ms, as the count, and the value as body.
+number as the sequence, how long the requester waits, in ms, as the count (0: it does not say), and
+the value as body.
 REPLY has the same id and number, a `Status` as the count, and as body the value, ``[type, text]``
 of an exception, or ``["request", why]`` where the requester has no right to the topic.
 """
@@ -41,6 +42,11 @@ def value_limit(message_bytes_max: int) -> int:
     limit = f"at most {FRAME_BYTES_MAX}, which is what a frame carries"
     check("message_bytes_max", message_bytes_max, message_bytes_max <= FRAME_BYTES_MAX, limit)
     return min(message_bytes_max, VALUE_BYTES_MAX)
+
+
+def wait_ms_of(seconds: float) -> int:
+    """Return how long a requester waits as a request says it: 1 ms at least, as 0 is no limit."""
+    return max(0, min(int(seconds * 1000), _COUNT_MAX - 1)) + 1
 
 
 def request_frame(topic: bytes, requester: int, number: int, wait_ms: int, packed: bytes) -> bytes:

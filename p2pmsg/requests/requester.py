@@ -133,7 +133,7 @@ class Requester(RequesterBase, ClosesAtOnce):
         for attempt in range(attempts_max):
             at = (first + attempt) % len(clients)
             until = start + timeout * (attempt + 1) / attempts_max
-            wait_ms = int((start + timeout - now) * 1000)
+            wait_ms = frames.wait_ms_of(start + timeout - now)
             data = frames.request_frame(self._topics[topic], self._id, number, wait_ms, packed)
             if at in refusals:
                 continue
@@ -182,7 +182,7 @@ class Requester(RequesterBase, ClosesAtOnce):
         clients = self._clients()
         number = next(self._numbers)
         end = time.monotonic() + deadline
-        wait_ms = round(deadline * 1000)
+        wait_ms = frames.wait_ms_of(deadline)
         data = frames.request_frame(self._topics[topic], self._id, number, wait_ms, packed)
         answers = Answers()
         waiting = []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import transports
 from p2pmsg.checks import check_busy_wait, whole
 from p2pmsg.errors import ClosedError
+from p2pmsg.requests.inbox import Arrival, Inbox
 from p2pmsg.requests.responder_base import Handler, Request, ResponderBase
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from recovery._renamed import renamed_arguments
@@ -92,11 +93,13 @@ class Responder(ResponderBase, ClosesAtOnce):
             type, types, security,
         )  # fmt: skip
         self._done: deque[tuple[Request, bytes]] = deque()
+        self._over: deque[tuple[Request, str, Any]] = deque()
         self._thread: threading.Thread | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._serving = threading.Lock()
         self._raised: BaseException | None = None
         self._server = self._bind(endpoint, busy_wait)
+        self._inbox = Inbox(self._server)
         close_in_children(self)
 
     def serve(self) -> None:
@@ -122,9 +125,9 @@ class Responder(ResponderBase, ClosesAtOnce):
         finally:
             if self._pool is not None:
                 self._pool.shutdown(wait=True, cancel_futures=True)
+                self._pool = None
                 with contextlib.suppress(transports.ClosedError):
                     self._send_replies()
-                self._pool = None
             raised, self._raised = self._raised, None
             self._serving.release()
         if raised is not None:
@@ -166,17 +169,23 @@ class Responder(ResponderBase, ClosesAtOnce):
         waits = self._done or self._cache.pending
         if self._rights is not None:
             self._rights.check()
-        found = self._server.receive_wait(_REPLY_WAIT_MS if waits else _WAIT_MS)
-        if found is not None:
-            self._take(*found)
-        if self._done:
+        arrival = self._inbox.take()
+        if arrival is None:
+            found = self._server.receive_wait(_REPLY_WAIT_MS if waits else _WAIT_MS)
+            if found is not None:
+                arrival = *found, self._server.user, time.monotonic_ns()
+        if arrival is not None:
+            self._take(arrival)
+            self._inbox.fill(time.monotonic_ns())
+        if self._done or self._over:
             self._send_replies()
 
-    def _take(self, where: bytes, data: bytes) -> None:
-        found = self._read(where, data)
+    def _take(self, arrival: Arrival) -> None:
+        found = self._read(arrival)
         if found is None:
             return
-        request, topic, value = found
+        where = arrival[0]
+        request, topic, value, until_ns = found
         if self._pool is not None and self._cache.pending >= self._pending_max:
             self.refused += 1
             return
@@ -184,18 +193,24 @@ class Responder(ResponderBase, ClosesAtOnce):
         if self._pool is None:
             reply = self._cache.find(request)
             if reply is None:
+                if until_ns <= now_ns:
+                    self.expired += 1
+                    return
                 reply = self._work(request, topic, value)
                 self._cache.keep(request, reply, now_ns=now_ns)
             self._answer(where, request, reply)
             return
-        is_new, reply = self._cache.begin(request, where)
+        is_new, reply = self._cache.begin(request, where, until_ns)
         if reply is not None:
             self._reply(where, reply)
         elif is_new:
             self._pool.submit(self._work_in_pool, request, topic, value)
 
     def _work_in_pool(self, request: Request, topic: str, value: Any) -> None:
-        self._done.append((request, self._work(request, topic, value)))
+        if self._cache.is_over(request, time.monotonic_ns()):
+            self._over.append((request, topic, value))
+        else:
+            self._done.append((request, self._work(request, topic, value)))
 
     def _ended_by(self, error: BaseException) -> None:
         if self._raised is None:
@@ -204,3 +219,11 @@ class Responder(ResponderBase, ClosesAtOnce):
     def _send_replies(self) -> None:
         while self._done:
             self._reply_to(*self._done.popleft())
+        while self._over:
+            request, topic, value = self._over.popleft()
+            if self._cache.is_over(request, time.monotonic_ns()):
+                self._expire(request)
+            elif self._pool is None:
+                self._cache.drop(request)
+            else:  # it was asked again meanwhile
+                self._pool.submit(self._work_in_pool, request, topic, value)

@@ -3,7 +3,7 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import transports
 from p2pmsg.checks import at_least, check, whole
@@ -11,6 +11,7 @@ from p2pmsg.errors import ClosedError, ConfigError, InvalidRequestError, transla
 from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
+from p2pmsg.requests.inbox import Arrival
 from p2pmsg.security.use import check_security, curve_server, warn_if_open
 from p2pmsg.subscriber.typed import Misfit, ValueType, ValueTypes
 from p2pmsg.topics import check_topic
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Any], Any]
 H = TypeVar("H", bound=Handler)
+NEVER_NS: Final = 2**63
+"""When one stops waiting that does not say how long it waits."""
 Request = tuple[int, int, str, str]
 """The requester's id, the request's number, and with keys the user id and the topic.
 
@@ -48,7 +51,7 @@ class ReplyCache:
         self._bytes_max = bytes_max
         self._age_ns = age_ns
         self._replies: OrderedDict[Request, tuple[bytes, int]] = OrderedDict()
-        self._pending: dict[Request, bytes] = {}
+        self._pending: dict[Request, tuple[bytes, int]] = {}
         self.bytes = 0
         self.hits = 0
 
@@ -73,20 +76,36 @@ class ReplyCache:
             replies.popitem(last=False)
             self.bytes -= len(oldest)
 
-    def begin(self, request: Request, where: bytes) -> tuple[bool, bytes | None]:
-        """Note that a request came from `where`; return whether it is new, and its reply if any."""
+    def begin(
+        self, request: Request, where: bytes, until_ns: int = NEVER_NS
+    ) -> tuple[bool, bytes | None]:
+        """Note that a request came; return whether it is new, and its reply if any.
+
+        Args:
+            request: which one.
+            where: it came from; it is answered where it was asked last.
+            until_ns: when its requester stops waiting; asked again, it may wait longer.
+
+        """
         reply = self.find(request)
         if reply is not None:
             return False, reply
-        is_new = request not in self._pending
-        self.hits += not is_new
-        self._pending[request] = where  # it is answered where it was asked last
-        return is_new, None
+        known = self._pending.get(request)
+        if known is not None:
+            self.hits += 1
+            until_ns = max(until_ns, known[1])
+        self._pending[request] = where, until_ns
+        return known is None, None
+
+    def is_over(self, request: Request, now_ns: int) -> bool:
+        """Whether nobody waits any more for what was begun; any thread may ask."""
+        known = self._pending.get(request)
+        return known is not None and known[1] <= now_ns
 
     def end(self, request: Request, reply: bytes, *, now_ns: int) -> bytes | None:
         """Keep the reply to what was begun; return where it is to go."""
         self.keep(request, reply, now_ns=now_ns)
-        return self._pending.pop(request, None)
+        return self._pending.pop(request, (None, 0))[0]
 
     def drop(self, request: Request) -> None:
         """Forget what was begun and will not be done: asked again, it is new."""
@@ -110,6 +129,8 @@ class ResponderBase:
         answered: replies that were sent.
         raised: handlers that raised.
         refused: requests that were not taken, since too many waited.
+        expired: requests that were not begun, since their requester had stopped waiting when it
+            was their turn: its time-out, counted from when they were received here, was over.
         unsent: replies that did not fit into the requester's queue.
         invalid: frames that were dropped, by reason.
         invalid_values: requests whose value did not fit its type; each is answered with an error.
@@ -145,7 +166,7 @@ class ResponderBase:
         self._handlers: dict[str, Handler] = {}
         for topic, handler in (handlers or {}).items():
             self._add(topic, handler)
-        self.answered = self.raised = self.refused = self.unsent = 0
+        self.answered = self.raised = self.refused = self.expired = self.unsent = 0
         self.invalid: dict[str, int] = {}
         self._closed = False
         self._unusable = "it is closed"
@@ -250,28 +271,33 @@ class ResponderBase:
         self._handlers[topic] = handler
         self._type_of[topic] = self._types.of(topic)
 
-    def _read(self, where: bytes, data: bytes) -> tuple[Request, str, Any] | None:
-        """Return a request, its topic and its value; what is malformed is counted.
+    def _read(self, arrival: Arrival) -> tuple[Request, str, Any, int] | None:
+        """Return a request, its topic, its value, and when its requester stops waiting, in ns.
 
-        None, too, where its user has no right to it, and learned that.
+        What is malformed is counted. None, too, where its user has no right to it, and learned
+        that.
         """
+        where, data, user, received_ns = arrival
         try:
             frame = Frame(data)
             if frame.kind != Kind.REQUEST or not frame.topic:
                 raise FrameError("kind")
-            if self._rights is not None:
-                user = self._server.user
-                if not self._rights.may(user, frame.topic):
-                    self._deny(where, (frame.session, frame.sequence, user, frame.topic))
-                    return None
-            else:
-                user = ""
+            if self._rights is not None and not self._rights.may(user, frame.topic):
+                self._deny(where, (frame.session, frame.sequence, user, frame.topic))
+                return None
             value = frames.body_of(frame)
         except FrameError as error:
             self.invalid[str(error)] = self.invalid.get(str(error), 0) + 1
             return None
         topic = frame.topic
-        return (frame.session, frame.sequence, user, topic if user else ""), topic, value
+        request = frame.session, frame.sequence, user, topic if user else ""
+        until_ns = received_ns + frame.count * 1_000_000 if frame.count else NEVER_NS
+        return request, topic, value, until_ns
+
+    def _expire(self, request: Request) -> None:
+        """Leave a request that nobody waits for; asked again, it is new."""
+        self.expired += 1
+        self._cache.drop(request)
 
     def _typed(self, topic: str, value: Any) -> Any:
         """Return a request's value as its handler wants it; raise `InvalidRequestError`."""

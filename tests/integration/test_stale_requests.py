@@ -1,0 +1,204 @@
+"""Responders of all kinds, and requests whose requesters have stopped waiting."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+import zmq
+
+import p2pmsg
+from p2pmsg import aio
+from p2pmsg.requests import frames
+from p2pmsg.wire import Frame
+from tests.integration.aio import run
+from tests.integration.aio_peers import eventually as eventually_in_loop
+from tests.integration.commands import eventually
+from tests.integration.test_app import app, serve
+from tests.integration.test_requests import LOOPBACK, make_requester, make_responder
+
+__all__ = ["app", "make_requester", "make_responder"]
+
+
+def give_up_on(endpoint, count, wait):
+    """Ask so often at once, with a time-out of 0.1 s; wait until all are over here, too."""
+
+    async def main():
+        async with aio.Requester(endpoint) as asks:
+            given_up = await asyncio.gather(
+                *(asks.request("slow", n, timeout=0.1, attempts_max=1) for n in range(count)),
+                return_exceptions=True,
+            )
+            assert sum(isinstance(each, TimeoutError) for each in given_up) > count // 2
+            await asyncio.to_thread(wait)
+
+    asyncio.run(main())
+
+
+def test_what_nobody_waits_for_is_not_begun(make_responder, make_requester):
+    """A responder worked 9 s on 100 requests whose requesters had waited for 1 s."""
+    worked = []
+
+    def slow(value):
+        worked.append(value)
+        time.sleep(0.02)
+        return value
+
+    responder = make_responder({"slow": slow})
+    give_up_on(
+        responder.endpoint, 60, lambda: eventually(lambda: len(worked) + responder.expired == 60)
+    )
+    assert responder.expired >= 1
+    assert make_requester(responder.endpoint).request("slow", "new", timeout=60) == "new"
+
+
+def test_what_nobody_waits_for_is_not_begun_by_a_pool(make_responder, make_requester):
+    worked, gate = [], threading.Event()
+
+    def slow(value):
+        worked.append(value)
+        gate.wait(60)
+        return value
+
+    responder = make_responder({"slow": slow}, threads=2)
+
+    def wait():
+        eventually(lambda: responder._cache.pending == 20)
+        time.sleep(0.3)
+        gate.set()
+
+    try:
+        give_up_on(responder.endpoint, 20, wait)
+        assert make_requester(responder.endpoint).request("slow", "new", timeout=60) == "new"
+    finally:
+        gate.set()
+    eventually(lambda: responder._cache.pending == 0)
+    assert sorted(map(str, worked)) == ["0", "1", "new"]
+    assert responder.expired == 18
+
+
+@pytest.mark.parametrize("make", [p2pmsg.Responder, aio.Responder], ids=["threads", "loop"])
+def test_a_request_that_does_not_say_how_long_it_waits_is_done(make, opened):
+    """The frame's count is 0."""
+
+    def ask():
+        with zmq.Context() as context, context.socket(zmq.DEALER) as other:
+            other.set(zmq.LINGER, 0)
+            other.connect(responder.endpoint)
+            for number in range(5):
+                other.send(frames.request_frame(b"slow", 1, number, 0, b"\x07"))
+            for number in range(5):
+                assert other.poll(60_000)
+                assert Frame(other.recv()).sequence == number
+
+    def slow(value):
+        time.sleep(0.005)
+        return value
+
+    if make is p2pmsg.Responder:
+        responder = opened.enter_context(make(LOOPBACK, {"slow": slow}))
+        ask()
+    else:
+
+        async def main():
+            nonlocal responder
+            async with make(LOOPBACK, {"slow": slow}) as responder:
+                await asyncio.to_thread(ask)
+
+        responder = None
+        asyncio.run(main())
+    eventually(lambda: responder.answered == 5)
+    assert responder.expired == 0
+
+
+def test_no_coroutine_is_begun_for_what_nobody_waits_for():
+    """A responder worked 9 s on 100 requests whose requesters had waited for 1 s."""
+    worked = []
+
+    async def main():
+        gate = asyncio.Event()
+
+        async def slow(value):
+            worked.append(value)
+            await gate.wait()
+            return value
+
+        handlers = {"slow": slow, "made": lambda value: slow(value)}
+        async with aio.Responder(LOOPBACK, handlers, tasks_max=1) as responder:
+            async with aio.Requester(responder.endpoint) as asks:
+                given_up = await asyncio.gather(
+                    *(
+                        asks.request(topic, n, timeout=0.1, attempts_max=2)
+                        for n in range(10)
+                        for topic in ("slow", "made")
+                    ),
+                    return_exceptions=True,
+                )
+                assert {type(each) for each in given_up} == {TimeoutError}
+                await eventually_in_loop(lambda: responder._cache.pending == 20)
+                await asyncio.sleep(0.3)  # the time-outs, counted from their receipt
+                gate.set()
+                assert await asks.request("slow", "new", timeout=60) == "new"
+                assert worked == [0, "new"]
+                assert responder.expired == 19
+
+    run(main)
+
+
+def test_a_function_is_not_called_for_what_nobody_waits_for():
+    worked = []
+
+    def slow(value):
+        worked.append(value)
+        time.sleep(0.02)
+        return value
+
+    async def main():
+        async with aio.Responder(LOOPBACK, {"slow": slow}) as responder:
+
+            def wait():
+                eventually(lambda: len(worked) + responder.expired == 60)
+
+            await asyncio.to_thread(give_up_on, responder.endpoint, 60, wait)
+            assert responder.expired >= 1
+            async with aio.Requester(responder.endpoint) as asks:
+                assert await asks.request("slow", "new", timeout=60) == "new"
+
+    run(main)
+
+
+def test_a_request_that_waited_for_its_turn_and_is_over_is_not_handled(app, endpoint):
+    worked, answers, gate = [], [], asyncio.Event()
+
+    @app.responder(endpoint, "slow", concurrency=1)
+    async def slow(value):
+        worked.append(value)
+        await gate.wait()
+        return value
+
+    @app.responder(endpoint, "other", concurrency=20)
+    async def other(value):
+        await asyncio.sleep(0.3)  # the time-outs of what waits for `slow`, from their receipt
+        gate.set()
+
+    async def feed():
+        async with aio.Requester(endpoint) as asks:
+            given_up = await asyncio.gather(
+                *(asks.request("slow", n, timeout=0.1, attempts_max=1) for n in range(10)),
+                return_exceptions=True,
+            )
+            assert {type(each) for each in given_up} == {TimeoutError}
+            await asks.request("other", timeout=60)
+            answers.append(await asks.request("slow", "new", timeout=60))
+        app.stop()
+
+    async def start():
+        feeding.append(asyncio.get_running_loop().create_task(feed()))
+
+    feeding = []
+    app.on_start(start)
+    serve(app)
+
+    feeding[0].result()
+    assert answers == ["new"]
+    assert worked == [0, "new"]
