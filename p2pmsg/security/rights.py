@@ -62,8 +62,9 @@ class Rights:
         self._due_ns = clock() + LOOK_NS
         self._seen: tuple[int, int, int, int] | None = None
         self._complaint = ""
-        self._content = read_access(self.path)
-        self._take(parse_access_file(self.path, self._content))
+        content = read_access(self.path)
+        self._content: bytes | None = content
+        self._take(parse_access_file(self.path, content))
         self._is_empty = not self._access.rules
 
     def _take(self, access: Access) -> None:
@@ -234,6 +235,7 @@ class Rights:
             content = read_access(self.path)
             if content == self._content:
                 self._complaint = ""
+                self._is_empty = not self._access.rules
                 return
             access = parse_access_file(self.path, content)
             if self._is_just_emptied(access):
@@ -242,7 +244,7 @@ class Rights:
                 return
             self._content = content
         except ConfigError as error:
-            self._content = b""
+            self._content, self._is_empty = None, False
             self._complain(f"{error}")
         except OSError as error:
             self._seen = None

@@ -187,9 +187,13 @@ class KnownPeers:
 
     @contextmanager
     def _rewriting(self) -> Iterator[list[str]]:
-        """Give the lines of the file, and write what became of them; one at a time."""
-        make_folder(self.path.parent)
-        lock_fd = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        """Give the lines of the file, and write what became of them; one at a time.
+
+        A link stays one: what it leads to is written.
+        """
+        path = self.path.resolve()
+        make_folder(path.parent)
+        lock_fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(lock_fd, fcntl.LOCK_EX)
             with self._lock:
@@ -200,10 +204,10 @@ class KnownPeers:
             yield lines
             data = "\n".join([*lines, ""]).encode()
             parse_peers(data, str(self.path))
-            mode = self.path.stat().st_mode & 0o777 if self.path.exists() else 0o644
-            replace_file(self.path, data, mode=mode).close()
+            mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+            replace_file(path, data, mode=mode).close()
             with suppress(PermissionError):
-                sync_path(self.path.parent)
+                sync_path(path.parent)
         finally:
             os.close(lock_fd)
         self._fresh()

@@ -110,6 +110,34 @@ def test_a_file_that_stays_empty_gives_nobody_a_right(place, rights):
         assert allowed(rights) == {ANN, BOB}
 
 
+@pytest.mark.parametrize("content", ["", "# nobody\n"])
+def test_a_broken_file_that_is_emptied_gives_nobody_a_right(place, rights, content):
+    """An empty one was taken for the broken one: all kept their rights, silently."""
+    for _ in range(2):
+        place.path.write_text("[[rule]\n")
+        place.later()
+        assert not rights.refresh()
+        place.path.write_text(content)
+        place.later()
+        assert not rights.refresh()
+        assert allowed(rights) == {ANN, BOB}
+        place.later()
+        assert rights.refresh()
+        assert allowed(rights) == set()
+        place.write(TEXT)
+        place.later()
+        assert rights.refresh()
+
+
+def test_each_time_that_a_file_is_empty_while_it_is_written_nobody_loses_a_right(place, rights):
+    for _ in range(3):
+        for content in ("", TEXT):
+            place.path.write_text(content)
+            place.later()
+            assert not rights.refresh()
+            assert allowed(rights) == {ANN, BOB}
+
+
 def test_a_change_within_one_time_stamp_is_seen(place, rights):
     place.path.write_text(TEXT.replace("trades", "quotes"))
     place.later()

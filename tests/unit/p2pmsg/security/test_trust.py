@@ -197,3 +197,15 @@ def test_many_add_at_once(tmp_path):
     for one in threads:
         one.join()
     assert len(KnownPeers(path).peers()) == 40
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_written(tmp_path):
+    """The link was replaced by a file of its own: who read the other one learned nothing."""
+    target = file_of(tmp_path, f"a {key_text(A)}")
+    link = tmp_path / "elsewhere" / "known_peers"
+    link.parent.mkdir()
+    link.symlink_to(target)
+    KnownPeers(link).add("b", key_text(B))
+    assert link.is_symlink()
+    assert KnownPeers(target).of_key(B).name == "b"
+    assert [path.name for path in link.parent.iterdir()] == ["known_peers"]
