@@ -128,6 +128,7 @@ class Responder(ResponderBase, ClosesAtOnce):
                 self._pool = None
                 with contextlib.suppress(transports.ClosedError):
                     self._send_replies()
+                self._cache.drop_all()  # what the pool did not begin
             raised, self._raised = self._raised, None
             self._serving.release()
         if raised is not None:

@@ -111,6 +111,10 @@ class ReplyCache:
         """Forget what was begun and will not be done: asked again, it is new."""
         self._pending.pop(request, None)
 
+    def drop_all(self) -> None:
+        """Forget all that was begun; replies that are kept stay."""
+        self._pending.clear()
+
     @property
     def pending(self) -> int:
         """How many requests are being worked on."""

@@ -77,6 +77,48 @@ def test_what_nobody_waits_for_is_not_begun_by_a_pool(make_responder, make_reque
     assert responder.expired == 18
 
 
+def test_what_waited_for_a_pool_that_ended_is_done_when_it_is_asked_again(opened):
+    """`serve` ended by a handler's SystemExit, and was called again."""
+    gate, begun = threading.Event(), threading.Semaphore(0)
+
+    def slow(value):
+        begun.release()
+        gate.wait(60)
+        return value
+
+    def end(value):
+        eventually(lambda: responder._cache.pending == 8)
+        raise SystemExit
+
+    responder = p2pmsg.Responder(LOOPBACK, {"slow": slow, "end": end}, threads=2)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as other:
+        other.set(zmq.LINGER, 0)
+        other.connect(responder.endpoint)
+
+        def ask():
+            other.send(frames.request_frame(b"slow", 1, 1, 0, b"\x07"))
+            other.send(frames.request_frame(b"end", 1, 2, 0, b"\x07"))
+            for number in range(3, 9):
+                other.send(frames.request_frame(b"slow", 1, number, 0, b"\x07"))
+            for _ in range(2):
+                begun.acquire(timeout=20)
+            time.sleep(0.2)  # the pool is shut down meanwhile
+            gate.set()
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        with pytest.raises(SystemExit):
+            responder.serve()
+        asking.join()
+        with responder:
+            for number in range(3, 9):
+                other.send(frames.request_frame(b"slow", 1, number, 0, b"\x07"))
+            answered = set()
+            while not answered >= set(range(3, 9)):
+                assert other.poll(10_000), answered
+                answered.add(Frame(other.recv()).sequence)
+
+
 @pytest.mark.parametrize("make", [p2pmsg.Responder, aio.Responder], ids=["threads", "loop"])
 def test_a_request_that_does_not_say_how_long_it_waits_is_done(make, opened):
     """The frame's count is 0."""
