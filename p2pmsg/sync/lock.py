@@ -105,8 +105,12 @@ class PublishLock:
             self.owner = me
         except BaseException:
             self.wanted = False
-            if self.owner != me and mutex._is_owned():
-                mutex.release()
+            if self.owner != me:
+                try:
+                    # No call before this one: after it another signal could come.
+                    mutex.release()
+                except RuntimeError:
+                    pass  # it had not been taken
             raise
 
     def give_way(self) -> None:

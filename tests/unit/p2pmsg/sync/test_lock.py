@@ -284,3 +284,32 @@ def test_who_waits_for_the_owner_says_so_and_is_let_in():
     assert entered.wait(DEADLINE_S)
     waiter.join(DEADLINE_S)
     assert not door.lock.wanted
+
+
+class Struck:
+    """A mutex after whose calls signals come that raise: after `acquire`, and each second look."""
+
+    def __init__(self):
+        self.real = threading.RLock()
+        self.looks = 0
+
+    def acquire(self, *, blocking=True):
+        self.real.acquire(blocking=blocking)
+        raise KeyboardInterrupt
+
+    def _is_owned(self):
+        self.looks += 1
+        if self.looks > 1:
+            raise KeyboardInterrupt
+        return self.real._is_owned()
+
+    def release(self):
+        self.real.release()
+
+
+def test_a_signal_that_comes_while_another_one_is_handled_leaves_no_lock_taken():
+    lock = PublishLock()
+    mutex = lock._mutex = Struck()
+    with pytest.raises(KeyboardInterrupt):
+        lock.acquire()
+    assert not mutex.real._is_owned()
