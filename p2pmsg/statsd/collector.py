@@ -397,6 +397,8 @@ class Collector(ClosesItself):
             self._finish()
         except BaseException as error:
             self._error = error
+            if self._exact is not None:
+                self._exact.note_failed(error)
             _log.exception("statsd: the collector has ended")
         finally:
             self._sockets.close()

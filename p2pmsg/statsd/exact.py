@@ -13,7 +13,7 @@ from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.totals import HERE, NOT_JOINED, TOPIC, VANISHED, ExactTotals, StateError
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.sync.subscriber import Subscriber
-from p2pmsg.trouble import Trouble
+from p2pmsg.trouble import Rarely, Trouble
 from p2pmsg.wire import Kind
 from recovery.durable import lock_file, replace_file, sync_path, unlock_file
 from transports.own_log import own_log as _log
@@ -118,6 +118,7 @@ class ExactReceiver:
         self._changed = threading.Condition()
         self._is_closing = False
         self._trouble = Trouble("statsd's state", "a crash would take what is counted meanwhile")
+        self._may_say = Rarely()
         self._stop = threading.Event()
         # From the earliest: what was counted before is skipped by its sequence, and what was sent
         # while no collector ran is still in the clients' replay buffers.
@@ -143,8 +144,12 @@ class ExactReceiver:
                     self._look()
         except Exception as error:
             _log.exception("statsd: exact metrics are not collected any more")
-            with self._lock:
-                self.totals.failed = f"{type(error).__name__}: {error}"
+            self.note_failed(error)
+
+    def note_failed(self, error: BaseException) -> None:
+        """Note what ended the collecting: the totals are not exact any more."""
+        with self._lock:
+            self.totals.failed = f"{type(error).__name__}: {error}"
 
     def _receive(self) -> None:
         try:
@@ -153,9 +158,14 @@ class ExactReceiver:
             return
         with self._lock:
             for offset, value in enumerate(batch.values):
-                metrics = self.totals.apply(batch.session, batch.sequence + offset, value)
-                if metrics:
-                    self._aggregator.take(metrics)
+                try:
+                    metrics = self.totals.apply(batch.session, batch.sequence + offset, value)
+                    if metrics:
+                        self._aggregator.take(metrics)
+                except Exception:  # one client's message is no reason to leave the others
+                    self.totals.malformed += 1
+                    if self._may_say.is_due():
+                        _log.exception("statsd: deltas could not be counted")
 
     def _note_lost(self, report: LossReport) -> None:
         _log.warning("statsd: exact totals lack deltas: %s", report)
@@ -254,12 +264,26 @@ class ExactReceiver:
         return self.totals.marks(), frozenset(self.totals.clients())
 
     def keep(self) -> None:
-        """Encode the state, under the lock; the other thread writes it soon."""
-        if self._state is not None:
+        """Encode the state, under the lock; the other thread writes it soon.
+
+        Where that fails it is counted and logged, and the next flush tries it again: the collector
+        has other work to do.
+        """
+        if self._state is None:
+            return
+        try:
             data = self.totals.encode(), self._marks()
-            with self._changed:
-                self._unsaved = data
-                self._changed.notify()
+        except Exception as error:
+            self._note_unwritten(f"it cannot be encoded: {type(error).__name__}: {error}")
+            return
+        with self._changed:
+            self._unsaved = data
+            self._changed.notify()
+
+    def _note_unwritten(self, what: str) -> None:
+        with self._changed:  # two threads keep and write it
+            self.totals.state_errors += 1
+            self._trouble.note(what, now_ns=time.monotonic_ns())
 
     def _write(self, state: StateFile) -> None:
         while True:
@@ -272,9 +296,7 @@ class ExactReceiver:
             try:
                 state.save(unsaved[0])
             except OSError as error:
-                self.totals.state_errors += 1
-                what = f"it cannot be written: {error.strerror or error}"
-                self._trouble.note(what, now_ns=time.monotonic_ns())
+                self._note_unwritten(f"it cannot be written: {error.strerror or error}")
                 with self._changed:
                     if self._is_closing and self._unsaved is None:
                         return

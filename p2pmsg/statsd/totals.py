@@ -23,8 +23,8 @@ SESSIONS_MAX = 65_536
 """Sessions remembered; beyond it those that were silent longest are forgotten."""
 LOSSES_MAX = 1_000
 _FORMAT = 1
-_PLAIN = ("gauges", "lost", "malformed", "cut")
-"""Attributes that are in the state as they are."""
+_COUNTS = ("lost", "malformed", "cut")
+"""Attributes that are in the state under their own names."""
 HERE, NOT_JOINED, VANISHED, UNREACHED = "here", "not_joined", "vanished", "unreached"
 
 
@@ -114,7 +114,7 @@ class ExactTotals:
         self.lost = 0
         """Messages lost in all; 0 means that the totals are exact."""
         self.malformed = 0
-        """Messages that were no deltas."""
+        """Messages that were no deltas, or could not be counted."""
         self.cut = 0
         """Deltas of keys beyond `names_max`."""
         self.duplicates = 0
@@ -269,10 +269,11 @@ class ExactTotals:
 
     def encode(self) -> bytes:
         """Return the state as bytes."""
-        state = {name: getattr(self, name) for name in _PLAIN} | {
+        state = {name: _pack(getattr(self, name)) for name in _COUNTS} | {
             "format": _FORMAT,
             "next": list(self._next.items()),
             "counters": {key: _pack(value) for key, value in self.counters.items()},
+            "gauges": {key: _pack(value) for key, value in self.gauges.items()},
             "statistics": {key: list(map(_pack, pair)) for key, pair in self.statistics.items()},
             "losses": list(map(astuple, self.losses)),
             "clients": [[session, *known] for session, known in self._clients.items()],
@@ -289,10 +290,11 @@ class ExactTotals:
             if state["format"] != _FORMAT:
                 raise StateError(f"format {state['format']} is not known here")
             totals = cls(names_max)
-            for name in _PLAIN:
-                setattr(totals, name, state[name])
+            for name in _COUNTS:
+                setattr(totals, name, _unpack(state[name]))
             totals._next = dict(map(tuple, state["next"]))
             totals.counters = {key: _unpack(value) for key, value in state["counters"].items()}
+            totals.gauges = {key: _unpack(value) for key, value in state["gauges"].items()}
             totals.statistics = {
                 key: list(map(_unpack, pair)) for key, pair in state["statistics"].items()
             }

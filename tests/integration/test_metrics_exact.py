@@ -355,6 +355,72 @@ def test_sums_beyond_64_bits_stay_exact():
             eventually(lambda: collector.totals().counters.get("huge") == 5 * (2**63 - 1))
 
 
+def test_a_gauge_beyond_64_bits_is_kept_over_a_restart(tmp_path):
+    state, gauge = tmp_path / "s", {"free": 3 * (2**63 - 1)}
+    with metrics.Client(LOOPBACK, interval=0.0) as client:
+        for _ in range(3):
+            client.gauge("free", 2**63 - 1, delta=True)
+        for calls in (1, 2):
+            with collecting(exact=client.endpoint, state=state) as (collector, keep):
+                client.increment("calls")
+                eventually(lambda calls=calls: collector.totals().counters.get("calls") == calls)
+                collector.flush()
+                assert collector.totals().gauges == gauge
+                assert collector.totals().is_exact
+            assert collector.stats().error is None
+            assert keep.flushes[-1]["g", "free"]["value"] == float(gauge["free"])
+
+
+def test_what_cannot_be_counted_or_encoded_ends_no_collector(tmp_path, monkeypatch, caplog):
+    """Both are defects of the collector; they cost the others nothing."""
+    apply, encode, state = ExactTotals.apply, ExactTotals.encode, tmp_path / "s"
+
+    def apply_or_fail(totals, session, sequence, value):
+        applied = apply(totals, session, sequence, value)
+        if "bad" in value["c"]:
+            raise OverflowError("int too big")
+        return applied
+
+    def encode_or_fail(totals):
+        if totals.counters.get("good") == 2:
+            raise OverflowError("int too big")
+        return encode(totals)
+
+    monkeypatch.setattr(ExactTotals, "apply", apply_or_fail)
+    monkeypatch.setattr(ExactTotals, "encode", encode_or_fail)
+    with metrics.Client(LOOPBACK, interval=0.0) as client:
+        with collecting(exact=client.endpoint, state=state) as (collector, _):
+            for name in ("good", "bad", "good"):
+                client.increment(name)
+            eventually(lambda: collector.totals().counters.get("good") == 2)
+            collector.flush()
+            totals = collector.totals()
+            assert (totals.malformed, totals.failed, totals.is_exact) == (1, "", False)
+            assert totals.state_errors > 0
+            client.increment("good")
+            eventually(lambda: collector.totals().counters["good"] == 3)
+    assert collector.stats().error is None
+    assert ExactTotals.decode(state.read_bytes()).counters["good"] == 3
+    said = [record.message for record in caplog.records if "statsd" in record.message]
+    assert len(said) == 3
+    assert "deltas could not be counted" in said[0]
+    assert "it cannot be encoded: OverflowError: int too big" in said[1]
+    assert "it works again" in said[2]
+
+
+def test_totals_of_a_collector_that_has_ended_are_not_exact(monkeypatch):
+    def fail(*_):
+        raise MemoryError("flush")
+
+    with metrics.Client(LOOPBACK, close_timeout=0.0) as client:
+        with collecting(exact=client.endpoint) as (collector, _):
+            eventually(lambda: collector.totals().is_exact)
+            monkeypatch.setattr(Aggregator, "flush", fail)
+            collector.flush()
+            eventually(lambda: collector.totals().failed == "MemoryError: flush")
+            assert not collector.totals().is_exact
+
+
 def test_a_state_that_is_none_is_refused(tmp_path):
     path = tmp_path / "state"
     path.write_bytes(b"something else")

@@ -186,6 +186,17 @@ def test_a_state_is_what_it_was(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"state", "state.lock"}
 
 
+@given(st.integers(-(2**80), 2**80))
+def test_a_state_keeps_integers_of_any_size(number):
+    totals = ExactTotals()
+    totals.counters["c"] = totals.gauges["g"] = totals.lost = number
+    totals.statistics["ms t"] = [1, number]
+    read = ExactTotals.decode(totals.encode())
+
+    assert (read.counters, read.gauges, read.lost) == ({"c": number}, {"g": number}, number)
+    assert read.statistics == {"ms t": [1, number]}
+
+
 @given(st.binary(max_size=60))
 def test_any_other_file_is_refused(data):
     with pytest.raises(StateError):
