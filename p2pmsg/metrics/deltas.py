@@ -60,7 +60,7 @@ class Deltas:
     since. All values of timers and sets are kept.
     """
 
-    __slots__ = ("counters", "gauges", "sets", "statistics", "value_count")
+    __slots__ = ("counters", "gauges", "has_refused", "sets", "statistics", "value_count")
 
     def __init__(self) -> None:
         self.counters: dict[str, float] = {}
@@ -68,11 +68,17 @@ class Deltas:
         self.statistics: dict[str, dict[str, list[float]]] = {}
         self.sets: dict[str, set[str]] = {}
         self.value_count = 0
+        self.has_refused = False
+        """Whether something did not fit."""
 
     @property
     def is_full(self) -> bool:
         """Whether it is time to send, before the interval ends."""
-        return self.value_count >= VALUES_MAX or len(self.counters) + len(self.gauges) >= KEYS_MAX
+        return (
+            self.value_count >= VALUES_MAX
+            or len(self.counters) + len(self.gauges) >= KEYS_MAX
+            or self.has_refused
+        )
 
     def __bool__(self) -> bool:
         return bool(self.counters or self.gauges or self.statistics or self.sets)
@@ -80,10 +86,8 @@ class Deltas:
     def increment(self, key: str, value: float) -> bool:
         """Add to a counter; False, and nothing added, if the sum would not fit."""
         total = self.counters.get(key, 0) + value
-        if isinstance(total, int):
-            if abs(total) > INTEGER_MAX:
-                return False
-        elif not math.isfinite(total):
+        if not _fits(total):
+            self.has_refused = True
             return False
         self.counters[key] = total
         return True
@@ -135,6 +139,11 @@ class Deltas:
         for key, texts in self.sets.items():
             lines += [_line(key, text, "s") for text in sorted(texts)]
         return lines
+
+
+def _fits(number: float) -> bool:
+    """Whether a number can be sent."""
+    return abs(number) <= INTEGER_MAX if isinstance(number, int) else math.isfinite(number)
 
 
 def _line(key: str, value: str, kind: str) -> str:

@@ -3,7 +3,7 @@
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -130,9 +130,7 @@ class Gathering(ABC):
             self._check_open()
             fits = self._deltas.increment(key, value)
         if not fits:
-            self.flush()
-            with self._lock:
-                self._deltas.increment(key, value)
+            self._add_later(Deltas.increment, key, value)
         self._after()
 
     def gauge(
@@ -258,6 +256,15 @@ class Gathering(ABC):
             if len(self._keys) < 10_000:
                 self._keys[name, given] = key
         return key
+
+    def _add_later(self, add: Callable[..., bool], *arguments: Any) -> None:
+        """Send what was gathered, and add what did not fit; other threads may be quicker again."""
+        while True:
+            self.flush()
+            with self._lock:
+                self._check_open()
+                if add(self._deltas, *arguments):
+                    return
 
     def _check_open(self) -> None:
         """Raise if it is closed; called under the lock, before something is gathered."""

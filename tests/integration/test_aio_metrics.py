@@ -203,3 +203,28 @@ def test_a_host_that_is_unknown_is_looked_up_in_the_executor_and_named(monkeypat
     assert len(found) == 2
     assert found[0] == here  # a number is asked for without the network
     assert found[1] != here
+
+
+def test_a_sum_that_does_not_fit_while_a_host_is_looked_up_is_counted(monkeypatch):
+    go_on, real = threading.Event(), socket.getaddrinfo
+
+    def look_up(*arguments, flags=0, **options):
+        if flags == 0:
+            go_on.wait(WAIT_S)
+        return real(*arguments, flags=flags, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    async def main():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+            server.bind(("127.0.0.1", 0))
+            server.settimeout(WAIT_S)
+            place = f"udp://localhost:{server.getsockname()[1]}"
+            async with metrics.Client(place, interval=0.01) as client:
+                client.increment("a", 2**63 - 1)
+                client.increment("a", 5)
+                assert client.undelivered == 1
+                go_on.set()
+                assert await asyncio.to_thread(server.recv, 100) == b"a:5|c"
+
+    run(main)

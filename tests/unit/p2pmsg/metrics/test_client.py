@@ -65,6 +65,33 @@ def test_what_cannot_be_sent_is_counted(sink, client):
     assert client.undelivered == 1
 
 
+def test_a_sum_that_others_leave_no_space_for_waits_until_it_has_some(sink, client, monkeypatch):
+    """What other threads add between sending and adding again."""
+    most, others = 2**63 - 1, [1, 2, 3]
+    flush = metrics.Client.flush
+
+    def flush_and_fill(made):
+        flush(made)
+        if others:
+            client._deltas.increment("a", most - others.pop())
+
+    monkeypatch.setattr(metrics.Client, "flush", flush_and_fill)
+    client.increment("a", most)
+    client.increment("a", most - 7)
+    client.flush()
+
+    assert [taken["a"] for taken in sink.taken] == [most, most - 3, most - 2, most - 1, most - 7]
+
+
+def test_what_waits_for_space_is_refused_once_the_client_is_closed(client, monkeypatch):
+    monkeypatch.setattr(metrics.Client, "flush", lambda made: made._closed.set())
+    client.increment("a", 2**63 - 1)
+    with pytest.raises(p2pmsg.ClosedError):
+        client.increment("a")
+    client._closed.clear()
+    monkeypatch.undo()
+
+
 @pytest.mark.parametrize(("name", "tags"), [(["a"], ()), ("a", (["b"],)), ("a", ({},))])
 def test_a_name_or_a_tag_that_no_cache_can_hold_is_refused_by_name(client, name, tags):
     with pytest.raises(p2pmsg.MessageError, match="must be"):
