@@ -117,7 +117,7 @@ class Client(Gathering, ClosesInLoop):
                 return
             if not opening.done() or opening.exception() is not None:
                 self._undelivered += bool(self._deltas)
-                self._deltas = Deltas()
+                self._deltas = Deltas(self._sink.bytes_max)
                 if opening.done():
                     opening.result()
         super().flush()
@@ -128,7 +128,7 @@ class Client(Gathering, ClosesInLoop):
         except WrongLoopError:  # its loop was closed, and it is collected
             if self._deltas or self._leaving is not None:
                 self._undelivered += 1
-                self._deltas, self._leaving = Deltas(), None
+                self._deltas, self._leaving = Deltas(self._sink.bytes_max), None
                 _log.warning(
                     "%s: what was gathered last is not sent: its loop is closed", repr(self)
                 )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from p2pmsg.errors import MessageError
+from p2pmsg.errors import MessageError, MessageTooLargeError
 from p2pmsg.statsd.metric import split_key
 from p2pmsg.statsd.numbers import number_text
 from p2pmsg.statsd.totals import VERSION
@@ -15,6 +15,16 @@ VALUES_MAX = 10_000
 """Values of timers and sets in one message: some 100 kB."""
 KEYS_MAX = 5_000
 """Metrics in one message."""
+BYTES_MAX = 2**20
+"""Bytes that are gathered for one message: what a publisher sends by default."""
+_FRAME_BYTES = 64
+"""What the parts of a message take, and their names, at most."""
+_LENGTH_BYTES = 5
+"""The length of a text or a list, at most."""
+_NUMBER_BYTES = 9
+_GAUGE_BYTES = 1 + 2 * _NUMBER_BYTES
+_NAMED = 60
+"""Characters of a key in an error's text."""
 _FORBIDDEN = frozenset(":|@\n\r")
 
 
@@ -57,57 +67,130 @@ class Deltas:
     """The changes since the last message.
 
     Counters are sums, exact for integers. A gauge is the last value set, or None, and the sum added
-    since. All values of timers and sets are kept.
+    since. All values of timers and sets are kept. What adds something returns False where that has
+    to wait for the next message, and then nothing is added.
+
+    Args:
+        bytes_max: largest message, packed, in bytes. Up to `BYTES_MAX` of it are gathered; a metric
+            or a value that is larger goes alone.
+
+    Attributes:
+        is_full: whether it is time to send, before the interval ends.
+
     """
 
-    __slots__ = ("counters", "gauges", "has_refused", "sets", "statistics", "value_count")
+    __slots__ = (
+        "_byte_count", "_bytes_max", "_gathered_max", "_key_count", "_value_count", "counters",
+        "gauges", "is_full", "sets", "statistics",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self.counters: dict[str, float] = {}
         self.gauges: dict[str, tuple[float | None, float]] = {}
         self.statistics: dict[str, dict[str, list[float]]] = {}
         self.sets: dict[str, set[str]] = {}
-        self.value_count = 0
-        self.has_refused = False
-        """Whether something did not fit."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it is time to send, before the interval ends."""
-        return (
-            self.value_count >= VALUES_MAX
-            or len(self.counters) + len(self.gauges) >= KEYS_MAX
-            or self.has_refused
-        )
+        self.is_full = False
+        self._bytes_max = bytes_max
+        self._gathered_max = min(bytes_max, BYTES_MAX)
+        self._byte_count = _FRAME_BYTES
+        self._key_count = self._value_count = 0
 
     def __bool__(self) -> bool:
         return bool(self.counters or self.gauges or self.statistics or self.sets)
 
     def increment(self, key: str, value: float) -> bool:
-        """Add to a counter; False, and nothing added, if the sum would not fit."""
-        total = self.counters.get(key, 0) + value
-        if not _fits(total):
-            self.has_refused = True
+        """Add to a counter; False if the sum would not fit. Raises as `add_to_set`."""
+        before = self.counters.get(key)
+        total = value if before is None else before + value
+        if not -INTEGER_MAX <= total <= INTEGER_MAX and not _can_be_sent(total):
+            self.is_full = True
+            return False
+        if before is None and not self._take_key(key, _NUMBER_BYTES):
             return False
         self.counters[key] = total
         return True
 
-    def gauge(self, key: str, value: float, *, delta: bool = False) -> None:
-        """Set a gauge, or add to it."""
-        base, added = self.gauges.get(key, (None, 0))
+    def gauge(self, key: str, value: float, *, delta: bool = False) -> bool:
+        """Set a gauge, or add to it. Raises as `add_to_set`."""
+        before = self.gauges.get(key)
+        if before is None and not self._take_key(key, _GAUGE_BYTES):
+            return False
+        base, added = before or (None, 0)
         self.gauges[key] = (base, added + value) if delta else (value, 0)
+        return True
 
-    def add_value(self, kind: str, key: str, value: float) -> None:
-        """Keep a value of a timer (`ms`), histogram (`h`) or distribution (`d`)."""
-        self.statistics.setdefault(kind, {}).setdefault(key, []).append(value)
-        self.value_count += 1
+    def add_value(self, kind: str, key: str, value: float) -> bool:
+        """Keep a value of a timer (`ms`), histogram (`h`) or distribution (`d`).
 
-    def add_to_set(self, key: str, value: str) -> None:
-        """Keep a value of a set."""
-        values = self.sets.setdefault(key, set())
-        if value not in values:
+        Raises as `add_to_set`.
+        """
+        by_key = self.statistics.get(kind)
+        values = None if by_key is None else by_key.get(key)
+        if values is None:
+            if not self._take_key(key, _LENGTH_BYTES + _NUMBER_BYTES):
+                return False
+            if by_key is None:
+                by_key = self.statistics[kind] = {}
+            by_key[key] = [value]
+        else:
+            if not self._take(key, _NUMBER_BYTES):
+                return False
+            values.append(value)
+        self._value_count += 1
+        if self._value_count >= VALUES_MAX:
+            self.is_full = True
+        return True
+
+    def add_to_set(self, key: str, value: str) -> bool:
+        """Keep a value of a set.
+
+        Raises:
+            MessageTooLargeError: no message can hold it.
+
+        """
+        values = self.sets.get(key)
+        if values is None:
+            if not self._take_key(key, _LENGTH_BYTES + _text_bytes(value)):
+                return False
+            self.sets[key] = {value}
+        elif value in values:
+            return True
+        else:
+            if not self._take(key, _text_bytes(value)):
+                return False
             values.add(value)
-            self.value_count += 1
+        self._value_count += 1
+        if self._value_count >= VALUES_MAX:
+            self.is_full = True
+        return True
+
+    def _take_key(self, key: str, size: int) -> bool:
+        """Take the bytes of a new key and `size` more; False where they are not left."""
+        size += _LENGTH_BYTES + (len(key) if key.isascii() else len(key.encode()))
+        byte_count = self._byte_count + size
+        if byte_count > self._gathered_max and not self._goes_alone(key, size):
+            return False
+        self._byte_count = byte_count
+        self._key_count += 1
+        if self._key_count >= KEYS_MAX:
+            self.is_full = True
+        return True
+
+    def _take(self, key: str, size: int) -> bool:
+        """Take `size` bytes; False where they are not left."""
+        byte_count = self._byte_count + size
+        if byte_count > self._gathered_max and not self._goes_alone(key, size):
+            return False
+        self._byte_count = byte_count
+        return True
+
+    def _goes_alone(self, key: str, size: int) -> bool:
+        """Whether something large may be taken, since nothing else is here."""
+        self.is_full = True
+        if _FRAME_BYTES + size > self._bytes_max:
+            what = f"the metric {key[:_NAMED]!r}"
+            raise MessageTooLargeError(what, _FRAME_BYTES + size, self._bytes_max)
+        return not self
 
     def message(self) -> dict[str, Any]:
         """Return the message for collectors."""
@@ -141,9 +224,13 @@ class Deltas:
         return lines
 
 
-def _fits(number: float) -> bool:
-    """Whether a number can be sent."""
+def _can_be_sent(number: float) -> bool:
     return abs(number) <= INTEGER_MAX if isinstance(number, int) else math.isfinite(number)
+
+
+def _text_bytes(text: str) -> int:
+    """Return how many bytes a text takes at most, with its length."""
+    return _LENGTH_BYTES + (len(text) if text.isascii() else len(text.encode()))
 
 
 def _line(key: str, value: str, kind: str) -> str:

@@ -88,7 +88,7 @@ class Gathering(ABC):
         """Start with nothing gathered."""
         self._lock = threading.Lock()
         self._sending = threading.Lock()
-        self._deltas = Deltas()
+        self._deltas = Deltas(self._sink.bytes_max)
         self._leaving: Deltas | None = None
         self._closed = threading.Event()
 
@@ -120,7 +120,8 @@ class Gathering(ABC):
             tags: of this metric, `key:value` or `key`, added to the client's. Default none.
 
         Raises:
-            MessageError: the name, a tag or the value cannot be sent.
+            MessageError: the name, a tag or the value cannot be sent. `MessageTooLargeError`: they
+                are larger than the publisher's `message_bytes_max`.
             ClosedError: the client is closed.
 
         """
@@ -141,7 +142,9 @@ class Gathering(ABC):
         check_number("value", value)
         with self._lock:
             self._check_open()
-            self._deltas.gauge(key, value, delta=delta)
+            fits = self._deltas.gauge(key, value, delta=delta)
+        if not fits:
+            self._add_later(Deltas.gauge, key, value, delta=delta)
         self._after()
 
     def timing(self, name: str, value_ms: float, *, tags: Iterable[str] = ()) -> None:
@@ -169,7 +172,9 @@ class Gathering(ABC):
             raise MessageError("value", f"must be a text without a bar, not {value!r}")
         with self._lock:
             self._check_open()
-            self._deltas.add_to_set(key, text)
+            fits = self._deltas.add_to_set(key, text)
+        if not fits:
+            self._add_later(Deltas.add_to_set, key, text)
         self._after()
 
     @contextmanager
@@ -194,13 +199,13 @@ class Gathering(ABC):
                 self._send_leaving()
             with self._lock:
                 self._leaving = self._deltas
-                self._deltas = Deltas()
+                self._deltas = Deltas(self._sink.bytes_max)
             self._send_leaving()
 
     def _send_leaving(self) -> None:
         leaving = self._leaving
         if leaving is self._deltas:  # the interrupt came before new ones were begun
-            self._deltas = Deltas()
+            self._deltas = Deltas(self._sink.bytes_max)
         try:
             if leaving:
                 self._sink.send(leaving)
@@ -242,7 +247,9 @@ class Gathering(ABC):
         check_number("value", value)
         with self._lock:
             self._check_open()
-            self._deltas.add_value(kind, key, value)
+            fits = self._deltas.add_value(kind, key, value)
+        if not fits:
+            self._add_later(Deltas.add_value, kind, key, value)
         self._after()
 
     def _key(self, name: str, tags: Iterable[str]) -> str:
@@ -257,13 +264,13 @@ class Gathering(ABC):
                 self._keys[name, given] = key
         return key
 
-    def _add_later(self, add: Callable[..., bool], *arguments: Any) -> None:
+    def _add_later(self, add: Callable[..., bool], *arguments: Any, **options: Any) -> None:
         """Send what was gathered, and add what did not fit; other threads may be quicker again."""
         while True:
             self.flush()
             with self._lock:
                 self._check_open()
-                if add(self._deltas, *arguments):
+                if add(self._deltas, *arguments, **options):
                     return
 
     def _check_open(self) -> None:

@@ -4,7 +4,7 @@ import socket
 from typing import Any, Generic, Protocol, TypeVar
 
 from p2pmsg.errors import ConfigError
-from p2pmsg.metrics.deltas import Deltas
+from p2pmsg.metrics.deltas import BYTES_MAX, Deltas
 from p2pmsg.statsd.listen import parse_listen
 from p2pmsg.statsd.totals import TOPIC
 from p2pmsg.sync.publishing import PublishingPeer
@@ -19,10 +19,12 @@ class Sink(Protocol):
 
     Attributes:
         endpoint: where it is bound, or where it sends to.
+        bytes_max: largest message of deltas, packed, in bytes.
 
     """
 
     endpoint: str
+    bytes_max: int
 
     def send(self, deltas: Deltas) -> None:
         """Send them."""
@@ -37,6 +39,7 @@ class Reliable(Generic[P]):
     def __init__(self, publisher: P) -> None:
         self.publisher = publisher
         self.endpoint = self.publisher.endpoint
+        self.bytes_max = self.publisher._core.config.message_bytes_max
         self._published = self.publisher.stats().published
         self._first: int | None = None
         self._following = 0
@@ -84,6 +87,7 @@ class Plain:
         self._text = endpoint
         self._place = parse_listen(endpoint, "endpoint")
         self.endpoint = str(self._place)
+        self.bytes_max = BYTES_MAX
         self._socket: socket.socket | None = None
         self._address: Any = None
         self._flags = 0

@@ -16,6 +16,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg import control, metrics, wire
+from p2pmsg.errors import MessageTooLargeError
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.exact import ExactReceiver, StateFile
@@ -353,6 +354,57 @@ def test_sums_beyond_64_bits_stay_exact():
             client.increment("huge", 2**63 - 1)
         with collecting(exact=client.endpoint) as (collector, _):
             eventually(lambda: collector.totals().counters.get("huge") == 5 * (2**63 - 1))
+
+
+TAGS = [f"tag{number}:{'x' * 50}" for number in range(5)]
+"""Of 300 bytes, as tools of clusters make them."""
+
+
+@pytest.mark.parametrize(
+    ("call", "count"),
+    [
+        (lambda client, one: client.increment("calls", tags=[*TAGS, f"pod:{one}"]), 6_000),
+        (lambda client, one: client.gauge("free", 2**62, tags=[*TAGS, f"pod:{one}"]), 6_000),
+        (lambda client, one: client.timing("took", 1.5, tags=[*TAGS, f"pod:{one}"]), 6_000),
+        (lambda client, one: client.set_add("urls", f"{one}{'x' * 115}"), 12_000),
+    ],
+    ids=["counters", "gauges", "timers", "set"],
+)  # fmt: skip
+def test_what_one_interval_gathers_arrives_however_large_it_is(call, count):
+    with metrics.Client(LOOPBACK, interval=60.0) as client:
+        with collecting(exact=client.endpoint) as (collector, keep):
+            for one in range(count):
+                call(client, one)
+                if one % 1000 == 0:
+                    client.increment("orders", 7)
+            client.flush()
+            eventually(lambda: collector.totals().counters.get("orders") == 7 * count // 1000)
+            totals = collector.totals()
+            collector.flush()
+    assert totals.is_exact
+    found = len(totals.counters) - 1 + len(totals.gauges) + len(totals.statistics)
+    assert found + keep.flushes[0].get(("s", "urls"), {"count": 0})["count"] == count
+    assert client.undelivered == 0
+
+
+@pytest.mark.parametrize("limit", [1024, 2**20])
+def test_what_no_message_can_hold_is_refused_and_costs_nothing_else(limit):
+    """With the publisher's limit, up to a byte more than it may have."""
+    config = p2pmsg.PublisherConfig(message_bytes_max=limit)
+    with metrics.Client(LOOPBACK, interval=60.0, config=config) as client:
+        with collecting(exact=client.endpoint) as (collector, keep):
+            client.increment("orders", 7)
+            with pytest.raises(MessageTooLargeError, match=f"'urls' takes .* is {limit}"):
+                for size in range(limit - 100, limit + 1):
+                    client.set_add("urls", "x" * size)
+            with pytest.raises(MessageTooLargeError, match="the metric 'calls"):
+                client.increment("calls", tags=["x" * limit])
+            client.increment("orders", 7)
+            client.flush()
+            eventually(lambda: collector.totals().counters == {"orders": 14})
+            collector.flush()
+    assert keep.flushes[0]["s", "urls"]["count"] == size - (limit - 100) > 0
+    assert client.undelivered == 0
 
 
 def test_a_gauge_beyond_64_bits_is_kept_over_a_restart(tmp_path):

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import p2pmsg
-from p2pmsg.metrics.deltas import KEYS_MAX, Deltas, check_name, check_number, check_tags
+from p2pmsg import codec
+from p2pmsg.errors import MessageTooLargeError
+from p2pmsg.metrics.deltas import BYTES_MAX, KEYS_MAX, Deltas, check_name, check_number, check_tags
 from p2pmsg.statsd import parse_line
 from p2pmsg.statsd import totals as totals_module
 from p2pmsg.statsd.dialect import STRICT
@@ -231,6 +233,86 @@ def test_many_names_are_sent_early():
         assert not deltas.is_full
         deltas.increment(f"n{number}", random.randrange(9))
     assert deltas.is_full
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda deltas, key: deltas.increment(key, 1), lambda deltas, key: deltas.gauge(key, 1),
+        lambda deltas, key: deltas.add_value("ms", key, 1),
+        lambda deltas, key: deltas.add_to_set(key, "x"),
+    ],
+    ids=["counter", "gauge", "timer", "set"],
+)  # fmt: skip
+def test_names_of_all_kinds_count(add):
+    deltas = Deltas()
+    for number in range(KEYS_MAX):
+        assert not deltas.is_full
+        assert add(deltas, f"n{number % 10}") is add(deltas, f"n{number}")
+    assert deltas.is_full
+
+
+def add_any(deltas, key, number):
+    """Add something of any kind, the largest numbers among it."""
+    value = (number - 5) * 2**60 + number / 7 * (number % 2)
+    kind = number % 6
+    if kind == 0:
+        return deltas.increment(key, value)
+    if kind == 1:
+        return deltas.gauge(key, value, delta=number > 5)
+    if kind == 5:
+        return deltas.add_to_set(key, key * number)
+    return deltas.add_value(("ms", "h", "d")[kind - 2], key, value)
+
+
+added = st.lists(st.tuples(st.text(min_size=1, max_size=60), st.integers(1, 12)), max_size=80)
+
+
+@given(added, st.integers(1024, 4096))
+def test_a_message_has_no_more_bytes_than_it_may(parts, bytes_max):
+    deltas, messages = Deltas(bytes_max), []
+    for key, number in parts:
+        if not add_any(deltas, key, number):
+            assert deltas.is_full
+            messages.append(deltas.message())
+            deltas = Deltas(bytes_max)
+            assert add_any(deltas, key, number)
+    messages.append(deltas.message())
+
+    assert all(len(codec.encode(message)) <= bytes_max for message in messages)
+
+
+def test_the_space_of_a_message_is_used():
+    deltas, count = Deltas(), 0
+    while not deltas.is_full:
+        count += deltas.increment(f"{count:0300}", 2**62 + count)
+    assert 0.98 * BYTES_MAX < len(codec.encode(deltas.message())) <= BYTES_MAX
+    assert len(deltas.counters) == count
+
+
+def test_what_is_larger_than_is_gathered_goes_alone():
+    deltas, large = Deltas(4 * BYTES_MAX), "x" * (2 * BYTES_MAX)
+    deltas.increment("a", 1)
+    assert not deltas.add_to_set("s", large)
+    assert deltas.is_full
+    assert deltas.message() == {"v": 1, "c": {"a": 1}}
+    deltas = Deltas(4 * BYTES_MAX)
+    assert deltas.add_to_set("s", large)
+    assert not deltas.increment("a", 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"), [("urls", "x" * 2000), ("urls|#a:" + "x" * 2000, "y"), ("é" * 600, "y")],
+    ids=["value", "tags", "name"],
+)  # fmt: skip
+def test_what_no_message_can_hold_is_refused_with_its_size_and_the_limit(key, text):
+    deltas = Deltas(1024)
+    deltas.increment("a", 1)
+    with pytest.raises(MessageTooLargeError, match=f"the metric '{key[:4]}") as raised:
+        deltas.add_to_set(key, text)
+    assert (raised.value.limit, raised.value.size > 1024) == (1024, True)
+    assert deltas.message() == {"v": 1, "c": {"a": 1}}
+    assert deltas.increment("a", 1)
 
 
 def check_value(value):
