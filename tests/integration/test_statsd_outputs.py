@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import p2pmsg
 from p2pmsg.statsd import (
+    AggregateConfig,
     ConsoleOutput,
     GraphiteNames,
     GraphiteOutput,
@@ -190,6 +191,81 @@ def test_many_pairs_with_one_series_are_named_ten_times(scraped, caplog):
     assert prometheus.duplicates == 30
     assert len(caplog.records) == 11
     assert "only counted" in caplog.records[-1].getMessage()
+
+
+def delete_idle(names_max=200_000):
+    return AggregateConfig(
+        names_max=names_max, delete_counters=True, delete_timers=True,
+        delete_sets=True, delete_gauges=True,
+    )  # fmt: skip
+
+
+def exposed(prometheus):
+    """Names of metrics that are exposed, but the collector's own."""
+    found = {key[0] for key in samples(scrape(prometheus.port))}
+    return {name for name in found if not name.startswith("statsd_")}
+
+
+def held(prometheus):
+    """How many entries the output holds in all its tables."""
+    tables = ("_kinds", "_keys", "_values", "_counts", "_quantiles", "_series", "_absent")
+    return sum(len(getattr(prometheus, table)) for table in tables)
+
+
+def test_what_the_collector_has_forgotten_ends_in_prometheus_too():
+    prometheus = PrometheusOutput(port=0)
+    with collecting(outputs=[prometheus], config=delete_idle()) as (collector, _):
+        feed_and_flush(collector, b"stays:1|c")
+        feed_and_flush(collector, b"stays:1|c")
+        before = held(prometheus)
+        feed_and_flush(
+            collector, b"stays:1|c\nonce:5|c|#z:a\nonce:2|c|#z:b\nt:100|ms\nu:1|s\ng:3|g"
+        )
+        assert {"once_total", "t_sum", "u", "g", "stays_total"} <= exposed(prometheus)
+        for _ in range(5):
+            feed_and_flush(collector, b"stays:1|c\nonce:2|c|#z:b")
+        found = samples(scrape(prometheus.port))
+        assert exposed(prometheus) == {"stays_total", "once_total"}
+        assert found["once_total", ("z", "b")][1] == 12
+        assert found[("stays_total",)][1] == 8
+        assert prometheus.forgotten == 4
+        for _ in range(5):
+            feed_and_flush(collector, b"stays:1|c")
+        scrape(prometheus.port)
+        assert held(prometheus) == before
+        feed_and_flush(collector, b"stays:1|c\nonce:3|c|#z:a\nt:7|c")  # t has another type now
+        found = samples(scrape(prometheus.port))
+    assert found["once_total", ("z", "a")][1] == 3
+    assert found[("t_total",)] == ("counter", 7)
+    assert prometheus.conflicts == 0
+
+
+def test_a_forgotten_metric_is_exposed_until_it_can_have_been_scraped():
+    prometheus = PrometheusOutput(port=0)
+    with collecting(outputs=[prometheus], config=delete_idle(), interval=100.0) as (collector, _):
+        feed_and_flush(collector, b"once:5|c")
+        for _ in range(3):
+            collector.flush()
+        assert exposed(prometheus) == {"once_total"}
+        feed_and_flush(collector, b"once:5|c")
+        assert samples(scrape(prometheus.port))[("once_total",)][1] == 10
+        for _ in range(6):
+            collector.flush()
+        assert exposed(prometheus) == set()
+
+
+def test_forgotten_metrics_are_exposed_up_to_a_bound():
+    prometheus = PrometheusOutput(port=0)
+    config = delete_idle(names_max=100)
+    with collecting(outputs=[prometheus], config=config, interval=10.0) as (collector, _):
+        for number in range(20):
+            lines = (b"job%d_%d:1|c" % (number, each) for each in range(40))
+            feed_and_flush(collector, b"\n".join(lines))
+        found = exposed(prometheus)
+        assert len(found) <= 40 + 40 + 100  # of this flush, of the one before, forgotten before
+        assert "job19_0_total" in found
+        assert "job0_0_total" not in found
+    assert dict(prometheus.status())["forgotten"] >= 20 * 40 - 180
 
 
 def test_labels_that_prometheus_would_take_for_one_or_its_own_are_kept_apart(scraped):
