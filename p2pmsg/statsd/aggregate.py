@@ -6,7 +6,7 @@ that need more than an addition. The order of lines matters for gauges alone, an
 """
 
 import random
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -53,6 +53,8 @@ _BAD_KEPT = 20
 _EVENTS_MAX = 10_000
 _TIMED_MAX = 100_000
 _COUNTERS = (Kind.COUNTER, Kind.METER)
+_EXACT = -1
+"""In place of a line's number: the item is of an exact client."""
 
 
 _GaugeChange = tuple[int, int, float, bool]
@@ -118,6 +120,7 @@ class Aggregator:
         self._flushed_s: float | None = None
         self.exact_totals: Mapping[str, float] = {}
         """Exact totals of counters, by key (`ExactTotals.counters`)."""
+        self._exact_counts: defaultdict[str, float] = defaultdict(float)
 
     def feed(self, lines: bytes, packets: int = 1) -> None:
         """Collect lines, separated by line feeds, that came in `packets` datagrams."""
@@ -136,10 +139,10 @@ class Aggregator:
         self._count_own()
 
     def take(self, items: Sequence[Item]) -> None:
-        """Add up items that were parsed elsewhere."""
+        """Add up items of exact clients, which are in `exact_totals` as well."""
         self.settle()
         for item in items:
-            self._take_item(item, 0)
+            self._take_item(item, _EXACT)
         self._change_gauges()
 
     def _count_own(self) -> None:
@@ -288,24 +291,28 @@ class Aggregator:
             self._take_metric(item, number)
 
     def _take_metric(self, metric: Metric, number: int) -> None:
-        row = self.series.row(metric.kind, make_key(metric.name, metric.tags))
+        key = make_key(metric.name, metric.tags)
+        series = self.series
+        row = series.row(metric.kind, key)
         if row < 0:
-            self.series.cut_count += 1
+            series.cut_count += 1
             return
         weight = 1 / metric.rate
         if metric.kind is Kind.GAUGE:
             for value, relative in zip(metric.numbers, metric.relative, strict=True):
                 self._gauge_changes.append((number, row, value, relative))
             return
-        self.series.seen[row] = self._interval
+        series.seen[row] = self._interval
         if metric.kind in _COUNTERS:
             for value in metric.numbers:
-                self.series.totals[row] += value * weight
+                series.totals[row] += value * weight
+                if number == _EXACT:
+                    self._exact_counts[key] += value
         elif metric.kind is Kind.SET:
             self._add_to_set(row, str(metric.values[0]))
         else:
             values = np.array(metric.numbers, np.float64)
-            self.series.totals[row] += weight * len(values)
+            series.totals[row] += weight * len(values)
             weights = None if weight == 1 else np.full(len(values), weight)
             self.values.add(np.full(len(values), row, np.int32), values, weights)
 
@@ -342,9 +349,10 @@ class Aggregator:
         self._delete_idle()
         snapshot = Snapshot(
             self.config, self.series, self.values, self.sets, timestamp_s=timestamp_s,
-            exact_totals=self.exact_totals, timed=self._timed, events=self._events,
+            exact_totals=self.exact_totals, exact_counts=self._exact_counts,
+            timed=self._timed, events=self._events,
         )  # fmt: skip
-        self._timed, self._events = {}, []
+        self._timed, self._events, self._exact_counts = {}, [], defaultdict(float)
         self.values = Values(self.config.values_max, self._defer)
         self.sets = {}
         self._set_values = 0
@@ -391,6 +399,8 @@ class Aggregator:
             if row is not None and row not in self._own_rows:
                 if kind in STATISTICS:
                     self.values.drop_row(row)
+                elif kind in _COUNTERS:
+                    self._exact_counts.pop(key, None)
                 self._delete({row})
                 return True
         return False

@@ -40,9 +40,9 @@ class Row:
     Attributes:
         kind: its type; meters are counters.
         key: name and tags together.
-        fields: of a counter `count` and `rate` (a second), and `total` if it is exact; of a gauge
-            `value`, of a set `count`; of the others what `AggregateConfig.percentiles` and
-            `histogram` ask for.
+        fields: of a counter `count` and `rate` (a second), and `total` if exact clients count it:
+            what they alone have counted; of a gauge `value`, of a set `count`; of the others what
+            `AggregateConfig.percentiles` and `histogram` ask for.
         timestamp_s: seconds since the epoch; the flush's, or the one that was sent.
         sketch: of a distribution, see `p2pmsg.statsd.read_sketch`; else None.
 
@@ -212,6 +212,7 @@ class Snapshot:
         interval_s: how long it is, in seconds.
         events: events and service checks, in order.
         config: the collector's settings.
+        exact_counts: by key, the part of this interval's counts that came from exact clients.
         series, values, sets, exact_totals, timed: the metrics, by kind; `rows` gives all of them.
 
     """
@@ -225,6 +226,7 @@ class Snapshot:
         *,
         timestamp_s: float,
         exact_totals: Mapping[str, float],
+        exact_counts: Mapping[str, float],
         timed: dict[Timed, float],
         events: list[Event | ServiceCheck],
     ) -> None:
@@ -233,6 +235,7 @@ class Snapshot:
         self.config = config
         self.interval_s = config.interval
         self.events = events
+        self.exact_counts = exact_counts
         self._timed = timed
         self._exact = dict(exact_totals)
         self._keys = series.marked_keys()

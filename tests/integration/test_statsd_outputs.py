@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import p2pmsg
+from p2pmsg import metrics
 from p2pmsg.statsd import (
     AggregateConfig,
     ConsoleOutput,
@@ -191,6 +192,37 @@ def test_many_pairs_with_one_series_are_named_ten_times(scraped, caplog):
     assert prometheus.duplicates == 30
     assert len(caplog.records) == 11
     assert "only counted" in caplog.records[-1].getMessage()
+
+
+COUNTED_BY_BOTH = {
+    "lines first": (["1000|c", "+1", "1000|c", "+2"], [1000, 1001, 2001, 2003]),
+    "the exact client first": (["+1", "1000|c", "+0", "5|c"], [1, 1001, 1001, 1006]),
+    "both in an interval": (["5|c +1", "7|c +-1", "9|c|T9", "-3|c", "+0.5"], [6, 12, 21, 21, 21.5]),
+}
+
+
+@pytest.mark.parametrize(("changes", "values"), COUNTED_BY_BOTH.values(), ids=COUNTED_BY_BOTH)
+def test_counts_of_exact_clients_and_of_lines_add_up(changes, values):
+    """A change with a plus in front is one of the exact client."""
+    prometheus, found = PrometheusOutput(port=0), []
+    with (
+        metrics.Client(LOOPBACK) as client,
+        collecting(outputs=[prometheus], exact=client.endpoint) as (collector, _),
+    ):
+        client.wait_for_collectors(1, timeout=60)
+        exact = 0
+        for change in changes:
+            for part in change.split():
+                if part.startswith("+"):
+                    exact += (number := float(part[1:]))
+                    client.increment("orders", number)
+                    client.flush()
+                    eventually(lambda: collector.totals().counters.get("orders", 0) == exact)  # noqa: B023
+                else:
+                    feed(collector, b"orders:" + part.encode())
+            collector.flush()
+            found.append(samples(scrape(prometheus.port))[("orders_total",)][1])
+    assert found == values
 
 
 def delete_idle(names_max=200_000):

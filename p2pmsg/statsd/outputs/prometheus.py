@@ -8,7 +8,7 @@ reading.
 import math
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -42,7 +42,8 @@ _OWN_LABEL = re.compile(r"quantile$|__")
 class PrometheusOutput(Output):
     """Serves `/metrics`: counters, gauges, and timers' counts, sums and quantiles.
 
-    Counters, counts and sums are since the start; times are in seconds. A set is a gauge: the
+    Counters, counts and sums are since the start; times are in seconds. A counter with an exact
+    total is that total and what other clients have counted since the start. A set is a gauge: the
     number of its distinct values in the last interval.
 
     A metric that is in no flush any more (`delete_counters` and the like) is exposed for five more
@@ -78,6 +79,10 @@ class PrometheusOutput(Output):
         # Hashes, since the series themselves would take twice as much memory as all the rest.
         self._series: set[int] = set()
         self._named: set[str] = set()
+        self._exact_counts: Mapping[str, float] = {}
+        # By key, what others than exact clients counted. It stays when a series ends, since the
+        # exact total stays as well: both together never fall.
+        self._others: dict[str, float] = {}
         self._flush = 0
         self._flush_s = 0.0
         self._written = 0
@@ -148,6 +153,7 @@ class PrometheusOutput(Output):
         self._forgetting = None
         self._flush += 1
         self._flush_s = snapshot.timestamp_s
+        self._exact_counts = snapshot.exact_counts
         self._written = 0
         self._seen = set() if self._is_one_missing else None
 
@@ -274,9 +280,15 @@ class PrometheusOutput(Output):
         fields = row.fields
         if row.kind is Kind.COUNTER:
             if "total" in fields:
-                self._values[key] = fields["total"]
+                others = self._others.get(key, self._values[key])
+                others += max(fields["count"] - self._exact_counts.get(key, 0.0), 0.0)
+                self._others[key] = others
+                self._values[key] = fields["total"] + others
             else:
-                self._values[key] += max(fields["count"], 0.0)  # counters never fall
+                added = max(fields["count"], 0.0)  # counters never fall
+                self._values[key] += added
+                if key in self._others:  # a count with its own time
+                    self._others[key] += added
         elif row.kind is Kind.GAUGE:
             self._values[key] = fields["value"]
         elif row.kind is Kind.SET:
