@@ -1,7 +1,9 @@
 """What the outputs hand out, read by their own readers."""
 
+import contextlib
 import io
 import pickle
+import socket
 import struct
 import time
 import urllib.request
@@ -369,6 +371,49 @@ def test_what_carbon_does_not_take_is_bounded_and_counted():
         for number in range(20):
             feed_and_flush(collector, b"\n".join(b"n%d.%d:1|c" % (number, i) for i in range(50)))
     assert output.dropped_bytes > 10_000
+
+
+@contextlib.contextmanager
+def silent_carbon(accepts):
+    """A port at which connections are not accepted, or accepted and never read from."""
+    with contextlib.ExitStack() as opened, socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        server.bind(("127.0.0.1", 0))
+        server.listen(1 if accepts else 0)
+        for _ in range(0 if accepts else 3):
+            waiting = opened.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(server.getsockname())
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("accepts", [False, True], ids=["no connection", "nothing is read"])
+def test_what_carbon_has_not_taken_at_the_close_is_counted(accepts, caplog):
+    caplog.set_level("WARNING", "p2pmsg")
+    with silent_carbon(accepts) as port:
+        output = GraphiteOutput("127.0.0.1", port)
+        piece = b"x" * 20_000_000  # more than the kernel's buffers take
+        output.begin(None)
+        for _ in range(2):
+            output._put(piece)
+        eventually(lambda: len(output._queue) == 1 and bool(output.connects) == accepts)
+        waits, join = [], output._thread.join
+        output._thread.join = waits.append
+        output.close(0.25)
+        assert waits == [0.25]
+        assert output.dropped_bytes == 2 * len(piece)
+        assert f"{2 * len(piece)} bytes" in caplog.records[-1].getMessage()
+    join(60)
+    assert output.dropped_bytes == 2 * len(piece)
+
+
+def test_nothing_is_counted_as_dropped_where_carbon_has_all_at_the_close(carbon):
+    output = GraphiteOutput("127.0.0.1", carbon.port)
+    with collecting(outputs=[output]) as (collector, _):
+        feed(collector, b"last:1|c")
+    eventually(lambda: b"stats_counts.last" in carbon.data)
+    assert output.dropped_bytes == 0
 
 
 def test_what_two_metrics_would_write_to_one_path_is_reported_by_name(carbon, caplog):

@@ -12,6 +12,7 @@ so have a timer and a histogram of one name. Carbon would keep the last one: her
 a flush is left out and counted.
 """
 
+import contextlib
 import math
 import pickle
 import re
@@ -196,9 +197,12 @@ class GraphiteOutput:
         self._queued_bytes = 0
         self._changed = threading.Condition()
         self._closing = False
+        self._abandoned = False
+        self._sending_bytes = 0
+        self._connection: socket.socket | None = None
         self._paths: list[tuple[str, float, int]] = []
         self.dropped_bytes = 0
-        """Bytes dropped because the buffer was full."""
+        """Bytes dropped because the buffer was full, or not sent when it was closed."""
         self.refused: Counter[str] = Counter()
         """What is not sent, counted at each flush: `tags` without a key or called `name` (only the
         tag is left out), `values` that are not finite, `names` whose path another metric has."""
@@ -277,22 +281,16 @@ class GraphiteOutput:
 
     def _run(self) -> None:
         failures = 0
-        connection: socket.socket | None = None
         while (data := self._next()) is not None:
             try:
-                if connection is not None and _is_closed(connection):
-                    connection.close()
-                    connection = None
-                if connection is None:
-                    connection = socket.create_connection(self._address, timeout=_CONNECT_S)
-                    self.connects += 1
+                if self._connection is not None and _is_closed(self._connection):
+                    self._disconnect()
+                connection = self._connection or self._connect()
                 began = time.monotonic()
                 connection.sendall(data)
             except OSError:
                 self._last_exception_s = time.time()
-                if connection is not None:
-                    connection.close()
-                connection = None
+                self._disconnect()
                 self._put_back(data)
                 self._pause(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
                 failures += 1
@@ -300,21 +298,40 @@ class GraphiteOutput:
             failures = 0
             self._flush_ms = round((time.monotonic() - began) * 1e3)
             self._last_flush_s = time.time()
+        self._disconnect()
+
+    def _connect(self) -> socket.socket:
+        made = socket.create_connection(self._address, timeout=_CONNECT_S)
+        with self._changed:
+            self._connection = made
+            if self._abandoned:  # what is to be sent is counted as dropped
+                raise OSError("closed")
+        self.connects += 1
+        return made
+
+    def _disconnect(self) -> None:
+        with self._changed:
+            connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def _next(self) -> bytes | None:
         with self._changed:
+            self._sending_bytes = 0
             while not self._queue:
                 if self._closing:
                     return None
                 self._changed.wait()
             data = self._queue.popleft()
             self._queued_bytes -= len(data)
+            self._sending_bytes = len(data)
             return data
 
     def _put_back(self, data: bytes) -> None:
         with self._changed:
+            self._sending_bytes = 0
+            if self._abandoned:
+                return
             if self._queued_bytes + len(data) <= self._buffer_bytes:
                 self._queue.appendleft(data)
                 self._queued_bytes += len(data)
@@ -340,17 +357,24 @@ class GraphiteOutput:
         )
 
     def close(self, timeout: float) -> None:
-        """Send what is left, for `timeout` seconds at most; the rest is counted as dropped."""
+        """Send what is left, for `timeout` seconds at most; the rest is counted as dropped.
+
+        So is a piece of which carbon has a part. A connection that is being made is given up, and
+        its thread ends within five seconds.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join(timeout)
-        if self._thread.is_alive():
-            with self._changed:
-                self.dropped_bytes += self._queued_bytes
-                self._queue.clear()
-                self._queued_bytes = 0
-            self._thread.join(1.0)
+        with self._changed:
+            self._abandoned = True
+            self.dropped_bytes += self._queued_bytes + self._sending_bytes
+            self._queue.clear()
+            self._queued_bytes = 0
+            if self._connection is not None and self._sending_bytes:
+                with contextlib.suppress(OSError):
+                    self._connection.shutdown(socket.SHUT_RDWR)
+            self._changed.notify()
         if self.dropped_bytes:
             _log.warning("statsd: %d bytes have not reached Graphite", self.dropped_bytes)
 
