@@ -45,6 +45,8 @@ class Row:
             `AggregateConfig.percentiles` and `histogram` ask for.
         timestamp_s: seconds since the epoch; the flush's, or the one that was sent.
         sketch: of a distribution, see `p2pmsg.statsd.read_sketch`; else None.
+        weighted_sum: of a timer, histogram or distribution with sample rates, the sum of its
+            values, each divided by its rate as `count` is; None: it is `sum`.
 
     """
 
@@ -53,6 +55,7 @@ class Row:
     fields: Fields
     timestamp_s: float
     sketch: dict[str, Any] | None = None
+    weighted_sum: float | None = None
 
     @property
     def name(self) -> str:
@@ -77,10 +80,18 @@ class Statistics:
         rows: row of each value.
         values: the values.
         percentiles: see `AggregateConfig.percentiles`.
+        weights: 1 / rate of each value, None where all are 1. As in statsd, they are not in the
+            fields.
 
     """
 
-    def __init__(self, rows: Places, values: Floats, percentiles: Sequence[float]) -> None:
+    def __init__(
+        self,
+        rows: Places,
+        values: Floats,
+        percentiles: Sequence[float],
+        weights: Floats | None = None,
+    ) -> None:
         self.rows: list[int] = []
         if not len(rows):
             return
@@ -90,13 +101,18 @@ class Statistics:
         codes = rows[by_value].astype(np.int64) << 32
         codes |= np.arange(len(rows), dtype=np.int64)
         codes.sort()
-        ordered = values[by_value[codes & 0xFFFFFFFF]]
+        places = by_value[codes & 0xFFFFFFFF]
+        ordered = values[places]
         numbers = codes >> 32
         starts = np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
         ends = np.append(starts[1:], len(numbers))
         counts = ends - starts
         self.rows = numbers[starts].tolist()
         self._ordered = ordered
+        self._weights = None if weights is None else weights[places]
+        self._weighted_sums: list[float] | None = None
+        if self._weights is not None:
+            self._weighted_sums = np.add.reduceat(ordered * self._weights, starts).tolist()
         self._starts, self._ends = starts.tolist(), ends.tolist()
         padded = np.append(ordered, 0.0)
         squares = padded * padded
@@ -133,6 +149,17 @@ class Statistics:
         """Return the sorted values of `rows[index]`."""
         found: Floats = self._ordered[self._starts[index] : self._ends[index]]
         return found
+
+    def weights(self, index: int) -> Floats | None:
+        """Return the weights of `values(index)`."""
+        if self._weights is None:
+            return None
+        found: Floats = self._weights[self._starts[index] : self._ends[index]]
+        return found
+
+    def weighted_sum(self, index: int) -> float | None:
+        """Return the sum of `values(index)` with their weights; None where there are none."""
+        return None if self._weighted_sums is None else self._weighted_sums[index]
 
     def histogram(self, index: int, bounds: tuple[float, ...]) -> Fields:
         """Count the values of `rows[index]` below each bound and not below the bound before."""
@@ -172,17 +199,17 @@ def _percentile_columns(
 
 
 def sketched_fields(
-    binned: Binned, row: int, bins: list[int], weights: Floats, percentiles: Sequence[float]
+    binned: Binned, row: int, bins: list[int], counts: Floats, percentiles: Sequence[float]
 ) -> Fields:
     """Return the fields of a row whose values are in bins; median and percentiles are 1 % off."""
-    count, total, squares, least, most = binned.exact[:, row].tolist()
-    mean = total / count
-    ranks = np.cumsum(weights)
+    received, total, squares, _, least, most = binned.exact[:, row].tolist()
+    mean, count = total / received, int(received)
+    ends = np.cumsum(counts)
 
-    def at(share: float) -> float:
-        place = int(np.searchsorted(ranks, share * ranks[-1]))
-        middle = bin_value(bins[min(place, len(bins) - 1)])
-        return float(min(max(middle, least), most))
+    def at(place: int) -> float:
+        """Return the value at a place of the sorted values: that of its bin."""
+        found = int(np.searchsorted(ends, place, side="right"))
+        return float(min(max(bin_value(bins[found]), least), most))
 
     fields = {
         "std": math.sqrt(max(squares / count - mean * mean, 0.0)),
@@ -191,15 +218,17 @@ def sketched_fields(
         "sum": total,
         "sum_squares": squares,
         "mean": mean,
-        "median": at(0.5),
+        "median": at(count // 2) / 2 + at((count - 1) // 2) / 2,
     }
     for percentile in percentiles:
         name = percentile_name(percentile)
-        within = math.floor(abs(percentile) / 100 * count + 0.5)
+        within = 1 if count == 1 else math.floor(abs(percentile) / 100 * count + 0.5)
         if not within:
             continue
-        share = percentile / 100 if percentile > 0 else 1 + percentile / 100
-        fields[f"{'upper' if percentile > 0 else 'lower'}_{name}"] = at(share)
+        if percentile > 0:
+            fields[f"upper_{name}"] = at(within - 1)
+        else:
+            fields[f"lower_{name}"] = at(count - within)
         fields[f"count_{name}"] = within
     return fields
 
@@ -263,9 +292,9 @@ class Snapshot:
             if binned is not None:
                 if len(rows):
                     binned = binned.merged(bin_values(rows, values, weights))
-                rows, values = rows[:0], values[:0]
+                rows, values, weights = rows[:0], values[:0], None
             self._binned = binned
-            self._statistics = Statistics(rows, values, self.config.percentiles)
+            self._statistics = Statistics(rows, values, self.config.percentiles, weights)
 
     def rows(self) -> Iterator[list[Row]]:
         """Yield rows, some at a time: counters, statistics, gauges, sets, those with timestamps."""
@@ -330,14 +359,14 @@ class Snapshot:
         for index, row in enumerate(found.tolist()):
             part = slice(edges[index], edges[index + 1])
             done[row] = True
-            weights = binned.weights[part]
-            fields = sketched_fields(binned, row, bins[part].tolist(), weights, percentiles)
+            counts = binned.counts[part]
+            fields = sketched_fields(binned, row, bins[part].tolist(), counts, percentiles)
             made = self._statistic_row(row, fields, -1)
+            total, least, most = binned.exact[3:, row].tolist()
+            sketch = None
             if made.kind is Kind.DISTRIBUTION:
-                _, total, _, least, most = binned.exact[:, row].tolist()
-                sketch = bins_object(bins[part], weights, total, least, most)
-                made = replace(made, sketch=sketch)
-            yield [made]
+                sketch = bins_object(bins[part], binned.weights[part], total, least, most)
+            yield [replace(made, sketch=sketch, weighted_sum=total)]
 
     def _statistic_row(self, row: int, fields: Fields, index: int) -> Row:
         key = self._key(row)
@@ -348,12 +377,15 @@ class Snapshot:
             bounds = next((b for part, b in self.config.histogram if part in key), ())
             fields |= self._statistics.histogram(index, bounds)
         kind = KIND_OF_MARK[int(self._kinds[row])]
+        if index < 0:
+            return Row(kind, key, fields, self.timestamp_s)
+        statistics = self._statistics
+        assert statistics is not None
         sketch = None
-        if kind is Kind.DISTRIBUTION and index >= 0:
-            assert self._statistics is not None
-            values = self._statistics.values(index)
-            sketch = sketch_object(values, count / len(values))
-        return Row(kind, key, fields, self.timestamp_s, sketch)
+        if kind is Kind.DISTRIBUTION:
+            sketch = sketch_object(statistics.values(index), statistics.weights(index))
+        weighted_sum = statistics.weighted_sum(index)
+        return Row(kind, key, fields, self.timestamp_s, sketch, weighted_sum)
 
     def sketch(self, kind: Kind, key: str) -> DDSketch | None:
         """Return the values of the metric `key` of a `kind` as a sketch, to merge with others'."""

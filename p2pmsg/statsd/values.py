@@ -103,16 +103,26 @@ class Values:
         if binned is not None:
             found = binned.rows != row
             exact = binned.exact.copy()
-            exact[:, row : row + 1] = [[0.0], [0.0], [0.0], [np.inf], [-np.inf]]
-            self._binned = Binned(binned.codes[found], binned.weights[found], exact)
+            exact[:, row : row + 1] = _widen(exact[:, :0], 1)
+            codes, weights, counts = binned.codes, binned.weights, binned.counts
+            self._binned = Binned(codes[found], weights[found], counts[found], exact)
 
 
 @dataclass(slots=True)
 class Binned:
-    """Weights by (row, bin); by row, exact count, sum, sum of squares, least and greatest value."""
+    """Values by (row, bin).
+
+    Attributes:
+        codes: row and bin together.
+        weights: sum of the values' weights, which are 1 / rate.
+        counts: how many values were received.
+        exact: by row, the values' count, sum, sum of squares, sum with weights, least, greatest.
+
+    """
 
     codes: Words
     weights: Floats
+    counts: Floats
     exact: Floats
 
     @property
@@ -129,32 +139,32 @@ class Binned:
         """Return both together."""
         codes = np.concatenate([self.codes, other.codes])
         weights = np.concatenate([self.weights, other.weights])
+        counts = np.concatenate([self.counts, other.counts])
         size = max(len(self.exact[0]), len(other.exact[0]))
         a, b = _widen(self.exact, size), _widen(other.exact, size)
-        exact = np.vstack([a[:3] + b[:3], np.minimum(a[3], b[3]), np.maximum(a[4], b[4])])
-        return Binned(*_sum_by(codes, weights), exact)
+        exact = np.vstack([a[:4] + b[:4], np.minimum(a[4], b[4]), np.maximum(a[5], b[5])])
+        return Binned(*_sum_by(codes, weights, counts), exact)
 
     def sketch(self, row: int) -> DDSketch:
         """Return one row as a `DDSketch`, to merge with others."""
         found = self.rows == row
-        return make_sketch(self.bins[found], self.weights[found], self.exact[:, row])
+        return make_sketch(self.bins[found], self.weights[found], *self.exact[3:, row].tolist())
 
 
 def _widen(exact: Floats, size: int) -> Floats:
-    wide = np.zeros((5, size))
-    wide[3], wide[4] = np.inf, -np.inf
+    wide = np.zeros((6, size))
+    wide[4], wide[5] = np.inf, -np.inf
     wide[:, : exact.shape[1]] = exact
     return wide
 
 
-def _sum_by(codes: Words, weights: Floats | None) -> tuple[Words, Floats]:
-    if weights is None:
-        found, counts = np.unique(codes, return_counts=True)
-        return found, counts.astype(np.float64)
+def _sum_by(codes: Words, weights: Floats, counts: Floats) -> tuple[Words, Floats, Floats]:
+    """Return the codes, each once, and the sums of their weights and counts."""
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     firsts = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
-    return codes[firsts], np.add.reduceat(weights[order], firsts)
+    add = np.add.reduceat
+    return codes[firsts], add(weights[order], firsts), add(counts[order], firsts)
 
 
 def find_bins(values: Floats) -> Places:
@@ -178,17 +188,23 @@ def bin_values(rows: Places, values: Floats, weights: Floats | None) -> Binned:
     """Put values into bins."""
     codes = (rows.astype(np.uint64) << np.uint64(_BIN_BITS)) | find_bins(values).astype(np.uint64)
     size = int(rows.max()) + 1 if len(rows) else 0
-    exact = _widen(np.zeros((5, 0)), size)
+    exact = _widen(np.zeros((6, 0)), size)
     exact[0] = np.bincount(rows, minlength=size)
     exact[1] = np.bincount(rows, values, minlength=size)
     exact[2] = np.bincount(rows, values * values, minlength=size)
-    np.minimum.at(exact[3], rows, values)
-    np.maximum.at(exact[4], rows, values)
-    return Binned(*_sum_by(codes, weights), exact)
+    np.minimum.at(exact[4], rows, values)
+    np.maximum.at(exact[5], rows, values)
+    if weights is None:
+        exact[3] = exact[1]
+        found, numbers = np.unique(codes, return_counts=True)
+        counts = numbers.astype(np.float64)
+        return Binned(found, counts, counts, exact)
+    exact[3] = np.bincount(rows, values * weights, minlength=size)
+    return Binned(*_sum_by(codes, weights, np.ones(len(codes))), exact)
 
 
-def make_sketch(bins: Places, weights: Floats, exact: Floats) -> DDSketch:
-    """Return bins as a `DDSketch`; `exact` is count, sum, sum of squares, least and greatest."""
+def make_sketch(bins: Places, weights: Floats, total: float, least: float, most: float) -> DDSketch:
+    """Return bins as a `DDSketch`; `total` is the sum of the values with their weights."""
     sketch = DDSketch(RELATIVE_ERROR)
     for number, weight in zip(bins.tolist(), weights.tolist(), strict=True):
         if number == _ZERO_BIN:
@@ -197,16 +213,18 @@ def make_sketch(bins: Places, weights: Floats, exact: Floats) -> DDSketch:
         store = sketch._store if number > _ZERO_BIN else sketch._negative_store
         store.add(abs(number - _ZERO_BIN) - (1 << 19), weight)
     sketch._count = float(weights.sum())
-    sketch._sum, sketch._min, sketch._max = (float(exact[i]) for i in (1, 3, 4))
+    sketch._sum, sketch._min, sketch._max = float(total), float(least), float(most)
     return sketch
 
 
-def sketch_object(values: Floats, weight: float) -> dict[str, Any]:
-    """Return the sketch of sorted values, each counted `weight` times, as an object for JSON."""
-    bins, counts = np.unique(find_bins(values), return_counts=True)
-    total = float(values.sum()) * weight
-    weights = counts.astype(np.float64) * weight
-    return bins_object(bins, weights, total, float(values[0]), float(values[-1]))
+def sketch_object(values: Floats, weights: Floats | None) -> dict[str, Any]:
+    """Return the sketch of sorted values as an object for JSON; `weights` as in `Values.add`."""
+    if weights is None:
+        weights = np.ones(len(values))
+    bins, places = np.unique(find_bins(values), return_inverse=True)
+    total = float((values * weights).sum())
+    sums = np.bincount(places, weights, minlength=len(bins)).astype(np.float64)
+    return bins_object(bins, sums, total, float(values[0]), float(values[-1]))
 
 
 def bins_object(
@@ -237,9 +255,9 @@ def read_sketch(found: dict[str, Any]) -> DDSketch:
         error, pairs = found["relative_error"], found["bins"]
         bins = np.array([number + _ZERO_BIN for number, _ in pairs], np.int64)
         weights = np.array([weight for _, weight in pairs], np.float64)
-        exact = np.array([0.0, found["sum"], 0.0, found["min"], found["max"]])
+        total, least, most = float(found["sum"]), float(found["min"]), float(found["max"])
     except (TypeError, KeyError, ValueError) as reason:
         raise ConfigError("sketch", "an object with bins, sum, min and max", found) from reason
     if error != RELATIVE_ERROR:
         raise ConfigError("sketch", f"of the relative error {RELATIVE_ERROR}", error)
-    return make_sketch(bins, weights, exact)
+    return make_sketch(bins, weights, total, least, most)

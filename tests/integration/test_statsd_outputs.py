@@ -144,6 +144,16 @@ def test_prometheus_finds_names_and_types_as_of_statsd_exporter(scraped):
     assert found["weird_name_x_total", ("a", "b c"), ("bare", ""), ("q", '"\\')][1] == 2
 
 
+def test_a_timer_s_sum_has_the_rates_as_its_count_does(scraped):
+    collector, prometheus = scraped
+    for _ in range(2):
+        feed_and_flush(collector, b"t:100|ms|@0.1\nt:300|ms|@0.5\nt:200|ms\nh:5|h")
+    found = samples(scrape(prometheus.port))
+    assert found[("t_count",)][1] == 2 * 13
+    assert found[("t_sum",)][1] == pytest.approx(2 * 1.8)
+    assert (found[("h_count",)][1], found[("h_sum",)][1]) == (2, 10)
+
+
 def test_several_scrapes_at_once_are_answered(scraped):
     collector, prometheus = scraped
     feed_and_flush(collector, PACKET)

@@ -296,7 +296,9 @@ class PrometheusOutput(Output):
         else:
             scale = 1e-3 if row.kind is Kind.TIMER else 1.0
             self._counts[key] = self._counts.get(key, 0.0) + fields["count"]
-            self._values[key] += fields.get("sum", 0.0) * scale
+            # Prometheus divides the sum by the count, which has the rates.
+            total = fields.get("sum", 0.0) if row.weighted_sum is None else row.weighted_sum
+            self._values[key] += total * scale
             for share, field in quantile_fields(row):
                 self._shares.setdefault(share)
                 self._quantiles[f"{share} {key}"] = fields[field] * scale

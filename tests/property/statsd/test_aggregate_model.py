@@ -1,6 +1,7 @@
 """The aggregation by columns against a loop over lines, and its numbers against `float`."""
 
 import math
+import operator
 import re
 import statistics
 
@@ -16,6 +17,7 @@ from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import DIALECTS
 from p2pmsg.statsd.metric import BadLine, Kind, Metric, make_key
 from p2pmsg.statsd.parser import parse_line
+from p2pmsg.statsd.values import find_bins, read_sketch
 from tests.unit.p2pmsg.statsd.test_parser import mutated
 from tests.unit.p2pmsg.statsd.test_parts import rows_of
 
@@ -228,8 +230,44 @@ def test_beyond_the_bound_of_values_a_sketch_is_one_percent_off_at_most(values, 
 
     for field in ("count", "sum", "upper", "lower", "sum_squares", "mean"):
         assert math.isclose(a.fields[field], b.fields[field], rel_tol=1e-9, abs_tol=1e-6), field
-    median = sorted(values)[math.ceil(len(values) / 2) - 1]
-    assert abs(b.fields["median"] - median) <= 0.0101 * abs(median) + 1e-300
+    middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
+    off = 0.0101 * max(map(abs, middle))
+    assert abs(b.fields["median"] - a.fields["median"]) <= off + 1e-300
+    field = f"upper_{percentile:.0f}" if percentile > 0 else f"lower_top{-percentile:.0f}"
+    assert (field in a.fields) == (field in b.fields)
+    if field in a.fields:
+        expected = a.fields[field]
+        assert abs(b.fields[field] - expected) <= 0.0101 * abs(expected) + 1e-300
+
+
+rated = st.tuples(st.integers(0, 1000), st.sampled_from(["", "", "|@0.5", "|@0.1", "|@0.01"]))
+
+
+@given(st.lists(rated, min_size=1, max_size=60), st.sampled_from([1, 7, 1000]))
+def test_a_sketch_has_each_value_with_its_own_rate(found, values_max):
+    aggregator = Aggregator(AggregateConfig(values_max=values_max))
+    for value, rate in found:
+        aggregator.feed(f"d:{value}|d{rate}\nother:7|d|@0.25".encode())
+        aggregator.settle()
+    values = [value for value, _ in found]
+    weights = [1 / float(rate.removeprefix("|@") or 1) for _, rate in found]
+    total = math.fsum(map(operator.mul, values, weights))
+    row = rows_of(aggregator)["d"]
+    sketch = read_sketch(row.sketch)
+
+    assert math.isclose(sketch.count, math.fsum(weights))
+    assert math.isclose(row.fields["count"], math.fsum(weights))
+    assert math.isclose(sketch.sum, total)
+    assert math.isclose(row.weighted_sum, total)
+    for value in set(values):
+        share = [weight for each, weight in zip(values, weights, strict=True) if each == value]
+        (code,) = find_bins(np.array([float(value)])).tolist()
+        bins = dict(row.sketch["bins"])
+        assert bins[code - (1 << 20)] >= math.fsum(share) * (1 - 1e-9)
+    # The fields are of the values as they were received, as in statsd.
+    assert math.isclose(row.fields["sum"], math.fsum(values))
+    assert math.isclose(row.fields["mean"], statistics.mean(values))
+    assert math.isclose(row.fields["median"], statistics.median(values), rel_tol=0.0101)
 
 
 def test_sketches_of_two_collectors_add_up():

@@ -114,6 +114,24 @@ def test_a_distribution_beyond_the_bound_of_values_has_a_sketch_too():
     assert sketch.get_quantile_value(0.5) == pytest.approx(49, rel=0.02)
 
 
+@pytest.mark.parametrize("values_max", [4_000_000, 150])
+def test_a_sketch_has_each_value_as_often_as_its_rate_says(values_max):
+    aggregator = Aggregator(AggregateConfig(values_max=values_max))
+    for _ in range(100):
+        aggregator.feed(b"d:1|d|@0.01\nd:1000|d")
+        aggregator.settle()
+    snapshot = aggregator.flush(0.0)
+    (row,) = [row for rows in snapshot.rows() for row in rows if row.key == "d"]
+    for sketch in (read_sketch(row.sketch), snapshot.sketch(Kind.DISTRIBUTION, "d")):
+        assert sketch.count == 10_100
+        assert sketch.sum == 110_000
+        assert sketch.get_quantile_value(0.9) == pytest.approx(1, rel=0.011)
+        assert sketch.get_quantile_value(0.999) == pytest.approx(1000, rel=0.011)
+    assert row.fields["median"] == pytest.approx(500.5, rel=0.011)
+    assert row.fields["upper_90"] == pytest.approx(1000, rel=0.011)
+    assert row.fields["sum"] == 100_100
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
