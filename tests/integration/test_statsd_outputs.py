@@ -5,6 +5,7 @@ import io
 import pickle
 import socket
 import struct
+import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -160,6 +161,71 @@ def test_several_scrapes_at_once_are_answered(scraped):
     with ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(scrape, [prometheus.port] * 8))
     assert all("hits 3.0" in text for text in texts)
+
+
+def half_requests(stack, port, count):
+    """Open connections that each send half a request."""
+    made = []
+    for _ in range(count):
+        made.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)))
+        made[-1].sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
+    return made
+
+
+def scraping_threads():
+    return sum("process_request" in thread.name for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("bound", ["_SILENT_S", "_CONNECTION_S"])
+def test_unfinished_requests_end(bound, monkeypatch):
+    monkeypatch.setattr(f"p2pmsg.statsd.outputs.prometheus.{bound}", 0.5)
+    prometheus = PrometheusOutput(port=0)
+    with collecting(outputs=[prometheus]) as (collector, _), contextlib.ExitStack() as stack:
+        feed_and_flush(collector, b"n:1|c")
+        for waiting in half_requests(stack, prometheus.port, 10):
+            assert waiting.recv(1) == b""
+        eventually(lambda: prometheus._server.connections == 0)
+        assert "n 1.0" in scrape(prometheus.port)
+
+
+def test_a_request_that_never_ends_is_ended_though_it_goes_on(monkeypatch):
+    monkeypatch.setattr("p2pmsg.statsd.outputs.prometheus._CONNECTION_S", 1.0)
+    prometheus = PrometheusOutput(port=0)
+    with collecting(outputs=[prometheus]), contextlib.ExitStack() as stack:
+        (slow,) = half_requests(stack, prometheus.port, 1)
+
+        def is_ended():
+            try:
+                slow.sendall(b"X: y\r\n")
+            except OSError:
+                return True
+            return False
+
+        eventually(is_ended)
+
+
+def test_connections_beyond_the_bound_are_refused_and_counted():
+    prometheus = PrometheusOutput(port=0)
+    with collecting(outputs=[prometheus]) as (collector, _), contextlib.ExitStack() as stack:
+        feed_and_flush(collector, b"n:1|c")
+        kept = half_requests(stack, prometheus.port, 64)
+        eventually(lambda: prometheus._server.connections == 64)
+        with pytest.raises(OSError):  # noqa: PT011, which one depends on how far it comes
+            scrape(prometheus.port)
+        assert dict(prometheus.status())["connections_refused"] == 1
+        kept[0].close()
+        eventually(lambda: prometheus._server.connections == 63)
+        assert "n 1.0" in scrape(prometheus.port)
+
+
+def test_closing_ends_unfinished_requests():
+    prometheus = PrometheusOutput(port=0)
+    with contextlib.ExitStack() as stack:
+        with collecting(outputs=[prometheus]):
+            (waiting,) = half_requests(stack, prometheus.port, 1)
+            eventually(lambda: scraping_threads() == 1)
+        assert waiting.recv(1) == b""
+        eventually(lambda: scraping_threads() == 0)
 
 
 SAME_SERIES = {
