@@ -8,7 +8,9 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from functools import cache, partial
 from typing import Any, Final
 
 from p2pmsg.errors import MissingExtraError
@@ -19,7 +21,10 @@ from p2pmsg.webhooks.formats import Request
 from p2pmsg.webhooks.signatures import content_of, github_signature, signature_header, signers
 
 _ANSWER_BYTES_MAX: Final = 65_536
-"""How much of an answer is read, so that its connection can be used again."""
+"""How much of an answer's body is read, so that its connection can be used again."""
+_BODY_S: Final = 1.0
+"""How long a body is waited for once status and headers are there, which decide."""
+_END: Final = b"\r\n\r\n"
 _REASON_MAX: Final = 200
 _NUMBER: Final = re.compile(r"\[Errno -?[0-9]+\] ")
 _AGENT: Final = "p2pmsg-webhooks"
@@ -55,7 +60,7 @@ class Client:
         self._endpoint = endpoint
         self._keys = signers(endpoint.secret) if endpoint.scheme == "standard" else []
         self._allowed = parse_networks(endpoint.allow)
-        self._error = aiohttp.ClientError
+        self._errors = (TimeoutError, OSError, ValueError, aiohttp.ClientError)
         self.is_allowed = endpoint.handshake is None
         self.rate: float | None = None
         self._asking = asyncio.Lock()
@@ -66,6 +71,7 @@ class Client:
             socket_factory=self._make_socket,
             ssl=True if endpoint.tls is None else endpoint.tls,
         )
+        connector._factory = partial(_protocol(), loop=asyncio.get_running_loop())
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -87,11 +93,11 @@ class Client:
             async with self._session.post(
                 self._endpoint.url, data=request.body, headers=headers, allow_redirects=False
             ) as answer:
+                body = await _read(answer, self._errors)
                 if 200 <= answer.status < 300:
-                    await _read(answer)
                     return int(answer.status)
-                return await _failure(answer)
-        except (TimeoutError, OSError, ValueError, self._error) as error:
+                return _failure(answer, body)
+        except self._errors as error:
             return self._failed(error)
 
     def _signed(self, request: Request, hook_id: str) -> dict[str, str]:
@@ -127,7 +133,7 @@ class Client:
                 status = int(answer.status)
                 allowed = answer.headers.get("WebHook-Allowed-Origin", "")
                 rate = answer.headers.get("WebHook-Allowed-Rate", "*")
-        except (TimeoutError, OSError, ValueError, self._error) as error:
+        except self._errors as error:
             return self._failed(error)
         if status == 410:
             return Failure("the handshake was answered 410", status)
@@ -160,21 +166,45 @@ class Client:
         return Failure(said[:_REASON_MAX])
 
 
-async def _read(answer: Any) -> bytes:
-    """Read a short answer whole; of a long one its beginning, and its connection is closed."""
-    found: bytes = await answer.content.read(_ANSWER_BYTES_MAX)
-    while found and len(found) < _ANSWER_BYTES_MAX and not answer.content.at_eof():
-        more = await answer.content.read(_ANSWER_BYTES_MAX - len(found))
-        if not more:
-            break
-        found += more
-    if not answer.content.at_eof():
+@cache
+def _protocol() -> Any:
+    """Return aiohttp's protocol, which gives headers to its parser before the body.
+
+    Where both come at once and the body is malformed, the parser fails, and the status is lost.
+    """
+    from aiohttp.client_proto import ResponseHandler
+
+    class HeadersFirst(ResponseHandler):  # type: ignore[misc,unused-ignore]
+        def data_received(self, data: bytes) -> None:
+            end = data.find(_END) + len(_END)
+            if len(_END) <= end < len(data):
+                super().data_received(data[:end])
+                data = data[end:]
+            super().data_received(data)
+
+    return HeadersFirst
+
+
+async def _read(answer: Any, errors: tuple[type[Exception], ...]) -> bytes:
+    """Read a body as far as it comes; where it does not end well, its connection is closed.
+
+    The status and the headers have come and decide: no error of the body takes them back.
+    """
+    content, found = answer.content, bytearray()
+    with suppress(*errors):
+        async with asyncio.timeout(_BODY_S):
+            while len(found) < _ANSWER_BYTES_MAX:
+                more = await content.read(_ANSWER_BYTES_MAX - len(found))
+                if not more:
+                    break
+                found += more
+    if content.exception() is not None or not content.at_eof():
         answer.close()
-    return found
+    return bytes(found)
 
 
-async def _failure(answer: Any) -> Failure:
-    text = (await _read(answer))[:_REASON_MAX].decode(errors="replace")
+def _failure(answer: Any, body: bytes) -> Failure:
+    text = body[:_REASON_MAX].decode(errors="replace")
     said = f": {' '.join(text.split())}" if text.strip() else ""
     return Failure(
         f"answered {answer.status}{said}", int(answer.status), _retry_after(answer.headers)

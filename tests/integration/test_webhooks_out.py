@@ -1,6 +1,7 @@
 """Streams to webhooks over real HTTP: at least once, equal ids, order kept."""
 
 import asyncio
+import contextlib
 import datetime
 import gc
 import ipaddress
@@ -20,7 +21,7 @@ pytest.importorskip("aiohttp", reason="webhooks out need aiohttp (extra webhooks
 from p2pmsg import LogConfig
 from p2pmsg.cli import main
 from p2pmsg.errors import ClosedError, ConfigError, LogInUseError, ReentrantCallError
-from p2pmsg.webhooks import BreakerConfig, Endpoint, Retry, Sender, channel, delivery
+from p2pmsg.webhooks import BreakerConfig, Endpoint, Retry, Sender, channel, client, delivery
 from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Failure
 from p2pmsg.webhooks.formats import Request
@@ -458,6 +459,72 @@ def test_of_a_long_answer_only_the_beginning_is_read(publisher, sender):
         publisher.publish("t", 1)
         eventually(lambda: hook.stats().delivered == 1)
         assert len(hook.stats().endpoints["hook"].reason) < 300
+
+
+OPEN = b"\r\n\r\nbye"
+SHORT = b"\r\nContent-Length: 100\r\n\r\nbye"
+BAD_CHUNK = b"\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"
+
+
+@contextlib.contextmanager
+def raw_answers(answer, is_closed):
+    """Answer each request with these bytes; yields the URL, and the connections that came."""
+    connections = []
+
+    def serve(connection):
+        with contextlib.suppress(OSError):
+            while connection.recv(65_536):  # a small request comes at once
+                connection.sendall(answer)
+                if is_closed:
+                    return connection.close()
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                connections.append(listener.accept()[0])
+                threading.Thread(target=serve, args=connections[-1:], daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/", connections
+        listener.shutdown(socket.SHUT_RDWR)
+    for connection in connections:
+        connection.close()
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("rest", [OPEN, SHORT, BAD_CHUNK], ids=["open", "short", "chunk"])
+def test_status_and_headers_decide_where_the_body_does_not_end_well(rest, is_closed, monkeypatch):
+    monkeypatch.setattr(client, "_BODY_S", 0.05)
+    request = Request({}, b"{}")
+
+    async def posted(answer):
+        with raw_answers(b"HTTP/1.1 " + answer + rest, is_closed) as (url, connections):
+            hook = Client(Endpoint(url, allow=LOOPBACK, timeout=30.0))
+            try:
+                found = [await hook.post(request, "msg_1") for _ in range(2)]
+            finally:
+                await hook.close()
+            assert len(connections) == 2  # one whose body did not end is not used again
+            return found
+
+    assert asyncio.run(posted(b"200 OK")) == [200, 200]
+    for gone in asyncio.run(posted(b"410 Gone")):
+        assert gone.status == 410
+    for held in asyncio.run(posted(b"429 Slow\r\nRetry-After: 30")):
+        assert (held.status, held.retry_after) == (429, 30.0)
+        assert held.reason == "answered 429" + (": bye" if rest != BAD_CHUNK else "")
+
+
+def test_an_answered_message_is_settled_where_the_body_does_not_end(publisher, sender, monkeypatch):
+    monkeypatch.setattr(client, "_BODY_S", 0.05)
+    with raw_answers(b"HTTP/1.1 200 OK" + OPEN, is_closed=False) as (url, connections):
+        hook = sender(url, timeout=1.0)
+        publisher.publish("t", 1)
+        eventually(lambda: hook.stats().delivered == 1)
+        stats = hook.stats().endpoints["hook"]
+        assert (stats.requests, stats.failures, stats.statuses) == (1, 0, {200: 1})
+        assert len(connections) == 1
 
 
 class Names:
