@@ -23,7 +23,7 @@ class Hook:
     """One event of a request, as it is to be published.
 
     Attributes:
-        id: by which it is taken once; empty where it has none.
+        id: the request's, or a CloudEvent's source and id; empty where it has none.
         type: what kind of event it is; empty where that is not known.
         value: the data: parsed JSON, or bytes.
         path: the path of the request.
@@ -38,6 +38,17 @@ class Hook:
     path: str
     headers: Mapping[str, str]
     attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def seen_as(self) -> str:
+        """By what it is taken once; empty where it has no id.
+
+        An id of a request that has spaces may read like a CloudEvent's source and id: those of
+        CloudEvents do not begin with a space.
+        """
+        if self.attributes or " " not in self.id:
+            return self.id
+        return f" {_escaped(self.id)}"
 
     @property
     def timestamp_ns(self) -> int | None:
@@ -97,8 +108,22 @@ def _cloud_event(
             raise RejectedError(400, "body", f"the CloudEvent has no {name!r}")
     if attributes["specversion"] != "1.0":
         raise RejectedError(400, "body", "the CloudEvent is not of version 1.0")
-    name = f"{attributes['source']} {attributes['id']}"
+    name = _name_of(attributes["source"], attributes["id"])
     return Hook(name, attributes["type"], value, path, headers, attributes)
+
+
+def _name_of(source: str, event_id: str) -> str:
+    """Return a text for both that no other pair has: ids are kept, so that of most stays as it was.
+
+    Where one of them has a space, there are two spaces between them, and no others.
+    """
+    if " " in source or " " in event_id:
+        return f"{_escaped(source)}  {_escaped(event_id)}"
+    return f"{source} {event_id}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace(" ", "%20")
 
 
 def _value(kind: str, body: bytes) -> Any:

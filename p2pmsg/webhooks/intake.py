@@ -306,22 +306,23 @@ class Intake:
         new, others = [], []
         with self._lock:
             for event in events:
-                if event.id and event.id in self._taking:
-                    others.append((event, self._taking[event.id]))
-                elif event.id and self._seen.has(event.id, time.time()):
+                name = event.seen_as
+                if name and name in self._taking:
+                    others.append((name, self._taking[name]))
+                elif name and self._seen.has(name, time.time()):
                     self.duplicates += 1
                 else:
                     new.append(event)
-                    if event.id:
-                        self._taking[event.id] = loop.create_future()
+                    if name:
+                        self._taking[name] = loop.create_future()
         if new:
             task = loop.create_task(self._take_new(new))
             self._tasks.add(task)  # it goes on where this request is cancelled
             task.add_done_callback(self._tasks.discard)
             await asyncio.shield(task)
-        for event, future in others:
+        for name, future in others:
             await future
-            if not self._seen.has(event.id, time.time()):
+            if not self._seen.has(name, time.time()):
                 raise RejectedError(503, "publisher", "it cannot be published now", 5)
             self.duplicates += 1
 
@@ -343,7 +344,7 @@ class Intake:
             raise RejectedError(503, "publisher", "it cannot be published now", 5) from error
         finally:
             for event in events:
-                future = self._taking.pop(event.id, None)
+                future = self._taking.pop(event.seen_as, None)
                 if future is not None and not future.done():
                     future.set_result(None)
 
@@ -368,7 +369,7 @@ class Intake:
             try:
                 for event in events:
                     if event.id:
-                        self._seen.add(event.id, time.time())
+                        self._seen.add(event.seen_as, time.time())
                 now_s = time.monotonic()
                 if now_s - self._synced_s >= _SYNC_S:
                     self._synced_s = now_s

@@ -139,7 +139,10 @@ def _stripe(
     except (ValueError, RecursionError):
         raise RejectedError(400, "body", "the body is no JSON") from None
     event = event if isinstance(event, dict) else {}
-    return Proof(_checked_id(str(event.get("id", ""))), str(event.get("type", "")))
+    event_id, kind = event.get("id"), event.get("type")
+    if not isinstance(event_id, str) or not event_id:
+        raise RejectedError(400, "id", "the event has no id")
+    return Proof(_checked_id(event_id), kind if isinstance(kind, str) else "")
 
 
 def _token(tokens: Sequence[bytes], headers: Mapping[str, str]) -> Proof:

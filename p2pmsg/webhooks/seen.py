@@ -150,7 +150,7 @@ class SeenIds:
 
 
 def _digest(request_id: str) -> bytes:
-    return hashlib.blake2b(request_id.encode(errors="replace"), digest_size=16).digest()
+    return hashlib.blake2b(request_id.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def _check(taken: int, digest: bytes) -> bytes:
