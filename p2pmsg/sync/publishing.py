@@ -115,6 +115,11 @@ class PublishingPeer(ServingPeer):
         """The 64-bit id of this publisher's sequence space."""
         return self._core.session
 
+    @property
+    def config(self) -> PublisherConfig:
+        """Its settings, with what was given by name."""
+        return self._config
+
     def publish(
         self,
         topic: str,

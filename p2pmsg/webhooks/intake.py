@@ -15,6 +15,7 @@ from p2pmsg.errors import ConfigError, MessageError, P2PError
 from p2pmsg.topics import check_topic
 from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.events import Hook, events_of
+from p2pmsg.webhooks.readying import TYPE, Ready, Readying, Topic
 from p2pmsg.webhooks.schemes import Proof, RejectedError, Scheme, make_verify
 from p2pmsg.webhooks.seen import SeenIds
 from recovery.budget import TokenBucket
@@ -27,9 +28,6 @@ _THREADS: Final = 8
 _SYNC_S: Final = 1.0
 _UNHEALTHY_S: Final = 15.0
 """How long a failure is reported, so that it is tried again where nothing is sent meanwhile."""
-_TYPE: Final = "{type}"
-
-Topic = str | Callable[[Hook], str]
 
 
 class AnyPublisher(Protocol):
@@ -111,7 +109,7 @@ def receive(
             whole(name, limit, 1)
     if isinstance(topic, str):
         try:
-            check_topic(plain := topic.replace(_TYPE, "type"))
+            check_topic(plain := topic.replace(TYPE, "type"))
         except MessageError as error:
             raise ConfigError("topic", f"a topic ({error})", topic) from None
         # For a name that stands for nothing: it would be published under as it is.
@@ -124,8 +122,7 @@ def receive(
     return Intake(
         publisher,
         make_verify(scheme, secrets, tolerance),
-        topic,
-        key or _partition_key,
+        Readying(topic, key or _partition_key, getattr(publisher, "config", None)),
         SeenIds(seen, keep, ids_max, time.time()),
         body_bytes_max,
         body_timeout,
@@ -174,8 +171,7 @@ class Intake:
         self,
         publisher: AnyPublisher,
         verify: Callable[[Mapping[str, str], bytes, float], Proof],
-        topic: Topic,
-        key: Callable[[Hook], str | None],
+        readying: Readying,
         seen: SeenIds,
         body_bytes_max: int,
         body_timeout: float,
@@ -185,8 +181,7 @@ class Intake:
     ) -> None:
         self._publisher: Any = publisher
         self._verify = verify
-        self._topic = topic
-        self._key = key
+        self._readying = readying
         self._seen = seen
         self._body_bytes_max = body_bytes_max
         self._body_timeout = body_timeout
@@ -284,8 +279,8 @@ class Intake:
         self._limits.check(str(client[0]) if client else "", time.monotonic_ns())
         body = await read_body(headers, receive, self._body_bytes_max, self._body_timeout)
         proof = self._verify(headers, body, time.time())
-        for event in (events := events_of(headers, body, proof, path)):
-            self._topic_of(event)  # all are good, or none is published
+        events = [self._readying.ready(each) for each in events_of(headers, body, proof, path)]
+        self._check(events)
         await self._take(events)
         self._bytes += len(body)
         return 204, {}, b""
@@ -300,19 +295,29 @@ class Intake:
             found["webhook-allowed-rate"] = str(self._limits.rate * 60)
         return found
 
-    async def _take(self, events: Sequence[Hook]) -> None:
+    def _check(self, events: Sequence[Ready]) -> None:
+        """Have all published or none: what `publish` would refuse is found before the first."""
+        if len(events) < 2:
+            return
+        try:
+            for each in events:
+                self._readying.check(each)
+        except MessageError as error:
+            raise RejectedError(400, "message", str(error)) from error
+
+    async def _take(self, events: Sequence[Ready]) -> None:
         """Publish what is new; one that is just being taken is waited for."""
         loop = asyncio.get_running_loop()
         new, others = [], []
         with self._lock:
-            for event in events:
-                name = event.seen_as
+            for each in events:
+                name = each.event.seen_as
                 if name and name in self._taking:
                     others.append((name, self._taking[name]))
                 elif name and self._seen.has(name, time.time()):
                     self.duplicates += 1
                 else:
-                    new.append(event)
+                    new.append(each)
                     if name:
                         self._taking[name] = loop.create_future()
         if new:
@@ -326,7 +331,7 @@ class Intake:
                 raise RejectedError(503, "publisher", "it cannot be published now", 5)
             self.duplicates += 1
 
-    async def _take_new(self, events: Sequence[Hook]) -> None:
+    async def _take_new(self, events: Sequence[Ready]) -> None:
         loop = asyncio.get_running_loop()
         try:
             if self._is_async:
@@ -343,33 +348,31 @@ class Intake:
             _log.warning("webhooks cannot be published: %s", error)
             raise RejectedError(503, "publisher", "it cannot be published now", 5) from error
         finally:
-            for event in events:
-                future = self._taking.pop(event.seen_as, None)
+            for each in events:
+                future = self._taking.pop(each.event.seen_as, None)
                 if future is not None and not future.done():
                     future.set_result(None)
 
-    def _publish(self, events: Sequence[Hook], is_noted: bool = True) -> None:
+    def _publish(self, events: Sequence[Ready], is_noted: bool = True) -> None:
         """Publish events, and note each when it is in the log."""
-        for event in events:
-            headers = {"webhook-id": event.id, "webhook-type": event.type}
-            headers["source"] = str(event.attributes.get("source", ""))
+        for each in events:
             self._publisher.publish(
-                self._topic_of(event),
-                event.value,
-                key=self._key(event),
-                timestamp_ns=event.timestamp_ns,
-                headers={name: text for name, text in headers.items() if text} or None,
+                each.topic,
+                each.event.value,
+                key=each.key,
+                timestamp_ns=each.event.timestamp_ns,
+                headers=each.headers,
             )
             if is_noted:
-                self._note([event])
+                self._note([each])
 
-    def _note(self, events: Sequence[Hook]) -> None:
+    def _note(self, events: Sequence[Ready]) -> None:
         with self._lock:
             self.published += len(events)
             try:
-                for event in events:
-                    if event.id:
-                        self._seen.add(event.seen_as, time.time())
+                for each in events:
+                    if name := each.event.seen_as:
+                        self._seen.add(name, time.time())
                 now_s = time.monotonic()
                 if now_s - self._synced_s >= _SYNC_S:
                     self._synced_s = now_s
@@ -377,18 +380,6 @@ class Intake:
             except OSError as error:  # it is published; after a restart it might be again
                 self._journal_failures += 1
                 _log.warning("the file of webhook ids: %s", error)
-
-    def _topic_of(self, event: Hook) -> str:
-        """Return the topic; one that is none is the request's fault."""
-        if callable(self._topic):
-            topic = self._topic(event)
-        else:
-            topic = self._topic.replace(_TYPE, event.type or "unknown")
-        try:
-            check_topic(topic)
-        except MessageError as error:
-            raise RejectedError(400, "topic", str(error)) from error
-        return topic
 
     def _unhealthy(self) -> str | None:
         if self._closed:

@@ -242,6 +242,34 @@ def test_cloud_events_of_all_modes(publisher, make_subscriber):
     assert app.duplicates == 1
 
 
+def cloud_events(*parts):
+    """Return a batch as it is posted."""
+    common = {"specversion": "1.0", "source": "/s", "type": "t"}
+    events = [common | {"id": str(n)} | part for n, part in enumerate(parts)]
+    return json.dumps(events).encode()
+
+
+BATCH = {"authorization": "Bearer token", "content-type": "application/cloudevents-batch+json"}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"data": {"n": 2**70}}, {"data": "\ud800"}, {"data": {"\ud800": 1}}, {"type": "\ud800"},
+     {"partitionkey": "\ud800"}, {"source": "\ud800"}, {"time": "9999-12-31T23:59:59Z"}],
+    ids=["int", "value", "name", "type", "key", "source", "time"],
+)  # fmt: skip
+@pytest.mark.parametrize("is_topic_fixed", [True, False])
+def test_a_batch_is_published_whole_or_not_at_all(publisher, bad, is_topic_fixed):
+    topic = "hooks" if is_topic_fixed else "{type}"
+    app = receive(publisher, secrets="token", topic=topic, scheme="token")
+    good = [{"data": {"n": n}} for n in range(9)]
+    with serving(app) as port:
+        assert post(port, cloud_events(*good[:6], bad, *good[6:]), BATCH)[0] == 400
+        assert app.published == publisher.stats().published == 0
+        assert post(port, cloud_events(*good), BATCH)[0] == 204  # no id was noted
+    assert app.published == publisher.stats().published == 9
+
+
 def test_the_handshake_names_who_may_post(publisher):
     app = receive(publisher, secrets=SECRET, topic="t", origins=["a.example.com"], rate=100)
     with serving(app) as port:

@@ -1,0 +1,98 @@
+"""From an event to what `publish` is called with; and whether that will take it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from p2pmsg import codec
+from p2pmsg.config import PublisherConfig
+from p2pmsg.errors import MessageError, MessageTooLargeError
+from p2pmsg.publisher.batch import check_key, check_timestamp, pack_headers, packing_error
+from p2pmsg.topics import check_topic
+from p2pmsg.webhooks.events import Hook
+from p2pmsg.webhooks.schemes import RejectedError
+
+TYPE: Final = "{type}"
+Topic = str | Callable[[Hook], str]
+_COLUMNS_BYTES: Final = 64
+"""What a message's columns take at most, without a key and headers."""
+_KEY_BYTES: Final = 4
+"""What `publish` allows for a character of a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An event with the topic, key and headers under which it is published."""
+
+    event: Hook
+    topic: str
+    key: str | None
+    headers: dict[str, Any] | None
+
+
+class Readying:
+    """Finds topics, keys and headers, and checks them.
+
+    Args:
+        topic: a topic in which `{type}` stands for the event's type, or a function.
+        key: returns a message's key.
+        config: the publisher's; None: not known.
+
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        key: Callable[[Hook], str | None],
+        config: PublisherConfig | None,
+    ) -> None:
+        self._topic = topic
+        self._key = key
+        self._bytes_max = None if config is None else config.message_bytes_max
+        self._enc_hook = None if config is None else config.enc_hook
+
+    def ready(self, event: Hook) -> Ready:
+        """Return an event with its topic and key.
+
+        Raises:
+            RejectedError: the topic is none, which is the request's fault.
+            Others: as the functions raise.
+
+        """
+        topic = self._topic
+        name = topic(event) if callable(topic) else topic.replace(TYPE, event.type or "unknown")
+        try:
+            check_topic(name)
+        except MessageError as error:
+            raise RejectedError(400, "topic", str(error)) from error
+        headers = {
+            "webhook-id": event.id,
+            "webhook-type": event.type,
+            "source": str(event.attributes.get("source", "")),
+        }
+        given = {name: text for name, text in headers.items() if text}
+        return Ready(event, name, self._key(event), given or None)
+
+    def check(self, ready: Ready) -> None:
+        """Raise `MessageError` where `publish` would, and where it is close to the limit."""
+        size = _COLUMNS_BYTES + len(_packed(ready.event.value, self._enc_hook))
+        if (timestamp_ns := ready.event.timestamp_ns) is not None:
+            check_timestamp(timestamp_ns)
+        if (key := check_key(ready.key)) is not None:
+            size += _KEY_BYTES * len(key)
+        if (headers := pack_headers(ready.headers)) is not None:
+            size += memoryview(headers).nbytes
+        if self._bytes_max is not None and size > self._bytes_max:
+            raise MessageTooLargeError("message", size, self._bytes_max)
+
+
+def _packed(value: Any, enc_hook: Callable[[Any], Any] | None) -> bytes:
+    packed = codec.packed_if_plain(value)
+    if packed is not None:
+        return packed
+    try:
+        return codec.encode(codec.prepare(value, enc_hook))
+    except MessageError:
+        raise
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise packing_error("value", value, error) from error
