@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -64,9 +65,9 @@ def receive(
 
     A request is verified by its raw body, and answered with 204 when its messages are in the
     publisher's log (on the disk, where the log is so), or were before: each id is taken once. A
-    failure of the publisher is answered with 503, so that the sender tries again. CloudEvents of
-    all modes are recognized by their headers. Each message has the headers `webhook-id` and, where
-    they are known, `webhook-type` and `source`.
+    failure of the publisher, or of `topic` or `key`, is answered with 503, so that the sender tries
+    again. CloudEvents of all modes are recognized by their headers. Each message has the headers
+    `webhook-id` and, where they are known, `webhook-type` and `source`.
 
     Args:
         publisher: where to; a threaded one, or one of `p2pmsg.aio` in the server's event loop.
@@ -217,7 +218,7 @@ class Intake:
         headers: dict[str, str] = {}
         body = b""
         try:
-            status, headers, body = await self._answer(scope, receive)
+            status, headers, body = await self._answered(scope, receive)
         except RejectedError as error:
             status, body = error.status, f"{error}\n".encode()
             self.rejected[error.why] += 1
@@ -259,6 +260,19 @@ class Intake:
                 await asyncio.get_running_loop().run_in_executor(None, self.close)
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+    async def _answered(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, str], bytes]:
+        """Answer a request; what fails in functions of others is no 2xx, and is counted, too."""
+        try:
+            return await self._answer(scope, receive)
+        except RejectedError:
+            raise
+        except Exception as error:
+            said = "".join(traceback.format_exception(error))
+            # A part of the request may be in there, and not every log takes all of Unicode.
+            said = said.encode(errors="backslashreplace").decode()
+            _log.error("a webhook could not be taken, and is answered with 503:\n%s", said)
+            raise RejectedError(503, "failed", "it cannot be taken now", 5) from error
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, str], bytes]:
         path, method = str(scope["path"]), scope["method"]

@@ -61,6 +61,8 @@ class Readying:
         """
         topic = self._topic
         name = topic(event) if callable(topic) else topic.replace(TYPE, event.type or "unknown")
+        if not isinstance(name, str):
+            raise TypeError(f"topic= returned no str, but {name!r}")
         try:
             check_topic(name)
         except MessageError as error:
@@ -71,7 +73,10 @@ class Readying:
             "source": str(event.attributes.get("source", "")),
         }
         given = {name: text for name, text in headers.items() if text}
-        return Ready(event, name, self._key(event), given or None)
+        key = self._key(event)
+        if key is not None and not isinstance(key, str):
+            raise TypeError(f"key= returned no str and not None, but {key!r}")
+        return Ready(event, name, key, given or None)
 
     def check(self, ready: Ready) -> None:
         """Raise `MessageError` where `publish` would, and where it is close to the limit."""

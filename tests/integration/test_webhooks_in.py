@@ -391,6 +391,29 @@ def test_a_topic_that_is_none_is_refused(publisher):
             assert post(port, body, signed(body, f"msg_{len(topic)}"))[0] == status
 
 
+@pytest.mark.parametrize(
+    ("functions", "named"),
+    [
+        ({"topic": lambda hook: hook.value["topic"]}, "KeyError: 'topic'"),
+        ({"topic": lambda hook: None}, "topic= returned no str"),
+        ({"key": lambda hook: hook.value["\ud800"]}, r"KeyError: '\ud800'"),
+        ({"key": lambda hook: 5}, "key= returned no str"),
+    ],
+    ids=["topic raises", "topic is None", "key raises", "key is an int"],
+)
+def test_a_function_that_fails_is_logged_and_counted(publisher, functions, named, caplog):
+    app = receive(publisher, secrets=SECRET, **({"topic": "t"} | functions))
+    with serving(app) as port:
+        status, headers, body = post(port, BODY, signed(BODY))
+        assert (status, headers["retry-after"], body) == (503, "5", b"it cannot be taken now\n")
+        metrics = post(port, None, {}, "/metrics", method="GET")[2].decode().splitlines()
+    assert 'p2pmsg_webhooks_requests_total{status="503"} 1' in metrics
+    assert 'p2pmsg_webhooks_rejected_total{reason="failed"} 1' in metrics
+    assert "Traceback" in caplog.text
+    assert named in caplog.text
+    assert publisher.stats().published == 0
+
+
 def test_the_file_of_ids_has_one_user(publisher, tmp_path):
     app = receive(publisher, secrets=SECRET, topic="t", seen=tmp_path / "seen")
     with pytest.raises(
