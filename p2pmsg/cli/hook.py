@@ -182,7 +182,8 @@ def _summarize(sender: Any) -> None:
     option("--fsync", "when the log is forced to the disk; always: before the answer (default: "
            "interval)", choices=("never", "interval", "always")),
     option("--seen", "a file for the ids that were taken (default: next to the log)", "FILE"),
-    option("--body", "size of a body such as 1MiB (default)", "BYTES", kinds.byte_count,
+    option("--body", "size of a body such as 1MiB (default); above it, subscribers may need a "
+           "higher frame_bytes_max", "BYTES", kinds.byte_count,
            default=2**20),
     option("--rate", "requests a second at most (default: not limited)", "N",
            kinds.count(1, 10**9)),
@@ -207,8 +208,10 @@ def in_(arguments: argparse.Namespace) -> int:
       p2pmsg hook in --scheme github --publish tcp://127.0.0.1:5556 --topic 'github.{type}' \
         --secret-file github.secret --log var/github
     """
+    from p2pmsg.config import PublisherConfig
     from p2pmsg.sync.publisher import Publisher
     from p2pmsg.webhooks.intake import receive
+    from p2pmsg.webhooks.readying import message_bytes_of
     from p2pmsg.webhooks.serving import bind, make_server
 
     secrets = [*arguments.secret, *arguments.secret_file]
@@ -224,7 +227,11 @@ def in_(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         publisher = stack.enter_context(
             Publisher(
-                arguments.publish, name=arguments.name, log=log, security=security_of(arguments)
+                arguments.publish,
+                name=arguments.name,
+                log=log,
+                security=security_of(arguments),
+                config=PublisherConfig(message_bytes_max=message_bytes_of(arguments.body)),
             )
         )
         app = receive(

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from p2pmsg.checks import at_least, check, check_visible, whole
-from p2pmsg.errors import ConfigError, MessageError, P2PError
+from p2pmsg.config import PublisherConfig
+from p2pmsg.errors import ConfigError, MessageError, MessageTooLargeError, P2PError
 from p2pmsg.topics import check_topic
 from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.events import Hook, events_of
@@ -24,6 +25,7 @@ from transports.own_log import own_log as _log
 
 KEEP_S: Final = 80 * 3600.0
 """Longer than the 75 hours in which Standard Webhooks' schedule tries again."""
+_BODY_BYTES: Final = 2**20
 _CLIENTS_MAX: Final = 10_000
 _THREADS: Final = 8
 _SYNC_S: Final = 1.0
@@ -53,7 +55,7 @@ def receive(
     keep: float = KEEP_S,
     ids_max: int = 500_000,
     tolerance: float = 300.0,
-    body_bytes_max: int = 2**20,
+    body_bytes_max: int | None = None,
     body_timeout: float = 10.0,
     rate: int | None = None,
     client_rate: int | None = None,
@@ -84,7 +86,10 @@ def receive(
         ids_max: how many ids are kept; the oldest is forgotten first, and counted. Default 500,000,
             some 70 MB.
         tolerance: how old a signature may be, or how far ahead, in seconds. Default 300.
-        body_bytes_max: size of a body, in bytes. Default 1 MiB.
+        body_bytes_max: size of a body, in bytes; not above the publisher's `message_bytes_max`.
+            Default 1 MiB, or that where it is less. A message may take up to three times its body
+            (numbers in JSON), and its headers; one that is larger than `message_bytes_max` is
+            answered with 413, too.
         body_timeout: how long a body may take to come, in seconds. Default 10.
         rate: requests a second, over all; more are answered with 429. Default: not limited.
         client_rate: the same for each client's address. Default: not limited.
@@ -104,7 +109,8 @@ def receive(
     for name, value in (("keep", keep), ("tolerance", tolerance), ("body_timeout", body_timeout)):
         at_least(name, value, 0.001)
     whole("ids_max", ids_max, 1)
-    whole("body_bytes_max", body_bytes_max, 1)
+    config = getattr(publisher, "config", None)
+    body_bytes_max = _body_bytes(body_bytes_max, config)
     for name, limit in (("rate", rate), ("client_rate", client_rate)):
         if limit is not None:
             whole(name, limit, 1)
@@ -123,7 +129,7 @@ def receive(
     return Intake(
         publisher,
         make_verify(scheme, secrets, tolerance),
-        Readying(topic, key or _partition_key, getattr(publisher, "config", None)),
+        Readying(topic, key or _partition_key, config),
         SeenIds(seen, keep, ids_max, time.time()),
         body_bytes_max,
         body_timeout,
@@ -131,6 +137,20 @@ def receive(
         tuple(origins),
         (health_path, metrics_path),
     )
+
+
+def _body_bytes(given: int | None, config: PublisherConfig | None) -> int:
+    """Return how large a body may be: what the publisher cannot take would be read in vain."""
+    if given is not None:
+        whole("body_bytes_max", given, 1)
+    if config is None:
+        return _BODY_BYTES if given is None else given
+    most = config.message_bytes_max
+    if given is not None:
+        limit = f"at most the publisher's message_bytes_max, {most}"
+        check("body_bytes_max", given, given <= most, limit)
+        return given
+    return min(_BODY_BYTES, most)
 
 
 class Limits:
@@ -317,7 +337,7 @@ class Intake:
             for each in events:
                 self._readying.check(each)
         except MessageError as error:
-            raise RejectedError(400, "message", str(error)) from error
+            raise _refusal(error) from error
 
     async def _take(self, events: Sequence[Ready]) -> None:
         """Publish what is new; one that is just being taken is waited for."""
@@ -356,7 +376,7 @@ class Intake:
                 await loop.run_in_executor(self._threads, self._publish, events)
             self._failed_s = 0.0
         except MessageError as error:
-            raise RejectedError(400, "message", str(error)) from error
+            raise _refusal(error) from error
         except (P2PError, OSError) as error:
             self._failure, self._failed_s = str(error), time.monotonic()
             _log.warning("webhooks cannot be published: %s", error)
@@ -428,6 +448,12 @@ class Intake:
         ):
             lines += [f"# TYPE {name}_{what} {kind}", f"{name}_{what} {number}"]
         return "\n".join([*lines, ""])
+
+
+def _refusal(error: MessageError) -> RejectedError:
+    if isinstance(error, MessageTooLargeError):
+        return RejectedError(413, "size", f"{error} (message_bytes_max)")
+    return RejectedError(400, "message", str(error))
 
 
 def _partition_key(hook: Hook) -> str | None:

@@ -14,10 +14,21 @@ from p2pmsg.webhooks.schemes import RejectedError
 
 TYPE: Final = "{type}"
 Topic = str | Callable[[Hook], str]
+_GROWTH: Final = 3
+_HEADERS_BYTES: Final = 2**18
+"""For a key and headers out of the request's headers, which have 64 KiB."""
 _COLUMNS_BYTES: Final = 64
 """What a message's columns take at most, without a key and headers."""
 _KEY_BYTES: Final = 4
 """What `publish` allows for a character of a key."""
+
+
+def message_bytes_of(body_bytes: int) -> int:
+    """Return the `message_bytes_max` with which a publisher takes what such a body becomes.
+
+    An item of a JSON list, `0.1,`, takes 9 bytes, and each byte of text that is no UTF-8 takes 3.
+    """
+    return min(_GROWTH * body_bytes + _HEADERS_BYTES, 2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True)

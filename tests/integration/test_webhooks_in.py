@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="webhooks in over HTTP need uvicorn (extra webhooks)")
 
 from p2pmsg import LogConfig, aio
+from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, LogFailedError, LogInUseError
 from p2pmsg.webhooks import receive
 from p2pmsg.webhooks.serving import ServerLimits, bind, make_server
@@ -298,6 +299,56 @@ def posted(port):
     """Post a webhook; return the status, or None where the connection was closed."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         return post(port, b"{}", signed(b"{}"))[0]
+
+
+LARGE = {
+    "octets": (bytes(2**20), "application/octet-stream"),
+    "text": (b"x" * 2**20, "text/plain"),
+    "no UTF-8": (b"\xff" * 2**20, "text/plain"),
+    "floats": (b"[" + b",".join([b"0.1"] * (2**18 - 1)) + b"]", "application/json"),
+    "string": (b'"' + b"x" * (2**20 - 2) + b'"', "application/json"),
+}
+
+
+def test_the_command_takes_what_is_within_the_limit(tmp_path, make_subscriber):
+    with command(tmp_path, "hook", "in", "--listen", "127.0.0.1:0", "--publish",
+                 f"ipc://{tmp_path}/in", "--log", str(tmp_path / "log"), "--scheme", "token",
+                 "--secret", "token") as running:  # fmt: skip
+        eventually(lambda: "published at" in running.said())
+        port = int(re.search(r"http://127.0.0.1:(\d+),", running.said())[1])
+        bearer = {"authorization": "Bearer token", "webhook-id": "x" * 256}
+        for name, (body, kind) in LARGE.items():
+            headers = bearer | {"content-type": kind, "webhook-id": name}
+            assert (post(port, body, headers)[0], name) == (204, name)
+        assert post(port, bytes(2**20 + 1), bearer)[0] == 413
+        with make_subscriber(f"ipc://{tmp_path}/in", start="earliest") as subscriber:
+            sizes = [len(subscriber.receive(timeout=60).value) for _ in LARGE]
+        assert sizes == [2**20, 2**20, 2**20, 2**18 - 1, 2**20 - 2]
+        running.process.terminate()
+        assert running.wait() == 0
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_what_the_publisher_cannot_take_is_too_large(make_publisher, others):
+    publisher = make_publisher(config=PublisherConfig(message_bytes_max=100_000))
+    app = receive(publisher, secrets="token", topic="t", scheme="token")
+    body = cloud_events(*[{"data": 1}] * others, {"data": [0.1] * 12_000})
+    with serving(app) as port:
+        assert post(port, bytes(100_001), BATCH)[0] == 413
+        assert len(body) < 100_000
+        status, _, said = post(port, body, BATCH)
+    assert status == 413
+    assert said.endswith(b"bytes, and the limit is 100000 (message_bytes_max)\n")
+    assert app.rejected == {"size": 2}
+    assert publisher.stats().published == 0
+
+
+def test_a_body_is_not_larger_than_a_message(make_publisher):
+    publisher = make_publisher(config=PublisherConfig(message_bytes_max=100_000))
+    limit = "body_bytes_max must be at most the publisher's message_bytes_max, 100000"
+    with pytest.raises(ConfigError, match=limit):
+        receive(publisher, secrets=SECRET, topic="t", body_bytes_max=100_001)
+    receive(publisher, secrets=SECRET, topic="t", body_bytes_max=100_000).close()
 
 
 def test_slow_clients_are_closed(publisher):
