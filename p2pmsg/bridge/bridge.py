@@ -50,7 +50,8 @@ class Bridge(ClosesItself):
             `zmq+sub` and `zmq+pub`. `prefix`: the begin of the first part, up to a separator (a
             space, see `BridgeConfig`), the default of `sp+sub` and `sp+pub`. `none`: nowhere, the
             default of `pull` and `push`.
-        topics: which topics are taken, as of a `Subscriber`. Default: all. With requests to
+        topics: which topics are taken, as of a `Subscriber`; not where plain messages come without
+            (`topic_at="none"`). Default: all. With requests to
             `sp+req`: which topics are answered; default: `topic`.
         codec: `bytes` (default): a message is the bytes of its one part, or a list of several.
             `json`, `msgpack`: it is decoded from these, or encoded into them.

@@ -130,6 +130,9 @@ def _check(wishes: Wishes, source: PlainEnd | OurEnd, target: PlainEnd | OurEnd)
     has_topics = is_stream or is_sub or roles[0] == "requests"
     ok = wishes.topics is None or has_topics
     check("topics", wishes.topics, ok, "given only with streams, sub sockets and requests")
+    has_none = isinstance(source, PlainEnd) and _topic_at(wishes, source) == "none"
+    ok = wishes.topics is None or "*" in wishes.topics or not has_none
+    check("topics", wishes.topics, ok, 'None where messages have no topic (topic_at="none")')
     ok = wishes.log is None or (isinstance(target, OurEnd) and target.role != "requests")
     check("log", wishes.log, ok, "given only where the target is p2pmsg's: a stream or a queue")
     check("cursor", wishes.cursor, wishes.cursor is None or is_stream, _STREAM_ONLY)
