@@ -171,7 +171,12 @@ class Writer:
         if self._topic_at == "part":
             return [topic.encode(), *parts]
         if self._topic_at == "prefix":
-            return [topic.encode() + self._separator + parts[0], *parts[1:]]
+            prefix = topic.encode() + self._separator
+            if prefix.find(self._separator) < len(prefix) - len(self._separator):
+                raise UnsendableError(
+                    f"its topic has the separator {self._separator!r}, and would be read as another"
+                )
+            return [prefix + parts[0], *parts[1:]]
         return parts
 
 

@@ -38,6 +38,29 @@ def test_the_topic_is_a_prefix():
     assert found.without_topic == 2
 
 
+@pytest.mark.parametrize(
+    ("topic", "separator"),
+    [
+        ("new york", b" "),
+        (" a", b" "),
+        ("a ", b" "),
+        ("a||b", b"||"),
+        ("a|", b"||"),
+        ("aba", b"bab"),
+    ],
+)
+def test_a_topic_that_would_be_read_as_another_is_refused(topic, separator):
+    with pytest.raises(UnsendableError, match="its topic has the separator"):
+        Writer("prefix", separator, "bytes").parts(topic, b"1")
+    assert Writer("part", separator, "bytes").parts(topic, b"1") == [topic.encode(), b"1"]
+
+
+@pytest.mark.parametrize(("topic", "separator"), [("new", b" "), ("a|b", b"||"), ("|a", b"||")])
+def test_a_topic_without_the_separator_comes_back(topic, separator):
+    (sent,) = Writer("prefix", separator, "bytes").parts(topic, b"1 ||2")
+    assert Reader("other", "prefix", separator, None, "bytes").group([sent]) == {topic: [b"1 ||2"]}
+
+
 def test_there_is_no_topic():
     found = reader("none")
     assert found.group([b"a", [b"b", b"c"]]) == {"other": [b"a", [b"b", b"c"]]}
