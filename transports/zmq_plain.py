@@ -8,6 +8,7 @@ import zmq
 from transports.connect_watch import ConnectWatch
 from transports.connections import SUBSCRIPTIONS_MAX
 from transports.context import Context
+from transports.ended_here import EndedHere
 from transports.endpoint import Endpoint
 from transports.errors import ConnectError
 from transports.zmq_socket import ZmqSocket, report_subscription, watch_keys
@@ -44,7 +45,8 @@ class ZmqPlainSocket(ZmqSocket):
             encryption.
 
     Attributes:
-        given_up: how often ZeroMQ had given up the connection, and it was made again by `look`.
+        given_up: how often ZeroMQ had given up the connection, and it was made again by `look`; of
+            a SUB or PULL that binds, without keys: how often ZeroMQ ended one whose peer was there.
 
     Raises:
         EndpointError, BindError: as `ZmqSocket`.
@@ -77,7 +79,9 @@ class ZmqPlainSocket(ZmqSocket):
         self._watch: ConnectWatch | None = None
         self._prefixes: set[bytes] | None = set() if kind == "pub" else None
         if binds:
-            self._watch_connections()
+            connections = self._watch_connections()
+            if kind in ("sub", "pull") and curve is None:  # with keys, refusals would look alike
+                connections.ended_here = EndedHere()
             self._bind()
         elif curve is not None:
             self._watch = watch_keys(self.socket, context, self.endpoint, curve)
@@ -120,6 +124,8 @@ class ZmqPlainSocket(ZmqSocket):
         """
         if self._connections is not None:
             self._connections.update_soon()
+            if self._connections.ended_here is not None:
+                self.given_up = self._connections.ended_here.count
         if self._prefixes is not None:
             self.has_subscriber()
         watch = self._watch

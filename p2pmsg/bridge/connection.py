@@ -9,6 +9,8 @@ from transports.own_log import own_log as _log
 
 FIRST_NS: Final = 2_000_000_000
 """So long a connection may take until a warning says who is there instead."""
+_GIVEN_UP: Final = "had given up the connection, and it was made again"
+_ENDED: Final = "ended a connection, whose peer makes another one"
 _LOOK_NS: Final = 100_000_000
 
 
@@ -40,6 +42,7 @@ class Connection:
         socket: the socket.
         name: whose it is, for the log.
         endpoint: where it connects.
+        binds: whether it binds.
 
     Attributes:
         found: what is at the endpoint, if nobody has answered there for 2 s, or why it refuses the
@@ -47,10 +50,11 @@ class Connection:
 
     """
 
-    def __init__(self, socket: Connecting, name: str, endpoint: Endpoint) -> None:
+    def __init__(self, socket: Connecting, name: str, endpoint: Endpoint, binds: bool) -> None:
         self.socket = socket
         self._name = name
         self._endpoint = endpoint
+        self._binds = binds
         self._due_ns = 0
         self._away_ns = time.monotonic_ns()
         self._given_up = 0
@@ -71,9 +75,9 @@ class Connection:
         if socket.given_up > self._given_up and self._said.is_due():
             self._given_up = socket.given_up
             _log.warning(
-                "%s: ZeroMQ had given up the connection, and it was made again (%d times so far): "
+                "%s: ZeroMQ %s (%d times so far): "
                 "the peer sends parts above part_bytes_max, or does not speak ZeroMQ's protocol",
-                self._name, socket.given_up,
+                self._name, _ENDED if self._binds else _GIVEN_UP, socket.given_up,
             )  # fmt: skip
         if socket.connected:
             self._away_ns, self.found = now_ns, ""

@@ -186,7 +186,7 @@ def _open_target(
         socket = _plain_socket(end, wishes)
         socket.open()
         name = ends.target_name = end.name_at(socket.endpoint)
-        ends.connections.append(Connection(socket, name, end.endpoint))
+        ends.connections.append(Connection(socket, name, end.endpoint, end.binds))
         if not isinstance(socket, ZmqPlainSocket) and end.kind in ("req", "surveyor"):
             reader = Reader(wishes.topic, "none", config.separator, None, wishes.codec)
             if end.kind == "surveyor":
@@ -238,7 +238,7 @@ def _open_source(wishes: Wishes, end: PlainEnd | OurEnd, ends: Ends) -> Source:
         socket = _plain_socket(end, wishes)
         socket.open(reader.prefixes() if end.kind == "sub" else ())
         name = ends.source_name = end.name_at(socket.endpoint)
-        ends.connections.append(Connection(socket, name, end.endpoint))
+        ends.connections.append(Connection(socket, name, end.endpoint, end.binds))
         ends.reader, ends.sequences = reader, sequences
         if not isinstance(socket, ZmqPlainSocket) and end.kind in ("rep", "respondent"):
             writer = Writer("none", config.separator, wishes.codec, one_part=True)

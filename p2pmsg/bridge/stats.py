@@ -32,8 +32,9 @@ class BridgeStats:
         overruns: how often as many messages as the plain socket's high-water mark were read without
             finding its queue empty once. Where it grows, the sender is faster than the bridge; what
             a plain PUB drops then is in `missing`, or cannot be known.
-        reconnected: how often ZeroMQ had given up a plain connection, and it was made again: the
-            peer sends parts above `part_bytes_max`, or does not speak ZeroMQ's protocol.
+        reconnected: how often ZeroMQ had given up a plain connection, and it was made again; of an
+            end that binds, how often it ended one whose peer was there. The peer sends parts above
+            `part_bytes_max`, or does not speak ZeroMQ's protocol.
         unanswered: what is where a plain socket connects, if nobody has answered there for 2 s, or
             why it refuses the connection; else "".
         connections_refused: those that a plain socket with keys refused: an unknown key, or none.

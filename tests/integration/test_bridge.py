@@ -550,6 +550,41 @@ def test_what_has_come_already_is_passed_on_at_close(stranger, tmp_path):
         pusher.close(timeout=0.0)
 
 
+@pytest.mark.parametrize("kind", ["sub", "pull"])
+@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+def test_a_part_that_is_too_large_is_counted_where_the_bridge_binds(
+    kind, scheme, bridge, tmp_path, caplog
+):
+    bound = "127.0.0.1:0" if scheme == "tcp" else str(tmp_path / "in")
+    prefix = f"zmq+{kind}://" if scheme == "tcp" else f"zmq+{kind}+ipc://"
+    config = BridgeConfig(part_bytes_max=1000)
+    made = bridge(f"{prefix}{bound}?bind=1", f"stream+{LOOPBACK}", topic_at="none", config=config)
+    place = made.source.partition("://")[2].partition("?")[0]
+    context = zmq.Context()
+    sender, other = (context.socket(zmq.XPUB if kind == "sub" else zmq.PUSH) for _ in range(2))
+    try:
+        for each in sender, other:
+            each.connect(f"{scheme}://{place}")
+            each.send(b"before")
+            if kind == "sub":
+                assert each.poll(WAIT_MS)
+                each.send(b"before")
+        eventually(lambda: made.stats().received >= 2)
+        watched = made._ends.connections[0].socket._connections.ended_here
+        eventually(lambda: len(watched._followed) == 2)
+        other.close(linger=0)  # one that goes is none that was ended
+        eventually(lambda: len(watched._followed) == 1)
+        sender.send(bytes(1001))
+        eventually(lambda: made.stats().reconnected == 1)
+        eventually(lambda: len(watched._followed) == 1)  # it has come again
+    finally:
+        context.destroy(linger=0)
+    eventually(lambda: not watched._followed)
+    assert made.stats().reconnected == 1
+    (said,) = [r.getMessage() for r in caplog.records if "part_bytes_max" in r.getMessage()]
+    assert "ZeroMQ ended a connection, whose peer makes another one (1 times so far)" in said
+
+
 def test_a_part_that_is_too_large_ends_the_connection_and_it_is_made_again(
     stranger, bridge, make_subscriber, monkeypatch, caplog
 ):
