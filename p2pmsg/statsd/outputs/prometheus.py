@@ -229,6 +229,7 @@ class PrometheusOutput(Output):
 
     def write(self, rows: list[Row]) -> None:
         """Add rows to what is served."""
+        flush_s, seen, absent = self._flush_s, self._seen, self._absent
         for row in rows:
             name = metric_name(row.name)
             kind = _KINDS.get(row.kind, "summary")
@@ -236,16 +237,13 @@ class PrometheusOutput(Output):
             is_known = self._kinds.get(name) == kind and key in self._values
             if not is_known and not self._take_series(name, kind, key):
                 continue
-            self._note_written(row, key)
+            if row.timestamp_s == flush_s:  # one with its own time may be in a flush repeatedly
+                self._written += 1
+            if seen is not None:
+                seen.add(key)
+            if absent:
+                absent.pop(key, None)
             self._update(row, key)
-
-    def _note_written(self, row: Row, key: str) -> None:
-        if row.timestamp_s == self._flush_s:  # one with its own time may be in a flush repeatedly
-            self._written += 1
-        if self._seen is not None:
-            self._seen.add(key)
-        if self._absent:
-            self._absent.pop(key, None)
 
     def _forget(self, seen: set[str] | None, kept: int, absent_max: int) -> Iterator[None]:
         """Note what was not in this flush, and end what has been absent for `kept` flushes."""
@@ -256,27 +254,38 @@ class PrometheusOutput(Output):
             if seen is not None and key not in seen and key not in absent:
                 absent[key] = self._flush
         self._is_one_missing = self._written != len(self._values) - len(absent)
-        doomed: dict[str, set[str]] = {}
+        doomed: list[str] = []
         excess = len(absent) - absent_max
         for count, (key, since) in enumerate(absent.items()):  # those absent longest first
             if count >= excess and since > self._flush - kept:
                 break
             if count % _SERIES_STEP == 0:
                 yield
-            doomed.setdefault(_name_of(key), set()).add(key)
-        for name, keys in doomed.items():
-            self._end_keys(name, keys)
-            for key in keys:
-                self._end_series(name, key)
-                if self.forgotten % _SERIES_STEP == 0:
-                    yield
+            doomed.append(key)
+        yield from self._end_keys(doomed)
+        for count, key in enumerate(doomed):
+            if count % _METRICS_STEP == 0:
+                yield
+            self._end_series(_name_of(key), key)
 
-    def _end_keys(self, name: str, keys: set[str]) -> None:
-        left = [key for key in self._keys_of(name) if key not in keys]
-        if left:
-            self._keys[name] = left if len(left) > 1 else left[0]
-        else:
-            del self._keys[name], self._kinds[name]
+    def _end_keys(self, doomed: list[str]) -> Iterator[None]:
+        """Remove keys from the names that have them, and names of which no key is left."""
+        several: dict[str, set[str]] = {}
+        for count, key in enumerate(doomed):
+            if count % _SERIES_STEP == 0:
+                yield
+            name = _name_of(key)
+            if isinstance(self._keys[name], list):
+                several.setdefault(name, set()).add(key)
+            else:
+                del self._keys[name], self._kinds[name]
+        for name, keys in several.items():
+            yield
+            left = [key for key in self._keys[name] if key not in keys]
+            if left:
+                self._keys[name] = left if len(left) > 1 else left[0]
+            else:
+                del self._keys[name], self._kinds[name]
 
     def _end_series(self, name: str, key: str) -> None:
         self._series.discard(_series_of(name, key))
