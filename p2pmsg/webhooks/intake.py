@@ -240,7 +240,7 @@ class Intake:
         try:
             status, headers, body = await self._answered(scope, receive)
         except RejectedError as error:
-            status, body = error.status, f"{error}\n".encode()
+            status, body = error.status, _line(str(error))
             self.rejected[error.why] += 1
             headers = {"content-type": "text/plain; charset=utf-8"}
             if error.retry_after is not None:
@@ -299,7 +299,7 @@ class Intake:
         text = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
         if method in ("GET", "HEAD") and path == self._health_path:
             failure = self._unhealthy()
-            return (503 if failure else 200), text, f"{failure or 'ok'}\n".encode()
+            return (503 if failure else 200), text, _line(failure or "ok")
         if method in ("GET", "HEAD") and path == self._metrics_path:
             return 200, text, self.metrics().encode()
         headers = headers_of(scope)
@@ -448,6 +448,11 @@ class Intake:
         ):
             lines += [f"# TYPE {name}_{what} {kind}", f"{name}_{what} {number}"]
         return "\n".join([*lines, ""])
+
+
+def _line(text: str) -> bytes:
+    """Return an answer's body; a name in the request, or of a file, may be no UTF-8."""
+    return f"{text}\n".encode(errors="backslashreplace")
 
 
 def _refusal(error: MessageError) -> RejectedError:

@@ -243,6 +243,15 @@ def test_cloud_events_of_all_modes(publisher, make_subscriber):
     assert app.duplicates == 1
 
 
+def test_a_reason_that_is_no_utf8_is_answered_too(publisher):
+    app = receive(publisher, secrets=SECRET, topic="t")
+    body = b'{"\\ud800": 1180591620717411303424}'
+    with serving(app) as port:
+        status, _, said = post(port, body, signed(body))
+    assert (status, app.statuses) == (400, {400: 1})
+    assert b"ud800" in said
+
+
 def cloud_events(*parts):
     """Return a batch as it is posted."""
     common = {"specversion": "1.0", "source": "/s", "type": "t"}
