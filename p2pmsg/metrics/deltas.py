@@ -111,12 +111,21 @@ class Deltas:
         return True
 
     def gauge(self, key: str, value: float, *, delta: bool = False) -> bool:
-        """Set a gauge, or add to it. Raises as `add_to_set`."""
+        """Set a gauge, or add to it; False if the sum would not fit. Raises as `add_to_set`."""
         before = self.gauges.get(key)
         if before is None and not self._take_key(key, _GAUGE_BYTES):
             return False
         base, added = before or (None, 0)
-        self.gauges[key] = (base, added + value) if delta else (value, 0)
+        if delta:
+            added += value
+            if not -INTEGER_MAX <= added <= INTEGER_MAX and not (
+                _can_be_sent(added) and math.isfinite((base or 0) + added)
+            ):
+                self.is_full = True
+                return False
+            self.gauges[key] = base, added
+        else:
+            self.gauges[key] = value, 0
         return True
 
     def add_value(self, kind: str, key: str, value: float) -> bool:

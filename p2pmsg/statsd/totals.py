@@ -70,7 +70,7 @@ class StateError(ValueError):
     """Data that is no state of exact totals."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would take longer: there is one for each entry
 class _Delta:
     """A change of one metric, with numbers as they were sent: an integer stays one."""
 
@@ -114,7 +114,8 @@ class ExactTotals:
         self.lost = 0
         """Messages lost in all; 0 means that the totals are exact."""
         self.malformed = 0
-        """Messages that were no deltas, or could not be counted."""
+        """Messages that were no deltas, or could not be counted; and entries of messages that were
+        no change of a metric, or whose sum is beyond what a float holds."""
         self.cut = 0
         """Deltas of keys beyond `names_max`."""
         self.duplicates = 0
@@ -198,10 +199,11 @@ class ExactTotals:
             self.note_lost(session, expected, sequence, "evicted")
         self._advance(session, sequence + 1)
         try:
-            deltas = _read(value)
+            deltas, malformed = _read(value)
         except (TypeError, ValueError, AttributeError, KeyError):
             self.malformed += 1
             return []
+        self.malformed += malformed
         return [self._metric(delta) for delta in deltas if self._add(delta)]
 
     def _metric(self, delta: _Delta) -> Metric:
@@ -248,16 +250,25 @@ class ExactTotals:
         if key not in place and len(place) >= self._names_max:
             self.cut += 1
             return False
-        if kind is Kind.COUNTER:
-            place[key] = place.get(key, 0) + delta.values[0]
-        elif kind is Kind.GAUGE:
-            (value,) = delta.values
-            place[key] = place.get(key, 0) + value if delta.relative[0] else value
+        if kind is Kind.COUNTER or kind is Kind.GAUGE:
+            total = delta.values[0]
+            if kind is Kind.COUNTER or delta.relative[0]:
+                total += place.get(key, 0)
+            if total - total != 0:
+                return self._refuse()
+            place[key] = total
         else:
-            found = place.setdefault(key, [0, 0])
-            found[0] += len(delta.values)
-            found[1] += sum(delta.values)
+            count, total = place.get(key, (0, 0))
+            total += sum(delta.values)
+            if total - total != 0:
+                return self._refuse()
+            place[key] = [count + len(delta.values), total]
         return True
+
+    def _refuse(self) -> bool:
+        """Count a change whose sum is more than a float holds."""
+        self.malformed += 1
+        return False
 
     def copy(self) -> "ExactTotals":
         """Return a copy that later deltas do not change."""
@@ -320,22 +331,53 @@ def _unpack(value: float | str) -> float:
     return int(value) if isinstance(value, str) else value
 
 
-def _read(value: Any) -> list[_Delta]:
-    """Return the metrics of a message."""
+def _read(value: Any) -> tuple[list[_Delta], int]:
+    """Return the metrics of a message, and how many of its entries are malformed."""
     if value["v"] != VERSION:
         raise ValueError("another version")
-    found = [_Delta(Kind.COUNTER, key, (_number(n),)) for key, n in value.get("c", {}).items()]
-    for key, (base, added) in value.get("g", {}).items():
-        number = _number(added) if base is None else _number(base) + _number(added)
-        found.append(_Delta(Kind.GAUGE, key, (number,), (base is None,)))
-    for kind in STATISTICS:
-        for key, values in value.get(kind, {}).items():
-            found.append(_Delta(kind, key, tuple(map(_number, values))))
-    for key, texts in value.get("s", {}).items():
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise TypeError("no list of texts")
-        found += [_Delta(Kind.SET, key, (text,)) for text in texts]
-    return found
+    found: list[_Delta] = []
+    malformed = 0
+    for part, read in _PARTS:
+        entries = value.get(part)
+        if entries is None and part not in value:
+            continue
+        if not isinstance(entries, dict):
+            malformed += 1
+            continue
+        for key, entry in entries.items():
+            try:
+                found += read(part, key, entry)
+            except (TypeError, ValueError, OverflowError):
+                malformed += 1
+    return found, malformed
+
+
+def _read_counter(part: Kind, key: str, entry: Any) -> Iterable[_Delta]:
+    return (_Delta(part, key, (_number(entry),)),)
+
+
+def _read_gauge(part: Kind, key: str, entry: Any) -> Iterable[_Delta]:
+    base, added = entry
+    number = _number(added) if base is None else _number(_number(base) + _number(added))
+    return (_Delta(part, key, (number,), (base is None,)),)
+
+
+def _read_values(part: Kind, key: str, entry: Any) -> Iterable[_Delta]:
+    return (_Delta(part, key, tuple(map(_number, entry))),)
+
+
+def _read_set(part: Kind, key: str, entry: Any) -> Iterable[_Delta]:
+    if not isinstance(entry, list) or not all(isinstance(text, str) for text in entry):
+        raise TypeError("no list of texts")
+    return [_Delta(part, key, (text,)) for text in entry]
+
+
+_PARTS = (
+    (Kind.COUNTER, _read_counter),
+    (Kind.GAUGE, _read_gauge),
+    *((kind, _read_values) for kind in STATISTICS),
+    (Kind.SET, _read_set),
+)
 
 
 def _number(value: Any) -> float:

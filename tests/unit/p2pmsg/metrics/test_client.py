@@ -17,7 +17,7 @@ class Sendings:
             if self.raises is not None and not self.after:
                 raise self.raises
             sequence = publish(publisher, topic, value)
-            self.taken.append(dict(value["c"]))
+            self.taken.append(dict(value.get("c", {})))
             if self.raises is not None:
                 raise self.raises
             return sequence
@@ -81,6 +81,17 @@ def test_a_sum_that_others_leave_no_space_for_waits_until_it_has_some(sink, clie
     client.flush()
 
     assert [taken["a"] for taken in sink.taken] == [most, most - 3, most - 2, most - 1, most - 7]
+
+
+@pytest.mark.parametrize("change", [2**63 - 1, 1.7e308])
+def test_a_gauge_that_passes_what_can_be_sent_costs_no_counter(sink, client, change):
+    for _ in range(3):
+        client.gauge("g", change, delta=True)
+        client.increment("orders", 5)
+    client.flush()
+
+    assert sum(taken.get("orders", 0) for taken in sink.taken) == 15
+    assert client.undelivered == 0
 
 
 def test_what_waits_for_space_is_refused_once_the_client_is_closed(client, monkeypatch):

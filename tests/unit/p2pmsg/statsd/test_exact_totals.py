@@ -118,13 +118,55 @@ def test_what_is_missing_is_reported_with_its_range_and_only_once():
     ],
     ids=repr,
 )  # fmt: skip
-def test_a_message_that_is_no_delta_is_counted_and_changes_nothing(value):
+def test_what_is_no_delta_is_counted_and_changes_nothing(value):
     totals = ExactTotals()
     totals.apply(A, 0, value)
 
     assert totals.malformed == 1
     assert totals.counters == {}
     assert totals.next_sequence(A) == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"c": {"a": "1"}}, {"c": {"a": float("inf")}}, {"c": {7: 1}}, {"c": {"": 1}}, {"c": []},
+        {"g": {"a": 1}}, {"g": {"a": [1, None]}}, {"g": {"a": [1.7e308, 1.7e308]}}, {"g": None},
+        {"ms": {"a": 1}}, {"h": {"a": [1, float("nan")]}}, {"d": {"a": [1.7e308] * 2}},
+        {"s": {"a": "text"}}, {"s": {"a": [1]}}, {"s": "a"},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_malformed_costs_no_other_entry(value):
+    totals, good = ExactTotals(), {"c": {"orders": 5}, "g": {"b": [1, 2]}, "ms": {"t": [1, 2]}}
+    message = {"v": 1} | good
+    for part, entries in value.items():
+        message[part] = good.get(part, {}) | entries if isinstance(entries, dict) else entries
+    metrics = totals.apply(A, 0, message)
+
+    is_part = isinstance(next(iter(value.values())), dict)
+    expected = good if is_part else {part: good[part] for part in good.keys() - value.keys()}
+    assert totals.malformed == 1
+    assert not totals.is_exact
+    assert totals.counters == expected.get("c", {})
+    assert totals.gauges == ({"b": 3} if "g" in expected else {})
+    assert totals.statistics == ({"ms t": [2, 3]} if "ms" in expected else {})
+    assert len(metrics) == len(expected)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"c": {"a": 1.7e308}}, {"g": {"a": [None, 1.7e308]}}, {"h": {"a": [1.7e308]}}],
+    ids=repr,
+)
+def test_a_change_beyond_what_a_float_holds_is_left_out_and_counted(entry):
+    totals = ExactTotals()
+    for sequence in range(3):
+        totals.apply(A, sequence, {"v": 1, **entry, "s": {"users": ["ann"]}})
+
+    assert totals.malformed == 2
+    assert [*totals.counters.values(), *totals.gauges.values()] == [1.7e308] * ("h" not in entry)
+    assert totals.statistics == ({"h a": [1, 1.7e308]} if "h" in entry else {})
 
 
 def test_a_flood_of_names_is_cut_and_counted():
@@ -225,6 +267,23 @@ def test_a_sum_that_does_not_fit_is_left_for_the_next_message():
     assert deltas.increment("a", 2**63 - 1)
     assert not deltas.increment("a", 1)
     assert deltas.counters == {"a": 2**63 - 1}
+
+
+@pytest.mark.parametrize("first", [None, 7, -7, 2**63 - 1, -1.7e308, 1.7e308])
+@pytest.mark.parametrize("change", [2**63 - 1, -(2**63 - 1), 1.7e308, -1.7e308])
+def test_a_gauge_whose_changes_do_not_fit_is_left_for_the_next_message(first, change):
+    deltas, totals = Deltas(), ExactTotals()
+    deltas.increment("orders", 5)
+    if first is not None:
+        deltas.gauge("g", first)
+    count = 0
+    while count < 3 and deltas.gauge("g", change, delta=True):
+        count += 1
+    totals.apply(A, 0, codec.decode(codec.encode(deltas.message())))
+
+    assert deltas.is_full
+    assert (totals.counters, totals.malformed) == ({"orders": 5}, 0)
+    assert totals.gauges.get("g", first) == (first or 0) + sum([change] * count)
 
 
 def test_many_names_are_sent_early():
