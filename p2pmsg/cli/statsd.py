@@ -173,11 +173,7 @@ def _outputs(arguments: argparse.Namespace) -> list[Any]:
 
 def _report_inexact_totals(totals: Any) -> None:
     parts = [f"{totals.lost:,} messages of deltas are lost"] if totals.lost else []
-    parts += (
-        [f"{totals.malformed:,} deltas were malformed"]
-        if totals.malformed
-        else []
-    )
+    parts += [f"{totals.malformed:,} deltas were malformed"] if totals.malformed else []
     parts += [f"{totals.cut:,} deltas did not fit"] if totals.cut else []
     parts += [f"collecting has ended: {one_line(totals.failed)}"] if totals.failed else []
     parts += [f"{one_line(each.name)} is {each.reason}" for each in totals.unfinished[:5]]

@@ -167,6 +167,8 @@ class Gathering(ABC):
             ClosedError: the client is closed.
 
         """
+        if not isinstance(value, str | int):
+            raise MessageError("value", f"must be a text or an integer, not {value!r}")
         key, text = self._key(name, tags), str(value)
         if not text or not text.isprintable() or "|" in text:
             raise MessageError("value", f"must be a text without a bar, not {value!r}")

@@ -107,3 +107,12 @@ def test_what_waits_for_space_is_refused_once_the_client_is_closed(client, monke
 def test_a_name_or_a_tag_that_no_cache_can_hold_is_refused_by_name(client, name, tags):
     with pytest.raises(p2pmsg.MessageError, match="must be"):
         client.increment(name, tags=tags)
+
+
+@pytest.mark.parametrize("value", [3.5, None, ["x"], b"x", object], ids=repr)
+def test_a_value_of_a_set_that_is_neither_text_nor_integer_is_refused(client, value):
+    with pytest.raises(p2pmsg.MessageError, match="value must be a text or an integer, not"):
+        client.set_add("odd", value)
+    client.set_add("odd", 7)
+    client.set_add("odd", "ann")
+    assert client._deltas.sets == {"odd": {"7", "ann"}}
