@@ -734,7 +734,7 @@ class SubscriberCore:
         if now_ns < peer.doubt_until_ns:
             return body.place
         stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
-        if body.life and body.life == peer.life:
+        if body.life and body.life == peer.life and not stream.unseen:
             stream.published = max(stream.published, frame.sequence)
         if self.member is not None and peer.group is not None:
             self.member.confirmation.hint_head(stream, frame.sequence, body.earliest, now_ns)

@@ -6,7 +6,7 @@ from p2pmsg import control
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.heads import CACHED_HEADS_MIN
-from p2pmsg.wire import Kind
+from p2pmsg.wire import Kind, control_frame
 from recovery import Rewound
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
 from tests.unit.p2pmsg.subscriber.test_core_resume import Lives
@@ -202,6 +202,19 @@ def test_nothing_of_another_life_is_taken_before_its_echo():
     talk.hear(echo(number, began(4, 31), life=2))
     talk.hear(data(4, 27))
     assert talk.read() == [("t", 4, 10, "rewound"), ("t", 4, 27)]
+
+
+@pytest.mark.parametrize(("start", "rewound"), [(10, 0), (4, 1)])
+def test_of_a_topic_that_was_denied_a_heartbeat_may_come_before_the_answer(start, rewound):
+    """What it says is of the new life: taken for the former one's, that looked gone back from."""
+    talk = followed(10)
+    talk.hear(welcome(life=2))
+    nothing = control.Heads("feed", [], life=2, denied=["t"])
+    talk.hear(control_frame(Kind.ECHO, talk.probe().probe, nothing))
+    talk.hear(welcome(life=2))
+    talk.hear(heartbeat(14, life=2))
+    talk.hear(echo(talk.probe().probe, began(start, 14), life=2))
+    assert talk.core.stream_table.rewound == rewound
 
 
 def test_another_life_is_waited_for_so_long_only():
