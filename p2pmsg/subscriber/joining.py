@@ -777,6 +777,7 @@ class SessionJoiner:
     def forget_peer(self, session: int) -> None:
         """Forget a session and its streams; what they counted stays counted."""
         peer = self.peers.pop(session)
+        self._space.note_forgotten(session)
         if self.member is not None:
             self.member.forget(peer)
         self._forget_last()

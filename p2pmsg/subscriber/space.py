@@ -48,6 +48,10 @@ class Space:
         self._ended.pop(session, None)
         self._ended[session] = None
 
+    def note_forgotten(self, session: int) -> None:
+        """Note that a session is not known any more."""
+        self._ended.pop(session, None)
+
     def for_session(self) -> None:
         """Forget the session that ended first if there are too many; `FrameError` if none has."""
         if len(self._peers) >= PEERS_MAX and not self._forget_first(None):
@@ -62,11 +66,11 @@ class Space:
 
     def _forget_first(self, but: Session | None) -> bool:
         for session in [*self._ended]:
-            peer = self._peers.get(session)
-            if peer is but and but is not None:
+            peer = self._peers[session]
+            if peer is but:
                 continue
             del self._ended[session]
-            if peer is not None and peer.gone:
+            if peer.gone:
                 self._forget(session)
                 return True
         return False

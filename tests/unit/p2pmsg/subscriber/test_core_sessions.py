@@ -114,6 +114,17 @@ def test_streams_of_sessions_that_have_ended_make_space_for_others():
     assert stats.frames_invalid == {}
 
 
+def test_a_session_that_is_forgotten_otherwise_leaves_nothing_to_make_space_with():
+    talk = Talk(streams_max=2).join(head(0))
+    talk.join(head(0), session=NEXT)
+    talk.core.joiner.forget_peer(SESSION)
+    talk.hear(data(0, session=NEXT))
+    talk.hear(data(0, topic="u", session=NEXT))
+    talk.hear(data(0, topic="v", session=NEXT))
+    assert talk.core.stats().frames_invalid == {"streams_max": 1}
+    assert not talk.core.joiner._space._ended
+
+
 def test_what_was_lost_of_streams_that_made_space_stays_counted():
     talk = Talk(streams_max=2)
     for session in (SESSION, NEXT, NEXT + 1):
