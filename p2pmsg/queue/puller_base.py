@@ -26,6 +26,7 @@ from p2pmsg.sync.key_watch import EVERY_NS, KeyWatch
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.sync.unanswered import Unanswered
+from p2pmsg.trouble import Rarely
 from recovery._checks import to_ns
 from transports.own_log import own_log as _log
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 _MS: Final = 1_000_000
 _ENDS_NS: Final = 100 * _MS
 """How often connections are checked that ZeroMQ may have ended."""
-_ENDED_AGAIN_NS: Final = 60_000 * _MS
-"""How often the log says that a connection was ended because of what came."""
 _ROUNDS_MAX: Final = 16
 _COUNTERS: Final = (
     "received", "acked", "rejected", "discarded", "refused", "given_back", "dropped",
@@ -49,7 +48,7 @@ class PullerBase(ABC, Generic[T_co]):
 
     _turn_ns_max: ClassVar[int] = 2**63
     """How long a turn reads on, in ns; what is left is for the next one."""
-    _ended_due_ns = _ends_due_ns = 0
+    _ends_due_ns = 0
     _frames_per_round: ClassVar[int] = 64
     """How many frames are read between two looks at what there is to send, and at the time."""
 
@@ -103,6 +102,7 @@ class PullerBase(ABC, Generic[T_co]):
         self._clients: list[transports.ZmqQueueClient] = []
         self._cores: list[PullerCore] = []
         self._flushed_ns = 0
+        self._ended_said = Rarely()
         self._ack_linger_ns = to_ns(self._config.ack_linger)
         given = self._config.prefetch
         self._prefetch = PREFETCH_MIN if given is None else given
@@ -293,7 +293,7 @@ class PullerBase(ABC, Generic[T_co]):
                 _log.warning("%s: %s", client.endpoint, core.warning)
                 core.warning = ""
             if looks_at_ends and client.was_ended_here():
-                self._say_ended(client.endpoint, now_ns)
+                self._say_ended(client.endpoint)
                 client.reconnect()
             elif now_ns - core.heard_ns > silence_ns:
                 core.heard_ns = self._lost_ns[at] = now_ns
@@ -307,10 +307,9 @@ class PullerBase(ABC, Generic[T_co]):
             return 0.0
         return self._wait_ms()
 
-    def _say_ended(self, endpoint: str, now_ns: int) -> None:
+    def _say_ended(self, endpoint: str) -> None:
         """Log that a connection was ended because of what came, once a minute at most."""
-        if now_ns >= self._ended_due_ns:
-            self._ended_due_ns = now_ns + _ENDED_AGAIN_NS
+        if self._ended_said.is_due():
             _log.warning(
                 "%s: the connection was ended here, since a frame above frame_bytes_max (%s bytes, "
                 "PullerConfig) came, or something that is no frame; it is made again",

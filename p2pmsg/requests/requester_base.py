@@ -28,6 +28,7 @@ from p2pmsg.security.use import check_security, curve_client, server_of
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.topics import check_topic
+from p2pmsg.trouble import Rarely
 from p2pmsg.wire import Frame, FrameError, Kind
 from transports.own_log import own_log as _log
 
@@ -38,7 +39,6 @@ _TOPICS_MAX: Final = 1024
 Refusals = dict[int, str | AccessDeniedError]
 """Which responder refused the connection, and why; or what it denied."""
 _TIMEOUT_MAX: Final = 1e6
-_LOG_AGAIN_S: Final = 60.0
 GIVEN_UP: Final = "ZeroMQ gave it up (a frame above 16 MiB, or one that breaks its protocol)"
 
 
@@ -73,7 +73,7 @@ class RequesterBase:
         self._unusable = "it is closed"
         self._first = 0
         self.retries = self.strays = self.reconnects = 0
-        self._reconnect_log_due = [0.0] * len(self._endpoints)
+        self._reconnects_said = [Rarely() for _ in self._endpoints]
         self._has_answered = [False] * len(self._endpoints)
         self._unanswered = Unanswered(
             "responder", self._endpoints, now_ns=time.monotonic_ns(),
@@ -125,9 +125,7 @@ class RequesterBase:
         """Make a connection again that takes no more requests; log that once a minute at most."""
         client.reconnect()
         self.reconnects += 1
-        now = time.monotonic()
-        if now >= self._reconnect_log_due[at]:
-            self._reconnect_log_due[at] = now + _LOG_AGAIN_S
+        if self._reconnects_said[at].is_due():
             _log.warning("%s: the connection is made again, since %s", self._endpoints[at], why)
 
     def _denied_here(self, at: int, topic: str, client: transports.ZmqQueueClient) -> str:

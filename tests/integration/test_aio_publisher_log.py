@@ -15,11 +15,8 @@ from tests.integration.peers import LOOPBACK, TOPIC
 from tests.integration.test_aio_publisher import run
 
 
-@pytest.mark.parametrize("options", [{}, {"acknowledge": "synced"}, {"fsync": "always"}], ids=str)
-def test_a_log_is_forced_to_the_disk_by_no_thread_of_a_loop(monkeypatch, memory_path, options):
-    """Neither what was published, nor the sequences that are reserved ahead meanwhile."""
-    log = LogConfig(memory_path / "log", reserve=400, fsync_interval=0.005, **options)
-    threads, marks = set(), set()
+def note_syncs(monkeypatch, threads):
+    """Note which threads force anything to the disk from now on."""
 
     def noted(call):
         def sync(fd):
@@ -28,12 +25,21 @@ def test_a_log_is_forced_to_the_disk_by_no_thread_of_a_loop(monkeypatch, memory_
 
         return sync
 
+    monkeypatch.setattr(platform, "sync_data", noted(platform.sync_data))
+    monkeypatch.setattr(os, "fsync", noted(os.fsync))
+
+
+@pytest.mark.parametrize("options", [{}, {"acknowledge": "synced"}, {"fsync": "always"}], ids=str)
+def test_a_log_is_forced_to_the_disk_by_no_thread_of_a_loop(monkeypatch, memory_path, options):
+    """Neither what was published, nor the sequences that are reserved ahead meanwhile."""
+    log = LogConfig(memory_path / "log", reserve=400, fsync_interval=0.005, **options)
+    threads, marks = set(), set()
+
     async def main():
         async with Publisher(LOOPBACK, log=log) as publisher:
             publisher.publish(TOPIC, 0)
             await publisher.drain()
-            monkeypatch.setattr(platform, "sync_data", noted(platform.sync_data))
-            monkeypatch.setattr(os, "fsync", noted(os.fsync))
+            note_syncs(monkeypatch, threads)
             state = publisher._core.log._writer._state
             for number in range(1, 150):
                 for _ in range(20):
@@ -104,19 +110,11 @@ def test_a_task_that_leaves_the_loop_no_round_fills_no_disk_and_waits_for_none(
     log = LogConfig(memory_path / "log", segment_bytes=2**16, retention_bytes=2**17)
     here, forced, sizes = threading.get_ident(), set(), []
 
-    def noted(call):
-        def sync(fd):
-            forced.add(threading.get_ident())
-            call(fd)
-
-        return sync
-
     async def main():
         async with Publisher(LOOPBACK, log=log) as publisher:
             publisher.publish(TOPIC, 0)
             await publisher.drain()
-            monkeypatch.setattr(platform, "sync_data", noted(platform.sync_data))
-            monkeypatch.setattr(os, "fsync", noted(os.fsync))
+            note_syncs(monkeypatch, forced)
             for number in range(300):
                 publisher.publish_many(TOPIC, [bytes(1000)] * 20)
                 sizes.append(publisher.stats().log.bytes)
