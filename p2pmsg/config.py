@@ -77,7 +77,8 @@ class MulticastPublisherConfig:
 
     fec_data: int = 0
     """Forward error correction: datagrams in a block, after which parity follows. 0: none, since
-    asking again takes less where a round trip takes a few ms."""
+    asking again takes less where a round trip takes a few ms. Messages that need more than one
+    datagram have no part in it: what is lost of them is asked for."""
 
     fec_parity: int = 1
     """Parity datagrams after each block: so many of a block may be lost without asking. 1 is the
@@ -173,7 +174,8 @@ class PublisherConfig:
     linger: float = 0.001
     """How long a message waits at most for others to share its frame, in seconds. Only messages of
     a stream that has more than one a microsecond wait so long; those of a slower one wait for a
-    twentieth of it, and where they are further apart than `gather_within` not at all."""
+    twentieth of it, or until no more come, and where they are further apart than `gather_within`
+    not at all."""
 
     gather_within: float = 0.000015
     """Messages closer together than this, in seconds, are gathered. Sending a frame takes a third
