@@ -637,8 +637,8 @@ class SubscriberCore:
             for start, stop in body.ranges:
                 receiver.reject(start, stop, reason, now_ns=now_ns)
                 if reason is LossReason.TOO_LARGE:
-                    line = peer.handshake.line
-                    self.joiner.frame_limit.lost(line, peer.session, topic, start, now_ns)
+                    line, relayed = peer.handshake.line, route.hops > 0
+                    self.joiner.frame_limit.lost(line, peer.session, topic, start, relayed, now_ns)
         else:
             self.routes.refused(peer, topic, route, body.ranges, reason)
             missing = RangeSet(receiver.missing_ranges)

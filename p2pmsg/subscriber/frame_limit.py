@@ -49,9 +49,13 @@ class FrameLimit:
         )
         self._warn("ended", line, 0, text, now_ns)
 
-    def lost(self, line: int, session: int, topic: str, start: int, now_ns: int) -> None:
-        """Note that a message is lost, because it is too large."""
+    def lost(
+        self, line: int, session: int, topic: str, start: int, relayed: bool, now_ns: int
+    ) -> None:
+        """Note that a message is lost, because it is too large: here, or for a relay in between."""
         text = f"message {start} of {topic!r} is lost, since it is larger than {self._limit}"
+        if relayed:
+            text += " of this subscriber, or than that of a relay which it came over (its `intake`)"
         self._warn("lost", line, session, text, now_ns)
 
     def _warn(self, kind: str, line: int, session: int, text: str, now_ns: int) -> None:
