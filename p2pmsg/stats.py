@@ -89,7 +89,8 @@ class LineStats:
         frames: frames that came over it; in a multicast, datagrams.
         first: messages that it brought before other lines did; 0 where it is the only line.
         second: messages that another line had brought, and were dropped.
-        missing: messages that it did not bring and that followed others which it did.
+        missing: messages that other lines brought and it did not, after others which it did. What
+            came since nothing comes over it any more counts after 2.5 s.
         lag_ms: how much later than the first it brings what is second, smoothed, in ms.
         kernel_drops: datagrams that the kernel dropped for lack of space in the receive buffer.
             They are lost here, not in the network.
@@ -98,7 +99,8 @@ class LineStats:
         frames_invalid: frames that were dropped, as those of a program that is no p2pmsg peer.
         found: what is at the endpoint where no welcome has ever come from it, for people: nobody,
             a socket of another kind, another program. It is examined after 5 s, then each minute.
-            Or who is heard there and does not answer at its recovery endpoint.
+            Or who is heard there and does not answer at its recovery endpoint. Or for how long
+            nothing has come over it while other lines brought what it did not.
         connected: whether a publisher or relay there was joined, and answers; see
             `Subscriber.connected`.
 

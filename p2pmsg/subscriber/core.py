@@ -529,6 +529,9 @@ class SubscriberCore:
             self._ask_for_gaps(now_ns)
         if now_ns >= self.joiner.next_check_ns:
             self.joiner.check(now_ns=now_ns)
+            if self.tally is not None:
+                for line, text in self.tally.look(now_ns):
+                    self.joiner.effects.warn(line, 0, text)
 
     def next_deadline_ns(self) -> int:
         """Return when `handle_timer` has something to do."""

@@ -6,11 +6,14 @@ all are past it, or when it is later than that line usually is::
 
     wait = lag + max(wait_ns, 4 * deviation of the lag), at most wait_max_ns
 
+A line over which nothing comes any more, while others bring what it does not, is said to be silent.
+
 The lag is estimated for each line as TCP estimates a round trip (RFC 6298).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -30,6 +33,12 @@ NEW_NS: Final = 1_000_000_000
 """How long after a stream's first frame to wait for a datagram line that brought nothing of it."""
 
 
+SAID_NS: Final = 5_000_000_000
+"""After how long without anything, while other lines bring messages, that is said of a line."""
+_SAID_AGAIN_NS: Final = 60_000_000_000
+_LOOK_NS: Final = 1_000_000_000
+
+
 @dataclass(slots=True)
 class LineCount:
     """Counts what one line brought."""
@@ -39,7 +48,7 @@ class LineCount:
     second: int = 0
     """Messages that another one had brought."""
     missing: int = 0
-    """Messages that others have brought and it has not."""
+    """Messages that others have brought and it has not, up to the last one that it brought."""
     lag_ns: float = 0.0
     """How much later than the first it brings what is second, smoothed."""
     deviation_ns: float = 0.0
@@ -63,6 +72,12 @@ class _Seen:
     wait_ns: int = 0
 
 
+def _behind(line: int, seen: _Seen) -> int:
+    """Return how many messages follow a line's last one of a stream; 0 where it had none of it."""
+    heads = seen.heads
+    return max(heads.values()) - heads[line] if line in heads else 0
+
+
 class Redundancy:
     """Counts what each of several lines brought, and sets how long gaps wait for the later ones.
 
@@ -72,6 +87,7 @@ class Redundancy:
 
     Attributes:
         counts: one entry a line.
+        silent: for people, what was said of lines over which nothing comes any more, by index.
 
     """
 
@@ -82,12 +98,17 @@ class Redundancy:
         self._wait_ns = wait_ns
         self._wait_max_ns = max(wait_ns, wait_max_ns)
         self._seen: dict[int, _Seen] = {}
+        self.silent: dict[int, str] = {}
+        self._behind: dict[int, tuple[int, int]] = {}  # frames received, and since when
+        self._look_ns = 0
+        self._due_ns = [0] * len(lines)
 
     def note(self, line: int, stream: Stream, start: int, count: int, *, now_ns: int) -> None:
         """Note that `[start, start + count)` came over a line, before it is taken or dropped."""
         seen = self._seen.get(id(stream))
         if seen is None:
             if len(self._seen) >= _STREAMS_MAX:
+                self._keep(self._seen.values())
                 self._seen.clear()
             seen = self._seen[id(stream)] = _Seen(now_ns)
         stop = start + count
@@ -115,7 +136,57 @@ class Redundancy:
 
     def forget(self, stream: Stream) -> None:
         """Forget a stream, which has ended."""
-        self._seen.pop(id(stream), None)
+        seen = self._seen.pop(id(stream), None)
+        if seen is not None:
+            self._keep([seen])
+
+    def missing(self) -> list[int]:
+        """Return how many messages each line has not brought and others have.
+
+        Of a line that is heard, those after its last one are on their way.
+        """
+        found = [counted.missing for counted in self.counts]
+        for line in self._quiet(SILENT_NS) | set(self.silent):
+            found[line] += sum(map(partial(_behind, line), self._seen.values()))
+        return found
+
+    def look(self, now_ns: int) -> Iterator[tuple[int, str]]:
+        """Yield warnings, with their lines: over which nothing comes, or comes again."""
+        if now_ns < self._look_ns:
+            return
+        self._look_ns = now_ns + _LOOK_NS
+        quiet = self._quiet(SILENT_NS)
+        for line, (received, _) in list(self._behind.items()):
+            if self._lines[line].received == received and (line in quiet or line in self.silent):
+                continue
+            del self._behind[line]
+            if self.silent.pop(line, None):
+                yield line, "something comes over this line again"
+        for line in sorted(quiet - set(self.silent)):
+            count = sum(map(partial(_behind, line), self._seen.values()))
+            if not count:
+                continue
+            heard = self._lines[line]
+            # All were silent, perhaps, and it is only later than the others.
+            _, since_ns = self._behind.setdefault(line, (heard.received, now_ns))
+            if now_ns - since_ns >= SAID_NS - SILENT_NS and now_ns >= self._due_ns[line]:
+                self._due_ns[line] = now_ns + _SAID_AGAIN_NS
+                self.silent[line] = (
+                    f"nothing has come over this line for {(now_ns - heard.heard_ns) / 1e9:.0f} s, "
+                    f"while others brought messages that it did not: {count}"
+                )
+                yield line, self.silent[line]
+
+    def _quiet(self, silent_ns: int) -> set[int]:
+        """Return the lines over which nothing has come for so long before another one's last."""
+        last_ns = max(line.heard_ns for line in self._lines)
+        heard = enumerate(self._lines)
+        return {index for index, line in heard if last_ns - line.heard_ns > silent_ns}
+
+    def _keep(self, left: Iterable[_Seen]) -> None:
+        """Count what silent lines have not brought of streams that are forgotten."""
+        for line in self._quiet(SILENT_NS) | set(self.silent):
+            self.counts[line].missing += sum(map(partial(_behind, line), left))
 
     def _measure(self, counted: LineCount, seen: _Seen, start: int, now_ns: int) -> None:
         found = seen.recent.get(start)

@@ -271,27 +271,31 @@ class SubscriberIO:
         from p2pmsg.stats import LineStats
 
         core, endpoints, found = self._core, self._endpoints, self._unanswered.found
-        counts = [LineCount() for _ in endpoints] if core.tally is None else core.tally.counts
+        counts, missing, silent = [LineCount() for _ in endpoints], [0] * len(endpoints), {}
+        if core.tally is not None:
+            with self.lock:
+                counts, missing, silent = core.tally.counts, core.tally.missing(), core.tally.silent
         connected = self.connected()
         made: list[LineStats] = []
         if not self._receivers:
             return made
-        for endpoint, receiver, line, count, text, is_connected in zip(
-            endpoints, self._receivers, core.lines, counts, found, connected, strict=True
+        for index, (endpoint, receiver, line, count, text, is_connected) in enumerate(
+            zip(endpoints, self._receivers, core.lines, counts, found, connected, strict=True)
         ):
             own = None if isinstance(receiver, transports.ZmqReceiver) else receiver
+            said = text if own is not None else receiver.refusal or text or line.deaf
             made.append(
                 LineStats(
                     endpoint=str(endpoint),
                     frames=line.received,
                     first=count.first,
                     second=count.second,
-                    missing=count.missing,
+                    missing=missing[index],
                     lag_ms=count.lag_ns / 1e6,
                     kernel_drops=0 if own is None else own.kernel_drops,
                     buffer_bytes=0 if own is None else own.buffer_bytes,
                     frames_invalid=line.invalid,
-                    found=text if own is not None else receiver.refusal or text or line.deaf,
+                    found=said or silent.get(index, ""),
                     connected=is_connected,
                 )
             )

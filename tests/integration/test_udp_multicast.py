@@ -294,6 +294,27 @@ def test_a_publisher_feeds_two_groups_and_one_of_them_may_go_dark(make_publisher
     assert second.first >= 1500 - 12
     assert first.first + second.first >= 2000
     assert sum(both.stats().repaired.values()) == 0
+    # What it did not bring shows although nothing comes over it any more.
+    eventually(lambda: both.stats().lines[0].missing >= 1500 - 12)
+    assert both.stats().lines[1].missing == 0
+
+
+@pytest.mark.long
+def test_a_line_that_goes_dark_is_warned_of(make_publisher, make_subscriber, caplog):
+    lines = [GROUP.format(next(_group), free_port()) for _ in "ab"]
+    publisher = make_publisher(lines)
+    both = make_subscriber(lines, joins=publisher)
+    publisher.publish_many("t", list(range(500)))
+    take(both, 500)
+    lose_on_line(both, 0, 1.0)
+    publisher.publish("t", 500)
+    take(both, 1)
+    with caplog.at_level(logging.WARNING, logger="p2pmsg"):
+        eventually(lambda: any("over this line" in record.message for record in caplog.records))
+    (said,) = [record.message for record in caplog.records if "over this line" in record.message]
+    assert said.startswith(f"{lines[0]}: nothing has come over this line for ")
+    assert both.stats().lines[0].found in said
+    assert both.stats().lines[1].found == ""
 
 
 def test_errors_name_what_is_wrong(endpoint):

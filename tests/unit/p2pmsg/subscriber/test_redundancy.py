@@ -86,3 +86,74 @@ def test_a_line_that_never_brings_anything_is_waited_for_no_longer_than_a_second
     feeds.pass_ms(1)
     assert feeds.asked() == [(2, 3)]
     assert play_alone(feeds, 4, 20) == [(20, 21)]
+
+
+def warnings_of(feeds):
+    """Take out what was to be warned of: (line, text)."""
+    found = [(one.line, one.text) for one in feeds.core.commands if one.what == "warn"]
+    feeds.core.commands.clear()
+    return found
+
+
+def bring(feeds, start, stop, *, every_ms=100):
+    """Line A brings one message every 100 ms; line B nothing."""
+    for number in range(start, stop):
+        feeds.messages(number, number + 1)
+        feeds.pass_ms(every_ms)
+
+
+def test_what_a_dead_line_does_not_bring_is_counted_and_it_is_warned_of_once():
+    feeds = Feeds(lines=2)
+    play(feeds, 100, lag_ms=1)
+    tally = feeds.core.tally
+    bring(feeds, 101, 121)
+    assert tally.missing() == [0, 0]  # perhaps it is only late
+    assert warnings_of(feeds) == []
+    bring(feeds, 121, 201)
+    assert tally.missing() == [0, 100]
+    ((line, text),) = warnings_of(feeds)
+    assert line == 1
+    assert text.startswith("nothing has come over this line for ")
+    assert tally.silent == {1: text}
+    bring(feeds, 201, 301)
+    assert tally.missing() == [0, 200]
+    assert warnings_of(feeds) == []
+    feeds.messages(301, 302)
+    feeds.messages(301, 302, line=1)
+    feeds.pass_ms(1100)
+    assert tally.missing() == [0, 200]
+    assert warnings_of(feeds) == [(1, "something comes over this line again")]
+    assert tally.silent == {}
+
+
+def test_a_line_that_comes_and_goes_is_warned_of_once_a_minute():
+    feeds = Feeds(lines=2)
+    play(feeds, 10, lag_ms=1)
+    number, said = 11, []
+    for _ in range(10):  # 100 s
+        bring(feeds, number, number + 100)
+        number += 100
+        feeds.messages(number - 1, number, line=1)
+        said += [text for _, text in warnings_of(feeds) if text.startswith("nothing")]
+    assert len(said) == 2
+
+
+def test_lines_that_are_silent_together_or_bring_other_streams_are_not_warned_of():
+    feeds = Feeds(lines=2)
+    play(feeds, 100, lag_ms=1)
+    feeds.pass_ms(60_000)
+    bring(feeds, 101, 102, every_ms=1100)
+    assert [text for _, text in warnings_of(feeds) if "over this line" in text] == []
+    alone = Feeds(lines=2)
+    bring(alone, 1, 200)  # line B may be another publisher's
+    assert alone.core.tally.missing() == [0, 0]
+    assert warnings_of(alone) == []
+
+
+def test_what_a_dead_line_did_not_bring_stays_counted_when_the_stream_is_forgotten():
+    feeds = Feeds(lines=2)
+    play(feeds, 100, lag_ms=1)
+    bring(feeds, 101, 201)
+    tally = feeds.core.tally
+    tally.forget(feeds.stream)
+    assert tally.missing() == [0, 100]
