@@ -47,6 +47,10 @@ __all__ = [
 ]
 
 
+DATAGRAM_BYTES_MAX: Final = 1452
+"""A packet of Ethernet less the headers of IPv6 and UDP."""
+
+
 @renamed_fields(announce_ms="announce_interval")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MulticastPublisherConfig:
@@ -65,8 +69,9 @@ class MulticastPublisherConfig:
     repaired."""
 
     datagram_bytes: int | None = None
-    """Size of a datagram in bytes, without UDP and IP headers. None: what the interface carries in
-    one packet, at most 1452, for Ethernet."""
+    """Size of a datagram in bytes, without UDP and IP headers: 512 to 1452, which Ethernet carries
+    in one packet. Where the interface carries less, it is that. None: what the interface carries,
+    at most 1452."""
 
     repair: GroupRepairConfig = field(default_factory=GroupRepairConfig)
     """How NACKs are answered, to all and to each: budgets, rates, linger."""
@@ -95,6 +100,8 @@ class MulticastPublisherConfig:
         whole("burst_bytes", self.burst_bytes, 1500)
         if self.datagram_bytes is not None:
             whole("datagram_bytes", self.datagram_bytes, 512)
+            fits = self.datagram_bytes <= DATAGRAM_BYTES_MAX
+            check("datagram_bytes", self.datagram_bytes, fits, f"at most {DATAGRAM_BYTES_MAX}")
         of_kind("repair", self.repair, GroupRepairConfig)
         at_least("announce_interval", self.announce_interval, 0.01)
         whole("fec_data", self.fec_data, 0)

@@ -109,10 +109,17 @@ def test_what_it_remembers_is_bounded(monkeypatch):
     assert 70_000 <= bytes_kept(read) < 100_000
 
 
-@pytest.mark.parametrize("options", [{"fec_data": 65}, {"fec_parity": 0}, {"fec_parity": 17}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fec_data": 65}, {"fec_parity": 0}, {"fec_parity": 17}, {"datagram_bytes": 511},
+        {"datagram_bytes": 1453},
+    ],
+)  # fmt: skip
 def test_what_is_out_of_limits_is_refused(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
         MulticastPublisherConfig(**options)
+    assert MulticastPublisherConfig(datagram_bytes=1452).datagram_bytes == 1452
 
 
 def test_without_the_package_more_than_one_is_refused(monkeypatch):
