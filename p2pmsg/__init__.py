@@ -144,8 +144,8 @@ _MOVED = {
     "p2pmsg.relay": ("RelayStats", "RelayedSessionStats"),
     "p2pmsg.requests": ("Answers", "RequesterStats"),
     "p2pmsg.stats": (
-        "CursorStats", "LatencyHistogram", "LineStats", "LogStats", "MulticastStats",
-        "PublisherStats", "StreamLedger", "SubscriberStats",
+        "CursorStats", "LatencyHistogram", "LineStats", "LogStats", "MulticastLineStats",
+        "MulticastStats", "PublisherStats", "StreamLedger", "SubscriberStats",
     ),
 }  # fmt: skip
 _MOVED_TO = {name: f"{home}.{name}" for home, names in _MOVED.items() for name in names} | {

@@ -10,6 +10,7 @@ __all__ = [
     "LatencyHistogram",
     "LineStats",
     "LogStats",
+    "MulticastLineStats",
     "MulticastStats",
     "PublisherStats",
     "RequesterStats",
@@ -120,11 +121,30 @@ class LineStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MulticastLineStats:
+    """What a publisher counts of one of the groups, or addresses, that it sends to.
+
+    Attributes:
+        endpoint: which.
+        unsent: datagrams that the system did not send: there is no route, the interface is away, a
+            firewall drops them. They are repaired as those that are lost on the way.
+        failing: why datagrams cannot be sent there now, or were refused within the last 5 s, for
+            people; "" where they leave.
+
+    """
+
+    endpoint: str
+    unsent: int = 0
+    failing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MulticastStats:
     """What a publisher to a multicast counts in addition.
 
     Attributes:
-        datagrams_sent, bytes_sent: datagrams and bytes that went out, repairs included.
+        datagrams_sent, bytes_sent: datagrams and bytes that were to go out, repairs included, each
+            counted once for all lines.
         nacks: NACKs that came by UDP.
         frames_repaired, messages_repaired, bytes_repaired: frames, messages and bytes that were
             sent again by UDP.
@@ -136,6 +156,7 @@ class MulticastStats:
             senders, and of subscribers of releases that send none.
         kernel_drops: datagrams from receivers that the kernel dropped for lack of space.
         buffer_bytes: size in bytes of the kernel's buffer for them, at the smallest socket.
+        lines: one entry an endpoint, with what could not be sent there.
 
     """
 
@@ -152,6 +173,7 @@ class MulticastStats:
     invalid: dict[str, int]
     kernel_drops: int = 0
     buffer_bytes: int = 0
+    lines: list[MulticastLineStats] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,9 @@ The options of datagrams, after the `?`:
 option         value                      meaning
 =============  =========================  ======================================================
 ``interface``  name or address            where a group is joined, and where datagrams leave
-``ttl``        0 to 255, default 1        how many routers they may pass; 1: none
+``ttl``        0 to 255                   how many routers they may pass; 1: none. Default: 1 to a
+                                          group; to one address the system's, which has to be 1
+                                          at least where it is given
 ``loopback``   0 or 1, default 1          whether processes on this machine get them, too
 ``request``    HOST:PORT, several times   mold only: where what was missed is asked for
 ``topic``      name, default "mold"       mold only: the topic that its messages get

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,11 +18,13 @@ from typing import Any, Final, NamedTuple
 
 from transports.endpoint import Endpoint, as_endpoint, is_address
 from transports.errors import ClosedError, EndpointError, TransportError, translate_bind
+from transports.failing import Failing, is_program_error
 from transports.platform import (
     IP_MTU,
     IPV6_MTU,
     SIOCGIFADDR,
     SIOCGIFMTU,
+    SO_BINDTOIFINDEX,
     SO_RCVBUFFORCE,
     SO_RXQ_OVFL,
     SO_SNDBUFFORCE,
@@ -54,8 +57,9 @@ _UINT: Final = struct.Struct("=I")
 _NO_TRAINS: Final = {
     errno.EIO, errno.EINVAL, errno.EMSGSIZE, errno.ENOPROTOOPT, errno.EOPNOTSUPP,
 }  # fmt: skip
-"""The device cannot cut trains."""
-_NO_WAY: Final = {errno.ENETUNREACH, errno.EHOSTUNREACH}
+"""The device cannot cut trains, or a datagram alone fails, too."""
+_SET_AGAIN_NS: Final = 1_000_000_000
+"""How often a socket that cannot send is set up again for an interface that may be a new one."""
 Address = tuple[Any, ...]
 """(host, port), and for IPv6 flow and scope."""
 _Answer = tuple[bytes, list[tuple[int, int, bytes]], int, Address]
@@ -102,6 +106,8 @@ class UdpSender(_UdpSocket):
         socket: the socket, for pollers only.
         buffer_bytes: how large the kernel's buffer for answers is, by its own count.
         kernel_drops: answers that the kernel dropped because that buffer was full.
+        unsent: datagrams that the network did not take, and why. They are lost, as others are on
+            the way. Datagrams to one receiver are counted, and not said: it may be gone.
 
     Raises:
         EndpointError: the endpoint is not well-formed, or its host or interface unknown.
@@ -130,6 +136,9 @@ class UdpSender(_UdpSocket):
         if parsed.key:
             reason = "a key is pinned where one receives; a sender has the key of its own"
             raise EndpointError(str(parsed), "option", reason)
+        if parsed.option("ttl") == "0" and not parsed.is_multicast:
+            reason = "ttl 0 is for groups: to one address it is at least 1"
+            raise EndpointError(str(parsed), "option", reason)
         super().__init__(parsed)
         place = self._place
         self._address = place.address
@@ -150,7 +159,12 @@ class UdpSender(_UdpSocket):
         self._sendmsg: Callable[..., int] = self.socket.sendmsg
         self._sendto: Callable[..., int] = self.socket.sendto
         self._recvmsg: Callable[..., _Answer] = self.socket.recvmsg
-        self.unreachable = 0
+        self._set_ns = 0
+        self.unsent = Failing(
+            str(parsed),
+            "datagrams cannot be sent",
+            "they are lost, as on the way, and further ones are tried",
+        )
 
     @property
     def local_address(self) -> Address:
@@ -176,19 +190,26 @@ class UdpSender(_UdpSocket):
         return (found[0], *local[1:])
 
     def send(self, datagram: bytes, address: Address | None = None) -> bool:
-        """Send one datagram, to one receiver where `address` is given; False: no space."""
+        """Send one datagram, to one receiver where `address` is given; False: no space.
+
+        What the network does not take is lost, and counted in `unsent`.
+        """
         try:
             self._sendto(datagram, address or self._address)
         except BlockingIOError:
             return False
         except OSError as error:
-            self._failed(error)
+            self._not_sent(error, 1, address)
+        else:
+            if self.unsent.why and address is None:
+                self.unsent.worked()
         return True
 
     def send_train(self, pieces: Sequence[bytes], segment: int) -> bool:
         """Send what `pieces` make together, cut into datagrams of `segment` bytes; False: no space.
 
-        At most `SEGMENTS_MAX` datagrams and 65,507 bytes. All but the last have the same size.
+        At most `SEGMENTS_MAX` datagrams and 65,507 bytes. All but the last have the same size. What
+        the network does not take is lost, and counted in `unsent`.
         """
         if not self.segmenting:
             return self._send_singly(pieces, segment)
@@ -199,9 +220,15 @@ class UdpSender(_UdpSocket):
             return False
         except OSError as error:
             if error.errno in _NO_TRAINS:
-                self.segmenting = False
-                return self._send_singly(pieces, segment)
-            self._failed(error)
+                lost = self.unsent.count
+                if not self._send_singly(pieces, segment):
+                    return False
+                self.segmenting = self.unsent.count != lost
+                return True
+            self._not_sent(error, -(-sum(map(len, pieces)) // segment))
+        else:
+            if self.unsent.why:
+                self.unsent.worked()
         return True
 
     def receive(self) -> tuple[bytes, Address] | None:
@@ -212,11 +239,10 @@ class UdpSender(_UdpSocket):
                 break
             except BlockingIOError:
                 return None
-            except ConnectionRefusedError:  # somebody to whom we sent is gone
-                self.unreachable += 1
             except OSError as error:
-                self._failed(error)
-                return None
+                _check_usable(self.socket, self._endpoint, error)
+                if not isinstance(error, ConnectionRefusedError):  # who was sent to is gone
+                    return None
         for level, kind, value in control:
             if kind == SO_RXQ_OVFL and level == socket.SOL_SOCKET:
                 self._note_drops(_UINT.unpack(value)[0])
@@ -234,13 +260,24 @@ class UdpSender(_UdpSocket):
                 return False
         return True
 
-    def _failed(self, error: OSError) -> None:
-        if self.socket.fileno() < 0:
-            raise ClosedError(str(self._endpoint)) from error
-        if isinstance(error, ConnectionRefusedError) or error.errno in _NO_WAY:
-            self.unreachable += 1  # nobody listens (unicast), or the network is down: a loss
+    def _not_sent(self, error: OSError, count: int, address: Address | None = None) -> None:
+        """Count datagrams as lost; raises where the error is not the network's."""
+        _check_usable(self.socket, self._endpoint, error)
+        if address is not None:
+            self.unsent.count += count
             return
-        raise TransportError(f"{self._endpoint}: {error.strerror or error}") from error
+        self.unsent.note(error, count)
+        now_ns = time.monotonic_ns()
+        if now_ns - self._set_ns >= _SET_AGAIN_NS:
+            self._set_ns = now_ns
+            with suppress(OSError, EndpointError):  # the interface is away; the next time
+                self._set_again()
+
+    def _set_again(self) -> None:
+        """Send through the interface that has the name, or address, now: it may be another one."""
+        place = _look_again(self._endpoint, self._place)
+        _set_outgoing(self.socket, place)
+        self._place, self._address = place, place.address
 
 
 class UdpReceiver(_UdpSocket):
@@ -252,6 +289,7 @@ class UdpReceiver(_UdpSocket):
             several processes of a machine may listen to one group, and so share its address.
         buffer_bytes: how large the kernel's buffer is, by its own count.
         kernel_drops: datagrams that the kernel dropped because the buffer was full.
+        unsent: answers that the network did not take, and why; they are lost.
 
     """
 
@@ -278,6 +316,16 @@ class UdpReceiver(_UdpSocket):
         _set_if_known(self.socket, socket.SOL_SOCKET, SO_RXQ_OVFL)
         _set_if_known(self.socket, socket.IPPROTO_UDP, UDP_GRO)
         self._recvmsg_into = self.socket.recvmsg_into
+        place = str(self._endpoint)
+        self.unsent = Failing(
+            place, "answers cannot be sent by UDP", "they are lost, and further ones are tried"
+        )
+        self._away = Failing(
+            place,
+            "the group cannot be joined again",
+            "nothing is heard of it until its interface is back; it is tried again",
+            works_ns=0,
+        )
 
     def connect(self) -> None:
         """Bind, and join the group.
@@ -301,12 +349,27 @@ class UdpReceiver(_UdpSocket):
         self._connected = True
 
     def reconnect(self) -> None:
-        """Leave the group and join it again: a switch on the way may have forgotten us."""
+        """Leave the group and join it again.
+
+        A switch on the way may have forgotten us, or the interface may be another one of the same
+        name, or address. While it is away, that is said, and it is tried again the next time.
+        """
         if not self._place.is_multicast or not self._connected:
             return
-        for join in (False, True):
-            with suppress(OSError):  # the interface is away; the next time
-                _change_membership(self.socket, self._place, join=join)
+        with suppress(OSError):  # the interface is away; the membership may be, too
+            _change_membership(self.socket, self._place, join=False)
+        try:
+            place = _look_again(self._endpoint, self._place)
+            if place.address != self._place.address and place.is_link_local:
+                self.socket.setsockopt(socket.SOL_SOCKET, SO_BINDTOIFINDEX, place.interface_index)
+            self._place = place
+            _change_membership(self.socket, place, join=True)
+        except (OSError, EndpointError) as error:
+            if getattr(error, "errno", None) != errno.EADDRINUSE:  # it is a member still
+                self._away.note(error)
+                return
+        if self._away.why:
+            self._away.worked()
 
     def receive(self) -> Received | None:
         """Return what came, one datagram or a train; or None. It never waits."""
@@ -316,12 +379,10 @@ class UdpReceiver(_UdpSocket):
                 break
             except BlockingIOError:
                 return None
-            except ConnectionRefusedError:
-                continue
             except OSError as error:
-                if self.socket.fileno() < 0:
-                    raise ClosedError(str(self._endpoint)) from error
-                raise TransportError(f"{self._endpoint}: {error.strerror or error}") from error
+                _check_usable(self.socket, self._endpoint, error)
+                if not isinstance(error, ConnectionRefusedError):
+                    return None
         segment = size
         for level, kind, data in control:
             if level == socket.IPPROTO_UDP and kind == UDP_GRO:
@@ -331,12 +392,17 @@ class UdpReceiver(_UdpSocket):
         return Received(self._view[:size], segment or 1, address)
 
     def send(self, datagram: bytes, address: Address) -> None:
-        """Send one datagram back to a sender; what has no space is lost."""
+        """Send one datagram back to a sender; what has no space, or no way, is lost."""
         try:
             self.back.sendto(datagram, address)
+        except BlockingIOError:
+            pass
         except OSError as error:
-            if self.back.fileno() < 0:
-                raise ClosedError(str(self._endpoint)) from error
+            _check_usable(self.back, self._endpoint, error)
+            self.unsent.note(error)
+        else:
+            if self.unsent.why:
+                self.unsent.worked()
 
     def receive_back(self) -> tuple[bytes, Address] | None:
         """Return the next datagram that came for this receiver alone; or None. It never waits."""
@@ -351,6 +417,14 @@ class UdpReceiver(_UdpSocket):
         """Close; what is still queued is lost."""
         self.socket.close()
         self.back.close()
+
+
+def _check_usable(used: socket.socket, endpoint: Endpoint, error: OSError) -> None:
+    """Raise what a failed call means, unless it is the network's failure."""
+    if used.fileno() < 0:
+        raise ClosedError(str(endpoint)) from error
+    if is_program_error(error):
+        raise TransportError(f"{endpoint}: {error.strerror or error}") from error
 
 
 def _has_option(made: socket.socket, option: int) -> bool:
@@ -377,8 +451,17 @@ class _Place:
     """0: the system's choice."""
     interface_address: str
     """IPv4 only; empty: the system's choice."""
-    ttl: int
+    ttl: int | None
+    """None: the system's choice, which for a group is 1."""
     loopback: bool
+
+    @property
+    def is_link_local(self) -> bool:
+        """Whether the address, an IPv6 one, means another place at each interface."""
+        if self.family != socket.AF_INET6:
+            return False
+        packed = socket.inet_pton(self.family, self.address[0].partition("%")[0])
+        return packed[0] == 0xFF and packed[1] & 0x0F in (1, 2)
 
 
 def _resolve(endpoint: Endpoint) -> _Place:
@@ -399,16 +482,38 @@ def _resolve(endpoint: Endpoint) -> _Place:
         raise EndpointError(str(endpoint), "host", reason) from error
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)  # "localhost" means 127.0.0.1 first
     family, _, _, _, address = found[0]
+    return _place_at(endpoint, family, address)
+
+
+def _look_again(endpoint: Endpoint, place: _Place) -> _Place:
+    """Look up the interface of an endpoint again; a host's name stays where it was found.
+
+    Raises:
+        EndpointError: the interface is away.
+
+    """
+    address = place.address
+    with suppress(OSError):
+        flags = socket.AI_NUMERICHOST
+        found = socket.getaddrinfo(
+            endpoint.host, endpoint.port, place.family, socket.SOCK_DGRAM, flags=flags
+        )
+        address = found[0][4]
+    return _place_at(endpoint, place.family, address)
+
+
+def _place_at(endpoint: Endpoint, family: socket.AddressFamily, address: Address) -> _Place:
     index, local = _interface(endpoint, family)
     if family == socket.AF_INET6 and index:
         address = (*address[:3], index)
+    ttl = endpoint.option("ttl")
     return _Place(
         family,
         address,
         endpoint.is_multicast,
         index,
         local,
-        int(endpoint.option("ttl", "1")),
+        int(ttl) if ttl else None,
         endpoint.option("loopback", "1") == "1",
     )
 
@@ -464,19 +569,24 @@ def _make_socket(place: _Place) -> socket.socket:
 
 def _set_outgoing(made: socket.socket, place: _Place) -> None:
     """Set through which interface, how far, and whether back to this machine datagrams go."""
+    is_ipv4 = place.family == socket.AF_INET
     if not place.is_multicast:
+        if place.ttl is not None and is_ipv4:
+            made.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, place.ttl)
+        elif place.ttl is not None:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, place.ttl)
         return
-    flag = int(place.loopback)
-    if place.family == socket.AF_INET:
+    flag, ttl = int(place.loopback), 1 if place.ttl is None else place.ttl
+    if is_ipv4:
         level = socket.IPPROTO_IP
-        made.setsockopt(level, socket.IP_MULTICAST_TTL, place.ttl)
+        made.setsockopt(level, socket.IP_MULTICAST_TTL, ttl)
         made.setsockopt(level, socket.IP_MULTICAST_LOOP, flag)
         if place.interface_address:
             where = socket.inet_aton(place.interface_address)
             made.setsockopt(level, socket.IP_MULTICAST_IF, where)
     else:
         level = socket.IPPROTO_IPV6
-        made.setsockopt(level, socket.IPV6_MULTICAST_HOPS, place.ttl)
+        made.setsockopt(level, socket.IPV6_MULTICAST_HOPS, ttl)
         made.setsockopt(level, socket.IPV6_MULTICAST_LOOP, flag)
         made.setsockopt(level, socket.IPV6_MULTICAST_IF, place.interface_index)
 

@@ -38,6 +38,7 @@ class DatagramSender:
 
     Attributes:
         multicast: the multicast's part of the protocol.
+        lines: the sockets, one a group.
         bytes_sent, datagrams_sent: what went out.
         waits: times that the receivers' window was found full.
 
@@ -55,8 +56,9 @@ class DatagramSender:
         self.multicast = multicast
         self._udp = udp
         self._others = list(others)
+        self.lines = (udp, *others)
         # One descriptor that is readable when any of the sockets is.
-        self._readable = AnyReadable(one.fileno() for one in (udp, *others))
+        self._readable = AnyReadable(one.fileno() for one in self.lines)
         self._bucket = TokenBucket(config.rate_limit_bytes_s, config.burst_bytes)
         self._flows = config.flow_control and core.config.on_full != "drop"
         self._frame_bytes = multicast.frame_bytes
@@ -74,12 +76,12 @@ class DatagramSender:
     @property
     def kernel_drops(self) -> int:
         """Datagrams from receivers that the kernel dropped for lack of space."""
-        return sum(one.kernel_drops for one in (self._udp, *self._others))
+        return sum(one.kernel_drops for one in self.lines)
 
     @property
     def buffer_bytes(self) -> int:
         """How large the kernel's buffer for them is, at the smallest socket."""
-        return min(one.buffer_bytes for one in (self._udp, *self._others))
+        return min(one.buffer_bytes for one in self.lines)
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when something has come."""
@@ -159,7 +161,7 @@ class DatagramSender:
 
     def receive_subscriptions(self) -> list[bytes]:
         """Take what receivers have sent; there are no subscriptions."""
-        for one in (self._udp, *self._others):
+        for one in self.lines:
             for _ in range(_ANSWERS_PER_CALL):
                 answer = one.receive()
                 if answer is None:
@@ -171,7 +173,7 @@ class DatagramSender:
     def close(self, linger_ms: int = 0) -> None:
         """Close."""
         self._readable.close()
-        for one in (self._udp, *self._others):
+        for one in self.lines:
             one.close()
 
     @property
@@ -211,10 +213,10 @@ class DatagramSender:
             pieces, segment, total, count = self._sealed_train(self._keys, frames)
         if not self._udp.send_train(pieces, segment):
             return False
+        for _ in range(count):  # first, so that whatever comes none is sent again
+            frames.popleft()
         for other in self._others:  # what has no space there is lost there, as on any line
             other.send_train(pieces, segment)
-        for _ in range(count):
-            frames.popleft()
         self._bucket.take(total, _now_ns())
         self.bytes_sent += total
         self.datagrams_sent += count
@@ -278,7 +280,7 @@ class DatagramSender:
             position = self.multicast.window.position
             frame = wire.control_frame(Kind.MARK, self._core.session, sequence=position)
             made = self.multicast.datagram_of(frame)
-            for one in (self._udp, *self._others):
+            for one in self.lines:
                 one.send(made)
 
 

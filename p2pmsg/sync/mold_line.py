@@ -14,6 +14,7 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.datagram_line import DatagramLine
 from p2pmsg.wire import FrameError
 from transports.endpoint import is_address, request_address
+from transports.failing import Failing
 from transports.own_log import own_log as _log
 
 _now_ns: Final = time.monotonic_ns
@@ -220,6 +221,11 @@ class MoldClient:
         self._core = core
         self._servers = servers
         self._requests = MoldRequests(feed, session, len(servers.names))
+        self._unsent = Failing(
+            f"the request servers {', '.join(servers.names)}",
+            "requests cannot be sent",
+            "it is asked again, and of other servers",
+        )
         self.socket: socket.socket | None = None
         self.malformed = 0
 
@@ -278,8 +284,12 @@ class MoldClient:
                     self.socket = self._open()
                 if address is not None:
                     self.socket.sendto(packet, address)
-            except OSError:
+                    if self._unsent.why:
+                        self._unsent.worked()
+            except BlockingIOError:
                 pass  # it is asked for again, and of another server
+            except OSError as error:
+                self._unsent.note(error)
 
     def _open(self) -> socket.socket:
         made = socket.socket(self._servers.family, socket.SOCK_DGRAM)

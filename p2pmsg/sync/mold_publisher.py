@@ -19,6 +19,7 @@ from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children
 from p2pmsg.sync.worker import Worker
 from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig, TokenBucket
 from transports.endpoint import request_address
+from transports.failing import Failing
 
 if TYPE_CHECKING:
     from recovery.log import LogConfig
@@ -43,6 +44,8 @@ class MoldPublisherStats:
         throttled: requests not answered, since their host had had 16 MiB/s, or all had 64 MiB/s.
         requests_invalid: requests that were dropped, by reason.
         log: the log's counters, or None.
+        unsent: packets that the system did not send, as where there is no route or a firewall drops
+            them: receivers ask for what was in them.
 
     """
 
@@ -55,6 +58,7 @@ class MoldPublisherStats:
     requests_invalid: dict[str, int]
     log: LogStats | None = None
     throttled: int = 0
+    unsent: int = 0
 
 
 class MoldPublisher(ClosesAtOnce):
@@ -107,6 +111,11 @@ class MoldPublisher(ClosesAtOnce):
                 raise ConfigError("endpoint", "mold://…", endpoint)
             self._udp = transports.UdpSender(at)
         self._server = self._bind_server(at)
+        self._answers = Failing(
+            f"the request server at {self.request_address}",
+            "answers cannot be sent",
+            "receivers ask again",
+        )
         self._log = self._open_log(log, name, at)
         self._core = MoldPublisherCore(
             session=name,
@@ -184,6 +193,7 @@ class MoldPublisher(ClosesAtOnce):
                 requests_invalid=dict(core.invalid),
                 throttled=core.throttled,
                 log=None if self._log is None else self._log.stats(),
+                unsent=self._udp.unsent.count,
             )
 
     def close(self, linger: float = _END_S) -> None:
@@ -272,8 +282,12 @@ class MoldPublisher(ClosesAtOnce):
                     break
                 try:
                     self._server.sendto(*answer)
-                except OSError:
+                    if self._answers.why:
+                        self._answers.worked()
+                except BlockingIOError:
                     pass  # it will ask again
+                except OSError as error:
+                    self._answers.note(error)
         if self._log is not None:
             self._log.handle_timer(self._lock, now_ns=_now_ns())
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import transports
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.requests import KnownSubscriber, RequestHandler
-from p2pmsg.stats import MulticastStats, PublisherStats, RequesterStats
+from p2pmsg.stats import MulticastLineStats, MulticastStats, PublisherStats, RequesterStats
 from recovery import StallGuard
 
 if TYPE_CHECKING:
@@ -118,4 +118,10 @@ def _multicast_stats(
         invalid=dict(multicast.invalid),
         kernel_drops=sender.kernel_drops,
         buffer_bytes=sender.buffer_bytes,
+        lines=[
+            MulticastLineStats(
+                endpoint=one.endpoint, unsent=one.unsent.count, failing=one.unsent.why
+            )
+            for one in sender.lines
+        ],
     )

@@ -61,7 +61,7 @@ def test_there_is_no_source_where_nothing_can_be_sent(opened):
     """Multicasts of IPv6 have no way over the loopback interface on most machines."""
     sender = opened(UdpSender("udp://[ff15::1]:5999?interface=lo"))
     sender.send(b"x")
-    assert (sender.find_source() is None) == bool(sender.unreachable)
+    assert (sender.find_source() is None) == bool(sender.unsent.count)
 
 
 @pytest.mark.parametrize("segmenting", [True, False])
@@ -193,3 +193,72 @@ def test_a_senders_buffer_for_answers_is_as_large_as_it_says_and_its_drops_are_c
         assert sender.receive() == (b"last", receiver.getsockname())
     assert 0 < came < 200
     assert sender.kernel_drops == 200 - came
+
+
+REFUSED = "udp://255.255.255.255:{}"
+"""Sockets that do not ask for it may not broadcast."""
+
+
+@pytest.mark.parametrize("segmenting", [True, False])
+def test_what_the_network_refuses_is_lost_and_counted_and_said_once(opened, caplog, segmenting):
+    sender = opened(UdpSender(REFUSED.format(free_port())))
+    segmenting &= sender.segmenting
+    sender.segmenting = segmenting
+    assert sender.send(b"x")
+    assert (sender.unsent.count, sender.unsent.why) == (1, "Permission denied")
+    assert sender.send_train([bytes(100)] * 9 + [b"the last"], 100)
+    assert sender.unsent.count == 11
+    assert sender.segmenting == segmenting
+    (record,) = caplog.records
+    assert "datagrams cannot be sent: Permission denied (1 so far)" in record.message
+
+
+def test_a_train_that_fails_as_single_datagrams_do_says_nothing_of_trains(opened):
+    sender = opened(UdpSender(PLACES["group"].format(free_port())))
+    segmenting = sender.segmenting
+    sender._address = (sender._address[0], 0)  # EINVAL, as where the interface's address is gone
+    sender._set_ns = 2**62  # it is not set up again
+    assert sender.send_train([bytes(100)] * 10, 100)
+    assert sender.segmenting == segmenting
+    assert (sender.unsent.count, sender.unsent.why) == (10, "Invalid argument")
+
+
+def test_a_datagram_that_is_too_long_is_lost(opened):
+    sender = opened(UdpSender(PLACES["group"].format(free_port())))
+    assert sender.send(bytes(70_000))
+    assert (sender.unsent.count, sender.unsent.why) == (1, "Message too long")
+
+
+def test_an_answer_that_nobody_can_get_is_counted_and_not_said(opened, caplog):
+    """The one that asked may have forged its address."""
+    sender, receiver = pair(opened, PLACES["group"].format(free_port()))
+    assert sender.send(b"x", ("127.0.0.1", 0))
+    assert (sender.unsent.count, sender.unsent.why) == (1, "")
+    assert not caplog.records
+    receiver.send(b"x", ("127.0.0.1", 0))
+    assert receiver.unsent.count == 1
+
+
+def test_it_is_said_when_it_works_again(opened, caplog):
+    sender, _ = pair(opened, PLACES["group"].format(free_port()))
+    sender.unsent._works_ns = 0
+    there, sender._address = sender._address, ("255.255.255.255", 9)
+    assert sender.send(b"x")
+    sender._address = there
+    assert sender.send(b"x")
+    assert sender.unsent.why == ""
+    assert sender.send(b"x")
+    assert [record.message.count("it works again, after 1 ") for record in caplog.records] == [0, 1]
+
+
+def test_the_ttl_of_an_address_is_the_systems_unless_it_is_given(opened):
+    place = PLACES["address"].format(free_port())
+    default = opened(UdpSender(place)).socket.getsockopt(socket.IPPROTO_IP, socket.IP_TTL)
+    assert default > 1
+    given = opened(UdpSender(f"{place}?ttl=3"))
+    assert given.socket.getsockopt(socket.IPPROTO_IP, socket.IP_TTL) == 3
+    given = opened(UdpSender(f"{PLACES['ipv6'].format(free_port())}?ttl=3"))
+    hops = given.socket.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS)
+    assert hops == 3
+    with pytest.raises(EndpointError, match="ttl 0 is for groups"):
+        UdpSender(f"{place}?ttl=0")
