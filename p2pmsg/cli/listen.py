@@ -16,6 +16,8 @@ from p2pmsg.errors import translated
 from p2pmsg.multicast.listener import Listener, StreamView
 
 _TRAINS_PER_LOOK = 64
+_REJOIN_S = 5.0
+"""After so long without a datagram the group is joined again, as a subscriber does."""
 _TITLES = ("publisher", "session", "topic", "msg/s", "MB/s", "next", "missing", "repairs", "from")
 
 
@@ -59,20 +61,23 @@ def _listen(
 ) -> None:
     poll = select.poll()
     poll.register(receiver.socket, select.POLLIN)
-    began_s = shown_s = time.monotonic()
+    began_s = shown_s = heard_s = time.monotonic()
     end_s = None if arguments.seconds is None else began_s + arguments.seconds
     before: dict[tuple[str, str], tuple[int, int]] = {}
     waiting = Waiting("listen", lambda: _silence(listener, arguments), quiet=arguments.quiet)
     while True:
         waiting.look()
         now_s = time.monotonic()
+        if now_s - heard_s >= _REJOIN_S:
+            heard_s = now_s
+            receiver.reconnect()  # the interface may be another one by now
         is_over = end_s is not None and now_s >= end_s
         if is_over or now_s - shown_s >= arguments.interval:
             _show(listener, receiver, before, now_s - shown_s, arguments.json)
             shown_s = now_s
         if is_over:
             return
-        due_s = shown_s + arguments.interval
+        due_s = min(shown_s + arguments.interval, heard_s + _REJOIN_S)
         if end_s is not None:
             due_s = min(due_s, end_s)
         if not listener.streams:
@@ -82,6 +87,7 @@ def _listen(
                 received = receiver.receive()
                 if received is None:
                     break
+                heard_s = now_s
                 listener.receive(*received)
 
 

@@ -253,6 +253,43 @@ def test_a_receiver_says_once_that_its_interface_is_away_and_when_it_is_back(wir
         child.communicate()
 
 
+FEED = """
+    import sys, threading, p2pmsg
+    over = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    with p2pmsg.Publisher(sys.argv[1], name="feed") as publisher:
+        while not over.wait(0.01):
+            publisher.publish("t", 0)
+"""
+LISTEN = "import sys; from p2pmsg.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+@needs_root
+@pytest.mark.long
+def test_listen_goes_on_with_an_interface_that_is_made_again(wire):
+    feed = python(wire.sender_pid, FEED, GROUP.format(SENDER_ADDRESS))
+    place = GROUP.format(RECEIVER_ADDRESS)
+    options = ("--json", "--interval", "0.2", "--seconds", "60")
+    listen = python(wire.receiver_pid, LISTEN, "listen", place, *options)
+
+    def wait_for(matches):
+        for line in listen.stdout:
+            if matches(json.loads(line)):
+                return
+        raise AssertionError("it has ended")
+
+    try:
+        wait_for(lambda shown: shown["messages_s"] > 0)
+        taken = take_away(wire)
+        wait_for(lambda shown: shown["messages_s"] == 0)
+        bring_back(wire, taken)
+        wait_for(lambda shown: shown["messages_s"] > 0)
+    finally:
+        for one in (feed, listen):
+            one.kill()
+            one.communicate()
+
+
 @needs_root
 @pytest.mark.parametrize("line", [0, 1], ids="AB")
 def test_a_line_that_is_refused_leaves_the_other_alone(wire, run, line):
