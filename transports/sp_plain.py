@@ -63,6 +63,7 @@ class SpPlainSocket:
         self._endpoint = endpoint if binds else endpoint.require_connectable()
         self._binds = binds
         self._ahead: list[bytes] = []
+        self._error_ahead: Exception | None = None
         self.given_up = self.refused_by_key = 0
         size = min(queue_messages, BUFFER_MESSAGES_MAX)
         options = {"recv_max_size": message_bytes_max, "send_timeout": _SEND_MS}
@@ -131,9 +132,10 @@ class SpPlainSocket:
         """Wait for a message at most so long; return whether there is one."""
         if self._ahead:
             return True
+        self._raise_ahead()
         self.socket.recv_timeout = timeout_ms
         try:
-            self._ahead.append(self.socket.recv())
+            self._ahead.append(self._receive())
         except (pynng.Timeout, pynng.BadState):  # the latter of a survey that is over
             return False
         except pynng.NNGException as error:
@@ -141,10 +143,15 @@ class SpPlainSocket:
         return True
 
     def receive_many(self, count_max: int) -> tuple[list[Parts], int, bool]:
-        """Do as `ZmqPlainSocket.receive_many`."""
+        """Do as `ZmqPlainSocket.receive_many`.
+
+        An error that comes after the first message is raised by the next call.
+        """
         taken: list[Parts] = list(self._ahead)
         self._ahead.clear()
-        receive = self.socket.recv
+        if not taken:
+            self._raise_ahead()
+        receive = self._receive
         size = sum(map(len, taken))
         try:
             while len(taken) < count_max and size < _BYTES_MAX:
@@ -153,8 +160,11 @@ class SpPlainSocket:
                 taken.append(data)
         except pynng.TryAgain:
             return taken, size, False
-        except pynng.NNGException as error:
-            raise self._error(error) from error
+        except Exception as error:
+            failure = self._error(error) if isinstance(error, pynng.NNGException) else error
+            if not taken:
+                raise failure from error
+            self._error_ahead = failure
         return taken, size, True
 
     receive_singles = receive_many
@@ -176,6 +186,21 @@ class SpPlainSocket:
     def close(self, linger_ms: int = 0) -> None:
         """Close; nng sends what is on its way in the background."""
         self.socket.close()
+
+    def _receive(self, block: bool = True) -> bytes:
+        """Return one message, also an empty one, at which `recv` of pynng 0.9 raises."""
+        try:
+            data: bytes = self.socket.recv(block)
+        except RuntimeError as error:
+            if "NULL" not in str(error):
+                raise
+            return b""  # it was taken, and there was nothing to copy
+        return data
+
+    def _raise_ahead(self) -> None:
+        error, self._error_ahead = self._error_ahead, None
+        if error is not None:
+            raise error
 
     def _listen(self) -> None:
         place = self._endpoint

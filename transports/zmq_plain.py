@@ -234,7 +234,8 @@ class ZmqPlainSocket(ZmqSocket):
         except zmq.Again:
             return taken, size, False
         except zmq.ZMQError as error:
-            raise self._error(error) from error
+            if not taken:  # else the next call fails with it, too
+                raise self._error(error) from error
         return taken, size, True
 
     def receive_singles(self, count_max: int) -> tuple[list[Parts], int, bool]:
@@ -257,8 +258,8 @@ class ZmqPlainSocket(ZmqSocket):
                 seen = len(taken)
         except zmq.Again:
             return taken, size + sum(map(len, taken[seen:])), False
-        except zmq.ZMQError as error:
-            raise self._error(error) from error
+        except zmq.ZMQError:  # the next call fails with it, too
+            size += sum(map(len, taken[seen:]))
         return taken, size, True
 
     def send(self, parts: list[bytes]) -> bool:

@@ -195,8 +195,7 @@ class Bridge(ClosesItself):
 
     def _turn(self) -> None:
         self._look()
-        for batch in self._ends.source.read(SLICE_S):
-            self._pass_on(batch)
+        self._pass_all(self._ends.source.read(SLICE_S))
 
     def _drain(self, deadline: float) -> None:
         """Pass on what has come from a plain socket, which would be lost with it."""
@@ -205,8 +204,18 @@ class Bridge(ClosesItself):
             batches = plain.read(0.0)
             if not batches:
                 return
-            for batch in batches:
+            self._pass_all(batches)
+
+    def _pass_all(self, batches: list[Batch]) -> None:
+        """Pass on all batches, also after one that raised, and then raise the first error."""
+        failure: Exception | None = None
+        for batch in batches:
+            try:
                 self._pass_on(batch)
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _pass_on(self, batch: Batch) -> None:
         self._received += len(batch.values)

@@ -1,5 +1,6 @@
 """Bridges between p2pmsg and nanomsg's and nng's sockets: pynng, and nng's own nngcat."""
 
+import itertools
 import shutil
 import subprocess
 import threading
@@ -10,8 +11,10 @@ import pytest
 import p2pmsg
 from p2pmsg.errors import BindError, ConfigError, EndpointError, NoHandlerError, RemoteError
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
+from transports import TransportError, parse_endpoint
 
 pynng = pytest.importorskip("pynng", reason="the extra `nng` is not installed")
+from transports.sp_plain import SpPlainSocket  # noqa: E402 - it imports pynng
 
 
 @pytest.fixture
@@ -346,3 +349,163 @@ def test_what_is_wrong_is_named(bridge):
     place = made.source.rpartition("+")[2].partition("://")[2]
     with pytest.raises(BindError, match=r"127\.0\.0\.1"):
         p2pmsg.Bridge(f"sp+pull://{place}", LOOPBACK)
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_empty_jobs_are_jobs_like_any_other(stranger, bridge, make_puller, batches):
+    made = bridge("sp+pull://127.0.0.1:0?bind=1", LOOPBACK)
+    push = stranger(pynng.Push0, made.source)
+    sent = [b"" if number % 3 else b"%d" % number for number in range(60)]
+    puller = make_puller(made.endpoint)
+    got = []
+
+    def pull(count):
+        for _ in range(count):
+            with puller.receive(DEADLINE_S) as job:
+                got.append(job.value)
+
+    for data in sent:
+        push.send(data)
+        if not batches:  # the bridge waits for each
+            pull(1)
+    pull(len(sent) - len(got))
+    assert got == sent
+    assert made.stats().received == len(sent)
+
+
+def test_empty_messages_become_a_stream(stranger, bridge, make_subscriber):
+    made = bridge("sp+sub://127.0.0.1:0?bind=1", LOOPBACK)
+    pub = stranger(pynng.Pub0, made.source, send_buffer_size=1000)
+
+    def is_there():
+        pub.send(b"t first")
+        return made.stats().received
+
+    eventually(is_there)
+    for data in (b"", b"t ", b"", b"t last"):
+        pub.send(data)
+    subscriber = make_subscriber(made.endpoint, start="earliest")
+    got = []
+    while got.count(("zmq", b"")) < 2 or ("t", b"last") not in got:
+        message = subscriber.receive(DEADLINE_S)
+        got.append((message.topic, message.value))
+    assert got.count(("t", b"")) == 1
+    assert made.stats().without_topic == 2
+
+
+def test_empty_messages_reach_a_sub(stranger, bridge, make_publisher):
+    publisher = make_publisher()
+    config = p2pmsg.bridge.BridgeConfig(stall_timeout=DEADLINE_S)
+    made = bridge(
+        publisher.endpoint, "sp+pub://127.0.0.1:0?bind=1", topic_at="none", start="earliest",
+        config=config,
+    )  # fmt: skip
+    for value in (b"", b"one", "", [b""], b"last"):
+        publisher.publish("t", value)
+    sub = stranger(pynng.Sub0, made.target, topics=b"")
+    got = []
+    while not got or got[-1] != b"last":
+        got.append(sub.recv_msg().bytes)
+    assert got == [b"", b"one", b"", b"", b"last"]
+    assert made.stats().refused == 0
+
+
+def test_empty_jobs_reach_a_pull(stranger, bridge, make_pusher):
+    pusher = make_pusher()
+    made = bridge(pusher.endpoint, "sp+push://127.0.0.1:0?bind=1")
+    pull = stranger(pynng.Pull0, made.target)
+    values = [b"", b"one", b"", b""]
+    for value in values:
+        pusher.push(value)
+    assert [pull.recv_msg().bytes for _ in values] == values
+    eventually(lambda: pusher.stats().done == len(values))
+
+
+def test_an_empty_request_is_answered_also_with_nothing(stranger, bridge, opened):
+    responder = opened.enter_context(p2pmsg.Responder(LOOPBACK, {"t": lambda value: value * 2}))
+    made = bridge("sp+rep://127.0.0.1:0?bind=1", responder.endpoint, topic="t")
+    req = stranger(pynng.Req0, made.source)
+    for data in (b"ab", b"", b"", b"c"):
+        req.send(data)
+        assert req.recv_msg().bytes == data * 2
+    assert made.stats().passed_on == 4
+
+
+@pytest.mark.parametrize("kind", ["req", "surveyor"])
+def test_an_empty_request_of_ours_is_answered_also_with_nothing(stranger, bridge, opened, kind):
+    config = p2pmsg.bridge.BridgeConfig(survey_time=5.0)
+    made = bridge(LOOPBACK, f"sp+{kind}://127.0.0.1:0?bind=1", topics=["t"], config=config)
+    asked = {"req": pynng.Rep0, "surveyor": pynng.Respondent0}[kind]
+    rep = stranger(asked, made.target)
+    values = [b"ab", b"", b"c"]
+
+    def serve():
+        for _ in values:
+            rep.send(rep.recv_msg().bytes)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    requester = opened.enter_context(p2pmsg.Requester(made.source))
+    eventually(lambda: made._ends.target._socket.peers)
+    for value in values:
+        answer = requester.request("t", value, timeout=60)
+        assert answer == (value if kind == "req" else [value])
+    thread.join()
+
+
+def test_an_error_takes_no_message_with_it_that_came_before(opened, stranger, monkeypatch):
+    made = SpPlainSocket(
+        "pull", parse_endpoint(LOOPBACK), binds=True, queue_messages=100, message_bytes_max=1000
+    )
+    opened.callback(made.close)
+    push = stranger(pynng.Push0, f"sp+{made.endpoint}")
+    for data in (b"1", b"2", b"3", b"4"):
+        push.send(data)
+    receive, calls = made.socket.recv, iter([True, True, pynng.NoMemory("full", 2), True, True])
+
+    def failing(block):
+        now = next(calls)
+        if now is not True:
+            raise now
+        return receive()
+
+    monkeypatch.setattr(made.socket, "recv", failing)
+    assert made.wait(60_000)
+    assert made.receive_many(100)[0] == [b"1", b"2"]
+    with pytest.raises(TransportError, match="full"):
+        made.wait(60_000)
+    assert made.receive_many(2)[0] == [b"3", b"4"]
+
+
+def test_a_batch_that_fails_takes_no_other_with_it(stranger, bridge, make_subscriber, monkeypatch):
+    made = bridge("sp+sub://127.0.0.1:0?bind=1", LOOPBACK)
+    pub = stranger(pynng.Pub0, made.source, send_buffer_size=1000)
+    plain, target = made._ends.plain, made._ends.target
+    read, write = plain.read, target.write
+    held, handed, numbers = [], [], itertools.count()
+
+    def read_two_topics(timeout):
+        held.extend(read(timeout))
+        if len({batch.topic for batch in held}) < 2:
+            return []
+        batches = sorted(held, key=lambda batch: batch.topic)
+        held.clear()
+        handed.extend(value for batch in batches if batch.topic == "b" for value in batch.values)
+        return batches
+
+    def fail_once(batch, is_over):
+        if batch.topic == "a" and not made.stats().unsent:
+            raise OSError("no")
+        return write(batch, is_over)
+
+    monkeypatch.setattr(target, "write", fail_once)
+    monkeypatch.setattr(plain, "read", read_two_topics)
+
+    def is_there():
+        pub.send(b"a 1")
+        pub.send(b"b %d" % next(numbers))
+        return made.stats().unsent
+
+    eventually(is_there)
+    message = make_subscriber(made.endpoint, topics=["b"], start="earliest").receive(DEADLINE_S)
+    assert message.value == handed[0]
