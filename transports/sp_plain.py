@@ -1,7 +1,7 @@
 """nanomsg's and nng's sockets by pynng, all but bus and pair; a message is one part."""
 
 import time
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pynng
 
@@ -39,7 +39,9 @@ class SpPlainSocket:
         survey_ms: of a surveyor: how long answers are taken after `send`.
 
     Attributes:
-        given_up: always 0: nng dials again by itself.
+        given_up: how often a connection ended that it had dialled. nng says to nobody why: the
+            peer has gone, or sent a message above `message_bytes_max`. 0 where it listens, for
+            there peers come and go. nng dials again by itself.
         refused_by_key: always 0: nng has no keys.
 
     Raises:
@@ -47,6 +49,8 @@ class SpPlainSocket:
         BindError: it could not be bound; `AddressInUseError` where another socket has it.
 
     """
+
+    says_why: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class SpPlainSocket:
         self._ahead: list[bytes] = []
         self._error_ahead: Exception | None = None
         self.given_up = self.refused_by_key = 0
+        self._closing = False
         size = min(queue_messages, BUFFER_MESSAGES_MAX)
         options = {"recv_max_size": message_bytes_max, "send_timeout": _SEND_MS}
         if kind in ("sub", "pull"):
@@ -76,6 +81,13 @@ class SpPlainSocket:
         self.socket: Any = _KINDS[kind](**options)
         if binds:
             self._listen()
+        else:
+            self.socket.add_post_pipe_remove_cb(self._ended)
+
+    def _ended(self, _: Any) -> None:
+        """Count the end of a connection; nng calls it in a thread of its own."""
+        if not self._closing:
+            self.given_up += 1
 
     @property
     def endpoint(self) -> str:
@@ -185,6 +197,7 @@ class SpPlainSocket:
 
     def close(self, linger_ms: int = 0) -> None:
         """Close; nng sends what is on its way in the background."""
+        self._closing = True
         self.socket.close()
 
     def _receive(self, block: bool = True) -> bytes:

@@ -1,7 +1,7 @@
 """ZeroMQ sockets whose other side is not ours: SUB, PUB, PULL and PUSH, messages of any parts."""
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import zmq
 
@@ -53,6 +53,8 @@ class ZmqPlainSocket(ZmqSocket):
         ConnectError: the system refuses the endpoint.
 
     """
+
+    says_why: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Says who is not there, or is not what it should be, at the other side of a plain socket."""
 
 import time
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from p2pmsg.trouble import Rarely
 from transports import Endpoint, describe_peer
@@ -9,8 +9,13 @@ from transports.own_log import own_log as _log
 
 FIRST_NS: Final = 2_000_000_000
 """So long a connection may take until a warning says who is there instead."""
-_GIVEN_UP: Final = "had given up the connection, and it was made again"
-_ENDED: Final = "ended a connection, whose peer makes another one"
+_WHY: Final = "the peer sends parts above part_bytes_max, or does not speak ZeroMQ's protocol"
+_GIVEN_UP: Final = f"ZeroMQ had given up the connection, and it was made again: {_WHY}"
+_ENDED: Final = f"ZeroMQ ended a connection, whose peer makes another one: {_WHY}"
+_NNG_ENDED: Final = (
+    "a connection ended, and it is made again: the peer has gone, or it sent a message above "
+    "part_bytes_max, which is lost; nng does not say which"
+)
 _LOOK_NS: Final = 100_000_000
 
 
@@ -18,6 +23,8 @@ class Connecting(Protocol):
     """A plain socket."""
 
     given_up: int
+    says_why: ClassVar[bool]
+    """Whether a connection that is given up is one whose peer sent what is not taken."""
 
     @property
     def refused_by_key(self) -> int:
@@ -74,11 +81,9 @@ class Connection:
             return
         if socket.given_up > self._given_up and self._said.is_due():
             self._given_up = socket.given_up
-            _log.warning(
-                "%s: ZeroMQ %s (%d times so far): "
-                "the peer sends parts above part_bytes_max, or does not speak ZeroMQ's protocol",
-                self._name, _ENDED if self._binds else _GIVEN_UP, socket.given_up,
-            )  # fmt: skip
+            by_zmq = _ENDED if self._binds else _GIVEN_UP
+            text = by_zmq if socket.says_why else _NNG_ENDED
+            _log.warning("%s: %s; %d times so far", self._name, text, socket.given_up)
         if socket.connected:
             self._away_ns, self.found = now_ns, ""
         elif not self.found and now_ns - self._away_ns >= FIRST_NS:

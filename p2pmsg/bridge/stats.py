@@ -34,7 +34,9 @@ class BridgeStats:
             a plain PUB drops then is in `missing`, or cannot be known.
         reconnected: how often ZeroMQ had given up a plain connection, and it was made again; of an
             end that binds, how often it ended one whose peer was there. The peer sends parts above
-            `part_bytes_max`, or does not speak ZeroMQ's protocol.
+            `part_bytes_max`, or does not speak ZeroMQ's protocol. Of an `sp+` end that connects:
+            how often its connection ended, for these reasons or since the peer has gone; nng does
+            not say which. 0 for one that binds.
         unanswered: what is where a plain socket connects, if nobody has answered there for 2 s, or
             why it refuses the connection; else "".
         connections_refused: those that a plain socket with keys refused: an unknown key, or none.

@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import p2pmsg
+from p2pmsg.bridge import BridgeConfig
 from p2pmsg.errors import BindError, ConfigError, EndpointError, NoHandlerError, RemoteError
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
+from tests.places import free_port
 from transports import TransportError, parse_endpoint
 
 pynng = pytest.importorskip("pynng", reason="the extra `nng` is not installed")
@@ -509,3 +511,17 @@ def test_a_batch_that_fails_takes_no_other_with_it(stranger, bridge, make_subscr
     eventually(is_there)
     message = make_subscriber(made.endpoint, topics=["b"], start="earliest").receive(DEADLINE_S)
     assert message.value == handed[0]
+
+
+def test_a_connection_that_ended_is_counted_and_said(opened, bridge, caplog):
+    """nng says to nobody that a message was too large for it."""
+    place = f"127.0.0.1:{free_port()}"
+    pub = opened.enter_context(pynng.Pub0(listen=f"tcp://{place}"))
+    made = bridge(f"sp+sub://{place}", LOOPBACK, config=BridgeConfig(part_bytes_max=1000))
+    eventually(lambda: len(pub.pipes) == 1)
+    assert made.stats().reconnected == 0
+    pub.send(b"t" + bytes(2000))
+    eventually(lambda: made.stats().reconnected == 1)
+    eventually(lambda: [r for r in caplog.records if "a connection ended" in r.getMessage()])
+    (said,) = [r.getMessage() for r in caplog.records if "a connection ended" in r.getMessage()]
+    assert "part_bytes_max" in said
