@@ -14,15 +14,18 @@ class Trouble:
     Args:
         place: where, for people.
         consequence: what that means while it lasts.
+        begins: how often it may begin, where failures and successes may alternate; one that begins
+            too soon is not noted. Default: always.
 
     Attributes:
         what: what is wrong now, or None.
 
     """
 
-    __slots__ = ("_consequence", "_count", "_place", "_said_ns", "_since_ns", "what")
+    __slots__ = ("_begins", "_consequence", "_count", "_place", "_said_ns", "_since_ns", "what")
 
-    def __init__(self, place: str, consequence: str) -> None:
+    def __init__(self, place: str, consequence: str, begins: "Rarely | None" = None) -> None:
+        self._begins = begins
         self._place = place
         self._consequence = consequence
         self._since_ns = self._said_ns = self._count = 0
@@ -31,6 +34,8 @@ class Trouble:
     def note(self, what: str, *, now_ns: int) -> None:
         """Note that it failed; say so if that is new, or was last said a minute ago."""
         is_new = self.what is None
+        if is_new and self._begins is not None and not self._begins.is_due():
+            return
         self._count = 1 if is_new else self._count + 1
         self.what = what
         if is_new:

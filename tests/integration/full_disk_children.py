@@ -11,6 +11,7 @@ import p2pmsg
 import p2pmsg.aio
 from p2pmsg import LogConfig, Publisher, PublisherConfig
 from p2pmsg.errors import LogFailedError
+from p2pmsg.webhooks.seen import SeenIds
 
 TOPICS = 24
 """So many slots are gathered in at a time; each needs half a MiB."""
@@ -207,7 +208,37 @@ def push(endpoint, directory, how):
     pusher.close()
 
 
-ROLES = {role.__name__: role for role in (fill, outrun, begin, push)}
+def seen(endpoint, directory, how):
+    """Note webhooks' ids while the disk becomes full and has space again, with kills between."""
+    filler, path, known = Filler(directory), Path(directory) / "seen", []
+
+    def note(name):
+        child = os.fork()
+        if not child:
+            ids = SeenIds(path, 1000.0, 10_000, 1.0)
+            missing = [one for one in known if not ids.has(one, 1.0)]
+            for number in range(200):
+                ids.add(f"{name}{number}", 1.0)
+                if number == 100 and name == "during":
+                    filler.give_back()
+            say(missing=missing, unwritten=ids.unwritten, failures=ids.failures)
+            os._exit(0)  # as where it is killed
+        os.waitpid(child, 0)
+        known.extend(f"{name}{number}" for number in range(200))
+
+    note("before")
+    filler.fill()
+    note("during")
+    note("after")
+    path.unlink()
+    filler.fill()
+    try:
+        SeenIds(path, 1000.0, 10_000, 1.0)
+    except LogFailedError as error:
+        say(error=str(error))
+
+
+ROLES = {role.__name__: role for role in (fill, outrun, begin, push, seen)}
 
 if __name__ == "__main__":
     os.umask(0o077)
