@@ -6,11 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote
 
+from p2pmsg import codec
 from p2pmsg.checks import at_least, check, whole
 from p2pmsg.errors import MessageError, P2PError
 from p2pmsg.http.access import Access
@@ -26,6 +27,7 @@ from p2pmsg.sync.settings import check_name
 from p2pmsg.topics import check_topic
 from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.intake import AnyPublisher, Limits
+from p2pmsg.webhooks.publishing import Publishing
 from p2pmsg.webhooks.schemes import RejectedError
 from transports.own_log import own_log as _log
 
@@ -36,6 +38,7 @@ _CHUNK_BYTES: Final = 256 * 1024
 _POLL_S: Final = 0.02
 _POLL_MAX_S: Final = 0.16
 _HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+_OWN: Final = ("/", "/health", "/health/streams", "/stats")
 _TOPICS_MAX: Final = 64
 _FIELDS_MAX: Final = 200
 
@@ -104,6 +107,14 @@ class GatewayStats:
     """Messages that were posted here."""
     connected: int = 0
     """Endpoints that answer."""
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Requests that were refused, by the reason in a word: `publisher`, the publisher did not take
+    what was posted; `connections`, there are too many; `http`, it was no HTTP; and so on."""
+    log_errors: int = 0
+    """How often writing the publisher's log failed: see `LogStats.errors`."""
+    failing: str | None = None
+    """Why nothing that is posted can be published now, or what goes wrong with the publisher's log;
+    None: nothing."""
 
 
 class Gateway:
@@ -134,6 +145,7 @@ class Gateway:
 
     Attributes:
         statuses: answers by status.
+        rejected: requests that were refused, by the reason in a word.
         failure: why it could not start; None where it could.
 
     Raises:
@@ -165,6 +177,13 @@ class Gateway:
             check_topic(topic.removesuffix("*") or "t")
         self._publisher: Any = publisher
         self._is_async = asyncio.iscoroutinefunction(getattr(publisher, "drain", None))
+        self._publishing: Publishing | None = None
+        if publisher is not None:
+            what = "publishing what is posted"
+            consequence = "POST is answered with 503 meanwhile, and streams go on"
+            self._publishing = Publishing(publisher, what, consequence)
+            # It imports what packs values: with the first post there may be no descriptor for that.
+            codec.packed_if_plain(None)
         self._access = Access(tokens, query_token=query_token, hosts=hosts, origins=origins)
         self._name = check_name(name)
         self._config = config or GatewayConfig()
@@ -177,6 +196,7 @@ class Gateway:
         self._closing = False
         self._counts = GatewayStats()
         self.statuses: Counter[int] = Counter()
+        self.rejected: Counter[str] = Counter()
         self.failure: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -188,9 +208,8 @@ class Gateway:
             try:
                 await self._answer(scope, receive, send)
             except RejectedError as error:
-                headers = {"content-type": "text/plain; charset=utf-8"}
-                if error.retry_after is not None:
-                    headers["retry-after"] = str(error.retry_after)
+                self.rejected[error.why] += 1
+                headers = {"content-type": "text/plain; charset=utf-8", **error.headers}
                 if error.status == 401:
                     headers["www-authenticate"] = "Bearer"
                 if error.status == 408:
@@ -204,6 +223,13 @@ class Gateway:
         counts.messages, counts.lost = fanout.messages, fanout.losses
         counts.malformed = fanout.malformed
         counts.connected = 0 if upstream is None else upstream.connected
+        counts.rejected = dict(self.rejected)
+        if self._publishing is not None:
+            counts.failing = self._publishing.failing()
+            log = getattr(self._publisher.stats(), "log", None)
+            if log is not None:
+                counts.log_errors = log.errors
+                counts.failing = counts.failing or log.retrying
         return GatewayStats(*[getattr(counts, field.name) for field in fields(counts)])
 
     # ------------------------------------------------------------------------------ the server
@@ -261,12 +287,15 @@ class Gateway:
             }
             await self._respond(send, 204, allowed, b"")
             return
-        if path == "/health" and method in ("GET", "HEAD"):
-            is_up = self._upstream is not None and self._upstream.connected > 0
-            await self._respond(send, 200 if is_up else 503, cross, b"ok\n" if is_up else
-                                b"no publisher answers\n")  # fmt: skip
+        if path in _OWN and method not in ("GET", "HEAD"):
+            raise RejectedError(405, "method", "GET it", headers={"allow": "GET, HEAD, OPTIONS"})
+        if path in ("/health", "/health/streams"):
+            failure = self._unhealthy(posts=path == "/health")
+            text = failure or "ok"
+            said = f"{text}\n".encode(errors="backslashreplace")
+            await self._respond(send, 503 if failure else 200, cross, said)
             return
-        if path == "/" and method in ("GET", "HEAD"):
+        if path == "/":
             page = resources.files("p2pmsg.http").joinpath("page.html").read_bytes()
             await self._respond(send, 200, {"content-type": "text/html; charset=utf-8"}, page)
             return
@@ -276,7 +305,7 @@ class Gateway:
             limit = f"the query has more than {_FIELDS_MAX} fields"
             raise RejectedError(400, "query", limit) from error
         self._access.check_token(headers, query)
-        if path == "/stats" and method in ("GET", "HEAD"):
+        if path == "/stats":
             found = self.stats()
             text = to_json({field.name: getattr(found, field.name) for field in fields(found)})
             json_type = {**cross, "content-type": "application/json"}
@@ -293,7 +322,16 @@ class Gateway:
         elif method == "POST":
             await self._post(topics, headers, query, cross, receive, send)
         else:
-            raise RejectedError(405, "method", "GET follows a topic, POST publishes")
+            allow = "GET, OPTIONS" if self._publisher is None else "GET, OPTIONS, POST"
+            what = "GET follows a topic, POST publishes"
+            raise RejectedError(405, "method", what, headers={"allow": allow})
+
+    def _unhealthy(self, *, posts: bool) -> str | None:
+        """Return why streams, and `posts`, cannot be served; None: they can."""
+        if self._upstream is None or not self._upstream.connected:
+            return "no publisher answers"
+        failing = self._publishing.failing() if posts and self._publishing is not None else None
+        return failing and f"nothing can be published: {failing}; streams are served"
 
     async def _respond(
         self, send: Send, status: int, headers: Mapping[str, str], body: bytes
@@ -311,7 +349,7 @@ class Gateway:
         cross: Mapping[str, str], receive: Receive, send: Send,
     ) -> None:  # fmt: skip
         """Publish a body: JSON, text or bytes, by its content type."""
-        if self._publisher is None:
+        if self._publishing is None:
             raise RejectedError(403, "publish", "nothing can be published here: see --publish")
         if len(topics) != 1 or topics[0].endswith("*"):
             raise RejectedError(400, "topic", "one topic is needed")
@@ -330,8 +368,9 @@ class Gateway:
         except MessageError as error:
             raise RejectedError(400, "message", str(error)) from error
         except (P2PError, OSError) as error:
-            _log.warning("http: a message cannot be published: %s", error)
+            self._publishing.failed(error)
             raise RejectedError(503, "publisher", "it cannot be published now", 5) from error
+        self._publishing.worked()
         self._counts.published += 1
         place = {"topic": topics[0], "session": f"{self._publisher.session:016x}",
                  "sequence": sequence}  # fmt: skip

@@ -33,9 +33,13 @@ async def read_body(
         timeout: how long it may take to come, in seconds.
 
     Raises:
-        RejectedError: it is too large or too slow, or the client has gone.
+        RejectedError: it is compressed, too large or too slow, or the client has gone.
 
     """
+    coding = headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity"):
+        taken = {"accept-encoding": "identity"}
+        raise RejectedError(415, "encoding", "the body must not be compressed", headers=taken)
     said = headers.get("content-length", "")
     too_large = RejectedError(413, "size", f"the body has more than {bytes_max} bytes")
     if said.isdecimal() and (len(said) > 15 or int(said) > bytes_max):

@@ -15,8 +15,10 @@ from p2pmsg.checks import at_least, check, check_visible, whole
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, MessageError, MessageTooLargeError, P2PError
 from p2pmsg.topics import check_topic
+from p2pmsg.trouble import Rarely
 from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.events import Hook, events_of
+from p2pmsg.webhooks.publishing import Publishing
 from p2pmsg.webhooks.readying import TYPE, Ready, Readying, Topic
 from p2pmsg.webhooks.schemes import Proof, RejectedError, Scheme, make_verify
 from p2pmsg.webhooks.seen import SeenIds
@@ -29,8 +31,6 @@ _BODY_BYTES: Final = 2**20
 _CLIENTS_MAX: Final = 10_000
 _THREADS: Final = 8
 _SYNC_S: Final = 1.0
-_UNHEALTHY_S: Final = 15.0
-"""How long a failure is reported, so that it is tried again where nothing is sent meanwhile."""
 
 
 class AnyPublisher(Protocol):
@@ -81,7 +81,8 @@ def receive(
             (`Authorization: Bearer …`). GitHub's signature says nothing of the time or the id.
         key: returns a message's key. Default: a CloudEvent's `partitionkey`, else none.
         seen: a file for the ids that were taken, so that a restart does not forget them; only one
-            process may use it. Default: in memory only.
+            process may use it. While it cannot be written, as the disk is full, requests are taken
+            all the same, and their ids are written later. Default: in memory only.
         keep: how long an id is kept, in seconds. Default 80 h, longer than senders try.
         ids_max: how many ids are kept; the oldest is forgotten first, and counted. Default 500,000,
             some 70 MB.
@@ -208,15 +209,18 @@ class Intake:
         self._body_timeout = body_timeout
         self._limits = limits
         self._origins = {origin.lower() for origin in origins}
-        self._health_path, self._metrics_path = paths
+        self._health_path, self._metrics_path = self._paths = paths
         self._is_async = asyncio.iscoroutinefunction(getattr(publisher, "drain", None))
         self._threads = ThreadPoolExecutor(_THREADS, "webhooks-in")
         self._lock = threading.Lock()
         self._taking: dict[str, asyncio.Future[None]] = {}
-        self._synced_s = time.monotonic()
+        self._syncing_in: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._bytes = self._journal_failures = 0
-        self._failure, self._failed_s = "", 0.0
+        self._bytes = 0
+        self._publishing = Publishing(
+            publisher, "publishing webhooks", "they are answered with 503 meanwhile"
+        )
+        self._trace = Rarely()
         self._tasks: set[asyncio.Task[None]] = set()
         self.published = self.duplicates = 0
         self.statuses: Counter[int] = Counter()
@@ -242,9 +246,7 @@ class Intake:
         except RejectedError as error:
             status, body = error.status, _line(str(error))
             self.rejected[error.why] += 1
-            headers = {"content-type": "text/plain; charset=utf-8"}
-            if error.retry_after is not None:
-                headers["retry-after"] = str(error.retry_after)
+            headers = {"content-type": "text/plain; charset=utf-8", **error.headers}
             if status == 408:  # after a 413 the server reads on for a while: see serving.py
                 headers["connection"] = "close"
             _log.debug("a webhook was answered %d: %s", status, error)
@@ -262,10 +264,7 @@ class Intake:
         self._closed = True
         self._threads.shutdown()
         with self._lock:
-            try:
-                self._seen.sync()
-            finally:
-                self._seen.close()
+            self._seen.close()
 
     async def _live(
         self,
@@ -288,10 +287,12 @@ class Intake:
         except RejectedError:
             raise
         except Exception as error:
-            said = "".join(traceback.format_exception(error))
-            # A part of the request may be in there, and not every log takes all of Unicode.
-            said = said.encode(errors="backslashreplace").decode()
-            _log.error("a webhook could not be taken, and is answered with 503:\n%s", said)
+            if self._trace.is_due():
+                said = "".join(traceback.format_exception(error))
+                # A part of the request may be in there, and not every log takes all of Unicode.
+                said = said.encode(errors="backslashreplace").decode()
+                what = "a webhook could not be taken, and is answered with 503 (said once a minute)"
+                _log.error("%s:\n%s", what, said)
             raise RejectedError(503, "failed", "it cannot be taken now", 5) from error
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, str], bytes]:
@@ -299,14 +300,15 @@ class Intake:
         text = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
         if method in ("GET", "HEAD") and path == self._health_path:
             failure = self._unhealthy()
-            return (503 if failure else 200), text, _line(failure or "ok")
+            return (503 if failure else 200), text, _line(failure or self._well())
         if method in ("GET", "HEAD") and path == self._metrics_path:
             return 200, text, self.metrics().encode()
         headers = headers_of(scope)
         if method == "OPTIONS":
             return 204, self._handshake(headers), b""
         if method != "POST":
-            raise RejectedError(405, "method", "post it")
+            allow = "GET, HEAD, OPTIONS, POST" if path in self._paths else "OPTIONS, POST"
+            raise RejectedError(405, "method", "post it", headers={"allow": allow})
         if self._closed:
             raise RejectedError(503, "closed", "it is closing", 1)
         client = scope.get("client")
@@ -374,18 +376,18 @@ class Intake:
                 await loop.run_in_executor(self._threads, self._note, events)
             else:
                 await loop.run_in_executor(self._threads, self._publish, events)
-            self._failed_s = 0.0
+            self._publishing.worked()
         except MessageError as error:
             raise _refusal(error) from error
         except (P2PError, OSError) as error:
-            self._failure, self._failed_s = str(error), time.monotonic()
-            _log.warning("webhooks cannot be published: %s", error)
+            self._publishing.failed(error)
             raise RejectedError(503, "publisher", "it cannot be published now", 5) from error
         finally:
             for each in events:
                 future = self._taking.pop(each.event.seen_as, None)
                 if future is not None and not future.done():
                     future.set_result(None)
+            self._plan_sync()
 
     def _publish(self, events: Sequence[Ready], is_noted: bool = True) -> None:
         """Publish events, and note each when it is in the log."""
@@ -403,26 +405,40 @@ class Intake:
     def _note(self, events: Sequence[Ready]) -> None:
         with self._lock:
             self.published += len(events)
-            try:
-                for each in events:
-                    if name := each.event.seen_as:
-                        self._seen.add(name, time.time())
-                now_s = time.monotonic()
-                if now_s - self._synced_s >= _SYNC_S:
-                    self._synced_s = now_s
-                    self._seen.sync()
-            except OSError as error:  # it is published; after a restart it might be again
-                self._journal_failures += 1
-                _log.warning("the file of webhook ids: %s", error)
+            for each in events:
+                if name := each.event.seen_as:
+                    self._seen.add(name, time.time())
+
+    def _plan_sync(self) -> None:
+        """Have what was noted on the disk within a second, also where no request follows."""
+        loop = asyncio.get_running_loop()
+        if self._closed or self._seen.is_settled or self._syncing_in is loop:
+            return
+        self._syncing_in = loop
+        loop.call_later(_SYNC_S, self._begin_sync, loop)
+
+    def _begin_sync(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_in_executor(self._threads, self._sync).add_done_callback(self._end_sync)
+        except RuntimeError:  # it is being closed, which syncs, too; or no thread can be started
+            self._syncing_in = None
+
+    def _end_sync(self, done: "asyncio.Future[None]") -> None:
+        self._syncing_in = None
+        if not done.cancelled():
+            self._plan_sync()
+
+    def _sync(self) -> None:
+        with self._lock:
+            self._seen.sync()
 
     def _unhealthy(self) -> str | None:
-        if self._closed:
-            return "closed"
-        log = getattr(self._publisher.stats(), "log", None)
-        failed = None if log is None else log.failed
-        if self._failed_s and time.monotonic() - self._failed_s < _UNHEALTHY_S:
-            return self._failure
-        return None if failed is None else str(failed)
+        return "closed" if self._closed else self._publishing.failing()
+
+    def _well(self) -> str:
+        """Return what is said where webhooks are taken: the answer stays 200 without the file."""
+        count = self._seen.unwritten
+        return f"ok, but {count} ids could not be written to the file yet" if count else "ok"
 
     def metrics(self) -> str:
         """Return the counters as Prometheus' text."""
@@ -443,7 +459,8 @@ class Intake:
             ("body_bytes_total", "counter", self._bytes),
             ("ids", "gauge", len(self._seen)),
             ("ids_forgotten_total", "counter", self._seen.forgotten),
-            ("journal_failures_total", "counter", self._journal_failures),
+            ("ids_unwritten", "gauge", self._seen.unwritten),
+            ("journal_failures_total", "counter", self._seen.failures),
             ("healthy", "gauge", int(self._unhealthy() is None)),
         ):
             lines += [f"# TYPE {name}_{what} {kind}", f"{name}_{what} {number}"]

@@ -28,17 +28,24 @@ class RejectedError(Exception):
     Attributes:
         status: of the answer.
         why: one of few words, for counters.
-        retry_after: when to try again, in seconds; None: no such header.
+        headers: of the answer: those given, and `retry-after`, in seconds, where there is one.
 
     """
 
     def __init__(
-        self, status: int, why: str, text: str = "", retry_after: int | None = None
+        self,
+        status: int,
+        why: str,
+        text: str = "",
+        retry_after: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(text or why)
         self.status = status
         self.why = why
-        self.retry_after = retry_after
+        self.headers = dict(headers or {})
+        if retry_after is not None:
+            self.headers["retry-after"] = str(retry_after)
 
 
 @dataclass(frozen=True, slots=True)

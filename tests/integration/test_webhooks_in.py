@@ -159,6 +159,7 @@ def wrong_requests():
     yield b"no JSON", signed(b"no JSON"), 400, "body"
     for kind in ("application/cloudevents+json", "application/cloudevents-batch+json"):
         yield BODY, signed(BODY) | {"content-type": kind}, 400, "body"
+    yield BODY, signed(BODY) | {"content-encoding": "gzip"}, 415, "encoding"
     yield BODY, signed(BODY) | event | {"ce-specversion": "0.3"}, 400, "body"
     yield BODY, signed(BODY) | event | {"ce-specversion": "1.0", "ce-id": ""}, 400, "body"
 
@@ -414,7 +415,9 @@ def test_health_and_metrics(publisher):
         post(port, b"{}", signed(b"{}"))
         post(port, b"{}", {})
         status, _, text = post(port, None, {}, "/metrics", method="GET")
-        assert post(port, None, {}, "/", method="GET")[0] == 405
+        status_of_get, headers, _ = post(port, None, {}, "/", method="GET")
+        assert (status_of_get, headers["allow"]) == (405, "OPTIONS, POST")
+        assert "GET" in post(port, None, {}, "/health", method="PUT")[1]["allow"]
     lines = text.decode().splitlines()
     assert status == 200
     for line in (

@@ -1,0 +1,85 @@
+"""Webhooks into a stream where something fails: what is said, counted, and made good for later."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="webhooks in over HTTP need uvicorn (extra webhooks)")
+
+from p2pmsg.webhooks import receive
+from tests.integration.peers import eventually
+from tests.integration.test_webhooks_in import serving, signed
+from tests.integration.webhooks import SECRET, post
+from tests.unit.p2pmsg.webhooks.test_seen import no_file_above
+
+
+def send(port, hook_id):
+    return post(port, b"{}", signed(b"{}", hook_id))[0]
+
+
+def get(port, path):
+    status, _, body = post(port, None, {}, path, method="GET")
+    return status, body.decode()
+
+
+def test_ids_are_on_the_disk_also_where_no_request_follows(make_publisher, tmp_path):
+    app = receive(make_publisher(), secrets=SECRET, topic="t", seen=tmp_path / "seen")
+    with serving(app) as port:
+        assert send(port, "a") == 204
+        eventually(lambda: app._seen.is_settled)
+        assert send(port, "b") == 204
+        eventually(lambda: app._seen.is_settled)
+
+
+def test_webhooks_are_taken_while_the_file_of_ids_cannot_be_written(
+    make_publisher, tmp_path, caplog
+):
+    path = tmp_path / "seen"
+    app = receive(make_publisher(), secrets=SECRET, topic="t", seen=path)
+    with serving(app) as port:
+        assert send(port, "a") == 204
+        with no_file_above(path.stat().st_size):
+            assert [send(port, f"m{number}") for number in range(20)] == [204] * 20
+            assert send(port, "m0") == 204
+            text = "ok, but 20 ids could not be written to the file yet\n"
+            assert get(port, "/health") == (200, text)
+            metrics = get(port, "/metrics")[1]
+            assert "p2pmsg_webhooks_ids_unwritten 20\n" in metrics
+            assert "p2pmsg_webhooks_healthy 1\n" in metrics
+            assert "p2pmsg_webhooks_journal_failures_total 0\n" not in metrics
+        eventually(lambda: app._seen.is_settled)  # no request follows
+        assert get(port, "/health") == (200, "ok\n")
+    assert (app.published, app.duplicates) == (21, 1)
+    said = [record.getMessage() for record in caplog.records if str(path) in record.getMessage()]
+    assert len(said) == 2
+    assert "it works again" in said[1]
+
+
+def test_a_publisher_that_fails_is_named_once(make_publisher, caplog):
+    publisher = make_publisher()
+    app = receive(publisher, secrets=SECRET, topic="t")
+    publisher.close()
+    with serving(app) as port:
+        assert [send(port, f"m{number}") for number in range(5)] == [503] * 5
+    assert caplog.text.count("publishing webhooks: ") == 1
+    assert app.rejected == {"publisher": 5}
+
+
+@pytest.mark.parametrize("how", [
+    "from p2pmsg.webhooks import receive; receive(p, secrets='t', scheme='token', topic='t')",
+    "from p2pmsg.http import Gateway; Gateway(p.endpoint, publisher=p)",
+])  # fmt: skip
+def test_what_publishing_needs_is_imported_at_the_start(how):
+    """With the first request there may be no descriptor for it."""
+    program = f"""
+import sys
+from p2pmsg import Publisher
+with Publisher("tcp://127.0.0.1:0") as p:
+    {how}
+    known = set(sys.modules)
+    p.publish("t", {{"a": [1.5, "x"]}}, key="k", headers={{"webhook-id": "x"}})
+    print(sorted(set(sys.modules) - known))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("[]\n", "")
