@@ -246,7 +246,9 @@ def in_(arguments: argparse.Namespace) -> int:
             origins=arguments.origin,
         )
         stack.callback(app.close)
-        server = make_server(app, cert=arguments.cert, key=arguments.cert_key)
+        server = make_server(
+            app, cert=arguments.cert, key=arguments.cert_key, rejected=app.rejected
+        )
         socket = stack.enter_context(bind(*arguments.listen))
         host, port = socket.getsockname()[:2]
         scheme = "http" if arguments.cert is None else "https"

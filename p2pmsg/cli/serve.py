@@ -93,7 +93,7 @@ def serve(arguments: argparse.Namespace) -> int:
         limits = ServerLimits(connections_max=arguments.connections + 64)
         server = make_server(
             app, limits=limits, cert=arguments.cert, key=arguments.cert_key,
-            who=("p2pmsg serve", "http"),
+            who=("p2pmsg serve", "http"), rejected=app.rejected,
         )  # fmt: skip
         with bind(*arguments.http) as socket:
             host, port = socket.getsockname()[:2]
@@ -174,6 +174,7 @@ async def _run(server: Any, app: Any, socket: Any, endpoints: list[str], where: 
 def _summarize(app: Any) -> None:
     stats = app.stats()
     parts = [f"{stats.opened:,} event streams", f"{stats.messages:,} messages received"]
-    others = {"lost": stats.lost, "published": stats.published, "cut off": stats.slow}
+    others = {"lost": stats.lost, "published": stats.published, "cut off": stats.slow,
+              "refused": sum(stats.rejected.values())}  # fmt: skip
     parts += [f"{count:,} {what}" for what, count in others.items() if count]
     note("serve", ", ".join(parts))

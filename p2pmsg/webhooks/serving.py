@@ -1,17 +1,27 @@
 """Serves an ASGI application by uvicorn, with limits for slow clients."""
 
 import asyncio
+import logging
 import socket
 import ssl
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
 from p2pmsg.errors import BindError, ConfigError, MissingExtraError
+from p2pmsg.trouble import Rarely
 
 _HEADERS_BYTES_MAX: Final = 65_536
 _KEEP_ALIVE_S: Final = 5
 _SHUTDOWN_S: Final = 5
 _BACKLOG: Final = 1024
+_LOGGER: Final = "uvicorn.error"
+_REASONS: Final = {
+    "Exceeded concurrency limit.": "connections",
+    "Invalid HTTP request received.": "http",
+}
+"""What uvicorn says of a request that it refuses itself, and how that is counted."""
+_TEXTS_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +54,7 @@ def make_server(
     cert: str | None = None,
     key: str | None = None,
     who: tuple[str, str] = ("p2pmsg hook in", "webhooks"),
+    rejected: Counter[str] | None = None,
 ) -> Any:
     """Return a `uvicorn.Server`, whose `run(sockets=[…])` serves until a signal.
 
@@ -53,6 +64,8 @@ def make_server(
         cert: a file with the certificate, for TLS. Default: no TLS.
         key: and one with its key.
         who: who asks, and with which extra it is installed, for the error.
+        rejected: counts what the server itself refuses: `connections`, there are too many of them,
+            and `http`, it was no HTTP. Default: not counted.
 
     Raises:
         MissingExtraError: uvicorn is not installed.
@@ -74,7 +87,9 @@ def make_server(
             raise ConfigError("cert", limit, cert) from error
     config = uvicorn.Config(
         app,
-        http=_protocol(limits),
+        http=_with_logger(
+            _protocol(limits), RareLogger(Counter() if rejected is None else rejected)
+        ),
         ws="none",
         lifespan="on",
         log_level="warning",
@@ -88,6 +103,37 @@ def make_server(
         ssl_keyfile=key,
     )
     return uvicorn.Server(config)
+
+
+class RareLogger(logging.Logger):
+    """uvicorn's logger, for one server: each warning once a minute, with how often it was meant.
+
+    Anybody who can connect causes them, a line for each connection.
+
+    Args:
+        rejected: counts what is refused, by the reason in a word.
+
+    """
+
+    def __init__(self, rejected: Counter[str]) -> None:
+        super().__init__(_LOGGER, logging.WARNING)
+        self._rejected = rejected
+        self._unsaid: Counter[str] = Counter()
+        self._rarely: dict[str, Rarely] = {}
+
+    def handle(self, record: logging.LogRecord) -> None:
+        """Pass a record on to uvicorn's own logger, unless it was said within the last minute."""
+        if record.levelno == logging.WARNING and not record.exc_info:
+            text = record.getMessage()
+            if reason := _REASONS.get(text):
+                self._rejected[reason] += 1
+            key = text if text in self._rarely or len(self._rarely) < _TEXTS_MAX else ""
+            self._unsaid[key] += 1
+            if not self._rarely.setdefault(key, Rarely()).is_due():
+                return
+            if (count := self._unsaid.pop(key)) > 1:
+                record.msg, record.args = "%s (%d times since it was said last)", (text, count)
+        logging.getLogger(_LOGGER).handle(record)
 
 
 def _protocol(limits: ServerLimits) -> Any:
@@ -157,3 +203,14 @@ def _protocol(limits: ServerLimits) -> Any:
                 self.transport.close()
 
     return ImpatientProtocol
+
+
+def _with_logger(protocol: Any, logger: logging.Logger) -> Any:
+    """Return a protocol of uvicorn's that logs by this logger instead of its own."""
+
+    class LoggingProtocol(protocol):  # type: ignore[misc,unused-ignore]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.logger = logger
+
+    return LoggingProtocol

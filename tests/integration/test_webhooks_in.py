@@ -31,7 +31,8 @@ JSON = {"content-type": "application/json"}
 @contextlib.contextmanager
 def serving(app, **limits):
     """Serve an application by uvicorn in a thread; yields the port."""
-    server = make_server(app, limits=ServerLimits(**limits))
+    rejected = getattr(app, "rejected", None)
+    server = make_server(app, limits=ServerLimits(**limits), rejected=rejected)
     with bind("127.0.0.1", 0) as place:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
         thread.start()

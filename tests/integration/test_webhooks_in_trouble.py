@@ -1,5 +1,7 @@
 """Webhooks into a stream where something fails: what is said, counted, and made good for later."""
 
+import logging
+import socket
 import subprocess
 import sys
 
@@ -64,6 +66,27 @@ def test_a_publisher_that_fails_is_named_once(make_publisher, caplog):
         assert [send(port, f"m{number}") for number in range(5)] == [503] * 5
     assert caplog.text.count("publishing webhooks: ") == 1
     assert app.rejected == {"publisher": 5}
+
+
+def test_what_the_server_refuses_is_said_once_and_counted(make_publisher, caplog):
+    logger = logging.getLogger("uvicorn.error")
+    app = receive(make_publisher(), secrets=SECRET, topic="t")
+    try:
+        with serving(app, connections_max=2) as port:
+            logger.addHandler(caplog.handler)  # it does not hand on to the root
+            for data in [b"no HTTP\r\n\r\n"] * 5:
+                with socket.create_connection(("127.0.0.1", port), 60) as made:
+                    made.sendall(data)
+                    assert made.recv(1000).startswith(b"HTTP/1.1 400")
+            with socket.create_connection(("127.0.0.1", port), 60):
+                eventually(lambda: send(port, "a") == 503)
+                count = app.rejected["connections"]
+                assert [send(port, "a") for _ in range(5)] == [503] * 5
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert app.rejected == {"http": 5, "connections": count + 5}
+    assert caplog.text.count("Invalid HTTP request received.") == 1
+    assert caplog.text.count("Exceeded concurrency limit.") == 1
 
 
 @pytest.mark.parametrize("how", [
