@@ -100,8 +100,9 @@ class LineStats:
         frames_invalid: frames that were dropped, as those of a program that is no p2pmsg peer.
         found: what is at the endpoint where no welcome has ever come from it, for people: nobody,
             a socket of another kind, another program. It is examined after 5 s, then each minute.
-            Or who is heard there and does not answer at its recovery endpoint. Or for how long
-            nothing has come over it while other lines brought what it did not.
+            Or who is heard there and does not answer at its recovery endpoint, or why who is there
+            is refused. Or for how long nothing has come over it while other lines brought what it
+            did not.
         connected: whether a publisher or relay there was joined, and answers; see
             `Subscriber.connected`.
 

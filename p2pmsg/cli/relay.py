@@ -102,7 +102,7 @@ def _wait(running: Relay, arguments: argparse.Namespace) -> None:
     def describe() -> str:
         stats = running.stats()
         answers.came |= stats.received > 0
-        return answers.describe(stats.answering, stats.upstreams)
+        return answers.describe(stats.answering, stats.upstreams, stats.refusals)
 
     waiting = Waiting("relay", describe, quiet=arguments.quiet, every_s=_LOOK_S)
     while True:

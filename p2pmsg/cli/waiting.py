@@ -97,24 +97,33 @@ class Answers:
         self._came_once = False
         self._answered: set[str] = set()
 
-    def describe(self, endpoints: Mapping[str, bool], names: Sequence[str]) -> str:
+    def describe(
+        self,
+        endpoints: Mapping[str, bool],
+        names: Sequence[str],
+        found: Mapping[str, str] | None = None,
+    ) -> str:
         """Return what is waited for.
 
         Args:
             endpoints: whether somebody answers, by endpoint.
             names: who does, for people.
+            found: why nothing is taken from who is there, by endpoint. Default None: unknown.
 
         """
         self._came_once |= self.came
         self._answered.update(endpoint for endpoint, answers in endpoints.items() if answers)
         away = [endpoint for endpoint, answers in endpoints.items() if not answers]
+        refused = {} if found is None else {one: found[one] for one in away if found.get(one)}
+        silent = [one for one in away if one not in refused]
         parts = [f"connected to {several(names)}"] if any(endpoints.values()) else []
         for group, since in (
-            ([one for one in away if one not in self._answered], "yet"),
-            ([one for one in away if one in self._answered], "any more"),
+            ([one for one in silent if one not in self._answered], "yet"),
+            ([one for one in silent if one in self._answered], "any more"),
         ):
             if group:
                 parts.append(f"waiting for {several(group)}: nobody answers there {since}")
+        parts += [f"nothing is taken from {place}: {why}" for place, why in refused.items()]
         if away:
             self.came &= any(endpoints.values())
         elif self.came:

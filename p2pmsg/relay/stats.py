@@ -43,6 +43,8 @@ class RelayStats:
         upstreams: names of the publishers and relays connected to now.
         loops_refused: how often an upstream was refused, because it gets what it has from here.
         refused: the endpoints that are refused now for that.
+        refusals: why upstreams are refused now, for that or because they have no right to send
+            anything here, for people, by endpoint; each is tried again after 5 to 10 s.
         replay_bytes, replay_frames: what the replay buffer holds, in bytes and in frames.
         log: the local log, or None.
         requesters: who asked for repairs, a session each.
@@ -99,6 +101,7 @@ class RelayStats:
     memo_errors: int = 0
     unanswered: dict[str, str] = field(default_factory=dict)
     answering: dict[str, bool] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
     requests_denied: int = 0
     subscriptions_refused: int = 0
     connections_ended: int = 0

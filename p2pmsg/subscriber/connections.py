@@ -38,7 +38,9 @@ class Connection:
     relay: int | None = None
     """The relay at its end, if there is one; then `session` is None."""
     refused_until_ns: int | None = None
-    """Until when it is left alone: it leads back to the relay that this subscriber is part of."""
+    """Until when it is left alone, because who is there was refused."""
+    refusal: str = ""
+    """Why who is there was refused, for people; kept until somebody there is taken."""
     lost_ns: int = -1
     """What `heard_ns` was when it was found silent."""
     deaf: str = ""
@@ -55,6 +57,16 @@ class Connection:
     def is_heard(self) -> bool:
         """Whether anything came since it was found silent, if it was."""
         return self.heard_ns != self.lost_ns
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether somebody is met there, or was met and refused."""
+        return self.key is not None or bool(self.refusal)
+
+    @property
+    def problem(self) -> str:
+        """Why nothing is taken of who is there, for people; "" where it is, or nobody is."""
+        return self.deaf if self.refused_until_ns is None else self.refusal
 
     @property
     def since_ns(self) -> int:

@@ -190,7 +190,7 @@ class SessionJoiner:
             return
         if not self._may_announce(line, peer, "publish", welcome.name, now_ns):
             return
-        state.unknown_ns = None
+        state.unknown_ns, state.refusal = None, ""
         self._part_from_relay(line, now_ns)
         member = self.member if state.shared else None
         if member is not None and peer is not None:
@@ -255,7 +255,7 @@ class SessionJoiner:
             raise FrameError("denied")  # another one's session
         if servers.check_any(line, verb, name):
             return True
-        self.relays.leave_alone(line, now_ns)
+        self.relays.leave_alone(line, f"its key has no right to {verb} anything here", now_ns)
         self._end_unrouted(now_ns)
         return False
 

@@ -39,6 +39,7 @@ REFORM_NS: Final = 30_000 * _MS
 given up: a process, or a machine, is started again meanwhile."""
 QUIET_NS: Final = 2500 * _MS
 """How long a relay says nothing until it counts as away: two of its heartbeats and a half."""
+LOOP: Final = "it gets what it has from this relay: a loop"
 HOLD_NS: Final = 250 * _MS
 """How long a first echo waits for those by other routes."""
 
@@ -314,7 +315,7 @@ class RelayClient:
             self._refuse(up, now_ns)
             return
         for line in up.lines:
-            self._lines[line].refused_until_ns = None
+            self._lines[line].refused_until_ns, self._lines[line].refusal = None, ""
         for entry in body.sessions:
             yield up, entry
         up.page = body.following
@@ -370,11 +371,12 @@ class RelayClient:
         self.loops_refused += 1
         up.path, up.asked_ns = [], None
         for line in list(up.lines):
-            self.leave_alone(line, now_ns)
+            self.leave_alone(line, LOOP, now_ns)
 
-    def leave_alone(self, line: int, now_ns: int) -> None:
-        """Disconnect a line, and try it again after some seconds."""
+    def leave_alone(self, line: int, why: str, now_ns: int) -> None:
+        """Disconnect a line, whose server is refused, and try it again after some seconds."""
         state = self._lines[line]
+        state.refusal = why
         state.refused_until_ns = now_ns + int(REFUSED_NS * (1 + self._rng.random()))
         self._effects.commands.append(Command(Action.LEAVE, line))
         self.leave_line(line)

@@ -8,6 +8,7 @@ from p2pmsg.errors import LossReport
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.relay.stats import RelayedSessionStats, RelayStats
 from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.relays import LOOP
 from p2pmsg.sync.stats import connection_counts, requester_stats
 from recovery import StallGuard
 
@@ -32,6 +33,8 @@ def relay_stats(
     invalid = Counter(source.invalid) + core.invalid + Counter(core.requests.frames_invalid)
     names = {up.name for up in source.relays.upstreams.values()}
     names |= {peer.name for peer in source.peers.values() if peer.joined and peer.direct}
+    lines = zip(upstreams, source.lines, strict=True)
+    refusals = {place: line.refusal for place, line in lines if line.refused_until_ns is not None}
     streams = [(each, stream) for each in served for stream in each.streams.values()]
     return RelayStats(
         name=core.name,
@@ -58,11 +61,8 @@ def relay_stats(
         subscribers=len(subscribers),
         upstreams=sorted(names),
         loops_refused=source.relays.loops_refused,
-        refused=[
-            upstream
-            for upstream, line in zip(upstreams, source.lines, strict=True)
-            if line.refused_until_ns is not None
-        ],
+        refused=[upstream for upstream, why in refusals.items() if why == LOOP],
+        refusals=refusals,
         replay_bytes=core.replay.bytes_held, replay_frames=core.replay.frames_held,
         log=None if core.log is None else core.log.stats(),
         requesters=requester_stats([each.requests for each in served], subscribers),

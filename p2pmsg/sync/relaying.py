@@ -20,6 +20,7 @@ from p2pmsg.relay.transfer import Resumption, Transfer
 from p2pmsg.security.use import check_security, curve_server, warn_if_open
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.subscriber.relays import LOOP
 from p2pmsg.sync.lifecycle import close_in_children
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import ZMQ_MEMORY, allowed_by, recovery_endpoint_of
@@ -83,7 +84,7 @@ class RelayingPeer(ServingPeer):
         places, names = check_endpoints(upstreams), check_topics(topics)
         self._upstreams = [str(place.without_key()) for place in places]
         self._lock = self._make_lock()
-        self._loops_said = 0
+        self._loops_said: set[int] = set()
         self._log_failure: str | None = None
         publishing = partial(self._open_publishing, endpoint, recovery_endpoint, settings, log)
         self._open_by(partial(self._open, publishing, places, names, receiving))
@@ -260,12 +261,14 @@ class RelayingPeer(ServingPeer):
         self._log_failure = str(error)
 
     def _say_loops(self) -> None:
-        loops = self._source.relays.loops_refused
-        if loops and not self._loops_said:
-            _log.warning(
-                "%r refuses an upstream that gets what it has from this relay: a loop", self._name
-            )
-        self._loops_said = loops
+        """Log which upstreams lead back here: each once, and again where it was taken meanwhile."""
+        for at, line in enumerate(self._source.lines):
+            if line.refusal != LOOP:
+                self._loops_said.discard(at)
+            elif at not in self._loops_said:
+                self._loops_said.add(at)
+                upstream = self._upstreams[at]
+                _log.warning("the relay %r refuses %s: %s", self._name, upstream, line.refusal)
 
     def _say_denials(self) -> None:
         """Log what is denied to it, or by it to those who send; each once."""

@@ -283,7 +283,7 @@ class SubscriberIO:
             zip(endpoints, self._receivers, core.lines, counts, found, connected, strict=True)
         ):
             own = None if isinstance(receiver, transports.ZmqReceiver) else receiver
-            said = text if own is not None else receiver.refusal or text or line.deaf
+            said = text if own is not None else receiver.refusal or text or line.problem
             made.append(
                 LineStats(
                     endpoint=str(endpoint),
@@ -324,7 +324,7 @@ class SubscriberIO:
                 _log.warning("%s", text)
         if now_ns >= self._unanswered.next_ns:
             lines = self._core.lines
-            answered = [line.key is not None for line in lines]
+            answered = [line.is_answered for line in lines]
             self._unanswered.has_keys = self.security is not None
             self._unanswered.look(answered, [line.invalid for line in lines], now_ns)
             for place, found in self._unanswered.take_closed():

@@ -144,3 +144,10 @@ def subscriber_of(collector):
 def found_of(reader):
     """Return what a range reader found at its endpoint where no peer answered."""
     return reader._channel.found
+
+
+def is_watched(peer):
+    """Say whether a subscriber or relay still looks who is where nobody has answered."""
+    names = ("_receiving", "_driver", "_io")
+    receiving = next(getattr(peer, name) for name in names if hasattr(peer, name))
+    return receiving._unanswered.next_ns < 2**63

@@ -193,7 +193,8 @@ class Link:
             if not has_more:
                 break
         if now_ns >= self._unanswered.next_ns:
-            self._unanswered.look([self._intake is not None], [self.invalid], now_ns)
+            answered = self._intake is not None or self.access.denial is not None
+            self._unanswered.look([answered], [self.invalid], now_ns)
         if now_ns - self._heard_ns > _SILENT_NS:
             self._heard_ns = now_ns
             what = 'with mode="pipeline" ' if self._intake is None else ""

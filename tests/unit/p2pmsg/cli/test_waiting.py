@@ -80,3 +80,13 @@ def test_an_event_is_waited_for_in_slices_so_that_no_signal_is_missed():
     assert event.waits == [0.25] * 3
     waiting.wait_for(never := threading.Event(), 0.01)
     assert not never.is_set()
+
+
+def test_who_is_refused_does_answer():
+    answers = Answers("no message")
+    assert answers.describe({A: False, B: True}, ["feed"], {A: "a loop"}) == (
+        f"connected to feed; nothing is taken from {A}: a loop"
+    )
+    assert answers.describe({A: False, B: False}, [], {A: "a loop"}) == (
+        f"waiting for {B}: nobody answers there any more; nothing is taken from {A}: a loop"
+    )

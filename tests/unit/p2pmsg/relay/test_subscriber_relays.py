@@ -6,6 +6,7 @@ import pytest
 
 from p2pmsg import control, wire
 from p2pmsg.subscriber.heal import heal
+from p2pmsg.subscriber.relays import LOOP
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, refused, welcome
@@ -283,6 +284,8 @@ class TestLoops:
         talk.reply(sessions((SESSION, 1), relay=relay, path=path), session=relay)
         assert talk.core.relays.loops_refused >= 1
         assert ("leave", 0, 0) in talk.commanded()
+        line = talk.core.lines[0]
+        assert (line.is_answered, line.problem) == (True, LOOP)
         talk.hear(data(0))
         assert (talk.core.peers, talk.core.relays.path_beyond()) == ({}, [])
 
@@ -293,7 +296,9 @@ class TestLoops:
         talk.commanded()
         talk.pass_ms(11_000)
         assert ("reconnect", 0, 0) in talk.commanded()
+        assert (talk.core.lines[0].refusal, talk.core.lines[0].problem) == (LOOP, "")
         talk.meet(OTHER, heads=[head(0)])
+        assert talk.core.lines[0].refusal == ""
         talk.hear(data(0))
         assert talk.read() == [("t", 0, 1)]
 
