@@ -88,6 +88,10 @@ class CurveKeys:
         return cls(z85.decode(zmq.curve_public(z85.encode(secret))), secret)
 
 
+def _unknown(public: bytes) -> str:
+    return "not among the known peers"
+
+
 @dataclass(frozen=True, slots=True)
 class CurveServer:
     """What a socket that binds needs."""
@@ -99,6 +103,10 @@ class CurveServer:
     """Returns the user id of a public key (its text, usually), or None: refused. It is called in
     a thread of its own, for each connection, and must not wait long; where it raises, the
     connection is refused, and the reason logged."""
+
+    why: Callable[[bytes], str] = field(default=_unknown, repr=False, compare=False)
+    """Returns why a public key was not admitted, for the log; called in the same way. Default: that
+    it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

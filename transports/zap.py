@@ -77,10 +77,10 @@ class ZapDomain:
                     return name
                 self._refuse(public, address, f"its user id has {len(name)} bytes, above 255")
                 return None
+            why = self._server.why(public)
         except Exception as error:  # the application's own; one connection must not end all others
-            self._refuse(public, address, f"it could not be checked: {error!r}")
-            return None
-        self._refuse(public, address, "not among the known peers")
+            why = f"it could not be checked: {error!r}"
+        self._refuse(public, address, why)
         return None
 
     def _refuse(self, public: bytes, address: str, why: str) -> None:

@@ -84,6 +84,10 @@ class Unlimited:
         """Return whether a user was revoked, or is known no more."""
         return user in self._ended
 
+    def was_revoked(self, user: str) -> bool:
+        """Return whether a user was revoked, and is not only known no more."""
+        return user in self._revoked
+
     def is_known(self, user: str) -> bool:
         """Return whether a user may connect, which was looked at when it did."""
         return user not in self._ended

@@ -193,6 +193,10 @@ class Rights:
         """Return whether `revoke` was called for a user."""
         return user in self._revoked
 
+    def was_revoked(self, user: str) -> bool:
+        """Return whether `revoke` was called for a user; as `is_revoked` here."""
+        return user in self._revoked
+
     def admit(self, user: str) -> bool:
         """Return whether a user that is known may connect: it was not revoked."""
         return user not in self._revoked

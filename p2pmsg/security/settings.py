@@ -121,6 +121,17 @@ class Security:
         # Once more: it may have been taken out of the file before `admit` noted that it is there.
         return user if self._is_named(public, user) else None
 
+    def why_refused(self, public: bytes) -> str:
+        """Return why `admits` refuses a key, for the log.
+
+        Args:
+            public: 32 bytes.
+
+        """
+        if self.grants.was_revoked(key_text(public)):
+            return "the key was revoked"
+        return "not among the known peers"
+
     def revoke(self, who: str) -> list[str]:
         """Admit a peer no more, and deny it everything; returns the user ids that it has.
 

@@ -18,7 +18,9 @@ _warned_lock: Final = threading.Lock()
 
 def curve_server(security: "Security | None") -> "transports.CurveServer | None":
     """Return what a socket needs that binds; None: it is open."""
-    return None if security is None else transports.CurveServer(security.keys, security.admits)
+    if security is None:
+        return None
+    return transports.CurveServer(security.keys, security.admits, security.why_refused)
 
 
 def curve_client(

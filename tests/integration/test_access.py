@@ -291,7 +291,7 @@ def test_a_relay_without_the_right_is_not_believed(peers, feed, access, tmp_path
 
 
 @pytest.mark.parametrize("rules", [RULES, None])
-def test_who_is_revoked_gets_nothing_more_and_others_lose_nothing(rules, peers, access):
+def test_who_is_revoked_gets_nothing_more_and_others_lose_nothing(rules, peers, access, caplog):
     feed = peers.security("feed", "ann", "bob", access=access if rules else None)
     with p2pmsg.Publisher(LOOPBACK, security=feed) as publisher:
         where = peers.pinned(publisher.endpoint, "feed")
@@ -316,11 +316,14 @@ def test_who_is_revoked_gets_nothing_more_and_others_lose_nothing(rules, peers, 
             assert ann.stats().balanced
             assert bob.stats().published <= 500  # the rest may have been on its way already
             eventually(lambda: publisher.stats().connections_refused)  # it comes back in vain
+            why = f"{peers.text('bob')} from 127.0.0.1: the key was revoked"
+            eventually(lambda: why in caplog.text)
+            assert "not among the known peers" not in caplog.text
             with pytest.raises(p2pmsg.ConfigError, match="who"):
                 publisher.revoke("nobody")
 
 
-def test_who_is_revoked_at_a_relay_in_a_loop_gets_nothing_more(peers, access):
+def test_who_is_revoked_at_a_relay_in_a_loop_gets_nothing_more(peers, access, caplog):
     feed = peers.security("feed", "relay")
 
     async def main():
@@ -340,6 +343,8 @@ def test_who_is_revoked_at_a_relay_in_a_loop_gets_nothing_more(peers, access):
                 assert (await bob.receive(60)).value == 0
                 relay.revoke(peers.text("bob"))
                 while relay.stats().connections_revoked < 2:
+                    await asyncio.sleep(0.01)
+                while f"{peers.text('bob')} from 127.0.0.1: the key was revoked" not in caplog.text:
                     await asyncio.sleep(0.01)
                 publisher.publish_many("trades", list(range(1, 100)))
                 publisher.flush()

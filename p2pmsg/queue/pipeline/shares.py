@@ -193,9 +193,11 @@ class Shares:
         curve = curve_server(self._security)
         if curve is None:
             return None
-        admits = curve.admits
+        admits, why = curve.admits, curve.why
         return transports.CurveServer(
-            curve.keys, lambda public: user if admits(public) == user else None
+            curve.keys,
+            lambda public: user if admits(public) == user else None,
+            lambda public: why(public) if admits(public) is None else "another puller has it",
         )
 
     def _take_state(self, identity: bytes, frame: Frame, now_ns: int) -> None:
