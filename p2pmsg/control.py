@@ -230,6 +230,8 @@ class Heartbeat(codec.Struct, array_like=True):
 PATH_MAX: Final = 64
 """How many relays may be chained."""
 SESSIONS_PER_PAGE: Final = 256
+CARRIES_MAX: Final = 64
+"""How many topics and prefixes a relay says that it takes; one that takes more says nothing."""
 
 
 class SessionEntry(codec.Struct, array_like=True):
@@ -251,6 +253,8 @@ class Sessions(codec.Struct, array_like=True):
     """Where the next page begins; 0: this is the last one."""
     settled: bool = True
     """Whether it knows of all that its upstreams have: none of them is away, or has just begun."""
+    carries: Annotated[list[Pattern], codec.Meta(max_length=CARRIES_MAX)] = []
+    """The topics and prefixes that it takes, where it leaves others out; empty: it does not say."""
 
 
 def place_of(recovery: str) -> int:

@@ -1,6 +1,6 @@
 """Names of topics."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from p2pmsg import wire
@@ -41,6 +41,19 @@ class ByTopic(Generic[V]):
             return self._topics[topic]
         fitting = (one for prefix, one in self._prefixes if topic.startswith(prefix))
         return next(fitting, self._otherwise)
+
+
+def overlaps(pattern: str, patterns: Sequence[str]) -> bool:
+    """Whether a topic may fit `pattern` and one of `patterns`: topics, or prefixes and `*`."""
+    return any(_overlap(pattern, one) for one in patterns)
+
+
+def _overlap(a: str, b: str) -> bool:
+    if a.endswith("*") and b.endswith("*"):
+        return a[:-1].startswith(b[:-1]) or b[:-1].startswith(a[:-1])
+    if a.endswith("*"):
+        a, b = b, a
+    return a.startswith(b[:-1]) if b.endswith("*") else a == b
 
 
 def check_topic(topic: Any) -> bytes:

@@ -1,7 +1,7 @@
 """The relay's state machine: others' frames in, the same frames and answers out. No I/O."""
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -45,6 +45,7 @@ class RelayCore:
         log: the local log, or None.
         metadata: what is kept next to the log, or None.
         memory: as for `PublisherCore`.
+        topics: what it takes, topics and prefixes. Default: all.
 
     Attributes:
         sessions: the sessions that are served, by their ids.
@@ -69,6 +70,7 @@ class RelayCore:
         log: PublisherLog | None = None,
         metadata: RelayMetadata | None = None,
         memory: FrameMemory = PYTHON_MEMORY,
+        topics: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.id = relay
@@ -97,7 +99,7 @@ class RelayCore:
         self.place = control.place_of(recovery)
         body = control.Welcome(name, recovery, self.stall_ms)
         self.welcome = wire.control_frame(Kind.WELCOME, relay, body, flags=wire.FLAG_RELAY)
-        self.requests = RelayRequests(relay, self.sessions, self.sessions_page)
+        self.requests = RelayRequests(relay, self.sessions, self.sessions_page, topics)
         self.rights: Rights | None = None
         self._restore(now_ns)
 
@@ -359,7 +361,7 @@ class RelayCore:
         deadlines += [self.replay.next_deadline_ns(), self._pulse_ns]
         return min((due_ns for due_ns in deadlines if due_ns is not None), default=None)
 
-    def sessions_page(self, at: int) -> bytes:
+    def sessions_page(self, at: int, carries: list[str]) -> bytes:
         """Return a page of the list of sessions, from the one with that index on."""
         entries = [
             control.SessionEntry(served.session, served.name, served.hops)
@@ -368,7 +370,7 @@ class RelayCore:
         ]
         stop = at + control.SESSIONS_PER_PAGE
         following = stop if stop < len(entries) else 0
-        body = control.Sessions(self.path, entries[at:stop], following, self.settled)
+        body = control.Sessions(self.path, entries[at:stop], following, self.settled, carries)
         return wire.control_frame(Kind.SESSIONS, self.id, body, sequence=at)
 
     def _tidy(self, count_max: int, *, needs_space: bool = False) -> int:

@@ -1,12 +1,13 @@
 """Answers requests at a relay: lists its sessions, and gives other requests to their session."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from p2pmsg import control, wire
 from p2pmsg.publisher.permits import Rights
 from p2pmsg.publisher.requests import REPLIES_MAX, KnownSubscriber, Reply, RequestHandler
 from p2pmsg.relay.session import RelayedSession
+from p2pmsg.relay.uncarried import Uncarried
 from p2pmsg.wire import Frame, FrameError, Kind
 
 
@@ -16,9 +17,11 @@ class RelayRequests:
     Args:
         relay: the relay's id.
         sessions: those that it serves, by their ids; a view.
-        list_sessions: returns a page of their list, from an index on.
+        list_sessions: returns a page of their list, from an index on, which says what it carries.
+        topics: the topics and prefixes that the relay takes; none: all.
 
     Attributes:
+        uncarried: what is asked for, and the relay leaves out.
         invalid: malformed or unexpected frames by reason, of all sessions.
         replies_dropped: lists of sessions that were dropped at the bound.
 
@@ -28,11 +31,14 @@ class RelayRequests:
         self,
         relay: int,
         sessions: Mapping[int, RelayedSession],
-        list_sessions: Callable[[int], bytes],
+        list_sessions: Callable[[int, list[str]], bytes],
+        topics: Sequence[str] = (),
     ) -> None:
         self._relay = relay
         self._sessions = sessions
         self._list_sessions = list_sessions
+        self._topics = list(topics)
+        self.uncarried = Uncarried(self._topics)
         self._own: list[Reply] = []
         self._busy: dict[RequestHandler, None] = {}
         self._current: RequestHandler | None = None
@@ -61,6 +67,8 @@ class RelayRequests:
         except FrameError as error:
             self.invalid[str(error)] += 1
             return
+        if self._topics and frame.kind == Kind.PROBE:
+            self.uncarried.look(frame)
         served.requests.receive(requester, data, now_ns=now_ns, user=user, wall_ns=wall_ns)
         self._busy[served.requests] = None
 
@@ -75,7 +83,16 @@ class RelayRequests:
             denied = wire.control_frame(Kind.DENIED, self._relay, body)
             self._own.append(Reply(requester, denied))
             return
-        self._own.append(Reply(requester, self._list_sessions(at)))
+        self._own.append(Reply(requester, self._list_sessions(at, self._carries(user))))
+
+    def _carries(self, user: str) -> list[str]:
+        """Return what is said to a user of what is taken: all of it, or nothing."""
+        topics, rights = self._topics, self._rights
+        if len(topics) > control.CARRIES_MAX:
+            return []
+        if rights is not None and not all(rights.may(user, "subscribe", one) for one in topics):
+            return []
+        return topics
 
     def next_reply(self, *, now_ns: int) -> Reply | None:
         """Return what to send next, or None; sessions take turns."""

@@ -30,7 +30,7 @@ from p2pmsg.sync.serving import ServingPeer, ServingRounds
 from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, publisher_config
 from p2pmsg.sync.settings import subscriber_config as intake_config
 from p2pmsg.sync.subscriber_io import SubscriberIO
-from p2pmsg.trouble import Refusals
+from p2pmsg.trouble import Rarely, Refusals
 from recovery._renamed import renamed_arguments
 from transports.own_log import own_log as _log
 
@@ -82,6 +82,7 @@ class RelayingPeer(ServingPeer):
         receiving = intake_config(intake, None, REPAIR_TIMEOUT_S if intake is None else None)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         places, names = check_endpoints(upstreams), check_topics(topics)
+        self._topics, self._uncarried_said = names, Rarely()
         self._upstreams = [str(place.without_key()) for place in places]
         self._lock = self._make_lock()
         self._loops_said: set[int] = set()
@@ -172,6 +173,7 @@ class RelayingPeer(ServingPeer):
             log=kept,
             metadata=metadata,
             memory=ZMQ_MEMORY,
+            topics=self._topics,
         )
         self._too_many_sessions = Refusals(f"sessions than {SESSIONS_MAX:,}")
         self._too_many_streams = Refusals(f"streams than {self._core.streams_max:,}")
@@ -281,6 +283,9 @@ class RelayingPeer(ServingPeer):
         core, now_ns = self._core, time.monotonic_ns()
         self._too_many_sessions.look(self._name, core.sessions_refused, now_ns=now_ns)
         self._too_many_streams.look(self._name, core.streams_refused, now_ns=now_ns)
+        uncarried = core.requests.uncarried
+        if uncarried.waiting and self._uncarried_said.is_due():
+            _log.warning("the relay %r %s", self._name, self._lock.run(uncarried.take))
 
     def _forget(self) -> None:
         """In a forked child: the sockets and the threads are the parent's, perhaps the lock too."""

@@ -28,7 +28,7 @@ WALL_NS = 1_700_000_000 * 10**9
 class RelayTalk:
     """Plays upstream and subscribers to a relay's core."""
 
-    def __init__(self, *, store=None, fsync="interval", **options):
+    def __init__(self, *, store=None, fsync="interval", topics=(), **options):
         self.now_ns = 0
         log = metadata = None
         relay = RELAY
@@ -38,7 +38,7 @@ class RelayTalk:
             metadata, relay = RelayMetadata(store), log.session
         self.core = RelayCore(
             name="relay", relay=relay, recovery="memory://r", now_ns=0, log=log, metadata=metadata,
-            config=PublisherConfig(**options),
+            config=PublisherConfig(**options), topics=topics,
         )  # fmt: skip
 
     def open(self, topic="t", *, session=SESSION, start=0, hops=1):
