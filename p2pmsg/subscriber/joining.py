@@ -165,14 +165,6 @@ class SessionJoiner:
             if peer.session == last or (group is not None and line in group.places):
                 yield peer
 
-    def known_topics(self) -> tuple[set[str], list[str]]:
-        """Return the topics that have streams, and the names of the publishers and relays asked."""
-        known: set[str] = set()
-        for peer in self.peers.values():
-            known.update(peer.streams)
-        asked = [peer.name for peer in self.peers.values() if peer.joined and not peer.gone]
-        return known, asked or [up.name for up in self.relays.upstreams.values() if up.complete]
-
     def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
         """Take the first frame of a new connection, or the one that a closing publisher sends."""
         if frame.flags & wire.FLAG_RELAY or (

@@ -70,6 +70,8 @@ class RelayConnection:
     """Whether it has at all."""
     settled: bool = True
     """Whether it says that it knows of all that its upstreams have."""
+    carries: list[str] = field(default_factory=list)
+    """The topics and prefixes that it says it takes, where it leaves others out."""
 
 
 def merge_heads(several: list[control.Heads]) -> control.Heads:
@@ -310,7 +312,7 @@ class RelayClient:
         if up.asked_ns is None or frame.sequence != up.page:
             return  # it was asked for twice
         up.asked_ns, up.answered_ns = None, now_ns
-        up.path, up.settled = list(body.path), body.settled
+        up.path, up.settled, up.carries = list(body.path), body.settled, body.carries
         if self.own is not None and self.own in up.path:
             self._refuse(up, now_ns)
             return

@@ -15,7 +15,7 @@ from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.heal import heal
 from p2pmsg.subscriber.redundancy import LineCount
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.subscriber.unpublished import UnpublishedTopics
+from p2pmsg.subscriber.unpublished import UnpublishedTopics, known_topics, who_was_asked
 from p2pmsg.sync.unanswered import Unanswered
 from transports.own_log import own_log as _log
 
@@ -319,8 +319,10 @@ class SubscriberIO:
         """Say which endpoints have not answered, and which topics nobody has, when that is due."""
         if now_ns >= self._unpublished.next_ns:
             with self.lock:
-                known, publishers = self._core.joiner.known_topics()
-            for text in self._unpublished.look(known, publishers, now_ns):
+                places = [str(endpoint.without_key()) for endpoint in self._endpoints]
+                peers, relays = self._core.peers, self._core.relays.upstreams
+                known, asked = known_topics(peers), who_was_asked(peers, relays, places)
+            for text in self._unpublished.look(known, asked, now_ns):
                 _log.warning("%s", text)
         if now_ns >= self._unanswered.next_ns:
             lines = self._core.lines

@@ -5,10 +5,12 @@ from contextlib import ExitStack
 import pytest
 
 import p2pmsg
+from p2pmsg import aio
 from p2pmsg.subscriber import reached, unpublished
 from p2pmsg.sync import unanswered
 from tests.integration.aio import shell
-from tests.integration.peers import eventually
+from tests.integration.looped import Looped
+from tests.integration.peers import LOOPBACK, eventually
 from tests.places import free_port, lasting_place
 
 __all__ = ["shell"]
@@ -52,7 +54,36 @@ def test_a_topic_that_nobody_publishes_is_named(
     eventually(lambda: caplog.messages)
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("nobody has published on 'quote.btc' yet")
-    assert caplog.messages[0].endswith("'feed'. Similar topics: 'quotes.btc'")
+    assert caplog.messages[0].endswith(
+        f"'feed' at {publisher.endpoint}. Similar topics: 'quotes.btc'"
+    )
+
+
+@pytest.mark.parametrize("kind", [p2pmsg.Relay, aio.Relay], ids=["threads", "asyncio"])
+def test_a_topic_that_a_relay_leaves_out_is_named_at_both_sides(
+    make_publisher, make_subscriber, opened, caplog, monkeypatch, kind
+):
+    monkeypatch.setattr(unpublished, "WAIT_NS", 10**8)
+    monkeypatch.setattr(unpublished, "LOOK_NS", 10**7)
+    publisher = make_publisher(name="feed")
+    publisher.publish("t", 1)
+    publisher.publish("u", 1)
+    options = {"name": "r", "topics": ["t", "v*"]}
+    if kind is aio.Relay:
+        relay = Looped(kind, publisher.endpoint, LOOPBACK, **options)
+        opened.callback(relay.end)
+    else:
+        relay = kind(publisher.endpoint, LOOPBACK, **options)
+        opened.callback(relay.close, 0.0)
+    relay.wait_for_streams(1, 60)
+    make_subscriber(relay.endpoint, topics=["u"], start="earliest")
+
+    eventually(lambda: len(caplog.messages) == 2)
+    assert sorted(caplog.messages) == [
+        f"nothing of 'u' can come: the relay at {relay.endpoint} carries only 't', 'v*'",
+        "the relay 'r' was asked for what it does not carry: 'u'. It carries only 't', 'v*'",
+    ]
+    assert relay.stats().requests_uncarried
 
 
 def test_a_group_in_which_nothing_is_heard_is_named(make_subscriber, caplog, monkeypatch):

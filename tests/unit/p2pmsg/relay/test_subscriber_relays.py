@@ -19,9 +19,11 @@ def relay_welcome(relay=RELAY, *, recovery="memory://relay"):
     return welcome(relay, name="relay", recovery=recovery, flags=wire.FLAG_RELAY)
 
 
-def sessions(*entries, relay=RELAY, path=None, page=0, following=0, settled=True):
+def sessions(*entries, relay=RELAY, path=None, page=0, following=0, settled=True, carries=()):
     listed = [control.SessionEntry(session, "feed", hops) for session, hops in entries]
-    body = control.Sessions([relay] if path is None else path, listed, following, settled)
+    body = control.Sessions(
+        [relay] if path is None else path, listed, following, settled, [*carries]
+    )
     return wire.control_frame(Kind.SESSIONS, relay, body, sequence=page)
 
 
