@@ -16,7 +16,7 @@ from recovery.log.index import (
     index_name,
 )
 from recovery.log.state import NAME as STATE
-from recovery.log.store import LogStore
+from recovery.log.store import LogFile, LogStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,24 +200,35 @@ class Scan:
     holes: list[tuple[Key, int, int]]
 
 
-def scan(store: LogStore, segment: SegmentIndex, index_bytes: int) -> Scan:
+def scan(
+    store: LogStore, segment: SegmentIndex, index_bytes: int, *, reads_on: bool = False
+) -> Scan:
     """Read a segment from `segment.size` on and take its records in; raises `OSError`.
 
     What is damaged is passed over. A file that is no segment, or of another version, has a finding
     at its first byte, and no records.
+
+    Args:
+        store: the log's files.
+        segment: what is known of it.
+        index_bytes: the distance of its entries.
+        reads_on: whether records are taken in, too, that follow a header that is wrong.
+
     """
     with closing(store.open(segment.name)) as file:
         path, file_bytes = store.path(segment.name), file.size()
+        findings, holes = [], []
         if not segment.size:
             header = file.read(SEGMENT_HEADER.size, 0)
             wrong = check_segment_header(header, segment.first_record)
             if wrong is not None:
                 # After a crash of the system the size of a file may be there, and nothing else.
                 is_torn = len(header) < SEGMENT_HEADER.size or not any(header)
-                return Scan(segment, file_bytes, is_torn, [Finding(path, 0, wrong)], [])
+                findings.append(Finding(path, 0, wrong))
+                if is_torn or not reads_on or not _has_record(file, file_bytes):
+                    return Scan(segment, file_bytes, is_torn, findings, [])
             segment.size = SEGMENT_HEADER.size
         walk = Walk(file.read, segment.size, file_bytes)
-        findings, holes = [], []
         for placed in walk:
             stream = segment.by_number.get(placed.stream)
             stop = stream.stop if stream is not None and stream.frames else placed.start
@@ -229,6 +240,11 @@ def scan(store: LogStore, segment: SegmentIndex, index_bytes: int) -> Scan:
         findings += [Finding(path, offset, what) for offset, _, what in walk.damage]
         findings.sort(key=lambda finding: finding.offset)
         return Scan(segment, file_bytes, walk.is_torn, findings, holes)
+
+
+def _has_record(file: LogFile, file_bytes: int) -> bool:
+    walk = Walk(file.read, SEGMENT_HEADER.size, file_bytes)
+    return any(True for _ in walk)
 
 
 def look_at(store: LogStore, segment: SegmentIndex) -> tuple[int, str | None]:

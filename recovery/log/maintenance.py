@@ -71,7 +71,7 @@ def verify(
         after = numbers[index + 1] if index + 1 < len(numbers) else None
         segment = SegmentIndex(number)
         try:
-            result = scan(files, segment, INDEX_BYTES)
+            result = scan(files, segment, INDEX_BYTES, reads_on=True)
         except FileNotFoundError:
             continue  # retention was faster
         except OSError as error:
