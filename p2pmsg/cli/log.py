@@ -27,6 +27,7 @@ from p2pmsg.cli.log_replay import replay
 from p2pmsg.cli.progress import drawn, make_bar
 from p2pmsg.json_text import to_json
 from p2pmsg.message import MessageBatch
+from p2pmsg.publisher.kept_batch import frame_of
 from p2pmsg.wire import Frame, FrameError, decode_columns
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def verify(arguments: argparse.Namespace) -> int:
 
     size = directory_bytes(arguments.directory)
     with translated() as log, drawn(bar, lambda: (min(checked[0], size), size)):
-        for finding in log.verify(arguments.directory, progress=add):
+        for finding in log.verify(arguments.directory, progress=add, check=frame_of):
             count += 1
             path = os.fspath(finding.path)
             show(one_line(f"{path}:{finding.offset}: {finding.what}"))

@@ -147,7 +147,11 @@ class PublisherLog:
         self._warn()
 
     def _recover(self, wall_ns: int) -> None:
-        """Append what a killed process had acknowledged, and had in no frame yet."""
+        """Append what a killed process had acknowledged, and had in no frame yet.
+
+        Of a stream of which that is damaged, no message is certain: another one's length may be.
+        All that it may have had is skipped.
+        """
         for content in self._writer.accepted():
             following = self.next(content.topic)
             if content.session != self.session or content.first < following:
@@ -155,9 +159,12 @@ class PublisherLog:
             try:
                 made = frame_of(content)
             except ValueError as error:
-                place, topic = self.store.path("tail"), content.topic
-                what = f"{error}; delete the file to go on without what it has of {topic!r}"
-                raise LogFormatError(place, 0, what) from None
+                _log.warning(
+                    "the log's tail file %s is damaged: %s; what it has of %r is not sent",
+                    self.store.path("tail"), error, content.topic,
+                )  # fmt: skip
+                self._writer.skip_accepted(content.topic)
+                continue
             if made is not None:
                 frame, count, latest = made
                 self._writer.append(

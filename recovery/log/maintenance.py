@@ -12,7 +12,7 @@ from recovery.log.index import Key, SegmentIndex, first_record_of, index_name, s
 from recovery.log.reader import INDEX_BYTES
 from recovery.log.store import FileStore, LogStore
 from recovery.log.tail import NAME as TAIL
-from recovery.log.tail import find_damage, read_end
+from recovery.log.tail import TailContent, find_damage, read_end
 from recovery.log.writer import LogWriter
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def verify(
     *,
     store: LogStore | None = None,
     progress: Callable[[int], object] | None = None,
+    check: Callable[[TailContent], object] | None = None,
 ) -> Iterator[Finding]:
     """Check every file of a log by its checksums, and the files against each other.
 
@@ -38,6 +39,8 @@ def verify(
         directory: of the log.
         store: where the files are; for tests.
         progress: called after each segment, with the bytes that it had.
+        check: called with what a killed process has left of each stream in no frame; it raises
+            `ValueError` where these are no messages. Default: they are not looked at.
 
     Yields:
         what is wrong.
@@ -90,7 +93,7 @@ def verify(
         records = segment.stop_record if not result.findings else -1
     yield from _check_end(files, segment, end)
     has_crashed = state is not None and state.boot != files.boot_id()  # it is not read then
-    wrong = None if has_crashed else find_damage(files)
+    wrong = None if has_crashed else find_damage(files, check)
     if wrong is not None:
         yield Finding(files.path(TAIL), 0, wrong)
     if state is not None and is_closed and records not in (state.end, -1):

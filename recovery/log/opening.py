@@ -9,7 +9,7 @@
 """
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from recovery.errors import LogFormatError
@@ -39,7 +39,8 @@ class OpenReport:
             index is missing or damaged.
         os_crash: whether messages may be gone that were acknowledged: the operating system
             crashed, a file was damaged or cut, or the process was killed with
-            `acknowledge="gathered"`.
+            `acknowledge="gathered"`. Where that is known of some streams only, by what the tail
+            file has of them, it is False, and `skipped` has them.
         copied: whether the directory is a copy of the one that was written, so that a new session
             has begun.
         skipped: (session, topic, start, stop) that no message has because of that: what may have
@@ -104,7 +105,8 @@ def open_log(
         _open_segment(store, config, number, number == numbers[-1], is_clean, found)
     found.is_damaged |= not has_crashed and _is_cut(store, found.catalog)
     if state is not None and not is_clean and not has_crashed:
-        found.is_damaged |= _is_tail_lost(store, state)
+        # What a killed process had accepted, and had in no frame yet, may be gone.
+        found.is_damaged |= find_damage(store) is not None
     is_new = state is None
     if state is None:
         state = LogState(session)
@@ -145,12 +147,6 @@ def _is_cut(store: LogStore, catalog: Catalog) -> bool:
         return False
     last = catalog.segments[-1] if catalog.segments else None
     return last is None or (last.first_record, last.size) < end
-
-
-def _is_tail_lost(store: LogStore, state: LogState) -> bool:
-    """Whether messages may be gone that a killed process had accepted, and had in no frame yet."""
-    has_tail = store.read(TAIL) is not None
-    return find_damage(store) is not None or (state.in_tail > 0 and not has_tail)
 
 
 def read_state(store: LogStore) -> LogState | None:
@@ -297,3 +293,11 @@ def _skip(state: LogState, found: _Found) -> list[tuple[int, str, int, int]]:
     # A stream may have begun that nothing is left of.
     state.floor += state.reserve + unwritten
     return skipped
+
+
+def skip_tail(state: LogState, report: OpenReport, topic: str, start: int) -> OpenReport:
+    """Let a stream go on after all that the tail file may have had of it from `start` on."""
+    stop = start + state.in_tail
+    state.skips[topic] = [*state.skips.get(topic, ()), (start, stop)]
+    state.tails[topic] = stop
+    return replace(report, skipped=(*report.skipped, (state.session, topic, start, stop)))

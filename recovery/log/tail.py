@@ -6,32 +6,40 @@ read.
 
 ::
 
-    page 0   magic, boot id, slot size, the segment that was written last and how far, how many
-             slots there are, see `Tail`
+    page 0   magic, boot id, slot size, a CRC32C of these three, the segment that was written last
+             and how far, how many slots there are, see `Tail`
     slot 0   messages of one stream that were accepted and are in no frame yet, see `TailSlot`
     slot 1   …
 
 All numbers are u64 in the machine's byte order: it is read on the machine that wrote it.
+
+What is written once for a file or for a batch has a checksum. What is stored with each message has
+none, which would cost more than the copy of the message: how far the messages go, and they
+themselves. Damage there is known where the bytes are no msgpack values any more.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from mmap import mmap
 from typing import Final
 
 from crc32c import crc32c
 
+from recovery.log import state as state_file
 from recovery.log.store import LogStore
 
 NAME: Final = "tail"
 PAGE: Final = 4096
 SLOTS_MAX: Final = 64
 """Streams whose messages may be gathered at a time; those of others are written one by one."""
-_MAGIC: Final = int.from_bytes(b"p2ptail1", "big")
+_MAGIC: Final = int.from_bytes(b"p2ptail2", "big")
 _U64: Final = struct.Struct("=Q")
-_MAGIC_AT, _BOOT_AT, _SLOT_BYTES_AT, _SEGMENT_AT, _SIZE_AT, _SLOTS_AT = range(6)
-_NUMBERS: Final = struct.Struct("=6Q")
-_END, _COLUMNS, _SESSION, _FIRST, _BASE_NS, _ORIGIN, _TOPIC_BYTES = range(7)
+_FIXED: Final = struct.Struct("=3Q")
+_NUMBERS: Final = struct.Struct("=7Q")
+_MAGIC_AT, _BOOT_AT, _SLOT_BYTES_AT, _CHECKSUM_AT, _SEGMENT_AT, _SIZE_AT, _SLOTS_AT = range(7)
+_END, _COLUMNS, _SESSION, _FIRST, _BASE_NS, _ORIGIN, _TOPIC_BYTES, _CHECKSUM = range(8)
+_STREAM_AT: Final = 8 * _SESSION
+"""Of a slot's last page: where it begins to say whose messages these are, with a checksum."""
 _TOPIC_AT: Final = 64
 _TOPIC_BYTES_MAX: Final = 1024
 _LOOKS_MAX: Final = 5
@@ -74,7 +82,14 @@ class TailSlot:
         header[_TOPIC_BYTES] = len(topic)
         at = len(self.memory) - PAGE + _TOPIC_AT
         self.memory[at : at + len(topic)] = topic
+        header[_CHECKSUM] = self.checksum(topic)
         header[_END] = origin
+
+    def checksum(self, topic: bytes) -> int:
+        """Return the CRC32C of whose messages the slot has, as far as it is written once."""
+        at = len(self.memory) - PAGE
+        numbers = self.memory[at + _STREAM_AT : at + 8 * _CHECKSUM]
+        return int(crc32c(topic, crc32c(numbers)))
 
     def add_columns(self, data: bytes) -> bool:
         """Add what a message has in addition to its value; False where there is no space."""
@@ -113,7 +128,10 @@ class TailContent:
         base_ns = header[_BASE_NS]
         self.base_ns = base_ns - 2**64 if base_ns >= 2**63 else base_ns
         at = len(memory) - PAGE + _TOPIC_AT
-        self.topic = memory[at : at + topic_bytes].decode()
+        topic = memory[at : at + topic_bytes]
+        if header[_CHECKSUM] != slot.checksum(topic):
+            raise ValueError(f"slot {slot.number} is damaged: its checksum is wrong")
+        self.topic = topic.decode()
         self.values = memory[origin:end]
         self.columns = memory[space : space + columns_bytes]
 
@@ -175,7 +193,8 @@ class Tail:
 
 def make_tail(store: LogStore, size: int = 0) -> None:
     """Begin a tail file in the place of another one; `size` of a slot in bytes."""
-    numbers = _NUMBERS.pack(_MAGIC, _boot_number(store), size, 0, 0, 0)
+    fixed = _FIXED.pack(_MAGIC, _boot_number(store), size)
+    numbers = _NUMBERS.pack(*_FIXED.unpack(fixed), crc32c(fixed), 0, 0, 0)
     store.replace(NAME, numbers.ljust(PAGE, b"\0"), durable=False)
 
 
@@ -199,7 +218,11 @@ def read_slots(store: LogStore) -> Iterator[TailContent]:
         ValueError: a slot is damaged, which the death of a process does not do.
 
     """
-    for number, data in _taken_slots(store):
+    return _contents_of(_taken_slots(store, store.read(NAME)))
+
+
+def _contents_of(slots: Iterator[tuple[int, bytes]]) -> Iterator[TailContent]:
+    for number, data in slots:
         memory = mmap(-1, len(data))
         memory[:] = data
         yield TailContent(TailSlot(number, memory))
@@ -208,27 +231,54 @@ def read_slots(store: LogStore) -> Iterator[TailContent]:
 def holds_messages(store: LogStore) -> bool:
     """Whether a process that died has left a message there, damaged or not."""
     try:
-        return any(True for _ in _taken_slots(store))
+        return any(True for _ in _taken_slots(store, store.read(NAME)))
     except ValueError:
         return True
 
 
-def find_damage(store: LogStore) -> str | None:
-    """Return what is wrong with the messages there, or None; a process may be writing them."""
+def find_damage(
+    store: LogStore, check: Callable[[TailContent], object] | None = None
+) -> str | None:
+    """Return what is wrong with the messages there, or None; a process may be writing them.
+
+    `check` is called with what there is of each stream, and raises `ValueError` where these are no
+    messages. Default: they are not looked at. A file that is missing is damage where a process that
+    was killed may have left messages in it.
+    """
     for _ in range(_LOOKS_MAX):
-        before = store.read(NAME)
+        before, state = store.read(NAME), store.read(state_file.NAME)
         try:
-            list(read_slots(store))
+            if before is None:
+                _require_none(state)
+            for content in _contents_of(_taken_slots(store, before)):
+                if check is not None:
+                    _check(content, check)
         except ValueError as error:
-            if store.read(NAME) == before:
+            if (store.read(NAME), store.read(state_file.NAME)) == (before, state):
                 return str(error)
         else:
             return None
     return None
 
 
-def _taken_slots(store: LogStore) -> Iterator[tuple[int, bytes]]:
-    data = store.read(NAME)
+def _require_none(data: bytes | None) -> None:
+    """Raise `ValueError` where the log's state says that there are messages in the file."""
+    try:
+        state = None if data is None else state_file.decode_state(data)
+    except ValueError:
+        return  # it is not known, and the state is reported
+    if state is not None and not state.clean and state.in_tail:
+        raise ValueError("it is missing, and may have had messages that were accepted")
+
+
+def _check(content: TailContent, check: Callable[[TailContent], object]) -> None:
+    try:
+        check(content)
+    except ValueError as error:
+        raise ValueError(f"the messages of {content.topic!r} are damaged: {error}") from error
+
+
+def _taken_slots(store: LogStore, data: bytes | None) -> Iterator[tuple[int, bytes]]:
     numbers = _numbers(store, data)
     if data is None or numbers is None or not numbers[_SLOT_BYTES_AT]:
         return
@@ -247,6 +297,8 @@ def _numbers(store: LogStore, data: bytes | None) -> tuple[int, ...] | None:
     numbers = _NUMBERS.unpack_from(data)
     if numbers[_MAGIC_AT] != _MAGIC:
         raise ValueError("it is no tail of a log")
+    if numbers[_CHECKSUM_AT] != crc32c(data[: _FIXED.size]):
+        raise ValueError("its first page is damaged")
     if numbers[_BOOT_AT] != _boot_number(store):
         return None
     size = numbers[_SLOT_BYTES_AT]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from recovery._checks import NS_PER_S
-from recovery.errors import LogFormatError, LogWriteError, SyncFailedError, lacks_means
+from recovery.errors import LogWriteError, SyncFailedError, lacks_means
 from recovery.log.config import LogConfig
 from recovery.log.ends import Ends, take_cut
 from recovery.log.expiry import PendingExpiry, close_all
@@ -21,7 +21,7 @@ from recovery.log.format import (
     pack_stream,
 )
 from recovery.log.index import Key, SegmentIndex, StreamIndex, encode_index, index_name
-from recovery.log.opening import open_log
+from recovery.log.opening import open_log, skip_tail
 from recovery.log.reader import LogReader
 from recovery.log.state import Reservations, StateFile, TailsUpdate
 from recovery.log.store import FileStore, LogFile, LogStore
@@ -281,16 +281,24 @@ class LogWriter:
         It stays there until `begin_tail`: what is to be kept of it is appended before. Where its
         sequences were skipped (`opened.os_crash`) it is nothing.
 
-        Raises:
-            LogFormatError: the tail is damaged, which the death of a process does not do.
-
         """
         if self.opened.os_crash:
             return []
         try:
             return list(read_slots(self._store))
-        except ValueError as error:
-            raise LogFormatError(self._store.path(TAIL), 0, str(error)) from None
+        except ValueError:
+            return []  # of a log that was closed, and so it had none
+
+    def skip_accepted(self, topic: str) -> None:
+        """Skip all that a killed process may have accepted of a stream, and had in no frame yet.
+
+        For what `accepted` returned and cannot be read. Raises `LogWriteError`.
+        """
+        key = (self.session, topic)
+        self._state.skips[topic] = self.skips(*key)
+        self.opened = skip_tail(self._state, self.opened, topic, self.next(*key))
+        self._next[key] = self._state.tails[topic]
+        self._state_file.write()
 
     def begin_tail(self, slot_bytes: int = 0) -> Tail:
         """Note from now on, where a killed process leaves it, how far was written.

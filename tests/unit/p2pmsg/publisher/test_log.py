@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from p2pmsg import LogConfig, PublisherConfig
-from p2pmsg.errors import LogFailedError, LogFormatError
+from p2pmsg.errors import LogFailedError
 from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.publisher.kept_batch import frame_of
 from p2pmsg.publisher.log import PublisherLog
 from recovery import ReplayBuffer
 from recovery.log import LogReader, LogWriter, MemoryStore, truncate, verify
@@ -358,7 +359,7 @@ def test_what_was_in_a_tail_file_that_is_damaged_is_reported(how):
     if damaged is not None:
         store.write("tail", damaged)
 
-    assert bool([*verify("log", store=store)]) == (damaged is not None)
+    assert [finding.path for finding in verify("log", store=store)] == ["tail"]
     core = core_of(store, reserve=5)
     following = core.log.next("t")
     assert following >= 13
@@ -368,17 +369,119 @@ def test_what_was_in_a_tail_file_that_is_damaged_is_reported(how):
     assert again.log.next("t") == following  # it is skipped once
 
 
-def test_a_tail_file_with_values_that_are_none_is_reported_and_may_be_deleted():
+SPOILT = {
+    "no value begins with it": lambda slot, end: (end - 1, 0xC1),
+    "it is longer than all of them": lambda slot, end: (end - 5, 0xDB),
+    "the columns": lambda slot, end: (slot.bytes_max, 0xC1),
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_messages_in_the_tail_file_that_are_damaged_are_skipped_and_the_others_sent(how, caplog):
+    store = MemoryStore()
+    core = core_of(store, reserve=5)
+    nothing = {"now_ns": 1, "wall_ns": 1}
+    publish(core, 3)
+    core.flush(now_ns=1)
+    kept = core.log.next("t")
+    for topic in ("t", "u", "v"):
+        for value in range(11):  # the first of a stream goes out at once
+            core.publish(topic, value, "key", None, None, **nothing)
+    for topic in ("t", "v"):
+        batch = core.open_batches[topic]
+        at, byte = SPOILT[how](batch.slot, batch.end)
+        batch.slot.memory[at] = byte
+    store.kill()
+    assert list(verify("log", store=store)) == []  # it does not know what a message is
+    ((path, _, what),) = found_by(verify("log", store=store, check=frame_of))
+    assert (path, "the messages of 't' are damaged" in what) == ("tail", True)
+
+    core = core_of(store, reserve=5)
+    following = {topic: core.log.next(topic) for topic in ("t", "u", "v")}
+    assert (core.log.recovered, following["u"]) == (10, 11)
+    for topic, first in (("t", kept), ("v", 1)):
+        (loss,) = core.log.split_lost(topic, 0, following[topic])[0]
+        assert (loss.start, loss.stop) == (first, following[topic])
+        assert following[topic] >= first + 10
+    assert core.log.stats().skipped == sum(following.values()) - kept - 11 - 1
+    assert "may have lost messages" in caplog.text
+    assert list(verify("log", store=store, check=frame_of)) == []
+    store.kill()
+    again = core_of(store, reserve=5)
+    assert {topic: again.log.next(topic) for topic in following} == following  # it is skipped once
+
+
+def found_by(findings):
+    return [(finding.path, finding.offset, finding.what) for finding in findings]
+
+
+def test_after_a_crash_of_the_system_a_damaged_tail_is_skipped_from_the_floor_on():
+    store = MemoryStore()
+    publish(core_of(store, reserve=5), 3)
+    store.crash()
+    core = core_of(store, reserve=5)
+    floor = core.log.floor
+    for _ in range(3):
+        core.publish("new", 1, None, None, None, now_ns=1, wall_ns=1)
+    batch = core.open_batches["new"]
+    batch.slot.memory[batch.end - 1] = 0xC1
+    store.kill()
+
+    core = core_of(store, reserve=5)
+    following = core.log.next("new")
+    losses, left = core.log.split_lost("new", 0, following)
+    ranges = [(loss.start, loss.stop) for loss in losses]
+    assert ranges == [(0, floor), (floor + 1, following)]
+    assert (left, following >= floor + 3 > 3) == ([(floor, floor + 1)], True)
+
+
+def test_what_is_written_once_has_a_checksum_in_the_tail_file():
     store = MemoryStore()
     core = lost(store)
-    memory = core.open_batches["t"].slot.memory
-    memory[core.open_batches["t"].end - 1] = 0xC1  # no value begins with it
-    with pytest.raises(LogFormatError, match="delete the file"):
-        core_of(store, reserve=5)
-    store.kill()
-    store.remove("tail")
+    data, topic = store.read("tail"), core.open_batches["t"].slot.header[6]
+    slot = len(data) - 4096
+    for at in [*range(32), *range(slot + 16, slot + 64 + topic)]:
+        store.remove("tail")
+        store.write("tail", data[:at] + bytes((data[at] ^ 1 << at % 8,)) + data[at + 1 :])
+        assert len(list(verify("log", store=store))) == 1, at
+        files = store.copy()
+        following = core_of(store, reserve=5).log.next("t")
+        assert following >= 13, at
+        store.kill()
+        store.restore(files)
 
-    assert core_of(store, reserve=5).log.next("t") >= 13
+
+@pytest.mark.rounds(200, 20_000)
+def test_no_damage_of_the_tail_file_hinders_the_next_publisher(rounds):
+    random, store = Random(7), MemoryStore()
+    core = lost(store)
+    batch = core.open_batches["t"]
+    core.publish("t", 1, "key", 5, {"a": "b"}, now_ns=1, wall_ns=1)
+    data, files = store.read("tail"), store.copy()
+    begin, columns = 4096, 4096 + batch.slot.bytes_max
+    places = [*range(begin, begin + batch.end), *range(columns, columns + 30)]
+    places += range(len(data) - 4096, len(data) - 4000)
+    for _ in range(rounds):
+        damaged = bytearray(data)
+        for _ in range(random.choice((1, 1, 2, 10))):
+            damaged[random.choice(places)] = random.randrange(256)
+        store.restore(files)
+        store.remove("tail")
+        store.write("tail", bytes(damaged))
+        assert core_of(store, reserve=5).log.next("t") >= 3
+        store.kill()
+
+
+def test_a_closed_log_with_a_damaged_tail_file_goes_on():
+    store = MemoryStore()
+    core = core_of(store)
+    publish(core, 5)
+    core.flush(now_ns=1)
+    core.log.close(0)
+    store.kill()
+    store.write("tail", bytes(10))
+
+    assert core_of(store).log.next("t") >= 5
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
