@@ -32,6 +32,7 @@ _RATE_UNITS = {
 }
 _SPAN_UNITS = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _AMOUNT_MAX = 10**18
+SESSION_DIGITS = 16
 
 
 def bind_endpoint(text: str) -> str:
@@ -147,7 +148,10 @@ def start(text: str) -> str | int | datetime:
 
 def position(text: str) -> Start:
     """Check a place in the log: a sequence or an ISO time."""
-    return _parse_start(_sequence_or_time(text))
+    value = _sequence_or_time(text)
+    if isinstance(value, int) and not 0 <= value < 2**63:
+        raise _Refused(f"must be a sequence from 0 to 2**63 - 1, not {text!r}")
+    return _parse_start(value)
 
 
 def _parse_start(value: str | int | datetime) -> Start:
@@ -164,24 +168,35 @@ def _sequence_or_time(text: str, words: str = "") -> int | datetime:
         raise _Refused(
             f"must be {words}a sequence or a time such as 2024-08-09T12:00:00Z, not {text!r}"
         ) from None
-    if isinstance(value, datetime) and value.tzinfo is None:
+    return _zoned(value, text) if isinstance(value, datetime) else value
+
+
+def _zoned(value: datetime, text: str) -> datetime:
+    if value.tzinfo is None:
         raise _Refused(f"the time needs a zone, as in 2024-08-09T12:00:00Z: {text!r}")
     return value
 
 
 def moment(text: str) -> int:
     """Check an ISO time; return it in ns since the epoch."""
-    found = _parse_start(_sequence_or_time(text))
-    if found.kind != "time":
+    try:
+        value = datetime.fromisoformat(text)
+    except ValueError:
+        value = None
+    if value is None:
         raise _Refused(f"must be a time such as 2024-08-09T12:00:00Z, not {text!r}")
-    return found.position
+    return _parse_start(_zoned(value, text)).position
 
 
-def session(text: str) -> int:
-    """Check a session, as hexadecimal digits."""
-    if not re.fullmatch("(0x)?[0-9a-fA-F]{1,16}", text):
+def session_prefix(text: str) -> str:
+    """Check the first hexadecimal digits of a session, or all; return them in lower case.
+
+    `0x…` is a number, and so all of them.
+    """
+    digits = text.lower().removeprefix("0x")
+    if not re.fullmatch(f"[0-9a-f]{{1,{SESSION_DIGITS}}}", digits):
         raise _Refused(f"must be a session of at most 16 hexadecimal digits, not {text!r}")
-    return int(text, 16)
+    return digits if digits == text.lower() else digits.zfill(SESSION_DIGITS)
 
 
 def byte_count(text: str) -> int:

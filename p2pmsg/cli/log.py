@@ -19,6 +19,8 @@ from p2pmsg.cli.log_access import (
     Reading,
     as_rate,
     choose,
+    gone_of,
+    note_tail_damage,
     note_waiting,
     open_log,
     translated,
@@ -51,8 +53,10 @@ def ls(arguments: argparse.Namespace) -> int:
     """List the streams of a log.
 
     For each stream: its session, the times of its messages (UTC), its first sequence and the next
-    one, messages, bytes, and the rate at which it was written. The last line says how long a
-    window the disk holds at that rate: --disk, or else what is free and what the log has.
+    one, messages that are there, bytes, and the rate at which it was written. The last line says
+    how long a window the disk holds at that rate: --disk, or else what is free and what the log
+    has. Where the log is damaged, or messages are missing, standard error says so, and the status
+    is 1. Whole segments are not read for that, as verify does.
 
     For example:
       p2pmsg log ls var/prices
@@ -60,23 +64,49 @@ def ls(arguments: argparse.Namespace) -> int:
     """
     directory = arguments.directory
     with open_log(directory) as reader:
+        cut = reader.find_cut()
         streams = sorted(reader.streams(), key=lambda stream: (stream.topic, stream.session))
         begins = {(s.session, s.topic): begin_ns(reader, s) for s in streams}
+        gone = count_gone(reader, streams, cut.ranges)
         session = reader.session
-        if reader.corrupt:
+        is_damaged = bool(reader.corrupt or cut.findings)
+        if is_damaged:
             note("log ls", f"the log is damaged: `p2pmsg log verify {directory}` says where")
+        is_damaged |= note_tail_damage("ls", reader)
         waiting = note_waiting("ls", reader)
+    skipped, missing = (sum(counts[at] for counts in gone.values()) for at in (0, 1))
+    if skipped:
+        note("log ls", f"crashes skipped {skipped:,} sequences, which no message has")
+    if missing:
+        what = f"{missing:,} messages are not in the log"
+        note("log ls", f"{what}: `p2pmsg log dump {directory}` says which")
     log_bytes = directory_bytes(directory)
     disk = arguments.disk
     if disk is None:
         disk = shutil.disk_usage(directory).free + log_bytes
-    result = summarize(streams, begins, log_bytes, disk)
+    result = summarize(streams, begins, gone, log_bytes, disk)
     if arguments.json:
         named = {"directory": directory, "session": session and text.session_text(session)}
-        print(to_json({**named, **result, "waiting": waiting}))
+        counts = {"waiting": waiting, "skipped": skipped, "missing": missing}
+        print(to_json({**named, **result, **counts, "damaged": is_damaged}))
     else:
         print(render(streams, result, is_stated=arguments.disk is not None))
-    return 0
+    return 1 if is_damaged or missing else 0
+
+
+def count_gone(
+    reader: "LogReader", streams: "Sequence[StreamSummary]", cut: Mapping[Key, range]
+) -> dict[Key, tuple[int, int]]:
+    """Return of each stream how many messages crashes skipped, and how many are missing otherwise.
+
+    `cut`: what is gone from the end of each stream, also of those of which nothing is left.
+    """
+    gone = {key: gone_of(reader, key, had, 0) for key, had in cut.items()}
+    for stream in streams:
+        key = (stream.session, stream.topic)
+        end = max(stream.next, cut[key].stop) if key in cut else stream.next
+        gone[key] = gone_of(reader, key, range(stream.earliest, end), stream.messages)
+    return gone
 
 
 def begin_ns(reader: "LogReader", stream: "StreamSummary") -> int:
@@ -103,10 +133,18 @@ def directory_bytes(directory: str) -> int:
 
 
 def summarize(
-    streams: "Sequence[StreamSummary]", begins: Mapping[Key, int], log_bytes: int, disk: int
+    streams: "Sequence[StreamSummary]",
+    begins: Mapping[Key, int],
+    gone: Mapping[Key, tuple[int, int]],
+    log_bytes: int,
+    disk: int,
 ) -> dict[str, Any]:
-    """Return what `--json` prints."""
-    rows = [_row(stream, begins[stream.session, stream.topic]) for stream in streams]
+    """Return what `--json` prints; `gone` is what `count_gone` returns."""
+    rows = []
+    for stream in streams:
+        key = (stream.session, stream.topic)
+        skipped, missing = gone[key]
+        rows.append({**_row(stream, begins[key]), "skipped": skipped, "missing": missing})
     messages = sum(row["messages"] for row in rows)
     first_ns = min((stream.appended_ns_first for stream in streams), default=0)
     last_ns = max((stream.appended_ns_last for stream in streams), default=0)
@@ -123,7 +161,7 @@ def summarize(
 
 
 def _row(stream: "StreamSummary", begin_ns: int) -> dict[str, Any]:
-    messages = stream.next - stream.earliest
+    messages = stream.messages
     appended = (stream.appended_ns_first, stream.appended_ns_last)
     return {
         "topic": stream.topic,
@@ -171,18 +209,22 @@ def dump(arguments: argparse.Namespace) -> int:
 
     Each message is a JSON object: topic, session, sequence, key, timestamp_ns, headers, value;
     bytes that are not UTF-8 are {"base64": "…"}. The order is that in which they were appended.
-    What is missing in between, or damaged, is reported on standard error, and the status is 1.
+    What is missing in between or at the end, or damaged, is reported on standard error, and the
+    status is 1.
 
     For example:
       p2pmsg log dump var/prices trades --from 9000000 --count 10
       p2pmsg log dump var/prices --from 2024-08-09T09:30:00Z --to 2024-08-09T10:00Z | gzip > half.gz
     """
     with open_log(arguments.directory) as reader:
-        reading = Reading(reader, choose(reader, arguments), partial(note, "log dump"))
+        cut = reader.find_cut()
+        parts = choose(reader, arguments, cut.ranges)
+        reading = Reading(reader, parts, partial(note, "log dump"), cut.findings)
         for batch in _first(reading, arguments.count):
             _write(batch)
+        is_whole = not note_tail_damage("dump", reader) and reading.is_whole
         note_waiting("dump", reader)
-    return 0 if reading.is_whole else 1
+    return 0 if is_whole else 1
 
 
 def _first(reading: Reading, count: int | None) -> Iterator[MessageBatch]:

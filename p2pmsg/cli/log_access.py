@@ -2,22 +2,29 @@
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg.cli.arguments import TOPICS, directory, position, session
+from p2pmsg.cli.arguments import (
+    SESSION_DIGITS,
+    TOPICS,
+    directory,
+    position,
+    session_prefix,
+)
 from p2pmsg.cli.command import note, option
 from p2pmsg.cli.text import session_text
 from p2pmsg.errors import P2PError
 from p2pmsg.message import MessageBatch
-from p2pmsg.publisher.kept_batch import count_of
+from p2pmsg.publisher.kept_batch import count_of, frame_of
 from p2pmsg.start import Start
 from p2pmsg.wire import Frame, FrameError, decode_columns
+from recovery.ranges import RangeSet
 
 if TYPE_CHECKING:
-    from recovery.log import LogReader
+    from recovery.log import Finding, LogReader
 
 CHUNK_BYTES = 4 * 2**20
 """How much of one stream is in memory at a time."""
@@ -34,9 +41,15 @@ PART = (
            position, dest="start"),
     option("--to", "end before this sequence, or before the first message at or after a time",
            "WHERE", position, dest="stop"),
-    option("--session", "only the streams of this session, 16 hexadecimal digits", "ID", session),
+    option("--session", "only the streams of this session: its 16 hexadecimal digits, or so many "
+           "of the first that no other session begins with them", "ID", session_prefix),
 )  # fmt: skip
 """Options that choose a part of a log; `choose` applies them."""
+
+
+_NAMED_MAX = 4
+"""Sessions that an error names."""
+_NOTHING_CUT: Mapping[Key, range] = {}
 
 
 class LogAccessError(P2PError):
@@ -69,28 +82,45 @@ class Piece:
     appended_ns: int
 
 
-def choose(reader: "LogReader", arguments: argparse.Namespace) -> dict[Key, range]:
-    """Return the range of each stream that the arguments mean."""
-    streams = [
-        stream
-        for stream in reader.streams()
-        if arguments.session is None or stream.session == arguments.session
-    ]
-    if arguments.session is not None and not streams:
-        raise LogAccessError(f"there is no session {session_text(arguments.session)} in the log")
+def choose(
+    reader: "LogReader", arguments: argparse.Namespace, cut: Mapping[Key, range] = _NOTHING_CUT
+) -> dict[Key, range]:
+    """Return the range of each stream that the arguments mean.
+
+    `cut`: what is gone from the end of each stream, which belongs to it all the same.
+    """
+    streams = {key: (had.start, had.stop) for key, had in cut.items()}
+    for stream in reader.streams():
+        key = (stream.session, stream.topic)
+        streams[key] = (stream.earliest, max(stream.next, streams.get(key, (0, 0))[1]))
+    if arguments.session is not None:
+        session = _session_of(streams, arguments.session)
+        streams = {key: ends for key, ends in streams.items() if key[0] == session}
     for wanted in arguments.topics:
-        if not any(matches(stream.topic, [wanted]) for stream in streams):
+        if not any(matches(topic, [wanted]) for _, topic in streams):
             raise LogAccessError(f"there is no stream {wanted!r} in the log")
     parts = {}
-    for stream in streams:
-        if matches(stream.topic, arguments.topics):
-            key = (stream.session, stream.topic)
-            start = _resolve(reader, key, arguments.start, stream.earliest, stream.next)
-            stop = _resolve(reader, key, arguments.stop, stream.next, stream.next)
-            start, stop = max(start, stream.earliest), min(stop, stream.next)
+    for key, (earliest, end) in streams.items():
+        if matches(key[1], arguments.topics):
+            start = _resolve(reader, key, arguments.start, earliest, end)
+            stop = _resolve(reader, key, arguments.stop, end, end)
+            start, stop = max(start, earliest), min(stop, end)
             if start < stop:
                 parts[key] = range(start, stop)
     return parts
+
+
+def _session_of(streams: Iterable[Key], prefix: str) -> int:
+    """Return the one session whose digits begin with `prefix`."""
+    found = sorted({session for session, _ in streams if session_text(session).startswith(prefix)})
+    if not found:
+        what = prefix if len(prefix) == SESSION_DIGITS else f"that begins with {prefix}"
+        raise LogAccessError(f"there is no session {what} in the log")
+    if len(found) > 1:
+        several = ", ".join(map(session_text, found[:_NAMED_MAX]))
+        more = ", …" if len(found) > _NAMED_MAX else ""
+        raise LogAccessError(f"{len(found)} sessions begin with {prefix}: {several}{more}")
+    return found[0]
 
 
 def matches(topic: str, wanted: Sequence[str]) -> bool:
@@ -124,17 +154,30 @@ class Reading:
 
     What is missing in a part, and what is damaged, is reported and counted.
 
+    Args:
+        reader: the log.
+        parts: what to read, as `choose` returns it.
+        report: called with each line of what is missing or damaged.
+        findings: what is known to be damaged beforehand; it is reported after the last message.
+
     Attributes:
         missing: how many messages of the parts are not there, and were not skipped by a crash.
         damaged: how many damaged places were met.
 
     """
 
-    def __init__(self, reader: "LogReader", parts: Mapping[Key, range], report: Report) -> None:
+    def __init__(
+        self,
+        reader: "LogReader",
+        parts: Mapping[Key, range],
+        report: Report,
+        findings: "Sequence[Finding]" = (),
+    ) -> None:
         self._reader = reader
         self._parts = parts
         self._next = {key: part.start for key, part in self._parts.items()}
         self._report = report
+        self._findings = findings
         self.missing = self.damaged = 0
 
     @property
@@ -176,7 +219,7 @@ class Reading:
         for key, part in self._parts.items():
             self._pass_over(key, part.stop)
             self._next[key] = part.stop
-        for finding in self._reader.corrupt.values():
+        for finding in (*self._reader.corrupt.values(), *self._findings):
             self.damaged += 1
             self._report(f"{finding.path}:{finding.offset}: {finding.what}")
 
@@ -257,6 +300,28 @@ def _waiting(reader: "LogReader") -> list[tuple[int, str, int, int]]:
         except ValueError:
             pass  # it changes while it is read
     return found
+
+
+def note_tail_damage(command: str, reader: "LogReader") -> bool:
+    """Report a tail file that is damaged or missing; return whether it is."""
+    finding = reader.find_tail_damage(frame_of)
+    if finding is not None:
+        note(
+            f"log {command}",
+            f"{finding.path}: {finding.what}; the next publisher on this log skips the messages "
+            "that it may have had, and they are reported lost (crash)",
+        )
+    return finding is not None
+
+
+def gone_of(reader: "LogReader", key: Key, had: range, messages: int) -> tuple[int, int]:
+    """Return how many of a stream's messages crashes skipped, and how many are missing otherwise.
+
+    `had` is what it has had, without what retention deleted, and `messages` how many are left.
+    """
+    skips = RangeSet(reader.skips(*key)).overlap(had.start, had.stop)
+    skipped = sum(stop - start for start, stop in skips)
+    return skipped, max(0, len(had) - messages - skipped)
 
 
 def as_rate(count: float, begin_ns: int, end_ns: int) -> float | None:

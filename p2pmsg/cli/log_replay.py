@@ -13,6 +13,7 @@ from p2pmsg.cli.log_access import (
     LogAccessError,
     Reading,
     choose,
+    note_tail_damage,
     note_waiting,
     open_log,
 )
@@ -48,7 +49,8 @@ def replay(arguments: argparse.Namespace) -> int:
 
     It binds, waits for a subscriber, and publishes the messages in the order in which they were
     appended, with their topics, keys, timestamps, headers and values, as a new session: sequences
-    begin at 0. At the end it waits until the subscribers have everything.
+    begin at 0. At the end it waits until the subscribers have everything. What is missing in the
+    log, or damaged, is reported on standard error, and the status is 1.
 
     For example:
       p2pmsg log replay var/prices tcp://127.0.0.1:5556
@@ -58,10 +60,13 @@ def replay(arguments: argparse.Namespace) -> int:
     security = security_of(arguments)
     with open_log(arguments.directory) as reader:
         bar = make_bar("messages", quiet=arguments.quiet)
-        parts = choose(reader, arguments)
+        cut = reader.find_cut()
+        parts = choose(reader, arguments, cut.ranges)
         if not parts:  # or else it would wait for subscribers, to give them nothing
             raise LogAccessError("there are no such messages in the log")
-        reading = Reading(reader, parts, bar.around(partial(note, "log replay")))
+        report = bar.around(partial(note, "log replay"))
+        reading = Reading(reader, parts, report, cut.findings)
+        is_damaged = note_tail_damage("replay", reader)
         note_waiting("replay", reader)
         config = PublisherConfig(stall_timeout=_STALL_S, message_bytes_max=_MESSAGE_BYTES_MAX)
         with publishing(
@@ -73,7 +78,7 @@ def replay(arguments: argparse.Namespace) -> int:
             finally:
                 bar.clear()
     print(run.summary())
-    return 1 if not reading.is_whole or publisher.stats().undelivered else 0
+    return 1 if is_damaged or not reading.is_whole or publisher.stats().undelivered else 0
 
 
 class Pace:

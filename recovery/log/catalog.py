@@ -43,7 +43,7 @@ class StreamSummary:
         session, topic: the stream.
         earliest: its first sequence kept.
         next: the sequence after the last one.
-        frames, bytes: how many frames are kept, and their size on the disk.
+        frames, messages, bytes: how many are kept, and their size on the disk.
         timestamp_ns_min, timestamp_ns_max: over the newest timestamp of each frame, in ns since
             the epoch.
         appended_ns_first, appended_ns_last: when its first kept frame was appended, and the latest
@@ -56,6 +56,7 @@ class StreamSummary:
     earliest: int
     next: int
     frames: int
+    messages: int
     bytes: int
     timestamp_ns_min: int
     timestamp_ns_max: int
@@ -145,6 +146,7 @@ class Catalog:
             earliest=parts[0].start,
             next=parts[-1].stop,
             frames=sum(part.frames for part in parts),
+            messages=sum(part.messages for part in parts),
             bytes=sum(part.bytes for part in parts),
             timestamp_ns_min=min(part.timestamp_ns_min for part in parts),
             timestamp_ns_max=max(part.timestamp_ns_max for part in parts),

@@ -14,6 +14,7 @@ from recovery.log.store import FileStore, LogStore
 from recovery.log.tail import NAME as TAIL
 from recovery.log.tail import TailContent, find_damage, read_end
 from recovery.log.writer import LogWriter
+from recovery.log.written import check_end
 
 if TYPE_CHECKING:
     import os
@@ -91,7 +92,9 @@ def verify(
         yield from _check_order(files, result, after, following)
         yield from _check_index(files, segment, bool(result.findings), is_growing)
         records = segment.stop_record if not result.findings else -1
-    yield from _check_end(files, segment, end)
+    cut = check_end(files, segment, end)
+    if cut is not None:
+        yield cut
     has_crashed = state is not None and state.boot != files.boot_id()  # it is not read then
     wrong = None if has_crashed else find_damage(files, check)
     if wrong is not None:
@@ -99,20 +102,6 @@ def verify(
     if state is not None and is_closed and records not in (state.end, -1):
         what = f"it says that there were {state.end} records; the last segment ends with {records}"
         yield Finding(state_path, 0, what)
-
-
-def _check_end(
-    files: LogStore, last: SegmentIndex | None, end: tuple[int, int] | None
-) -> Iterator[Finding]:
-    """Compare how far the log goes with how far its writer had come."""
-    if end is None or (last is not None and (last.first_record, last.size) >= end):
-        return
-    segment, size = SegmentIndex(end[0]), end[1]
-    if last is None or last.first_record < segment.first_record:
-        yield Finding(files.path(segment.name), 0, f"it is missing, and had {size} bytes")
-    else:
-        what = f"it ends here, and {size} bytes of it were written: it was cut"
-        yield Finding(files.path(segment.name), last.size, what)
 
 
 def _check_order(

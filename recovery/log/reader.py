@@ -18,7 +18,9 @@ from recovery.log.catalog import (
 from recovery.log.format import KIND_DATA, SEGMENT_HEADER, Placed, Read, Walk
 from recovery.log.index import Entries, Key, SegmentIndex
 from recovery.log.store import FileStore, LogFile, LogStore
-from recovery.log.tail import TailContent, read_slots
+from recovery.log.tail import NAME as TAIL
+from recovery.log.tail import TailContent, find_damage, read_slots
+from recovery.log.written import Cut, find_cut, read_written
 from recovery.replay_buffer import Kept
 
 if TYPE_CHECKING:
@@ -119,6 +121,24 @@ class LogReader:
             return []  # it changes while it is read, or is damaged, which `verify` reports
         stops = {key: self._catalog.next(key) or 0 for key in self._catalog.all_streams()}
         return [one for one in found if one.first >= stops.get((one.session, one.topic), 0)]
+
+    def find_tail_damage(self, check: Callable[[TailContent], object]) -> Finding | None:
+        """Return what is wrong with what `waiting` reads, or None.
+
+        `check` is called with what there is of each stream, and raises `ValueError` where these are
+        no messages.
+        """
+        if self._state is not None and self._state.boot != self._store.boot_id():
+            return None  # the system has crashed, and nobody reads it any more
+        wrong = find_damage(self._store, check)
+        return None if wrong is None else Finding(self._store.path(TAIL), 0, wrong)
+
+    def find_cut(self) -> Cut:
+        """Do as `refresh`, and return what the end of the log had, and has no more."""
+        written = read_written(self._store)
+        self.refresh()
+        damaged = {path for path, _ in self.corrupt}
+        return find_cut(self._store, written, self._catalog, damaged)
 
     def frames(self, session: int, topic: str, start: int, stop: int, bytes_max: int) -> list[Kept]:
         """Return frames of `topic` from `start` up to, without, `stop`, in order.
@@ -252,8 +272,9 @@ class LogReader:
         known = {key for key, stream in segment.streams.items() if stream.frames}
         result = scan(self._store, segment, INDEX_BYTES)
         for finding in result.findings:
-            # The writer may be about to write what is after the last good record.
-            if not is_last or finding.offset < segment.size:
+            # The writer may be about to write what is after the last good record, or the header.
+            is_header = not segment.size and not result.is_torn
+            if not is_last or finding.offset < segment.size or is_header:
                 self._note_corrupt(finding)
         if segment in self._catalog.segments:
             for key, stream in segment.streams.items():

@@ -159,6 +159,38 @@ def test_the_command_line_reports_what_is_in_no_frame_yet(tmp_path):
         assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("how", ["a byte", "deleted"])
+def test_a_tail_file_that_is_damaged_is_known_and_no_publisher_is_hindered(tmp_path, how, caplog):
+    directory = tmp_path / "log"
+    subprocess.run([sys.executable, "-c", GATHERS, directory], check=False)
+    with contextlib.closing(LogReader(directory)) as reader:
+        kept = reader.streams()[0].next
+    tail = directory / "tail"
+    if how == "a byte":
+        data = tail.read_bytes()
+        at = data.rfind(bytes((48, 49)))  # the last two values
+        tail.write_bytes(data[:at] + b"\xc1" + data[at + 1 :])
+    else:
+        tail.unlink()
+
+    ended = run_here("log", "verify", directory)
+    first, last = ended.stdout.decode().splitlines()
+    assert (ended.returncode, first.startswith(f"{tail}:0: ")) == (1, True)
+    assert last.startswith("1 finding in ")
+    for name in ("ls", "dump"):
+        ended = run_here("log", name, directory)
+        assert (ended.returncode, str(tail).encode() in ended.stderr) == (1, True)
+
+    following = go_on(LogConfig(directory), ["t"])["t"]
+    assert following >= 50
+    assert "may have lost messages" in caplog.text
+    assert run_here("log", "verify", directory).returncode == 0
+    listed = run_here("log", "ls", directory, "--json")
+    assert json.loads(listed.stdout)["messages"] == kept + 1
+    assert json.loads(listed.stdout)["skipped"] == following - kept
+    assert (listed.returncode, b" sequences, which no message has" in listed.stderr) == (0, True)
+
+
 def test_a_refused_message_takes_no_accepted_one_along(tmp_path):
     accepted, refused = {}, 0
     config = p2pmsg.PublisherConfig(linger=60.0, gather_within=60.0)  # so that all share a frame

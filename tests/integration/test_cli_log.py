@@ -117,9 +117,11 @@ def test_dump_prints_one_session(log):
     session = f"{log.session:016x}"
     assert len(dump(log, "--session", session, "quotes.*")) == 50
 
-    ended = run_here("log", "dump", log.path, "--session", "1")
-    assert ended.returncode == 1
-    assert ended.stderr == b"p2pmsg log dump: there is no session 0000000000000001 in the log\n"
+    assert len(dump(log, "--session", session[:15], "quotes.*")) == 50
+    for given, named in (("0x1", "0000000000000001"), ("1", "that begins with 1")):
+        ended = run_here("log", "dump", log.path, "--session", given)
+        assert ended.returncode == 1
+        assert ended.stderr == f"p2pmsg log dump: there is no session {named} in the log\n".encode()
 
 
 def test_dump_ends_quietly_when_nobody_reads_it_any_more(log, start):
@@ -175,8 +177,73 @@ def test_verify_and_dump_report_a_flipped_byte(log):
     assert place == f"p2pmsg log dump: {lines[0]}"
 
     listed = run_here("log", "ls", log.path)
-    assert (listed.returncode, listed.stderr.count(b"\n")) == (0, 1)
+    assert (listed.returncode, listed.stderr.count(b"\n")) == (1, 2)
     assert b"damaged" in listed.stderr
+    assert b" 10 messages are not in the log: " in listed.stderr
+    assert b"\n1,040 messages in " in listed.stdout
+
+
+def test_verify_goes_on_after_a_header_that_is_damaged(log):
+    (path,) = (path for path in log.files() if path.suffix == ".log")
+    data = bytearray(path.read_bytes())
+    data[3] ^= 1
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+    ended = run_here("log", "verify", log.path)
+    first, second, *_ = ended.stdout.decode().splitlines()
+    assert ended.returncode == 1
+    assert first == f"{path}:0: it is not a segment of a log"
+    name, at, _ = second.split(":", 2)
+    assert (name, 0 < int(at) <= len(data) // 2) == (str(path), True)
+    dumped = run_here("log", "dump", log.path)
+    assert (dumped.returncode, dumped.stdout) == (1, b"")
+    assert b"[0, 1000) of 'trades' " in dumped.stderr
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_a_last_segment_that_was_cut_is_missed(log, endpoint, has_index):
+    (path,) = (path for path in log.files() if path.suffix == ".log")
+    os.truncate(path, path.stat().st_size // 2)
+    if not has_index:
+        path.with_suffix(".idx").unlink()
+
+    dumped = run_here("log", "dump", log.path, "trades")
+    kept = ids(map(json.loads, dumped.stdout.splitlines()))
+    assert (dumped.returncode, kept) == (1, [*range(len(kept))])
+    said = dumped.stderr.decode()
+    if has_index:
+        assert f" [{len(kept)}, 1000) of 'trades' " in said
+        assert run_here("log", "dump", log.path, "trades", "--to", "10").returncode == 0
+    else:
+        assert " records are missing at the end of the log" in said
+    listed = run_here("log", "ls", log.path, "--json")
+    result = json.loads(listed.stdout)
+    assert listed.returncode == 1
+    assert result["streams"][1]["messages"] == len(kept) < 1000
+    assert result["missing"] == (1050 - result["messages"] if has_index else 0)
+    assert result["damaged"] != has_index
+    options = ("--wait-for", "0", "--speed", "max")
+    replayed = run("log", "replay", log.path, endpoint, *options)
+    assert (replayed.returncode, len(replayed.stderr) > 0) == (1, True)
+
+
+def test_ls_counts_what_is_left_where_a_segment_is_gone(tmp_path):
+    made = LogFiles(tmp_path / "log", segment_bytes=4096)
+    with made.writing() as write:
+        for number in range(400):
+            write("trades", [number], [T0 + number * S], now_ns=T0 + number * S)
+    middle = sorted(path for path in made.files() if path.suffix == ".log")[1]
+    middle.unlink()
+
+    listed = run_here("log", "ls", made.path, "--json")
+    result = json.loads(listed.stdout)
+    left = len(run_here("log", "dump", made.path).stdout.splitlines())
+    assert listed.returncode == 1
+    assert (result["messages"], result["missing"]) == (left, 400 - left)
+    assert 0 < left < 400
+    assert result["messages_s"] == pytest.approx(left / 399)
+    assert f" {400 - left} messages are not in the log".encode() in listed.stderr
 
 
 def test_no_log_is_reported_in_one_line(tmp_path):

@@ -102,7 +102,7 @@ WRONG = {
     "dump: topic too long": (["log", "dump", HERE, "t" * 256], "255"),
     "dump: from in words": (["log", "dump", HERE, "--from", "earliest"], "'earliest'"),
     "dump: from without zone": (["log", "dump", HERE, "--from", "2024-08-09T12:00:00"], "zone"),
-    "dump: negative to": (["log", "dump", HERE, "--to", "-5"], "-5"),
+    "dump: negative to": (["log", "dump", HERE, "--to", "-5"], "a sequence from 0 to 2**63 - 1,"),
     "dump: count 0": (["log", "dump", HERE, "--count", "0"], "at least 1"),
     "dump: session no hex": (["log", "dump", HERE, "--session", "xyz"], "'xyz'"),
     "dump: session too long": (["log", "dump", HERE, "--session", "0" * 17], "16"),
@@ -121,7 +121,9 @@ WRONG = {
     "truncate: it is not there": (["log", "truncate", "/nonexistent", "--keep", "1"], "no such"),
     "truncate: nothing is to go": (["log", "truncate", HERE], "--before TIME, --keep BYTES"),
     "truncate: before a sequence": (["log", "truncate", HERE, "--before", "5"], "a time such as"),
-    "truncate: before in words": (["log", "truncate", HERE, "--before", "today"], "'today'"),
+    "truncate: before in words": (
+        ["log", "truncate", HERE, "--before", "today"], "must be a time such as"
+    ),
     "truncate: no zone": (["log", "truncate", HERE, "--before", "2024-08-09"], "zone"),
     "truncate: keep in words": (["log", "truncate", HERE, "--keep", "half"], "'half'"),
     "truncate: negative keep": (["log", "truncate", HERE, "--keep", "-1"], "-1"),
@@ -333,5 +335,6 @@ def test_a_moment_is_a_time_in_ns():
 
 
 def test_a_session_is_hexadecimal_and_a_speed_may_be_max():
-    assert arguments.session("00000000000000fF") == arguments.session("0xff") == 255
+    assert arguments.session_prefix("00000000000000fF") == arguments.session_prefix("0xff")
+    assert arguments.session_prefix("C34c") == "c34c"
     assert (arguments.speed("max"), arguments.speed("0.5")) == (math.inf, 0.5)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from p2pmsg.cli.arguments import position
-from p2pmsg.cli.log import begin_ns, render, summarize
+from p2pmsg.cli.log import begin_ns, count_gone, render, summarize
 from p2pmsg.cli.log_access import LogAccessError, Reading, choose, matches
 from p2pmsg.publisher.batch import Batch
 from p2pmsg.wire import stream_prefix
@@ -51,6 +51,7 @@ class MemoryLog:
                 SimpleNamespace(
                     session=session, topic=topic, earliest=of[0].start, next=of[-1].stop,
                     timestamp_ns_min=min(times), timestamp_ns_max=max(times), frames=len(of),
+                    messages=sum(kept.stop - kept.start for kept in of),
                     bytes=sum(len(kept.frame) for kept in of),
                     appended_ns_first=of[0].appended_ns, appended_ns_last=of[-1].appended_ns,
                 )
@@ -113,7 +114,7 @@ def test_without_arguments_all_is_chosen(log):
 
 def test_topics_prefixes_and_sessions_choose_streams(log):
     assert set(ranges(choose(log, arguments_of("a")))) == {(1, "a")}
-    assert set(ranges(choose(log, arguments_of("b*", session=2)))) == {(2, "b")}
+    assert set(ranges(choose(log, arguments_of("b*", session=f"{2:016x}")))) == {(2, "b")}
     assert matches("trades.btc", ["quotes", "trades.*"])
     assert not matches("trades", ["trades.*"])
 
@@ -123,8 +124,10 @@ def test_topics_prefixes_and_sessions_choose_streams(log):
     [
         (arguments_of("c"), "no stream 'c'"),
         (arguments_of("a", "c*"), "no stream 'c\\*'"),
-        (arguments_of(session=255), "no session 00000000000000ff"),
-        (arguments_of("a", session=2), "no stream 'a'"),
+        (arguments_of(session="00000000000000ff"), "no session 00000000000000ff"),
+        (arguments_of(session="c3"), "no session that begins with c3"),
+        (arguments_of(session="00"), "2 sessions begin with 00: 0+1, 0+2"),
+        (arguments_of("a", session=f"{2:016x}"), "no stream 'a'"),
     ],
 )
 def test_what_is_not_there_is_reported(log, arguments, says):
@@ -242,6 +245,38 @@ def begins(log):
     return {(s.session, s.topic): begin_ns(log, s) for s in log.streams()}
 
 
+def gone(log, cut=None):
+    return count_gone(log, log.streams(), cut or {})
+
+
+def test_what_is_not_there_is_counted_by_why(log):
+    del log.kept[2]
+    assert gone(log) == {(1, "a"): (0, 1), (1, "b"): (0, 0), (2, "b"): (0, 0)}
+    log.append("a", 2_000_000, [106 * S])
+    log.skipped = [(16, 1_999_990)]
+    cut = {(1, "a"): range(2_000_001, 2_000_021), (3, "c"): range(5)}
+
+    assert gone(log, cut)[1, "a"] == (1_999_974, 1 + 10 + 20)
+    assert gone(log, cut)[3, "c"] == (0, 5)
+    result = summarize(log.streams(), begins(log), gone(log, cut), 1000, 10_000)
+    assert [row["messages"] for row in result["streams"]] == [6, 1, 1]
+    assert (result["messages"], result["streams"][0]["skipped"]) == (8, 1_999_974)
+
+
+@pytest.mark.parametrize("start", [None, "15", "17"])
+def test_what_was_cut_from_the_end_is_missing(log, start):
+    cut, said = {(1, "a"): range(16, 20), (3, "c"): range(5)}, []
+    parts = choose(log, arguments_of("a", "c", start=start), cut)
+    reading = Reading(log, parts, said.append, [SimpleNamespace(path="x", offset=1, what="cut")])
+
+    list(reading.pieces())
+    first = max(16, int(start or 0))
+    assert said[0] == f"[{first}, 20) of 'a' (session 0000000000000001) is not in the log"
+    assert said[-1] == "x:1: cut"
+    assert reading.missing == 20 - first + (0 if start else 5)
+    assert not reading.is_whole
+
+
 def test_a_stream_begins_with_its_first_message(log):
     log.kept[3].frame = b"spoilt"
 
@@ -249,7 +284,7 @@ def test_a_stream_begins_with_its_first_message(log):
 
 
 def test_the_rates_are_those_at_which_it_was_written(log):
-    result = summarize(log.streams(), begins(log), 1000, 10_000)
+    result = summarize(log.streams(), begins(log), gone(log), 1000, 10_000)
 
     assert [row["messages"] for row in result["streams"]] == [6, 1, 1]
     assert [row["messages_s"] for row in result["streams"]] == [2.0, None, None]
@@ -258,7 +293,7 @@ def test_the_rates_are_those_at_which_it_was_written(log):
 
 
 def test_the_list_says_how_long_a_window_the_disk_holds(log):
-    result = summarize(log.streams(), begins(log), 1000, 10_000)
+    result = summarize(log.streams(), begins(log), gone(log), 1000, 10_000)
 
     *table, total, window = render(log.streams(), result, is_stated=True).splitlines()
     assert len(table) == 4
@@ -272,11 +307,11 @@ def test_the_list_says_how_long_a_window_the_disk_holds(log):
 
 def test_a_log_of_one_frame_or_none_has_no_rate(log):
     one = [log.streams()[1]]
-    result = summarize(one, begins(log), 100, 10_000)
+    result = summarize(one, begins(log), gone(log), 100, 10_000)
     assert render(one, result, is_stated=False).splitlines()[-1] == (
         "1 messages in 100 B; too short to measure a rate"
     )
 
-    nothing = summarize([], {}, 100, 10_000)
+    nothing = summarize([], {}, {}, 100, 10_000)
     assert nothing["window_s"] is None
     assert render([], nothing, is_stated=False) == "the log has no stream"

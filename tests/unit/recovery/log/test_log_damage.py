@@ -279,6 +279,79 @@ def test_a_closed_log_without_any_segment_goes_on_above_all_it_had():
     assert report.os_crash
 
 
+@pytest.mark.parametrize("index", ["whole", "gone"])
+def test_a_reader_knows_what_a_closed_log_has_no_more_at_its_end(index):
+    log = small_log(closed=True)
+    name = segments(log.store)[-1]
+    data = log.store.read(name)
+    changes = {name.replace(".log", ".idx"): None} if index == "gone" else {}
+    for length in (*boundaries(data), len(data) - 1, 100, SEGMENT_HEADER.size, 5, 0, None):
+        cut = copied(log, **{name: None if length is None else data[:length], **changes})
+        reader = cut.reader()
+        found = reader.find_cut()
+        if length == len(data):
+            assert (found.ranges, found.findings) == ({}, [])
+        elif index == "gone":
+            assert found.ranges == {}
+            assert found.findings or reader.corrupt, length
+        else:
+            ends = {}
+            for session, topic, _, stop, *_ in read_all(reader):
+                ends[session, topic] = stop
+            missing = {key: stop for key, stop in log.next.items() if ends.get(key) != stop}
+            # A stream's name alone says nothing that is missing.
+            assert {key: had.stop for key, had in found.ranges.items()} == missing, length
+            assert all(had.start == ends.get(key, had.start) for key, had in found.ranges.items())
+
+
+def test_the_last_record_of_a_closed_log_that_is_damaged_is_known_to_its_reader():
+    log = small_log(closed=True)
+    name = segments(log.store)[-1]
+    data = log.store.read(name)
+    found = copied(log, **{name: flipped(data, len(data) - 1, 1)}).reader().find_cut()
+
+    assert {key: (had.start, had.stop) for key, had in found.ranges.items()} == {
+        (SESSION, "a"): (log.next[SESSION, "a"] - 1, log.next[SESSION, "a"])
+    }
+
+
+def test_records_after_a_header_that_is_damaged_are_verified():
+    log = small_log(closed=True)
+    for name in segments(log.store):
+        data = log.store.read(name)
+        at = boundaries(data)[1]
+        for wrong in (3, SEGMENT_HEADER.size - 1):
+            spoilt = flipped(flipped(data, wrong, 1), at + 60, 1)
+            findings = list(verify("log", store=copied(log, **{name: spoilt}).store))
+            assert [(one.path, one.offset) for one in findings] == [(name, 0), (name, at)]
+
+
+def test_a_reader_misses_nothing_while_the_log_is_written_and_closed():
+    log = Log(Racing(), segment_bytes=4096, retention_bytes=10_000)
+    log.append("a", size=200)
+
+    def go_on():
+        for _ in range(30):
+            log.append("a", size=200)
+            log.writer.expire(log.now_ns)
+        if number % 2:
+            log.close()
+        if number % 3:
+            log.reopen()
+
+    for number in range(30):
+        if number % 2 == 0 and number % 3:
+            log.reopen()
+        reader = log.reader()
+        log.store.meanwhile = go_on
+        found = reader.find_cut()
+        assert (found.ranges, found.findings) == ({}, [])
+        if log.store.meanwhile is not None:
+            log.store.meanwhile = None
+            go_on()
+        log.reopen()
+
+
 class Racing(MemoryStore):
     """Somebody else does `meanwhile` before an index is read."""
 

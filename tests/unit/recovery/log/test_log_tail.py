@@ -2,7 +2,7 @@
 
 import pytest
 
-from recovery.log import LogConfig, LogWriter, MemoryStore, truncate, verify
+from recovery.log import LogConfig, LogReader, LogWriter, MemoryStore, truncate, verify
 from recovery.log.state import LogState, decode_state, encode_state
 from recovery.log.tail import SLOTS_MAX, Tail, read_end
 
@@ -45,6 +45,8 @@ def test_a_killed_process_leaves_how_far_it_had_written():
 
     assert read_end(store) == (0, len(store.read(name)))
     assert list(verify("log", store=store)) == []
+    found = LogReader("log", store=store).find_cut()
+    assert (found.ranges, found.findings) == ({}, [])
 
 
 @pytest.mark.parametrize("byte_count", [1, 100, 350])
@@ -53,6 +55,8 @@ def test_a_log_that_was_cut_skips_to_its_mark(byte_count):
     cut(store, byte_count)
 
     assert "it was cut" in [finding.what for finding in verify("log", store=store)][-1]
+    (finding,) = LogReader("log", store=store).find_cut().findings
+    assert "it was cut" in finding.what
     writer = opened(store)
     assert writer.session == 1
     assert writer.next(1, "t") >= 1000
@@ -68,6 +72,8 @@ def test_a_segment_that_is_gone_is_noticed_too():
     store.remove(names[-1])
 
     assert [finding.what for finding in verify("log", store=store)][-1].startswith("it is missing")
+    (finding,) = LogReader("log", store=store).find_cut().findings
+    assert (finding.path, finding.what.startswith("it is missing")) == (names[-1], True)
     assert opened(store).next(1, "t") >= 1000
 
 
