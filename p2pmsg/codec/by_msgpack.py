@@ -315,7 +315,9 @@ class JsonDecoder:
         """Return the value of a JSON text; `DecodeError`: it is none."""
         try:
             value = json.loads(data, parse_constant=_refuse_constant, parse_float=_parse_float)
-        except (ValueError, RecursionError) as error:
+        except RecursionError:
+            raise DecodeError("it is nested too deeply") from None
+        except ValueError as error:
             raise DecodeError(f"JSON is malformed: {error}") from error
         return self._convert(value)
 

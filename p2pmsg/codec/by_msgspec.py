@@ -23,8 +23,15 @@ NAME: Final = "msgspec"
 _BUILTIN: Final = (bytes, bytearray, memoryview)
 
 json_encode: Final = msgspec.json.Encoder().encode
-json_decode: Final = msgspec.json.decode
 JsonDecoder: Final = msgspec.json.Decoder
+
+
+def json_decode(data: Any, *, type: Any = Any, strict: bool = True) -> Any:  # noqa: A002
+    """Return the value of a JSON text; `DecodeError`: it is none, or has too many levels."""
+    try:
+        return msgspec.json.decode(data, type=type, strict=strict)
+    except RecursionError:
+        raise DecodeError("it is nested too deeply") from None
 
 
 def ext_hook(code: int, data: memoryview) -> Any:

@@ -30,11 +30,11 @@ _idle: "Final[deque[msgpack.Packer]]" = deque(maxlen=_PACKERS_MAX)
 _take, _keep = _idle.pop, _idle.append
 
 
-def packed_if_plain(value: Any) -> bytes | None:
+def packed_if_plain(value: Any, levels_max: int = LEVELS_MAX) -> bytes | None:
     """Return a value packed; None where a part of it is not of msgpack's own types.
 
     Of these are ExtType and Timestamp of the package msgpack, too. None also where it has more than
-    `LEVELS_MAX` levels, or an int of more than 64 bits.
+    `levels_max` levels, or an int of more than 64 bits.
     """
     try:
         packer = _take()
@@ -49,7 +49,7 @@ def packed_if_plain(value: Any) -> bytes | None:
     size = len(packed)
     if size <= _KEPT_BYTES:
         _keep(packer)
-    return None if size > LEVELS_MAX and _is_deep(value, packed) else packed
+    return None if size > levels_max and _is_deep(value, packed, levels_max) else packed
 
 
 def _make_packer() -> "msgpack.Packer":
@@ -61,9 +61,9 @@ def _make_packer() -> "msgpack.Packer":
     return Packer(strict_types=True, default=_refuse)
 
 
-def _is_deep(value: Any, packed: bytes) -> bool:
-    """Whether a value has more than `LEVELS_MAX` levels; seldom has it as many arrays and maps."""
-    if len(packed) - len(packed.translate(None, _HEADS)) <= LEVELS_MAX:
+def _is_deep(value: Any, packed: bytes, levels_max: int) -> bool:
+    """Whether a value has more than `levels_max` levels; seldom has it as many arrays and maps."""
+    if len(packed) - len(packed.translate(None, _HEADS)) <= levels_max:
         return False
     levels = [iter((value,))]
     while levels:
@@ -76,6 +76,6 @@ def _is_deep(value: Any, packed: bytes) -> bool:
                 break
         else:
             levels.pop()
-        if len(levels) > LEVELS_MAX + 1:
+        if len(levels) > levels_max + 1:
             return True
     return False

@@ -86,7 +86,7 @@ class _Walk:
                 )
             return value
         if depth > _DEPTH_MAX:
-            packed = packed_if_plain(value)
+            packed = packed_if_plain(value, LEVELS_MAX - depth)
             if packed is not None:
                 return chosen.Raw(packed)
             reason = f"is nested deeper than {_DEPTH_MAX} levels ({LEVELS_MAX} of plain values)"

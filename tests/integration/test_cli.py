@@ -55,6 +55,33 @@ def test_json_values_arrive_with_topic_sequence_and_key(start, endpoint):
     assert pub.returncode == 0
 
 
+def test_values_of_500_levels_are_published_printed_and_dumped(start, endpoint, tmp_path):
+    list_, object_ = "[" * 500 + "]" * 500, '{"a":' * 500 + "1" + "}" * 500
+    lines = f"{list_}\n{object_}\n".encode()
+    subs = [start("sub", endpoint, "--count", "2", *json) for json in ((), ("--json",))]
+    options = "--json", "--wait", "2", "--log", str(tmp_path / "log")
+    assert run("pub", endpoint, "t", *options, stdin=lines).returncode == 0
+
+    assert [sub.wait() for sub in subs] == [0, 0]
+    assert subs[0].output() == lines
+    dumped = run("log", "dump", str(tmp_path / "log"))
+    for output in (subs[1].output(), dumped.stdout):
+        assert [list_ in line or object_ in line for line in output.decode().splitlines()] == [
+            True, True,
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("levels", [501, 900, 2000])
+def test_a_line_that_is_nested_too_deeply_is_refused(endpoint, levels):
+    line = b"[" * levels + b"]" * levels + b"\n"
+    ended = run("pub", endpoint, "t", "--json", "--wait", "0", stdin=b"1\n" + line)
+
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(b"p2pmsg pub: line 2: ")
+    assert b"nested" in ended.stderr
+    assert ended.stderr.count(b"\n") == 1
+
+
 def test_bytes_that_are_no_text_are_marked(start, endpoint):
     subs = [start("sub", endpoint, "--count", "1", *json) for json in ((), ("--json",))]
     assert run("pub", endpoint, "t", "--wait", "2", stdin=b"\xff\n").returncode == 0

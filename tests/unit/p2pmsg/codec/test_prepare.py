@@ -221,8 +221,9 @@ def nested(levels, innermost):
 
 def test_what_is_nested_deeply_arrives_or_is_refused():
     encode = codec.exact_encoder.encode
-    for value in (nested(500, 1), nested(190, DECIMAL), [[[1]] * 1000] * 3):
+    for value in (nested(500, 1), nested(499, {}), nested(190, DECIMAL), [[[1]] * 1000] * 3):
         assert codec.decode(encode(value)) == value
-    for value in (nested(900, 1), nested(1500, {}), nested(220, DECIMAL)):
+    values = nested(501, 1), nested(500, {}), nested(900, 1), nested(1500, {}), nested(220, DECIMAL)
+    for value in values:
         with pytest.raises(MessageError, match="nested deeper than 200 levels"):
             encode(value)
