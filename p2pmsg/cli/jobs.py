@@ -15,7 +15,7 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import check_program, run_program
 from p2pmsg.cli.progress import Bar, looking, make_bar
-from p2pmsg.cli.pubsub import publish_lines
+from p2pmsg.cli.pubsub import InputError, publish_lines
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import render_columns, value_text
 from p2pmsg.cli.waiting import Answers, Waiting
@@ -80,8 +80,10 @@ def push(arguments: argparse.Namespace) -> int:
     """Make a job of each line of standard input.
 
     A job's value is the line's bytes; with --json, the JSON value on it. At the end the command
-    waits until all jobs are done. Exit status 1: some became dead letters. On a terminal, a bar
-    shows how far the jobs are. Where there is no worker, a line on standard error says so.
+    waits until all jobs are done. A line that cannot be a job is an end, too: the jobs of those
+    before it are waited for. Exit status 1: there was such a line, or some jobs became dead
+    letters. On a terminal, a bar shows how far the jobs are. Where there is no worker, a line on
+    standard error says so.
 
     With --mode pipeline, jobs are for `p2pmsg pull --mode pipeline`: workers confirm many at a
     time, which is faster, and there are no keys, priorities, delays, dead letters and logs.
@@ -102,9 +104,14 @@ def push(arguments: argparse.Namespace) -> int:
         else:
             pusher.push(value, key=key, priority=arguments.priority, delay=arguments.delay)
 
+    failed = False
     try:
         with _shown(pusher, arguments.quiet) as bar:
-            publish_lines(source, arguments, push_one)
+            try:
+                publish_lines(source, arguments, push_one)
+            except InputError as error:
+                bar.around(partial(note, "push"))(str(error))
+                failed = True
             bar.unit = "jobs"
             pusher.drain(timeout=arguments.timeout)
     finally:
@@ -112,7 +119,7 @@ def push(arguments: argparse.Namespace) -> int:
         stats = pusher.stats()
         dead = "" if pipeline else f"{_dead(stats):,} dead letters, "
         note("push", f"{stats.done:,} done, {dead}{stats.in_flight:,} not done")
-    return 1 if _dead(stats) else 0
+    return 1 if failed or _dead(stats) else 0
 
 
 def _refuse(arguments: argparse.Namespace, defaults: dict[str, Any]) -> None:

@@ -30,6 +30,34 @@ def test_each_line_is_a_job_and_the_exit_status_decides(tmp_path, place):
     assert sorted((tmp_path / "done").read_text().split()) == ["1", "2", "3", "4"]
 
 
+@pytest.mark.parametrize("mode", [[], ["--mode", "pipeline"]], ids=["queue", "pipeline"])
+def test_jobs_before_a_line_that_is_refused_are_done(tmp_path, place, mode):
+    bad = b"[" * 2000 + b"]" * 2000
+    with command(tmp_path, "push", place, "--json", *mode) as pushing:
+        pushing.write(b"1\n2\n" + bad + b"\n3\n")
+        eventually(lambda: "line 3: " in pushing.said())
+        with command(tmp_path, "pull", place, "--count", "2", *mode) as pulling:
+            assert pushing.wait() == 1
+            assert pulling.wait() == 0
+            assert pulling.output() == b"1\n2\n"
+    assert "p2pmsg push: line 3: is not JSON: it is nested too deeply\n" in pushing.errors()
+    assert "2 done" in pushing.errors()
+    assert "0 not done" in pushing.errors()
+
+
+def test_a_job_and_a_dead_letter_of_500_levels_are_shown(tmp_path, place):
+    text = b"[" * 500 + b"]" * 500 + b"\n"
+    with command(tmp_path, "pull", place, "--count", "1") as pulling:
+        ended = run("push", place, "--json", "--log", str(tmp_path / "log"), stdin=text)
+        assert (ended.returncode, pulling.wait()) == (0, 0)
+        assert pulling.output() == text
+    with command(tmp_path, "pull", place, "--count", "1", "--", "sh", "-c", "exit 65"):
+        log = ("--log", str(tmp_path / "log"))
+        assert run("push", place, "--json", *log, stdin=text).returncode == 1
+    shown = run("dead-letters", "show", str(tmp_path / "log"), "--all")
+    assert f"value: {text.decode()}" in shown.stdout.decode()
+
+
 def test_a_pull_without_a_command_prints_and_ends_by_count(tmp_path, place):
     with command(tmp_path, "pull", place, "--count", "2") as pulling:
         ended = run("push", place, "--json", "--key-field", "k", stdin=b'{"k":"a"}\n{"k":"b"}\n')
