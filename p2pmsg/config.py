@@ -277,6 +277,11 @@ class PublisherConfig:
         check("on_full", self.on_full, self.on_full in modes, f"one of {modes}")
 
     @property
+    def announced_bytes_max(self) -> int:
+        """The largest message that subscribers are told to expect; 0: they are told of none."""
+        return self.message_bytes_max
+
+    @property
     def full_bytes(self) -> int:
         """How many bytes a frame has when it is full."""
         return min(self.frame_bytes, self._frame_bytes_max)

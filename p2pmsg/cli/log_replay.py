@@ -68,7 +68,7 @@ def replay(arguments: argparse.Namespace) -> int:
         reading = Reading(reader, parts, report, cut.findings)
         is_damaged = note_tail_damage("replay", reader)
         note_waiting("replay", reader)
-        config = PublisherConfig(stall_timeout=_STALL_S, message_bytes_max=_MESSAGE_BYTES_MAX)
+        config = _ReplayConfig(stall_timeout=_STALL_S, message_bytes_max=_MESSAGE_BYTES_MAX)
         with publishing(
             arguments, "log replay", arguments.wait_for, config=config, security=security
         ) as publisher:
@@ -79,6 +79,14 @@ def replay(arguments: argparse.Namespace) -> int:
                 bar.clear()
     print(run.summary())
     return 1 if is_damaged or not reading.is_whole or publisher.stats().undelivered else 0
+
+
+class _ReplayConfig(PublisherConfig):
+    """Takes what the log has, however large it is, and claims no size that it may not have."""
+
+    @property
+    def announced_bytes_max(self) -> int:
+        return 0
 
 
 class Pace:

@@ -129,7 +129,7 @@ class PublisherCore:
         self.life = life
         self._values = ValueRules(config.exact_types, config.enc_hook)
         self.greeting = control.Welcome(
-            name, recovery, stall_ms, life=life, message_bytes_max=config.message_bytes_max
+            name, recovery, stall_ms, life=life, message_bytes_max=config.announced_bytes_max
         )
         self.place = control.place_of(recovery)
         self.welcome = wire.control_frame(Kind.WELCOME, session, self.greeting)

@@ -293,6 +293,21 @@ def test_replay_of_a_part_is_a_stream_of_its_own(log, start, endpoint):
     assert [message["sequence"] for message in came] == list(range(10))
     assert ids(came) == list(range(500, 510))
     assert came[0]["publisher"] == "again"
+    assert sub.errors() == ""  # nor does it expect what it does not take
+
+
+def test_replay_of_what_a_subscriber_does_not_take_is_reported_there(tmp_path, start, endpoint):
+    made = LogFiles(tmp_path / "large")
+    with made.writing() as write:
+        for number, value in enumerate(("first", bytes(5 * 2**20), "last")):
+            write.alone("t", value, T0 + number, now_ns=T0 + number)
+    sub = start("sub", endpoint, "--count", "2")
+    run("log", "replay", made.path, endpoint, "--speed", "max")
+
+    assert sub.wait() == 0
+    assert sub.output() == b"first\nlast\n"
+    assert "lost 1 messages [1, 2) of 't'" in sub.errors()
+    assert "may send" not in sub.errors()
 
 
 def test_replay_gives_up_when_nobody_comes(log, endpoint):
