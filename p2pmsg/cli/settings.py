@@ -17,8 +17,10 @@ from p2pmsg.cli.table import COMMANDS
 FILE = "p2pmsg.toml"
 _WORDS = {"1": True, "true": True, "yes": True, "on": True,
           "0": False, "false": False, "no": False, "off": False}  # fmt: skip
-_KUBERNETES = re.compile(r"SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?")
-"""What it sets for a service named `p2pmsg-relay`, after `P2PMSG_RELAY_`."""
+_KUBERNETES = re.compile(
+    r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
+)
+"""What it sets for services named `p2pmsg-relay` and `p2pmsg-relay-eu`, after `P2PMSG_RELAY_`."""
 
 
 def parse(found: Command | CommandGroup, words: Sequence[str]) -> argparse.Namespace:
@@ -29,17 +31,22 @@ def parse(found: Command | CommandGroup, words: Sequence[str]) -> argparse.Names
         words: what stands after its name.
 
     """
+    group: CommandGroup | None = None
     if isinstance(found, CommandGroup):
-        found, words = found.find(words), words[1:]
+        group = found
+        found, words = group.find(words), words[1:]
     try:
-        found = _with_defaults(found, words, os.environ)
+        found = _with_defaults(found, group, words, os.environ)
     except UsageError as error:
         found.parser().error(str(error))
     return found.parser().parse_args(words)
 
 
 def _with_defaults(
-    command: Command, words: Sequence[str], environment: Mapping[str, str]
+    command: Command,
+    group: CommandGroup | None,
+    words: Sequence[str],
+    environment: Mapping[str, str],
 ) -> Command:
     """Return the command with the defaults that file and environment give to its options.
 
@@ -49,9 +56,11 @@ def _with_defaults(
         option.name[2:]: option for each in command.options for option in _members(each)
         if option.name.startswith("--")
     }  # fmt: skip
-    if not known or {"-h", "--help"} & set(words):
+    if not (known or group) or {"-h", "--help"} & set(words):
         return command
-    from_file = _from_file(command, known, environment)
+    from_file = _from_file(command, group, known, environment)
+    if group is not None:
+        _check_environment(group, environment)
     from_environment = _from_environment(command, known, environment)
     given = {word.partition("=")[0][2:] for word in words if word.startswith("--")}
     options: list[Option | OneOf] = []
@@ -107,12 +116,29 @@ def _from_environment(
     return found
 
 
+def _check_environment(group: CommandGroup, environment: Mapping[str, str]) -> None:
+    """Raise `UsageError` for a variable of the group that is of none of its commands."""
+    prefix = f"P2PMSG_{_upper(group.name)}_"
+    own = tuple(f"P2PMSG_{_upper(each.name)}_" for each in group.commands)
+    for variable in environment:
+        if (
+            variable.startswith(prefix)
+            and not variable.startswith(own)
+            and not _KUBERNETES.fullmatch(variable.removeprefix(prefix))
+        ):
+            of = ", ".join(f"{each}…" for each in own)
+            raise UsageError(f"{variable}: of no command of {group.name}; theirs are {of}")
+
+
 def _upper(name: str) -> str:
     return re.sub("[ -]", "_", name).upper()
 
 
 def _from_file(
-    command: Command, known: Mapping[str, Option], environment: Mapping[str, str]
+    command: Command,
+    group: CommandGroup | None,
+    known: Mapping[str, Option],
+    environment: Mapping[str, str],
 ) -> dict[str, Any]:
     path = environment.get("P2PMSG_CONFIG", FILE if os.path.exists(FILE) else "")
     if not path:
@@ -129,11 +155,14 @@ def _from_file(
         raise UsageError(f"{path}: {error}") from error
     if unknown := next((name for name in table if name not in COMMANDS), None):
         raise UsageError(f"{_at(path, text, '', unknown)}: there is no command {unknown!r}")
+    section = ""
     for word in command.name.split():
+        if section and group is not None:
+            _check_section(group, table, lambda key: _at(path, text, group.name, key))
+        where, section = _at(path, text, section, word), f"{section}.{word}".lstrip(".")
         table = table.get(word, {})
         if not isinstance(table, dict):
-            raise UsageError(f"{_at(path, text, '', word)}: write [{word}], and options under it")
-    section = ".".join(command.name.split())
+            raise UsageError(f"{where}: write [{section}], and options under it")
     found = {}
     for key, value in table.items():
         where = _at(path, text, section, key)
@@ -144,13 +173,25 @@ def _from_file(
     return found
 
 
+def _check_section(
+    group: CommandGroup, table: Mapping[str, Any], where: Callable[[str], str]
+) -> None:
+    """Raise `UsageError` for what stands in a group's section and is none of its commands."""
+    names = [each.name.split()[-1] for each in group.commands]
+    for key in table:
+        if key not in names:
+            of = ", ".join(f"[{group.name}.{name}]" for name in names)
+            reason = f"there is no command '{group.name} {key}'; options stand under {of}"
+            raise UsageError(f"{where(key)}: {reason}")
+
+
 def _at(path: str, text: str, section: str, key: str) -> str:
     """Return the file, and the line in which a section or its key begins."""
-    current = ""
+    current, whole = "", f"{section}.{key}".lstrip(".")
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[([^]]*)\]", line):
             current = re.sub(r"[\s\"']", "", header[1])
-            if not section and current.split(".")[0] == key:
+            if current == whole or current.startswith(f"{whole}."):
                 return f"{path}, line {number}"
         elif current == section and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[.=]", line):
             return f"{path}, line {number}"

@@ -77,8 +77,10 @@ def test_another_file_may_be_named_and_none(folder, monkeypatch):
 
 def test_what_kubernetes_sets_for_a_service_is_no_setting(folder, monkeypatch):
     for name in ("SERVICE_HOST", "SERVICE_PORT_DATA", "PORT", "PORT_5557_TCP_ADDR"):
-        monkeypatch.setenv(f"P2PMSG_RELAY_{name}", "tcp://10.0.0.1:5557")
+        for service in ("RELAY", "RELAY_EU", "LOG", "LOG_0"):
+            monkeypatch.setenv(f"P2PMSG_{service}_{name}", "tcp://10.0.0.1:5557")
     assert parsed(folder, monkeypatch, RELAY, {}, "relay").log is None
+    assert parse(load("log"), ["ls", "."]).directory == "."
 
 
 REFUSED = {
@@ -112,3 +114,35 @@ def test_what_is_wrong_is_named_by_file_and_line_or_variable(
     assert said.count("\n") == 1
     assert names in said
     assert main(["sub", "--help"]) == main(["help", "sub"]) == 0
+
+
+OF_GROUPS = {
+    "option of none": ("[log]\nfoo = true\n", {}, "line 2: there is no command 'log foo'"),
+    "option of a command": ("[log]\n\ncount = 1\n", {}, "under [log.ls], [log.dump]"),
+    "unknown command": ("[log.ls]\n[log.dmp]\n", {}, "line 2: there is no command 'log dmp'"),
+    "no table": ("[log]\ndump = 1\n", {}, "line 2: write [log.dump], and options under it"),
+    "its option": ("[log]\ndump.cnt = 1\n", {}, "log dump has no option 'cnt'"),
+    "variable": ("", {"LOG_COUNT": "1"}, "P2PMSG_LOG_COUNT: of no command of log; theirs are"),
+    "its variable": ("", {"LOG_DUMP_CNT": "1"}, "P2PMSG_LOG_DUMP_CNT: log dump has no such option"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "variables", "names"), OF_GROUPS.values(), ids=OF_GROUPS)
+def test_what_is_wrong_of_a_group_is_named(text, variables, names, folder, monkeypatch, capsys):
+    (folder / "p2pmsg.toml").write_text(text)
+    for name, value in variables.items():
+        monkeypatch.setenv(f"P2PMSG_{name}", value)
+    assert main(["log", "dump", "."]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("p2pmsg log dump: ")
+    assert said.count("\n") == 1
+    assert names in said
+    assert main(["log", "dump", "--help"]) == main(["help", "log", "dump"]) == 0
+
+
+@pytest.mark.parametrize("group", ["log", "hook", "key", "trust", "access"])
+def test_each_command_of_a_group_looks_at_its_settings(group, folder, monkeypatch, capsys):
+    for each in load(group).commands:
+        (folder / "p2pmsg.toml").write_text(f"[{'.'.join(each.name.split())}]\nfoo = 1\n")
+        assert main([*each.name.split()]) == 2
+        assert "has no option 'foo'" in capsys.readouterr().err
