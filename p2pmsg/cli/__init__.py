@@ -37,15 +37,17 @@ def main(argv: "Sequence[str] | None" = None) -> int:
 
     found = load(name)
     own, rest = _split(words[1:], name)
-    return ctrl_c.run(lambda: _run(lambda: parse(found, own), rest))
+    return ctrl_c.run(lambda: _run(name, lambda: parse(found, own), rest))
 
 
-def _run(parse: "Callable[[], Namespace]", rest: "list[str]") -> int:
+def _run(name: str, parse: "Callable[[], Namespace]", rest: "list[str]") -> int:
     _write_any_text()
     try:
         arguments = parse()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
+    except OSError as error:  # there was help to be printed
+        return _unwritten(f"p2pmsg {name}", error)
     arguments.rest = rest
     prog: str = arguments.prog
     with _SignalsAndLog(prog):
@@ -84,10 +86,15 @@ def _answer(name: str) -> int:
         return _fail("p2pmsg", f"{what}: {choice} (p2pmsg --help says more)", _WRONG)
     try:
         print(text, flush=True)
-    except BrokenPipeError:
-        _let_go_of_output()
-        return _PIPE_CLOSED
+    except OSError as error:
+        return _unwritten("p2pmsg", error)
     return 0
+
+
+def _unwritten(prog: str, error: OSError) -> int:
+    """Return the status where standard output takes no more, and say so where somebody reads."""
+    _let_go_of_output()
+    return _PIPE_CLOSED if isinstance(error, BrokenPipeError) else _fail(prog, error, _FAILED)
 
 
 def _status_of(error: Exception) -> int:

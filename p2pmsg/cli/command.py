@@ -193,6 +193,15 @@ class Parser(argparse.ArgumentParser):
         print(f"{self.prog}: {one_line(message)}", file=sys.stderr)
         sys.exit(2)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Raise `OSError` where help cannot be written, which argparse does not."""
+        file = file or sys.stdout
+        if file is sys.stderr or file is None:
+            super()._print_message(message, file)
+        else:
+            file.write(message)
+            file.flush()
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Allow options between a command's positional arguments, too."""
         if self._intermixing:

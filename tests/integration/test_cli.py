@@ -287,6 +287,17 @@ def test_a_full_disk_is_reported_in_one_line(start, make_publisher):
     assert sub.errors() == "p2pmsg sub: No space left on device\n"
 
 
+@pytest.mark.parametrize(
+    "words", [("--version",), ("--help",), ("help", "key"), ("sub", "--help"), ("log", "--help")]
+)
+def test_help_on_a_full_disk_is_reported_in_one_line(start, words):
+    with open("/dev/full", "wb") as full:
+        ended = start(*words, stdout=full)
+        assert ended.wait() == 1
+    name = "p2pmsg" if words[0].startswith("-") else f"p2pmsg {words[0]}"
+    assert ended.errors() == f"{name}: No space left on device\n"
+
+
 def assert_ended(ended, how):
     number, status = ENDINGS[how]
     ended.process.send_signal(number)
