@@ -278,7 +278,7 @@ class PublisherConfig:
 
     @property
     def announced_bytes_max(self) -> int:
-        """The largest message that subscribers are told to expect; 0: they are told of none."""
+        """The largest message that subscribers are to expect, as it is announced; 0: unknown."""
         return self.message_bytes_max
 
     @property
