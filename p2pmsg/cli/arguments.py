@@ -137,6 +137,14 @@ def seconds(text: str) -> float:
     return number
 
 
+def interval(text: str) -> float:
+    """Check how often something is done, in seconds."""
+    number = seconds(text)
+    if number < 0.01:
+        raise _Refused(f"must be at least 0.01 seconds, not {text!r}")
+    return number
+
+
 def start(text: str) -> str | int | datetime:
     """Check where a subscriber starts: `latest`, `earliest`, a sequence or an ISO time."""
     value: str | int | datetime = text

@@ -299,7 +299,9 @@ def dead_letters(arguments: argparse.Namespace) -> int:
 
     """
     action, chosen = arguments.action, set(arguments.ids)
-    if action in ("retry", "purge") and bool(chosen) == arguments.all:
+    if chosen and arguments.all:
+        raise UsageError("ids and --all exclude one another")
+    if action in ("retry", "purge") and not (chosen or arguments.all):
         raise UsageError(f"{action} needs ids, or --all")
     found = [
         (folder, letter)

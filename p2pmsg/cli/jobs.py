@@ -378,7 +378,9 @@ def dead_letters(arguments: argparse.Namespace) -> int:
 
     """
     action, chosen = arguments.action, arguments.sequences
-    if action != "ls" and bool(chosen) == arguments.all:
+    if chosen and arguments.all:
+        raise UsageError("sequences and --all exclude one another")
+    if action != "ls" and not (chosen or arguments.all):
         raise UsageError(f"{action} needs sequences, or --all")
     box: LiveBox | LogBox
     if "://" in arguments.where:

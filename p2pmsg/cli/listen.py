@@ -3,12 +3,11 @@
 import argparse
 import json
 import select
-import sys
 import time
 from typing import Any
 
 import transports
-from p2pmsg.cli.arguments import QUIET, datagram_endpoint, seconds
+from p2pmsg.cli.arguments import QUIET, datagram_endpoint, interval, seconds
 from p2pmsg.cli.command import command, flag, one_line, option
 from p2pmsg.cli.text import render_columns
 from p2pmsg.cli.waiting import LOOK_S, Waiting
@@ -25,7 +24,7 @@ _TITLES = ("publisher", "session", "topic", "msg/s", "MB/s", "next", "missing", 
     "listen",
     option("endpoint", "udp://GROUP:PORT or mold://GROUP:PORT, with ?interface=… where it matters",
            "ENDPOINT", datagram_endpoint),
-    option("--interval", "print so often, in seconds (default: 1)", "S", seconds, default=1.0),
+    option("--interval", "print so often, in seconds (default: 1)", "S", interval, default=1.0),
     option("--seconds", "end after so many seconds (default: with Ctrl-C)", "S", seconds),
     flag("--json", "print one JSON object for each stream and interval"),
     QUIET,
@@ -36,8 +35,8 @@ def listen(arguments: argparse.Namespace) -> int:
 
     It only listens: it joins no publisher, asks for no repair, and disturbs nobody. `missing`
     counts the messages that did not arrive here and were not seen to be repaired. Until something
-    is heard, a line on standard error says so. What is sealed (`security=`) it counts, and cannot
-    read.
+    is heard, a line on standard error says so. At the end the rest of the last interval is printed,
+    after Ctrl-C, too. What is sealed (`security=`) it counts, and cannot read.
 
     For example:
       p2pmsg listen 'udp://239.1.1.1:5000?interface=eth0'
@@ -61,9 +60,23 @@ def _listen(
 ) -> None:
     poll = select.poll()
     poll.register(receiver.socket, select.POLLIN)
-    began_s = shown_s = heard_s = time.monotonic()
-    end_s = None if arguments.seconds is None else began_s + arguments.seconds
-    before: dict[tuple[str, str], tuple[int, int]] = {}
+    table = _Table(listener, receiver, as_json=arguments.json)
+    try:
+        _listen_on(receiver, poll, listener, table, arguments)
+    except KeyboardInterrupt:
+        table.show(time.monotonic())
+        raise
+
+
+def _listen_on(
+    receiver: transports.UdpReceiver,
+    poll: select.poll,
+    listener: Listener,
+    table: "_Table",
+    arguments: argparse.Namespace,
+) -> None:
+    heard_s = table.shown_s
+    end_s = None if arguments.seconds is None else heard_s + arguments.seconds
     waiting = Waiting("listen", lambda: _silence(listener, arguments), quiet=arguments.quiet)
     while True:
         waiting.look()
@@ -72,12 +85,11 @@ def _listen(
             heard_s = now_s
             receiver.reconnect()  # the interface may be another one by now
         is_over = end_s is not None and now_s >= end_s
-        if is_over or now_s - shown_s >= arguments.interval:
-            _show(listener, receiver, before, now_s - shown_s, arguments.json)
-            shown_s = now_s
+        if is_over or now_s - table.shown_s >= arguments.interval:
+            table.show(now_s)
         if is_over:
             return
-        due_s = min(shown_s + arguments.interval, heard_s + _REJOIN_S)
+        due_s = min(table.shown_s + arguments.interval, heard_s + _REJOIN_S)
         if end_s is not None:
             due_s = min(due_s, end_s)
         if not listener.streams:
@@ -100,33 +112,50 @@ def _silence(listener: Listener, arguments: argparse.Namespace) -> str:
     return f"waiting for {arguments.endpoint}: nothing heard yet"
 
 
-def _show(
-    listener: Listener,
-    receiver: transports.UdpReceiver,
-    before: dict[tuple[str, str], tuple[int, int]],
-    seconds: float,
-    as_json: bool,
-) -> None:
-    rows = []
-    for key, view in sorted(listener.streams.items()):
-        messages, size = before.get(key, (0, 0))
-        rates = (view.messages - messages) / seconds, (view.bytes - size) / seconds
-        before[key] = view.messages, view.bytes
-        if as_json:
-            print(json.dumps(_as_dict(view, *rates)))
+class _Table:
+    """Prints what was heard since the last time.
+
+    Attributes:
+        shown_s: when that was; at first, when it began.
+
+    """
+
+    def __init__(
+        self, listener: Listener, receiver: transports.UdpReceiver, *, as_json: bool
+    ) -> None:
+        self.shown_s = time.monotonic()
+        self._listener = listener
+        self._receiver = receiver
+        self._as_json = as_json
+        self._before: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def show(self, now_s: float) -> None:
+        """Print it; nothing where no time has passed."""
+        seconds, self.shown_s = now_s - self.shown_s, now_s
+        if seconds <= 0:
+            return
+        rows = []
+        for key, view in sorted(self._listener.streams.items()):
+            messages, size = self._before.get(key, (0, 0))
+            rates = (view.messages - messages) / seconds, (view.bytes - size) / seconds
+            self._before[key] = view.messages, view.bytes
+            rows.append((view, *rates))
+        if self._as_json:
+            lines = [json.dumps(_as_dict(*row)) for row in rows]
         else:
-            rows.append(_as_row(view, *rates))
-    if not as_json:
-        if rows:
-            print(render_columns(_TITLES, rows, len(_TITLES)))
-        notes = [f"{count} invalid ({reason})" for reason, count in listener.invalid.items()]
-        if receiver.kernel_drops:
-            notes.append(f"{receiver.kernel_drops} dropped here by the kernel")
+            lines = self._lines([_as_row(*row) for row in rows])
+        if lines:
+            print(*lines, sep="\n", flush=True)
+
+    def _lines(self, rows: list[tuple[str, ...]]) -> list[str]:
+        lines = [render_columns(_TITLES, rows, len(_TITLES))] if rows else []
+        invalid = self._listener.invalid
+        notes = [f"{count} invalid ({reason})" for reason, count in invalid.items()]
+        if self._receiver.kernel_drops:
+            notes.append(f"{self._receiver.kernel_drops} dropped here by the kernel")
         if notes:
-            print(f"datagrams: {', '.join(notes)}")
-        if rows or notes:
-            print()
-    sys.stdout.flush()
+            lines.append(f"datagrams: {', '.join(notes)}")
+        return [*lines, ""] if lines else []
 
 
 def _as_dict(view: StreamView, messages_s: float, bytes_s: float) -> dict[str, Any]:
