@@ -8,9 +8,10 @@ All of it is one program without a thread: `python examples/aio_service.py [FOLD
 is for ipc endpoints and the queue's log; else TCP, and no log.
 """
 
+import ctrl_c
+
 import asyncio
 
-import ctrl_c
 from arguments import folder, optional
 
 from p2pmsg import aio

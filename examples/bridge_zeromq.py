@@ -7,12 +7,13 @@ that is numbered, kept and repaired. The bridge is stopped for a moment, and it 
 dropped meanwhile. Then a PUSH program fills a work queue, and a job that fails is tried again.
 """
 
+import ctrl_c
+
 import multiprocessing
 import multiprocessing.connection
 import tempfile
 import time
 
-import ctrl_c
 import zmq
 from arguments import none
 

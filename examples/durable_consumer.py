@@ -7,6 +7,8 @@ SIGKILL and starts it again, over and over, and counts what is in the table.
 yours: it goes on until you kill it, and when you start it again it goes on where it was.
 """
 
+import ctrl_c
+
 import contextlib
 import random
 import sqlite3
@@ -16,7 +18,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import ctrl_c
 from arguments import Parser, endpoint
 
 import p2pmsg

@@ -8,12 +8,13 @@ The screen is an asyncio program whose drawing takes 50 ms. It never gets old va
 came in between is folded into the newest message of each key, and counted as conflated.
 """
 
+import ctrl_c
+
 import asyncio
 import sys
 import threading
 import time
 
-import ctrl_c
 from arguments import optional, seconds
 
 import p2pmsg

@@ -3,9 +3,10 @@
 Needs Java 17 and `pip install 'p2pmsg[all]'`. It ends by itself.
 """
 
+import ctrl_c
+
 import tempfile
 
-import ctrl_c
 from arguments import none
 from pyspark.sql import SparkSession
 

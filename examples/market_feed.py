@@ -4,9 +4,10 @@ Run it: `python examples/market_feed.py [ENDPOINT]`. The kernel drops a tenth of
 datagrams; what is missing is asked for and repaired, so that both get every trade, in order.
 """
 
+import ctrl_c
+
 import multiprocessing
 
-import ctrl_c
 from arguments import multicast_endpoint, optional
 
 import p2pmsg

@@ -6,11 +6,12 @@ Each order is paid, packed and shipped. Workers fail now and then, so that jobs 
 steps of different orders overtake one another, steps of one order never do.
 """
 
+import ctrl_c
+
 import random
 import threading
 from collections import defaultdict
 
-import ctrl_c
 from arguments import endpoint, optional
 
 import p2pmsg

@@ -3,9 +3,10 @@
 Run it: `python examples/quickstart.py [ENDPOINT]`
 """
 
+import ctrl_c
+
 import multiprocessing
 
-import ctrl_c
 from arguments import endpoint, optional
 
 import p2pmsg

@@ -5,13 +5,14 @@ the publisher with SIGKILL in the middle. A subscriber that was there all the ti
 one that comes only afterwards gets everything from the beginning, from the relay.
 """
 
+import ctrl_c
+
 import argparse
 import subprocess
 import sys
 import tempfile
 import time
 
-import ctrl_c
 from arguments import Parser
 
 import p2pmsg

@@ -3,9 +3,10 @@
 python examples/scatter_gather.py [FOLDER]      (for ipc endpoints; else TCP)
 """
 
+import ctrl_c
+
 import time
 
-import ctrl_c
 from arguments import folder, optional
 
 import p2pmsg

@@ -11,10 +11,11 @@ so. A program without a key is refused. The same files may be made by `p2pmsg ke
 `p2pmsg trust add`; see the guide's page about security.
 """
 
+import ctrl_c
+
 import tempfile
 from pathlib import Path
 
-import ctrl_c
 from arguments import Parser
 
 import p2pmsg

@@ -6,11 +6,12 @@ Without a file it plays a random walk of 20,000 trades. A bar is final, and is g
 watermark has passed it. Needs Java 17 and `pip install 'p2pmsg[spark]'` (`plot` for the picture).
 """
 
+import ctrl_c
+
 import contextlib
 import threading
 import time
 
-import ctrl_c
 from arguments import Parser, file, picture
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql

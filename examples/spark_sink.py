@@ -4,10 +4,11 @@ Spark reads trades, keeps the large ones and publishes them again from its tasks
 without Spark takes whole, committed batches only. Needs Java 17 and `pip install 'p2pmsg[spark]'`.
 """
 
+import ctrl_c
+
 import socket
 import tempfile
 
-import ctrl_c
 from arguments import none
 from pyspark.sql import SparkSession
 

@@ -4,6 +4,7 @@ Needs Java 17 and `pip install 'p2pmsg[spark]'`. It ends by itself.
 """
 
 import ctrl_c
+
 from arguments import none
 from pyspark.sql import SparkSession
 

@@ -7,13 +7,14 @@ aggregates it over windows of event time, with a watermark. It ends by itself.
 Needs Java 17 and `pip install 'p2pmsg[spark,statsd]' statsd`. One argument, if any: seconds to run.
 """
 
+import ctrl_c
+
 import os
 import sys
 import threading
 import time
 from pathlib import Path
 
-import ctrl_c
 import statsd
 from arguments import optional, seconds
 from pyspark.sql import SparkSession

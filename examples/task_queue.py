@@ -5,11 +5,12 @@
 Three workers square numbers; every 0.3 s one of them is killed with SIGKILL, and another started.
 """
 
+import ctrl_c
+
 import multiprocessing
 import random
 import time
 
-import ctrl_c
 from arguments import endpoint, optional
 
 import p2pmsg

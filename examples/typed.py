@@ -6,12 +6,13 @@ A Decimal and a date arrive as what they are. A value that does not fit its type
 its place, and costs none of the messages around it.
 """
 
+import ctrl_c
+
 import datetime
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TypedDict
 
-import ctrl_c
 from arguments import endpoint, optional
 
 import p2pmsg

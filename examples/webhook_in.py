@@ -7,6 +7,8 @@ time-out, and one that is forged.
 webhook_out.py, and prints what is published.
 """
 
+import ctrl_c
+
 import json
 import tempfile
 import threading
@@ -15,7 +17,6 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-import ctrl_c
 from arguments import optional, port
 
 import p2pmsg

@@ -7,13 +7,14 @@ own, which refuses a third of the requests; the sender is stopped midway and sta
 may be on this machine: requests to loopback are allowed here, which otherwise they are not.
 """
 
+import ctrl_c
+
 import random
 import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-import ctrl_c
 from arguments import optional, url
 
 import p2pmsg
