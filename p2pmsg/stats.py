@@ -320,7 +320,11 @@ class PublisherStats:
         stalled_ms: how long it waited in all, in ms.
         frames_invalid: frames that came in and were dropped, by reason.
         heartbeats_sent: heartbeats.
-        undelivered: subscribers that had not got everything when the publisher was closed.
+        undelivered: subscribers that had not confirmed that they have everything when the publisher
+            was closed; those who were forgotten are in it.
+        subscribers_forgotten: by name, how many had joined, were not heard of for
+            `subscriber_timeout`, and have not come back; a clean farewell does not count. "" are
+            those without a name, and those beyond 1,024.
         control_dropped: answers that were dropped, to joining subscribers and over the recovery
             channel: too many waited, or they found no space for a second, or no descriptor was left
             to read the log with. A peer that gets no answer asks again.
@@ -363,6 +367,7 @@ class PublisherStats:
     frames_invalid: dict[str, int] = field(default_factory=dict)
     heartbeats_sent: int = 0
     undelivered: int = 0
+    subscribers_forgotten: dict[str, int] = field(default_factory=dict)
     repaired: dict[str, int] = field(default_factory=dict)
     log: LogStats | None = None
     control_dropped: int = 0

@@ -8,6 +8,7 @@ from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.cutting import cut
+from p2pmsg.publisher.forgotten import Forgotten
 from p2pmsg.publisher.heads import HeadsMaker, NotNow
 from p2pmsg.publisher.permits import Permits, Rights
 from p2pmsg.publisher.served import Multicast, Served
@@ -71,6 +72,7 @@ class RequestHandler:
         frames_repaired: frames that were sent again.
         messages_repaired: messages in them that were asked for, by the source that had them.
         subscribers: those who confirmed, by their ids.
+        forgotten: those who fell silent, and had not confirmed that they have everything.
         settled: by topic, the sequence below which some application has said that it is done.
         heads: makes what probes and requests for heads are answered with.
         multicast: listens only to those who have joined; None: this is none.
@@ -86,6 +88,7 @@ class RequestHandler:
         self._at_once: Reply | None = None
         self._reply_bytes = 0
         self.subscribers: dict[int, KnownSubscriber] = {}
+        self.forgotten = Forgotten()
         self.settled: dict[str, int] = {}
         self.invalid: Counter[str] = Counter()
         self.heads = HeadsMaker(served)
@@ -265,12 +268,14 @@ class RequestHandler:
     def expire(self, *, now_ns: int) -> None:
         """Forget subscribers that have not been heard of."""
         silent = [
-            subscriber
+            (subscriber, known)
             for subscriber, known in self.subscribers.items()
             if now_ns - known.heard_ns > self._timeout_ns
         ]
-        for subscriber in silent:
+        for subscriber, known in silent:
             del self.subscribers[subscriber]
+            if not known.complete and self._served.topics():
+                self.forgotten.note(subscriber, known.name, self._timeout_ns / 1e9)
             if self.multicast is not None:
                 self.multicast.dismiss(subscriber)
 
@@ -297,8 +302,18 @@ class RequestHandler:
 
     @property
     def incomplete(self) -> int:
-        """How many subscribers have not said that they have everything."""
+        """How many subscribers have not said that they have everything, of those who are there."""
         return sum(not known.complete for known in self.subscribers.values())
+
+    @property
+    def undelivered(self) -> int:
+        """How many have not said so, those who were forgotten included."""
+        return self.incomplete + len(self.forgotten)
+
+    @property
+    def forgotten_names(self) -> dict[str, int]:
+        """Of each name, how many were forgotten; see `Forgotten.by_name`."""
+        return self.forgotten.by_name()
 
     @property
     def settlers(self) -> int:
@@ -337,6 +352,7 @@ class RequestHandler:
             self.subscribers[joined.subscriber] = KnownSubscriber(
                 requester, joined.name, now_ns, joined.complete, joined.settles, user
             )
+            self.forgotten.returned(joined.subscriber, joined.name)
 
     def _receive_held(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         """Answer with the keys of a sealed group; they open all of it."""
@@ -360,6 +376,7 @@ class RequestHandler:
             raise FrameError("subscriber")
         if self.subscribers.pop(joined.subscriber, None) and self.multicast is not None:
             self.multicast.dismiss(joined.subscriber)
+        self.forgotten.left(joined.subscriber)
         self.scheduler.forget(requester)
 
     def _receive_settled(self, requester: bytes, frame: Frame, now_ns: int) -> None:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from p2pmsg import control, wire
+from p2pmsg.publisher.forgotten import count_names
 from p2pmsg.publisher.permits import Rights
 from p2pmsg.publisher.requests import REPLIES_MAX, KnownSubscriber, Reply, RequestHandler
 from p2pmsg.relay.session import RelayedSession
@@ -183,6 +184,20 @@ class RelayRequests:
             known = list(served.requests.subscribers.items())
             incomplete.update(subscriber for subscriber, it in known if not it.complete)
         return len(incomplete)
+
+    @property
+    def undelivered(self) -> int:
+        """How many have not said so, those who were forgotten included."""
+        return self.incomplete + sum(self.forgotten_names.values())
+
+    @property
+    def forgotten_names(self) -> dict[str, int]:
+        """Of each name, how many were forgotten, and are there for no session any more."""
+        subscribers, names, others = self.subscribers, dict[int, str](), 0
+        for served in list(self._sessions.values()):
+            names.update(served.requests.forgotten.names)
+            others = max(others, served.requests.forgotten.others)
+        return count_names((name for one, name in names.items() if one not in subscribers), others)
 
     @property
     def messages_repaired(self) -> dict[str, int]:

@@ -56,6 +56,7 @@ class RelayStats:
         memo_errors: how often what it keeps next to its log (names, losses) could not be written;
             that is tried again.
         undelivered: subscribers that had not got everything when the relay was closed.
+        subscribers_forgotten: as in `PublisherStats`.
         control_dropped, control_rationed, heads_throttled: as in `PublisherStats`.
         connections, connections_refused, connections_oversubscribed: as there.
         unanswered: what is at upstreams' endpoints from which no welcome has ever come, for
@@ -93,6 +94,7 @@ class RelayStats:
     sessions_refused: int
     streams_refused: int
     undelivered: int
+    subscribers_forgotten: dict[str, int] = field(default_factory=dict)
     streams_rewound: int = 0
     control_dropped: int = 0
     control_rationed: int = 0

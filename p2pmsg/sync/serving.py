@@ -438,12 +438,13 @@ class ServingPeer(ABC):
 
     def _note_undelivered(self) -> None:
         """Count those who have not got everything; before the sockets are closed."""
-        self._undelivered = self._core.requests.incomplete + bool(self._core.outbox)
+        # Who cannot take the frames that still wait is among those that are not complete.
+        self._undelivered = max(self._core.requests.undelivered, bool(self._core.outbox))
 
     def _check_delivered(self, failure: LogFailedError | None) -> None:
         """Say what is lacking, when all is closed."""
         if self._undelivered:
-            _log.warning("%d subscribers had not got everything at close", self._undelivered)
+            _log.warning("subscribers that had not got everything at close: %d", self._undelivered)
         self._check_logged(failure)
 
     def _close_sockets(self, linger_ms: int) -> None:

@@ -48,6 +48,7 @@ def publisher_stats(
         frames_invalid=dict(requests.invalid),
         heartbeats_sent=core.heartbeats.sent,
         undelivered=undelivered,
+        subscribers_forgotten=requests.forgotten_names,
         control_dropped=core.control.dropped + requests.replies_dropped,
         control_rationed=core.control.rationed,
         heads_throttled=requests.heads.throttled,

@@ -282,6 +282,22 @@ def test_a_frozen_subscriber_process_holds_nobody_up_for_long(
     assert child.wait() == 0
 
 
+def test_a_subscriber_that_was_frozen_until_the_end_has_not_got_everything(
+    make_publisher, make_child, caplog
+):
+    publisher = make_publisher(config=PublisherConfig(subscriber_timeout=0.5))
+    child = make_child("subscribe", publisher.endpoint, 2)
+    publisher.wait_for_subscribers(1, timeout=60)
+    child.signal(signal.SIGSTOP)
+    publisher.publish(TOPIC, 0)
+    eventually(lambda: publisher.stats().subscribers == 0)
+    publisher.close()
+    stats = publisher.stats()
+    assert (stats.undelivered, stats.subscribers_forgotten) == (1, {"": 1})
+    assert "subscribers that had not got everything at close: 1" in caplog.messages
+    child.signal(signal.SIGKILL)
+
+
 def test_a_publisher_killed_and_restarted_at_its_port(make_subscriber, make_child):
     child = make_child("publish", lasting_place(), 10_000)
     endpoint, session = child.line().split()

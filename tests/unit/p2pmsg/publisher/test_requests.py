@@ -4,7 +4,7 @@ import pytest
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
-from p2pmsg.publisher import control_queue, heads, requests
+from p2pmsg.publisher import control_queue, forgotten, heads, requests
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.requests import RequestHandler, matches
@@ -284,6 +284,60 @@ def test_subscribers_are_counted_until_they_leave_or_fall_silent():
     leave = wire.control_frame(Kind.LEAVE, SESSION, control.Joined(1, "one"))
     ask(publisher, leave, now_ns=1100 * MS)
     assert publisher.requests.subscribers == {}
+
+
+def silent(*joins, count=10, **options):
+    """A publisher that forgets all who joined, as they are not heard of any more."""
+    publisher = core(count, subscriber_timeout=1.0, **options)
+    for one in joins:
+        ask(publisher, one)
+    publisher.handle_timer(now_ns=1001 * MS)
+    assert publisher.requests.subscribers == {}
+    return publisher.requests
+
+
+def test_who_fell_silent_without_a_farewell_has_not_got_everything(caplog):
+    requests = silent(joined(1, "one"), joined(2, "one"), joined(3, ""))
+
+    assert (requests.incomplete, requests.undelivered) == (0, 3)
+    assert requests.forgotten_names == {"one": 2, "": 1}
+    (said,) = caplog.messages
+    assert "subscriber 'one' was not heard of for 1 s" in said
+
+
+def test_who_had_everything_or_nothing_to_get_is_forgotten_without_a_trace(caplog):
+    requests = silent(joined(1, complete=True))
+    assert (requests.undelivered, requests.forgotten_names) == (0, {})
+    requests = silent(joined(1), count=0)
+    assert (requests.undelivered, requests.forgotten_names) == (0, {})
+    assert caplog.messages == []
+
+
+RETURNS = {
+    "the same": joined(1, "one"),
+    "another process of that name": joined(7, "one"),
+    "its farewell": wire.control_frame(Kind.LEAVE, SESSION, control.Joined(1, "one")),
+}
+
+
+@pytest.mark.parametrize("frame", RETURNS.values(), ids=RETURNS)
+def test_who_is_there_again_is_forgotten_no_more(frame):
+    requests = silent(joined(1, "one"), joined(2, "two"))
+    requests.receive(ALICE, frame, now_ns=1002 * MS)
+    assert requests.forgotten_names == {"two": 1}
+
+
+def test_a_name_that_is_none_stands_for_nobody_else():
+    requests = silent(joined(1, ""))
+    requests.receive(ALICE, joined(2, ""), now_ns=1002 * MS)
+    assert requests.forgotten_names == {"": 1}
+
+
+def test_those_who_are_forgotten_are_counted_and_not_all_kept(monkeypatch):
+    monkeypatch.setattr(forgotten, "FORGOTTEN_MAX", 2)
+    requests = silent(*(joined(one, f"s{one}") for one in range(5)))
+    assert requests.forgotten_names == {"s3": 1, "s4": 1, "": 3}
+    assert requests.undelivered == 5
 
 
 def test_closing_waits_for_every_subscriber_to_say_again_that_it_has_everything():

@@ -214,6 +214,24 @@ def test_subscribers_of_several_sessions_count_once():
     assert talk.core.joined == 2
 
 
+def test_a_subscriber_is_forgotten_once_it_is_silent_for_every_session():
+    talk = RelayTalk(subscriber_timeout=1.0).open().open(session=7)
+    for session in (SESSION, 7):
+        talk.core.take(
+            session, Delivery(Frame(frames.data([b"v"], session=session)), 0, 0, 1),
+            now_ns=0, wall_ns=WALL_NS,
+        )  # fmt: skip
+        talk.ask(frames.joined(1, "one", session=session))
+    talk.now_ns = 700 * MS
+    talk.ask(frames.joined(1, "one", session=7))
+    talk.core.requests.expire(now_ns=1001 * MS)
+    assert (talk.core.requests.undelivered, talk.core.requests.forgotten_names) == (1, {})
+
+    talk.core.requests.expire(now_ns=1701 * MS)
+    assert (talk.core.requests.undelivered, talk.core.requests.incomplete) == (1, 0)
+    assert talk.core.requests.forgotten_names == {"one": 1}
+
+
 def test_sessions_that_ended_are_forgotten_when_nothing_is_kept():
     talk = RelayTalk().open().open(session=7)
     talk.give(0)
