@@ -8,7 +8,7 @@ from p2pmsg.trouble import Rarely
 from transports.own_log import own_log as _log
 
 FORGOTTEN_MAX: Final = 1024
-"""Those who are told apart; of the others, the oldest first, there is only a count."""
+"""Those who are remembered; of others, the oldest first, there is only a count."""
 
 
 class Forgotten:

@@ -516,8 +516,12 @@ class RequestHandler:
             self._deny(requester, probe.topics)
         elif self.permits is not None and not self.permits.has_any(requester):
             self._deny(requester, ["*"])
-        make, kind = wire.control_frame, Kind.HEADS
-        self._reply(requester, *(make(kind, session, body, sequence=request) for body in bodies))
+        flags = wire.FLAG_CLOSING if self._served.closing else 0
+        frames = (
+            wire.control_frame(Kind.HEADS, session, body, sequence=request, flags=flags)
+            for body in bodies
+        )
+        self._reply(requester, *frames)
 
     def _refuse(
         self, requester: bytes, topic: str, ranges: list[tuple[int, int]], reason: LossReason

@@ -23,7 +23,7 @@ from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.sessions import FIRST_WAIT_NS, GroupState, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
-from p2pmsg.wire import Frame, FrameError, Kind
+from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind
 
 _MS: Final = 1_000_000
 _NEVER_NS: Final = 2**62
@@ -62,6 +62,9 @@ class Joiner(Protocol):
 
     def repeat_probe(self, peer: Session) -> None:
         """Ask again for the echo of a session that is awaited."""
+
+    def note_last_heads(self, peer: Session, now_ns: int) -> None:
+        """Note that the publisher has said that it closes, with its last heads."""
 
     def end_peer(self, peer: Session, now_ns: int) -> None:
         """End a session: another one has its place."""
@@ -162,6 +165,8 @@ class Confirmation:
             return
         state.request = None
         false = self._take_heads(peer, state, heads, now_ns)
+        if frame.flags & FLAG_CLOSING and state.asked is None:
+            self._joiner.note_last_heads(peer, now_ns)
         if false:
             self._invalid["forged"] += false
         state.wait_ns = min(2 * state.wait_ns, WAIT_NS_MAX) if false else FIRST_WAIT_NS

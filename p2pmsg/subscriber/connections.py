@@ -44,7 +44,7 @@ class Connection:
     lost_ns: int = -1
     """What `heard_ns` was when it was found silent."""
     deaf: str = ""
-    """Who is heard over it, and does not answer over the recovery channel, for people."""
+    """Who is heard over it and not over the recovery channel, or the other way, for people."""
     was_heard_ns: int = 0
     """About when anything last came, excused silence or not."""
 

@@ -369,7 +369,7 @@ class SubscriberCore:
             route = self.routes.answered(peer, key, repaired=frame.kind == Kind.DATA)
             if route is None:
                 raise FrameError("session")
-            peer.heard_ns, peer.replied = now_ns, True
+            peer.note_reply(now_ns)
             if peer.group is not None:
                 peer.group.answered_ns = now_ns
             if frame.kind == Kind.DATA:
@@ -393,6 +393,8 @@ class SubscriberCore:
                 stream = self._receive_refused(peer, route, frame, now_ns)
                 self.gaps.answered(stream, now_ns)
                 self.stream_table.settle(stream)
+            elif frame.kind == Kind.HEADS and self.joiner.quiet.receive(peer, frame, now_ns):
+                pass
             elif self.member is None or not self.member.receive_reply(peer, frame, now_ns):
                 raise FrameError("kind")
         except FrameError as error:
@@ -549,6 +551,7 @@ class SubscriberCore:
                 peer.gaps
                 or not peer.joined
                 or (peer.group is not None and peer.group.is_answered_soon)
+                or self.joiner.quiet.is_asked(session)
             )
         ]
 

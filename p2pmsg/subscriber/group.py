@@ -453,6 +453,7 @@ class MulticastReceiver:
             attempt <= self._config.attempts_max
             and stop - start <= self._config.history_messages
             and start >= stream.history
+            and not stream.peer.quiet
             and self._place(stream.peer) is not None
         )
 

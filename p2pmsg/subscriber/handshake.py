@@ -41,20 +41,28 @@ class Handshake:
         probe: the id of the echo that is awaited, or None.
         joined: whether an echo came.
         closing: whether the other side said that it closes.
+        has_last: whether its last heads came over the recovery channel: no echo is needed.
         reported_complete: whether it was reported since that nothing of it is missing.
         keep_alive_ns: when to report again that this subscriber is there.
 
     """
 
     __slots__ = (
-        "_due_ns", "_tries", "closing", "joined", "keep_alive_ns", "line", "probe",
+        "_due_ns",
+        "_tries",
+        "closing",
+        "has_last",
+        "joined",
+        "keep_alive_ns",
+        "line",
+        "probe",
         "reported_complete",
     )  # fmt: skip
 
     def __init__(self, line: int) -> None:
         self.line = line
         self.probe: int | None = None
-        self.joined = self.closing = self.reported_complete = False
+        self.joined = self.closing = self.reported_complete = self.has_last = False
         self.keep_alive_ns = self._due_ns = self._tries = 0
 
     def begin(self, line: int, effects: Effects, *, rng: Random, now_ns: int) -> int:
@@ -95,7 +103,7 @@ class Handshake:
 
     def note_open(self) -> None:
         """Note that the other side does not close, or is there again."""
-        self.closing = self.reported_complete = False
+        self.closing = self.reported_complete = self.has_last = False
 
     def is_report_due(self, now_ns: int, *, complete: bool) -> bool:
         """Whether JOINED is to be sent: to stay known, or because nothing is missing any more."""

@@ -22,6 +22,7 @@ from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.frame_limit import FrameLimit
 from p2pmsg.subscriber.handshake import probe_wait_ns
+from p2pmsg.subscriber.quiet import QuietPaths
 from p2pmsg.subscriber.reached import Reached
 from p2pmsg.subscriber.relays import RelayClient, merge_heads
 from p2pmsg.subscriber.resume import (
@@ -72,6 +73,7 @@ class SessionJoiner:
         relays: the relays that are connected.
         member: takes datagrams; None: there are none.
         servers: checks what servers may send; None: all of it.
+        quiet: asks publishers whose data path is silent.
         next_check_ns: when `check` is due.
         is_settled: says whether the application has processed all of a closing session, before its
             publisher hears that it may go; None: to have received it is enough.
@@ -121,6 +123,7 @@ class SessionJoiner:
         self._asked = self.start.position if self.start.kind == "sequence" else 0
         self._pages = control.HeadPages(config.streams_max)
         self._reached = Reached(lines, self.peers, self.relays.upstreams, self.effects)
+        self.quiet = QuietPaths(self, rng)
         self._space = Space(self.peers, stream_table, self.effects, invalid, self.forget_peer)
 
     def receive_multicast(self) -> "MulticastReceiver":
@@ -153,7 +156,7 @@ class SessionJoiner:
             peer.joined
             and not peer.gone
             and not (peer.closing and peer.handshake.reported_complete)
-            and (not state.shared or now_ns - peer.heard_ns <= self._timeout_ns)
+            and (not state.shared or now_ns - peer.came_ns <= self._timeout_ns)
             for peer in self._peers_at(line)
         )
 
@@ -372,6 +375,13 @@ class SessionJoiner:
         else:
             self.send_probe(peer, line, now_ns)  # its echo has the last heads
 
+    def note_last_heads(self, peer: Session, now_ns: int) -> None:
+        """Note that a publisher has said over TCP that it closes, and what its last heads are."""
+        if not peer.closing:
+            peer.handshake.note_closing()
+        peer.handshake.has_last = True
+        self.hurry(now_ns)
+
     def _renew(self, peer: Session, line: int, welcome: control.Welcome) -> None:
         """Note that a session is alive: its publisher may have restarted on its log."""
         if peer.gone or not peer.direct or peer.recovery != welcome.recovery:
@@ -548,7 +558,9 @@ class SessionJoiner:
     def _is_complete(self, peer: Session, route: Route) -> bool:
         """Whether a closing publisher, or relay, may go: all of it has come, and was processed."""
         handshake, group, cursor = route.handshake, peer.group, self.cursor
-        if not handshake.closing or handshake.probe is not None or peer.missing:
+        if not handshake.closing or peer.missing:
+            return False
+        if handshake.probe is not None and not handshake.has_last:
             return False
         if route is peer.own and group is not None and group.is_asking:
             return False
@@ -606,6 +618,7 @@ class SessionJoiner:
         self._check_lines(now_ns)
         self._space.warn(now_ns)
         self._reached.look(now_ns)
+        self.quiet.look(now_ns)
         if self.member is not None:
             self.member.check(now_ns)
         hurried = bool(self.relays.waiting) or any(

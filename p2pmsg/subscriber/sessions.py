@@ -156,10 +156,17 @@ class Session:
     recovery: str = ""
     stall_ms: float = 0.0
     heard_ns: int = 0
+    """When anything last came, over any channel; see `came_ns`."""
     met_ns: int = 0
     """When it was first heard of."""
     replied: bool = False
     """Whether anything came over its recovery channel."""
+    replied_ns: int = -1
+    """When anything last came over its recovery channel."""
+    quiet: bool = False
+    """Whether its recovery channel works, and nothing of it comes over the data path."""
+    before_ns: int = 0
+    """When anything last came over the data path, where a reply came since."""
     began_ns: int = 0
     """In a multicast, when its publisher started, as its last announcement has it."""
     streams: "dict[str, Stream]" = field(default_factory=dict)
@@ -222,6 +229,17 @@ class Session:
     @name.setter
     def name(self, name: str) -> None:
         self.origin = Origin(self.session, name)
+
+    def note_reply(self, now_ns: int) -> None:
+        """Note that something came over a recovery channel."""
+        self.before_ns = self.came_ns
+        self.heard_ns = self.replied_ns = now_ns
+        self.replied = True
+
+    @property
+    def came_ns(self) -> int:
+        """When anything last came over the data path, about; later where silence is excused."""
+        return self.before_ns if self.heard_ns == self.replied_ns else self.heard_ns
 
     @property
     def probe(self) -> int | None:

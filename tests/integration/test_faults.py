@@ -9,6 +9,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg import PublisherConfig
+from p2pmsg.subscriber import quiet
 from tests.integration.aio import shell
 from tests.integration.inside import cut_recovery, unheard_requests, without_nacks
 from tests.integration.peers import (
@@ -296,6 +297,26 @@ def test_a_subscriber_that_was_frozen_until_the_end_has_not_got_everything(
     assert (stats.undelivered, stats.subscribers_forgotten) == (1, {"": 1})
     assert "subscribers that had not got everything at close: 1" in caplog.messages
     child.signal(signal.SIGKILL)
+
+
+def test_a_data_path_that_is_cut_permanently_loses_nothing(connect_by_proxy, caplog, monkeypatch):
+    cut = []
+    monkeypatch.setattr(quiet, "QUIET_NS", 300_000_000)
+    monkeypatch.setattr(quiet, "FIRST_WAIT_NS", 300_000_000)
+    publisher, _, subscriber = connect_by_proxy(
+        proxy={"drop": lambda _: bool(cut)}, config=p2pmsg.SubscriberConfig(publisher_timeout=0.3)
+    )
+    publisher.publish(TOPIC, 0)
+    assert subscriber.receive(60).sequence == 0
+    cut.append(True)
+    publisher.publish_many(TOPIC, [1, 2])
+    assert [subscriber.receive(60).sequence for _ in range(2)] == [1, 2]
+    publisher.publish(TOPIC, 3)
+    publisher.close(timeout=60)
+    assert subscriber.receive(60).sequence == 3
+    assert publisher.stats().undelivered == 0
+    assert "answers at its recovery endpoint" in caplog.text
+    check_ledger(subscriber, delivered=4, outstanding=0, lost=0)
 
 
 def test_a_publisher_killed_and_restarted_at_its_port(make_subscriber, make_child):
