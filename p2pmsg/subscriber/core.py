@@ -506,14 +506,16 @@ class SubscriberCore:
     def handle_timer(self, *, now_ns: int, unread: bool = False) -> None:
         """Do what is due: NACKs, losses, probes, keep-alives, silent publishers.
 
-        `unread` says that more has come than was read yet. It may have what nobody can be asked
-        for, so that is not given up, for at most `UNREAD_NS` in a row.
+        `unread` says that more datagrams have come than were read yet. They may have what nobody
+        can be asked for, so that is not given up, and answers, so a group is asked for nothing
+        meanwhile: for at most `UNREAD_NS` in a row.
         """
         if not unread:
             self._unread_ns = None
         elif self._unread_ns is None:
             self._unread_ns = now_ns
-        if unread and now_ns - (self._unread_ns or now_ns) < UNREAD_NS:
+        is_late = unread and now_ns - (self._unread_ns or now_ns) < UNREAD_NS
+        if is_late:
             for stream in self.gaps:
                 if stream.unasked:
                     stream.receiver.nacks.postpone(now_ns=now_ns, delay_ns=0)
@@ -527,7 +529,7 @@ class SubscriberCore:
             self.gaps.postpone(now_ns=now_ns, delay_ns=5 * _MS)
             if self.member is not None:
                 self.member.note_pause()
-        else:
+        elif not (is_late and all(line.shared for line in self.lines)):
             self._ask_for_gaps(now_ns)
         if now_ns >= self.joiner.next_check_ns:
             self.joiner.check(now_ns=now_ns)

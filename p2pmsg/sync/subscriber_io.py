@@ -213,8 +213,8 @@ class SubscriberIO:
             self._look_at_ends(now_ns)
         deadline_ns = core.next_deadline_ns()
         if now_ns >= deadline_ns:
-            if self._feeds and not core.is_full:
-                # What seems to be missing may have come; its wait is short, if nobody can be asked.
+            if self._has_datagrams and not core.is_full:
+                # What seems to be missing may have come: it is not to be asked for once more.
                 self._take_all()
             self._handle_timer(now_ns)
             deadline_ns = core.next_deadline_ns()
@@ -451,7 +451,9 @@ class SubscriberIO:
 
     def _handle_timer(self, now_ns: int) -> None:
         with self.lock:
-            unread = any(feed.unread for feed in self._feeds.values())
+            unread = self._has_datagrams and any(
+                one.unread for one in self._receivers if not isinstance(one, transports.ZmqReceiver)
+            )
             self._core.handle_timer(now_ns=now_ns, unread=unread)
         if self._core.commands or self._core.requests:
             self.do_commands()

@@ -107,6 +107,28 @@ def test_no_more_is_asked_for_than_fits():
     assert stop - start <= SPACE // SIZE
 
 
+def asked_by_udp(member, *, unread):
+    member.core.handle_timer(now_ns=member.now_ns, unread=unread)
+    found = [Frame(datagram.open_datagram(data)) for _, _, data in member.core.member.outgoing]
+    member.core.member.outgoing.clear()
+    return [pair for one in found for pair in control.read_body(one, Nack).ranges]
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_what_may_be_among_unread_datagrams_is_not_asked_for_yet(is_read):
+    member = Member(receive_bytes=2**20)
+    member.message(0)
+    member.message(9)
+    for _ in range(10):
+        member.now_ns += 100 * MS
+        assert asked_by_udp(member, unread=True) == []
+    if is_read:
+        assert asked_by_udp(member, unread=False) == [(1, 9)]
+    else:
+        member.now_ns += 101 * MS  # more comes than can be read
+        assert asked_by_udp(member, unread=True) == [(1, 9)]
+
+
 def test_a_space_full_of_what_is_far_ahead_is_used_for_what_comes_first():
     member = Member()
     for sequence in range(0, 20_000, 200):
