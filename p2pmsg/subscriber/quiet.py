@@ -5,17 +5,24 @@ Where nothing comes there at all, and only the recovery channel works, nobody wo
 Mostly a firewall, or a switch, lets the one through and not the other.
 """
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from p2pmsg import control, wire
+from p2pmsg.subscriber.connections import Connection
+from p2pmsg.subscriber.effects import Effects
+from p2pmsg.subscriber.servers import Servers
 from p2pmsg.subscriber.sessions import Session
+from p2pmsg.subscriber.settings import Settings
+from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, Kind
 from recovery._checks import to_ns
 
 if TYPE_CHECKING:
-    from p2pmsg.subscriber.joining import SessionJoiner
+    from p2pmsg.subscriber.group import MulticastReceiver
 
 _MS: Final = 1_000_000
 QUIET_NS: Final = 3000 * _MS
@@ -27,6 +34,28 @@ WAIT_NS_MAX: Final = 30_000 * _MS
 NS_PER_STREAM: Final = _MS
 """How much longer to wait for each stream, so that long answers are rare."""
 WARN_NS: Final = 60_000 * _MS
+
+
+class Joiner(Protocol):
+    """Owns the sessions, and what is known of them."""
+
+    settings: Settings
+    stream_table: StreamTable
+    effects: Effects
+    invalid: Counter[str]
+    servers: Servers | None
+    member: "MulticastReceiver | None"
+
+    @property
+    def lines(self) -> Sequence[Connection]:
+        """The connections of the data path."""
+
+    @property
+    def peers(self) -> Mapping[int, Session]:
+        """The sessions by their ids."""
+
+    def note_last_heads(self, peer: Session, now_ns: int) -> None:
+        """Note that a publisher closes, and has said its last heads."""
 
 
 @dataclass(slots=True)
@@ -48,7 +77,7 @@ class QuietPaths:
 
     """
 
-    def __init__(self, joiner: "SessionJoiner", rng: Random) -> None:
+    def __init__(self, joiner: Joiner, rng: Random) -> None:
         config = joiner.settings.config
         self._joiner = joiner
         self._rng = rng

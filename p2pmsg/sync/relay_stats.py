@@ -69,9 +69,8 @@ def relay_stats(
         frames_shed=guard.frames_shed,
         frames_invalid=dict(invalid),
         sessions_refused=core.sessions_refused, streams_refused=core.streams_refused,
-        undelivered=undelivered, subscribers_forgotten=core.requests.forgotten_names,
-        unanswered=unanswered, answering=answering,
-        **_counts(core, source),
+        undelivered=undelivered, unanswered=unanswered, answering=answering,
+        subscribers_forgotten=core.requests.forgotten_names, **_counts(core, source),
         **connection_counts(sender, server),
     )  # fmt: skip
 
