@@ -558,6 +558,8 @@ class SessionJoiner:
     def _is_complete(self, peer: Session, route: Route) -> bool:
         """Whether a closing publisher, or relay, may go: all of it has come, and was processed."""
         handshake, group, cursor = route.handshake, peer.group, self.cursor
+        if handshake.reported_complete:
+            return True  # it may have gone on that: a probe would not be answered any more
         if not handshake.closing or peer.missing:
             return False
         if handshake.probe is not None and not handshake.has_last:
@@ -655,6 +657,8 @@ class SessionJoiner:
                 is_due = False
             elif handshake.closing and not handshake.reported_complete:
                 is_due = self._is_complete(peer, peer.own)
+            elif handshake.reported_complete and now_ns - peer.heard_ns > self._timeout_ns // 2:
+                is_due = False  # it has gone: its next life would get this, queued, as its own
             else:
                 is_due = peer.direct and handshake.is_report_due(now_ns, complete=False)
             if is_due:
@@ -686,6 +690,8 @@ class SessionJoiner:
                 self.effects.reconnect(index)
             elif peer is None or silent_ns <= self._timeout_ns // 2:
                 pass
+            elif peer.handshake.reported_complete:
+                pass  # it has gone on that
             elif peer.joined and peer.probe is None and peer.recovery:
                 self.send_probe(peer, index, now_ns)  # perhaps it only has no topic that is ours
 

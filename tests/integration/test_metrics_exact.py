@@ -151,6 +151,22 @@ def test_a_client_that_is_closed_and_one_that_comes_after_it_count_together(tmp_
             eventually(lambda: collector.totals().counters.get("a") == 12)
 
 
+@pytest.mark.long
+def test_a_client_that_was_closed_does_not_vanish_however_long_it_is_gone(caplog):
+    """After half of `publisher_timeout` a line is silent; after all of it it is made again."""
+    with collecting(exact=(place := lasting_place())) as (collector, _):
+        with metrics.Client(place) as client:
+            client.wait_for_collectors(timeout=60)
+            client.increment("a", 3)
+        eventually(lambda: collector.totals().is_exact)
+        until = time.monotonic() + 3 * p2pmsg.SubscriberConfig().publisher_timeout
+        while time.monotonic() < until:
+            totals = collector.totals()
+            assert (totals.is_exact, totals.unfinished, totals.counters) == (True, [], {"a": 3})
+            time.sleep(0.1)
+    assert "went without closing" not in caplog.text
+
+
 def test_a_client_that_was_killed_is_counted_as_far_as_it_came(tmp_path):
     with child("count", LOOPBACK, "1000000") as process:
         place = say_until(process, lambda said: "endpoint" in said)["endpoint"]
