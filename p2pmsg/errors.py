@@ -54,14 +54,18 @@ import transports
 from recovery import Loss, _renamed
 from recovery import LossReason as LossReason
 from recovery import errors as recovery_errors
+from recovery._copied import CopiesWhole
 
 __getattr__ = _renamed.renamed_names(
     __name__, LogLockedError="LogInUseError", QueueFullError="SendQueueFullError"
 )
 
 
-class P2PError(Exception):
-    """The root of what p2pmsg raises."""
+class P2PError(CopiesWhole, Exception):
+    """The root of what p2pmsg raises.
+
+    All of them can be copied and pickled, so that they come out of worker processes as they are.
+    """
 
 
 class ClosedError(P2PError):
@@ -70,6 +74,7 @@ class ClosedError(P2PError):
     def __init__(self, what: str, why: str = "it is closed") -> None:
         super().__init__(f"{what} cannot be used: {why}")
         self.what = what
+        self.why = why
 
 
 _SHOWN_MAX: Final = 1000
@@ -474,6 +479,10 @@ class SessionEnd:
     stop: int
     announced: bool
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = self.topic, self.session, self.publisher
+        return SessionEnd, (*place, self.stop, self.announced)
+
     def __repr__(self) -> str:
         return f"<SessionEnd {self}>"
 
@@ -505,6 +514,21 @@ class LossReport:
         self.start = loss.start
         self.stop = loss.stop
         self.reason = loss.reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        loss = Loss(self.start, self.stop, self.reason)
+        return type(self), (self.topic, self.session, self.publisher, loss)
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.topic, self.session, self.publisher, self.start, self.stop, self.reason
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LossReport) or type(other) is not type(self):
+            return NotImplemented
+        return self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
 
     @property
     def count(self) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from operator import itemgetter
+from operator import eq, itemgetter
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from p2pmsg import codec
@@ -128,6 +128,24 @@ class MessageBatch(Sequence[Message[T_co]]):
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def _place(self) -> tuple[Any, ...]:
+        return self.topic, self.session, self.publisher, self.sequence, len(self), self.late
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, MessageBatch):
+            return NotImplemented
+        return self._place() == other._place() and all(map(eq, self, other))
+
+    def __hash__(self) -> int:
+        return hash(self._place())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = self.topic, self.session, self.publisher, self.sequence, self.base_timestamp_ns
+        columns = self.values, self.timestamps_ns, self.keys, self.headers
+        return MessageBatch, (*place, *columns), (None, {"late": self.late})
 
     def __iter__(self) -> Iterator[Message[T_co]]:
         return self.iterate(iter(self.values))

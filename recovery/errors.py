@@ -8,11 +8,13 @@ The log's errors are here, since they can be imported without what the log needs
 import errno
 from typing import Final
 
+from recovery._copied import CopiesWhole
+
 _MEANS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
 """What the system says where it has no descriptor or memory to open a file with."""
 
 
-class RecoveryError(Exception):
+class RecoveryError(CopiesWhole, Exception):
     """Root of the errors of `recovery`; raised itself for a call out of turn."""
 
 

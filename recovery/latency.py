@@ -25,6 +25,19 @@ class LatencyHistogram:
         self.count = 0
         self.max = 0
 
+    def __getstate__(self) -> tuple[list[int], int, int]:
+        return self._buckets.copy(), self.count, self.max
+
+    def __setstate__(self, state: tuple[list[int], int, int]) -> None:
+        self._buckets, self.count, self.max = state
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LatencyHistogram):
+            return NotImplemented
+        return self.__getstate__() == other.__getstate__()
+
+    __hash__ = None  # type: ignore[assignment]
+
     def record(self, ns: int) -> None:
         """Count a time of `ns` nanoseconds; a negative one, as a wrong clock gives, as 0."""
         ns = max(0, ns)

@@ -14,9 +14,21 @@
 Spark passes their text on in exceptions of its own.
 """
 
+from typing import Any
+
 
 class BridgeError(Exception):
-    """The root of what spark_bridge raises."""
+    """The root of what spark_bridge raises. All of them can be copied and pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # They cross processes, and must not explain themselves twice, as `__init__` would.
+        return _make_copy, (type(self), self.args), vars(self).copy()
+
+
+def _make_copy(kind: Any, arguments: tuple[Any, ...]) -> Any:
+    made = kind.__new__(kind)
+    made.args = arguments
+    return made
 
 
 class MissingDependencyError(BridgeError, ImportError):
@@ -30,6 +42,10 @@ class MissingDependencyError(BridgeError, ImportError):
     def __init__(self, what: str, advice: str) -> None:
         super().__init__(f"spark_bridge needs {what}, which is missing: {advice}")
         self.what = what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        *made, state = super().__reduce__()
+        return *made, {**state, "msg": self.msg}
 
 
 class MissingNameError(BridgeError, AttributeError):
@@ -56,9 +72,6 @@ class OptionError(BridgeError, ValueError):
         self.option = option
         self.reason = reason
 
-    def __reduce__(self) -> "tuple[type[Exception], tuple[object, ...]]":
-        return OptionError, (self.option, self.reason)
-
 
 class DataLossError(BridgeError):
     """A range that is owed is gone, and `failOnDataLoss` is true.
@@ -78,10 +91,6 @@ class DataLossError(BridgeError):
         }
         super().__init__(what + advice.get(by, ""))
 
-    def __reduce__(self) -> "tuple[type[Exception], tuple[object, ...]]":
-        # It crosses processes, and must not explain itself twice.
-        return BridgeError, self.args
-
 
 class PeerUnavailableError(BridgeError):
     """A peer gives no answer: the range may be there again later, so it is not skipped.
@@ -98,9 +107,6 @@ class ValueMismatchError(BridgeError, ValueError):
             f"the value of message {offset} of topic {topic!r} from {publisher!r} does not fit the "
             f"schema: {reason}. A column `_corrupt` in the schema keeps such values"
         )
-
-    def __reduce__(self) -> "tuple[type[Exception], tuple[object, ...]]":
-        return BridgeError, self.args
 
 
 class SinkError(BridgeError):

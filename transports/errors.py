@@ -62,7 +62,7 @@ class _AddressError(TransportError, OSError):
         self.errno = error_number
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.endpoint, self.reason, self.errno)
+        return type(self), (self.endpoint, self.reason, self.errno), self.__dict__
 
 
 class BindError(_AddressError):

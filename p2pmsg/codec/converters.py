@@ -20,11 +20,12 @@ from uuid import UUID
 
 from p2pmsg.codec import foreign
 from p2pmsg.codec.records import NO_DEFAULT, Meta, Struct, StructMeta
+from recovery._copied import CopiesWhole
 
 Convert = Callable[[Any], Any]
 
 
-class CodecError(Exception):
+class CodecError(CopiesWhole, Exception):
     """The root of what a codec raises."""
 
 

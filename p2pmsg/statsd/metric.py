@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from recovery._copied import CopiesWhole
+
 
 class Kind(StrEnum):
     """The type of a metric; the value is how it is written in a line."""
@@ -140,7 +142,7 @@ REASONS = {
 """Why a line is bad: the name that is counted, and what it means."""
 
 
-class LineError(ValueError):
+class LineError(CopiesWhole, ValueError):
     """Raised inside the parser, which turns it into a `BadLine`."""
 
     def __init__(self, reason: str) -> None:

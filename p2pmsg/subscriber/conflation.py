@@ -160,6 +160,9 @@ class ConflatedBatch(MessageBatch):
         self.messages = messages
         self.sequences = [message.sequence for message in messages]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ConflatedBatch, (self.messages,)
+
     def iterate(self, values: Iterator[Any]) -> Iterator[Message]:
         """Return the messages, driven by an iterator over the values."""
         return map(lambda message, _: message, self.messages, values)

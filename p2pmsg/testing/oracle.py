@@ -7,6 +7,7 @@ from typing import Any
 from p2pmsg.message import MessageBatch
 from p2pmsg.subscriber.sessions import Stream
 from recovery import Loss, LossReason, RangeSet, Rewound
+from recovery._copied import CopiesWhole
 
 VIOLATIONS_MAX = 10
 StreamKey = tuple[int, str]
@@ -23,7 +24,7 @@ def title_of(subscriber: str, stream: Stream) -> str:
     return f"{subscriber}: {stream.topic!r} of {stream.peer.name}"
 
 
-class InvariantError(AssertionError):
+class InvariantError(CopiesWhole, AssertionError):
     """A simulation broke a promise.
 
     Attributes:

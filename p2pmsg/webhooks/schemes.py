@@ -16,13 +16,14 @@ from p2pmsg.webhooks.signatures import (
     texts_of,
     verifiers,
 )
+from recovery._copied import CopiesWhole
 
 Scheme = Literal["standard", "github", "stripe", "token"]
 SCHEMES: Final = ("standard", "github", "stripe", "token")
 _ID_MAX: Final = 256
 
 
-class RejectedError(Exception):
+class RejectedError(CopiesWhole, Exception):
     """A request is not taken.
 
     Attributes:

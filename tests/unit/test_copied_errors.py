@@ -1,0 +1,277 @@
+"""Every error of the project comes out of copying, of pickling and of worker processes as it is."""
+
+import copy
+import importlib
+import multiprocessing
+import pickle
+import pkgutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+import p2pmsg
+import recovery
+import spark_bridge
+import transports
+from p2pmsg import errors
+from p2pmsg.errors import LossReport, RewoundReport
+from p2pmsg.message import FixedBatch, Message, MessageBatch, Origin
+from p2pmsg.queue.frames import Detail
+from p2pmsg.queue.job import GONE, Job
+from p2pmsg.queue.job import Origin as JobOrigin
+from p2pmsg.subscriber.conflation import ConflatedBatch
+from recovery import Loss, LossReason
+from recovery._copied import CopiesWhole
+from recovery.latency import LatencyHistogram
+
+PACKAGES = (p2pmsg, transports, recovery, spark_bridge)
+PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+LOSS = Loss(3, 9, LossReason.EVICTED)
+REPORT = LossReport("t", 7, "feed", LOSS)
+MESSAGE = Message("t", {"price": "x"}, 1, 2, Origin(7, "feed"))
+
+
+class NoCore:
+    """What a job is settled at; it cannot be pickled."""
+
+    lock = threading.Lock()
+
+    def __reduce__(self):
+        raise TypeError("this is a test's")
+
+
+def job(state=3):
+    return Job({"a": 1}, 5, 6, JobOrigin(NoCore(), 7, 8, 9), None, state)
+
+
+LINE = errors.ConfigError("line 1", "a peer", "x")
+ARGUMENTS = {
+    "p2pmsg.cli.pubsub.InputError": (3, "no topic"),
+    "p2pmsg.codec.converters.ValidationError": ("no int", "$.a"),
+    "p2pmsg.demo.feed.FeedError": ("a.json", 3, "no JSON"),
+    "p2pmsg.errors.AccessDeniedError": ("publish", "t", "no rule"),
+    "p2pmsg.errors.AdminRefusedError": ("tcp://h:1", "not here"),
+    "p2pmsg.errors.AuthenticationError": ("tcp://h:1", "another key"),
+    "p2pmsg.errors.BindError": ("in use", 98),
+    "p2pmsg.errors.ClosedError": ("the subscriber", "it belongs to the parent process"),
+    "p2pmsg.errors.ConfigError": ("linger", "at least 0", -1),
+    "p2pmsg.errors.CursorError": ("a.cursor", "torn"),
+    "p2pmsg.errors.CursorInUseError": ("a.cursor", "another one has it"),
+    "p2pmsg.errors.EndpointError": (transports.EndpointError("tcp:/", "scheme", "no scheme"),),
+    "p2pmsg.errors.HandlerError": ("on_order", "message 3", "ValueError: 1"),
+    "p2pmsg.errors.InvalidJobError": (job(), "$.a", "no str"),
+    "p2pmsg.errors.InvalidRequestError": ("t", "$.a", "no str"),
+    "p2pmsg.errors.InvalidValueError": (MESSAGE, "$.price", "no float"),
+    "p2pmsg.errors.KeyChangedError": ("tcp://h:1", "one", "two"),
+    "p2pmsg.errors.LogCorruptError": ("a.log", 7, "torn"),
+    "p2pmsg.errors.LogFormatError": ("a.log", 7, "torn"),
+    "p2pmsg.errors.LogInUseError": ("a", "the log in", "another writer", 12),
+    "p2pmsg.errors.MessageError": ("topic", "is empty"),
+    "p2pmsg.errors.MessageTooLargeError": ("value", 2_000_000, 1_000_000),
+    "p2pmsg.errors.MessagesLostError": (REPORT,),
+    "p2pmsg.errors.MissingExtraError": ("cursor", "crc32c", "log"),
+    "p2pmsg.errors.NoHandlerError": ("t", "tcp://h:1"),
+    "p2pmsg.errors.ReentrantCallError": (),
+    "p2pmsg.errors.RemoteError": ("t", "tcp://h:1", "ValueError", "no"),
+    "p2pmsg.errors.RequestError": ("t", "tcp://h:1", "no"),
+    "p2pmsg.errors.SessionEndedError": (errors.SessionEnd("t", 7, "feed", 9, announced=True),),
+    "p2pmsg.errors.SessionRewoundError": (RewoundReport("t", 7, "feed", LOSS),),
+    "p2pmsg.errors.StopTimeoutError": (["on_order"], 5.0),
+    "p2pmsg.errors._SystemError": ("no space", 28),
+    "p2pmsg.security.access._Located": ("line 3", "a verb", "x"),
+    "p2pmsg.security.trust._LineError": ("line 3", "a peer", LINE),
+    "p2pmsg.statsd.metric.LineError": ("no_value",),
+    "p2pmsg.testing.oracle.InvariantError": (3, ["lost", "twice"]),
+    "p2pmsg.webhooks.addresses.ForbiddenAddressError": (13, "not allowed"),
+    "p2pmsg.webhooks.letters.LettersFullError": (28, "no space", "a file"),
+    "p2pmsg.webhooks.schemes.RejectedError": (429, "busy", "later", 3),
+    "recovery.errors.FileDeletedError": (2, "deleted", "a file"),
+    "recovery.errors.LogFormatError": ("a.log", 7, "torn"),
+    "recovery.errors.LogWriteError": ("the log", OSError(28, "no space")),
+    "recovery.errors.SyncFailedError": (5, "I/O error"),
+    "spark_bridge.errors.DataLossError": ("[3, 9) of 't' is gone", "query"),
+    "spark_bridge.errors.MissingDependencyError": ("PySpark", "install it"),
+    "spark_bridge.errors.MissingNameError": ("LagListener", "PySpark", "install it"),
+    "spark_bridge.errors.OptionError": ("topic", "is missing"),
+    "spark_bridge.errors.ValueMismatchError": ("t", 3, "feed", "no int"),
+    "transports.errors.AddressInUseError": ("tcp://h:1", "in use", 98),
+    "transports.errors.BindError": ("tcp://h:1", "no such device", 19),
+    "transports.errors.ConnectError": ("tcp://h:1", "no such device"),
+    "transports.errors.EndpointError": ("tcp:/", "scheme", "no scheme"),
+    "transports.errors.PeerUnreachableError": ("tcp://h:1", b"peer"),
+    "transports.errors._AddressError": ("tcp://h:1", "no such device", 19),
+}
+"""What a class is made with; those that are not here take one text."""
+
+
+def import_all():
+    for package in PACKAGES:
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if found.name.rpartition(".")[2] != "__main__":
+                try:
+                    importlib.import_module(found.name)
+                except (ImportError, p2pmsg.ConfigError):  # what it needs is not installed
+                    pass
+
+
+def subclasses(kind):
+    for each in kind.__subclasses__():
+        yield each
+        yield from subclasses(each)
+
+
+def all_errors():
+    import_all()
+    ours = {package.__name__ for package in PACKAGES}
+    found = {each for each in subclasses(BaseException) if each.__module__.split(".")[0] in ours}
+    return sorted(found, key=name_of)
+
+
+def name_of(kind):
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def made(kind):
+    error = kind(*ARGUMENTS.get(name_of(kind), ("why",)))
+    error.add_note("a note")
+    error.mine = [1]
+    return error
+
+
+COPIES = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    **{f"protocol {n}": lambda error, n=n: pickle.loads(pickle.dumps(error, n)) for n in PROTOCOLS},
+}
+OF_C = ("errno", "strerror", "filename", "name", "path", "msg")
+
+
+def parts(error):
+    """What there is to see of an error."""
+    state = {name: shown(value) for name, value in vars(error).items()}
+    return str(error), repr(error), state, [getattr(error, name, None) for name in OF_C]
+
+
+def shown(value):
+    return repr(value) if isinstance(value, Job | errors.SessionEnd) else value
+
+
+def test_every_error_comes_back_from_each_kind_of_copy_as_it_was():
+    found = all_errors()
+    assert len(found) > 70
+    for kind in found:
+        error = made(kind)
+        for title, way in COPIES.items():
+            again = way(error)
+            assert type(again) is kind, (kind, title)
+            assert parts(again) == parts(error), (kind, title)
+            assert parts(copy.copy(again)) == parts(error), (kind, title)
+            if isinstance(again, CopiesWhole):
+                again.add_note("of the copy alone")
+                assert error.__notes__ == ["a note"], (kind, title)
+
+
+def test_what_cannot_be_pickled_goes_as_its_text():
+    lock = threading.Lock()
+    error = errors.ConfigError("handler", "a function", lock)
+    assert pickle.loads(pickle.dumps(error)).value == repr(lock)
+    assert copy.copy(error).value is copy.deepcopy(error).value is lock
+    error.itself = error
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert copy.deepcopy(error).itself is not error
+
+
+RAISERS = {
+    "MessageError": lambda: made(errors.MessageError),
+    "InvalidJobError": lambda: made(errors.InvalidJobError),
+}
+
+
+def fail(name):
+    raise RAISERS[name]() from ValueError("the cause")
+
+
+@pytest.mark.parametrize("name", RAISERS)
+def test_an_error_of_a_worker_process_arrives(name):
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        error = pool.submit(fail, name).exception(timeout=60)
+    assert type(error).__name__ == name
+    assert parts(error) == parts(RAISERS[name]())
+    assert "the cause" in str(error.__cause__)
+
+
+def test_a_pool_does_not_wait_for_an_error_that_cannot_arrive():
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        with pytest.raises(errors.MessageError, match="topic is empty"):
+            pool.apply_async(fail, ("MessageError",)).get(timeout=60)
+
+
+def test_errors_are_read_without_the_class_s_module_being_there_first():
+    data = pickle.dumps(made(errors.MessageTooLargeError))
+    code = "import pickle, sys; print(repr(pickle.load(sys.stdin.buffer)))"
+    done = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True)
+    assert done.stdout.decode().strip() == repr(made(errors.MessageTooLargeError))
+
+
+HISTOGRAM = LatencyHistogram()
+HISTOGRAM.record(1234)
+BATCH = MessageBatch("t", 7, "feed", 3, 1, ["a", "b"], None, ["x", None])
+LATE = MessageBatch("t", 7, "feed", 3, 1, ["a", "b"])
+LATE.late = True
+VALUES = {
+    "LossReport": REPORT,
+    "RewoundReport": RewoundReport("t", 7, "feed", LOSS),
+    "MessageBatch": BATCH,
+    "late": LATE,
+    "FixedBatch": FixedBatch("t", 7, "feed", 3, 1, b"\x01a\x01b", 2, 1),
+    "ConflatedBatch": ConflatedBatch([MESSAGE, MESSAGE]),
+    "LatencyHistogram": HISTOGRAM,
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_reports_and_batches_equal_their_copies(value):
+    for title, way in COPIES.items():
+        again = way(value)
+        assert again == value, title
+        assert type(again) is type(value), title
+        if not isinstance(value, LatencyHistogram):
+            assert hash(again) == hash(value), title
+
+
+def test_reports_and_batches_that_differ_are_not_equal():
+    assert LossReport("t", 7, "feed", Loss(3, 8, LOSS.reason)) != REPORT
+    assert VALUES["RewoundReport"] != REPORT
+    assert MessageBatch("t", 7, "feed", 3, 1, ["a", "c"], None, ["x", None]) != BATCH
+    assert BATCH != LATE != list(LATE)
+    fixed = VALUES["FixedBatch"]
+    assert fixed == MessageBatch("t", 7, "feed", 3, 1, fixed.values)
+    other = LatencyHistogram()
+    assert other != HISTOGRAM
+
+
+def test_statistics_equal_their_copies():
+    with p2pmsg.Subscriber("tcp://127.0.0.1:9") as subscriber:
+        stats = subscriber.stats()
+    for way in COPIES.values():
+        assert way(stats) == stats
+
+
+@pytest.mark.parametrize(
+    "detail", [None, Detail("k", 1, "id", {"a": 1}, 2, 3, "why", 4)], ids=["plain", "detailed"]
+)
+def test_the_copy_of_a_job_can_be_read_and_is_nobody_s(detail):
+    held = job(0)
+    held._detail = detail
+    for title, way in COPIES.items():
+        if title == "copy":
+            continue
+        again = way(held)
+        assert (again.value, again.sequence, again._state) == ({"a": 1}, 6, GONE)
+        assert again.session == held.session
+        assert [again.ack(), again.reject(), again.discard(), again.extend(1)] == [False] * 4
+    assert held.state == "held"
