@@ -8,9 +8,10 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from p2pmsg.aio.loop import LoopDriver
+from p2pmsg.sync.lifecycle import NotCopied
 
 
-class ClosesInLoop(ABC):
+class ClosesInLoop(NotCopied, ABC):
     """Closes at the end of its `async with` block."""
 
     _driver: LoopDriver

@@ -7,13 +7,15 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Final, Self
 
+from p2pmsg.sync.lifecycle import NotCopied
+
 PATIENCE_S: Final = 5.0
 """How long closing may take."""
 HURRIED_S: Final = 0.2
 """The same after its task was cancelled, as by Ctrl-C."""
 
 
-class ClosesInLoop(ABC):
+class ClosesInLoop(NotCopied, ABC):
     """Closes at the end of its `async with` block, and waits for others meanwhile."""
 
     _is_over = True

@@ -14,6 +14,7 @@ from p2pmsg.errors import ConfigError, WrongLoopError
 from p2pmsg.metrics.deltas import Deltas
 from p2pmsg.metrics.gathering import Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
+from p2pmsg.sync.lifecycle import INHERITED
 from transports.own_log import own_log as _log
 
 
@@ -216,5 +217,5 @@ class Client(Gathering, ClosesInLoop):
         """In a forked child the loop is the parent's: it is closed."""
         self._begin()
         self._closed.set()
-        self._unusable = "it belongs to the parent process"
+        self._unusable = INHERITED
         self._is_over = True

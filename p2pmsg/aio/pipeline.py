@@ -17,7 +17,7 @@ from p2pmsg.queue.pipeline.config import PipelineConfig
 from p2pmsg.queue.pipeline.link import Watches
 from p2pmsg.queue.pipeline.puller import PipelineJob, PipelinePullerBase
 from p2pmsg.queue.pipeline.pusher import SEALING_BYTES, PipelinePusherBase
-from p2pmsg.sync.lifecycle import close_in_children
+from p2pmsg.sync.lifecycle import close_in_children, is_inherited
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -350,7 +350,9 @@ class PipelinePuller(PipelinePullerBase[T_co], TakesTurns, ClosesInLoop):
             return job
         try:
             return await self.receive()
-        except ClosedError:
+        except ClosedError as error:
+            if is_inherited(error):
+                raise
             raise StopAsyncIteration from None
 
     async def receive(self, timeout: float | None = None) -> PipelineJob[T_co]:

@@ -19,7 +19,7 @@ from p2pmsg.queue.job import Job
 from p2pmsg.queue.pipeline.config import refuse_queue_options
 from p2pmsg.queue.pipeline.puller import PULLER_OPTIONS
 from p2pmsg.queue.puller_base import PullerBase
-from p2pmsg.sync.lifecycle import close_in_children
+from p2pmsg.sync.lifecycle import close_in_children, is_inherited
 
 _FRAMES_PER_ROUND: Final = 8
 _get_ident = threading.get_ident
@@ -97,7 +97,9 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
                 return job
         try:
             return await self.receive()
-        except ClosedError:
+        except ClosedError as error:
+            if is_inherited(error):
+                raise
             raise StopAsyncIteration from None
 
     async def receive(self, timeout: float | None = None) -> Job[T_co]:

@@ -33,7 +33,7 @@ from p2pmsg.requests.requester_base import (
     check_time,
     check_type,
 )
-from p2pmsg.sync.lifecycle import close_in_children
+from p2pmsg.sync.lifecycle import INHERITED, close_in_children
 from p2pmsg.wire import Frame
 
 if TYPE_CHECKING:
@@ -425,7 +425,7 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
     def _forget(self) -> None:
         """In a forked child: neither the connections nor the id are the child's."""
         ClosesInLoop._forget(self)
-        self._unusable = "it belongs to the parent process"
+        self._unusable = INHERITED
 
 
 class _Request:

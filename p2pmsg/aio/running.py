@@ -11,6 +11,7 @@ from p2pmsg.errors import ClosedError, SecurityError
 from p2pmsg.message import T_co
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.running import LOOK_S, JobRun, OnError, acknowledge, check_on_error, reason_of
+from p2pmsg.sync.lifecycle import is_inherited
 from p2pmsg.sync.stop_signals import StopSignals
 
 
@@ -151,8 +152,10 @@ class TaskRun(JobRun):
                     self._give_back()
                     continue
                 await self._do(job)
-        except ClosedError:
+        except ClosedError as error:
             self.stop()
+            if is_inherited(error):
+                self._end_with(error)
         except Exception as error:
             self._end_with(error)
         except BaseException:  # cancelled, or Ctrl-C

@@ -19,6 +19,7 @@ from p2pmsg.checks import check, whole
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, SessionEndedError, WrongLoopError
 from p2pmsg.message import Message, MessageBatch, T_co
+from p2pmsg.sync.lifecycle import INHERITED, is_inherited
 from p2pmsg.sync.lines import connect, open_lines, use_security
 from p2pmsg.sync.receiving import receive_frame
 from p2pmsg.sync.settings import deadline
@@ -625,7 +626,9 @@ class _Messages:
     async def _next(self) -> Message[Any]:
         try:
             return await self._source.receive()
-        except (ClosedError, SessionEndedError):
+        except (ClosedError, SessionEndedError) as error:
+            if is_inherited(error):
+                raise
             raise StopAsyncIteration from None
 
 
@@ -652,8 +655,12 @@ async def _iterate(source: Subscriber[Any], owner: _Messages) -> AsyncIterator[M
                     await owner._wait(source._pause())
                     now_ns = source._since_ns
                 start_ns = now_ns
-    except (ClosedError, SessionEndedError):
-        pass
+        if source._unusable == INHERITED:
+            raise ClosedError("the subscriber", INHERITED)
+    except (ClosedError, SessionEndedError) as error:
+        if is_inherited(error):
+            owner._renew()
+            raise
     except GeneratorExit:  # the loop ends, or nobody iterates any more
         raise
     except BaseException:
@@ -674,7 +681,9 @@ class _Batches:
     async def __anext__(self) -> MessageBatch[T_co]:
         try:
             return await self._source.receive_many(self._count_max)
-        except (ClosedError, SessionEndedError):
+        except (ClosedError, SessionEndedError) as error:
+            if is_inherited(error):
+                raise
             raise StopAsyncIteration from None
 
 

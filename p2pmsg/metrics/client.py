@@ -13,7 +13,7 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import P2PError
 from p2pmsg.metrics.gathering import Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
-from p2pmsg.sync.lifecycle import ClosesItself, quiet_threads
+from p2pmsg.sync.lifecycle import INHERITED, ClosesItself, quiet_threads
 from p2pmsg.sync.publisher import Publisher
 from transports.own_log import own_log as _log
 
@@ -147,7 +147,7 @@ class Client(Gathering, ClosesItself):
         self._begin()
         if isinstance(self._sink, Reliable):
             self._closed.set()
-            self._unusable = "it belongs to the parent process"
+            self._unusable = INHERITED
             _open.discard(self)
 
     def _run(self) -> None:

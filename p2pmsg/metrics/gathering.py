@@ -14,7 +14,7 @@ from p2pmsg.metrics.deltas import Deltas, check_name, check_number, check_tags
 from p2pmsg.metrics.sinks import Sink
 from p2pmsg.security.use import check_security
 from p2pmsg.statsd.metric import make_key
-from p2pmsg.sync.lifecycle import close_in_children
+from p2pmsg.sync.lifecycle import INHERITED, close_in_children
 from recovery._renamed import renamed_arguments
 from transports.own_log import own_log as _log
 
@@ -194,8 +194,11 @@ class Gathering(ABC):
         Raises:
             MessageError, LogFailedError, SendQueueFullError: it could not be sent, and counts as
                 `undelivered`.
+            ClosedError: the client belongs to the parent process.
 
         """
+        if self._unusable == INHERITED:
+            raise ClosedError("the metrics client", INHERITED)
         with self._sending:
             if self._leaving is not None:  # a flush was interrupted
                 self._send_leaving()

@@ -16,7 +16,13 @@ from p2pmsg.queue.pipeline.config import refuse_queue_options
 from p2pmsg.queue.pipeline.puller import PULLER_OPTIONS, PipelinePuller
 from p2pmsg.queue.puller_base import PullerBase
 from p2pmsg.queue.running import RunsJobs
-from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.lifecycle import (
+    ClosesAtOnce,
+    close_at_exit,
+    close_in_children,
+    is_inherited,
+    was_closed,
+)
 
 _get_ident = threading.get_ident
 
@@ -110,7 +116,9 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], ClosesAtOnce):
             lock.owner = None
         try:
             return self.receive()
-        except ClosedError:
+        except ClosedError as error:
+            if is_inherited(error):
+                raise
             raise StopIteration from None
 
     def receive(self, timeout: float | None = None) -> Job[T_co]:

@@ -23,6 +23,7 @@ from p2pmsg.security.changes import RightsChanges
 from p2pmsg.security.use import check_security, curve_client, server_of
 from p2pmsg.subscriber.typed import Misfit, value_type
 from p2pmsg.sync.key_watch import EVERY_NS, KeyWatch
+from p2pmsg.sync.lifecycle import INHERITED
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.sync.unanswered import Unanswered
@@ -388,4 +389,7 @@ class PullerBase(ABC, Generic[T_co]):
     def _forget(self) -> None:
         """In a forked child: nothing of this is the child's."""
         self._closed = True
-        self._unusable = "it belongs to the parent process"
+        self._unusable = INHERITED
+        self._lock = PublishLock(nests=True)  # a thread of the parent's may have been inside
+        for core in self._cores:
+            core.abandon()  # so that the fast path finds nothing, and goes by `_unusable`

@@ -137,6 +137,13 @@ class PullerCore:
         if self.open.pop(job.delivery, None) is not None:
             self.ready.appendleft(job)
 
+    def abandon(self) -> None:
+        """Drop all jobs and report none, in a forked child: they are the parent's."""
+        for job in (*self.ready, *self.open.values()):
+            job._state = GONE
+        self.ready.clear()
+        self.open.clear()
+
     def resume(self) -> None:
         """Go on after an exception that may have cost a frame: say again what is here."""
         self.joined = False

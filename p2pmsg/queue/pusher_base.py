@@ -40,6 +40,7 @@ from p2pmsg.queue.pusher_io import PusherIO
 from p2pmsg.queue.rules import PRIORITY_MAX, JobQueue, QueuedJob
 from p2pmsg.queue.stats import PusherStats, WorkerStats
 from p2pmsg.security.use import check_security, curve_server, warn_if_open
+from p2pmsg.sync.lifecycle import INHERITED
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
 
@@ -507,7 +508,7 @@ class PusherBase(ABC):
     def _forget(self) -> None:
         """In a forked child: nothing of this is the child's."""
         self._closed = True
-        self._unusable = "it belongs to the parent process"
+        self._unusable = INHERITED
         self._lock = PublishLock()  # a thread of the parent's may have been inside
         self._batch.stop = 0  # so that push() goes by the lock, and looks at _unusable
         if self._journal is not None:

@@ -12,6 +12,7 @@ from p2pmsg.checks import check, whole
 from p2pmsg.errors import ClosedError, SecurityError
 from p2pmsg.message import T_co
 from p2pmsg.queue.job import Job
+from p2pmsg.sync.lifecycle import is_inherited
 from p2pmsg.sync.stop_signals import StopSignals
 from transports.own_log import own_log as _log
 
@@ -231,8 +232,10 @@ class ThreadRun(JobRun):
                     self._give_back()
                     continue
                 self._do(job)
-        except ClosedError:
+        except ClosedError as error:
             self.stop()
+            if is_inherited(error):
+                self._end_with(error)
         except BaseException as error:
             self._end_with(error)
 

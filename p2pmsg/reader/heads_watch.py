@@ -26,7 +26,7 @@ from p2pmsg.reader.reader import Heads, StreamHead, heads_of
 from p2pmsg.reader.sessions import Presence
 from p2pmsg.security.use import check_security, curve_client
 from p2pmsg.sync.key_watch import EVERY_NS
-from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
+from p2pmsg.sync.lifecycle import INHERITED, ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.worker import Notifier, Worker
 from p2pmsg.topics import check_topic
@@ -339,7 +339,7 @@ class HeadsWatch(ClosesAtOnce):
         self._changed = Notifier()
         self._versions = count(1)  # two threads count, and none of their changes may be missed
         self.version = 0
-        self._closed = False
+        self._closed, self._why = False, "it is closed"
         self._worker = Worker("p2pmsg-heads", "the heads watch", self._turn, at_end=self._end)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._worker, selectors.EVENT_READ)
@@ -368,7 +368,7 @@ class HeadsWatch(ClosesAtOnce):
 
         """
         if self._closed:
-            raise ClosedError("the heads watch")
+            raise ClosedError("the heads watch", self._why)
         peers = self._peers
         return {
             endpoint: tuple(peers[endpoint].heads.values())
@@ -432,7 +432,7 @@ class HeadsWatch(ClosesAtOnce):
         self._worker.stop()
 
     def _forget(self) -> None:
-        self._closed = True
+        self._closed, self._why = True, INHERITED
         self._changed = Notifier()
 
     def _checked(self, endpoints: Iterable[str]) -> tuple[str, ...]:

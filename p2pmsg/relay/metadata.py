@@ -24,7 +24,7 @@ WRITE_NS: Final = 200_000_000
 
 
 def _known(reason: str) -> LossReason:
-    """Return a reason; one that a later version has written is told as what it comes to here."""
+    """Return a reason; one that a later version has written means here what it comes to."""
     try:
         return LossReason(reason)
     except ValueError:

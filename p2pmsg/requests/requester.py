@@ -20,7 +20,7 @@ from p2pmsg.requests.requester_base import (
     check_type,
 )
 from p2pmsg.requests.thread_clients import Clients, ThreadClients
-from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
+from p2pmsg.sync.lifecycle import INHERITED, ClosesAtOnce, close_in_children
 from p2pmsg.wire import Frame
 from recovery._renamed import renamed_arguments
 
@@ -228,7 +228,7 @@ class Requester(RequesterBase, ClosesAtOnce):
     def _forget(self) -> None:
         """In a forked child: neither the connections nor the id are the child's."""
         self._closed = True
-        self._unusable = "it belongs to the parent process"
+        self._unusable = INHERITED
         self._lock = threading.Lock()
         self._threads.forget()
 

@@ -135,7 +135,14 @@ class Responder(ResponderBase, ClosesAtOnce):
             raise raised
 
     def start(self) -> None:
-        """Answer requests in a background thread from now on."""
+        """Answer requests in a background thread from now on.
+
+        Raises:
+            ClosedError: the responder is closed.
+
+        """
+        if self._closed:
+            raise ClosedError("the responder", self._unusable)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="p2pmsg-responder", daemon=True)
             self._thread.start()

@@ -14,6 +14,7 @@ from p2pmsg.requests.frames import Status
 from p2pmsg.requests.inbox import Arrival
 from p2pmsg.security.use import check_security, curve_server, warn_if_open
 from p2pmsg.subscriber.typed import Misfit, ValueType, ValueTypes
+from p2pmsg.sync.lifecycle import INHERITED
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
 
@@ -264,7 +265,7 @@ class ResponderBase:
     def _forget(self) -> None:
         """In a forked child: neither the socket nor the thread is the child's."""
         self._closed = True
-        self._unusable = "it belongs to the parent process"
+        self._unusable = INHERITED
 
     def _add(self, topic: str, handler: Handler) -> None:
         try:

@@ -16,6 +16,7 @@ from p2pmsg.subscriber.conflation import ConflatedBatch
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
+from p2pmsg.sync.lifecycle import INHERITED, is_inherited
 from p2pmsg.sync.settings import Commit
 from recovery import CursorConfig, CursorFile, CursorFileError, CursorFileStore, CursorLockedError
 from recovery._checks import to_ns
@@ -81,7 +82,7 @@ class Commits:
         self._latest: tuple[Stream, int, Any] | None = None
         self._failure: CursorError | None = None
         self._commit_due_ns = self._sync_due_ns = self._retry_ns = 0
-        self._closed = False
+        self._closed, self._why = False, "it is closed"
         self.lock = threading.RLock()
 
     @property
@@ -255,7 +256,7 @@ class Commits:
 
     def forget(self) -> None:
         """In a forked child: the file is the parent's, and so is its lock."""
-        self._closed = True
+        self._closed, self._why = True, INHERITED
         self.lock = threading.RLock()
         self._core_lock = threading.RLock()
         self._points.file.close()
@@ -313,7 +314,7 @@ class Commits:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("the subscriber's cursor")
+            raise ClosedError("the subscriber's cursor", self._why)
 
 
 class EachCommitted:
@@ -328,7 +329,9 @@ class EachCommitted:
     def __next__(self) -> Message:
         try:
             return self._receive()
-        except (ClosedError, SessionEndedError):
+        except (ClosedError, SessionEndedError) as error:
+            if is_inherited(error):
+                raise
             raise StopIteration from None
 
 

@@ -13,12 +13,14 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ClassVar, Final, Protocol, Self
+from typing import Any, ClassVar, Final, NoReturn, Protocol, Self
 
 import transports
 from p2pmsg.errors import ClosedError
 from transports.own_log import own_log as _log
 
+INHERITED: Final = "it belongs to the parent process"
+"""Why a forked child cannot use its copy of a peer."""
 EXIT_S: Final = 1.0
 """How long that may take in all, in seconds: as long as what a closed peer sent may linger."""
 _context: Final = transports.context  # its handler, registered first, runs after this one
@@ -26,7 +28,23 @@ _quiet: Final[list[bool]] = []
 _open: dict[int, tuple[Any, Callable[[Any, float], object]]] = {}
 
 
-class ClosesAtOnce(ABC):
+def is_inherited(error: BaseException) -> bool:
+    """Whether it says that a forked child used a peer of its parent: that ends no loop quietly."""
+    return isinstance(error, ClosedError) and error.why == INHERITED
+
+
+class NotCopied:
+    """What has sockets and threads, of which there can be no copy."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        name = type(self).__name__
+        article = "an" if name[0] in "AEIOU" else "a"
+        raise TypeError(
+            f"{article} {name} cannot be copied or pickled: open another one in the other process"
+        )
+
+
+class ClosesAtOnce(NotCopied, ABC):
     """Closes at the end of its `with` block."""
 
     @abstractmethod

@@ -15,7 +15,13 @@ from p2pmsg.mold import codec
 from p2pmsg.mold.log import MoldLog
 from p2pmsg.mold.publisher_core import History, MoldPublisherCore
 from p2pmsg.stats import LogStats
-from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.lifecycle import (
+    INHERITED,
+    ClosesAtOnce,
+    close_at_exit,
+    close_in_children,
+    was_closed,
+)
 from p2pmsg.sync.worker import Worker
 from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig, TokenBucket
 from transports.endpoint import request_address
@@ -102,7 +108,7 @@ class MoldPublisher(ClosesAtOnce):
         whole("replay_bytes", replay_bytes, 0)
         whole("rate_limit_bytes_s", rate_limit_bytes_s, 1000)
         name = codec.session_bytes(session)
-        self._closed = False
+        self._closed, self._why = False, "it is closed"
         self._lock = threading.Lock()
         self._bucket = TokenBucket(rate_limit_bytes_s, max(65_536, rate_limit_bytes_s // 100))
         with translated():
@@ -174,7 +180,7 @@ class MoldPublisher(ClosesAtOnce):
         check("len(messages)", len(messages), len(messages) > 0, "at least 1")
         with self._lock:
             if self._closed:
-                raise ClosedError("the publisher")
+                raise ClosedError("the publisher", self._why)
             result = self._core.publish(messages, now_ns=_now_ns())
             self._send_waiting()
         return result
@@ -303,5 +309,5 @@ class MoldPublisher(ClosesAtOnce):
 
     def _forget(self) -> None:
         """In a forked child: the sockets and the thread are the parent's."""
-        self._closed = True
+        self._closed, self._why = True, INHERITED
         self._lock = threading.Lock()

@@ -13,7 +13,7 @@ from p2pmsg.errors import ClosedError, LogFailedError, MessageError
 from p2pmsg.publisher.batch import PACKING_ERRORS, OpenBatches, is_of_packing
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.security.use import check_security
-from p2pmsg.sync.lifecycle import close_in_children
+from p2pmsg.sync.lifecycle import INHERITED, close_in_children
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import open_publisher
 from p2pmsg.sync.sending import Outgoing
@@ -438,7 +438,7 @@ class PublishingPeer(ServingPeer):
 
     def _forget(self) -> None:
         """In a forked child: the sockets and the thread are the parent's, perhaps the lock too."""
-        self._unusable = "it belongs to the parent process"
+        self._unusable = self._why = INHERITED
         self._closed = True
         self._lock = PublishLock()
         self._core.closing = True

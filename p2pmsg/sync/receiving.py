@@ -19,6 +19,7 @@ from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber.conflation import ConflatedBatch, refold_ns
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.sessions import Stream
+from p2pmsg.sync.lifecycle import is_inherited
 from p2pmsg.sync.subscriber_io import SubscriberIO
 
 _now_ns: Final = time.monotonic_ns
@@ -170,7 +171,9 @@ def waiter(source: WaitingReader) -> Iterator[Message]:
     def wait(_: Any) -> Message:
         try:
             source._advance(None)
-        except (ClosedError, SessionEndedError):
+        except (ClosedError, SessionEndedError) as error:
+            if is_inherited(error):
+                raise
             source._open = False
         raise StopIteration
 

@@ -21,7 +21,7 @@ from p2pmsg.security.use import check_security, curve_server, warn_if_open
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.relays import LOOP
-from p2pmsg.sync.lifecycle import close_in_children
+from p2pmsg.sync.lifecycle import INHERITED, close_in_children
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import ZMQ_MEMORY, allowed_by, recovery_endpoint_of
 from p2pmsg.sync.relay_stats import relay_stats
@@ -189,7 +189,7 @@ class RelayingPeer(ServingPeer):
     def _refuse_wait_for_streams(self, count: int, timeout: float | None) -> NoReturn:
         """Raise that not so many streams came."""
         if self._closed:
-            raise ClosedError("the relay")
+            raise ClosedError("the relay", self._why)
         there = self._lock.run(self._count_streams)
         raise TimeoutError(f"{there} of {count} streams came within {timeout} s")
 
@@ -289,7 +289,7 @@ class RelayingPeer(ServingPeer):
 
     def _forget(self) -> None:
         """In a forked child: the sockets and the threads are the parent's, perhaps the lock too."""
-        self._closed = True
+        self._closed, self._why = True, INHERITED
         self._lock = PublishLock()
         self._receiving.lock = threading.RLock()
         self._core.closing = True

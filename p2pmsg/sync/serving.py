@@ -355,6 +355,7 @@ class ServingPeer(ABC):
     _rounds: ServingRounds
     _security: "Security | None" = None
     _closed = False
+    _why = "it is closed"
     _undelivered = 0
     _opens_later = False
     _opening: Callable[[], None]
@@ -393,7 +394,7 @@ class ServingPeer(ABC):
 
         """
         if self._closed:
-            raise ClosedError(f"the {self._kind}")
+            raise ClosedError(f"the {self._kind}", self._why)
         from p2pmsg.sync.rights import revoke_here
 
         users = revoke_here(self._security, who)
@@ -418,7 +419,7 @@ class ServingPeer(ABC):
     def _refuse_wait(self, count: int, timeout: float | None) -> NoReturn:
         """Raise that not so many subscribers came."""
         if self._closed:
-            raise ClosedError(f"the {self._kind}")
+            raise ClosedError(f"the {self._kind}", self._why)
         there = self._core.joined
         text = f"{there} of {count} subscribers came within {timeout} s"
         if refused := self._refused_by_key():

@@ -8,7 +8,7 @@ from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError
 from p2pmsg.message import Message, MessageBatch, T_co
-from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, was_closed
+from p2pmsg.sync.lifecycle import INHERITED, ClosesAtOnce, close_at_exit, was_closed
 from p2pmsg.sync.lines import open_lines
 from p2pmsg.sync.receiving import iterate, receive_frame, waiter
 from p2pmsg.sync.settings import deadline
@@ -103,7 +103,7 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
         With `on_end="stop"` it also ends with a feed's session; then iterate again for the next.
         After an exception (a loss, Ctrl-C) the same iterator goes on where it was.
         """
-        self._open = not self._closed
+        self._open = not self._closed or self._unusable == INHERITED
         if self._on_ask is None:
             return iterate(self)
         from p2pmsg.sync.commits import EachCommitted

@@ -4,6 +4,7 @@ import builtins
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from random import Random, SystemRandom
@@ -27,7 +28,7 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.subscriber.typed import InvalidValue, OnInvalid, ValueTypes
-from p2pmsg.sync.lifecycle import close_in_children
+from p2pmsg.sync.lifecycle import INHERITED, NotCopied, close_in_children
 from p2pmsg.sync.receiving import ConflatedIterator
 from p2pmsg.sync.settings import (
     Commit,
@@ -58,7 +59,7 @@ NO_VALUES: Final[Iterator[Any]] = iter([])
 _random = SystemRandom()  # a forked child would repeat what another one draws
 
 
-class SubscriberBase(ABC, Generic[T_co]):
+class SubscriberBase(NotCopied, ABC, Generic[T_co]):
     """A core with its sockets and cursor, and the messages that are being read.
 
     The arguments are those of `p2pmsg.Subscriber`. Nothing here waits.
@@ -309,10 +310,11 @@ class SubscriberBase(ABC, Generic[T_co]):
     def _forget(self) -> None:
         """In a forked child: the sockets and the thread are the parent's, perhaps the lock too."""
         self._closed = self._driver.stopping = True
-        self._unusable = "it belongs to the parent process"
+        self._unusable = INHERITED
         self._driver.lock = threading.RLock()
         if self._commits is not None:
             self._commits.forget()
+        deque(self._values, maxlen=0)  # an iterator that was begun drives its messages by them
         self._active, self._values = NOTHING, NO_VALUES
 
 

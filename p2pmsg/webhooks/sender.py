@@ -12,7 +12,13 @@ from p2pmsg.checks import check, time_to_wait
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
 from p2pmsg.security.use import check_security
 from p2pmsg.start import parse_start
-from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.lifecycle import (
+    INHERITED,
+    ClosesItself,
+    close_at_exit,
+    close_in_children,
+    was_closed,
+)
 from p2pmsg.sync.settings import check_endpoints, check_name, check_topics
 from p2pmsg.webhooks.channel import Channel, Source
 from p2pmsg.webhooks.client import import_aiohttp
@@ -82,7 +88,7 @@ class Sender(ClosesItself):
         parse_start(start)
         self._on_event = on_event
         self._state = Path(state)
-        self._closed = False
+        self._closed, self._why = False, "it is closed"
         given = _checked(endpoints)
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "webhooks"))
@@ -118,7 +124,7 @@ class Sender(ClosesItself):
         """
         check("name", name, name in self._channels, f"one of {', '.join(self._channels)}")
         if self._closed:
-            raise ClosedError("the sender")
+            raise ClosedError("the sender", self._why)
         self._check_thread()
         self._call(self._resume(name))
 
@@ -191,7 +197,7 @@ class Sender(ClosesItself):
 
     def _forget(self) -> None:
         """In a forked child: the thread is the parent's."""
-        self._closed = True
+        self._closed, self._why = True, INHERITED
 
     def _folder(self, name: str) -> StateFolder:
         check("name", name, name in self._channels, f"one of {', '.join(self._channels)}")

@@ -25,7 +25,14 @@ from p2pmsg.security.changes import RightsChanges
 from p2pmsg.security.use import check_security, curve_client
 from p2pmsg.subscriber.typed import Misfit, value_type
 from p2pmsg.sync.key_watch import KeyWatch
-from p2pmsg.sync.lifecycle import ClosesAtOnce, close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.lifecycle import (
+    INHERITED,
+    ClosesAtOnce,
+    close_at_exit,
+    close_in_children,
+    is_inherited,
+    was_closed,
+)
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.wire import Frame, FrameError
@@ -267,7 +274,7 @@ class PipelinePullerBase(ABC, Generic[T_co]):
     def _forget(self) -> None:
         """In a forked child: nothing of this is the child's."""
         self._closed = True
-        self._unusable = "it belongs to the parent process"
+        self._unusable = INHERITED
         self._lock = PublishLock()
         self._count = 0
         self._bad.clear()
@@ -334,7 +341,9 @@ class PipelinePuller(PipelinePullerBase[T_co], ClosesAtOnce):
             return job
         try:
             return self.receive()
-        except ClosedError:
+        except ClosedError as error:
+            if is_inherited(error):
+                raise
             raise StopIteration from None
 
     def receive(self, timeout: float | None = None) -> PipelineJob[T_co]:

@@ -19,7 +19,13 @@ from p2pmsg.queue.pipeline.frames import body_of, without_first
 from p2pmsg.queue.pipeline.shares import Shares
 from p2pmsg.queue.pusher_base import Wakes
 from p2pmsg.security.use import check_security, curve_server, warn_if_open
-from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
+from p2pmsg.sync.lifecycle import (
+    INHERITED,
+    ClosesItself,
+    close_at_exit,
+    close_in_children,
+    was_closed,
+)
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
 from p2pmsg.trouble import Rarely
@@ -323,7 +329,7 @@ class PipelinePusherBase(ABC):
     def _forget(self) -> None:
         """In a forked child: nothing of this is the child's."""
         self._closed = True
-        self._unusable = "it belongs to the parent process"
+        self._unusable = INHERITED
         self._lock = PublishLock()  # a thread of the parent's may have been inside
         self._stop = 0
 

@@ -79,7 +79,7 @@ def test_messages_over_a_relay_are_handed_on():
 
 
 def test_what_is_too_large_may_be_so_for_the_relay():
-    """Its limit may be the smaller one: who is told of the other one only looks in vain."""
+    """Its limit may be the smaller one: who reads of the other one only looks in vain."""
     talk = Relayed().meet(heads=[head(0)])
     talk.hear(data(2))
     talk.pass_ms(50)
