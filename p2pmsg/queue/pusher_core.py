@@ -326,7 +326,9 @@ class PusherCore:
                 for delivery, sequence in sorted(hello.claims, reverse=True):
                     self.queue.adopt(worker, delivery, sequence, now_ns=now_ns)
                 self.queue.store.unclaimed(worker.id, now_ns=now_ns)
-            gone = self.queue.reconcile(worker, hello.held, now_ns=now_ns)
+            # Over the same connection it was asked again who it is, and nothing was lost.
+            ended = before is not connection
+            gone = self.queue.reconcile(worker, hello.held, now_ns=now_ns, ended=ended)
         welcome = QueueWelcome(
             self.name, self._incarnation, self._serials[connection.worker_id],
             self.queue.config.ack_timeout * 1000, self._job_timeout * 1000, gone,

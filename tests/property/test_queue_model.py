@@ -151,7 +151,7 @@ moves = st.one_of(
     st.tuples(st.just("push"), st.sampled_from((None, None, "a", "b")), st.integers(0, 1)),
     st.tuples(st.just("take"), st.integers(1, 5), st.just(0)),
     st.tuples(
-        st.sampled_from(("ack", "reject", "discard", "release", "held", "again")),
+        st.sampled_from(("ack", "reject", "discard", "release", "held", "ended", "again")),
         st.integers(1, 3), st.tuples(st.integers(0, 9), st.integers(1, 4)),
     ),
     st.tuples(st.sampled_from(("lose", "leave", "dismiss", "cut")), st.integers(1, 3), st.just(0)),
@@ -217,6 +217,8 @@ def test_what_became_of_each_delivery_is_counted_once(restored, steps):
                 queue.release(worker, [(start, start + count)], now_ns=now, answer=True)
             elif what == "held":
                 queue.reconcile(worker, has[1:], now_ns=now)
+            elif what == "ended":
+                queue.reconcile(worker, has[:at], now_ns=now, ended=True)
             elif what == "reject":
                 queue.reject(worker, start, "no", 0, now_ns=now)
             else:

@@ -12,6 +12,8 @@ Rules, in the order in which they matter:
 - The worker that has the least in flight, for what it may have, gets the next; what an idle worker
   could do is asked back from the one that has the most. Workers that held jobs and did none since
   get what the others do not take.
+- A job that did not arrive before its worker's connection ended is put back; at the second time it
+  goes out alone, and where the connection ends then, too, that counts as a failure of the job.
 """
 
 import math
@@ -30,6 +32,10 @@ WARNINGS_MAX = 64
 FRAME_BYTES_MIN = 64 * 1024
 """The lowest limit of a frame that a worker can have."""
 _NEVER_NS = 2**63
+_WARN_AGAIN_NS = 60_000_000_000
+_CUT_RETRY_NS = 1_000_000_000
+"""How long a job waits at which a connection ended, within `retry_max`; it doubles with each. On a
+network that breaks again and again an innocent job may be sent in vain a few times in a row."""
 _PACE_NS = 50_000_000
 """How long what is done is counted for `pace`."""
 _HOLDS_MAX = 4
@@ -61,8 +67,9 @@ class JobQueue:
             to them.
         delays_capped, extends_capped: what workers asked for and did not get.
         hold_ns: see `QueueConfig.hold_timeout`; 0: for ever.
-        warnings: for the log, oldest first: (worker's name, what it does), each once for a worker.
-            The oldest are forgotten where they are not taken.
+        warnings: for the log, oldest first: (worker's name, what it does), each once for a worker,
+            those about jobs that did not arrive once a minute. The oldest are forgotten where they
+            are not taken.
 
     """
 
@@ -88,6 +95,8 @@ class JobQueue:
         self._ack_timeout_ns = to_ns(config.ack_timeout)
         self._grace_ns = to_ns(config.grace)
         self._recall_ns = to_ns(config.recall_wait)
+        self._retry_max_ns = to_ns(config.retry_max)
+        self._cuts_warned_ns: dict[bool, int] = {}
 
     # -------------------------------------------------------------------------------- workers
 
@@ -123,16 +132,26 @@ class JobQueue:
         return worker
 
     def reconcile(
-        self, worker: Worker, held: Iterable[tuple[int, int]], *, now_ns: int
+        self, worker: Worker, held: Iterable[tuple[int, int]], *, now_ns: int, ended: bool = False
     ) -> list[tuple[int, int]]:
         """Compare what a worker says it has with what it should have.
 
-        What it never got goes to others. Returns what it has and should not.
+        What it never got goes to others; `ended`: its connection ended meanwhile, perhaps because
+        of one of these jobs. Returns what it has and should not.
         """
         ours = worker.assigned.open_ranges()
         theirs = sorted(held)
+        was_alone = worker.alone
+        suspects: list[QueuedJob] = []
         for start, stop in _minus(ours, theirs):
-            self._take_back(worker, self._alone(worker.assigned.settle(start, stop)), now_ns)
+            found = worker.assigned.settle(start, stop)
+            jobs = self._alone(found)
+            if ended and all(bits.bit_count() == batch.count for batch, bits in found):
+                suspects += jobs
+            else:
+                self._take_back(worker, jobs, now_ns)
+        if suspects:
+            self._suspect(worker, suspects, was_alone, now_ns)
         return _minus(theirs, ours)
 
     def adopt(self, worker: Worker, delivery: int, sequence: int, *, now_ns: int) -> bool:
@@ -548,6 +567,53 @@ class JobQueue:
             self.breaker.untried()
             worker.breaker.untried()
         self._settled(worker)
+
+    def _suspect(self, worker: Worker, jobs: list[QueuedJob], was_alone: bool, now_ns: int) -> None:
+        """Take back jobs none of whose frames arrived before the connection ended.
+
+        Any of them may have ended it, or none: it counts only where it was the worker's one job.
+        """
+        for job in jobs:
+            job.cuts += 1
+        if was_alone and len(jobs) == 1:
+            self._fail_cut(worker, jobs[0], now_ns)
+            return
+        again = [job for job in jobs if job.cuts > 1]
+        for job in again:
+            job.quarantined = True
+        self._take_back(worker, jobs, now_ns)
+        worker.cut_short(len(jobs))
+        if again:
+            self._warn_of_cut(
+                worker,
+                "did not get what was sent to it, twice or more, since its connection ended (jobs: "
+                f"{len(again)}). They go out one at a time, to find one that ends connections",
+                is_alone=False, now_ns=now_ns,
+            )  # fmt: skip
+
+    def _fail_cut(self, worker: Worker, job: QueuedJob, now_ns: int) -> None:
+        """Take back the one job of a worker whose connection ended before it arrived."""
+        times = "once" if job.cuts == 1 else f"{job.cuts} times"
+        reason = f"its worker's connection ended {times} when it came ({job.size:,} bytes)"
+        delay_ns = min(_CUT_RETRY_NS << min(job.failures, 30), self._retry_max_ns)
+        self.store.fail(job, worker.name, reason, delay_ns, now_ns=now_ns)
+        self.breaker.failed(now_ns=now_ns)
+        worker.breaker.untried()
+        self._settled(worker)
+        self._warn_of_cut(
+            worker,
+            f"did not get job {job.sequence}, which was sent alone: {reason}. It may be too large "
+            "for the worker, or for what is between; after deliveries_max times it is a dead "
+            "letter",
+            is_alone=True, now_ns=now_ns,
+        )  # fmt: skip
+
+    def _warn_of_cut(self, worker: Worker, text: str, *, is_alone: bool, now_ns: int) -> None:
+        """Report jobs that did not arrive, once a minute."""
+        said_ns = self._cuts_warned_ns.get(is_alone)
+        if said_ns is None or now_ns >= said_ns + _WARN_AGAIN_NS:
+            self._cuts_warned_ns[is_alone] = now_ns
+            self.warnings.append((worker.name, text))
 
     def _lose_jobs(
         self, worker: Worker, batches: list[DeliveryBatch], reason: str, now_ns: int

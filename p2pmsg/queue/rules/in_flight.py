@@ -50,10 +50,13 @@ class QueuedJob:
     """When it was delivered first and last, in ns since the epoch; 0: not yet."""
 
     quarantined: bool = False
-    """It was among several jobs of a worker that was lost, so it is delivered alone from now on: if
-    that worker is lost too, this job did it."""
+    """It was among several jobs of a worker that was lost, or did not arrive twice, so it is
+    delivered alone from now on: if that worker is lost too, this job did it."""
 
     history: list[Failure] = field(default_factory=list)
+
+    cuts: int = 0
+    """How often its worker's connection ended before it arrived, since the pusher started."""
 
     @property
     def size(self) -> int:

@@ -518,7 +518,7 @@ class JobStore:
         if dead is None:
             return False
         job = dead.job
-        job.failures, job.due_ns, job.quarantined = 0, 0, False
+        job.failures, job.due_ns, job.quarantined, job.cuts = 0, 0, False, 0
         self.in_flight += 1
         self.bytes += job.size
         self.retried += 1

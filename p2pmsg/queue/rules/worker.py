@@ -214,6 +214,11 @@ class Worker:
         self.allowance = max(1, min(self.allowance, self._unproven) // 2)
         self.paused_ns = now_ns + pause_ns
 
+    def cut_short(self, count: int) -> None:
+        """Note that so many jobs did not arrive: it gets half of them, until it does some."""
+        fewer = max(self._unproven, count // 2)
+        self.allowance = min(self.allowance, fewer)
+
     def job_failed(self, acked_by_all: int, *, now_ns: int) -> None:
         """Note that it did not do a job; its breaker opens only where others do theirs."""
         self.failed += 1

@@ -284,3 +284,27 @@ def test_a_worker_of_an_earlier_release_gets_all_jobs():
     hello = control_frame(Kind.QUEUE_HELLO, 1, fields)
     pusher.receive(b"a", hello, now_ns=0)
     assert pusher.queue.workers[1].takes(2**40)
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_jobs_that_did_not_arrive_are_suspected_where_the_connection_ended(other):
+    pusher = make_pusher()
+    pusher.queue.store.push(QueuedJob(0, b"\xc0", 0), now_ns=0)
+    line = joined(pusher)
+    connections = [b"a"] * 4
+    if other:
+        connections = [b"a", b"b", b"c", b"d"]
+    (worker,) = pusher.queue.workers.values()
+    for connection in connections:
+        pusher.handle_timer(now_ns=0)
+        pusher.outbox.clear()
+        assert worker.assigned.count == 1
+        if connection == b"a":
+            early = control_frame(Kind.QUEUE_REPORT, 1, frames.Report([]), sequence=99)
+            pusher.receive(b"a", early, now_ns=0)  # it is asked who it is, over the same one
+        else:
+            pusher.receive(connection, KNOCK, now_ns=0)
+        for _ in range(2):
+            down(pusher, line)
+            up(line, pusher, connection)
+    assert (worker.assigned.count, pusher.queue.store.failed) == (0, int(other))

@@ -1,0 +1,51 @@
+"""Pusher and puller over a proxy that ends the connection at frames above a size."""
+
+import p2pmsg
+from p2pmsg.testing.proxy import TcpProxy
+from tests.integration.peers import eventually
+
+CONFIG = p2pmsg.queue.PusherConfig(
+    queue=p2pmsg.QueueConfig(deliveries_max=2, retry_delay=0.001, retry_max=0.01, unproven_max=16)
+)
+COUNT, LARGE = 60, 25
+
+
+def cutting_proxy(target):
+    """Return a proxy that cuts all connections where a message of 512 bytes or more comes."""
+
+    def cut(prefix):
+        if len(prefix) < 512:
+            return False
+        proxy.cut()
+        return True
+
+    proxy = TcpProxy(target, drop=cut)  # which gets the first 512 bytes
+    return proxy
+
+
+def test_a_job_at_which_the_connection_ends_is_found_and_the_others_are_done(
+    make_pusher, make_puller, opened, caplog
+):
+    pusher = make_pusher(config=CONFIG)
+    proxy = opened.enter_context(cutting_proxy(pusher.endpoint))
+    puller = make_puller(proxy.endpoint, prefetch=8)
+    for number in range(COUNT):
+        value = [number, "x" * 1000 * (number == LARGE)]
+        pusher.push(value, key=f"k{number % 7}" if number % 2 else None)
+    done = []
+    for _ in range(COUNT - 1):
+        with puller.receive(timeout=60) as job:
+            done.append(job.value[0])
+    pusher.drain(timeout=60)
+
+    assert sorted(done) == [number for number in range(COUNT) if number != LARGE]
+    for key in range(7):
+        order = [number for number in done if number % 2 and number % 7 == key]
+        assert order == sorted(order)
+    (dead,) = pusher.dead_letters()
+    assert (dead.value[0], dead.why) == (LARGE, "deliveries_max")
+    stats = pusher.stats()
+    assert (stats.done, stats.dead, stats.balanced) == (COUNT - 1, 1, True)
+    assert proxy.cuts >= 2
+    assert "connection ended" in dead.reason
+    eventually(lambda: f"did not get job {dead.sequence}, which was sent alone" in caplog.text)
