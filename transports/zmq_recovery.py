@@ -10,7 +10,7 @@ import zmq
 from transports.busy_wait import BUSY_WAIT_US
 from transports.context import Context
 from transports.endpoint import Endpoint
-from transports.errors import PeerUnreachableError
+from transports.errors import PeerUnreachableError, translate
 from transports.reply_memory import TRACKED_BYTES, ReplyMemory
 from transports.zmq_frame import send_frame
 from transports.zmq_socket import (
@@ -363,7 +363,10 @@ def wait_for_any(clients: list[ZmqQueueClient], timeout_ms: int) -> None:
     poller = zmq.Poller()
     for client in clients:
         poller.register(client.socket, zmq.POLLIN)
-    poller.poll(timeout_ms)
+    try:
+        poller.poll(timeout_ms)
+    except zmq.ZMQError as error:
+        raise translate(error, clients[0].endpoint) from error
 
 
 def _skip_parts(socket: zmq.Socket[bytes]) -> None:

@@ -3,12 +3,19 @@
 import builtins
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import transports
-from p2pmsg.errors import AccessDeniedError, AuthenticationError, RequestError, SecurityError
+from p2pmsg.errors import (
+    AccessDeniedError,
+    AuthenticationError,
+    ClosedError,
+    RequestError,
+    SecurityError,
+)
 from p2pmsg.message import T
 from p2pmsg.requests import frames
 from p2pmsg.requests.requester_base import (
@@ -19,7 +26,7 @@ from p2pmsg.requests.requester_base import (
     check_time,
     check_type,
 )
-from p2pmsg.requests.thread_clients import Clients, ThreadClients
+from p2pmsg.requests.thread_clients import Clients, R, ThreadClients
 from p2pmsg.sync.lifecycle import INHERITED, ClosesAtOnce, close_in_children
 from p2pmsg.wire import Frame
 from recovery._renamed import renamed_arguments
@@ -28,6 +35,9 @@ if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _SLICE_MS: Final = 20
+_ALONE_MS: Final = 100
+"""How long it waits at a time for one responder: after that it looks whether it was closed."""
+_CLOSE_S: Final = 1.0
 Found = tuple[int, Frame, str]
 """Which client got an answer, the answer, and from where."""
 
@@ -118,13 +128,64 @@ class Requester(RequesterBase, ClosesAtOnce):
             NoHandlerError: the responder has no handler for the topic.
             RequestError: the answer does not fit `type`.
             MessageError: the request cannot be sent as it is; `MessageTooLargeError` for its size.
-            ClosedError: the requester is closed.
+            ClosedError: the requester is closed, or was meanwhile.
 
         """
         check_request(timeout, attempts_max)
         check_type(type)
         packed = self._pack(topic, value)
-        clients = self._clients()
+        answer: T = self._call(partial(self._ask, topic, packed, timeout, attempts_max, type))
+        return answer
+
+    def request_all(self, topic: str, value: Any = None, *, deadline: float = 1.0) -> Answers:
+        """Ask all responders, and return what came by the deadline (scatter and gather).
+
+        Args:
+            topic: what is asked.
+            value: any msgpack value. Default None.
+            deadline: how long to wait, in seconds. Default 1; it returns when all have answered.
+
+        Raises:
+            MessageError: the request cannot be sent as it is.
+            ClosedError: the requester is closed, or was meanwhile.
+
+        """
+        check_time("deadline", deadline)
+        packed = self._pack(topic, value)
+        return self._call(partial(self._ask_all, topic, packed, deadline))
+
+    def close(self) -> None:
+        """Close; a request that waits in another thread raises `ClosedError` within 0.1 s.
+
+        That is waited for, at most 1 s. A thread that then still works on its request, as on an
+        answer's `type`, closes its connections when it has done.
+        """
+        self._closed = True
+        self._threads.close(_CLOSE_S)
+
+    # -------------------------------------------------------------------------------- private
+
+    def _forget(self) -> None:
+        """In a forked child: neither the connections nor the id are the child's."""
+        self._closed = True
+        self._unusable = INHERITED
+        self._lock = threading.Lock()
+        self._threads.forget()
+
+    def _call(self, ask: Callable[[Clients], R]) -> R:
+        """Ask over this thread's own connections: no answer has to change threads."""
+        self._check_usable()
+        try:
+            return self._threads.call(partial(self._connect, self._busy_wait_us), ask)
+        except transports.ClosedError as error:  # the process ends, and with it ZeroMQ's context
+            raise ClosedError("the requester", str(error)) from error
+
+    def _ask(
+        self, topic: str, packed: bytes, timeout: float, attempts_max: int, kind: Any,
+        clients: Clients,
+    ) -> Any:  # fmt: skip
+        """Ask one after the other, until there is an answer."""
+        self._check_usable()  # closed while this thread connected
         number = next(self._numbers)
         start = now = time.monotonic()
         first = self._first
@@ -153,8 +214,7 @@ class Requester(RequesterBase, ClosesAtOnce):
                 denial = self._denial_in(found[0], topic, found[1])
                 if denial is None:
                     self._first = found[0]  # who answers is asked first the next time
-                    answer: T = self._outcome(topic, *found, type)
-                    return answer
+                    return self._outcome(topic, *found, kind)
                 refusals[found[0]] = denial
             now = time.monotonic()
             if len(refusals) == len(clients):
@@ -164,22 +224,9 @@ class Requester(RequesterBase, ClosesAtOnce):
         text = f"request {topic!r}: no answer within {timeout} s, {attempts_max} asked"
         raise self._failed(text, asked, refusals)
 
-    def request_all(self, topic: str, value: Any = None, *, deadline: float = 1.0) -> Answers:
-        """Ask all responders, and return what came by the deadline (scatter and gather).
-
-        Args:
-            topic: what is asked.
-            value: any msgpack value. Default None.
-            deadline: how long to wait, in seconds. Default 1; it returns when all have answered.
-
-        Raises:
-            MessageError: the request cannot be sent as it is.
-            ClosedError: the requester is closed.
-
-        """
-        check_time("deadline", deadline)
-        packed = self._pack(topic, value)
-        clients = self._clients()
+    def _ask_all(self, topic: str, packed: bytes, deadline: float, clients: Clients) -> Answers:
+        """Ask all, and collect what they answer."""
+        self._check_usable()
         number = next(self._numbers)
         end = time.monotonic() + deadline
         wait_ms = frames.wait_ms_of(deadline)
@@ -218,25 +265,6 @@ class Requester(RequesterBase, ClosesAtOnce):
         missing = tuple(clients[at].endpoint for at in waiting)
         return Answers(answers.values, answers.errors, missing)
 
-    def close(self) -> None:
-        """Close; other threads must have done with it."""
-        self._closed = True
-        self._threads.close()
-
-    # -------------------------------------------------------------------------------- private
-
-    def _forget(self) -> None:
-        """In a forked child: neither the connections nor the id are the child's."""
-        self._closed = True
-        self._unusable = INHERITED
-        self._lock = threading.Lock()
-        self._threads.forget()
-
-    def _clients(self) -> Clients:
-        """Return this thread's own connections: no answer has to change threads."""
-        self._check_usable()
-        return self._threads.get(lambda: self._connect(self._busy_wait_us))
-
     def _send(self, at: int, client: transports.ZmqQueueClient, data: bytes) -> None:
         """Send a request; what else waits in this thread's queue is over, and may be dropped."""
         if not client.send(data):
@@ -271,15 +299,15 @@ class Requester(RequesterBase, ClosesAtOnce):
         """
         alone = len(asked) == 1
         has_keys = self._security is not None
+        slice_ms = _SLICE_MS if has_keys else _ALONE_MS
         while True:
+            self._check_usable()
             left_ms = (until - now) * 1000
             if left_ms <= 0:
                 return None
             for at in asked:
                 client = clients[at]
-                wait_ms = round(left_ms) + 1
-                if has_keys:
-                    wait_ms = min(wait_ms, _SLICE_MS)
+                wait_ms = min(round(left_ms) + 1, slice_ms)
                 data = client.receive_wait(wait_ms) if alone else client.receive()
                 if data is not None:
                     frame = self._answer(data, number)

@@ -20,7 +20,7 @@ from p2pmsg.requests.frames import Status
 from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.wire import Frame
 from tests.integration.commands import eventually
-from tests.integration.peers import DEADLINE_S, in_threads
+from tests.integration.peers import DEADLINE_S, ROOT, in_threads
 
 LOOPBACK = "tcp://127.0.0.1:0"
 
@@ -535,3 +535,77 @@ def test_types_that_are_none_are_refused():
         p2pmsg.Responder(LOOPBACK, type=object())
     with pytest.raises(p2pmsg.ConfigError, match="types"):
         p2pmsg.Responder(LOOPBACK, type=Order, types={"a": Order})
+
+
+CLOSE = """
+import queue, signal, sys, threading, time
+import p2pmsg
+asked, go, said = queue.Queue(), threading.Event(), []
+def answer(value):
+    asked.put(value)
+    go.wait()
+places = []
+for _ in range(2):
+    responder = p2pmsg.Responder("tcp://127.0.0.1:0", {"t": answer}, threads=8)
+    responder.start()
+    places.append(responder.endpoint)
+def report(ask, *arguments, **options):
+    try:
+        said.append(repr(ask("t", *arguments, **options)))
+    except Exception as error:
+        said.append(f"{type(error).__name__}: {error}")
+"""
+IN_THREADS = """
+requesters = [p2pmsg.Requester(places[0]), p2pmsg.Requester(places)]
+def wait(requester, all_of_them):
+    if all_of_them:
+        report(requester.request_all, deadline=600)
+    else:
+        report(requester.request, timeout=600)
+threads = [
+    threading.Thread(target=wait, args=[requester, at % 2])
+    for requester in requesters for at in range(4)
+]
+for thread in threads:
+    thread.start()
+for _ in range(4 + 2 + 2 * 2):  # one each, and two where all of two are asked
+    asked.get()
+for requester in requesters:
+    requester.close()
+for thread in threads:
+    thread.join()
+go.set()
+print(len(said), *sorted(set(said)), sep="\\n")
+"""
+IN_A_HANDLER = """
+requester = p2pmsg.Requester(places[0])
+signal.signal(signal.SIGUSR1, lambda *_: requester.close())
+def interrupt():
+    asked.get()
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+interrupting = threading.Thread(target=interrupt)
+interrupting.start()
+report(requester.request, timeout=600)
+report(requester.request, timeout=600)
+interrupting.join()
+go.set()
+print(len(requester._threads), *said, sep="\\n")
+"""
+CLOSED = "ClosedError: the requester cannot be used: it is closed"
+
+
+@pytest.mark.parametrize(
+    ("program", "output"),
+    [
+        (IN_THREADS, f"8\n{CLOSED}\n"),
+        (IN_A_HANDLER, f"0\n{CLOSED}\n{CLOSED}\n"),
+    ],
+    ids=["threads", "handler"],
+)
+def test_close_ends_requests_that_wait(program, output):
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", CLOSE + program],
+        capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, output), done.stderr

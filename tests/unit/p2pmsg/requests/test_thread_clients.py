@@ -37,15 +37,20 @@ class Made:
         return made
 
 
+def own(threads, connect):
+    """Return this thread's connections."""
+    return threads.call(connect, list)
+
+
 def test_a_thread_keeps_its_own():
     threads, made = ThreadClients(), Made()
-    mine = threads.get(made)
+    mine = own(threads, made)
     others = []
-    in_threads(lambda: others.append(threads.get(made)))
-    assert threads.get(made) is mine
-    assert others[0] is not mine
+    in_threads(lambda: others.append(own(threads, made)))
+    assert own(threads, made) == mine
+    assert others[0] != mine
     assert all(client.connected for client in made.clients)
-    threads.close()
+    threads.close(60.0)
     assert all(client.closed_by for client in made.clients)
     assert len(threads) == 0
 
@@ -55,7 +60,7 @@ def test_what_belongs_to_a_thread_that_ends_is_closed_by_that_thread():
 
     def ask():
         idents.append(threading.get_ident())
-        threads.get(made)
+        own(threads, made)
 
     for number in range(20):
         thread = threading.Thread(target=ask)
@@ -71,7 +76,7 @@ def hold(threads, made):
     has_them, ending = threading.Event(), threading.Event()
 
     def work():
-        threads.get(made)
+        own(threads, made)
         has_them.set()
         ending.wait()
 
@@ -81,24 +86,73 @@ def hold(threads, made):
     return thread, ending
 
 
-def test_what_ends_while_another_thread_opens_some_is_closed_at_the_next_use():
+def test_those_of_a_thread_that_is_in_no_call_are_closed_by_who_closes():
     threads, made = ThreadClients(), Made()
-    mine = threads.get(made)
     thread, ending = hold(threads, made)
-    with threads._open._lock:
-        ending.set()
-        thread.join()
-        assert len(threads) == 2
-    assert threads.get(made) is mine
-    assert len(threads) == 1
-    assert [client.closed_by is None for client in made.clients] == [True, True, False, False]
-    threads.close()
+    threads.close(60.0)
+    assert [client.closed_by for client in made.clients] == [threading.get_ident()] * 2
+    ending.set()
+    thread.join()
+    assert len(threads) == 0
+
+
+@pytest.mark.parametrize("timeout", [0.0, 60.0])
+def test_those_of_a_thread_in_a_call_are_closed_when_it_has_left_it(timeout):
+    threads, made = ThreadClients(), Made()
+    is_in, leave, left, ending = (threading.Event() for _ in range(4))
+    open_inside = []
+
+    def ask(clients):
+        is_in.set()
+        leave.wait()
+        open_inside.extend(client.closed_by is None for client in clients)
+
+    def work():
+        threads.call(made, ask)
+        left.set()
+        ending.wait()
+
+    asking = threading.Thread(target=work)
+    closing = threading.Thread(target=threads.close, args=[timeout])
+    asking.start()
+    assert is_in.wait(60)
+    closing.start()
+    if not timeout:
+        closing.join()  # it does not wait for the one in the call
+    leave.set()
+    assert left.wait(60)
+    closing.join()
+    assert open_inside == [True, True]
+    assert all(client.closed_by for client in made.clients)
+    ending.set()
+    asking.join()
+
+
+def test_a_signal_handler_that_closes_does_not_wait_for_the_call_that_it_interrupted():
+    threads, made = ThreadClients(), Made()
+
+    def ask(clients):
+        threads.call(
+            made, lambda _: threads.close(60.0)
+        )  # as a handler would, in a call of its own
+        return [client.closed_by for client in clients]
+
+    assert threads.call(made, ask) == [None, None]
+    assert [client.closed_by for client in made.clients] == [threading.get_ident()] * 2
+
+
+def test_a_call_that_comes_after_close_leaves_nothing_open():
+    threads, made = ThreadClients(), Made()
+    threads.close(60.0)
+    own(threads, made)
+    assert all(client.closed_by for client in made.clients)
+    assert own(threads, made) == []
 
 
 def test_what_cannot_all_be_connected_is_closed():
     threads, made = ThreadClients(), [Client(), Client(fails=True)]
     with pytest.raises(OSError, match="no descriptor"):
-        threads.get(lambda: made)
+        own(threads, lambda: made)
     assert all(client.closed_by for client in made)
     assert len(threads) == 0
 
