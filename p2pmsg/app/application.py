@@ -409,9 +409,13 @@ class App:
             self._came_early = False
 
     def stop(self) -> None:
-        """Stop gracefully; to be called by handlers and hooks, in the app's event loop."""
-        if self._run is not None:
-            self._run.stop()
+        """Stop gracefully, and return at once; any thread may call it, and signal handlers.
+
+        While the app does not run, it does nothing.
+        """
+        run = self._run
+        if run is not None:
+            run.stop()
 
     def stats(self) -> list[HandlerStats]:
         """Return the counters of each handler, in the order in which they were registered."""

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from inspect import iscoroutinefunction, signature
 from typing import Any, Final
@@ -62,6 +62,7 @@ class Run:
         self._on_start, self._on_stop = on_start, on_stop
         self._stop_timeout = stop_timeout
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._stopped, self._hurried = asyncio.Event(), asyncio.Event()
         self._error: BaseException | None = None
         self._stuck: list[str] = []
@@ -98,10 +99,11 @@ class Run:
             raise StopTimeoutError(self._stuck, self._stop_timeout)
 
     def stop(self) -> None:
-        """Get no more events, let handlers finish, and end."""
-        if not self.stopping:
-            self.stopping = True
-            self._stopped.set()
+        """Get no more events, let handlers finish, and end; any thread may call it."""
+        if threading.get_ident() == self._thread:
+            self._stop()
+        with suppress(RuntimeError):  # the loop is closed: it has ended
+            self._loop.call_soon_threadsafe(self._stop)  # this wakes it, from a signal handler too
 
     def stop_from_signal(self) -> None:
         """Stop, called by a signal handler; say so if the event loop does not run any more."""
@@ -138,6 +140,10 @@ class Run:
         key = event.message.key if event.message else event.job.key if event.job else None
         await self._places[letter](letter_of(event, error), key)
 
+    def _stop(self) -> None:
+        self._stopped.set()
+        self.stopping = True
+
     async def _serve(self, stack: AsyncExitStack) -> None:
         for handler in self.handlers:
             letter = handler.then
@@ -158,8 +164,7 @@ class Run:
 
     async def _end(self) -> None:
         """Let what runs finish, cancel what does not, and commit."""
-        self.stopping = True
-        self._stopped.set()
+        self._stop()
         for source in self._opened:
             source.stop()
         readers = [one.reader for one in self._opened if one.reader is not None]

@@ -1,6 +1,8 @@
 """`App`: what is handled when it stops, what comes again, and what its counters say."""
 
 import asyncio
+import signal
+import threading
 from collections import Counter
 
 import pytest
@@ -150,3 +152,52 @@ def test_nothing_is_begun_after_a_handler_that_stops_the_app_by_its_failure(stop
 
     assert stopping.both == [([0, 2], [0, 1, 2, 3])]
     assert balance(app) == [0]
+
+
+def stops_from_another_thread(app):
+    thread = threading.Thread(target=app.stop)
+    thread.start()
+    thread.join()
+
+
+def stops_from_a_signal_handler(app):
+    before = signal.signal(signal.SIGUSR1, lambda *_: app.stop())
+    loop = asyncio.get_running_loop()
+    loop.call_later(  # from a thread, so that the event loop waits at its descriptors
+        0, threading.Timer(0.01, signal.pthread_kill, [threading.get_ident(), signal.SIGUSR1]).start
+    )
+    app.state.restore = lambda: signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("debug", [True, False])
+@pytest.mark.parametrize("stop", [App.stop, stops_from_another_thread, stops_from_a_signal_handler])
+def test_any_thread_and_a_signal_handler_can_stop_it(stop, debug):
+    app = App()
+    seen = []
+
+    @app.timer(600.0, at_start=True)
+    async def on():
+        stop(app)
+
+    @app.on_stop
+    async def ended():
+        seen.append("ended")
+        getattr(app.state, "restore", int)()
+
+    asyncio.run(asyncio.wait_for(app.serve(), 60.0), debug=debug)
+    assert seen == ["ended"]
+
+
+@pytest.mark.parametrize("debug", [True, False])
+def test_a_plain_function_can_stop_it(debug):
+    app = App()
+    threads = []
+
+    @app.timer(600.0, at_start=True)
+    def on():
+        threads.append(threading.get_ident())
+        app.stop()
+
+    asyncio.run(asyncio.wait_for(app.serve(), 60.0), debug=debug)
+    assert threads != [threading.get_ident()]
+    app.stop()  # it does not run: nothing comes of it
