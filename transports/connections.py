@@ -11,6 +11,7 @@ import resource
 import struct
 import time
 from collections.abc import Callable
+from importlib import import_module
 from itertools import count
 from typing import Final
 
@@ -25,7 +26,7 @@ CONNECTIONS_MAX: Final = 65_536
 """Connections to one bound socket: as many as a publisher counts subscribers."""
 FILES_SPARED_MIN: Final = 64
 """Descriptors that connections leave to the rest of the process (logs, cursors, other sockets):
-these, or an eighth of what the system allows, whatever is more."""
+these, or an eighth of what the system allows, whatever is more; but a quarter of that at most."""
 SUBSCRIPTIONS_MAX: Final = 65_536
 """Prefixes that one connection may subscribe to: as many as a publisher has topics."""
 SUBSCRIPTION_BYTES_MAX: Final = 512 * 1024
@@ -57,7 +58,7 @@ _numbers: Final = count()
 
 
 def _spared(limit: int) -> int:
-    return max(FILES_SPARED_MIN, limit // 8)
+    return max(min(FILES_SPARED_MIN, limit // 4), limit // 8)
 
 
 class _Files:
@@ -169,6 +170,7 @@ class Connections:
         subscription_bytes_max: int = SUBSCRIPTION_BYTES_MAX,
         secure: bool = False,
     ) -> None:
+        import_module("socket")  # `hang_up` may need it when no descriptor is left to import it
         self._socket = socket
         self._refusals = _Refusals(socket)
         self._connections_max = connections_max

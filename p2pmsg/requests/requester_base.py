@@ -168,7 +168,7 @@ class RequesterBase:
             found = self._unanswered.found[at]
             if at in refusals or self._unanswered.has_keys:
                 continue  # what comes of keys, the connection says: one that is silent is busy
-            if found.startswith(transports.NEEDS_KEYS):
+            if found and found.startswith(transports.NEEDS_KEYS):
                 refusals[at] = found
         if refusals and all(at in refusals for at in asked):
             first = asked[0] if asked else next(iter(refusals))

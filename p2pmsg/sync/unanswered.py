@@ -139,7 +139,10 @@ class Unanswered:
 
     def _find_out(self, index: int, strange: int, now_ns: int, early: bool) -> None:
         endpoint = self._endpoints[index]
-        found = transports.describe_peer(endpoint) or "nothing is known of who is there"
+        try:
+            found = transports.describe_peer(endpoint) or "nothing is known of who is there"
+        except (OSError, ImportError, LookupError):
+            return  # no descriptor is left, not even to import a module: `look` tries it again
         if endpoint.is_datagram:
             found = "check that group, port and interface are those that are sent to"
         needs_keys = found.startswith(transports.NEEDS_KEYS)

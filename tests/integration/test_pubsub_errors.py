@@ -1,8 +1,11 @@
 """What the API refuses, with the right exception; and peers refused at a bound, which is said."""
 
 import contextlib
+import os
 import resource
 import socket
+import subprocess
+import sys
 import time
 from datetime import datetime
 
@@ -15,6 +18,7 @@ from tests.integration.inside import core_of
 from tests.integration.peers import (
     DEADLINE_S,
     LOOPBACK,
+    ROOT,
     TOPIC,
     check_exact,
     check_ledger,
@@ -22,6 +26,7 @@ from tests.integration.peers import (
     ranges,
     take,
 )
+from tests.places import free_port
 from transports import context
 from transports.connections import Connections
 
@@ -362,7 +367,7 @@ def test_refused_connections_are_said_with_endpoint_limit_and_count(bound, caplo
 
 def test_descriptors_that_are_kept_are_named(bound, caplog, monkeypatch):
     counted, endpoint = bound
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (66, 66))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (2, 2))
     with contextlib.ExitStack() as stack:
         connect(stack, endpoint, 1)
         eventually(lambda: counted.update() or counted.refused)
@@ -408,3 +413,69 @@ def test_a_pusher_says_that_it_takes_on_no_more_workers(small_pusher, make_pulle
 def test_a_pusher_says_that_it_takes_on_no_more_connections(small_pusher, caplog):
     core_of(small_pusher).invalid["peers"] = 1  # as when each of them has joined
     eventually(lambda: "may become one, than 2" in caplog.text)
+
+
+FEW_FILES = """
+import resource, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[1])))
+import p2pmsg
+with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
+    print(publisher.endpoint, flush=True)
+    while not publisher.stats().connections_refused:
+        time.sleep(0.01)
+    print("refused", flush=True)
+    sys.stdin.readline()
+    publisher.publish("t", "served")
+"""
+UNANSWERED = """
+import sys, threading, transports
+from p2pmsg.sync.unanswered import AGAIN_NS, Unanswered
+from tests.descriptors import no_descriptor_left
+place = transports.parse_endpoint(sys.argv[1])
+unanswered = Unanswered("publisher", [place], now_ns=0, first_ns=0, says_at_once=False)
+def look(now_ns):
+    unanswered.look([False], [0], now_ns)
+    for thread in threading.enumerate():
+        if thread.name == "p2pmsg-diagnosis":
+            thread.join()
+    return unanswered.found
+with no_descriptor_left():
+    none = look(1)
+print(none, look(AGAIN_NS + 1))
+"""
+
+
+@pytest.fixture
+def start(opened):
+    def start(program, *arguments):
+        child = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        opened.callback(child.communicate)
+        opened.callback(child.kill)
+        return child
+
+    return start
+
+
+@pytest.mark.parametrize("files", [40, 64])
+def test_with_few_open_files_some_are_served_and_nothing_fails(start, make_subscriber, files):
+    child = start(FEW_FILES, str(files))
+    endpoint = child.stdout.readline().strip()
+    with contextlib.ExitStack() as stack:
+        connect(stack, endpoint, files)
+        assert child.stdout.readline() == "refused\n"
+    subscriber = make_subscriber(endpoint)
+    eventually(lambda: subscriber.stats().publishers)
+    said = child.communicate("go\n", timeout=60)[1]
+    assert subscriber.receive(60).value == "served"
+    assert (child.returncode, "Traceback" in said) == (0, False), said
+
+
+def test_who_does_not_answer_is_looked_for_again_when_there_is_a_descriptor(start):
+    child = start(UNANSWERED, f"tcp://127.0.0.1:{free_port()}")
+    output, said = child.communicate(timeout=60)
+    assert (child.returncode, said) == (0, "")
+    assert "nobody is there" in output
