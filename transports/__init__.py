@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from transports.base import DataReceiver, DataSender, RecoveryClient, RecoveryServer
 from transports.busy_wait import BUSY_WAIT_US, TURN, BusyWait
-from transports.context import Context, context
+from transports.context import Context, context, ended_at_exit
 from transports.endpoint import Endpoint, as_endpoint, parse_endpoint
 from transports.errors import (
     AddressInUseError,
@@ -88,6 +88,7 @@ __all__ = [
     "as_endpoint",
     "context",
     "describe_peer",
+    "ended_at_exit",
     "fingerprint",
     "free_zmq_frames",
     "key_text",

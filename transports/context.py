@@ -11,6 +11,8 @@ import time
 
 import zmq
 
+from transports.errors import CLOSED, ClosedError
+
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
 
@@ -66,6 +68,22 @@ def context() -> Context:
             _state.context = made
             _start_ender(_state)
         return _state.context
+
+
+def ended_at_exit(error: BaseException | None) -> bool:
+    """Whether an error comes of the context's end, which came with the end of the process.
+
+    Daemon threads still run then; what they meet is nobody's to repair.
+    """
+    if not _state.ending.is_set():
+        return False
+    while error is not None:
+        if isinstance(error, ClosedError):
+            return True
+        if isinstance(error, zmq.ZMQError) and error.errno in CLOSED:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def note_linger(used: Context, linger_ms: int) -> None:

@@ -116,12 +116,12 @@ class ClosedError(TransportError):
 
 
 _IN_USE = frozenset({errno.EADDRINUSE, errno.EEXIST})
-_CLOSED = frozenset({int(zmq.ENOTSOCK), int(zmq.ETERM)})
+CLOSED = frozenset({int(zmq.ENOTSOCK), int(zmq.ETERM)})
 
 
 def translate(error: zmq.ZMQError, endpoint: str) -> TransportError:
     """Return this package's error for `error`, met while using the socket of `endpoint`."""
-    if error.errno in _CLOSED:
+    if error.errno in CLOSED:
         return ClosedError(endpoint)
     return TransportError(f"{endpoint!r}: {error.strerror or error}")
 

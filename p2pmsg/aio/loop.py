@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Final
 
+import transports
 from p2pmsg.aio.own_loop import OwnLoop
 from p2pmsg.errors import WrongLoopError
 from transports.own_log import own_log as _log
@@ -172,6 +173,8 @@ class LoopDriver:
             if is_for_program:
                 self.expect(_AGAIN_S)
                 raise
+            if transports.ended_at_exit(error):
+                return  # this loop is in a daemon thread; there is nothing to be done any more
             _log.exception("%s's round failed; it goes on", self._owner)
             wait_s = _AGAIN_S
         self.notify()

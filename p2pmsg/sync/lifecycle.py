@@ -1,14 +1,17 @@
 """How peers end: with their `with` block, when the interpreter exits, and in a forked child.
 
-What is still open at exit is closed, so that what was accepted can leave. From Python 3.12 on no
-thread can be started then, so the exiting thread does it; the peers' own threads were started when
-they were made. A forked child inherits neither sockets nor threads: its copies of peers are closed.
+What is still open at exit is closed, so that what was accepted can leave, and a `ResourceWarning`
+names it: its own threads hold it, so that the garbage collector never finds it before. From Python
+3.12 on no thread can be started then, so the exiting thread does it; the peers' own threads were
+started when they were made. A forked child inherits neither sockets nor threads: its copies of
+peers are closed.
 """
 
 import atexit
 import os
 import threading
 import time
+import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -23,6 +26,8 @@ INHERITED: Final = "it belongs to the parent process"
 """Why a forked child cannot use its copy of a peer."""
 EXIT_S: Final = 1.0
 """How long that may take in all, in seconds: as long as what a closed peer sent may linger."""
+_SHOWN: Final = 10
+"""How many peers that were left open a warning names."""
 _context: Final = transports.context  # its handler, registered first, runs after this one
 _quiet: Final[list[bool]] = []
 _open: dict[int, tuple[Any, Callable[[Any, float], object]]] = {}
@@ -116,16 +121,21 @@ def was_closed(peer: Any) -> None:
 
 
 def _close_all() -> None:
+    quiet_threads()
     if not _open:
         return
-    quiet_threads()
     deadline = time.monotonic() + EXIT_S
+    left: list[str] = []
     while _open:
         _, (peer, close) = _open.popitem()  # the last one first
+        left.append(repr(peer))
         try:
             close(peer, max(0.0, deadline - time.monotonic()))
         except Exception:
             _log.exception("%r could not be closed at exit", peer)
+    shown = ", ".join(left[:_SHOWN]) + ", ..." * (len(left) > _SHOWN)
+    text = f"{len(left)} not closed when the program ended: {shown}"
+    warnings.warn(text, ResourceWarning, stacklevel=1)
 
 
 def quiet_threads() -> None:

@@ -217,6 +217,71 @@ def test_daemon_threads_at_work_are_not_complained_of(run, python):
     finish(run(python, DAEMON))
 
 
+LOOPS = """
+import asyncio, threading
+from p2pmsg import aio
+from p2pmsg.aio import metrics
+publisher = p2pmsg.Publisher("tcp://127.0.0.1:0")
+app = p2pmsg.App()
+@app.subscriber(publisher.endpoint)
+async def on_message(value): pass
+@app.worker("tcp://127.0.0.1:9")
+async def on_job(value): pass
+@app.responder("tcp://127.0.0.1:0", "t")
+async def on_request(value): pass
+ready = threading.Event()
+async def main():
+    peers = [
+        aio.Publisher("tcp://127.0.0.1:0"),
+        aio.Subscriber(publisher.endpoint),
+        aio.Subscriber(publisher.endpoint),
+        aio.Pusher("tcp://127.0.0.1:0"),
+        aio.Puller("tcp://127.0.0.1:9"),
+        aio.Pusher("tcp://127.0.0.1:0", mode="pipeline"),
+        aio.Puller("tcp://127.0.0.1:9", mode="pipeline"),
+        aio.Requester("tcp://127.0.0.1:9"),
+        aio.Responder("tcp://127.0.0.1:0", {"t": abs}),
+        aio.Relay("tcp://127.0.0.1:9", "tcp://127.0.0.1:0"),
+        metrics.Client("tcp://127.0.0.1:0"),
+    ]
+    waits = [peers[1].receive(), peers[4].receive(), peers[7].request("t", timeout=600.0)]
+    asyncio.get_running_loop().call_soon(ready.set)
+    await asyncio.gather(*waits)
+responder = p2pmsg.Responder("tcp://127.0.0.1:0", {"t": abs})
+one, two = p2pmsg.Requester("tcp://127.0.0.1:9"), p2pmsg.Requester(["tcp://127.0.0.1:9"] * 2)
+for work, *arguments in (
+    [app.run], [asyncio.run, main()], [responder.serve], [one.request, "t"],
+    [one.request_all, "t"], [two.request, "t"], [two.request_all, "t"],
+):
+    threading.Thread(target=work, args=arguments, daemon=True).start()
+ready.wait(60)
+publisher.wait_for_subscribers(3, 60)
+"""
+
+
+def test_loops_and_requests_in_daemon_threads_are_not_complained_of(run):
+    finish(run(sys.executable, LOOPS))
+
+
+LEFT = """
+peers = [p2pmsg.Publisher("tcp://127.0.0.1:0"), p2pmsg.Subscriber("tcp://127.0.0.1:9")]
+p2pmsg.Publisher("tcp://127.0.0.1:0").close()
+del peers
+"""
+
+
+def test_what_was_left_open_is_named_where_resource_warnings_are_shown():
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", f"import p2pmsg\n{LEFT}"],
+        capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert "ResourceWarning: 2 not closed when the program ended: <" in done.stderr
+    assert "<Publisher " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 RELAY = """
 import time
 from p2pmsg import LogConfig
