@@ -68,8 +68,11 @@ class OwnLog:
         try:
             logger = self._logger
             if logger is None:
-                import logging
-
+                try:
+                    import logging
+                except OSError:  # no descriptor is left to import it: as `logging.lastResort` does
+                    sys.stderr.write(f"{_text(text, args)}\n")
+                    return
                 logger = self._logger = logging.getLogger(self._name)
             # The caller's place is two frames above: this one and the method's are ours.
             stacklevel = kwargs.pop("stacklevel", 1) + 2
@@ -85,9 +88,13 @@ def _print(msg: object, args: tuple[object, ...]) -> None:
 
     if not logging.raiseExceptions or sys.stderr is None:
         return
-    values = args[0] if len(args) == 1 and isinstance(args[0], Mapping) else args
-    text = str(msg) % values if args else str(msg)
+    text = _text(msg, args)
     sys.stderr.write(f"--- Logging error of the application ---\n{format_exc()}{text}\n")
+
+
+def _text(msg: object, args: tuple[object, ...]) -> str:
+    values = args[0] if len(args) == 1 and isinstance(args[0], Mapping) else args
+    return str(msg) % values if args else str(msg)
 
 
 own_log: Final = OwnLog("p2pmsg")

@@ -2,6 +2,8 @@
 
 import ast
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,26 @@ def test_all_of_us_log_by_it():
                 found.add(path.relative_to(ROOT).as_posix())
 
     assert found == LOGS_BY_ITSELF
+
+
+NO_DESCRIPTOR = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import os, resource
+from transports.own_log import own_log
+had = "logging" in sys.modules
+lowest = os.dup(0)
+resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, lowest + 50))
+own_log.warning("%d lost", 3)
+resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 50, lowest + 50))
+own_log.warning("%d lost", 4)
+print(had)
+"""
+
+
+def test_what_is_said_first_when_no_descriptor_is_left_is_written():
+    done = subprocess.run(
+        [sys.executable, "-c", NO_DESCRIPTOR, str(ROOT)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("False\n", "3 lost\n4 lost\n")
