@@ -420,6 +420,7 @@ import resource, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[1])))
 import p2pmsg
 with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
+    publisher.stats()  # imports what it needs
     print(publisher.endpoint, flush=True)
     while not publisher.stats().connections_refused:
         time.sleep(0.01)
