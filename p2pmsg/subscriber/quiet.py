@@ -124,6 +124,8 @@ class QuietPaths:
         """Return how long nothing came over the data path; 0 where nobody can be asked."""
         if not (peer.joined and peer.direct and peer.recovery) or peer.gone:
             return 0
+        if peer.closing and peer.handshake.reported_complete:
+            return 0  # it may have gone on that
         heard_ns = peer.came_ns
         for line in self._joiner.lines:
             if line.session == peer.session and not line.shared:

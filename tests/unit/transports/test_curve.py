@@ -227,7 +227,7 @@ def test_a_server_with_another_key_is_reported_and_heals_when_it_has_the_pinned_
     server.close()
     server = opened(ZmqRecoveryServer, place, curve=server_of(CLIENT))
     assert request(client, server)[1] == b"request"
-    assert client.refusal == ""
+    eventually(lambda: (client.look(), client.refusal == "")[1])
 
 
 def test_keys_and_no_keys_do_not_come_together(opened, caplog):
