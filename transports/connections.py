@@ -99,6 +99,7 @@ class _Files:
         space = limit - _spared(limit)
         if 2 * self.connections < space:
             return True
+        import_module("socket")  # `hang_up` may need it when no descriptor is left to import it
         now_s = time.monotonic()
         if now_s - self._counted_s > _COUNTED_AGAIN_S:
             self._counted_s = now_s
@@ -170,7 +171,6 @@ class Connections:
         subscription_bytes_max: int = SUBSCRIPTION_BYTES_MAX,
         secure: bool = False,
     ) -> None:
-        import_module("socket")  # `hang_up` may need it when no descriptor is left to import it
         self._socket = socket
         self._refusals = _Refusals(socket)
         self._connections_max = connections_max
