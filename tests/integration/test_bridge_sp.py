@@ -496,7 +496,7 @@ def test_a_batch_that_fails_takes_no_other_with_it(stranger, bridge, make_subscr
         return batches
 
     def fail_once(batch, is_over):
-        if batch.topic == "a" and not made.stats().unsent:
+        if batch.topic == "a" and handed and not made.stats().unsent:
             raise OSError("no")
         return write(batch, is_over)
 
