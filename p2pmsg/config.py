@@ -181,8 +181,8 @@ class PublisherConfig:
     linger: float = 0.001
     """How long a message waits at most for others to share its frame, in seconds. Only messages of
     a stream that has more than one a microsecond wait so long; those of a slower one wait for a
-    twentieth of it, or until no more come, and where they are further apart than `gather_within`
-    not at all."""
+    twentieth of it, or up to a millisecond where their program pauses, and where they are further
+    apart than `gather_within` not at all."""
 
     gather_within: float = 0.000015
     """Messages closer together than this, in seconds, are gathered. Sending a frame takes a third

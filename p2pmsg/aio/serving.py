@@ -21,7 +21,6 @@ from p2pmsg.sync.serving import (
     MS,
     RETRY_NS,
     ROUND_NS,
-    WATCHED_MAX,
     ServingPeer,
     ServingRounds,
     linger_ms,
@@ -87,33 +86,6 @@ class LoopRounds(ServingRounds):
         self.ticking = True
         self._ticker = self.driver.loop.call_later(self._linger_s, self._tick)
 
-    def watch(self) -> None:
-        """Flush the batch in the loop's next rounds, as soon as it grows no more.
-
-        What the tasks publish that are ready to run shares a frame; a timer has 1 ms at least.
-        """
-        self.watching = True
-        self.driver.loop.call_soon(self._look)
-
-    def _look(self) -> None:
-        core, self.watching = self._publisher, False
-        if core is None or self.driver.stopping:
-            return
-        now_ns = time.monotonic_ns()
-        try:
-            if topics := core.settled(now_ns=now_ns):
-                with self._lock:
-                    self._flush(core, topics)
-        except Exception:  # the timer tries it again
-            _log.exception("a publisher could not flush; it goes on")
-        if core.unsynced or self._outgoing.waits:
-            self.wake()
-        if core.is_gathering(WATCHED_MAX, now_ns=now_ns):
-            self.watching = True
-            self.driver.loop.call_soon(self._look)
-        elif not core.open_batches:
-            self.driver.notify()
-
     def _tick(self) -> None:
         core = self._publisher
         if core is None or self.driver.stopping:
@@ -121,7 +93,7 @@ class LoopRounds(ServingRounds):
         again_s = self._linger_s + _RETRY_S
         try:
             with self._lock:
-                self._flush(core, core.lingering(now_ns=time.monotonic_ns()))
+                self._flush(core)
             opened_ns = min((one.opened_ns for one in core.open_batches.values()), default=None)
             if opened_ns is None:
                 again_s = -1.0

@@ -113,8 +113,6 @@ class Batch:
         beyond: how many more bytes there are until it is full.
         opened_ns: when, by the monotonic clock; the linger counts from here.
         encode_into: packs a value that nobody has looked at, as a codec's encoder does.
-        fills: whether the one before was half full at least; then this one has no time to be still.
-        seen: `next` when it was last looked at whether it is still growing.
 
     """
 
@@ -132,12 +130,10 @@ class Batch:
         "buffer",
         "encode_into",
         "end",
-        "fills",
         "first",
         "limit",
         "next",
         "opened_ns",
-        "seen",
     )
 
     def __init__(
@@ -161,9 +157,7 @@ class Batch:
         self.opened_ns = now_ns
         self._begin = self.end
         self._step = pace // 4
-        self.seen = sequence
-        self.fills = 2 * pace >= frame_bytes
-        first_look = pace if self.fills else pace // 2
+        first_look = pace if 2 * pace >= frame_bytes else pace // 2
         self.limit = min(frame_bytes, self.end + max(first_look, _FIRST_LOOK_BYTES))
         self.beyond = frame_bytes - self.limit
         self._columns = self._last_columns = 0

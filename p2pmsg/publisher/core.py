@@ -659,36 +659,6 @@ class PublisherCore:
         batches = list(self.open_batches.items())
         return [topic for topic, batch in batches if now_ns >= self._due_ns(batch)]
 
-    def settled(self, *, now_ns: int) -> list[str]:
-        """Return the topics whose open batch has waited for long enough, or grows no more.
-
-        It has not grown since the last call: who publishes pauses, and nobody comes to share its
-        frame. Where sending is slow it waits all the same. It needs no lock.
-        """
-        topics = []
-        for topic, batch in list(self.open_batches.items()):
-            is_still, batch.seen = batch.seen == batch.next, batch.next
-            is_still = is_still and batch.opened_ns <= now_ns and now_ns >= self._busy_until_ns
-            if is_still or now_ns >= self._due_ns(batch):
-                topics.append(topic)
-        return topics
-
-    def has_begun(self, topic: str) -> bool:
-        """Whether the stream's batch has its first message, and will hardly be full soon."""
-        batch = self.open_batches.get(topic)
-        return batch is not None and batch.count == 1 and not batch.fills
-
-    def is_gathering(self, count_max: int, *, now_ns: int) -> bool:
-        """Whether there are batches of which one will hardly be full soon, at most `count_max`.
-
-        One that the log did not take does not count, nor does any while sending is slow: it waits,
-        whether it grows or not. It needs no lock.
-        """
-        batches = list(self.open_batches.values())
-        if len(batches) > count_max or now_ns < self._busy_until_ns:
-            return False
-        return any(not batch.fills and batch.opened_ns <= now_ns for batch in batches)
-
     def _due_ns(self, batch: Batch) -> int:
         due_ns = batch.opened_ns + batch.wait_ns(self._gather_ns, self._linger_ns)
         if due_ns < self._busy_until_ns:

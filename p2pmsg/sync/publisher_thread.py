@@ -9,7 +9,6 @@ import zmq
 import transports
 from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.errors import LogFailedError
-from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.steps import Steps, run_steps
 from p2pmsg.sync.lifecycle import ClosesItself, was_closed
 from p2pmsg.sync.serving import (
@@ -17,7 +16,6 @@ from p2pmsg.sync.serving import (
     MS,
     REPLIES_PER_ROUND,
     ROUND_NS,
-    WATCHED_MAX,
     ServingPeer,
     ServingRounds,
     linger_ms,
@@ -36,20 +34,13 @@ _REST_NS_MAX: Final = 10 * MS
 """How long it rests from answering at most."""
 _SKIPPED_NS_MAX: Final = 50 * MS
 """How long rounds are left out that would have nothing to do."""
-_LOOK_S: Final = 50e-6
-"""How soon a batch is looked at that may have stopped to grow; the system adds as much."""
-_LOOK_S_MAX: Final = 200e-6
-"""Each time that it has grown twice as late, up to this: who publishes has to wait for a look that
-comes while a frame is sent."""
 
 
 class PublisherDriver(ServingRounds):
     """The thread.
 
     It sleeps until a request comes, a deadline is due, or it is woken because a batch was begun. As
-    long as batches are begun often it ticks once a `linger`, so that waking it costs nothing. A
-    batch that will hardly be full by then is watched, so that it leaves when it grows no more: who
-    publishes pauses.
+    long as batches are begun often it ticks once a `linger`, so that waking it costs nothing.
     """
 
     def _prepare(self) -> None:
@@ -59,8 +50,6 @@ class PublisherDriver(ServingRounds):
         self._often = False
         self._idle_rounds = 0
         self._tick_ms = max(1, round(self._core.config.linger * 1000))
-        self._wants_round = False
-        self._look_s = _LOOK_S
         self._changed = Notifier()
         self._worker = Worker("p2pmsg-publisher", "the publisher", self._turn)
         self.start = self._worker.start
@@ -78,12 +67,7 @@ class PublisherDriver(ServingRounds):
         self._poller = self._make_poller()
 
     def wake(self) -> None:
-        """Have the thread take a round now."""
-        self._wants_round = True
-        self._worker.wake()
-
-    def watch(self) -> None:
-        """Have the thread look at the batches often; called under the lock."""
+        """Have the thread take a turn now."""
         self._worker.wake()
 
     def stop(self) -> None:
@@ -100,7 +84,7 @@ class PublisherDriver(ServingRounds):
         now_ns = time.monotonic_ns()
         self._often = now_ns - self._begun_ns < _OFTEN_NS
         self._begun_ns = now_ns
-        self.ticking = self.watching = True
+        self.ticking = True
         self.wake()
 
     def wait_for_subscribers(self, count: int, timeout: float | None) -> bool:
@@ -149,12 +133,7 @@ class PublisherDriver(ServingRounds):
                 self._poller.unregister(self._sender.fileno())
             else:
                 self._poller.register(self._sender.fileno(), zmq.POLLIN)
-        if self.ticking and self._watches():
-            time.sleep(self._look_s)
-            wait_ms = 0
         happened = self._poller.poll(min(wait_ms, BUSY_NS // MS) if busy else wait_ms)
-        if self._is_to_watch(happened):
-            happened = []
         now_ns = time.monotonic_ns()
         due = self._is_late(now_ns)
         if is_logged and self.acknowledgements.is_due and not due:
@@ -167,37 +146,14 @@ class PublisherDriver(ServingRounds):
             woken = self._worker.fileno()
             if any(source == woken for source, _ in happened):
                 self._worker.clear()
-                self._wants_round = False
             run_steps(self._round())
             if self._core.closing or self._joined_changed():
                 self._changed.notify()
-        elif self._publisher is not None and (topics := self._to_flush(self._publisher, now_ns)):
+        elif self._publisher is not None and self._publisher.lingering(now_ns=now_ns):
             with self._lock:
-                self._flush(self._publisher, topics)
+                self._flush(self._publisher)
                 if not (self._often or self._publisher.open_batches):
                     self.ticking = False
-
-    def _watches(self) -> bool:
-        """Whether a batch is to be looked at often."""
-        core, now_ns = self._publisher, time.monotonic_ns()
-        is_gathering = core is not None and core.is_gathering(WATCHED_MAX, now_ns=now_ns)
-        self.watching = self.watching and is_gathering
-        return self.watching
-
-    def _to_flush(self, core: PublisherCore, now_ns: int) -> list[str]:
-        if not self.watching:
-            return core.lingering(now_ns=now_ns)
-        topics = core.settled(now_ns=now_ns)
-        self._look_s = _LOOK_S if topics else min(2 * self._look_s, _LOOK_S_MAX)
-        return topics
-
-    def _is_to_watch(self, happened: list[tuple[Any, int]]) -> bool:
-        """Whether nothing has happened but that a batch was begun, which is watched from now on."""
-        if len(happened) != 1 or happened[0][0] != self._worker.fileno() or self._wants_round:
-            return False
-        self._worker.clear()
-        self.watching = True
-        return not self._wants_round
 
     def _is_late(self, now_ns: int) -> bool:
         return now_ns >= self._round_due_ns or self._has_more_subscriptions

@@ -368,12 +368,8 @@ class PublishingPeer(ServingPeer):
                 )  # fmt: skip
                 if core.outbox or core.unsynced:
                     gone = self._send_now()
-                if self._batches and self._gathers:
-                    rounds = self._rounds
-                    if not rounds.ticking:
-                        rounds.tick()
-                    if not rounds.watching and core.has_begun(topic):
-                        rounds.watch()
+                if self._batches and self._gathers and not self._rounds.ticking:
+                    self._rounds.tick()
         except BaseException as error:
             self._repair(topic)
             raise publish_error(error, topic, value) from None

@@ -34,8 +34,6 @@ BUSY_NS: Final = 20 * MS
 ROUND_NS: Final = 10 * MS
 """While batches are looked at, how often more than that is done."""
 REPLIES_PER_ROUND: Final = 64
-WATCHED_MAX: Final = 16
-"""Where more batches are open, looking at all of them often would cost too much."""
 _REQUESTS_PER_ROUND: Final = 256
 _REQUESTS_AT_ONCE: Final = 16
 _OUTBOX_MAX: Final = 64
@@ -47,7 +45,6 @@ class ServingRounds(ABC):
 
     Attributes:
         ticking: whether it looks at the batches by itself; set and read under the lock.
-        watching: whether it sees to it that a batch which grows no more leaves soon.
         acknowledgements: who waits until something is on the disk.
 
     """
@@ -75,7 +72,6 @@ class ServingRounds(ABC):
         self._lock = lock
         self._outgoing = outgoing
         self.ticking = False
-        self.watching = False
         self._due_ns = 0  # until when there was nothing to do
         self._but_beats_ns = 0  # until when there was nothing else to do than to send heartbeats
         self.acknowledgements = Acknowledgements()
@@ -99,18 +95,14 @@ class ServingRounds(ABC):
     def tick(self) -> None:
         """Look at the open batches from now on; called under the lock."""
 
-    @abstractmethod
-    def watch(self) -> None:
-        """See to it that the batch that was begun leaves soon; called under the lock."""
-
     def _wake_sleeper(self) -> None:
         if not self.ticking:
             self.wake()
 
-    def _flush(self, core: PublisherCore, topics: list[str]) -> None:
-        """Seal the batches of these, which have waited for long enough; called under the lock."""
+    def _flush(self, core: PublisherCore) -> None:
+        """Seal the batches that have lingered, and send; called under the lock."""
         now_ns = time.monotonic_ns()
-        for topic in topics:
+        for topic in core.lingering(now_ns=now_ns):
             core.seal_if_possible(topic, now_ns=now_ns)
         self._outgoing.send_now()
 

@@ -62,8 +62,7 @@ def test_a_publisher_says_that_the_disk_is_full_and_goes_on_when_it_has_space(
     child.order("go")
     said = json.loads(child.line())
     assert said["before"] == 0
-    # These have their place already; when the first of them are to be written, that is noticed.
-    assert how == "synced" or said["gathered"]
+    assert how == "synced" or said["gathered"] > 100  # these have their place already
     assert "No space left" in said["error"]
     assert said["errno"] is not None or how == "synced"
     assert said["counted"]

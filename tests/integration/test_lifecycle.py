@@ -233,12 +233,10 @@ def test_a_publisher_of_rare_bursts_does_not_tick_between_them(make_publisher, m
     publisher = make_publisher()
     publisher.publish("t", 0)
     core, looks = core_of(publisher), []
-
-    def noted(look):
-        return lambda now_ns: looks.append(now_ns) or look(now_ns=now_ns)
-
-    for name in ("lingering", "settled"):
-        monkeypatch.setattr(core, name, noted(getattr(core, name)))
+    lingering = core.lingering
+    monkeypatch.setattr(
+        core, "lingering", lambda now_ns: looks.append(now_ns) or lingering(now_ns=now_ns)
+    )
     for _ in range(20):
         time.sleep(0.03)
         for at in range(3):  # the first goes at once, the others wait for one another
