@@ -48,14 +48,7 @@ class Handshake:
     """
 
     __slots__ = (
-        "_due_ns",
-        "_tries",
-        "closing",
-        "has_last",
-        "joined",
-        "keep_alive_ns",
-        "line",
-        "probe",
+        "_due_ns", "_tries", "closing", "has_last", "joined", "keep_alive_ns", "line", "probe",
         "reported_complete",
     )  # fmt: skip
 

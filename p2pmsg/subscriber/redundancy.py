@@ -13,7 +13,6 @@ The lag is estimated for each line as TCP estimates a round trip (RFC 6298).
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -72,10 +71,10 @@ class _Seen:
     wait_ns: int = 0
 
 
-def _behind(line: int, seen: _Seen) -> int:
-    """Return how many messages follow a line's last one of a stream; 0 where it had none of it."""
-    heads = seen.heads
-    return max(heads.values()) - heads[line] if line in heads else 0
+def _behind(line: int, streams: Iterable[_Seen]) -> int:
+    """Return how many messages follow a line's last one of each stream that it had any of."""
+    heads = (seen.heads for seen in streams if line in seen.heads)
+    return sum(max(each.values()) - each[line] for each in heads)
 
 
 class Redundancy:
@@ -99,7 +98,7 @@ class Redundancy:
         self._wait_max_ns = max(wait_ns, wait_max_ns)
         self._seen: dict[int, _Seen] = {}
         self.silent: dict[int, str] = {}
-        self._behind: dict[int, tuple[int, int]] = {}  # frames received, and since when
+        self._since: dict[int, tuple[int, int]] = {}  # frames received, and since when
         self._look_ns = 0
         self._due_ns = [0] * len(lines)
 
@@ -146,8 +145,8 @@ class Redundancy:
         Of a line that is heard, those after its last one are on their way.
         """
         found = [counted.missing for counted in self.counts]
-        for line in self._quiet(SILENT_NS) | set(self.silent):
-            found[line] += sum(map(partial(_behind, line), self._seen.values()))
+        for line in self._quiet() | set(self.silent):
+            found[line] += _behind(line, self._seen.values())
         return found
 
     def look(self, now_ns: int) -> Iterator[tuple[int, str]]:
@@ -155,20 +154,20 @@ class Redundancy:
         if now_ns < self._look_ns:
             return
         self._look_ns = now_ns + _LOOK_NS
-        quiet = self._quiet(SILENT_NS)
-        for line, (received, _) in list(self._behind.items()):
+        quiet = self._quiet()
+        for line, (received, _) in list(self._since.items()):
             if self._lines[line].received == received and (line in quiet or line in self.silent):
                 continue
-            del self._behind[line]
+            del self._since[line]
             if self.silent.pop(line, None):
                 yield line, "something comes over this line again"
         for line in sorted(quiet - set(self.silent)):
-            count = sum(map(partial(_behind, line), self._seen.values()))
+            count = _behind(line, self._seen.values())
             if not count:
                 continue
             heard = self._lines[line]
             # All were silent, perhaps, and it is only later than the others.
-            _, since_ns = self._behind.setdefault(line, (heard.received, now_ns))
+            _, since_ns = self._since.setdefault(line, (heard.received, now_ns))
             if now_ns - since_ns >= SAID_NS - SILENT_NS and now_ns >= self._due_ns[line]:
                 self._due_ns[line] = now_ns + _SAID_AGAIN_NS
                 self.silent[line] = (
@@ -177,16 +176,16 @@ class Redundancy:
                 )
                 yield line, self.silent[line]
 
-    def _quiet(self, silent_ns: int) -> set[int]:
-        """Return the lines over which nothing has come for so long before another one's last."""
+    def _quiet(self) -> set[int]:
+        """Return those over which nothing has come for `SILENT_NS` before another one's last."""
         last_ns = max(line.heard_ns for line in self._lines)
         heard = enumerate(self._lines)
-        return {index for index, line in heard if last_ns - line.heard_ns > silent_ns}
+        return {index for index, line in heard if last_ns - line.heard_ns > SILENT_NS}
 
     def _keep(self, left: Iterable[_Seen]) -> None:
         """Count what silent lines have not brought of streams that are forgotten."""
-        for line in self._quiet(SILENT_NS) | set(self.silent):
-            self.counts[line].missing += sum(map(partial(_behind, line), left))
+        for line in self._quiet() | set(self.silent):
+            self.counts[line].missing += _behind(line, left)
 
     def _measure(self, counted: LineCount, seen: _Seen, start: int, now_ns: int) -> None:
         found = seen.recent.get(start)

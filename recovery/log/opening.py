@@ -22,6 +22,7 @@ from recovery.log.state import LogState
 from recovery.log.store import LogStore
 from recovery.log.tail import NAME as TAIL
 from recovery.log.tail import find_damage, read_end
+from recovery.log.written import check_end
 from recovery.ranges import RangeSet
 
 _COPY: Final = "a copy"
@@ -143,10 +144,8 @@ def _is_cut(store: LogStore, catalog: Catalog) -> bool:
         end = read_end(store)
     except ValueError:
         return True
-    if end is None:
-        return False
     last = catalog.segments[-1] if catalog.segments else None
-    return last is None or (last.first_record, last.size) < end
+    return check_end(store, last, end) is not None
 
 
 def read_state(store: LogStore) -> LogState | None:
