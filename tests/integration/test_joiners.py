@@ -181,6 +181,8 @@ def test_subscribers_of_a_former_release_cannot_livelock_a_publisher(
     context = zmq.Context()
     former = [Former(context, publisher, number) for number in range(40)]
     try:
+        # An answer takes fewer tokens while not all are counted.
+        eventually(lambda: publisher.stats().connections >= 2 * len(former))
         begun, before = time.monotonic(), len(busy)
         while time.monotonic() - begun < 2:
             for one in former:
@@ -188,10 +190,8 @@ def test_subscribers_of_a_former_release_cannot_livelock_a_publisher(
         took = time.monotonic() - begun
         stats = publisher.stats()
         echoes = sum(one.echoes for one in former)
-        # Each answer takes as many tokens as there are connections, those of the others too. The
-        # first ones take fewer, until all connections are counted. Without the ration there are
-        # more than ten times as many.
-        assert 0 < echoes <= 400 + 4000 * took + 10 * len(former)
+        # Each answer takes as many tokens as there are connections, those of the others too.
+        assert 0 < echoes <= 400 + 4000 * took + 2 * len(former)
         assert stats.control_rationed > 0
         assert len(busy) > before + 5
         join(publisher.endpoint, 1, first=1000)
@@ -259,9 +259,9 @@ def test_connections_wait_where_no_descriptor_is_left(
             for number in range(10):
                 publisher.publish("t", number)
             take(subscriber, 10)
-            # One of the subscriber's own may have been counted late.
+            # A descriptor that another thread gives back in between lets one in.
             assert publisher.stats().connections < before + len(waiting)
-        eventually(lambda: publisher.stats().connections >= before + len(waiting))
+        eventually(lambda: publisher.stats().connections == before + len(waiting))
         eventually(lambda: "connections are accepted again" in caplog.text)
     assert publisher.stats().connections_refused == 0
 
