@@ -3,6 +3,7 @@
 from typing import Final
 
 from p2pmsg import control
+from p2pmsg.subscriber.unpublished import several
 from p2pmsg.topics import overlaps
 from p2pmsg.wire import Frame, FrameError
 
@@ -49,12 +50,5 @@ class Uncarried:
         return (
             f"was asked for what it does not carry: {', '.join(map(repr, named))}"
             f"{', and perhaps others' if len(named) == NAMED_MAX else ''}. It carries only "
-            f"{several_topics(self._topics)}"
+            f"{several([*map(repr, self._topics)], NAMED_MAX)}"
         )
-
-
-def several_topics(topics: list[str]) -> str:
-    """Return a few topics, for people, and how many others there are."""
-    text = ", ".join(map(repr, topics[:NAMED_MAX]))
-    rest = len(topics) - NAMED_MAX
-    return f"{text} and {rest:,} others" if rest > 0 else text

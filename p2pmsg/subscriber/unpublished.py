@@ -35,7 +35,7 @@ class Asked(NamedTuple):
     def limits(self) -> str:
         """What a relay says that it takes, for people."""
         carries = self.carries or ()
-        return f"{self.place} carries only {_several([*map(repr, carries)], _TOPICS_MAX)}"
+        return f"{self.place} carries only {several([*map(repr, carries)], _TOPICS_MAX)}"
 
     def __str__(self) -> str:
         may_not = self.carries is not None and not self.carries
@@ -124,12 +124,12 @@ def _describe(topic: str, known: set[str], asked: Sequence[Asked]) -> str:
     import difflib  # most programs never need it
 
     without = [one for one in asked if one.leaves_out(topic)]
-    limits = _several([one.limits for one in without], _PUBLISHERS_MAX)
+    limits = several([one.limits for one in without], _PUBLISHERS_MAX)
     others = [one for one in asked if one not in without]
     if not others:
         text = f"nothing of {topic!r} can come: {limits}"
     else:
-        names = _several([*map(str, others)], _PUBLISHERS_MAX)
+        names = several([*map(str, others)], _PUBLISHERS_MAX)
         text = f"{_begin(repr(topic), others)}; asked for {WAIT_NS / 1e9:.0f} s: {names}"
         if without:
             text += f". And {limits}"
@@ -144,7 +144,7 @@ def _begin(what: str, asked: Sequence[Asked]) -> str:
     return f"nobody has published on {what} yet"
 
 
-def _several(texts: Sequence[str], count_max: int) -> str:
+def several(texts: Sequence[str], count_max: int) -> str:
     """Return some texts, and how many others there are."""
     shown = ", ".join(texts[:count_max])
     rest = len(texts) - count_max
