@@ -5,8 +5,11 @@ from p2pmsg.testing.proxy import TcpProxy
 from tests.integration.peers import eventually
 
 CONFIG = p2pmsg.queue.PusherConfig(
-    queue=p2pmsg.QueueConfig(deliveries_max=2, retry_delay=0.001, retry_max=0.01, unproven_max=16)
-)
+    queue=p2pmsg.QueueConfig(
+        deliveries_max=2, retry_delay=0.001, retry_max=0.01, unproven_max=16,
+        ack_timeout=60, grace=60,  # where a connection is made again late, nothing is done twice
+    )
+)  # fmt: skip
 COUNT, LARGE = 60, 25
 
 
