@@ -5,6 +5,7 @@ here every frame meets its fate, drawn from one seeded source.
 """
 
 import heapq
+import math
 import zlib
 from collections import Counter
 from collections.abc import Callable
@@ -64,6 +65,7 @@ class FaultyNetwork:
         self._serial = 0
         self._latest: dict[Link, int] = {}
         self._partitions: dict[tuple[str, str], int] = {}
+        self._deaf: dict[tuple[str, str], float] = {}
         self._hash = blake2b(digest_size=16)
         self._set_delays()
 
@@ -111,6 +113,16 @@ class FaultyNetwork:
         """Let nothing pass between two for a while."""
         self._partitions[publisher, subscriber] = self.clock.now_ns + to_ns(seconds)
 
+    def deafen(self, publisher: str, subscriber: str, seconds: float) -> None:
+        """Let nothing pass over the data path between two for a while; `inf`: also after `heal`."""
+        lasts = math.isinf(seconds)
+        until = math.inf if lasts else self.clock.now_ns + to_ns(seconds)
+        self._deaf[publisher, subscriber] = max(until, self._deaf.get((publisher, subscriber), 0))
+
+    def is_deaf(self, publisher: str, subscriber: str) -> bool:
+        """Whether nothing passes over the data path between two."""
+        return self._deaf.get((publisher, subscriber), 0) > self.clock.now_ns
+
     def heal(self) -> None:
         """From now on every frame arrives, in order, after its delay."""
         self.options = replace(
@@ -122,6 +134,7 @@ class FaultyNetwork:
             reordering=0.0,
         )
         self._partitions.clear()
+        self._deaf = {ends: until for ends, until in self._deaf.items() if math.isinf(until)}
         self._set_delays()
 
     def _set_delays(self) -> None:
@@ -173,10 +186,14 @@ class FaultyNetwork:
         self.sealed_kinds[made[:_SEAL_HEADER_BYTES]] = kind_of(frame)
 
     def _is_parted(self, link: Link) -> bool:
-        if not self._partitions:
+        if not (self._partitions or self._deaf):
             return False
-        ends = (link.source, link.target) if link.kind != "request" else (link.target, link.source)
-        publisher, subscriber = (name_of(end) for end in ends)
+        sockets = (link.source, link.target)
+        if link.kind == "request":
+            sockets = (link.target, link.source)
+        publisher, subscriber = map(name_of, sockets)
+        if link.kind == "data" and self.is_deaf(publisher, subscriber):
+            return True
         return self._partitions.get((publisher, subscriber), 0) > self.clock.now_ns
 
     def _arrive(self, link: Link, frame: bytes) -> None:

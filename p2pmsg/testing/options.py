@@ -60,6 +60,13 @@ class NetworkOptions:
     partition_time: float = 0.3
     """How long a partition lasts on average, in seconds."""
 
+    deaf_paths_per_s: float = 0.0
+    """How often the data path from a publisher to a subscriber goes dead, on average. What is sent
+    there is lost for `deaf_time`, and no connection notices; the recovery channel works on."""
+
+    deaf_time: float = 6.0
+    """How long a data path is dead on average, in seconds."""
+
     cuts_per_s: float = 0.0
     """How often a connection of the data path is cut and made again, on average; every other time
     the recovery channel is cut, too. What was on its way is lost."""
@@ -191,6 +198,7 @@ class NetworkOptions:
             check(name, value, value is None or 0 <= value <= 1, "0 to 1")
         for name in (
             "reordering_delay", "delay_min", "partitions_per_s", "partition_time", "cuts_per_s",
+            "deaf_paths_per_s", "deaf_time",
             "publisher_crashes_per_s", "subscriber_crashes_per_s", "restart_delay", "read_time",
             "read_stops_per_s", "read_stop_time", "process_stops_per_s", "process_stop_time",
             "messages_per_s", "bytes_max", "commits_per_s", "forged_per_s", "rotations_per_s",

@@ -300,6 +300,10 @@ class SimulatedSubscriber:
         """Whether it takes a topic."""
         return matches(topic, self.topics or ["*"])
 
+    def hears(self, publisher: SimulatedPublisher) -> bool:
+        """Whether the data path from a publisher works."""
+        return not self._network.is_deaf(publisher.name, self.name)
+
     def peer_of(self, publisher: SimulatedPublisher) -> Session | None:
         """Return what is known of the publisher's current life."""
         if self.core is None or publisher.session is None:

@@ -1,5 +1,6 @@
 """Seeded simulations of whole systems: publishers, subscribers, and a network that misbehaves."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -70,6 +71,7 @@ class Simulation:
         self.stranger = Stranger(self.network, self._history, self.publishers, self.subscribers)
         for rate, fault in (
             (options.partitions_per_s, self._part),
+            (options.deaf_paths_per_s, self._deafen),
             (options.cuts_per_s, self._cut),
             (options.publisher_crashes_per_s, self._crash_publisher),
             (options.subscriber_crashes_per_s, self._crash_subscriber),
@@ -371,6 +373,19 @@ class Simulation:
         seconds = self._about(self.options.partition_time)
         self.part(publisher.name, subscriber.name, seconds)
 
+    def deafen(self, publisher: str, subscriber: str, seconds: float = math.inf) -> None:
+        """Let nothing pass over the data path between the processes of these names for `seconds`.
+
+        The recovery channel works. Default: for ever, also after `heal`.
+        """
+        self.network.note(f"{subscriber} hears nothing of {publisher} for {seconds} s")
+        self.network.deafen(publisher, subscriber, seconds)
+
+    def _deafen(self) -> None:
+        subscriber = self.network.rng.choice(self.subscribers)
+        publisher = self.network.rng.choice(subscriber.places)
+        self.deafen(publisher.name, subscriber.name, self._about(self.options.deaf_time))
+
     def _cut(self) -> None:
         rng = self.network.rng
         subscriber = rng.choice(self.subscribers)
@@ -452,8 +467,10 @@ def _has_everything(subscriber: SimulatedSubscriber) -> bool:
         if line.session != publisher.session:
             return False
         peer = subscriber.peer_of(publisher)
-        if peer is None or not peer.joined or peer.probe is not None or publisher.core is None:
+        if peer is None or not peer.joined or publisher.core is None:
             return False
+        if peer.probe is not None and (subscriber.hears(publisher) or not peer.quiet):
+            return False  # over a dead data path no echo comes
         if peer.recovery != publisher.recovery:
             return False  # it has restarted on its log, and its welcome is on its way
         if not publisher.is_read_by(core):

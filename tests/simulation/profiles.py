@@ -50,6 +50,8 @@ EVERYTHING = {
     "read_stop_time": 0.15,
 }
 
+DEAF = {"deaf_paths_per_s": 0.5, "deaf_time": 7.0, "messages_per_s": 20}
+"""So long that publishers are asked over the recovery channel."""
 MANY = {"recovery_loss": 0.2, "loss": 0.2, "topics": 4, "messages_per_s": 100}
 
 PROFILES = {
@@ -62,6 +64,10 @@ PROFILES = {
     "partitions": Profile({"partitions_per_s": 4, "partition_time": 0.15}),
     "long partitions": Profile({"partitions_per_s": 1, "partition_time": 4.0}, run_time=2.0),
     "cuts": Profile({"cuts_per_s": 20, "loss": 0.02}),
+    "dead data paths": Profile({**DEAF, "loss": 0.05}, run_time=12.0),
+    "dead data paths, publisher crashes": Profile(  # which then cannot be reached at all
+        {**DEAF, "log": True, "publisher_crashes_per_s": 0.1, "repair_timeout": 60.0}, run_time=12.0
+    ),
     "publisher crashes": Profile(
         {"publisher_crashes_per_s": 5, "restart_delay": 0.05, "loss": 0.05}
     ),
@@ -131,6 +137,10 @@ MULTICAST = {
     "far network": Profile({**GROUP, "delay_min": 0.2, "delay_max": 0.5}),
     "partitions": Profile({**GROUP, "partitions_per_s": 4, "partition_time": 0.15, "loss": 0.02}),
     "cuts": Profile({**GROUP, "cuts_per_s": 20, "loss": 0.02}),
+    "dead data paths": Profile({**GROUP, **DEAF, "loss": 0.05}, run_time=12.0),
+    "dead data paths, receiver stops": Profile(
+        {**GROUP, **DEAF, "process_stops_per_s": 0.3, "process_stop_time": 7.0}, run_time=12.0
+    ),
     "publisher crashes": Profile(
         {**GROUP, "publisher_crashes_per_s": 5, "restart_delay": 0.05, "loss": 0.05}
     ),

@@ -34,6 +34,38 @@ def test_the_promise_holds_where_streams_wait_for_their_turn(profile, rounds, mo
         run(build(profile, seed), profile)
 
 
+NEVER_AGAIN = {
+    "tcp": {},
+    "frames lost": {"loss": 0.1},
+    "little kept": {"replay_bytes": 2000},
+    "logs": {"log": True},
+    "cursors": {"cursor": True},
+    "multicast": {"multicast": True},
+    "multicast, frames lost": {"multicast": True, "loss": 0.1},
+    "sealed": {"multicast": True, "sealed": True, "rotations_per_s": 1},
+}
+
+
+@pytest.mark.rounds(2, 50)
+@pytest.mark.parametrize("options", NEVER_AGAIN.values(), ids=NEVER_AGAIN)
+def test_all_is_accounted_for_where_a_data_path_stays_dead(options, rounds):
+    """Only the recovery channel works from then on, and says how far the streams go."""
+    for seed in range(rounds):
+        simulation = Simulation(NetworkOptions(seed=seed, messages_per_s=20, **options))
+        publisher = simulation.add_publisher()
+        for start in ("earliest", "latest"):
+            simulation.add_subscriber(start=start)
+        assert simulation.settle(30.0), seed  # all have joined
+        before = simulation.published
+        for subscriber in simulation.subscribers:
+            simulation.deafen(publisher.name, subscriber.name)
+        simulation.run(8.0)
+        simulation.heal()
+        assert simulation.published > before, seed
+        assert simulation.settle(60.0), seed
+        simulation.check(quiet=0.0)
+
+
 CLOSING = ("clean", "10 % lost", "50 % lost", "twice and out of order", "cuts", "reader stops",
          "reader stops, drop")  # fmt: skip
 
