@@ -393,7 +393,7 @@ class SubscriberCore:
                 stream = self._receive_refused(peer, route, frame, now_ns)
                 self.gaps.answered(stream, now_ns)
                 self.stream_table.settle(stream)
-            elif frame.kind == Kind.HEADS and self.joiner.quiet.receive(peer, frame, now_ns):
+            elif frame.kind == Kind.HEADS and self.joiner.quiet.receive(peer, route, frame, now_ns):
                 pass
             elif self.member is None or not self.member.receive_reply(peer, frame, now_ns):
                 raise FrameError("kind")

@@ -1,4 +1,4 @@
-"""Asks publishers over the recovery channel where they stand, while their data path is silent.
+"""Asks publishers, and relays, over the recovery channel where streams stand, while nothing comes.
 
 The end of a stream that is lost shows in what comes later over the data path: heartbeats, echoes.
 Where nothing comes there at all, and only the recovery channel works, nobody would ever know of it.
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from p2pmsg import control, wire
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
+from p2pmsg.subscriber.relays import RelayClient
 from p2pmsg.subscriber.servers import Servers
-from p2pmsg.subscriber.sessions import Session
+from p2pmsg.subscriber.sessions import Route, Session
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, Kind
@@ -45,6 +46,7 @@ class Joiner(Protocol):
     invalid: Counter[str]
     servers: Servers | None
     member: "MulticastReceiver | None"
+    relays: RelayClient
 
     @property
     def lines(self) -> Sequence[Connection]:
@@ -60,16 +62,19 @@ class Joiner(Protocol):
 
 @dataclass(slots=True)
 class _Quiet:
-    """What is asked of a session whose data path is silent."""
+    """What is asked over one route to a session, whose data path is silent."""
 
     due_ns: int
     wait_ns: int
     asked_ns: int = 0
     request: int | None = None
+    answers: bool = False
 
 
 class QuietPaths:
-    """Looks for publishers whose data path is silent, and asks them for their heads.
+    """Looks for routes to sessions whose data path is silent, and asks there for heads.
+
+    So the publisher is asked, where there is a connection to it, and each relay that serves it.
 
     Args:
         joiner: owns the sessions, and joins them.
@@ -83,36 +88,41 @@ class QuietPaths:
         self._rng = rng
         self._quiet_ns = max(QUIET_NS, to_ns(config.publisher_timeout))
         self._pages = control.HeadPages(config.streams_max)
-        self._found: dict[int, _Quiet] = {}
+        self._found: dict[tuple[int, int], _Quiet] = {}
         self._warn_ns: dict[int, int] = {}
 
     def is_asked(self, session: int) -> bool:
-        """Whether a session was asked, and has not answered."""
-        state = self._found.get(session)
-        return state is not None and state.request is not None
+        """Whether a session was asked for, and no answer has come."""
+        return bool(self._found) and any(
+            state.request is not None
+            for (asked, _), state in self._found.items()
+            if asked == session
+        )
 
     def look(self, now_ns: int) -> None:
-        """Ask who is silent, at most every 3 s."""
-        peers = self._joiner.peers
-        for session in [one for one in self._found if one not in peers]:
-            del self._found[session]
-        for session, peer in peers.items():
-            silent_ns = now_ns - peer.came_ns
-            if silent_ns > self._quiet_ns:
-                silent_ns = self._silent_ns(peer, now_ns)
-            if silent_ns <= self._quiet_ns:
-                if self._found.pop(session, None) is not None:
-                    peer.quiet = False
-                continue
-            state = self._found.get(session)
-            if state is None:
-                state = self._found[session] = _Quiet(now_ns, FIRST_WAIT_NS)
-            if peer.gaps:
-                self._note_missing(peer, state, now_ns)
-            if peer.quiet:
-                self._note_deaf(peer, silent_ns)
-            if now_ns >= state.due_ns:
-                self._ask(peer, state, now_ns)
+        """Ask over the routes that are silent, each at most every 3 s."""
+        silent: set[tuple[int, int]] = set()
+        for peer in self._joiner.peers.values():
+            for route in _routes(peer):
+                if now_ns - self._heard_ns(peer, route) > self._quiet_ns:
+                    silent.add((peer.session, route.key))
+                    self._look(peer, route, now_ns)
+        for session, key in [one for one in self._found if one not in silent]:
+            del self._found[session, key]
+            if key == session and session in self._joiner.peers:
+                self._joiner.peers[session].quiet = False
+
+    def _look(self, peer: Session, route: Route, now_ns: int) -> None:
+        key = peer.session, route.key
+        state = self._found.get(key)
+        if state is None:
+            state = self._found[key] = _Quiet(now_ns, FIRST_WAIT_NS)
+        if peer.gaps:
+            self._note_missing(peer, state, now_ns)
+        if state.answers:
+            self._note_deaf(peer, route, now_ns)
+        if now_ns >= state.due_ns:
+            self._ask(peer, route, state, now_ns)
 
     def _note_missing(self, peer: Session, state: _Quiet, now_ns: int) -> None:
         """Ask again soon, since there was something; what is missing comes over TCP only."""
@@ -120,19 +130,17 @@ class QuietPaths:
         soon_ns = state.asked_ns + FIRST_WAIT_NS + len(peer.streams) * NS_PER_STREAM
         state.due_ns = min(state.due_ns, max(now_ns, soon_ns))
 
-    def _silent_ns(self, peer: Session, now_ns: int) -> int:
-        """Return how long nothing came over the data path; 0 where nobody can be asked."""
-        if not (peer.joined and peer.direct and peer.recovery) or peer.gone:
-            return 0
-        if peer.closing and peer.handshake.reported_complete:
-            return 0  # it may have gone on that
-        heard_ns = peer.came_ns
-        for line in self._joiner.lines:
-            if line.session == peer.session and not line.shared:
-                heard_ns = max(heard_ns, line.heard_ns)
-        return now_ns - heard_ns
+    def _heard_ns(self, peer: Session, route: Route) -> int:
+        """Return when anything last came over the data path of a route."""
+        lines = self._joiner.lines
+        if route is not peer.own:
+            upstream = self._joiner.relays.upstreams.get(route.key)
+            over = [route.handshake.line] if upstream is None else upstream.lines
+            return max((lines[at].heard_ns for at in over), default=0)
+        own = [one.heard_ns for one in lines if one.session == peer.session and not one.shared]
+        return max(own, default=peer.came_ns)
 
-    def _ask(self, peer: Session, state: _Quiet, now_ns: int) -> None:
+    def _ask(self, peer: Session, route: Route, state: _Quiet, now_ns: int) -> None:
         state.request = self._rng.getrandbits(62)
         state.due_ns = now_ns + state.wait_ns + len(peer.streams) * NS_PER_STREAM
         state.asked_ns = now_ns
@@ -141,34 +149,36 @@ class QuietPaths:
         if peer.group is None:
             topics = self._joiner.settings.patterns
         body = control.Probe(state.request, topics, "latest")
-        key = peer.session
-        self._joiner.effects.send(key, Kind.HEADS_REQUEST, key, body, sequence=state.request)
+        self._joiner.effects.send(
+            route.key, Kind.HEADS_REQUEST, peer.session, body, sequence=state.request
+        )
 
-    def receive(self, peer: Session, frame: Frame, now_ns: int) -> bool:
+    def receive(self, peer: Session, route: Route, frame: Frame, now_ns: int) -> bool:
         """Take a page of an answer; False: it is of another question."""
-        state = self._found.get(peer.session)
+        state = self._found.get((peer.session, route.key))
         if state is None or state.request != frame.sequence:
             return peer.group is None  # too late: something has come over the data path
         heads = self._pages.take(frame.sequence, control.read_body(frame, control.Heads))
         if heads is None:
             return True
-        state.request, peer.quiet = None, True
-        self._warn(peer, now_ns)
+        state.request, state.answers = None, True
+        peer.quiet = peer.quiet or route is peer.own
+        self._warn(peer, route, now_ns)
         member = self._joiner.member
         if peer.group is not None and member is not None:
             member.confirmation.want(peer, None, now_ns)
         elif now_ns >= peer.doubt_until_ns and (not heads.life or heads.life == peer.life):
-            self._take(peer, heads, now_ns)
-            if frame.flags & wire.FLAG_CLOSING:
+            self._take(peer, route, heads, now_ns)
+            if frame.flags & wire.FLAG_CLOSING and route is peer.own:
                 self._joiner.note_last_heads(peer, now_ns)
         return True
 
-    def _take(self, peer: Session, heads: control.Heads, now_ns: int) -> None:
-        """Take the heads that a publisher of one's own connection has said."""
+    def _take(self, peer: Session, route: Route, heads: control.Heads, now_ns: int) -> None:
+        """Take the heads that came over a recovery channel of a session that is joined."""
         joiner = self._joiner
         table = joiner.stream_table
         if joiner.servers is not None:
-            heads = joiner.servers.allowed(heads, peer.own, peer)
+            heads = joiner.servers.allowed(heads, route, peer)
         for head in heads.streams:
             stream = peer.streams.get(head.topic)
             if stream is None:
@@ -181,22 +191,37 @@ class QuietPaths:
             stream.receiver.observe_head(head.next, now_ns=now_ns)
             table.settle(stream)
 
-    def _warn(self, peer: Session, now_ns: int) -> None:
-        line = peer.handshake.line
+    def _warn(self, peer: Session, route: Route, now_ns: int) -> None:
+        line = route.handshake.line
         if now_ns >= self._warn_ns.get(line, now_ns):
             self._warn_ns[line] = now_ns + WARN_NS
-            text = _text(peer, self._silent_ns(peer, now_ns))
-            self._joiner.effects.warn(line, peer.session, text)
+            self._joiner.effects.warn(line, peer.session, self._text(peer, route, now_ns))
 
-    def _note_deaf(self, peer: Session, silent_ns: int) -> None:
-        line = self._joiner.lines[peer.handshake.line]
-        line.deaf = line.deaf or _text(peer, silent_ns)
+    def _note_deaf(self, peer: Session, route: Route, now_ns: int) -> None:
+        line = self._joiner.lines[route.handshake.line]
+        line.deaf = line.deaf or self._text(peer, route, now_ns)
+
+    def _text(self, peer: Session, route: Route, now_ns: int) -> str:
+        what, name, recovery = "publisher", peer.name, peer.recovery
+        upstream = self._joiner.relays.upstreams.get(route.key)
+        if route is not peer.own and upstream is not None:
+            what, name, recovery = "relay", upstream.name, upstream.recovery
+        silent_ns = now_ns - self._heard_ns(peer, route)
+        return (
+            f"{what} {name!r} answers at its recovery endpoint {recovery}, but nothing of "
+            f"it has come over the data path for {silent_ns / 1e9:.0f} s: what is missing is asked "
+            f"for there, some seconds late. Does anything drop the data path (a firewall, a switch "
+            f"that forgot this member of a group)?"
+        )
 
 
-def _text(peer: Session, silent_ns: int) -> str:
-    return (
-        f"publisher {peer.name!r} answers at its recovery endpoint {peer.recovery}, but nothing of "
-        f"it has come over the data path for {silent_ns / 1e9:.0f} s: what is missing is asked for "
-        f"there, some seconds late. Does anything drop the data path (a firewall, a switch that "
-        f"forgot this member of a group)?"
-    )
+def _routes(peer: Session) -> list[Route]:
+    """Return the routes over which a session that is joined can be asked about."""
+    if peer.gone or not peer.joined:
+        return []
+    routes = [route for route in peer.relayed if route.handshake.joined]
+    if peer.direct and peer.recovery:
+        if peer.closing and peer.handshake.reported_complete:
+            return []  # it may have gone on that
+        routes.insert(0, peer.own)
+    return routes

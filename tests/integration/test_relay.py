@@ -17,6 +17,7 @@ from p2pmsg import LogConfig, PublisherConfig, Relay, SubscriberConfig, wire
 from p2pmsg.config import NackConfig
 from p2pmsg.moldudp64 import MoldPublisher
 from p2pmsg.reader import RangeReader
+from p2pmsg.subscriber import quiet
 from tests.integration.inside import core_of
 from tests.integration.peers import LOOPBACK, eventually
 from tests.places import free_port, lasting_place
@@ -530,3 +531,28 @@ def test_a_mold_feed_is_logged_and_served_on_after_it_has_ended(tmp_path, make_s
             batches = reader.fetch(topic, 1, COUNT + 1)
             assert [message.value for batch in batches for message in batch] == values
         assert isinstance(again.stats(), p2pmsg.relay.RelayStats)
+
+
+def test_a_data_path_from_a_relay_that_is_cut_permanently_loses_nothing(
+    make_publisher, make_relay, make_proxy, make_subscriber, caplog, monkeypatch
+):
+    """Only its recovery channel works from then on."""
+    cut = []
+    monkeypatch.setattr(quiet, "QUIET_NS", 300_000_000)
+    monkeypatch.setattr(quiet, "FIRST_WAIT_NS", 300_000_000)
+    publisher = make_publisher()
+    relay = make_relay(publisher.endpoint, LOOPBACK)
+    proxy = make_proxy(relay, drop=lambda _: bool(cut))
+    config = SubscriberConfig(publisher_timeout=0.3)
+    subscriber = make_subscriber(proxy.endpoint, config=config, start="earliest")
+    publisher.wait_for_subscribers(1, timeout=60)
+    publisher.publish("feed", 0)
+    assert take(subscriber, 1) == [0]
+    cut.append(True)
+    publisher.publish_many("feed", [1, 2])
+    assert take(subscriber, 2) == [1, 2]
+    publisher.publish("feed", 3)
+    publisher.close(timeout=60)
+    assert take(subscriber, 1) == [3]
+    balanced(subscriber, delivered=4)
+    assert "answers at its recovery endpoint" in caplog.text

@@ -192,6 +192,42 @@ def test_what_the_first_relay_of_a_chain_keeps_is_not_given_up_while_the_others_
                     check_kept(kept, received.lost_ranges, f"seed {seed}, {subscriber.name}")
 
 
+DEAD = {
+    "a subscriber hears no relay": [("r0", "s0")],
+    "a relay hears no publisher": [("p0", "r0")],
+    "a relay hears no relay": [("r0", "r1")],
+    "nobody hears anybody": [("p0", "r0"), ("r0", "r1"), ("r0", "s0"), ("r1", "s1")],
+    "a subscriber hears neither": [("p0", "s2"), ("r0", "s2")],
+}
+
+
+@pytest.mark.rounds(2, 40)
+@pytest.mark.parametrize("gone", [False, True], ids=["", "publisher gone"])
+@pytest.mark.parametrize("dead", DEAD.values(), ids=DEAD)
+def test_all_is_accounted_for_where_a_data_path_stays_dead(dead, gone, rounds):
+    """Only the recovery channel works there, and each says over it how far its streams go."""
+    for seed in range(rounds):
+        simulation = Simulation(NetworkOptions(seed=seed, messages_per_s=20))
+        publisher = simulation.add_publisher()
+        first = simulation.add_relay([publisher])
+        second = simulation.add_relay([first])
+        for places in ([first], [second], [publisher, first]):
+            simulation.add_subscriber(places, start="earliest")
+        assert simulation.settle(30.0), seed
+        before = simulation.published
+        for place, receiver in dead:
+            simulation.deafen(place, receiver)
+        simulation.run(8.0)
+        if gone:
+            simulation.run(4.0)
+            publisher.leave_for_good()
+        simulation.heal()
+        assert simulation.published > before, seed
+        assert simulation.settle(60.0), f"seed {seed} does not settle"
+        simulation.check(quiet=0.0)
+        assert not simulation.lost, (seed, simulation.lost)
+
+
 def kept_by(relay, session, topic):
     """Return what a relay keeps of a stream."""
     served = relay.relay.sessions.get(session)
