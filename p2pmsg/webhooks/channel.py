@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from random import Random, SystemRandom
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.aio.subscriber import Subscriber
@@ -318,8 +319,11 @@ class Channel:
         try:
             result = await self._send([item.content for item in items], items[0].id)
         except Exception as error:  # the message waits; the others go on
-            _log.exception("webhook %s: %s", self._endpoint.name, items[0].id)
-            result = Failure(f"{type(error).__name__}: {error}")
+            reasons, trace = self._client.reasons, "".join(format_exception(error)).rstrip()
+            _log.error(
+                "webhook %s: %s: %s", self._endpoint.name, items[0].id, reasons.hidden(trace)
+            )
+            result = Failure(f"{type(error).__name__}: {reasons.short(str(error))}")
         now_ns = time.monotonic_ns()
         if isinstance(result, Failure):
             self._core.failed(items, now_ns, result)

@@ -1,11 +1,7 @@
 """Posts to one endpoint, by aiohttp: signed, in time, and to allowed addresses only."""
 
 import asyncio
-import errno
-import os
-import re
 import socket
-import ssl
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,10 +10,11 @@ from functools import cache, partial
 from typing import Any, Final
 
 from p2pmsg.errors import MissingExtraError
-from p2pmsg.webhooks.addresses import ForbiddenAddressError, check_address, parse_networks
+from p2pmsg.webhooks.addresses import check_address, parse_networks
 from p2pmsg.webhooks.delivery import Failure
 from p2pmsg.webhooks.endpoint import Endpoint
 from p2pmsg.webhooks.formats import Request
+from p2pmsg.webhooks.reasons import Reasons
 from p2pmsg.webhooks.signatures import content_of, github_signature, signature_header, signers
 
 _ANSWER_BYTES_MAX: Final = 65_536
@@ -25,8 +22,6 @@ _ANSWER_BYTES_MAX: Final = 65_536
 _BODY_S: Final = 1.0
 """How long a body is waited for once status and headers are there, which decide."""
 _END: Final = b"\r\n\r\n"
-_REASON_MAX: Final = 200
-_NUMBER: Final = re.compile(r"\[Errno -?[0-9]+\] ")
 _AGENT: Final = "p2pmsg-webhooks"
 
 
@@ -52,12 +47,14 @@ class Client:
     Attributes:
         is_allowed: whether the handshake was done, or none is needed.
         rate: requests a second that the handshake allowed; None: not limited.
+        reasons: say why a request failed, without what the URL holds.
 
     """
 
     def __init__(self, endpoint: Endpoint, resolver: Any = None) -> None:
         aiohttp = import_aiohttp()
         self._endpoint = endpoint
+        self.reasons = Reasons(endpoint)
         self._keys = signers(endpoint.secret) if endpoint.scheme == "standard" else []
         self._allowed = parse_networks(endpoint.allow)
         self._errors = (TimeoutError, OSError, ValueError, aiohttp.ClientError)
@@ -96,9 +93,9 @@ class Client:
                 body = await _read(answer, self._errors)
                 if 200 <= answer.status < 300:
                     return int(answer.status)
-                return _failure(answer, body)
+                return self._failure(answer, body)
         except self._errors as error:
-            return self._failed(error)
+            return Failure(self.reasons.of_error(error))
 
     def _signed(self, request: Request, hook_id: str) -> dict[str, str]:
         """Return a request's headers, with those of the signature."""
@@ -117,6 +114,11 @@ class Client:
             headers["webhook-id"] = hook_id
         return headers
 
+    def _failure(self, answer: Any, body: bytes) -> Failure:
+        status, said = int(answer.status), self.reasons.short(body.decode(errors="replace"))
+        reason = f"answered {status}: {said}" if said else f"answered {status}"
+        return Failure(reason, status, _retry_after(answer.headers))
+
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
@@ -134,11 +136,11 @@ class Client:
                 allowed = answer.headers.get("WebHook-Allowed-Origin", "")
                 rate = answer.headers.get("WebHook-Allowed-Rate", "*")
         except self._errors as error:
-            return self._failed(error)
+            return Failure(self.reasons.of_error(error))
         if status == 410:
             return Failure("the handshake was answered 410", status)
         if not 200 <= status < 300 or allowed.strip().lower() not in ("*", origin.lower()):
-            shown = f"{status}, allowed {allowed!r}"[:_REASON_MAX]
+            shown = self.reasons.short(f"{status}, allowed {allowed!r}")
             return Failure(f"the endpoint does not allow {origin!r} to post: {shown}")
         if rate.strip().isdecimal() and int(rate) > 0:
             self.rate = int(rate) / 60  # a minute
@@ -151,19 +153,6 @@ class Client:
         made = socket.socket(family, kind, protocol)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made
-
-    def _failed(self, error: BaseException) -> Failure:
-        if isinstance(error, TimeoutError):
-            return Failure(f"no answer within {self._endpoint.timeout:g} s")
-        cause = getattr(error, "os_error", error)
-        if isinstance(cause, ForbiddenAddressError):
-            return Failure(str(cause))
-        is_ssl = isinstance(cause, ssl.SSLError)
-        number = (getattr(cause, "errno", None) or 0) if not is_ssl else 0
-        if number in errno.errorcode:  # not of a name that cannot be looked up
-            return Failure(f"the connection failed: {os.strerror(number)}")
-        said = _NUMBER.sub("", f"{type(error).__name__}: {cause}")
-        return Failure(said[:_REASON_MAX])
 
 
 @cache
@@ -201,14 +190,6 @@ async def _read(answer: Any, errors: tuple[type[Exception], ...]) -> bytes:
     if content.exception() is not None or not content.at_eof():
         answer.close()
     return bytes(found)
-
-
-def _failure(answer: Any, body: bytes) -> Failure:
-    text = body[:_REASON_MAX].decode(errors="replace")
-    said = f": {' '.join(text.split())}" if text.strip() else ""
-    return Failure(
-        f"answered {answer.status}{said}", int(answer.status), _retry_after(answer.headers)
-    )
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -32,9 +32,10 @@ class Endpoint:
     """A URL to which messages are posted. `ConfigError` for a value out of its limits."""
 
     url: str = field(repr=False)
-    """`https://…` or `http://…`. Redirects are never followed: they count as failures. Where its
-    host is an address, in any spelling, it is public or in `allow`; what a name stands for is
-    checked at each connection."""
+    """`https://…` or `http://…`. Its path and query, which may hold a token, are in no log, error
+    or statistics, and are `***` where an answer repeats them. Redirects are never followed: they
+    count as failures. Where its host is an address, in any spelling, it is public or in `allow`;
+    what a name stands for is checked at each connection."""
 
     _: KW_ONLY
 
@@ -177,7 +178,7 @@ def _checked_url(url: str) -> str:
     except (ValueError, TypeError, AttributeError):
         raise ConfigError("url", limit, "something else") from None
     ok = ok and "@" not in parts.netloc and not parts.fragment
-    ok = ok and not re.search(r"[\x00-\x20\x7f]", url)
+    ok = ok and not re.search(r"[\x00-\x20\x7f\ud800-\udfff]", url)
     check("url", f"{parts.scheme}://…", ok, limit)
     return str(parts.hostname)
 

@@ -27,6 +27,8 @@ MAGIC: Final = b"p2hooks\x01"
 _HEADER: Final = struct.Struct("!II")
 _COMPACT_BYTES: Final = 4 * 2**20
 """From which size on the file is written again when less than half of it is of use."""
+_MODE: Final = 0o600
+"""Messages are in it: for its owner alone, also where it is copied out of its folder."""
 _OTHER_SENDER: Final = "another `p2pmsg hook out`, or webhooks.Sender"
 
 Why = Literal["parked", "dead"]
@@ -180,7 +182,7 @@ class LetterFile:
         try:
             file = FileIO(self._path, "r+")
         except FileNotFoundError:
-            replace_file(self._path, MAGIC).close()
+            replace_file(self._path, MAGIC, mode=_MODE).close()
             sync_path(os.path.dirname(self._path) or ".")
             return FileIO(self._path, "r+")
         if file.read(len(MAGIC)) != MAGIC:
@@ -194,7 +196,7 @@ class LetterFile:
         if rest > 0:
             _log.warning("%s: %d bytes at its end are no letters; removed", self._path, rest)
             data = os.pread(self._file.fileno(), rest, self._end)
-            replace_file(self._path + ".damaged", data).close()
+            replace_file(self._path + ".damaged", data, mode=_MODE).close()
             os.ftruncate(self._file.fileno(), self._end)
 
     def _note(self, letter_id: str, place: _Place) -> None:
@@ -225,7 +227,7 @@ class LetterFile:
             return b""
 
         try:
-            file = replace_file(self._path, copy)
+            file = replace_file(self._path, copy, mode=_MODE)
             sync_path(os.path.dirname(self._path) or ".")
         except OSError as error:
             _log.warning("%s could not be made shorter: %s", self._path, error)

@@ -1,0 +1,202 @@
+"""Streams to webhooks where the endpoint answers oddly: what is said of it, and what is not."""
+
+import logging
+import os
+import socket
+import stat
+import threading
+
+import pytest
+
+pytest.importorskip("aiohttp", reason="webhooks out need aiohttp (extra webhooks)")
+
+from p2pmsg import LogConfig
+from p2pmsg.webhooks import BreakerConfig, Endpoint, Retry, Sender
+from tests.integration.commands import command
+from tests.integration.peers import eventually
+from tests.integration.webhooks import LOOPBACK, Receiver
+
+SLOW = Retry(delays=(0, 3600.0), jitter=0)
+QUICK = BreakerConfig(cooldown=0.05, cooldown_max=0.1)
+PATH = "/services/T0KEN/%61bcd%2Fé?key=S3CRET"
+SECRETS = ("T0KEN", "T%30KEN", "S3CRET", "abcd", "%61bcd")
+GOOD = b"HTTP/1.1 204 No Content\r\n\r\n"
+
+
+class RawServer:
+    """A server on loopback, of which `serve(connection, number)` is each connection."""
+
+    def __init__(self, serve):
+        self._serve = serve
+        self.connections = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self):
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in self.connections:
+            connection.close()
+
+    def _accept(self):
+        try:
+            while True:
+                self.connections.append(self._listener.accept()[0])
+                arguments = self.connections[-1], len(self.connections)
+                threading.Thread(target=self._run, args=arguments, daemon=True).start()
+        except OSError:
+            pass
+
+    def _run(self, connection, number):
+        try:
+            self._serve(connection, number)
+        except OSError:
+            pass
+
+
+def request_of(connection):
+    """Return a request as it came; empty at the end of the connection."""
+    data = b""
+    while (end := data.find(b"\r\n\r\n")) < 0:
+        more = connection.recv(65_536)
+        if not more:
+            return b""
+        data += more
+    _, _, rest = data.lower().partition(b"content-length: ")
+    size = int(rest.partition(b"\r\n")[0] or b"0")
+    while len(data) < end + 4 + size:
+        data += connection.recv(65_536)
+    return data
+
+
+@pytest.fixture
+def sender(make_publisher, tmp_path):
+    """Make a sender to a URL, and publish; all are closed in the end."""
+    made = []
+
+    def make(url, count=1, **settings):
+        log = LogConfig(tmp_path / "log", acknowledge="gathered")
+        publisher = make_publisher(log=log)
+        publisher.publish_many("t", [*range(count)])
+        events = []
+        settings = {"allow": LOOPBACK, "retry": SLOW, "breaker": QUICK, "name": "x"} | settings
+        made.append(
+            Sender(
+                publisher.endpoint, state=tmp_path / "hooks", start="earliest",
+                endpoints=[Endpoint(url, **settings)], on_event=events.append,
+            )
+        )  # fmt: skip
+        return made[-1], events
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def of_hook(sender):
+    return sender.stats().endpoints["x"]
+
+
+def answers(data):
+    def serve(connection, _):
+        request_of(connection)
+        connection.sendall(data)
+        connection.close()
+
+    return serve
+
+
+def closes_at_once(connection, _):
+    connection.recv(100)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    connection.close()
+
+
+BAD = [
+    answers(b"SSH-2.0-x\r\n\r\n"),
+    answers(b"HTTP/1.1 200 OK\r\n" + b"x: y" * 100_000),
+    answers(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"),
+    answers(b"HTTP/1.1 200 OK\r\nno header\r\n\r\n"),
+    answers(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: x\r\nContent-Length: 3\r\n\r\n"),
+    answers(b"HTTP/1.1 302 Found\r\nLocation: /services/T0KEN?key=S3CRET\r\n\r\n"),
+    answers(b"HTTP/1.1 404 No\r\n\r\nCannot POST /services/T0KEN/%61bcd%2F%C3%A9?key=S3CRET"),
+    answers(b'HTTP/1.1 410 No\r\n\r\n{"path":"\\/services\\/T%30KEN","key":"S3CRET"}'),
+    answers(b"HTTP/1.1 429 /services/T0KEN\r\n\r\n/services/T0KEN/abcd%252f%c3%a9"),
+    answers(b"/services/T0KEN?key=S3CRET\r\n\r\n"),
+    answers(b""),
+    closes_at_once,
+]
+
+
+@pytest.mark.parametrize("handshake", [None, "here.example.com"], ids=["post", "options"])
+@pytest.mark.parametrize("bad", range(len(BAD)))
+def test_the_urls_path_and_query_are_in_no_text(sender, tmp_path, caplog, bad, handshake):
+    caplog.set_level(logging.DEBUG)
+    size = 2_000_000 if BAD[bad] is closes_at_once else 1
+    with RawServer(BAD[bad]) as server:
+        url = server.url + PATH
+        hook, events = sender(url, 2, order="none", retry=Retry(delays=(0,)), handshake=handshake,
+                              headers={"x": "y" * size})  # fmt: skip
+        eventually(lambda: of_hook(hook).stopped or of_hook(hook).dead_letters == 2)
+        stats, letters = hook.stats(), hook.dead_letters("x")
+        hook.close()
+    assert of_hook(hook).reason
+    folder = tmp_path / "hooks" / "x"
+    kept = [path.read_bytes().decode("latin-1") for path in folder.iterdir() if path.is_file()]
+    said = "\n".join(["", caplog.text, repr((stats, events, letters, hook)), *kept])
+    assert "webhook x: " in caplog.text
+    assert [token for token in SECRETS if token in said] == []
+
+
+class Fails:
+    """A resolver with a defect, whose error has more in it than it should."""
+
+    async def resolve(self, host, port=0, family=0):
+        raise RuntimeError(f"not {host}, T0KEN")
+
+    async def close(self):
+        pass
+
+
+def test_an_unknown_error_is_shown_without_the_token(make_publisher, tmp_path, caplog):
+    publisher = make_publisher()
+    endpoint = Endpoint(f"http://a.example.com{PATH}", retry=Retry(delays=(0,)), name="x")
+    places = {"state": tmp_path / "hooks", "endpoints": [endpoint], "start": "earliest"}
+    with Sender(publisher.endpoint, resolver=Fails(), **places) as hook:
+        publisher.publish("t", 1)
+        eventually(lambda: of_hook(hook).dead_letters == 1)
+        (letter,) = hook.dead_letters("x")
+    assert letter.reason == of_hook(hook).reason == "RuntimeError: not a.example.com, ***"
+    assert "Traceback" in caplog.text
+    assert "RuntimeError: not a.example.com, ***" in caplog.text
+    assert "T0KEN" not in caplog.text
+
+
+def test_the_command_shows_no_token(make_publisher, tmp_path):
+    publisher = make_publisher()
+    state = tmp_path / "hooks"
+    with RawServer(BAD[0]) as server:
+        words = ("hook", "out", publisher.endpoint, server.url + PATH, "--state", str(state),
+                 "--allow", "127.0.0.0/8", "--start", "earliest", "--stats", "0.05")  # fmt: skip
+        with command(tmp_path, *words) as running:
+            publisher.publish("t", 1)
+            eventually(lambda: "down: ClientResponseError: " in running.said())
+            said = running.said()
+    assert [token for token in SECRETS if token in said] == []
+
+
+def test_letters_are_for_their_owner_alone(sender, tmp_path):
+    mask = os.umask(0o022)
+    try:
+        with Receiver(lambda request: 500) as receiver:
+            hook, _ = sender(receiver.url, retry=Retry(delays=(0,)))
+            eventually(lambda: of_hook(hook).dead_letters == 1)
+    finally:
+        os.umask(mask)
+    folder = tmp_path / "hooks" / "x"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "letters").stat().st_mode) == 0o600
