@@ -161,6 +161,8 @@ def _summarize(sender: Any) -> None:
         ]
         if stats.stopped is not None:
             parts.append("stopped by 410")
+        elif stats.held_s:
+            parts.append(f"paused by Retry-After for {stats.held_s:,.0f} s: {stats.reason}")
         elif stats.is_open:
             parts.append(f"down: {stats.reason}")
         note("hook out", ", ".join(parts))

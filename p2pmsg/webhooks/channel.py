@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random, SystemRandom
 from traceback import format_exception
@@ -35,6 +35,8 @@ _AGAIN_S: Final = 5.0
 _LEAVE_S: Final = 2.0
 """With nothing wanted for so long the subscriber leaves, so that it holds up no publisher."""
 _TAKE_MAX: Final = 256
+_HELD_LONG_S: Final = 60.0
+"""A pause that is as long is always said: while it lasts, there is no other."""
 _GATHER_S: Final = 0.01
 _STREAMS_MAX: Final = 65_536
 _OWN_BYTES: Final = 300
@@ -105,7 +107,7 @@ class Channel:
         self._positions: dict[Any, Message] = {}
         self._committing: asyncio.Task[None] | None = None
         self._is_closing = False
-        self._said = Rarely()
+        self._said, self._said_held = Rarely(), Rarely()
         self._lost = self._commit_failures = 0
         self._error: str | None = None
         self._letters: LetterFile | None = None
@@ -149,6 +151,7 @@ class Channel:
             is_open=core.is_open,
             opened=counters.opened,
             stopped=core.stopped,
+            held_s=core.held_ns(time.monotonic_ns()) / 1e9,
             connected=None if self._subscriber is None else self._subscriber.connected,
             reason=core.reason,
             refused_letters=counters.refused_letters,
@@ -157,7 +160,7 @@ class Channel:
         )
 
     def resume(self) -> None:
-        """Send again to an endpoint that answered 410."""
+        """Send again to an endpoint that answered 410, asked for a pause, or counts as down."""
         self._folder.resume()
         self._core.resume(time.monotonic_ns())
         self._pump()
@@ -327,7 +330,8 @@ class Channel:
         now_ns = time.monotonic_ns()
         if isinstance(result, Failure):
             self._core.failed(items, now_ns, result)
-            self._say_failed(result)
+            if not any(effect.kind == "held" for effect in self._core.effects):
+                self._say_failed(result)
         else:
             self._core.succeeded(items, now_ns, result)
         if self._client.rate is not None:
@@ -356,6 +360,9 @@ class Channel:
         if effect.kind in ("park", "unpark", "dead"):
             self._write_later(effect)
             return
+        if effect.kind == "held":
+            self._report_held(reason)
+            return
         if effect.kind == "stopped":
             _log.warning("webhook %s: it answered 410, and gets nothing any more: %s", name, reason)
             self._write_later(effect)
@@ -364,6 +371,17 @@ class Channel:
         else:
             _log.warning("webhook %s: it works again", name)
         self._report(HookEvent(effect.kind, name, reason))  # type: ignore[arg-type]
+
+    def _report_held(self, reason: str) -> None:
+        """Say until when nothing is sent; short pauses, which may be many, once a minute."""
+        name, held_s = self._endpoint.name, self._core.held_ns(time.monotonic_ns()) / 1e9
+        until = datetime.fromtimestamp(time.time() + held_s, UTC)
+        if held_s >= _HELD_LONG_S or self._said_held.is_due():
+            _log.warning(
+                "webhook %s: it asked for a pause by Retry-After, and gets nothing for %.0f s, "
+                "until %s: %s", name, held_s, until.isoformat(timespec="seconds"), reason,
+            )  # fmt: skip
+        self._report(HookEvent("held", name, reason, until))
 
     # ------------------------------------------------------------------------------- to the disk
 

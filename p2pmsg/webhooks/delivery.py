@@ -94,7 +94,7 @@ class Failure:
     is_final: bool = False
 
 
-EffectKind = Literal["park", "unpark", "dead", "stopped", "opened", "closed"]
+EffectKind = Literal["park", "unpark", "dead", "stopped", "held", "opened", "closed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Effect:
     """What the shell has to do, or to report.
 
     `park` and `dead` bring the item to the disk, and are answered by `persisted` or `refused`;
-    `unpark` removes it there. `stopped`, `opened` and `closed` are about the endpoint.
+    `unpark` removes it there. `stopped`, `held`, `opened` and `closed` are about the endpoint.
     """
 
     kind: EffectKind
@@ -267,7 +267,7 @@ class Delivery:
         pause_ns = self._pause(failure)
         is_held = pause_ns > 0 and failure.status in _HELD
         if pause_ns:
-            self._hold_ns = max(self._hold_ns, now_ns + pause_ns)
+            self._hold(now_ns, pause_ns)
         for item in items:
             item.reason = failure.reason
             item.is_alone = item.is_alone or len(items) > 1
@@ -320,8 +320,9 @@ class Delivery:
             self.parked_bytes -= item.size
 
     def resume(self, now_ns: int) -> None:
-        """Send again to an endpoint that was stopped."""
+        """Send again to an endpoint that was stopped, asked for a pause, or counts as down."""
         self.stopped = None
+        self._hold_ns = 0
         self.is_open = self._is_probing = False
         self._streak = self._cooldown_ns = 0
         self._release(now_ns)
@@ -345,6 +346,10 @@ class Delivery:
                 return None
             return max(self._probe_ns, self._hold_ns, self._next_ns)
         return max(self._heap[0][0], self._hold_ns, self._next_ns)
+
+    def held_ns(self, now_ns: int) -> int:
+        """Return for how long nothing is sent yet, since a `Retry-After` asked for that."""
+        return max(0, self._hold_ns - now_ns)
 
     @property
     def waiting(self) -> int:
@@ -460,6 +465,14 @@ class Delivery:
         if failure.retry_after is None:
             return 0
         return int(min(max(_PAUSE_S, failure.retry_after), self._rules.retry.retry_after_max) * _S)
+
+    def _hold(self, now_ns: int, pause_ns: int) -> None:
+        """Send nothing for so long; reported where a pause begins, or is longer by a second."""
+        until_ns = now_ns + pause_ns
+        is_longer = self._hold_ns <= now_ns or until_ns - self._hold_ns >= int(_PAUSE_S * _S)
+        self._hold_ns = max(self._hold_ns, until_ns)
+        if is_longer:
+            self.effects.append(Effect("held", None, self.reason))
 
     def _open_if_due(self, now_ns: int, was_probe: bool) -> None:
         breaker = self._rules.breaker

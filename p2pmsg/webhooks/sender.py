@@ -111,7 +111,11 @@ class Sender(ClosesItself):
         return SenderStats(endpoints={n: each.stats() for n, each in self._channels.items()})
 
     def resume(self, name: str) -> None:
-        """Send again to an endpoint that was stopped, since it answered 410.
+        """Send again, at once, to an endpoint to which nothing is sent.
+
+        That is one that was stopped, since it answered 410; that asked for a pause by `Retry-After`
+        (`held_s` in `stats()`); or that counts as down (`is_open`). What failed since it was away
+        or asked for the pause is tried within 2 s. For any other it changes nothing.
 
         Args:
             name: the endpoint's name.

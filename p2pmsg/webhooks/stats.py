@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-EventKind = Literal["opened", "closed", "stopped", "dead", "lost"]
+EventKind = Literal["opened", "closed", "stopped", "held", "dead", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,11 +12,13 @@ class HookEvent:
 
     Attributes:
         kind: `opened`: it counts as down, and only probes are sent; `closed`: it works again;
-            `stopped`: it answered 410, and nothing is sent any more; `dead`: a message became a
-            dead letter; `lost`: messages of the stream are lost, before they came here.
+            `stopped`: it answered 410, and nothing is sent any more; `held`: it asked for a pause
+            by `Retry-After`; `dead`: a message became a dead letter; `lost`: messages of the stream
+            are lost, before they came here.
         endpoint: the endpoint's name.
         reason: for people.
-        detail: the `Letter` that is dead, or the `LossReport`; None for the others.
+        detail: the `Letter` that is dead, or the `LossReport`; of `held` when it is sent to again,
+            a `datetime` in UTC; None for the others.
 
     """
 
@@ -47,6 +49,8 @@ class EndpointStats:
         is_open: whether the breaker is open: the endpoint counts as down.
         opened: how often it opened.
         stopped: why nothing is sent any more; None while it is.
+        held_s: for how many seconds from now nothing is sent, since the endpoint asked for that by
+            `Retry-After`; 0 where it did not.
         connected: publishers and relays that answer; None while no messages are asked for, since
             enough are here.
         reason: why the last request failed; empty if none did.
@@ -72,6 +76,7 @@ class EndpointStats:
     is_open: bool
     opened: int
     stopped: str | None
+    held_s: float
     connected: int | None
     reason: str
     refused_letters: int

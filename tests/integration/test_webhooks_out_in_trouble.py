@@ -5,13 +5,14 @@ import os
 import socket
 import stat
 import threading
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 pytest.importorskip("aiohttp", reason="webhooks out need aiohttp (extra webhooks)")
 
 from p2pmsg import LogConfig
-from p2pmsg.webhooks import BreakerConfig, Endpoint, Retry, Sender
+from p2pmsg.webhooks import BreakerConfig, Endpoint, Retry, Sender, delivery
 from tests.integration.commands import command
 from tests.integration.peers import eventually
 from tests.integration.webhooks import LOOPBACK, Receiver
@@ -200,3 +201,64 @@ def test_letters_are_for_their_owner_alone(sender, tmp_path):
     folder = tmp_path / "hooks" / "x"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "letters").stat().st_mode) == 0o600
+
+
+def test_a_pause_is_said_and_ends_when_it_is_resumed(sender, caplog):
+    def answer(request):
+        return (429, {"retry-after": "999999999"}) if len(receiver.requests) == 1 else 204
+
+    with Receiver(answer) as receiver:
+        hook, events = sender(receiver.url, 3)
+        eventually(lambda: events)
+        begun = datetime.now(UTC)
+        stats = of_hook(hook)
+        assert (stats.is_open, stats.stopped, stats.failures) == (False, None, 1)
+        assert 80_000 < stats.held_s <= 86_400
+        (event,) = events
+        assert (event.kind, event.reason) == ("held", "answered 429")
+        assert timedelta(hours=22) < event.detail - begun <= timedelta(hours=24)
+        (line,) = [each.getMessage() for each in caplog.records if "webhook x" in each.getMessage()]
+        said = (
+            "webhook x: it asked for a pause by Retry-After, and gets nothing for 86400 s, until "
+        )
+        assert line == f"{said}{event.detail.isoformat(timespec='seconds')}: answered 429"
+        hook.resume("x")
+        assert of_hook(hook).held_s == 0
+        eventually(lambda: hook.stats().delivered == 3)
+        assert of_hook(hook).requests == 4
+
+
+def test_short_pauses_are_said_once_a_minute_and_a_long_one_at_once(sender, caplog, monkeypatch):
+    monkeypatch.setattr(delivery, "_PAUSE_S", 0.01)
+    pauses = ["0", "0", "0", "600"]
+
+    with Receiver(lambda request: (503, {"retry-after": pauses.pop(0)})) as receiver:
+        hook, events = sender(receiver.url)
+        eventually(lambda: len(events) == 4)
+        assert of_hook(hook).held_s > 60
+    said = [each.getMessage() for each in caplog.records if "webhook x" in each.getMessage()]
+    assert len(said) == 2  # the first, and the long one
+
+
+def test_a_restart_ends_a_pause(make_publisher, tmp_path):
+    publisher = make_publisher()
+    with Receiver(lambda request: (429, {"retry-after": "600"})) as receiver:
+        endpoint = Endpoint(receiver.url, allow=LOOPBACK, name="x")
+        places = {"state": tmp_path / "hooks", "endpoints": [endpoint], "start": "earliest"}
+        with Sender(publisher.endpoint, **places) as hook:
+            publisher.publish("t", 1)
+            eventually(lambda: of_hook(hook).held_s > 0)
+        receiver.answer = lambda request: 204
+        with Sender(publisher.endpoint, **places) as hook:
+            eventually(lambda: hook.stats().delivered == 1)
+
+
+def test_the_command_says_that_it_pauses(make_publisher, tmp_path):
+    publisher = make_publisher()
+    with Receiver(lambda request: (429, {"retry-after": "600"})) as receiver:
+        words = ["hook", "out", publisher.endpoint, receiver.url, "--allow", "127.0.0.0/8"]
+        words += ["--state", str(tmp_path / "hooks"), "--start", "earliest", "--stats", "0.05"]
+        with command(tmp_path, *words) as running:
+            publisher.publish("t", 1)
+            eventually(lambda: " s: answered 429\n" in running.said())
+            assert "lost, paused by Retry-After for " in running.said()

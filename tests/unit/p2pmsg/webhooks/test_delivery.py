@@ -230,7 +230,48 @@ def test_retry_after_has_a_bound():
     end = Endpoint(order="none")
     end.offer()
     end.bad(end.take(), Failure("busy", 429, 1e12))
+    assert end.core.held_ns(end.now) == 86_400 * S
     assert end.wait() == 86_400
+    assert end.core.held_ns(end.now) == end.core.held_ns(end.now + S) == 0
+
+
+def test_a_pause_is_reported_where_it_begins_or_is_longer():
+    end = Endpoint(order="none", concurrency=5)
+    end.offer(6)
+    flying = [end.take() for _ in range(5)]
+    end.bad(flying.pop(), Failure("busy", 429, 3.0))
+    assert end.reports == ["held"]
+    end.now += S // 2
+    end.bad(flying.pop(), Failure("busy", 503, 3.0))  # until half a second later
+    end.bad(flying.pop(), Failure("busy", 429, 0.0))
+    assert end.reports == ["held"]
+    end.bad(flying.pop(), Failure("busy", 500, 3600.0))
+    assert end.reports == ["held"] * 2
+    assert end.core.held_ns(end.now) == 3600 * S
+    end.good(flying.pop())
+    assert end.take() is None
+    end.wait()
+    end.bad(end.take(), Failure("busy", 429, 1.0))
+    assert end.reports == ["held"] * 3
+
+
+@pytest.mark.parametrize("order", ["stream", "key", "none"])
+@pytest.mark.parametrize("status", [429, 503])
+def test_resuming_ends_a_pause(order, status):
+    end = Endpoint(order=order)
+    end.offer(2)
+    end.bad(end.take(), Failure("busy", status, 1e12))
+    assert end.take() is None
+    end.core.resume(end.now)
+    assert end.core.held_ns(end.now) == 0
+    found = []
+    while len(found) < 2:
+        assert end.wait() <= 2
+        items = end.take()
+        found += end.ids(items)
+        end.good(items)
+    assert sorted(found) == ["t0", "t1"]
+    assert end.core.waiting == 0
 
 
 def test_the_breaker_opens_probes_and_closes():
