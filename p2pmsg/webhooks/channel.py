@@ -140,6 +140,7 @@ class Channel:
             delivered=counters.delivered,
             requests=counters.requests,
             retries=counters.retries,
+            repeated=self._client.repeated,
             failures=counters.failures,
             statuses=dict(counters.statuses),
             dead=counters.dead,

@@ -1,5 +1,6 @@
 """Streams to webhooks where the endpoint answers oddly: what is said of it, and what is not."""
 
+import asyncio
 import logging
 import os
 import socket
@@ -13,6 +14,9 @@ pytest.importorskip("aiohttp", reason="webhooks out need aiohttp (extra webhooks
 
 from p2pmsg import LogConfig
 from p2pmsg.webhooks import BreakerConfig, Endpoint, Retry, Sender, delivery
+from p2pmsg.webhooks.client import Client
+from p2pmsg.webhooks.delivery import Failure
+from p2pmsg.webhooks.formats import Request
 from tests.integration.commands import command
 from tests.integration.peers import eventually
 from tests.integration.webhooks import LOOPBACK, Receiver
@@ -262,3 +266,114 @@ def test_the_command_says_that_it_pauses(make_publisher, tmp_path):
             publisher.publish("t", 1)
             eventually(lambda: " s: answered 429\n" in running.said())
             assert "lost, paused by Retry-After for " in running.said()
+
+
+def counted(server_of):
+    """Return what a server of `server_of(seen, connection, number)` does, and the ids it saw."""
+    seen = []
+
+    def serve(connection, number):
+        while request := request_of(connection):
+            seen.append(request.partition(b"webhook-id: ")[2].partition(b"\r\n")[0].decode())
+            if not server_of(seen, connection, number):
+                return connection.close()
+
+    return serve, seen
+
+
+@pytest.mark.parametrize("order", ["stream", "none"])
+def test_an_endpoint_that_closes_after_each_answer_is_not_failing(sender, order, caplog):
+    def answer(seen, connection, number):
+        connection.sendall(GOOD)
+        connection.recv(1)  # until the next request is on its way
+
+    serve, seen = counted(answer)
+    with RawServer(serve) as server:
+        hook, events = sender(server.url, 100, order=order)
+        eventually(lambda: hook.stats().delivered == 100)
+        stats = of_hook(hook)
+    assert (stats.requests, stats.failures, stats.retries, stats.statuses) == (
+        100,
+        0,
+        0,
+        {204: 100},
+    )
+    assert len(seen) == len(set(seen)) == 100
+    assert stats.repeated > 0
+    assert events == []
+    assert "webhook x" not in caplog.text
+
+
+def ended(how):
+    """Post three times to a server whose first connection ends by `how` in the second request."""
+
+    def answer(seen, connection, number):
+        if number == 1 and len(seen) == 2:
+            how(connection)
+            return False
+        connection.sendall(GOOD)
+        return True
+
+    async def post(url):
+        hook = Client(Endpoint(url, allow=LOOPBACK, timeout=30.0))
+        try:
+            request = Request({}, b"{}")
+            found = [await hook.post(request, f"msg_{number}") for number in range(3)]
+            return found, hook.repeated
+        finally:
+            await hook.close()
+
+    serve, seen = counted(answer)
+    with RawServer(serve) as server:
+        return *asyncio.run(post(server.url)), seen
+
+
+def reset(connection):
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+
+@pytest.mark.parametrize("how", [lambda connection: None, reset], ids=["end", "reset"])
+def test_a_kept_connection_that_ends_without_an_answer_is_made_again_once(how):
+    found, repeated, seen = ended(how)
+    assert (found, repeated) == ([204, 204, 204], 1)
+    assert seen == ["msg_0", "msg_1", "msg_1", "msg_2"]
+
+
+@pytest.mark.parametrize("begun", [b"H", b"HTTP/1.1 204 No Content\r\n", b"SSH\r\n\r\n"])
+def test_what_had_an_answer_in_part_is_not_repeated(begun):
+    found, repeated, seen = ended(lambda connection: connection.sendall(begun))
+    assert (found[0], found[2], repeated) == (204, 204, 0)
+    assert isinstance(found[1], Failure)
+    assert seen == ["msg_0", "msg_1", "msg_2"]
+
+
+def test_a_new_connection_that_ends_without_an_answer_is_a_failure(sender):
+    def answer(seen, connection, number):
+        if len(seen) == 1:
+            connection.sendall(GOOD)
+            return True
+        return False
+
+    serve, seen = counted(answer)
+    with RawServer(serve) as server:
+        hook, _ = sender(server.url, 2, retry=Retry(delays=(0, 0, 0), jitter=0))
+        eventually(lambda: of_hook(hook).dead == 1)
+        stats = of_hook(hook)
+    assert (stats.delivered, stats.repeated) == (1, 1)
+    assert len(seen) == 1 + 1 + stats.failures  # one was sent twice
+    assert len(set(seen)) == 2
+
+
+def test_a_repetition_keeps_to_the_time_limit(sender):
+    def answer(seen, connection, number):
+        if number == 1 and len(seen) == 1:
+            connection.sendall(GOOD)
+            return True
+        return number > 1  # the second connection stays without an answer
+
+    serve, seen = counted(answer)
+    with RawServer(serve) as server:
+        hook, _ = sender(server.url, 2, timeout=1.5)
+        eventually(lambda: of_hook(hook).failures == 1)
+        assert of_hook(hook).reason == "no answer within 1.5 s"
+        assert len(seen) == 3
