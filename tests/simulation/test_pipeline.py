@@ -1,7 +1,7 @@
 """The pipeline's rules over a network that loses, delays and reorders, with pullers that die."""
 
 import random
-from collections import Counter
+from collections import Counter, deque
 
 import pytest
 from hypothesis import given, settings
@@ -86,7 +86,7 @@ class World:
             jobs = rng.randrange(1, 8)
             self.dealer.accept(Piece(self.pushed, jobs, BODY))
             self.pushed += jobs
-        for share, number, piece in self.dealer.deal(lambda share: True):
+        for share, number, piece in self.dealer.deal(lambda share: True, now_ns=self.now_ns):
             assert share.jobs <= max(share.allowed, piece.jobs)
             self.frame(share, number, piece)
         due = sorted(each for each in self.wire if each[0] <= self.now_ns)
@@ -103,7 +103,7 @@ class World:
             share, up_to, part, missing = what
             if self.dealer.shares.get(share.id) is not share:
                 return  # late: it changes nothing
-            assert self.dealer.confirm(share, up_to, part, now_ns=self.now_ns)
+            assert self.dealer.confirm(share, up_to, part)
             for start, stop in missing:
                 for number, piece in self.dealer.again(share, start, stop):
                     self.frame(share, number, piece)
@@ -157,7 +157,7 @@ def dealt(*jobs):
     for count in jobs:
         dealer.accept(Piece(first, count, BODY))
         first += count
-    list(dealer.deal(lambda share: True))
+    list(dealer.deal(lambda share: True, now_ns=0))
     return dealer, share
 
 
@@ -171,7 +171,7 @@ def test_confirmations_in_any_order_keep_the_counters_right(jobs, says):
     best = (0, 0)
     for up_to, part in says:
         possible = (up_to < len(jobs) and part <= jobs[up_to]) or (up_to, part) == (len(jobs), 0)
-        taken = dealer.confirm(share, up_to, part, now_ns=1)
+        taken = dealer.confirm(share, up_to, part)
         if possible:
             assert taken
             whole = up_to < len(jobs) and part == jobs[up_to]
@@ -194,12 +194,59 @@ def test_a_slow_puller_does_not_collect_what_others_could_do():
         dealer.accept(Piece(10 * number, 10, BODY))
     now_ns = 0
     while dealer.jobs > slow.jobs:
-        list(dealer.deal(lambda share: True))
-        now_ns += MS
-        assert dealer.confirm(fast, fast.next, 0, now_ns=now_ns)
+        list(dealer.deal(lambda share: True, now_ns=now_ns))
+        now_ns += 5 * MS
+        assert dealer.confirm(fast, fast.next, 0)
     assert slow.jobs <= ALLOWED_MIN
     assert fast.allowed > ALLOWED_MIN
     assert fast.done >= 130
+
+
+def paced(rng, job_ns, lates):
+    """Yield the share of a puller that confirms what it did 5 ms apart, after each of some turns.
+
+    The pusher is late `lates` times, for up to 2 s: then it handles what gathered, all in a turn
+    or in two that follow each other.
+    """
+    dealer, share = dealt()
+    turns, now_ns = [], 0
+    for _ in range(200):
+        now_ns += rng.randrange(1, 10) * MS
+        turns.append(now_ns)
+    for _ in range(lates):
+        late = rng.randrange(100, 2000) * MS
+        at = rng.randrange(len(turns))
+        turns[at:] = [turn_ns + late for turn_ns in turns[at:]]
+        turns.insert(at + 1, turns[at] + rng.randrange(10 * MS))
+    done = first = said_ns = 0
+    free_ns = 0
+    came, dealt_ns = deque(), deque()
+    for turn_ns in sorted(turns):
+        while dealt_ns and max(free_ns, dealt_ns[0]) + job_ns <= turn_ns:
+            free_ns = max(free_ns, dealt_ns.popleft()) + job_ns
+            done += 1
+            if free_ns - said_ns >= 5 * MS or not dealt_ns:
+                said_ns = free_ns
+                came.append(done)
+        for _ in range(rng.randrange(len(came) + 1) if rng.random() < 0.1 else len(came)):
+            assert dealer.confirm(share, came.popleft(), 0)
+        while len(dealer.waiting) < 2 * share.allowed:
+            dealer.accept(Piece(first, 1, BODY))
+            first += 1
+        dealt_ns.extend(turn_ns for _ in dealer.deal(lambda share: True, now_ns=turn_ns))
+        yield share
+
+
+@given(seed=st.integers(0, 2**32), job_ms=st.integers(4, 50), lates=st.integers(0, 3))
+@settings(deadline=None, max_examples=30)
+def test_confirmations_that_gathered_do_not_make_a_slow_puller_a_fast_one(seed, job_ms, lates):
+    for share in paced(random.Random(seed), job_ms * MS, lates):
+        assert share.jobs <= 2 * ALLOWED_MIN
+
+
+def test_a_fast_puller_has_what_it_does_in_a_fifth_of_a_second():
+    *_, share = paced(random.Random(1), MS // 100, 0)
+    assert 10_000 <= share.allowed <= 30_000
 
 
 def test_a_gap_is_asked_for_at_once_and_a_lost_tail_after_a_while():

@@ -10,6 +10,10 @@ ALLOWED_MAX: Final = 65_536
 _AHEAD_NS: Final = 200_000_000
 """A puller may have as many jobs as it did in so much time: several times what a confirmation
 takes, and little enough that a slow puller does not collect jobs that others could do."""
+_PACE_NS: Final = 4_000_000
+"""Over less time no pace is measured: pullers confirm 5 ms apart, except in `commit`."""
+_PACES: Final = 3
+"""So many last measurements count: those that late confirmations make too high are fewer."""
 PIECE_BYTES: Final = 256
 """What a piece takes in addition to its body."""
 
@@ -56,15 +60,32 @@ class Share:
         self.allowed = ALLOWED_MIN
         self.heard_ns = self._paced_ns = now_ns
         self._paced = 0
+        self._paces: deque[int] = deque(maxlen=_PACES)
         self.dealt: deque[Piece] = deque()
 
     def set_pace(self, now_ns: int) -> None:
-        """Allow as many jobs as were done within a certain time, after some were confirmed."""
-        passed_ns = max(now_ns - self._paced_ns, 1)
+        """Allow as many jobs as were done within a certain time, after some were confirmed.
+
+        Confirmations that were late come together, and show in one measurement what was done in
+        the time of several. So the least of the last three counts.
+        """
         done = self.done - self._paced
-        allowed = done * _AHEAD_NS // passed_ns
-        self.allowed = max(ALLOWED_MIN, min(allowed, ALLOWED_MAX, 8 * self.allowed))
+        passed_ns = now_ns - self._paced_ns
+        if not done or passed_ns < _PACE_NS:
+            return
+        self._paces.append(done * _AHEAD_NS // passed_ns)
+        allowed = min(*self._paces, ALLOWED_MAX, 8 * self.allowed)
+        self.allowed = max(ALLOWED_MIN, allowed)
         self._paced_ns, self._paced = now_ns, self.done
+
+    def begin(self, now_ns: int) -> None:
+        """Begin to measure the pace again, from when it is dealt something while it has nothing.
+
+        No confirmation is on its way then, so the next measurement is not too high.
+        """
+        if self.done == self._paced:
+            self._paced_ns = now_ns
+            self._paces.clear()
 
 
 class Dealer:
@@ -98,12 +119,17 @@ class Dealer:
         """Deal to a further puller from now on."""
         self.shares[share.id] = share
 
-    def deal(self, can_take: Callable[[Share], bool]) -> Iterator[tuple[Share, int, Piece]]:
+    def deal(
+        self, can_take: Callable[[Share], bool], *, now_ns: int
+    ) -> Iterator[tuple[Share, int, Piece]]:
         """Deal what waits: yield whom a piece goes to, and the frame's number in that share.
 
         The share that has least in proportion to what it may have is next; one that has nothing may
-        take a piece of any size, so that each piece can be dealt.
+        take a piece of any size, so that each piece can be dealt. How many each may have follows
+        from all confirmations until now.
         """
+        for share in self.shares.values():
+            share.set_pace(now_ns)
         while self.waiting:
             piece = self.waiting[0]
             size = piece.size
@@ -120,6 +146,8 @@ class Dealer:
             if best is None:
                 return
             self.waiting.popleft()
+            if not best.jobs:
+                best.begin(now_ns)
             number = best.next
             best.next = number + 1
             best.dealt.append(piece)
@@ -127,7 +155,7 @@ class Dealer:
             best.bytes += size
             yield best, number, piece
 
-    def confirm(self, share: Share, up_to: int, part: int, *, now_ns: int) -> bool:
+    def confirm(self, share: Share, up_to: int, part: int) -> bool:
         """Take a confirmation: frames below `up_to`, and `part` jobs of that one, are done.
 
         An older one than the last changes nothing. False where it is about what was never dealt.
@@ -158,7 +186,6 @@ class Dealer:
             share.jobs -= share.done - before
             self.jobs -= share.done - before
             self.done += share.done - before
-            share.set_pace(now_ns)
         return True
 
     def again(self, share: Share, start: int, stop: int) -> list[tuple[int, Piece]]:

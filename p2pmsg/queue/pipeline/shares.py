@@ -76,7 +76,7 @@ class Shares:
         self._check(now_ns)
         dealer = self._dealer
         if dealer.waiting:
-            for share, number, piece in dealer.deal(self._can_take):
+            for share, number, piece in dealer.deal(self._can_take, now_ns=now_ns):
                 frame = frames.jobs_frame(share.id, number, piece)
                 self._sockets[share.id].send([frame])  # what does not go will be asked for
         if has_more:
@@ -208,7 +208,7 @@ class Shares:
             gone = frames.Gone(self._session)
             self._reply(identity, control_frame(Kind.PIPE_GONE, frame.session, gone))
             return
-        if not self._dealer.confirm(share, frame.sequence, state.part, now_ns=now_ns):
+        if not self._dealer.confirm(share, frame.sequence, state.part):
             return
         share.identity = identity
         share.heard_ns = now_ns
