@@ -117,7 +117,9 @@ def push(arguments: argparse.Namespace) -> int:
     finally:
         pusher.close(timeout=0.0)
         stats = pusher.stats()
-        dead = "" if pipeline else f"{_dead(stats):,} dead letters, "
+        dead = f"{_dead(stats):,} {'undeliverable' if pipeline else 'dead letters'}, "
+        if pipeline and not _dead(stats):
+            dead = ""
         note("push", f"{stats.done:,} done, {dead}{stats.in_flight:,} not done")
     return 1 if failed or _dead(stats) else 0
 
@@ -149,7 +151,7 @@ def _make_pipeline(arguments: argparse.Namespace) -> PipelinePusher:
 
 
 def _dead(stats: PusherStats | PipelinePusherStats) -> int:
-    return stats.dead if isinstance(stats, PusherStats) else 0
+    return stats.dead if isinstance(stats, PusherStats) else stats.undeliverable
 
 
 def _has_worker(stats: PusherStats | PipelinePusherStats) -> bool:

@@ -1,5 +1,6 @@
 """Pipelines over real sockets, with pullers that are killed, stopped, slow, and strangers."""
 
+import contextlib
 import logging
 import re
 import signal
@@ -14,6 +15,8 @@ import zmq
 
 import p2pmsg
 from p2pmsg.queue import PipelineConfig
+from p2pmsg.queue.pipeline.dealing import FAILURES_MAX
+from p2pmsg.testing import TcpProxy
 from tests.integration.peers import LOOPBACK, ROOT, eventually
 
 VALUE = b"x" * 128
@@ -301,3 +304,54 @@ def test_who_waits_for_confirmations_hears_who_has_the_jobs(monkeypatch, caplog)
         assert re.fullmatch(f"{source.name} waits: {holder}", said)
         sink.commit()
         source.drain(PATIENT_S)
+
+
+def cutting(target, at):
+    """Return a proxy that ends its connections at a job with many `x`."""
+
+    def cut(prefix):
+        if b"x" * 200 in prefix:
+            proxy.cut()
+            return True
+        return False
+
+    proxy = TcpProxy(target, listen="127.0.0.2", port=at, drop=cut)
+    return proxy
+
+
+def test_a_job_at_which_both_connections_end_is_given_up_and_the_others_are_done(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr("p2pmsg.queue.pipeline.dealing._RETRY_NS", 10_000_000)
+    with contextlib.ExitStack() as opened:
+        source = opened.enter_context(pusher(grace=5.0))
+        proxies = {}
+
+        def follow():
+            """Have each share's socket reached by a proxy with the same port."""
+            for socket in list(source._shares._sockets.values()):
+                if socket.endpoint not in proxies:
+                    port = int(socket.endpoint.rpartition(":")[2])
+                    proxy = opened.enter_context(cutting(socket.endpoint, port))
+                    proxies[socket.endpoint] = proxy
+
+        front = opened.enter_context(cutting(source.endpoint, 0))
+        sinks = [opened.enter_context(puller(front.endpoint)) for _ in range(2)]
+        for number in range(40):
+            source.push("x" * 1000 if number == 20 else number)
+            source.flush()
+        done, deadline = set(), time.monotonic() + PATIENT_S
+        while source.stats().in_flight:
+            assert time.monotonic() < deadline, source.stats()
+            follow()
+            for sink in sinks:
+                with contextlib.suppress(TimeoutError):
+                    done.add(sink.receive(timeout=0.02).value)
+                    sink.commit()
+        stats = source.stats()
+    assert done == {*range(40)} - {20}
+    assert (stats.pushed, stats.done, stats.undeliverable) == (40, 39, 1)
+    assert front.cuts >= FAILURES_MAX
+    assert "job 20 (1," in caplog.text
+    assert "given up until now: 1" in caplog.text
+    assert "has given our share to others: frames of it" in caplog.text

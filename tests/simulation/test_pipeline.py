@@ -14,8 +14,8 @@ MS = 1_000_000
 BODY = b"x" * 100
 
 
-def cut(piece, count):
-    return Piece(piece.first + count, piece.jobs - count, piece.body)
+def part_of(piece, start, stop):
+    return Piece(piece.first + start, stop - start, piece.body)
 
 
 class Puller:
@@ -49,7 +49,7 @@ class Puller:
 class World:
     def __init__(self, seed):
         self.rng = random.Random(seed)
-        self.dealer = Dealer(4000, cut)
+        self.dealer = Dealer(4000, part_of)
         self.now_ns = 0
         self.pullers, self.wire, self.frames = [], [], {}
         self.sequences, self.at_most_again, self.pushed, self.made = [], Counter(), 0, 0
@@ -76,7 +76,7 @@ class World:
         for piece in share.dealt:
             self.at_most_again.update(range(piece.first + part, piece.first + piece.jobs))
             part = 0
-        self.dealer.give_up(share)
+        self.dealer.give_up(share, now_ns=self.now_ns)
         self.pullers.remove(puller)
 
     def step(self, pushes=True):
@@ -104,9 +104,8 @@ class World:
             if self.dealer.shares.get(share.id) is not share:
                 return  # late: it changes nothing
             assert self.dealer.confirm(share, up_to, part)
-            for start, stop in missing:
-                for number, piece in self.dealer.again(share, start, stop):
-                    self.frame(share, number, piece)
+            for number, piece in self.dealer.again(share, missing, 10**6):
+                self.frame(share, number, piece)
             self.send(("head", share.id, share.next))
             return
         for puller in self.pullers:
@@ -150,7 +149,7 @@ def test_every_job_is_done_and_twice_only_what_was_not_confirmed(rounds):
 
 
 def dealt(*jobs):
-    dealer = Dealer(10**6, cut)
+    dealer = Dealer(10**6, part_of)
     share = Share(1, b"a", "a", 0)
     dealer.add(share)
     first = 0
@@ -181,7 +180,7 @@ def test_confirmations_in_any_order_keep_the_counters_right(jobs, says):
         expected = sum(jobs[: best[0]]) + best[1]
         assert dealer.done == share.done == expected
         assert dealer.jobs == share.jobs == sum(jobs) - expected
-    left = dealer.give_up(share)
+    left = dealer.give_up(share, now_ns=0)
     assert left == dealer.jobs == sum(piece.jobs for piece in dealer.waiting)
     assert dealer.bytes == sum(piece.size for piece in dealer.waiting)
 
@@ -267,3 +266,65 @@ def test_a_gap_is_asked_for_at_once_and_a_lost_tail_after_a_while():
     assert intake.end() == 1
     assert intake.take().frame == b"f"
     assert intake.bytes == 0
+
+
+@given(
+    jobs=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    poison=st.sets(st.integers(0, 60), max_size=3),
+    pullers=st.integers(1, 3),
+    comes_back=st.booleans(),
+)
+@settings(deadline=None)
+def test_jobs_that_end_connections_are_given_up_and_all_others_are_done(
+    jobs, poison, pullers, comes_back
+):
+    dealer = Dealer(10**6, part_of)
+    poison = {number for number in poison if number < sum(jobs)}
+    first = made = now_ns = 0
+    for count in jobs:
+        dealer.accept(Piece(first, count, BODY))
+        first += count
+    done, intakes = set(), {}
+
+    def passes(number, piece, intake):
+        if poison & {*range(piece.first, piece.first + piece.jobs)}:
+            return False
+        intake.receive(number, b"%d %d" % (piece.first, piece.jobs), now_ns=now_ns)
+        return True
+
+    while dealer.jobs:
+        assert now_ns < 600_000 * MS
+        now_ns += 50 * MS
+        for at in range(pullers):
+            if at not in intakes or intakes[at][0].id not in dealer.shares:
+                made += 1
+                intakes[at] = Share(made, b"%d" % made, "one", now_ns, puller=at), Intake(made)
+                dealer.add(intakes[at][0])
+        cut = set()
+        for share, number, piece in dealer.deal(lambda share: True, now_ns=now_ns):
+            intake = intakes[share.puller][1]
+            if share.id not in cut and not passes(number, piece, intake):
+                cut.add(share.id)  # and what follows is lost with the connection
+        for share, intake in intakes.values():
+            intake.note_head(share.next, now_ns=now_ns)
+            while (taken := intake.take()) is not None:
+                begin, count = map(int, taken.frame.split())
+                done.update(range(begin, begin + count))
+                assert dealer.confirm(share, taken.number + 1, 0)
+            if not (missing := intake.missing(now_ns=now_ns)):
+                continue
+            frames = dealer.again(share, missing, 10**6)
+            if share.suspect is not None:
+                dealer.give_up(share, now_ns=now_ns)
+            elif not all(passes(number, piece, intake) for number, piece in frames):
+                if comes_back:
+                    made += 1
+                    share.identity = b"%d" % made
+                else:  # it is away for longer than `grace`
+                    dealer.note_gone(share)
+                    dealer.give_up(share, now_ns=now_ns)
+    assert done == {*range(sum(jobs))} - poison
+    assert dealer.undeliverable == len(poison)
+    assert dealer.done == len(done)
+    assert (dealer.bytes, dealer.aside, dealer._failures) == (0, [], {})
+    assert not poison or now_ns >= 15_000 * MS

@@ -93,7 +93,7 @@ class PipelinePullerStats:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePusherStats:
-    """A pipeline pusher's counters; `pushed = done + in_flight`, at any moment."""
+    """A pipeline pusher's counters; `pushed = done + in_flight + undeliverable`, at any moment."""
 
     endpoint: str
     """Where pullers connect to."""
@@ -121,6 +121,9 @@ class PipelinePusherStats:
     """Frames of those whose keys have no right to `pull`, with an access file."""
     connections_revoked: int = 0
     """Connections that were ended since their keys were revoked, or are known no more."""
+    undeliverable: int = 0
+    """Jobs that were given up, since the connection of their puller ended each time that they were
+    sent, five times alone; logged as errors. They may be too large for what is between."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,12 @@ _PACE_NS: Final = 4_000_000
 """Over less time no pace is measured: pullers confirm 5 ms apart, except in `commit`."""
 _PACES: Final = 3
 """So many last measurements count: those that late confirmations make too high are fewer."""
+FAILURES_MAX: Final = 5
+"""A job that ended so many connections when it was sent alone is given up."""
+_RETRY_NS: Final = 1_000_000_000
+"""It is tried again after so long, then after twice the time, and so on: a network that breaks
+again and again does not soon take a good job away."""
+_FOUND_MAX: Final = 16
 PIECE_BYTES: Final = 256
 """What a piece takes in addition to its body."""
 
@@ -34,24 +40,50 @@ class Piece(NamedTuple):
         return len(self.body) + PIECE_BYTES
 
 
+class Aside(NamedTuple):
+    """A job that ended a connection, until it is tried again."""
+
+    piece: Piece
+    due_ns: int
+    puller: int
+    """Where it was; another one is tried first."""
+
+
+class Found(NamedTuple):
+    """A piece that ended a connection each time that it was sent, for the log."""
+
+    piece: Piece
+    failures: int
+    """How often it failed alone; 0: it has several jobs, and is dealt in halves."""
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it is not tried again."""
+        return self.failures >= FAILURES_MAX
+
+
 class Share:
     """The frames dealt to one puller, numbered from 0 on a PUSH socket of its own.
 
     Attributes:
         id: random. identity: of the puller's connection. name: for people. user: whose key it has.
+        puller: the puller's id.
         next: the number of the next frame.
         confirmed: the number of the first frame that is not wholly confirmed.
         part: how many jobs of that frame are confirmed.
         jobs, bytes: what is dealt and not confirmed.
         allowed: how many jobs it may have.
         heard_ns: when the puller was last heard.
+        sent: the frames that were sent again: over which connection, and how many ended with it.
+        suspect: the frame that ends connections, if one does.
 
     """
 
     def __init__(
-        self, number: int, identity: bytes, name: str, now_ns: int, user: str = ""
+        self, number: int, identity: bytes, name: str, now_ns: int, user: str = "", puller: int = 0
     ) -> None:
         self.id = number
+        self.puller = puller
         self.user = user
         self.identity = identity
         self.name = name
@@ -62,6 +94,8 @@ class Share:
         self._paced = 0
         self._paces: deque[int] = deque(maxlen=_PACES)
         self.dealt: deque[Piece] = deque()
+        self.sent: dict[int, tuple[bytes, int]] = {}
+        self.suspect: int | None = None
 
     def set_pace(self, now_ns: int) -> None:
         """Allow as many jobs as were done within a certain time, after some were confirmed.
@@ -93,21 +127,28 @@ class Dealer:
 
     Args:
         dealt_bytes_max: how many bytes one share may have.
-        cut: returns a piece without its first jobs.
+        part: returns a piece with the jobs [start, stop) of another.
 
     Attributes:
         shares: by id. waiting: what no share has.
         jobs, bytes: accepted and not confirmed.
         done: jobs confirmed. redealt: jobs dealt again. refused: confirmations that cannot be.
+        aside: jobs that ended connections, to be tried again. undeliverable: those given up.
+        found: pieces that ended connections, to be logged.
 
     """
 
-    def __init__(self, dealt_bytes_max: int, cut: Callable[[Piece, int], Piece]) -> None:
+    def __init__(self, dealt_bytes_max: int, part: Callable[[Piece, int, int], Piece]) -> None:
         self._bytes_max = dealt_bytes_max
-        self._cut = cut
+        self._part = part
         self.shares: dict[int, Share] = {}
         self.waiting: deque[Piece] = deque()
         self.jobs = self.bytes = self.done = self.redealt = self.refused = 0
+        self.undeliverable = 0
+        self.aside: list[Aside] = []
+        self.found: deque[Found] = deque(maxlen=_FOUND_MAX)
+        self._failures: dict[int, int] = {}
+        """By the first sequence of pieces that may end connections; these are sent again alone."""
 
     def accept(self, piece: Piece) -> None:
         """Keep a piece, to be dealt."""
@@ -130,6 +171,8 @@ class Dealer:
         """
         for share in self.shares.values():
             share.set_pace(now_ns)
+        if self.aside:
+            yield from self._deal_aside(can_take, now_ns)
         while self.waiting:
             piece = self.waiting[0]
             size = piece.size
@@ -146,14 +189,37 @@ class Dealer:
             if best is None:
                 return
             self.waiting.popleft()
-            if not best.jobs:
-                best.begin(now_ns)
-            number = best.next
-            best.next = number + 1
-            best.dealt.append(piece)
-            best.jobs += piece.jobs
-            best.bytes += size
-            yield best, number, piece
+            yield best, self._give(best, piece, now_ns), piece
+
+    def _deal_aside(
+        self, can_take: Callable[[Share], bool], now_ns: int
+    ) -> Iterator[tuple[Share, int, Piece]]:
+        """Deal the jobs that are to be tried again, to other pullers where there are any."""
+        for each in [each for each in self.aside if each.due_ns <= now_ns]:
+            piece, size = each.piece, each.piece.size
+            fitting = [
+                share
+                for share in self.shares.values()
+                if not share.jobs
+                or (share.jobs < share.allowed and share.bytes + size <= self._bytes_max)
+            ]
+            fitting.sort(key=lambda share: (share.puller == each.puller, share.jobs))
+            for share in fitting:
+                if can_take(share):
+                    self.aside.remove(each)
+                    yield share, self._give(share, piece, now_ns), piece
+                    break
+
+    def _give(self, share: Share, piece: Piece, now_ns: int) -> int:
+        """Note that a share has a piece; return the frame's number."""
+        if not share.jobs:
+            share.begin(now_ns)
+        number = share.next
+        share.next = number + 1
+        share.dealt.append(piece)
+        share.jobs += piece.jobs
+        share.bytes += piece.size
+        return number
 
     def confirm(self, share: Share, up_to: int, part: int) -> bool:
         """Take a confirmation: frames below `up_to`, and `part` jobs of that one, are done.
@@ -180,6 +246,8 @@ class Dealer:
             share.done += piece.jobs - share.part
             share.part = 0
             share.confirmed += 1
+            if self._failures:
+                self._failures.pop(piece.first, None)
         share.done += part - share.part
         share.part = part
         if share.done > before:
@@ -188,27 +256,90 @@ class Dealer:
             self.done += share.done - before
         return True
 
-    def again(self, share: Share, start: int, stop: int) -> list[tuple[int, Piece]]:
-        """Return the frames [start, stop) of a share that are kept, to be sent again."""
-        start = max(start, share.confirmed)
-        stop = min(stop, share.next)
-        return [(number, share.dealt[number - share.confirmed]) for number in range(start, stop)]
+    def again(
+        self, share: Share, ranges: list[tuple[int, int]], bytes_max: int
+    ) -> list[tuple[int, Piece]]:
+        """Return the frames [start, stop) that a share misses, to be sent again; not all at once.
 
-    def give_up(self, share: Share) -> int:
+        One that was sent again over a connection that ended since may have ended it: it goes alone.
+        Where the connection ended then, too, it is the share's `suspect`.
+        """
+        share.sent = {at: sent for at, sent in share.sent.items() if at >= share.confirmed}
+        found: list[tuple[int, Piece]] = []
+        for start, stop in ranges:
+            for number in range(max(start, share.confirmed), min(stop, share.next)):
+                piece = share.dealt[number - share.confirmed]
+                identity, cuts = share.sent.get(number, (share.identity, 0))
+                if identity != share.identity:
+                    cuts += 1
+                if cuts > 1 and not found:
+                    share.suspect = number
+                    return []
+                is_alone = cuts > 0 or piece.first in self._failures
+                if found and (is_alone or bytes_max <= 0):
+                    return found
+                share.sent[number] = share.identity, max(cuts, int(is_alone))
+                bytes_max -= piece.size
+                found.append((number, piece))
+                if is_alone:
+                    return found
+        return found
+
+    def note_gone(self, share: Share) -> None:
+        """Note that a share's connection ended, and is not made again in time.
+
+        What was sent again over it may be why.
+        """
+        for number, (identity, cuts) in share.sent.items():
+            if number >= share.confirmed and identity == share.identity:
+                if cuts:
+                    share.suspect = number
+                else:
+                    self._failures.setdefault(share.dealt[number - share.confirmed].first, 0)
+
+    def give_up(self, share: Share, *, now_ns: int) -> int:
         """Take back what a share has and did not confirm; return how many jobs that is.
 
-        They are the next to be dealt, in their order.
+        They are the next to be dealt, in their order, except for the `suspect`.
         """
         del self.shares[share.id]
         pieces = share.dealt
         if share.part:
             whole = pieces.popleft()
+            self._failures.pop(whole.first, None)
             self.bytes -= whole.size
-            if whole.jobs > share.part:
-                rest = self._cut(whole, share.part)
-                self.bytes += rest.size
-                pieces.appendleft(rest)
+            rest = self._part(whole, share.part, whole.jobs)
+            self.bytes += rest.size
+            pieces.appendleft(rest)
+        if share.suspect is not None and share.suspect >= share.confirmed:
+            at = share.suspect - share.confirmed
+            suspect = pieces[at]
+            del pieces[at]
+            for half in reversed(self._set_aside(suspect, share.puller, now_ns)):
+                pieces.insert(at, half)
         self.waiting.extendleft(reversed(pieces))
         jobs = sum(piece.jobs for piece in pieces)
         self.redealt += jobs
         return jobs
+
+    def _set_aside(self, piece: Piece, puller: int, now_ns: int) -> list[Piece]:
+        """Find out which job ends connections: return its halves, or note that it failed."""
+        failures = self._failures.pop(piece.first, 0)
+        if piece.jobs > 1:
+            self.found.append(Found(piece, 0))
+            middle = piece.jobs // 2
+            halves = [self._part(piece, 0, middle), self._part(piece, middle, piece.jobs)]
+            self.bytes += sum(half.size for half in halves) - piece.size
+            self._failures.update((half.first, 0) for half in halves)
+            return halves
+        failures += 1
+        self.found.append(Found(piece, failures))
+        if failures >= FAILURES_MAX:
+            self.undeliverable += 1
+            self.jobs -= 1
+            self.bytes -= piece.size
+            return []
+        self._failures[piece.first] = failures
+        self.redealt += 1
+        self.aside.append(Aside(piece, now_ns + (_RETRY_NS << (failures - 1)), puller))
+        return []

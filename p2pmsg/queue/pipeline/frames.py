@@ -88,8 +88,8 @@ def values_of(frame: Frame) -> list[object]:
     return decode_body(frame.data, frame.body_at, frame.count, 0)[0]
 
 
-def without_first(piece: Piece, count: int) -> Piece:
-    """Return a piece without its first `count` jobs."""
-    values = decode_body(piece.body, 0, piece.jobs, 0)[0][count:]
+def part_of(piece: Piece, start: int, stop: int) -> Piece:
+    """Return a piece with the jobs [start, stop) of another."""
+    values = decode_body(piece.body, 0, piece.jobs, 0)[0][start:stop]
     packed = b"".join(map(codec.exact_encoder.encode, values))
-    return Piece(piece.first + count, len(values), body_of(len(values), packed))
+    return Piece(piece.first + start, len(values), body_of(len(values), packed))

@@ -14,6 +14,7 @@ from p2pmsg.security.denials import Asked
 from p2pmsg.security.use import server_of
 from p2pmsg.sync.key_watch import KeyWatch
 from p2pmsg.sync.unanswered import Unanswered
+from p2pmsg.trouble import Rarely
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
 from transports.own_log import own_log as _log
 from transports.zmq_plain import ZmqPlainSocket
@@ -96,6 +97,7 @@ class Link:
         self._left_over: deque[Taken] = deque()
         self.lost = self.invalid = 0
         self._duplicates = 0
+        self._lost_said = Rarely()
         self.dropped: int | None = None
 
     @property
@@ -312,6 +314,12 @@ class Link:
         if session == self._session:
             self.dropped = intake.share
             self._duplicates += intake.duplicates
+            if intake.next < intake.head and self._lost_said.is_due():
+                _log.warning(
+                    "the pusher at %s has given our share to others: frames of it (%d) did not "
+                    "come, although they were sent again",
+                    self.endpoint, intake.head - intake.next - len(intake.later),
+                )  # fmt: skip
         else:
             lost = intake.end()
             self._left_over.extend(intake.ready)

@@ -15,7 +15,7 @@ from p2pmsg.publisher.batch import PACKING_ERRORS, check_size, pack_exactly, pac
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.pipeline.config import PipelineConfig, PipelinePullerStats, PipelinePusherStats
 from p2pmsg.queue.pipeline.dealing import PIECE_BYTES, Dealer, Piece
-from p2pmsg.queue.pipeline.frames import body_of, without_first
+from p2pmsg.queue.pipeline.frames import body_of, part_of
 from p2pmsg.queue.pipeline.shares import Shares
 from p2pmsg.queue.pusher_base import Wakes
 from p2pmsg.security.use import check_security, curve_server, warn_if_open
@@ -80,7 +80,7 @@ class PipelinePusherBase(ABC):
         self._gathering = False
         self._idle_rounds = 0
         self._pushed_ns = 0
-        self._dealer = Dealer(self._config.dealt_bytes_max, without_first)
+        self._dealer = Dealer(self._config.dealt_bytes_max, part_of)
         self._begin()
 
     @abstractmethod
@@ -340,6 +340,7 @@ class PipelinePusherBase(ABC):
             pushed=self._first + len(self._ends),
             done=dealer.done,
             in_flight=self._in_flight,
+            undeliverable=dealer.undeliverable,
             buffered_bytes=dealer.bytes + len(self._buffer) - _DUMMY,
             redealt=dealer.redealt,
             retransmitted=shares.retransmitted,

@@ -7,8 +7,9 @@ import transports
 from p2pmsg.control import Denied, decoded
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.config import PipelineConfig
-from p2pmsg.queue.pipeline.dealing import Dealer, Share
+from p2pmsg.queue.pipeline.dealing import FAILURES_MAX, Dealer, Found, Share
 from p2pmsg.security.use import curve_server
+from p2pmsg.trouble import Rarely
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
 from transports.own_log import own_log as _log
 from transports.zmq_plain import ZmqPlainSocket
@@ -60,6 +61,7 @@ class Shares:
         self._made = 0
         self._probe_ns = self._probe_until_ns = 0
         self._said_queue = self._said_full = False
+        self._found_said, self._given_up_said = Rarely(), Rarely()
         self.retransmitted = self.refused = self.invalid = 0
 
     @property
@@ -75,7 +77,7 @@ class Shares:
         has_more = self._read(now_ns)
         self._check(now_ns)
         dealer = self._dealer
-        if dealer.waiting:
+        if dealer.waiting or dealer.aside:
             for share, number, piece in dealer.deal(self._can_take, now_ns=now_ns):
                 frame = frames.jobs_frame(share.id, number, piece)
                 self._sockets[share.id].send([frame])  # what does not go will be asked for
@@ -133,7 +135,7 @@ class Shares:
         for share in list(self._dealer.shares.values()):
             if rights is not None and not rights.may_pull(share.user):
                 self._deny(rights, share.identity, share.user, now_ns)
-                self._give_up(share, "has no right to pull any more")
+                self._give_up(share, "has no right to pull any more", now_ns)
 
     def _refuse_kind(self, frame: Frame) -> None:
         if frame.kind == Kind.QUEUE_HELLO and not self._said_queue:
@@ -157,7 +159,7 @@ class Shares:
                     self._said_full = True
                     _log.warning("pullers_max (%d) are there", self._config.pullers_max)
                 return
-            share = self._open(identity, hello.name, now_ns)
+            share = self._open(identity, hello.name, frame.session, now_ns)
             if share is None:
                 return
             self._pullers[frame.session] = share.id
@@ -166,7 +168,7 @@ class Shares:
         welcome = frames.Welcome(share.id, self._sockets[share.id].endpoint, self._name)
         self._reply(identity, control_frame(Kind.PIPE_WELCOME, self._session, welcome))
 
-    def _open(self, identity: bytes, name: str, now_ns: int) -> Share | None:
+    def _open(self, identity: bytes, name: str, puller: int, now_ns: int) -> Share | None:
         """Bind a PUSH socket for a puller; None where the system has none."""
         self._made += 1
         at = self._server.bound_to
@@ -183,7 +185,8 @@ class Shares:
         except transports.TransportError as error:
             _log.warning("no socket can be bound for the puller %r: %s", name, error)
             return None
-        share = Share(secrets.randbits(63), identity, name, now_ns, self._server.user)
+        number, user = secrets.randbits(63), self._server.user
+        share = Share(number, identity, name, now_ns, user, puller)
         self._sockets[share.id] = socket
         self._dealer.add(share)
         return share
@@ -205,8 +208,7 @@ class Shares:
         share = self._dealer.shares.get(frame.session)
         if share is None or share.user != self._server.user:
             self.refused += 1
-            gone = frames.Gone(self._session)
-            self._reply(identity, control_frame(Kind.PIPE_GONE, frame.session, gone))
+            self._say_gone(identity, frame.session)
             return
         if not self._dealer.confirm(share, frame.sequence, state.part):
             return
@@ -214,20 +216,23 @@ class Shares:
         share.heard_ns = now_ns
         self._broke_ns.pop(share.id, None)
         if frame.flags & FLAG_CLOSING:
-            self._give_up(share, "left")
+            self._give_up(share, "left", now_ns)
             return
-        self._send_again(share, state.missing)
+        if state.missing:
+            self._send_again(share, state.missing)
+            if share.suspect is not None:
+                self._give_up(share, "", now_ns)
+                self._say_gone(identity, share.id)
+                return
         self._reply(identity, control_frame(Kind.PIPE_HEAD, share.id, sequence=share.next))
 
+    def _say_gone(self, identity: bytes, share: int) -> None:
+        self._reply(identity, control_frame(Kind.PIPE_GONE, share, frames.Gone(self._session)))
+
     def _send_again(self, share: Share, ranges: list[tuple[int, int]]) -> None:
-        left = _AGAIN_BYTES_MAX
-        for start, stop in ranges:
-            for number, piece in self._dealer.again(share, start, stop):
-                if left <= 0:
-                    return
-                left -= piece.size
-                self.retransmitted += 1
-                self._reply(share.identity, frames.jobs_frame(share.id, number, piece))
+        for number, piece in self._dealer.again(share, ranges, _AGAIN_BYTES_MAX):
+            self.retransmitted += 1
+            self._reply(share.identity, frames.jobs_frame(share.id, number, piece))
 
     def _check(self, now_ns: int) -> None:
         """Give up pullers that are gone."""
@@ -243,23 +248,47 @@ class Shares:
         for share in shares:
             broke_ns = self._broke_ns.get(share.id)
             if broke_ns is not None and now_ns - broke_ns >= self._config.grace * 1e9:
-                self._give_up(share, "is gone")
+                self._dealer.note_gone(share)
+                self._give_up(share, "is gone", now_ns)
             elif now_ns - share.heard_ns > self._config.ack_timeout * 1e9:
-                self._give_up(share, f"was silent for {self._config.ack_timeout} s")
+                self._give_up(share, f"was silent for {self._config.ack_timeout} s", now_ns)
 
-    def _give_up(self, share: Share, why: str) -> None:
-        jobs = self._dealer.give_up(share)
+    def _give_up(self, share: Share, why: str, now_ns: int) -> None:
+        jobs = self._dealer.give_up(share, now_ns=now_ns)
         self._sockets.pop(share.id).close()
         self._broke_ns.pop(share.id, None)
         for puller, number in list(self._pullers.items()):
             if number == share.id:
                 del self._pullers[puller]
-        if jobs:
+        while self._dealer.found:
+            self._say_found(share.name, self._dealer.found.popleft())
+        if jobs and why:
             noun = "job" if jobs == 1 else "jobs"
             goes = f"{'goes' if jobs == 1 else 'go'} to others"
             if not self._dealer.shares:
                 goes = f"{'waits' if jobs == 1 else 'wait'} for another one"
             _log.warning("the puller %r %s: its %d %s %s", share.name, why, jobs, noun, goes)
+
+    def _say_found(self, puller: str, found: Found) -> None:
+        """Log that a piece ended connections, once a minute; jobs that are given up likewise."""
+        first, jobs = found.piece.first, found.piece.jobs
+        what = f"job {first}" if jobs == 1 else f"jobs {first} to {first + jobs - 1}"
+        size = f"{len(found.piece.body):,} bytes in a frame"
+        if found.is_given_up:
+            if self._given_up_said.is_due():
+                _log.error(
+                    "%s (%s) is given up, since its puller's connection ended each time that it "
+                    "came, %d times alone, last that of %r; given up until now: %d",
+                    what, size, found.failures, puller, self._dealer.undeliverable,
+                )  # fmt: skip
+        elif self._found_said.is_due():
+            _log.warning(
+                "the connection of the puller %r ended each time that %s (%s) came: too large for "
+                "what is between? %s; the puller gets a new share, and others its jobs",
+                puller, what, size,
+                "They go out in halves" if jobs > 1
+                else f"It is tried {FAILURES_MAX} times in all, at other pullers first",
+            )  # fmt: skip
 
     def _reply(self, identity: bytes, frame: bytes) -> bool:
         """Send on the recovery channel; False where the puller is not reached."""
