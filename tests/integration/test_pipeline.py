@@ -355,3 +355,20 @@ def test_a_job_at_which_both_connections_end_is_given_up_and_the_others_are_done
     assert "job 20 (1," in caplog.text
     assert "given up until now: 1" in caplog.text
     assert "has given our share to others: frames of it" in caplog.text
+
+
+def test_frames_of_a_share_that_others_have_are_late_and_not_invalid():
+    with (
+        pusher(ack_timeout=0.5) as source,
+        TcpProxy(source.endpoint) as proxy,
+        puller(proxy.endpoint) as sink,
+    ):
+        eventually(lambda: sink.stats().connected)
+        proxy.stall()
+        eventually(lambda: not source.stats().pullers)
+        proxy.resume()  # what the puller said meanwhile is answered, one by one
+        eventually(lambda: sink.stats().frames_late)
+        source.push("next")
+        assert sink.receive(PATIENT_S).value == "next"
+        sink.commit()
+        assert sink.stats().frames_invalid == 0

@@ -112,7 +112,8 @@ class PipelinePusherStats:
     refused: int
     """Confirmations of what was never dealt, and what was said of a share that is gone."""
     frames_invalid: int
-    """Frames that were dropped, since they could not be read."""
+    """Frames that were dropped, since they could not be read, and those of pullers that are refused
+    (`pullers_max`)."""
     pullers: list[PipelinePullerStats] = field(default_factory=list)
     """The pullers that are there."""
     connections_refused: int = 0
@@ -150,3 +151,6 @@ class PipelinePullerCounters:
     denied: dict[str, str] = field(default_factory=dict)
     """By endpoint, what is denied there now: a pusher gives us no right to `pull`, or has none to
     `push` here."""
+    frames_late: int = 0
+    """Frames that were dropped, since they are of a share that it does not have, as when its share
+    was dealt to others: their jobs are done there."""

@@ -26,6 +26,7 @@ _FRAMES_PER_READ: Final = 64
 _QUEUE_FRAMES: Final = 1000
 _SAY_NS: Final = 5_000_000
 _SIGN_NS: Final = 100_000_000
+_OF_SHARE: Final = (Kind.PIPE_JOBS, Kind.PIPE_HEAD, Kind.PIPE_GONE)
 _HELLO_NS: Final = 500_000_000
 _SILENT_NS: Final = 5_000_000_000
 
@@ -50,6 +51,7 @@ class Link:
         endpoint: the pusher's. share: the id of its share; None: none yet.
         ready: frames of shares whose pusher died; they come first.
         lost: frames that a pusher sent, and that did not come before it died.
+        invalid: frames that could not be read. late: those of shares that it does not have.
         dropped: the last share whose jobs are others' now.
         access: what is denied by the pusher, or to it.
 
@@ -95,7 +97,7 @@ class Link:
         self._said_ns = self._hello_ns = -(2**62)
         self._heard_ns: int | None = None
         self._left_over: deque[Taken] = deque()
-        self.lost = self.invalid = 0
+        self.lost = self.invalid = self.late = 0
         self._duplicates = 0
         self._lost_said = Rarely()
         self.dropped: int | None = None
@@ -189,7 +191,8 @@ class Link:
             messages, _, has_more = self._pull.receive_singles(_FRAMES_PER_READ)
             for message in messages:
                 try:
-                    self._take_jobs(Frame(message if type(message) is bytes else b""), now_ns)
+                    frame = Frame(message if type(message) is bytes else b"")
+                    self._take_jobs(frame, self._intake, now_ns)
                 except FrameError:
                     self.invalid += 1
             if not has_more:
@@ -259,22 +262,24 @@ class Link:
             self.access.note_theirs(decoded(frame, frames.decode_denied), now_ns=now_ns)
             self._drop_denied(now_ns)
             return
+        if frame.kind not in _OF_SHARE:
+            raise FrameError("kind")
         if intake is None or frame.session != intake.share:
-            raise FrameError("share")
-        if frame.kind == Kind.PIPE_JOBS:
-            self._take_jobs(frame, now_ns)
+            self.late += 1
+        elif frame.kind == Kind.PIPE_JOBS:
+            intake.receive(frame.sequence, frame.data, now_ns=now_ns)
         elif frame.kind == Kind.PIPE_HEAD:
             intake.note_head(frame.sequence, now_ns=now_ns)
-        elif frame.kind == Kind.PIPE_GONE:
-            self._lose_share(intake, decoded(frame, frames.decode_gone).session)
         else:
-            raise FrameError("kind")
+            self._lose_share(intake, decoded(frame, frames.decode_gone).session)
 
-    def _take_jobs(self, frame: Frame, now_ns: int) -> None:
-        intake = self._intake
-        if intake is None or frame.kind != Kind.PIPE_JOBS or frame.session != intake.share:
-            raise FrameError("share")
-        intake.receive(frame.sequence, frame.data, now_ns=now_ns)
+    def _take_jobs(self, frame: Frame, intake: Intake, now_ns: int) -> None:
+        if frame.kind != Kind.PIPE_JOBS:
+            raise FrameError("kind")
+        if frame.session == intake.share:
+            intake.receive(frame.sequence, frame.data, now_ns=now_ns)
+        else:
+            self.late += 1
 
     def _take_welcome(self, session: int, welcome: frames.Welcome, now_ns: int) -> None:
         self._pusher = welcome.name

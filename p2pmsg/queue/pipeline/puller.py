@@ -287,6 +287,7 @@ class PipelinePullerBase(ABC, Generic[T_co]):
             lost=self._lost + sum(link.lost for link in links),
             duplicates=sum(link.duplicates for link in links),
             frames_invalid=self._invalid + sum(link.invalid for link in links),
+            frames_late=sum(link.late for link in links),
             connected=sum(link.share is not None for link in links),
             answering={link.endpoint: link.share is not None for link in links},
             invalid=self._misfits,

@@ -296,6 +296,8 @@ class PipelinePusherBase(ABC):
         """Return how many jobs are not confirmed, and who has them, for people."""
         count = self._in_flight
         what = f"{count} job{' is' if count == 1 else 's are'} not confirmed"
+        if aside := len(self._dealer.aside):
+            what += f" (to be tried again, since connections ended with them: {aside})"
         shares = list(self._dealer.shares.values())
         if not shares:
             return f"{what}, and no puller is there"
