@@ -290,11 +290,14 @@ class MulticastReceiver:
         """Whether a session's publisher was started again, on its log, since it was last heard.
 
         Its recovery endpoint shows it, the life that it is of, or the time of its start. Of a
-        session that was joined it is believed only if its publisher does not say otherwise.
+        session that was joined it is believed only if its publisher does not say otherwise. The
+        time does not count where the life is the known one: an announcement may come seconds after
+        it was made, since it waits for receivers, as messages do, and in the kernel's buffer.
         """
         began_ns = now_ns - int(welcome.age_ms * _MS)
         moved = welcome.recovery != peer.recovery
-        changed = moved or began_ns > peer.began_ns + SUCCESSOR_NS
+        is_known = welcome.life != 0 and welcome.life == peer.life
+        changed = moved or (began_ns > peer.began_ns + SUCCESSOR_NS and not is_known)
         state = peer.group
         if peer.gone or state is None or not changed:
             peer.began_ns = began_ns

@@ -377,6 +377,19 @@ def test_another_life_that_the_publisher_denies_was_forged():
     assert member.core.invalid["forged"] == 1
 
 
+@pytest.mark.parametrize("late_ns", [900 * MS, 5000 * MS])
+def test_an_announcement_of_the_known_life_that_comes_late_is_no_forgery(late_ns):
+    """It waits where messages wait for receivers, and in the buffer of a slow one."""
+    member, before = of_known_life()
+    admit_asked(member, before, life=1)
+    member.now_ns += late_ns
+    state = member.core.peers[SESSION].group
+    of_life(member, 11)
+    assert state.suspect is None
+    of_life(member, 11, recovery="tcp://h:2")  # another place is asked about all the same
+    assert state.suspect is not None
+
+
 def test_heads_of_another_life_are_not_believed_before_its_echo():
     member, _ = of_known_life()
     member.give(heartbeat(2**62, earliest=2**62))
