@@ -102,7 +102,7 @@ class LineStats:
             a socket of another kind, another program. It is examined after 5 s, then each minute.
             Or who is heard there and does not answer at its recovery endpoint, or why who is there
             is refused. Or for how long nothing has come over it while other lines brought what it
-            did not.
+            did not. Or which publisher of a group is not reached by UDP, or only heard over TCP.
         connected: whether a publisher or relay there was joined, and answers; see
             `Subscriber.connected`.
 

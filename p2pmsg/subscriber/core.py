@@ -383,6 +383,8 @@ class SubscriberCore:
                 if not self._admit_repair(stream, frame, now_ns):
                     return
                 self.gaps.answered(stream, now_ns)
+                if self.member is not None and not route.hops:
+                    self.member.note_repair(peer, frame, now_ns)
                 before = stream.receiver.repaired
                 self._take(stream, frame, now_ns, repaired=True)
                 if route.hops:

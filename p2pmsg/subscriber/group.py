@@ -28,6 +28,7 @@ from p2pmsg.subscriber.confirmation import DOUBT_NS, SILENT_NS, WARN_NS, Confirm
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.group_keys import GroupKeyClient
+from p2pmsg.subscriber.nack_path import NackPath, unreached_text
 from p2pmsg.subscriber.sessions import GroupState, RepairIn, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
@@ -350,9 +351,10 @@ class MulticastReceiver:
             self.keys.check(now_ns)
         for peer in list(self._peers.values()):
             state = peer.group
-            if state is None or peer.joined or now_ns - state.met_ns <= DOUBT_NS:
-                continue
-            self._give_up(peer, now_ns)
+            if state is not None and state.path.is_blocked:
+                self._note_unreached(peer, says=False)
+            if state is not None and not peer.joined and now_ns - state.met_ns > DOUBT_NS:
+                self._give_up(peer, now_ns)
         self.confirmation.check(now_ns)
 
     def make_stream(self, peer: Session, topic: str, now_ns: int) -> Stream:
@@ -377,6 +379,20 @@ class MulticastReceiver:
         stream.hinted = max(stream.hinted, head)
         self.confirmation.want(stream.peer, stream.topic, now_ns, head=head)
 
+    def note_repair(self, peer: Session, frame: Frame, now_ns: int) -> None:
+        """Note that a publisher itself sends a repair over its recovery channel."""
+        if peer.group is not None and peer.group.path.came_elsewhere(frame, now_ns):
+            self._note_unreached(peer, says=True)
+
+    def _note_unreached(self, peer: Session, *, says: bool) -> None:
+        """Have `stats()`, and the log where it `says` so, name a publisher not reached by UDP."""
+        place = self._place(peer)
+        if place is not None and not peer.gone:
+            text = unreached_text(peer.name, peer.recovery, place[1])
+            self._lines[place[0]].deaf = text
+            if says:
+                self._effects.warn(place[0], peer.session, text)
+
     def receive_reply(self, peer: Session, frame: Frame, now_ns: int) -> bool:
         """Take what a publisher said over the recovery channel; False: it is nothing of ours."""
         if frame.kind == Kind.HEADS:
@@ -396,6 +412,8 @@ class MulticastReceiver:
             self.keys.begin_life(peer.session)
         self.marks.forget(peer.session)
         self._timed.pop(peer.session, None)
+        if peer.group is not None:
+            peer.group.path = NackPath()
         for stream in peer.streams.values():  # what it sent before is in its log only
             stream.history = max(stream.history, stream.receiver.head)
 
@@ -430,19 +448,23 @@ class MulticastReceiver:
         Nothing holds back what comes by UDP, so no more than fits is asked for there: what is in
         the `window`.
         """
-        peer, receiver = stream.peer, stream.receiver
+        peer, receiver, state = stream.peer, stream.receiver, stream.peer.group
         by_attempt = receiver.nacks.due_by_attempt(now_ns=now_ns, window=window, crowded=crowded)
-        if peer.gone or not by_attempt:
+        if peer.gone or not by_attempt or state is None:
             return
         far: list[tuple[int, int]] = []
         fits = receiver.expected + window
         for attempt, ranges in by_attempt.items():
             near: list[tuple[int, int]] = []
             for start, stop in ranges:
-                if self._is_near(stream, start, stop, attempt):
+                if self._is_near(stream, start, stop, attempt, now_ns):
                     near.append((start, min(stop, max(fits, start + 1))))
                 else:
                     far.append((start, stop))
+                    if attempt > self._config.attempts_max:
+                        state.path.asked_elsewhere(stream.topic, start, stop)
+            if near and attempt == 1:
+                state.path.asked(stream.topic, receiver, near[0][0], now_ns)
             self._nack(stream, near, attempt, now_ns)
         if far:
             if receiver.nacks.stop > stream.confirmed:
@@ -451,9 +473,12 @@ class MulticastReceiver:
             body = control.Nack(stream.topic, list(RangeSet(far)), frame_bytes_max=limit)
             self._effects.send(peer.session, Kind.NACK, peer.session, body)
 
-    def _is_near(self, stream: Stream, start: int, stop: int, attempt: int) -> bool:
+    def _is_near(self, stream: Stream, start: int, stop: int, attempt: int, now_ns: int) -> bool:
+        state = stream.peer.group
         return (
             attempt <= self._config.attempts_max
+            and state is not None
+            and state.path.may_ask(now_ns)
             and stop - start <= self._config.history_messages
             and start >= stream.history
             and not stream.peer.quiet
@@ -549,7 +574,7 @@ class MulticastReceiver:
             yield from self._receive_repair(data, now_ns)
         elif kind == Kind.REFUSED:
             yield None
-            self._receive_hint(Frame(data))
+            self._receive_hint(Frame(data), now_ns)
         else:
             if self.parity is not None and kind == Kind.DATA:
                 frame = Frame(data)
@@ -721,7 +746,7 @@ class MulticastReceiver:
             self.marks.note(peer.session, frame.sequence, gaps if peer.gaps else ())
             self._answer_mark(peer, line, address, space)
 
-    def _receive_hint(self, frame: Frame) -> None:
+    def _receive_hint(self, frame: Frame, now_ns: int) -> None:
         """Note up to where a stream is history, and to be asked for over the recovery channel."""
         peer = self._peers.get(frame.session)
         if peer is None:
@@ -729,6 +754,8 @@ class MulticastReceiver:
         body = control.read_body(frame, control.Refused)
         if body.reason != control.HISTORY:
             raise FrameError("reason")
+        if peer.group is not None:
+            peer.group.path.reached(now_ns)
         stream = peer.streams.get(body.topic)
         if stream is not None:
             stop = max((stop for _, stop in body.ranges), default=0)
@@ -759,6 +786,9 @@ class MulticastReceiver:
         stream = peer.streams.get(frame.topic)
         if stream is None or not stream.receiver.started:
             return  # a repair of what came before we joined
+        if peer.group is not None:
+            is_new = not stream.receiver.has(frame.sequence, frame.count)
+            peer.group.path.came(frame, now_ns, is_new=is_new)
         timed = self._timed.get(peer.session)
         if timed is not None and timed[0] is stream and frame.covers(timed[1]):
             del self._timed[peer.session]

@@ -9,6 +9,7 @@ from p2pmsg.control import Heads, Welcome
 from p2pmsg.errors import LossReport
 from p2pmsg.message import Origin
 from p2pmsg.subscriber.handshake import Handshake
+from p2pmsg.subscriber.nack_path import NackPath
 from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, single_struct, stream_prefix
 from recovery import Delivery, Feedback, Loss, LossReason, RangeSet, ReceiverConfig, StreamReceiver
@@ -123,6 +124,8 @@ class GroupState:
     due_ns: int = 0
     all_ns: int = 0
     wait_ns: int = FIRST_WAIT_NS
+    path: NackPath = field(default_factory=NackPath)
+    """Whether its publisher is reached by UDP."""
 
     @property
     def is_asking(self) -> bool:

@@ -283,7 +283,7 @@ class SubscriberIO:
             zip(endpoints, self._receivers, core.lines, counts, found, connected, strict=True)
         ):
             own = None if isinstance(receiver, transports.ZmqReceiver) else receiver
-            said = text if own is not None else receiver.refusal or text or line.problem
+            said = ("" if own is not None else receiver.refusal) or text or line.problem
             made.append(
                 LineStats(
                     endpoint=str(endpoint),

@@ -163,6 +163,10 @@ class NetworkOptions:
     """In a multicast, part of the datagrams that all subscribers lose, 0 to 1: what a link
     does that is common to them."""
 
+    answers_loss: float = 0.0
+    """In a multicast, part of the datagrams to a publisher that are lost, 0 to 1. 1: as where a
+    firewall lets only the group's port through."""
+
     parity: int = 0
     """In a multicast, how many datagrams of parity follow four of data. 0: none."""
 
@@ -191,7 +195,7 @@ class NetworkOptions:
 
     def __post_init__(self) -> None:
         for name in (
-            "loss", "recovery_loss", "shared_loss", "duplication", "reordering",
+            "loss", "recovery_loss", "shared_loss", "answers_loss", "duplication", "reordering",
             "system_crashes", "join_kills", "gone_for_good",
         ):  # fmt: skip
             value = getattr(self, name)

@@ -214,9 +214,12 @@ class GroupReceiving:
     def flush(self, core: SubscriberCore) -> None:
         """Send back what the core wants sent over this line."""
         assert core.member is not None
-        outgoing = core.member.outgoing
+        outgoing, lost = core.member.outgoing, self._network.options.answers_loss
         for _ in range(len(outgoing)):
             line, address, data = outgoing.popleft()
+            if lost and self._network.rng.random() < lost:
+                self._network.lost += 1
+                continue
             if line == self._line and address == STRANGER:
                 self._network.answered_bytes += len(data)
             elif line == self._line:

@@ -532,6 +532,32 @@ def test_whatever_the_network_does_all_come_once_and_in_order(
         assert stats.duplicates > 0
 
 
+def test_where_no_datagram_reaches_the_publisher_that_is_said_with_its_place(
+    make_publisher, make_subscriber, opened, endpoint, caplog
+):
+    """As with a firewall that lets the group's port and the recovery endpoint through."""
+    publisher = make_publisher(endpoint)
+    target = GROUP.format(next(_group), free_port())
+    way = FaultyWay(endpoint, target, burst=0.3, burst_datagrams=1, carries_back=False)
+    opened.callback(way.close)
+    subscriber = make_subscriber(target, joins=publisher)
+    count = 0
+
+    def is_said():
+        nonlocal count
+        publisher.publish("t", count)
+        count += 1
+        return any("does not answer by UDP" in text for text in caplog.messages)
+
+    eventually(is_said, 30)
+    assert values_of(take(subscriber, count)) == list(range(count))
+    eventually(lambda: "does not answer by UDP" in subscriber.stats().lines[0].found)
+    (text,) = [one for one in caplog.messages if "does not answer by UDP" in one]
+    assert f"recovery endpoint {publisher.recovery_endpoint}" in text
+    assert way.answers > 0
+    assert publisher.stats().multicast.nacks == 0
+
+
 def test_a_wait_for_late_datagrams_spares_questions(
     make_publisher, make_subscriber, opened, endpoint
 ):

@@ -19,12 +19,13 @@ class FaultyWay:
             lost then.
         duplication: part that is sent twice.
         reordering: part that others overtake, by at most 16 datagrams.
+        carries_back: whether what receivers answer comes through.
 
     """
 
     def __init__(
         self, source, target, *, seed=1, burst=0.0, burst_datagrams=30, duplication=0.0,
-        reordering=0.0,
+        reordering=0.0, carries_back=True,
     ):  # fmt: skip
         self.rng = random.Random(seed)
         self.burst, self.burst_datagrams = burst, burst_datagrams
@@ -33,6 +34,7 @@ class FaultyWay:
         self._in = transports.UdpReceiver(source)
         self._in.connect()
         self._out = transports.UdpSender(target)
+        self._carries_back = carries_back
         self._losing = 0
         self._late = []  # [how many overtake it yet, datagram]
         self._publisher = None
@@ -61,7 +63,7 @@ class FaultyWay:
                     self._carry(bytes(data[at : at + segment]))
             while (answer := self._out.receive()) is not None:
                 self.answers += 1
-                if self._publisher is not None:
+                if self._publisher is not None and self._carries_back:
                     self._in.send(bytes(answer[0]), self._publisher)
             if not ready:
                 for _, datagram in self._late:

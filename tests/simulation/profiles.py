@@ -128,6 +128,7 @@ MULTICAST = {
     "20 % lost": Profile({**GROUP, "loss": 0.2}),
     "50 % lost": Profile({**GROUP, "loss": 0.5}),
     "all lose the same": Profile({**GROUP, "shared_loss": 0.1}, starts=("latest",) * 4),
+    "nothing reaches it by UDP": Profile({**GROUP, "answers_loss": 1.0, "loss": 0.2}),
     "bursts": Profile({**GROUP, "partitions_per_s": 20, "partition_time": 0.01}),
     "twice and out of order": Profile(
         {**GROUP, "duplication": 0.2, "reordering": 0.3, "loss": 0.02}
