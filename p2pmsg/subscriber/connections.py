@@ -45,8 +45,15 @@ class Connection:
     """What `heard_ns` was when it was found silent."""
     deaf: str = ""
     """Who is heard over it and not over the recovery channel, or the other way, for people."""
+    largest_bytes: int = 0
+    """How large the largest datagram was that came over it."""
     was_heard_ns: int = 0
     """About when anything last came, excused silence or not."""
+
+    def note_size(self, size: int) -> None:
+        """Note that a datagram of `size` bytes came."""
+        if size > self.largest_bytes:
+            self.largest_bytes = size
 
     @property
     def key(self) -> int | None:

@@ -28,7 +28,7 @@ from p2pmsg.subscriber.confirmation import DOUBT_NS, SILENT_NS, WARN_NS, Confirm
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.group_keys import GroupKeyClient
-from p2pmsg.subscriber.nack_path import NackPath, unreached_text
+from p2pmsg.subscriber.nack_path import NackPath
 from p2pmsg.subscriber.sessions import GroupState, RepairIn, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
@@ -170,6 +170,7 @@ class MulticastReceiver:
 
         What is kept of `data` is copied. With `shed`, messages are only noted to exist.
         """
+        self._lines[line].note_size(min(segment, len(data)))
         if self.keys is None:
             yield from self._decode(line, data, segment, address, now_ns, shed)
         else:
@@ -387,11 +388,11 @@ class MulticastReceiver:
     def _note_unreached(self, peer: Session, *, says: bool) -> None:
         """Have `stats()`, and the log where it `says` so, name a publisher not reached by UDP."""
         place = self._place(peer)
-        if place is not None and not peer.gone:
-            text = unreached_text(peer.name, peer.recovery, place[1])
-            self._lines[place[0]].deaf = text
+        if place is not None and peer.group is not None and not peer.gone:
+            line = self._lines[place[0]]
+            line.deaf = peer.group.path.text(peer.name, peer.recovery, place[1], line.largest_bytes)
             if says:
-                self._effects.warn(place[0], peer.session, text)
+                self._effects.warn(place[0], peer.session, line.deaf)
 
     def receive_reply(self, peer: Session, frame: Frame, now_ns: int) -> bool:
         """Take what a publisher said over the recovery channel; False: it is nothing of ours."""
@@ -694,6 +695,8 @@ class MulticastReceiver:
         if topic and peer is None:
             raise FrameError("session")
         self._lines[line].heard_ns = now_ns
+        if index + 1 < parts:
+            self._lines[line].note_size(2**16)  # as large as any that its publisher sends
         kind = int(Kind.DATA) if topic else 0
         key = (frame.session, topic, frame.sequence, kind)
         reassembler, rank = self.reassembler, _FAR

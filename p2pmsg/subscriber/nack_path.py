@@ -14,6 +14,7 @@ reached::
 
 from typing import Any, Final
 
+from p2pmsg.multicast.datagram import TRAILER_BYTES
 from p2pmsg.wire import Frame
 from recovery import StreamReceiver
 
@@ -28,10 +29,16 @@ _NEVER_NS: Final = 2**63
 
 
 class NackPath:
-    """Whether a session's publisher is reached by UDP."""
+    """Whether a session's publisher is reached by UDP.
+
+    Attributes:
+        least_bytes: how large the datagrams were that were asked for in vain, at least.
+
+    """
 
     __slots__ = (
         "_again_ns", "_followed", "_is_elsewhere", "_receiver", "_since_ns", "_vain", "_warn_ns",
+        "least_bytes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -40,6 +47,7 @@ class NackPath:
         self._is_elsewhere = False
         self._vain: list[tuple[str, int]] = []
         self._since_ns = self._again_ns = self._warn_ns = 0
+        self.least_bytes = _NEVER_NS
 
     @property
     def is_blocked(self) -> bool:
@@ -72,6 +80,7 @@ class NackPath:
         self._followed = self._receiver = None
         if not self._is_elsewhere:
             return False
+        self.least_bytes = min(self.least_bytes, len(frame.data) + TRAILER_BYTES)
         if not self.is_blocked:
             self._vain.append(followed)
         if not self.is_blocked:
@@ -90,18 +99,28 @@ class NackPath:
         if self.is_blocked:
             self._warn_ns = now_ns + AGAIN_NS
         self._vain.clear()
+        self.least_bytes = _NEVER_NS
         self._followed = self._receiver = None
 
+    def text(self, name: str, recovery: str, address: Any, largest_bytes: int) -> str:
+        """Return what is said of a publisher of which no repair comes by UDP.
 
-def unreached_text(name: str, recovery: str, address: Any) -> str:
-    """Return what is said of a publisher that is not reached by UDP."""
-    place = str(address)
-    if isinstance(address, tuple):
-        host, port = address[:2]
-        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return (
-        f"publisher {name!r} does not answer by UDP: {VAIN_MAX} times in a row what was missing "
-        f"was asked for at {place} in vain, and then repaired over its recovery endpoint "
-        f"{recovery}. It is asked for there at once from now on, and by UDP again after a minute. "
-        f"Does a firewall or a NAT drop UDP from here to {place}, where its datagrams come from?"
-    )
+        If each was larger than the largest datagram that came, the network does not carry it.
+        """
+        place = str(address)
+        if isinstance(address, tuple):
+            host, port = address[:2]
+            place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        cause = f"a firewall or a NAT drop UDP from here to {place}, where its datagrams come from?"
+        if self.least_bytes > largest_bytes:
+            cause = (
+                f"the network in between carry less than it sends (the MTU)? No datagram of more "
+                f"than {largest_bytes} bytes has come. MulticastPublisherConfig(datagram_bytes=…) "
+                f"says how large they are made"
+            )
+        return (
+            f"no repair of publisher {name!r} comes by UDP: {VAIN_MAX} times in a row what was "
+            f"missing was asked for at {place} in vain, and then repaired over its recovery "
+            f"endpoint {recovery}. It is asked for there at once from now on, and by UDP again "
+            f"after a minute. Does {cause}"
+        )

@@ -145,6 +145,11 @@ class Unanswered:
             return  # no descriptor is left, not even to import a module: `look` tries it again
         if endpoint.is_datagram:
             found = "check that group, port and interface are those that are sent to"
+            if endpoint.is_multicast:
+                found += (
+                    ". Where a router is in between, the publisher's endpoint needs ttl=2 or more "
+                    "(the default is 1), and the router a multicast route"
+                )
         needs_keys = found.startswith(transports.NEEDS_KEYS)
         if early and not needs_keys:
             return

@@ -93,7 +93,9 @@ def test_a_group_in_which_nothing_is_heard_is_named(make_subscriber, caplog, mon
 
     eventually(lambda: caplog.messages)
     assert caplog.messages[0].startswith(f"no publisher was heard at {place} for 0.")
-    assert subscriber.stats().lines[0].found.startswith("check that group, port and interface")
+    found = subscriber.stats().lines[0].found
+    assert found.startswith("check that group, port and interface")
+    assert "ttl=2" in found
     with p2pmsg.Publisher(place):
         eventually(lambda: subscriber.connected == 1 and not subscriber.stats().lines[0].found)
 
