@@ -12,7 +12,6 @@ from p2pmsg.mold import codec
 from p2pmsg.mold.sessions import (
     AGAIN_NS,
     AGAIN_PACKETS,
-    DIGESTS_MAX,
     DOUBT_ENDED_NS,
     DOUBT_NS,
     Doubt,
@@ -136,7 +135,9 @@ class MoldFeed:
 
     def answer(self, session: int, packet: codec.Packet, *, wall_ns: int) -> bytes:
         """Return the frame of a packet that answers a request."""
-        return self._frame(self._sessions.of(session), packet, wall_ns)
+        of = self._sessions.of(session)
+        of.note_messages(packet)
+        return self._frame(of, packet, wall_ns)
 
     def in_doubt(self, session: int) -> bool:
         """Whether a session has perhaps begun again, so that answers would be the new one's."""
@@ -156,12 +157,17 @@ class MoldFeed:
                 view.session, view.head, view.doubt, view.since_ns = newest, 0, None, now_ns
                 session = newest
         view.heard_ns = now_ns
-        if stop < view.head:
+        differs = packet.sequence < session.head and session.differs(packet)
+        if stop < view.head or (differs and stop < session.head):
             self._take_old(view, packet, arrival)
             return
-        if view.doubt is not None and self._came_again(view, view.doubt, packet):
-            view.doubt.hold(packet)
-            self._begin_again(view, view.doubt, arrival)
+        doubt = Doubt(now_ns) if differs and view.doubt is None else view.doubt
+        if doubt is not None and self._came_again(view, doubt, packet):
+            doubt.hold(packet)
+            self._begin_again(view, doubt, arrival)
+            return
+        if differs:
+            self._reject_other(session, packet)
             return
         view.head = stop
         if stop >= session.head:
@@ -169,7 +175,11 @@ class MoldFeed:
         if view.doubt is not None:
             doubt, view.doubt = view.doubt, None
             for held in doubt.held:  # they were late; what is known already is known by now
-                if self._is_missing(session, held):
+                if not self._is_missing(session, held):
+                    continue
+                if session.differs(held):
+                    self._reject_other(session, held)
+                else:
                     self._pass_on(session, held, arrival)
         self._pass_on(session, packet, arrival)
 
@@ -180,7 +190,7 @@ class MoldFeed:
         kept, for it may belong to another session.
         """
         session, doubt, now_ns = view.session, view.doubt, arrival.now_ns
-        is_missing = self._is_missing(session, packet)
+        is_missing = self._is_missing(session, packet) and not session.differs(packet)
         if doubt is None:
             if is_missing:
                 self._pass_on(session, packet, arrival)
@@ -196,16 +206,30 @@ class MoldFeed:
             self._begin_again(view, doubt, arrival)
 
     def _came_again(self, view: LineView, doubt: Doubt, packet: codec.Packet) -> bool:
-        """Whether everything from the first to the head came once more, up to this packet."""
-        session = view.session
-        if 2 * doubt.covered < packet.sequence - FIRST or session.head_ns >= doubt.since_ns:
+        """Whether everything from the first to the head came once more, up to this packet.
+
+        One that says something else than the session did is itself a part of what came.
+        """
+        session, covered, stop = view.session, doubt.covered, packet.sequence
+        other = session.differs(packet)
+        if other:
+            covered += len(packet.messages)
+            stop += len(packet.messages)
+        if 2 * covered < stop - FIRST or (session.head_ns >= doubt.since_ns and not other):
             return False
-        if doubt.packets < AGAIN_PACKETS and not any(map(session.differs, doubt.held)):
+        other = other or any(map(session.differs, doubt.held))
+        if doubt.packets < AGAIN_PACKETS and not other:
             return False
-        if doubt.since_ns - view.since_ns >= AGAIN_NS:
+        if doubt.since_ns - (session.since_ns if other else view.since_ns) >= AGAIN_NS:
             return True
-        self._sessions.repeated.append((packet.session.decode("latin-1").rstrip(), doubt.covered))
+        self._sessions.repeated.append((packet.session.decode("latin-1").rstrip(), covered))
         return False
+
+    def _reject_other(self, session: MoldSession, packet: codec.Packet) -> None:
+        """Drop a packet that says something else than the session did: it is none of it."""
+        name = session.name.decode("latin-1").rstrip()
+        self._sessions.strange.append((name, packet.sequence))
+        self._taker.reject("differs", frames=1)
 
     def _begin_again(self, view: LineView, doubt: Doubt, arrival: Arrival) -> None:
         """Take a session's name for that of a new one, whose packets are those in doubt."""
@@ -216,6 +240,7 @@ class MoldFeed:
             (former.name.decode("latin-1").rstrip(), former.head, first.sequence)
         )
         view.doubt = None
+        session.since_ns = session.since_ns or doubt.since_ns
         self._join(first, session, arrival.now_ns)
         view.session, view.head, view.since_ns = session, 0, doubt.since_ns
         for packet in doubt.held:
@@ -228,8 +253,7 @@ class MoldFeed:
     def _pass_on(self, session: MoldSession, packet: codec.Packet, arrival: Arrival) -> None:
         now_ns, wall_ns, shed = arrival
         if packet.messages:
-            if packet.sequence <= DIGESTS_MAX:
-                session.note_messages(packet)
+            session.note_messages(packet)
             frame = self._frame(session, packet, wall_ns)
         else:
             earliest = control.Heartbeat(0)
@@ -283,6 +307,7 @@ class MoldFeed:
 
     def _join(self, packet: codec.Packet, session: MoldSession, now_ns: int) -> int:
         """Make a session the line's; returns the head that a cursor knows of it, or 0."""
+        session.since_ns = session.since_ns or now_ns
         name = packet.session.decode("latin-1").rstrip()
         can_ask = self._sessions.can_ask
         feed = SessionAnnounced(session.session, name, self._topic, FIRST, packet.sequence, can_ask)

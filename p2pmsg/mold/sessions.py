@@ -55,8 +55,11 @@ class MoldSession:
         number: how often the name had begun again before.
         session: its 64-bit id.
         head: the highest next sequence that any line showed, and when one last did.
+        since_ns: when its first packet came.
         end: the sequence after its last one, once it has said that it is over.
         digests: hashes of its first messages, by sequence.
+        last: the highest sequence of a message that came, and `last_digest` its hash: a packet that
+            begins before the head, and reaches it, has that message.
 
     """
 
@@ -65,20 +68,31 @@ class MoldSession:
     session: int
     head: int = 0
     head_ns: int = 0
+    since_ns: int = 0
     end: int | None = None
     digests: dict[int, int] = field(default_factory=dict)
+    last: int = 0
+    last_digest: int = 0
 
     def note_messages(self, packet: Packet) -> None:
-        """Note what the first messages say."""
-        for sequence, message in enumerate(packet.messages, packet.sequence):
-            if sequence <= DIGESTS_MAX:
+        """Note what the first messages, and the last one, say; there is one at least."""
+        start, messages = packet.sequence, packet.messages
+        if start <= DIGESTS_MAX:
+            for sequence, message in enumerate(messages[: DIGESTS_MAX + 1 - start], start):
                 self.digests.setdefault(sequence, hash(message))
+        last = start + len(messages) - 1
+        if last > self.last:
+            self.last, self.last_digest = last, hash(messages[-1])
 
     def differs(self, packet: Packet) -> bool:
         """Whether a packet is known to say something else than this session did."""
-        return any(
+        start, messages = packet.sequence, packet.messages
+        at = self.last - start
+        if 0 <= at < len(messages) and hash(messages[at]) != self.last_digest:
+            return True
+        return start <= DIGESTS_MAX and any(
             self.digests.get(sequence, hash(message)) != hash(message)
-            for sequence, message in enumerate(packet.messages, packet.sequence)
+            for sequence, message in enumerate(messages[: DIGESTS_MAX + 1 - start], start)
         )
 
 
@@ -145,6 +159,8 @@ class MoldSessions:
         restarts: (name, how far it was, where it is) of sessions that began again, until the shell
             has reported them.
         repeated: (name, messages) of sessions all of which came again, but too soon to be new ones.
+        strange: (name, sequence) of packets that were dropped because they say something else than
+            their session did, and yet do not show that it has begun again.
 
     """
 
@@ -152,6 +168,7 @@ class MoldSessions:
         self.can_ask = can_ask
         self.restarts: deque[tuple[str, int, int]] = deque(maxlen=64)
         self.repeated: deque[tuple[str, int]] = deque(maxlen=64)
+        self.strange: deque[tuple[str, int]] = deque(maxlen=64)
         self._newest: dict[bytes, MoldSession] = {}
         self._by_id: dict[int, MoldSession] = {}
 

@@ -12,6 +12,7 @@ from p2pmsg.mold.requests import MoldRequests
 from p2pmsg.mold.sessions import MoldSessions
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.sync.datagram_line import DatagramLine
+from p2pmsg.trouble import Rarely
 from p2pmsg.wire import FrameError
 from transports.endpoint import is_address, request_address
 from transports.failing import Failing
@@ -163,6 +164,7 @@ class MoldLine(DatagramLine):
         self._endpoint = endpoint
         self._group = group
         self._feed = MoldFeed(core, line, endpoint.option("topic", "mold"), group.sessions)
+        self._strange_said = Rarely()
 
     def open_client(self, session: int) -> "MoldClient":
         """Return what asks the request servers for messages of a session."""
@@ -172,7 +174,7 @@ class MoldLine(DatagramLine):
         """Give the core what has come; log sessions that began again."""
         taken = super().take(shed=shed)
         sessions = self._group.sessions
-        if sessions.restarts or sessions.repeated:
+        if sessions.restarts or sessions.repeated or sessions.strange:
             self._report(sessions)
         return taken
 
@@ -184,6 +186,15 @@ class MoldLine(DatagramLine):
                 "dropped as repetitions: if it has begun again, give it another name",
                 self._endpoint, count, name,
             )  # fmt: skip
+        while sessions.strange:
+            name, first = sessions.strange.popleft()
+            if self._strange_said.is_due():
+                _log.warning(
+                    "%s: a packet of the session %r from sequence %d on says something else than "
+                    "what was received, and is dropped: if the session has begun again, give it "
+                    "another name",
+                    self._endpoint, name, first,
+                )  # fmt: skip
         while sessions.restarts:
             name, head, first = sessions.restarts.popleft()
             _log.warning(

@@ -3,6 +3,8 @@
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from p2pmsg.config import MulticastSubscriberConfig, SubscriberConfig
 from p2pmsg.mold import codec
@@ -359,6 +361,113 @@ def test_a_few_packets_that_say_something_else_are_a_new_session():
     feeds.taken()
     play_quickly(feeds, 20, life=b"b")
     assert feeds.taken() == [b"b%d" % number for number in range(1, 21)]
+
+
+def play_packets(feeds, sizes, *, life):
+    """Play messages from the first on, in packets of these sizes; return their values."""
+    first = start = 1
+    for size in sizes:
+        feeds.messages(start, start + size, life=life)
+        start += size
+    return [life + b"%d" % number for number in range(first, start)]
+
+
+@pytest.mark.parametrize(
+    ("former", "sizes"),
+    [([3], [3, 1]), ([3], [5]), ([1] * 50, [60, 1]), ([300] * 2, [599, 1]), ([2, 1], [2, 2])],
+    ids=str,
+)
+def test_a_session_that_begins_again_with_packets_that_reach_its_head(former, sizes):
+    feeds = Feeds()
+    assert play_packets(feeds, former, life=b"a") == feeds.taken()
+    feeds.pass_ms(1000)
+    assert play_packets(feeds, sizes, life=b"b") == feeds.taken()
+    assert feeds.endings() == [("S1", sum(former) + 1, False)]
+    assert feeds.core.streams[0].receiver.lost == 0
+
+
+def test_a_session_of_one_message_begins_again_after_a_heartbeat():
+    feeds = Feeds()
+    feeds.messages(1, 2)
+    feeds.pass_ms(1000)
+    feeds.heartbeat(1)
+    feeds.messages(1, 2, life=b"b")
+    assert feeds.taken() == [b"1", b"b1"]
+
+
+def test_what_request_servers_brought_shows_that_others_are_of_a_new_session():
+    feeds = Feeds(start="earliest")
+    feeds.heartbeat(4)
+    answer = codec.read_packet(codec.packet(NAME, 1, [b"1", b"2", b"3"]))
+    frame = feeds.feeds[0].answer(session_id(NAME), answer, wall_ns=1)
+    feeds.core.receive_reply(session_id(NAME), frame, now_ns=feeds.now_ns)
+    feeds.pass_ms(1000)
+    feeds.messages(1, 6, life=b"b")
+    assert feeds.taken() == [b"1", b"2", b"3", *(b"b%d" % number for number in range(1, 6))]
+
+
+def test_a_line_that_comes_first_with_the_second_life_does_not_go_on_with_the_former():
+    feeds = Feeds(lines=2)
+    feeds.messages(1, 4, life=b"a")
+    feeds.pass_ms(1000)
+    feeds.messages(1, 4, life=b"b", line=1)
+    feeds.messages(4, 5, life=b"b", line=1)
+    feeds.messages(1, 5, life=b"b")
+    assert feeds.taken() == [b"a1", b"a2", b"a3", b"b1", b"b2", b"b3", b"b4"]
+    assert len(feeds.core.peers) == 2
+
+
+@pytest.mark.parametrize("start", [90, 100])
+def test_a_packet_that_only_contradicts_the_last_messages_is_dropped(start):
+    """It may be anybody's: less than half of what there was has come again."""
+    feeds = Feeds()
+    feeds.messages(1, 101)
+    feeds.pass_ms(1000)
+    feeds.messages(start, 103, life=b"x")
+    assert feeds.core.invalid["differs"] == 1
+    assert list(feeds.sessions.strange) == [("S1", start)]
+    feeds.messages(101, 103)
+    assert feeds.taken() == [b"%d" % number for number in range(1, 103)]
+    assert not feeds.sessions.restarts
+
+
+def test_packets_cut_otherwise_that_overlap_the_head_go_on():
+    feeds = Feeds(lines=2)
+    feeds.messages(1, 4)
+    feeds.pass_ms(1000)
+    feeds.messages(1, 4, line=1)
+    feeds.messages(1, 6, line=1)
+    feeds.messages(2, 9)
+    feeds.messages(7, 10, line=1)
+    assert feeds.taken() == [b"%d" % number for number in range(1, 10)]
+    assert not feeds.sessions.restarts
+    assert not feeds.core.invalid
+
+
+sizes = st.lists(st.integers(1, 40), min_size=1, max_size=12)
+
+
+@given(lives=st.lists(sizes, min_size=2, max_size=4), lines=st.integers(1, 2), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_whatever_the_packets_no_life_of_a_name_goes_on_as_another(lives, lines, data):
+    """Each life is played at once, a second after the former one; both lines bring the same."""
+    feeds = Feeds(lines=lines)
+    played = []
+    for number, packets in enumerate(lives):
+        life, start = b"%c" % (97 + number), 1
+        for size in packets:
+            for line in data.draw(st.permutations(range(lines))):
+                feeds.messages(start, start + size, life=life, line=line)
+            start += size
+        played += [life + b"%d" % sequence for sequence in range(1, start)]
+        for _ in range(4):
+            feeds.pass_ms(1000)
+            for line in range(lines):
+                feeds.heartbeat(start, line=line)
+    assert feeds.taken() == played
+    streams = feeds.core.streams
+    assert [s.receiver.head - 1 for s in streams] == [sum(packets) for packets in lives]
+    assert all(s.receiver.missing == s.receiver.lost == 0 for s in streams)
 
 
 def test_the_settings_are_checked():
