@@ -29,6 +29,13 @@ FAILURES_MAX: Final = 3
 ANSWER_NS: Final = 250 * _MS
 """A server that answered none of so many requests, the first of them so long ago, is out of
 rotation: longer than a round trip across an ocean takes, and one lost request is no failure."""
+WAIT_NS: Final = 100 * _MS
+WAIT_MIN_NS: Final = 10 * _MS
+"""How long a request is not repeated: twice a round trip, but that at least; at first, while none
+was measured, `WAIT_NS`, and `ANSWER_NS` at most."""
+PER_ANSWER: Final = 16
+PACKET_BYTES: Final = 1400
+"""How many messages are asked for at first, and how large a packet servers are known to fill."""
 PROBE_NS: Final = 500 * _MS
 PROBE_MAX_NS: Final = 30_000 * _MS
 """How long a server out of rotation gets no copy, at first and at most: it doubles."""
@@ -52,15 +59,21 @@ class _Server:
 
 @dataclass(slots=True)
 class _Asked:
+    """A request without an answer; it was sent at `since_ns` first, and last at `asked_ns`."""
+
     count: int
     servers: tuple[int, ...]
+    since_ns: int
+    asked_ns: int
 
 
 class MoldRequests:
     """Turns what the core asks for into requests to request servers, and answers back.
 
-    An answer may bring less than was asked for; the rest is asked for at once. Each time that a
-    range is asked for again, it is another server's turn.
+    An answer may bring less than was asked for; the rest is asked for at once, and later requests
+    ask for no more than came. After one that brought all, they ask for as many such messages as a
+    packet holds. Each time that a range is asked for again, it is another server's turn; not before
+    its answer can have come.
 
     Args:
         feed: of the session.
@@ -81,7 +94,10 @@ class MoldRequests:
         self._name = feed.name_of(session)
         self._servers = [_Server() for _ in range(servers)]
         self._turn = 0
-        self._per_answer = 16
+        self._per_answer = PER_ANSWER
+        self._packet_bytes = PACKET_BYTES
+        self._round_trip_ns: int | None = None
+        self._wait_ns = WAIT_NS
         self._asked: dict[int, _Asked] = {}
         self.outgoing: deque[tuple[int, bytes]] = deque()
         self.requests_sent = 0
@@ -107,8 +123,12 @@ class MoldRequests:
         left = REQUESTS_PER_NACK
         for start, stop in control.read_body(frame, control.Nack).ranges:
             while start < stop and left:
-                count = min(stop - start, self._per_answer)
-                self._ask(start, count, self._choose(start, reachable, now_ns), now_ns)
+                before = self._asked.get(start)
+                if before is not None and now_ns - before.asked_ns < self._wait_ns:
+                    count = before.count  # its answer is on its way
+                else:
+                    count = min(stop - start, self._per_answer)
+                    self._ask(start, count, self._choose(start, reachable, now_ns), now_ns)
                 start += count
                 left -= 1
 
@@ -129,12 +149,30 @@ class MoldRequests:
         if not packet.messages:
             return None
         brought = len(packet.messages)
-        wanted = brought if asked is None else asked.count
-        self._per_answer = max(1, brought if brought < wanted else max(brought, self._per_answer))
-        if brought < wanted and asked is not None:
-            again = asked.servers if server is None else (server,)
-            self._ask(packet.sequence + brought, wanted - brought, again, now_ns)
+        self._packet_bytes = max(self._packet_bytes, len(data))
+        if asked is not None:
+            self._note_round_trip(now_ns - asked.since_ns)
+            self._fit(brought, asked.count, len(data))
+            if brought < asked.count:
+                again = asked.servers if server is None else (server,)
+                rest = asked.count - brought
+                self._ask(packet.sequence + brought, rest, again, now_ns)
         return self._feed.answer(self._session, packet, wall_ns=wall_ns)
+
+    def _fit(self, brought: int, wanted: int, size: int) -> None:
+        """Ask for what fits into a packet, going by an answer and its size in bytes."""
+        if brought < wanted:
+            self._per_answer = brought
+        else:
+            fitting = min(wanted * self._packet_bytes // size, codec.MESSAGES_MAX)
+            self._per_answer = max(self._per_answer, fitting)
+
+    def _note_round_trip(self, took_ns: int) -> None:
+        """Note how long an answer took; a request that was lost is a small part of many."""
+        took_ns = min(took_ns, ANSWER_NS)
+        before_ns = took_ns if self._round_trip_ns is None else self._round_trip_ns
+        self._round_trip_ns = (7 * before_ns + took_ns) // 8
+        self._wait_ns = min(max(WAIT_MIN_NS, 2 * self._round_trip_ns), ANSWER_NS)
 
     def _choose(self, start: int, reachable: Sequence[int], now_ns: int) -> tuple[int, ...]:
         """Return whom to ask for what begins at `start`."""
@@ -177,7 +215,9 @@ class MoldRequests:
     def _ask(self, start: int, count: int, servers: tuple[int, ...], now_ns: int) -> None:
         if len(self._asked) >= ASKED_MAX:
             self._asked.clear()
-        self._asked[start] = _Asked(count, servers)
+        before = self._asked.get(start)
+        since_ns = now_ns if before is None else before.since_ns
+        self._asked[start] = _Asked(count, servers, since_ns, now_ns)
         for index in servers:
             server = self._servers[index]
             if not server.unanswered:

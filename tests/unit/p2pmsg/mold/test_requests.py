@@ -1,5 +1,7 @@
 """Which request server is asked for what: those that answer, and copies for those that do not."""
 
+from collections import deque
+
 import pytest
 
 from p2pmsg import control, wire
@@ -22,6 +24,7 @@ class Servers:
         self.reachable = list(range(count))
         self.dead = set()
         self.per_answer = per_answer
+        self.filler = lambda number: b""
         self.now_ns = 0
         self.got = []
 
@@ -44,10 +47,21 @@ class Servers:
         """Let a server answer, unless it is dead."""
         if server in self.dead:
             return
-        values = [b"%d" % number for number in range(start, min(stop, start + self.per_answer))]
+        values = self.fitting(start, min(stop, start + self.per_answer))
         data = codec.packet(NAME, start, values)
         frame = self.requests.receive(data, server, now_ns=self.now_ns, wall_ns=1)
         self.got.append((Frame(frame).sequence, len(values)))
+
+    def fitting(self, start, stop):
+        """Return what fits into a packet, and one message at least."""
+        values, size = [], codec.HEADER_BYTES
+        for number in range(start, stop):
+            value = b"%d" % number + self.filler(number)
+            size += 2 + len(value)
+            if values and size > 1400:
+                break
+            values.append(value)
+        return values
 
     def ask(self, *ranges):
         """NACK, and let all answer; returns the servers that were asked."""
@@ -92,6 +106,7 @@ def test_a_range_that_was_not_answered_is_asked_of_another_one():
     servers = Servers(3)
     servers.ask((1, 2))
     ((first, _, _),) = servers.nack((50, 51))
+    servers.now_ns += requests.WAIT_MIN_NS
     ((second, _, _),) = servers.nack((50, 51))
     assert first != second
 
@@ -154,6 +169,68 @@ def test_what_an_answer_had_no_space_for_is_asked_for_of_the_same_server():
         assert len(asked) == 1
         servers.answer(*asked[0])
     assert servers.got == [(10, 4), (14, 4), (18, 2)]
+
+
+def fetch(servers, start, stop):
+    """Let a server bring messages; return how many requests that took, and the last one's count."""
+    count = 0
+    while start < stop:
+        asked = deque(servers.nack((start, stop)))
+        while asked:
+            one = asked.popleft()
+            servers.answer(*one)
+            count += 1
+            asked += servers.sent()
+        start = max(sequence + number for sequence, number in servers.got)
+    return count, one[2] - one[1]
+
+
+def test_after_large_messages_small_ones_are_asked_for_by_the_packet_again():
+    servers = Servers(1)
+    servers.filler = lambda number: bytes(1300 if number <= 200 else 15)
+    assert fetch(servers, 2, 201)[0] == 199
+    per_packet = (1400 - codec.HEADER_BYTES) // (2 + 19)
+    assert fetch(servers, 1000, 9000)[0] < 2 * 8000 / per_packet
+    assert sum(count for _, count in servers.got) == 199 + 8000
+
+
+@pytest.mark.parametrize(("size", "most"), [(0, codec.MESSAGES_MAX), (1300, 1), (60_000, 1)])
+def test_what_is_asked_for_fits_into_a_packet(size, most):
+    servers = Servers(1)
+    servers.filler = lambda number: bytes(size)
+    _, last = fetch(servers, 2, 3000)
+    assert 1 <= last <= most
+    servers.nack((10_000, 1_000_000))
+    assert servers.requests.requests_sent < 5000
+
+
+@pytest.mark.parametrize("round_trip_ms", [1, 40, 90, 200])
+def test_a_request_is_not_repeated_before_its_answer_can_have_come(round_trip_ms):
+    servers = Servers(1)
+    repeated = []
+    for number in range(100):
+        asked = servers.nack((number + 10, number + 11))
+        again = []
+        for _ in range(round_trip_ms):
+            servers.now_ns += MS
+            again += servers.nack((number + 10, number + 11))
+        repeated.append(len(again))
+        servers.answer(*asked[0])
+    assert sum(repeated[20:]) == 0
+
+
+def test_a_lost_request_is_repeated_after_two_round_trips():
+    servers = Servers(2)
+    for number in range(20):
+        asked = servers.nack((number + 10, number + 11))
+        servers.now_ns += 20 * MS
+        for one in asked:
+            servers.answer(*one)
+    assert servers.nack((50, 51))
+    servers.now_ns += 39 * MS
+    assert servers.nack((50, 51)) == []
+    servers.now_ns += MS
+    assert servers.nack((50, 51))
 
 
 def test_what_is_in_flight_is_bounded():
