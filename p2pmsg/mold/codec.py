@@ -41,8 +41,9 @@ class Packet(NamedTuple):
 
 def session_bytes(name: str) -> bytes:
     """Return a session's name as it goes over the wire; `ConfigError` where it does not fit."""
-    ok = isinstance(name, str) and name.isascii() and name.isprintable()
-    check("session", name, ok and 0 < len(name) <= SESSION_BYTES, "1 to 10 ASCII characters")
+    ok = isinstance(name, str) and name.isascii() and name.isprintable() and not name.isspace()
+    limit = "1 to 10 ASCII characters, not all of them spaces"
+    check("session", name, ok and 0 < len(name) <= SESSION_BYTES, limit)
     return name.encode().ljust(SESSION_BYTES)
 
 
@@ -52,12 +53,13 @@ def read_packet(data: bytes | memoryview) -> Packet:
     if size < HEADER_BYTES:
         raise FrameError("truncated")
     session, sequence, count = HEADER.unpack_from(data)
-    if sequence + count > SEQUENCE_MAX:
+    is_end = count == END_OF_SESSION
+    if sequence + (0 if is_end else count) > SEQUENCE_MAX:
         raise FrameError("sequence")
-    if count in (0, END_OF_SESSION):
+    if not count or is_end:
         if size != HEADER_BYTES:
             raise FrameError("length")
-        return Packet(session, sequence, [], count == END_OF_SESSION)
+        return Packet(session, sequence, [], is_end)
     messages: list[bytes] = []
     at = HEADER_BYTES
     unpack = _LENGTH.unpack_from

@@ -77,7 +77,8 @@ class MoldPublisher(ClosesAtOnce):
         endpoint: `mold://GROUP:PORT?interface=…&ttl=…&loopback=…&request=HOST:PORT`, where the
             request option is the address that requests come to; port 0 lets the system pick one.
             Default: port 0 on all interfaces.
-        session: its name, 1 to 10 ASCII characters; a new one for every sequence space.
+        session: its name, 1 to 10 ASCII characters, not only spaces; a new one for every sequence
+            space.
         replay_bytes: bound of what is kept for requests, in bytes. Default 64 MiB.
         rate_limit_bytes_s: how fast packets leave, at most, in bytes a second. Default 125 MB/s, a
             gigabit link: the standard has no means for receivers to slow a feed down.
@@ -156,7 +157,7 @@ class MoldPublisher(ClosesAtOnce):
         """Send one message and return its sequence.
 
         Args:
-            message: 1 to 65,471 bytes.
+            message: 0 to 65,471 bytes; the standard allows an empty one.
 
         Raises:
             ConfigError: it is not bytes, or has more than 65,471 of them.

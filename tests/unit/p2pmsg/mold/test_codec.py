@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from p2pmsg import ConfigError
 from p2pmsg.mold import codec
-from p2pmsg.wire import FrameError
+from p2pmsg.wire import SEQUENCE_MAX, FrameError
 
 SESSION = b"0123456789"
 
@@ -22,6 +22,11 @@ def test_heartbeats_and_the_end_say_where_the_feed_stands():
     assert (beat.sequence, beat.messages, beat.is_end) == (7, [], False)
     end = codec.read_packet(codec.end_of_session(SESSION, 9))
     assert (end.sequence, end.messages, end.is_end) == (9, [], True)
+
+
+def test_the_end_may_come_after_the_last_sequences():
+    end = codec.read_packet(codec.end_of_session(SESSION, SEQUENCE_MAX - 1))
+    assert (end.sequence, end.is_end) == (SEQUENCE_MAX - 1, True)
 
 
 def test_a_request_names_what_is_wanted():
@@ -83,7 +88,7 @@ def test_messages_are_packed_in_order_and_within_the_size(messages, sequence, by
     assert found == messages
 
 
-@pytest.mark.parametrize("name", ["", "elevenchars", "ümlaut", "tab\t", 5])
+@pytest.mark.parametrize("name", ["", " ", "          ", "elevenchars", "ümlaut", "tab\t", 5])
 def test_a_session_that_does_not_fit_is_refused(name):
     with pytest.raises(ConfigError, match="session"):
         codec.session_bytes(name)
