@@ -58,7 +58,11 @@ def _heal_peers(core: SubscriberCore, now_ns: int) -> None:
                 if line.session == session:
                     line.session = None
                 core.commands.append(Command(Action.RECONNECT, index))
-        elif session not in in_use and peer.feedback is None:  # a group's line has several
+        elif (
+            session not in in_use
+            and peer.feedback is None  # a group's line has several
+            and session not in core.joiner.former
+        ):
             core.joiner.end_peer(peer, now_ns)
         else:
             endpoint = peer.recovery

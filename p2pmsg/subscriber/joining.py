@@ -20,6 +20,7 @@ from p2pmsg.publisher.requests import matches
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
 from p2pmsg.subscriber.effects import Effects
+from p2pmsg.subscriber.former_feeds import FormerFeeds
 from p2pmsg.subscriber.frame_limit import FrameLimit
 from p2pmsg.subscriber.handshake import probe_wait_ns
 from p2pmsg.subscriber.quiet import QuietPaths
@@ -74,6 +75,7 @@ class SessionJoiner:
         member: takes datagrams; None: there are none.
         servers: checks what servers may send; None: all of it.
         quiet: asks publishers whose data path is silent.
+        former: asks for what is missing of feeds' sessions when others have begun.
         next_check_ns: when `check` is due.
         is_settled: says whether the application has processed all of a closing session, before its
             publisher hears that it may go; None: to have received it is enough.
@@ -123,7 +125,7 @@ class SessionJoiner:
         self._asked = self.start.position if self.start.kind == "sequence" else 0
         self._pages = control.HeadPages(config.streams_max)
         self._reached = Reached(lines, self.peers, self.relays.upstreams, self.effects)
-        self.quiet = QuietPaths(self, rng)
+        self.quiet, self.former = QuietPaths(self, rng), FormerFeeds(self)
         self._space = Space(self.peers, stream_table, self.effects, invalid, self.forget_peer)
 
     def receive_multicast(self) -> "MulticastReceiver":
@@ -315,7 +317,7 @@ class SessionJoiner:
             self._space.for_session()
             resumed = self._join_feed(line, feed, now_ns)
         former, state.session, state.contacted = state.session, feed.session, True
-        return resumed, self._end_replaced(former, now_ns)
+        return resumed, self.former.replace(former, feed, now_ns)
 
     def _join_feed(self, line: int, feed: "SessionAnnounced", now_ns: int) -> int:
         """Make a session of a feed; it is joined at once, without an echo."""
@@ -621,6 +623,7 @@ class SessionJoiner:
         self._space.warn(now_ns)
         self._reached.look(now_ns)
         self.quiet.look(now_ns)
+        self.former.check(now_ns)
         if self.member is not None:
             self.member.check(now_ns)
         hurried = bool(self.relays.waiting) or any(

@@ -11,6 +11,7 @@ import time
 import pytest
 
 import p2pmsg
+from p2pmsg.mold import codec
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from tests.integration.aio import shell
 from tests.integration.mold import (
@@ -97,6 +98,41 @@ def test_by_default_a_subscriber_waits_for_the_next_session(make_feed, make_subs
     assert subscriber.receive(60).value == b"1"
     make_feed("TUE").publish(b"2")
     assert subscriber.receive(60).value == b"2"
+
+
+def test_what_a_session_lacks_is_asked_for_when_the_next_one_has_begun(
+    make_subscriber, place, opened, silent_server
+):
+    server = silent_server()
+    where = f"{place}&request=127.0.0.1:{server.getsockname()[1]}"
+    ends = []
+    subscriber = make_subscriber(where, start="earliest", on_end=ends.append)
+    group = Group(opened, place)
+    monday, tuesday = b"MON".ljust(10), b"TUE".ljust(10)
+    group.send(3, b"3", name=monday)
+    group.end(4, name=monday)
+    group.send(1, b"4", name=tuesday)
+    assert subscriber.receive(60).value == b"4"
+    with contextlib.suppress(TimeoutError):
+        while server.recv(100):
+            pass  # what was asked before it began
+    got = []
+
+    def answered():
+        with contextlib.suppress(TimeoutError):
+            _, address = server.recvfrom(100)
+            server.sendto(codec.packet(monday, 1, [b"1", b"2"]), address)
+        with contextlib.suppress(TimeoutError):
+            got.append(subscriber.receive(0.01).value)
+        return len(got) == 3
+
+    eventually(answered)
+    assert got == [b"1", b"2", b"3"]
+    eventually(lambda: not subscriber.stats().outstanding)
+    with pytest.raises(TimeoutError):
+        subscriber.receive(0)
+    assert [(end.publisher, end.stop, end.announced) for end in ends] == [("MON", 4, True)]
+    check_ledger(subscriber, lost=0)
 
 
 def test_on_end_is_checked(place):

@@ -6,7 +6,7 @@ from p2pmsg import control
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.mold import codec
 from p2pmsg.mold.feed import Arrival, MoldFeed
-from p2pmsg.mold.sessions import MoldSessions
+from p2pmsg.mold.sessions import MoldSessions, session_id
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.wire import Frame, Kind
@@ -71,6 +71,13 @@ class Feeds:
 
     def end(self, following, *, line=0, name=NAME):
         self.hear(codec.end_of_session(name, following), line=line)
+
+    def answer(self, start, stop, *, line=0, name=NAME, life=b""):
+        """Let a request server answer: with messages whose values are their sequences."""
+        values = [life + b"%d" % number for number in range(start, stop)]
+        packet = codec.read_packet(codec.packet(name, start, values))
+        frame = self.feeds[line].answer(session_id(name), packet, wall_ns=1)
+        self.core.receive_reply(session_id(name), frame, now_ns=self.now_ns)
 
     def pass_ms(self, ms, *, unread=False):
         end_ns = self.now_ns + int(ms * MS)

@@ -1,0 +1,103 @@
+"""What is missing of a session when the feed's next one has begun: it is still asked for."""
+
+import pytest
+
+from p2pmsg.mold.sessions import session_id
+from p2pmsg.subscriber.effects import Action
+from p2pmsg.subscriber.former_feeds import FORMER_MAX
+from p2pmsg.subscriber.heal import heal
+from tests.unit.p2pmsg.mold.feeds import Feeds
+
+FIRST, SECOND = b"E1".ljust(10), b"E2".ljust(10)
+
+
+@pytest.fixture
+def feeds():
+    """A feed whose first session lacks [3, 10), has ended, and was followed by the second."""
+    feeds = Feeds(start="earliest")
+    feeds.messages(1, 3, name=FIRST)
+    feeds.end(10, name=FIRST)
+    feeds.messages(1, 2, name=SECOND, life=b"b")
+    return feeds
+
+
+def closed(feeds):
+    """Take out the sessions whose requests are over."""
+    commands = [feeds.core.commands.popleft() for _ in range(len(feeds.core.commands))]
+    return [one.session for one in commands if one.what is Action.DISCONNECT]
+
+
+def test_it_is_asked_for_and_delivered_and_then_the_session_ends(feeds):
+    assert feeds.taken() == [b"1", b"2", b"b1"]
+    feeds.pass_ms(1)
+    assert feeds.asked() == [(3, 10)]
+    assert session_id(FIRST) in feeds.core.recovering
+    feeds.answer(3, 8, name=FIRST)
+    feeds.messages(2, 3, name=SECOND, life=b"b")
+    feeds.pass_ms(1000)
+    assert feeds.endings() == []
+    assert closed(feeds) == []
+    feeds.answer(8, 10, name=FIRST)
+    assert feeds.taken() == [b"3", b"4", b"5", b"6", b"7", b"b2", b"8", b"9"]
+    assert feeds.endings() == [("E1", 10, True)]
+    feeds.pass_ms(300)
+    assert closed(feeds) == [session_id(FIRST)]
+    assert feeds.core.peers[session_id(FIRST)].gone
+
+
+def test_what_nobody_answers_is_lost_after_its_usual_time(feeds):
+    feeds.taken()
+    feeds.pass_ms(9000)
+    assert feeds.taken() == []
+    feeds.pass_ms(1500)
+    ((start, stop, _),) = feeds.taken()
+    assert (start, stop) == (3, 10)
+    assert feeds.endings() == [("E1", 10, True)]
+    assert closed(feeds) == [session_id(FIRST)]
+
+
+def test_without_a_request_server_it_is_lost_at_once():
+    feeds = Feeds(can_ask=False)
+    feeds.messages(1, 3, name=FIRST)
+    feeds.end(10, name=FIRST)
+    feeds.messages(1, 2, name=SECOND)
+    assert feeds.taken() == [b"1", b"2", (3, 10, "publisher_gone"), b"1"]
+
+
+def test_the_sessions_that_are_asked_for_are_bounded_and_the_oldest_ends_first():
+    feeds = Feeds(start="earliest")
+    names = [b"E%d" % number for number in range(FORMER_MAX + 3)]
+    for name in names:
+        feeds.messages(1, 3, name=name.ljust(10), life=name)
+        feeds.end(10, name=name.ljust(10))
+    assert [one for one in feeds.taken() if isinstance(one, tuple)] == [
+        (3, 10, "publisher_gone"), (3, 10, "publisher_gone"),
+    ]  # fmt: skip
+    assert closed(feeds) == [session_id(name.ljust(10)) for name in names[:2]]
+
+
+def test_a_former_name_that_begins_again_is_not_asked_for_any_more(feeds):
+    """Its servers would answer with the new session's messages."""
+    feeds.taken()
+    feeds.end(2, name=SECOND)
+    for number in (1, 2):
+        feeds.pass_ms(600)
+        feeds.messages(number, number + 1, name=FIRST, life=b"c")
+    taken = feeds.taken()
+    assert taken[0] == (3, 10, "publisher_gone")
+    assert taken[1:] == [b"c1", b"c2"]
+
+
+def test_a_line_that_comes_back_to_the_former_session_has_it(feeds):
+    feeds.messages(10, 12, name=FIRST)
+    feeds.answer(3, 10, name=FIRST)
+    assert feeds.taken() == [b"1", b"2", b"b1", *(b"%d" % number for number in range(3, 12))]
+
+
+def test_an_interruption_does_not_end_it(feeds):
+    feeds.taken()
+    heal(feeds.core, now_ns=feeds.now_ns)
+    feeds.pass_ms(100)
+    assert (3, 10) in feeds.asked()
+    feeds.answer(3, 10, name=FIRST)
+    assert feeds.taken() == [b"%d" % number for number in range(3, 10)]
