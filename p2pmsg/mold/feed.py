@@ -146,8 +146,11 @@ class MoldFeed:
             for view in self._views.values()
         )
 
-    def _take(self, view: LineView, packet: codec.Packet, arrival: Arrival) -> None:
-        now_ns = arrival.now_ns
+    def _take(
+        self, view: LineView, packet: codec.Packet, arrival: Arrival, came_ns: int | None = None
+    ) -> None:
+        """Take a packet, which came at `came_ns` if that was before now."""
+        now_ns = arrival.now_ns if came_ns is None else came_ns
         stop = packet.sequence + len(packet.messages)
         session = view.session
         if now_ns - view.heard_ns >= DOUBT_NS:
@@ -157,13 +160,18 @@ class MoldFeed:
                 view.session, view.head, view.doubt, view.since_ns = newest, 0, None, now_ns
                 session = newest
         view.heard_ns = now_ns
+        if session.is_former and stop > session.head and self._is_of_newest(packet):
+            begun = view.doubt or Doubt(now_ns)
+            begun.hold(packet, now_ns)
+            self._begin_again(view, begun, arrival)
+            return
         differs = packet.sequence < session.head and session.differs(packet)
         if stop < view.head or (differs and stop < session.head):
-            self._take_old(view, packet, arrival)
+            self._take_old(view, packet, arrival, now_ns)
             return
         doubt = Doubt(now_ns) if differs and view.doubt is None else view.doubt
         if doubt is not None and self._came_again(view, doubt, packet):
-            doubt.hold(packet)
+            doubt.hold(packet, now_ns)
             self._begin_again(view, doubt, arrival)
             return
         if differs:
@@ -174,7 +182,7 @@ class MoldFeed:
             session.head, session.head_ns = stop, now_ns
         if view.doubt is not None:
             doubt, view.doubt = view.doubt, None
-            for held in doubt.held:  # they were late; what is known already is known by now
+            for held, _ in doubt.held:  # they were late; what is known already is known by now
                 if not self._is_missing(session, held):
                     continue
                 if session.differs(held):
@@ -183,22 +191,24 @@ class MoldFeed:
                     self._pass_on(session, held, arrival)
         self._pass_on(session, packet, arrival)
 
-    def _take_old(self, view: LineView, packet: codec.Packet, arrival: Arrival) -> None:
+    def _take_old(
+        self, view: LineView, packet: codec.Packet, arrival: Arrival, now_ns: int
+    ) -> None:
         """Take a packet from before what the line has shown: it is late, or the name began again.
 
         What is missing in the midst of a session that goes on has simply come late. In doubt it is
         kept, for it may belong to another session.
         """
-        session, doubt, now_ns = view.session, view.doubt, arrival.now_ns
-        is_missing = self._is_missing(session, packet) and not session.differs(packet)
+        session, doubt = view.session, view.doubt
+        is_missing = self._is_missing(session, packet)
         if doubt is None:
-            if is_missing:
+            if is_missing and not session.differs(packet):
                 self._pass_on(session, packet, arrival)
                 return
             doubt = view.doubt = Doubt(now_ns)
-        if not doubt.hold(packet):
+        if not doubt.hold(packet, now_ns):
             self._taker.reject("unheld")
-        self._taker.note_heard(self._line, now_ns)
+        self._taker.note_heard(self._line, arrival.now_ns)
         if packet.messages and not is_missing:
             self._pass_on(session, packet, arrival)  # counted as a duplicate
         wait_ns = DOUBT_NS if session.end is None else DOUBT_ENDED_NS
@@ -213,17 +223,27 @@ class MoldFeed:
         session, covered, stop = view.session, doubt.covered, packet.sequence
         other = session.differs(packet)
         if other:
-            covered += len(packet.messages)
+            covered += doubt.uncovered(packet)
             stop += len(packet.messages)
-        if 2 * covered < stop - FIRST or (session.head_ns >= doubt.since_ns and not other):
+        is_at_head = session.head_ns >= doubt.since_ns and not other
+        other = other or any(session.differs(held) for held, _ in doubt.held)
+        if other and self._sessions.newest(session.name) is not session:
+            return True  # another line has seen that it has begun again
+        if 2 * covered < stop - FIRST or is_at_head:
             return False
-        other = other or any(map(session.differs, doubt.held))
         if doubt.packets < AGAIN_PACKETS and not other:
             return False
         if doubt.since_ns - (session.since_ns if other else view.since_ns) >= AGAIN_NS:
             return True
         self._sessions.repeated.append((packet.session.decode("latin-1").rstrip(), covered))
         return False
+
+    def _is_of_newest(self, packet: codec.Packet) -> bool:
+        """Whether it is of the name's newest session, as far as is known.
+
+        Another line has seen that the name has begun again, so the former one goes on no more.
+        """
+        return not self._sessions.newest(packet.session).differs(packet)
 
     def _reject_other(self, session: MoldSession, packet: codec.Packet) -> None:
         """Drop a packet that says something else than the session did: it is none of it."""
@@ -234,8 +254,8 @@ class MoldFeed:
     def _begin_again(self, view: LineView, doubt: Doubt, arrival: Arrival) -> None:
         """Take a session's name for that of a new one, whose packets are those in doubt."""
         former = view.session
-        session = self._sessions.begin_again(former)
-        first = doubt.held[0]
+        first, _ = doubt.held[0]
+        session = self._sessions.begin_again(former, first)
         self._sessions.restarts.append(
             (former.name.decode("latin-1").rstrip(), former.head, first.sequence)
         )
@@ -243,8 +263,9 @@ class MoldFeed:
         session.since_ns = session.since_ns or doubt.since_ns
         self._join(first, session, arrival.now_ns)
         view.session, view.head, view.since_ns = session, 0, doubt.since_ns
-        for packet in doubt.held:
-            self._take(view, packet, arrival)
+        for packet, came_ns in doubt.held:  # it may have begun again more than once
+            self._take(view, packet, arrival, came_ns)
+        view.heard_ns = arrival.now_ns
 
     def _is_missing(self, session: MoldSession, packet: codec.Packet) -> bool:
         start, count = packet.sequence, len(packet.messages)

@@ -57,6 +57,7 @@ class MoldSession:
         head: the highest next sequence that any line showed, and when one last did.
         since_ns: when its first packet came.
         end: the sequence after its last one, once it has said that it is over.
+        is_former: whether its name has begun again since.
         digests: hashes of its first messages, by sequence.
         last: the highest sequence of a message that came, and `last_digest` its hash: a packet that
             begins before the head, and reaches it, has that message.
@@ -70,6 +71,7 @@ class MoldSession:
     head_ns: int = 0
     since_ns: int = 0
     end: int | None = None
+    is_former: bool = False
     digests: dict[int, int] = field(default_factory=dict)
     last: int = 0
     last_digest: int = 0
@@ -103,8 +105,8 @@ class Doubt:
     Attributes:
         since_ns: when the first one came.
         packets: how many came.
-        covered: messages in those that followed one another, up to `reached`.
-        held: the packets, as far as there is space.
+        covered: different messages that came, in order, up to `reached`.
+        held: the packets, and when each came, as far as there is space.
 
     """
 
@@ -112,19 +114,23 @@ class Doubt:
     packets: int = 0
     covered: int = 0
     reached: int = 0
-    held: deque[Packet] = field(default_factory=deque)
+    held: deque[tuple[Packet, int]] = field(default_factory=deque)
     held_bytes: int = 0
 
-    def hold(self, packet: Packet) -> bool:
+    def uncovered(self, packet: Packet) -> int:
+        """How many messages of a packet are not covered yet."""
+        stop = packet.sequence + len(packet.messages)
+        return max(0, stop - max(self.reached, packet.sequence))
+
+    def hold(self, packet: Packet, now_ns: int) -> bool:
         """Keep a packet; False: there is no space for it."""
         size = sum(map(len, packet.messages)) + 64
         self.packets += 1
-        if packet.sequence >= self.reached:
-            self.covered += len(packet.messages)
-            self.reached = packet.sequence + len(packet.messages)
+        self.covered += self.uncovered(packet)
+        self.reached = max(self.reached, packet.sequence + len(packet.messages))
         if self.held_bytes + size > HELD_BYTES:
             return False
-        self.held.append(packet)
+        self.held.append((packet, now_ns))
         self.held_bytes += size
         return True
 
@@ -180,12 +186,20 @@ class MoldSessions:
         """Return the last session of a name, which is a new one where there was none."""
         return self.find(name) or self._make(name, 0)
 
-    def begin_again(self, former: MoldSession) -> MoldSession:
-        """Return the session that came after `former` under its name."""
+    def begin_again(self, former: MoldSession, first: Packet) -> MoldSession:
+        """Return the session that came after `former` under its name, and has its first packet.
+
+        Other lines may have shown several; else it is a new one.
+        """
         newest = self._newest.get(former.name)
-        if newest is not None and newest.number > former.number:
-            return newest
-        return self._make(former.name, former.number + 1)
+        if newest is None or newest.number <= former.number:
+            former.is_former = True
+            return self._make(former.name, former.number + 1)
+        for number in range(former.number + 1, newest.number):
+            found = self._by_id.get(session_id(former.name, number))
+            if found is not None and not found.differs(first):
+                return found
+        return newest
 
     def of(self, session: int) -> MoldSession:
         """Return the session that an id stands for; `KeyError` where it was forgotten."""

@@ -444,13 +444,54 @@ def test_packets_cut_otherwise_that_overlap_the_head_go_on():
     assert not feeds.core.invalid
 
 
+def test_a_packet_that_fills_a_gap_and_contradicts_the_session_is_none_of_it():
+    feeds = Feeds()
+    feeds.messages(1, 18)
+    feeds.messages(21, 34)
+    feeds.messages(5, 30, life=b"b")
+    feeds.messages(34, 35)
+    assert feeds.taken() == [b"%d" % number for number in range(1, 18)]
+    assert feeds.core.invalid["differs"] == 1
+
+
+def test_lives_that_end_before_they_are_believed_are_received_apart():
+    """As when a feed crashes, and again soon after it was started."""
+    feeds = Feeds()
+    feeds.messages(1, 9, life=b"a")
+    feeds.pass_ms(600)
+    feeds.messages(1, 2, life=b"b")
+    feeds.pass_ms(1000)
+    feeds.heartbeat(2)
+    feeds.pass_ms(600)
+    third = play_packets(feeds, [7, 2, 31], life=b"c")
+    assert feeds.taken() == [*(b"a%d" % number for number in range(1, 9)), b"b1", *third]
+    assert len(feeds.core.peers) == 3
+
+
+@pytest.mark.parametrize("has_first", [False, True])
+def test_a_line_that_lost_packets_of_the_second_life_does_not_go_on_with_the_former(has_first):
+    feeds = Feeds(lines=2, can_ask=False)
+    for line in (0, 1):
+        feeds.messages(1, 4, life=b"a", line=line)
+    feeds.pass_ms(1000)
+    if has_first:
+        feeds.messages(1, 2, life=b"b", line=1)
+    feeds.messages(1, 6, life=b"b")
+    for line in (1, 0):
+        feeds.messages(6, 8, life=b"b", line=line)
+    feeds.heartbeat(8, line=1)
+    feeds.pass_ms(1000)
+    assert feeds.taken() == [b"a1", b"a2", b"a3", *(b"b%d" % number for number in range(1, 8))]
+    assert len(feeds.core.peers) == 2
+
+
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 
 
 @given(lives=st.lists(sizes, min_size=2, max_size=4), lines=st.integers(1, 2), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_whatever_the_packets_no_life_of_a_name_goes_on_as_another(lives, lines, data):
-    """Each life is played at once, a second after the former one; both lines bring the same."""
+    """Each life begins 0.6 s after the former one, or later; both lines bring the same."""
     feeds = Feeds(lines=lines)
     played = []
     for number, packets in enumerate(lives):
@@ -459,11 +500,14 @@ def test_whatever_the_packets_no_life_of_a_name_goes_on_as_another(lives, lines,
             for line in data.draw(st.permutations(range(lines))):
                 feeds.messages(start, start + size, life=life, line=line)
             start += size
+            feeds.pass_ms(data.draw(st.sampled_from([0, 0, 10, 200])))
         played += [life + b"%d" % sequence for sequence in range(1, start)]
-        for _ in range(4):
+        beats = 4 if number == len(lives) - 1 else data.draw(st.integers(0, 4))
+        for _ in range(beats):
             feeds.pass_ms(1000)
             for line in range(lines):
                 feeds.heartbeat(start, line=line)
+        feeds.pass_ms(600)
     assert feeds.taken() == played
     streams = feeds.core.streams
     assert [s.receiver.head - 1 for s in streams] == [sum(packets) for packets in lives]
