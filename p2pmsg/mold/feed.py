@@ -14,6 +14,7 @@ from p2pmsg.mold.sessions import (
     AGAIN_PACKETS,
     DOUBT_ENDED_NS,
     DOUBT_NS,
+    QUIET_NS,
     Doubt,
     LineView,
     MoldSession,
@@ -169,7 +170,13 @@ class MoldFeed:
         if stop < view.head or (differs and stop < session.head):
             self._take_old(view, packet, arrival, now_ns)
             return
-        doubt = Doubt(now_ns) if differs and view.doubt is None else view.doubt
+        doubt = view.doubt
+        if differs and doubt is None:
+            doubt = Doubt(now_ns)
+            if session.end is None and now_ns - session.head_ns < QUIET_NS:
+                doubt.hold(packet, now_ns)
+                view.doubt = doubt  # the next packet goes on after it, or does not
+                return
         if doubt is not None and self._came_again(view, doubt, packet):
             doubt.hold(packet, now_ns)
             self._begin_again(view, doubt, arrival)
@@ -183,11 +190,9 @@ class MoldFeed:
         if view.doubt is not None:
             doubt, view.doubt = view.doubt, None
             for held, _ in doubt.held:  # they were late; what is known already is known by now
-                if not self._is_missing(session, held):
-                    continue
                 if session.differs(held):
                     self._reject_other(session, held)
-                else:
+                elif self._is_missing(session, held):
                     self._pass_on(session, held, arrival)
         self._pass_on(session, packet, arrival)
 
@@ -221,6 +226,8 @@ class MoldFeed:
         One that says something else than the session did is itself a part of what came.
         """
         session, covered, stop = view.session, doubt.covered, packet.sequence
+        if packet.sequence < doubt.reached > view.head:
+            return False  # it does not go on after what came, but at the former head
         other = session.differs(packet)
         if other:
             covered += doubt.uncovered(packet)

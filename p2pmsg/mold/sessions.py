@@ -30,6 +30,9 @@ DOUBT_ENDED_NS: Final = 500 * _MS
 AGAIN_NS: Final = 500 * _MS
 """How much later than the line's first packets all of them must come again: longer than a network
 delays what it repeats."""
+QUIET_NS: Final = 50 * _MS
+"""How long nothing of a session that has not ended came before one packet alone shows that it has
+begun again. Else the next one must go on after it: a forged packet ends no busy session."""
 AGAIN_PACKETS: Final = 32
 """So many packets in order are no repetition, though they say the same."""
 DIGESTS_MAX: Final = 256

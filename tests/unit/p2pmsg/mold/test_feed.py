@@ -431,6 +431,45 @@ def test_a_packet_that_only_contradicts_the_last_messages_is_dropped(start):
     assert not feeds.sessions.restarts
 
 
+@pytest.mark.parametrize("following", ["message", "heartbeat"])
+def test_a_forged_packet_does_not_end_a_session_that_goes_on(following):
+    feeds = Feeds()
+    for number in range(1, 31):
+        feeds.messages(number, number + 1)
+        feeds.pass_ms(20)
+    feeds.messages(1, 40, life=b"x")
+    if following == "heartbeat":
+        feeds.heartbeat(31)
+    feeds.messages(31, 32)
+    assert not feeds.sessions.restarts
+    assert feeds.core.invalid["differs"] == 1
+    assert feeds.taken() == [b"%d" % number for number in range(1, 32)]
+
+
+def test_a_second_life_is_seen_though_it_is_read_together_with_the_first_one():
+    """As when the process was stopped meanwhile."""
+    feeds = Feeds()
+    feeds.messages(1, 20, life=b"a")
+    feeds.pass_ms(1000)
+    feeds.messages(20, 31, life=b"a")
+    feeds.pass_ms(1)
+    feeds.messages(1, 40, life=b"b")
+    feeds.heartbeat(40)
+    assert feeds.taken() == [
+        *(b"a%d" % number for number in range(1, 31)),
+        *(b"b%d" % number for number in range(1, 40)),
+    ]
+
+
+def test_after_its_end_a_session_may_begin_again_at_once():
+    feeds = Feeds()
+    feeds.messages(1, 4)
+    feeds.pass_ms(1000)
+    feeds.end(4)
+    feeds.messages(1, 6, life=b"b")
+    assert feeds.taken() == [b"1", b"2", b"3", *(b"b%d" % number for number in range(1, 6))]
+
+
 def test_packets_cut_otherwise_that_overlap_the_head_go_on():
     feeds = Feeds(lines=2)
     feeds.messages(1, 4)
