@@ -51,7 +51,9 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
             reported lost. `wait` (default): for the feed's next session. `stop`: end the iteration,
             and raise `SessionEndedError` from `receive` and `receive_many`; the next call gets the
             feed's next session. A callable gets a `SessionEnd`, in the thread that receives,
-            before the first message of the next session. Other publishers' sessions do not end.
+            before the first message of the next session. Where request servers are still asked for
+            what is missing when that one begins, its messages come first. Other publishers'
+            sessions do not end.
         name: who subscribes, for people; at most 255 bytes.
         receive_bytes: bound on what waits for `receive`, in bytes. Default 16 MiB.
         repair_timeout: how long to wait for a repair without progress, in seconds. Default 10.
