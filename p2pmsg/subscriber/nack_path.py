@@ -14,7 +14,6 @@ reached::
 
 from typing import Any, Final
 
-from p2pmsg.multicast.datagram import TRAILER_BYTES
 from p2pmsg.wire import Frame
 from recovery import StreamReceiver
 
@@ -32,7 +31,7 @@ class NackPath:
     """Whether a session's publisher is reached by UDP.
 
     Attributes:
-        least_bytes: how large the datagrams were that were asked for in vain, at least.
+        least_bytes: how large the frames were that were asked for in vain, at least.
 
     """
 
@@ -80,7 +79,7 @@ class NackPath:
         self._followed = self._receiver = None
         if not self._is_elsewhere:
             return False
-        self.least_bytes = min(self.least_bytes, len(frame.data) + TRAILER_BYTES)
+        self.least_bytes = min(self.least_bytes, len(frame.data))
         if not self.is_blocked:
             self._vain.append(followed)
         if not self.is_blocked:

@@ -374,9 +374,10 @@ class Simulation:
         self.part(publisher.name, subscriber.name, seconds)
 
     def deafen(self, publisher: str, subscriber: str, seconds: float = math.inf) -> None:
-        """Let nothing pass over the data path between the processes of these names for `seconds`.
+        """Let nothing pass over the data path from `publisher` to `subscriber`, by their names.
 
-        The recovery channel works. Default: for ever, also after `heal`.
+        So it is for `seconds`, and the recovery channel works. Default: for ever, also after
+        `heal`.
         """
         self.network.note(f"{subscriber} hears nothing of {publisher} for {seconds} s")
         self.network.deafen(publisher, subscriber, seconds)
