@@ -12,7 +12,7 @@ then its fields are null, and the value is there.
 import datetime
 import decimal
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from types import SimpleNamespace
@@ -150,7 +150,7 @@ class TypedLayout:
         plain = _plain(plain, kind)
         try:
             made = pa.array(plain, kind)
-            if not (pa.types.is_float32(kind) and _is_any_inf(made)):
+            if not any(map(_is_any_inf, _floats_of(made))):
                 return made
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
             pass
@@ -177,11 +177,41 @@ def _is_any_inf(column: pa.Array) -> bool:
     return bool(compute.any(compute.is_inf(column)).as_py())
 
 
+def _floats_of(column: pa.Array) -> Iterator[pa.Array]:
+    """Yield the columns of type `float` in one, at any depth."""
+    kind = column.type
+    if pa.types.is_float32(kind):
+        yield column
+    elif pa.types.is_struct(kind):
+        for at in range(kind.num_fields):
+            yield from _floats_of(column.field(at))
+    elif pa.types.is_list(kind):
+        yield from _floats_of(column.values)
+    elif pa.types.is_map(kind):
+        yield from _floats_of(column.items)
+
+
 def _check_fits(value: Any, kind: pa.DataType) -> None:
     """Raise where Arrow has no space for a value; of a large float it makes an infinite one."""
-    made = pa.array([value], kind)
-    if pa.types.is_float32(kind) and _is_any_inf(made) and not math.isinf(value):
-        raise OverflowError(f"{value!r} is beyond a float")
+    pa.array([value], kind)
+    _check_floats(value, kind)
+
+
+def _check_floats(value: Any, kind: pa.DataType) -> None:
+    if value is None:
+        return
+    if pa.types.is_float32(kind):
+        if math.isinf(pa.scalar(value, kind).as_py()) and not math.isinf(value):
+            raise OverflowError(f"{value!r} is beyond a float")
+    elif pa.types.is_struct(kind):
+        for field in kind:
+            _check_floats(value[field.name], field.type)
+    elif pa.types.is_list(kind):
+        for each in value:
+            _check_floats(each, kind.value_type)
+    elif pa.types.is_map(kind):
+        for _, each in value:
+            _check_floats(each, kind.item_type)
 
 
 @lru_cache(maxsize=64)

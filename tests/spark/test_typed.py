@@ -214,6 +214,30 @@ def test_a_number_beyond_a_float_does_not_fit():
         rows_of(TypedLayout(schema_of(fields), "msgpack"), sent)
 
 
+@pytest.mark.parametrize(
+    ("kind", "fits", "beyond"),
+    [
+        (types.ArrayType(types.FloatType()), [1.5, None, float("inf")], [1.5, 1e39]),
+        (types.MapType(types.StringType(), types.FloatType()), {"a": -1.5}, {"a": 0.5, "b": -1e39}),
+        (schema_of({"y": types.FloatType()}), {"y": float("-inf")}, {"y": 1e39}),
+        (types.ArrayType(schema_of({"y": types.FloatType()})), [{"y": 2.0}, None], [{"y": -1e39}]),
+        (types.ArrayType(types.ArrayType(types.FloatType())), [None, [], [1.0]], [[], [-1e39]]),
+    ],
+)
+def test_a_number_beyond_a_float_does_not_fit_at_any_depth(kind, fits, beyond):
+    sent = [{"n": 1, "x": fits}, {"n": 2, "x": beyond}, {"n": 3}]
+    fields = {"n": types.LongType(), "x": kind}
+    rows = rows_of(TypedLayout(schema_of(fields, _corrupt=types.BinaryType()), "msgpack"), sent)
+
+    wanted = list(fits.items()) if isinstance(kind, types.MapType) else fits
+    assert rows[0] == {"n": 1, "x": wanted, "_corrupt": None}
+    assert (rows[1]["n"], rows[1]["x"]) == (None, None)
+    assert msgspec.msgpack.decode(rows[1]["_corrupt"]) == sent[1]
+    assert rows[2] == {"n": 3, "x": None, "_corrupt": None}
+    with pytest.raises(ValueMismatchError, match=r"message 41 .*1e\+39 is beyond a float.*`\$.x`"):
+        rows_of(TypedLayout(schema_of(fields), "msgpack"), sent)
+
+
 def test_which_layout_an_option_means():
     base = {"peers": "tcp://h:1", "subscribe": "t"}
     raw = types.StructType([types.StructField("offset", types.LongType())])
