@@ -3,7 +3,7 @@
 import math
 from array import array
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, Protocol
@@ -27,6 +27,9 @@ COLUMNS: Final = {
     "headers": ("map<string,string>", _HEADERS),
 }
 """By name: Spark's type, as `simpleString()` writes it, and Arrow's."""
+CAN_BE_NULL: Final = frozenset({"key", "value", "headers"})
+"""What a message need not have. Where a column is null that the schema declares never null, Spark
+fails with an error that names neither column nor message."""
 ROWS_MAX: Final = 32_768
 """Spark takes batches of 10,000 to 100,000 rows best."""
 BYTES_MAX: Final = 16 * 2**20
@@ -126,9 +129,11 @@ class RawLayout:
 
     value_type = None
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], required: Collection[str] = ()) -> None:
         self.names = tuple(names)
-        self.schema = pa.schema([(name, COLUMNS[name][1]) for name in names])
+        self.schema = pa.schema(
+            [pa.field(name, COLUMNS[name][1], nullable=name not in required) for name in names]
+        )
 
     def to_arrow(self, gathered: Gathered) -> pa.RecordBatch:
         """Return the messages as a record batch of `schema`."""

@@ -26,7 +26,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_bridge.errors import OptionError, ValueMismatchError
 from spark_bridge.options import SourceOptions
-from spark_bridge.schema import COLUMNS, Gathered, Layout, RawLayout, as_bytes, column_of, text_of
+from spark_bridge.schema import (
+    CAN_BE_NULL,
+    COLUMNS,
+    Gathered,
+    Layout,
+    RawLayout,
+    as_bytes,
+    column_of,
+    text_of,
+)
 
 CORRUPT: Final = "_corrupt"
 _SCALARS: Final[dict[type, Any]] = {
@@ -62,7 +71,8 @@ def layout_of(schema: types.StructType, options: SourceOptions) -> Layout:
                 "valueFormat", f"is raw, and there is no column {field.name!r} but {list(names)}"
             )
         _check_type(field, field.name)
-    return RawLayout(schema.fieldNames())
+    required = [field.name for field in schema.fields if not field.nullable]
+    return RawLayout(schema.fieldNames(), required)
 
 
 def raw_names(options: SourceOptions) -> tuple[str, ...]:
@@ -80,6 +90,7 @@ class TypedLayout:
             if field.name == CORRUPT:
                 if type(field.dataType) not in (types.BinaryType, types.StringType):
                     raise OptionError("schema", f"must have {CORRUPT} as binary or string")
+                _check_nullable(field)
                 self.corrupt = True
             elif field.name.startswith("_") and field.name[1:] in COLUMNS:
                 _check_type(field, field.name[1:])
@@ -87,6 +98,13 @@ class TypedLayout:
                 fields.append(field)
         if not fields:
             raise OptionError("schema", "has no field of the value")
+        for field in fields if self.corrupt else ():
+            if not field.nullable:
+                raise OptionError(
+                    "schema",
+                    f"has {field.name} as not null, and with {CORRUPT} it is null where a value "
+                    "does not fit",
+                )
         value_schema = types.StructType(fields)
         struct_of(value_schema.json())  # so that a type without a decoder is refused now
         self.schema = to_arrow_schema(schema, timezone="UTC")
@@ -235,13 +253,19 @@ def _type_of(kind: types.DataType, name: str) -> Any:
     if isinstance(kind, types.StructType):
         return _struct(kind)
     if isinstance(kind, types.ArrayType):
-        return list[_type_of(kind.elementType, name) | None]  # type: ignore[misc]
+        return list[_item_type(kind.elementType, name, kind.containsNull)]  # type: ignore[misc]
     if isinstance(kind, types.MapType) and isinstance(kind.keyType, types.StringType):
-        return dict[str, _type_of(kind.valueType, name) | None]  # type: ignore[misc]
+        item = kind.valueType, name, kind.valueContainsNull
+        return dict[str, _item_type(*item)]  # type: ignore[misc]
     found = _SCALARS.get(type(kind))
     if found is None:
         raise OptionError("schema", f"has a type that no value has: {name} {kind.simpleString()}")
     return found
+
+
+def _item_type(kind: types.DataType, name: str, can_be_null: bool) -> Any:
+    found = _type_of(kind, name)
+    return found | None if can_be_null else found
 
 
 @lru_cache(maxsize=64)
@@ -322,3 +346,10 @@ def _check_type(field: types.StructField, name: str) -> None:
     wanted, found = COLUMNS[name][0], field.dataType.simpleString()
     if found != wanted:
         raise OptionError("schema", f"must have {field.name} as {wanted}, not {found}")
+    if name in CAN_BE_NULL:
+        _check_nullable(field)
+
+
+def _check_nullable(field: types.StructField) -> None:
+    if not field.nullable:
+        raise OptionError("schema", f"has {field.name} as not null, and it can be null")

@@ -99,6 +99,27 @@ def test_options_that_a_batch_has_not(spark, publisher, options, message):
         read(spark, [publisher.endpoint], **options).load().count()
 
 
+def test_a_null_where_the_schema_has_none_is_named(spark, publisher):
+    from pyspark.sql import types
+
+    publisher.publish_many("t", [{"a": [1]}, {"a": [1, None]}])
+    sealed(publisher, "t", 2)
+    reader = read(spark, [publisher.endpoint])
+
+    with pytest.raises(Exception, match="has a as not null"):
+        reader.schema("a array<int> not null, _corrupt string").load().collect()
+    schema = types.StructType(
+        [
+            types.StructField("a", types.ArrayType(types.IntegerType(), containsNull=False)),
+            types.StructField("_offset", types.LongType(), nullable=False),
+        ]
+    )
+    with pytest.raises(Exception, match=r"message 1 of topic 't'.*`null` - at `\$.a\[1\]`"):
+        reader.schema(schema).load().collect()
+    rows = reader.schema(schema.add("_corrupt", "string")).load().collect()
+    assert sorted((row["_offset"], row.a) for row in rows) == [(0, [1]), (1, None)]
+
+
 def subscribe(endpoints):
     return p2pmsg.Subscriber(endpoints, topics=["*"], start="earliest")
 

@@ -37,6 +37,7 @@ def rows_of(layout, values, **columns):
     return layout.to_arrow(Gathered([batch_of(values, **columns)])).to_pylist()
 
 
+HEADERS = types.MapType(types.StringType(), types.StringType())
 TRADE = {"symbol": "BTC", "price": 1.5, "size": 3}
 
 
@@ -105,6 +106,39 @@ def test_required_fields_are_required():
         rows_of(layout, [{"symbol": "x"}])
 
 
+def test_what_a_message_always_has_may_be_required():
+    always = {"_topic": types.StringType(), "_offset": types.LongType()}
+    layout = TypedLayout(
+        schema_of({"size": types.LongType(), **always}, required=always), "msgpack"
+    )
+
+    assert rows_of(layout, [{"size": 1}]) == [{"size": 1, "_topic": "t", "_offset": 40}]
+    assert [field.nullable for field in layout.schema] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits", "lacking"),
+    [
+        (types.ArrayType(types.LongType(), containsNull=False), [1], [1, None]),
+        (types.MapType(types.StringType(), types.LongType(), False), {"x": 1}, {"x": None}),
+        (schema_of({"x": types.LongType()}, required=("x",)), {"x": 1}, {"x": None}),
+    ],
+)
+def test_what_is_required_within_a_value_is_required(kind, fits, lacking):
+    """Spark reads such an element without asking whether it is null."""
+    layout = TypedLayout(schema_of({"v": kind}, _corrupt=types.StringType()), "json")
+    values = [msgspec.json.encode({"v": value}) for value in (fits, lacking)]
+    wanted = list(fits.items()) if isinstance(kind, types.MapType) else fits
+
+    assert rows_of(layout, [*values, b"{}"]) == [
+        {"v": wanted, "_corrupt": None},
+        {"v": None, "_corrupt": values[1].decode()},
+        {"v": None, "_corrupt": None},
+    ]
+    with pytest.raises(ValueMismatchError, match=r"message 41 .*`null` - at `\$.v"):
+        rows_of(TypedLayout(schema_of({"v": kind}), "json"), values)
+
+
 def test_columns_of_the_message_have_an_underscore():
     layout = TypedLayout(
         schema_of(
@@ -115,7 +149,7 @@ def test_columns_of_the_message_have_an_underscore():
                 "_session": types.LongType(),
                 "_offset": types.LongType(),
                 "_timestamp": types.TimestampType(),
-                "_headers": types.MapType(types.StringType(), types.StringType()),
+                "_headers": HEADERS,
             }
         ),
         "msgpack",
@@ -193,6 +227,10 @@ def test_what_arrow_has_no_space_for_does_not_fit_either():
         (schema_of({"_offset": types.LongType()}), "no field of the value"),
         (schema_of(v=types.MapType(types.LongType(), types.LongType())), "v map<bigint,bigint>"),
         (schema_of(v=types.CalendarIntervalType()), "v interval"),
+        (schema_of(required=("price",), _corrupt=types.StringType()), "price .*not null.*_corrupt"),
+        (schema_of(required=("_corrupt",), _corrupt=types.StringType()), "_corrupt .*not null"),
+        (schema_of(required=("_key",), _key=types.StringType()), "_key .*not null"),
+        (schema_of(required=("_headers",), _headers=HEADERS), "_headers .*not null"),
     ],
 )
 def test_schemas_that_cannot_be_had(schema, reason):
@@ -247,6 +285,13 @@ def test_which_layout_an_option_means():
     assert isinstance(layout_of(raw, parse_options({**base, "valueFormat": "raw"})), RawLayout)
     with pytest.raises(OptionError, match="no column 'price'"):
         layout_of(typed, parse_options({**base, "valueFormat": "raw"}))
+    required = types.StructType([types.StructField("offset", types.LongType(), False)])
+    layout = layout_of(required, parse_options({**base, "valueFormat": "raw"}))
+    assert rows_of(layout, [b"x"]) == [{"offset": 40}]
+    assert not layout.schema.field("offset").nullable
+    required = types.StructType([types.StructField("value", types.BinaryType(), False)])
+    with pytest.raises(OptionError, match="value as not null"):
+        layout_of(required, parse_options({**base, "valueFormat": "raw"}))
 
 
 def fetch(publisher, values, **how):
