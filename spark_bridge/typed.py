@@ -49,7 +49,7 @@ _SCALARS: Final[dict[type, Any]] = {
     types.ShortType: Annotated[int, msgspec.Meta(ge=-(2**15), le=2**15 - 1)],
     types.ByteType: Annotated[int, msgspec.Meta(ge=-(2**7), le=2**7 - 1)],
     types.DateType: datetime.date,
-    types.TimestampType: datetime.datetime,
+    types.TimestampType: Annotated[datetime.datetime, msgspec.Meta(tz=True)],
     types.TimestampNTZType: datetime.datetime,
     types.DecimalType: decimal.Decimal,
 }

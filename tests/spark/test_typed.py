@@ -219,6 +219,33 @@ def test_what_arrow_has_no_space_for_does_not_fit_either():
     assert second == {"n": None, "d": None, "_corrupt": '{"n": 2, "d": "123456.7"}'}
 
 
+@pytest.mark.parametrize("value_format", ["json", "msgpack"])
+def test_a_time_without_a_zone_is_no_timestamp(value_format):
+    """It would be another one in each zone that a session can have."""
+    encode = (msgspec.json if value_format == "json" else msgspec.msgpack).encode
+    zoned, bare = "2024-08-08T12:30:00+02:00", "2024-08-08T12:30:00"
+    values = [encode({"at": zoned, "all": [zoned]}), encode({"at": bare}), encode({"all": [bare]})]
+    fields = {"at": types.TimestampType(), "all": types.ArrayType(types.TimestampType())}
+    moment = datetime.datetime(2024, 8, 8, 10, 30, tzinfo=datetime.UTC)
+    rows = rows_of(
+        TypedLayout(schema_of(fields, _corrupt=types.BinaryType()), value_format), values
+    )
+
+    assert rows == [
+        {"at": moment, "all": [moment], "_corrupt": None},
+        {"at": None, "all": None, "_corrupt": values[1]},
+        {"at": None, "all": None, "_corrupt": values[2]},
+    ]
+    with pytest.raises(ValueMismatchError, match=r"message 41 .*timezone component - at `\$.at`"):
+        rows_of(TypedLayout(schema_of(fields), value_format), values)
+
+    local = TypedLayout(schema_of({"at": types.TimestampNTZType()}), value_format)
+    assert rows_of(local, values[:2]) == [
+        {"at": datetime.datetime(2024, 8, 8, 10, 30)},
+        {"at": datetime.datetime(2024, 8, 8, 12, 30)},
+    ]
+
+
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
