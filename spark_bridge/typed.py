@@ -57,6 +57,7 @@ _SCALARS: Final[dict[type, Any]] = {
 
 def layout_of(schema: types.StructType, options: SourceOptions) -> Layout:
     """Return the layout for what Spark asks for; `OptionError` where it cannot be had."""
+    _check_names(schema)
     names = raw_names(options)
     value_format = options.valueFormat
     if not value_format:
@@ -239,6 +240,7 @@ def struct_of(schema_json: str) -> Any:
 
 
 def _struct(schema: types.StructType) -> Any:
+    _check_names(schema)
     fields: list[Any] = []
     for at, field in enumerate(schema.fields):
         kind = _type_of(field.dataType, field.name)
@@ -340,6 +342,14 @@ def _corrupt(values: list[Any], wrong: set[int], kind: pa.DataType) -> pa.Array:
 
 def _original(value: Any) -> Any:
     return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
+
+
+def _check_names(schema: types.StructType) -> None:
+    known = set()
+    for name in schema.fieldNames():
+        if name in known:
+            raise OptionError("schema", f"has {name} twice")
+        known.add(name)
 
 
 def _check_type(field: types.StructField, name: str) -> None:

@@ -29,6 +29,10 @@ def schema_of(fields=None, *, required=(), **more):
     )
 
 
+def doubled(name):
+    return types.StructType([types.StructField(name, types.LongType()) for _ in range(2)])
+
+
 def batch_of(values, **columns):
     return p2pmsg.MessageBatch("t", 2**63 + 5, "p", 40, 7_000, values, **columns)
 
@@ -263,6 +267,24 @@ def test_a_time_without_a_zone_is_no_timestamp(value_format):
 def test_schemas_that_cannot_be_had(schema, reason):
     with pytest.raises(OptionError, match=reason):
         TypedLayout(schema, "msgpack")
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "value_format", "twice"),
+    [
+        (["a", "b", "a"], types.LongType(), "", "a"),
+        (["a", "_offset", "_offset"], types.LongType(), "json", "_offset"),
+        (["offset", "offset"], types.LongType(), "raw", "offset"),
+        (["a"], doubled("x"), "", "x"),
+        (["a"], types.ArrayType(types.MapType(types.StringType(), doubled("y z"))), "", "y z"),
+    ],
+)
+def test_a_column_that_is_there_twice_is_refused_by_name(names, kind, value_format, twice):
+    schema = types.StructType([types.StructField(name, kind) for name in names])
+    options = {"peers": "tcp://h:1", "subscribe": "t", "valueFormat": value_format}
+    options = parse_options({name: value for name, value in options.items() if value})
+    with pytest.raises(OptionError, match=f"has {twice} twice"):
+        layout_of(schema, options)
 
 
 def test_a_number_beyond_a_float_does_not_fit():
