@@ -115,8 +115,14 @@ class TypedLayout:
 
     @property
     def value_type(self) -> Any:
-        """What a fetch is to decode values as: that spares making dicts of them first."""
-        return None if self.value_format == "json" else struct_of(self._json) | bytes | None
+        """What a fetch is to decode values as: that spares making dicts of them first.
+
+        Not where one that is decoded may still not fit, and is to be kept whole: these structs do
+        not have the fields that are no columns.
+        """
+        if self.value_format == "json" or (self.corrupt and any(map(_can_overflow, self.schema))):
+            return None
+        return struct_of(self._json) | bytes | None
 
     def to_arrow(self, gathered: Gathered) -> pa.RecordBatch:
         """Return the messages as a record batch of `schema`."""
@@ -190,6 +196,14 @@ class TypedLayout:
         raise ValueMismatchError(
             message.topic, message.sequence, message.publisher, reason
         ) from error
+
+
+def _can_overflow(field: pa.Field) -> bool:
+    """Whether Arrow has no space for some values that msgspec takes."""
+    kind = field.type
+    if pa.types.is_nested(kind):
+        return any(_can_overflow(kind.field(at)) for at in range(kind.num_fields))
+    return bool(pa.types.is_float32(kind) or pa.types.is_decimal(kind))
 
 
 def _is_any_inf(column: pa.Array) -> bool:
@@ -334,14 +348,10 @@ def _builtin(value: Any, kind: pa.DataType) -> Any:
 
 
 def _corrupt(values: list[Any], wrong: set[int], kind: pa.DataType) -> pa.Array:
-    kept = [as_bytes(_original(values[at])) if at in wrong else None for at in range(len(values))]
+    kept = [as_bytes(values[at]) if at in wrong else None for at in range(len(values))]
     if pa.types.is_string(kind):
         kept = [text_of(each) if isinstance(each, bytes) else each for each in kept]
     return pa.array(kept, kind)
-
-
-def _original(value: Any) -> Any:
-    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
 
 
 def _check_names(schema: types.StructType) -> None:

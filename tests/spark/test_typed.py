@@ -368,6 +368,28 @@ def test_a_fetch_decodes_typed_values_and_falls_back_frame_by_frame(publisher):
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "beyond"),
+    [
+        (types.FloatType(), 1e39),
+        (types.DecimalType(4, 2), "123456.7"),
+        (types.ArrayType(schema_of({"y": types.FloatType()})), [{"y": 1e39, "z": 1}]),
+    ],
+)
+def test_a_fetched_value_is_kept_whole_whatever_does_not_fit(publisher, kind, beyond):
+    """Also its fields without a column, and without those that it does not have."""
+    fields = {"x": kind, "absent": types.LongType()}
+    layout = TypedLayout(schema_of(fields, _corrupt=types.BinaryType()), "msgpack")
+    sent = {"x": beyond, "other": [1, {"a": "b"}]}
+    values = [value for batch in fetch(publisher, [sent, {}], value_type=layout.value_type)
+              for value in batch.values]  # fmt: skip
+    first, second = rows_of(layout, values)
+
+    assert msgspec.msgpack.decode(first.pop("_corrupt")) == sent
+    assert set(first.values()) == set(second.values()) == {None}
+    assert TypedLayout(schema_of(fields), "msgpack").value_type is not None
+
+
 @pytest.mark.parametrize("size", [1, 128, 255, 256, 70_000])
 def test_values_of_one_length_come_as_a_block(publisher, size):
     values = [bytes([number % 251]) * size for number in range(2000 if size < 1000 else 20)]
