@@ -33,23 +33,29 @@ class Lag:
     """Endpoints of peers that gave no answer: how far the query is behind them is known only for
     streams that they reported before."""
 
+    heads_known: bool = True
+    """False of a batch that was planned before a failure and is taken up again. Spark reports no
+    heads with it, so nothing but `missing` is known: there are no `streams`."""
+
     @property
     def minOffsetsBehindLatest(self) -> int:
-        """The smallest lag of a stream, as Spark's Kafka source calls it."""
+        """The smallest lag of a stream, as Spark's Kafka source calls it; 0 without streams."""
         return min(self.streams.values(), default=0)
 
     @property
     def maxOffsetsBehindLatest(self) -> int:
-        """The largest lag of a stream."""
+        """The largest lag of a stream; 0 without streams."""
         return max(self.streams.values(), default=0)
 
     @property
     def avgOffsetsBehindLatest(self) -> float:
-        """The mean lag of a stream."""
+        """The mean lag of a stream; 0 without streams."""
         return sum(self.streams.values()) / len(self.streams) if self.streams else 0.0
 
     def metrics(self) -> dict[str, str]:
-        """Return the three as Spark's Kafka source reports them."""
+        """Return the three as Spark's Kafka source reports them; none where heads are not known."""
+        if not self.heads_known:
+            return {}
         return {
             "minOffsetsBehindLatest": str(self.minOffsetsBehindLatest),
             "maxOffsetsBehindLatest": str(self.maxOffsetsBehindLatest),
@@ -58,10 +64,11 @@ class Lag:
 
     def __str__(self) -> str:
         worst = max(self.streams, key=lambda each: self.streams[each], default=None)
-        text = (
-            f"spark {self.query} batch {self.batch}: {sum(self.streams.values()):,} behind in "
-            f"{len(self.streams)} streams"
-        )
+        text = f"spark {self.query} batch {self.batch}: "
+        if self.heads_known:
+            text += f"{sum(self.streams.values()):,} behind in {len(self.streams)} streams"
+        else:
+            text += "taken up again, how far behind is not known"
         if worst is not None and self.streams[worst]:
             text += f", {self.streams[worst]:,} in {worst[2]!r} at {worst[0]}"
         if self.missing:
@@ -81,17 +88,20 @@ def lag_of(progress: Mapping[str, Any]) -> Lag | None:
 
     """
     streams: dict[tuple[str, int, str], int] = {}
-    skipped, missing, found = 0, 0, False
+    skipped, missing, found, heads_known = 0, 0, False, True
     away: dict[str, None] = {}
     for source in progress.get("sources", ()):
         end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
-        if end is None or latest is None:
+        if end is None:
             continue
         found = True
+        missing += _missing(source, end)
+        if latest is None:
+            heads_known = False
+            continue
         skipped += int(latest.get("skipped", 0))
         streams.update(_behind(from_json(end), from_json(latest)))
         away |= dict.fromkeys(latest.get("away", ()))
-        missing += _missing(source, end)
     if not found:
         return None
     name = progress.get("name") or progress.get("id", "")
@@ -102,6 +112,7 @@ def lag_of(progress: Mapping[str, Any]) -> Lag | None:
         skipped=skipped,
         missing=missing,
         away=tuple(away),
+        heads_known=heads_known,
     )
 
 

@@ -208,6 +208,23 @@ def test_a_range_that_is_gone_fails_the_query_by_name(spark, tmp_path):
     assert len(sink.rows) == 100
 
 
+def test_after_a_failure_the_skipped_range_is_counted(spark, tmp_path):
+    """Spark takes up the failed batch out of its log, and asks for no heads then."""
+    with small_buffer() as publisher:
+        frame, sink, earliest = owe(spark, publisher, tmp_path)
+        with pytest.raises(Exception, match="evicted"):
+            collect_now(frame, tmp_path, sink)
+        lenient = read_stream(
+            spark, [publisher.endpoint], startingOffsets="earliest", failOnDataLoss="false"
+        )
+        query = start(lenient, tmp_path, sink, availableNow=True)
+        query.awaitTermination()
+        lags = [spark_bridge.lag_of(json.loads(each.json)) for each in query.recentProgress]
+
+    assert sink.offsets() == [*range(100), *range(earliest, 2100)]
+    assert [(lag.batch, lag.missing) for lag in lags] == [(1, earliest - 100)]
+
+
 def test_a_range_that_is_gone_is_skipped_exactly(spark, tmp_path):
     with small_buffer() as publisher:
         frame, sink, earliest = owe(spark, publisher, tmp_path, failOnDataLoss="false")
