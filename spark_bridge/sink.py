@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 import p2pmsg
+from spark_bridge.columns import check_value_type, values_of
 from spark_bridge.errors import OptionError, SinkError
 from spark_bridge.keys import security_of
 from spark_bridge.options import SinkOptions
@@ -93,7 +94,7 @@ class P2pmsgStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 
 def check_columns(schema: types.StructType, options: SinkOptions) -> None:
-    """Refuse columns that no message has, by name."""
+    """Refuse columns and types that no message has, by name."""
     names = schema.fieldNames()
     for name in names:
         if name not in _COLUMNS:
@@ -107,6 +108,16 @@ def check_columns(schema: types.StructType, options: SinkOptions) -> None:
     for name, (kind, word) in _COLUMN_TYPES.items():
         if name in names and not isinstance(schema[name].dataType, kind):
             raise OptionError("schema", f"must have {name!r} as {word}")
+    check_value_type(schema["value"].dataType, "value")
+    if "headers" in names:
+        _check_headers(schema["headers"].dataType)
+
+
+def _check_headers(kind: types.MapType) -> None:
+    if not isinstance(kind.keyType, types.StringType | types.NullType):
+        reason = f"must have 'headers' with keys of type string, not {kind.simpleString()}"
+        raise OptionError("schema", reason)
+    check_value_type(kind, "headers")
 
 
 def publish_partition(
@@ -224,7 +235,7 @@ def _by_topic(
 def _publish_topic(
     publisher: p2pmsg.Publisher, topic: str, columns: dict[str, pa.Array]
 ) -> tuple[int, int]:
-    values = columns["value"].to_pylist()
+    values = values_of(columns["value"])
     keys = columns["key"].to_pylist() if "key" in columns else None
     times = _times_ns(columns["timestamp"]) if "timestamp" in columns else None
     headers = _headers(columns["headers"]) if "headers" in columns else None
@@ -254,4 +265,4 @@ def _times_ns(column: pa.Array) -> "Sequence[int]":
 def _headers(column: pa.Array) -> list[dict[str, Any] | None] | None:
     if column.null_count == len(column):
         return None
-    return [None if row is None else dict(row) for row in column.to_pylist()]
+    return values_of(column)

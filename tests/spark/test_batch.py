@@ -157,6 +157,26 @@ def test_a_batch_is_written_with_all_columns(spark):
     assert len(rows.state()) == 1
 
 
+def test_maps_arrive_as_dicts_and_are_read_back_with_their_schema(spark, publisher):
+    place = lasting_place()
+    frame = spark.sql(
+        "select named_struct('g', map('k', 1), 'n', array(map('x', named_struct('m', map()))))"
+        " value, map('h', map(1, 'x')) headers"
+    )
+    with subscribe([place]) as subscriber:
+        writer = frame.coalesce(1).write.format("p2pmsg").option("endpoint", place)
+        writer.option("topic", "out").mode("append").save()
+        (found,) = gather(spark_bridge.CommittedRows(subscriber), 1)
+    assert found.value == {"g": {"k": 1}, "n": [{"x": {"m": {}}}]}
+    assert found.headers == {"h": {1: "x"}}
+
+    publisher.publish("t", found.value)
+    sealed(publisher, "t", 1)
+    schema = "g map<string,int>, n array<map<string,struct<m:map<string,int>>>>"
+    row = read(spark, [publisher.endpoint]).schema(schema).load().first()
+    assert row.asDict(recursive=True) == found.value
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
@@ -164,6 +184,11 @@ def test_a_batch_is_written_with_all_columns(spark):
         (["id"], {"endpoint": "tcp://127.0.0.1:1"}, "has a column 'id'"),
         (["'a' topic"], {"endpoint": "tcp://127.0.0.1:1"}, "no column 'value'"),
         (["id value"], {"endpoint": "tcp://127.0.0.1:1"}, "'topic'.* is required"),
+        (
+            ["parse_json('1') value"],
+            {"endpoint": "tcp://127.0.0.1:1", "topic": "t"},
+            "a type that no message has: value variant",
+        ),
         (["id value"], {"endpoint": "tcp://127.0.0.1:1", "topics": "x"}, "'topics'.* is unknown"),
         (
             ["id value"],

@@ -1,0 +1,92 @@
+"""What the sink publishes of a column: which types it takes, and as which Python values."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import types
+
+from spark_bridge.errors import OptionError
+
+_NO_VALUES: Final = (types.VariantType, types.YearMonthIntervalType)
+"""Spark would give its own bytes of the one, and Arrow has no Python value of the other."""
+_KEYS: Final = (
+    types.StringType, types.BinaryType, types.BooleanType, types.DoubleType, types.FloatType,
+    types.LongType, types.IntegerType, types.ShortType, types.ByteType, types.NullType,
+)  # fmt: skip
+"""What a map in a message has as keys; `map()`, which is empty, has keys of no type."""
+
+
+def check_value_type(kind: types.DataType, path: str) -> None:
+    """Refuse a type that arrives as something else, or fails in the task.
+
+    Args:
+        kind: of a column or of a part of it.
+        path: where it is: the column, and in it what Spark calls the parts.
+
+    Raises:
+        OptionError: with the path and the type.
+
+    """
+    if isinstance(kind, types.UserDefinedType):
+        kind = kind.sqlType()
+    if isinstance(kind, types.StructType):
+        for field in kind.fields:
+            check_value_type(field.dataType, f"{path}.{field.name}")
+    elif isinstance(kind, types.ArrayType):
+        check_value_type(kind.elementType, f"{path}.element")
+    elif isinstance(kind, types.MapType):
+        if not isinstance(kind.keyType, _KEYS):
+            reason = f"has a map whose keys no message has: {path} {kind.simpleString()}"
+            raise OptionError("schema", f"{reason}; cast them to string")
+        check_value_type(kind.valueType, f"{path}.value")
+    elif isinstance(kind, _NO_VALUES):
+        reason = f"has a type that no message has: {path} {kind.simpleString()}"
+        raise OptionError("schema", f"{reason}; cast it to string")
+
+
+def values_of(column: pa.Array) -> list[Any]:
+    """Return a column's values as they are published: maps as dicts, at whatever depth."""
+    values: list[Any] = column.to_pylist()
+    convert = _converter(column.type)
+    return values if convert is None else [convert(each) for each in values]
+
+
+def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return what makes dicts of the pairs that PyArrow makes of maps; None without maps.
+
+    `to_pylist(maps_as_pydicts=…)` would do it, but PyArrow 17 does not have it.
+    """
+    if pa.types.is_map(kind):
+        return _map_converter(_converter(kind.item_type))
+    if pa.types.is_struct(kind):
+        parts = {field.name: _converter(field.type) for field in kind}
+        return _struct_converter({name: part for name, part in parts.items() if part is not None})
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _list_converter(_converter(kind.value_type))
+    return None
+
+
+def _map_converter(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    def to_dict(pairs: Any) -> Any:
+        if pairs is None:
+            return None
+        return dict(pairs) if convert is None else {key: convert(value) for key, value in pairs}
+
+    return to_dict
+
+
+def _struct_converter(parts: dict[str, Callable[[Any], Any]]) -> Callable[[Any], Any] | None:
+    def to_dict(row: Any) -> Any:
+        if row is not None:
+            for name, convert in parts.items():
+                row[name] = convert(row[name])
+        return row
+
+    return to_dict if parts else None
+
+
+def _list_converter(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    if convert is None:
+        return None
+    return lambda values: None if values is None else [convert(each) for each in values]
