@@ -56,7 +56,10 @@ def describe_peer(endpoint: Endpoint) -> str:
             if first := _read(stream, _GREETING_BYTES, whole=False):
                 return _describe_unknown(first)
     if found is None:
-        return "somebody takes the connection and says nothing: no ZeroMQ socket"
+        return (
+            "somebody takes the connection and says nothing: no ZeroMQ socket, or its process "
+            "hangs or is stopped"
+        )
     return f"somebody takes the connection and breaks it ({_reason(found)})"
 
 

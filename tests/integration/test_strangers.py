@@ -3,8 +3,12 @@
 import contextlib
 import http.server
 import logging
+import os
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -343,6 +347,27 @@ def test_looking_is_no_connection_to_the_peer():
             publisher.wait_for_subscribers(1, timeout=60)
             publisher.publish("t", 1)
             assert subscriber.receive(timeout=60).value == 1
+
+
+def test_a_process_that_is_stopped_is_thought_of():
+    """The system takes connections for it, and no byte comes: as of a server that waits."""
+    script = (
+        "import sys, p2pmsg\n"
+        "publisher = p2pmsg.Publisher('tcp://127.0.0.1:0')\n"
+        "print(publisher.endpoint, flush=True); sys.stdin.read()\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe) as child:
+        try:
+            endpoint = parse_endpoint(child.stdout.readline().decode().strip())
+            assert describe_peer(endpoint) == "a ZeroMQ XPUB socket is there"
+            child.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+            assert describe_peer(endpoint).endswith(
+                "says nothing: no ZeroMQ socket, or its process hangs or is stopped"
+            )
+        finally:
+            child.kill()
 
 
 def test_a_host_that_is_unknown_is_said():
