@@ -175,10 +175,13 @@ class Client:
                 status = int(answer.status)
                 allowed = answer.headers.get("WebHook-Allowed-Origin", "")
                 rate = answer.headers.get("WebHook-Allowed-Rate", "*")
+                pause_s = _retry_after(answer.headers)
         except self._errors as error:
             return Failure(self.reasons.of_error(error))
         if status == 410:
             return Failure("the handshake was answered 410", status)
+        if pause_s is not None and not 200 <= status < 300:
+            return Failure(f"the handshake was answered {status}", retry_after=pause_s)
         if not 200 <= status < 300 or allowed.strip().lower() not in ("*", origin.lower()):
             shown = self.reasons.short(f"{status}, allowed {allowed!r}")
             return Failure(f"the endpoint does not allow {origin!r} to post: {shown}")

@@ -232,6 +232,22 @@ def test_a_pause_is_said_and_ends_when_it_is_resumed(sender, caplog):
         assert of_hook(hook).requests == 4
 
 
+def test_a_handshake_may_ask_for_a_pause_too(sender):
+    def answer(request):
+        if len(receiver.requests) == 1:
+            return (429, {"retry-after": "600"})
+        return (200, {"webhook-allowed-origin": "*"})
+
+    with Receiver(answer) as receiver:
+        hook, events = sender(receiver.url, 1, handshake="here.example.com")
+        eventually(lambda: events)
+        assert 60 < of_hook(hook).held_s <= 600
+        assert (events[0].kind, events[0].reason) == ("held", "the handshake was answered 429")
+        hook.resume("x")
+        eventually(lambda: hook.stats().delivered == 1)
+    assert [request.method for request in receiver.requests] == ["OPTIONS", "OPTIONS", "POST"]
+
+
 def test_short_pauses_are_said_once_a_minute_and_a_long_one_at_once(sender, caplog, monkeypatch):
     monkeypatch.setattr(delivery, "_PAUSE_S", 0.01)
     pauses = ["0", "0", "0", "600"]
