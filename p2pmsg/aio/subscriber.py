@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 import transports
 from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.subscriber_io import LoopSubscriberIO
-from p2pmsg.checks import check, whole
+from p2pmsg.checks import whole
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, SessionEndedError, WrongLoopError
 from p2pmsg.message import Message, MessageBatch, T_co
@@ -23,7 +23,7 @@ from p2pmsg.sync.lifecycle import INHERITED, is_inherited
 from p2pmsg.sync.lines import connect, open_lines, use_security
 from p2pmsg.sync.receiving import receive_frame
 from p2pmsg.sync.settings import deadline
-from p2pmsg.sync.subscriber_base import NO_VALUES, NOTHING, SubscriberBase
+from p2pmsg.sync.subscriber_base import GENERATORS, NO_VALUES, NOTHING, SubscriberBase
 from transports.endpoint import is_address
 
 if TYPE_CHECKING:
@@ -116,6 +116,12 @@ class Subscriber(SubscriberBase[T_co]):
     _is_begun = False
     _home: object = _NO_LOOP
 
+    def _check_callbacks(self, *_: Any) -> None:
+        if _is_in_loop():
+            super()._check_callbacks(GENERATORS, "functions without yield")
+        else:
+            super()._check_callbacks()
+
     def _open_io(
         self, places: "list[transports.Endpoint]", topics: list[str], config: SubscriberConfig
     ) -> LoopSubscriberIO:
@@ -123,11 +129,6 @@ class Subscriber(SubscriberBase[T_co]):
         self._loop: LoopDriver | None = None
         self._tending: asyncio.Future[None] | None = None
         self._since_ns = _now_ns()
-        if not _is_in_loop():
-            called = self._on_end, self._types.on_invalid, *self._policy.callables
-            for one in called:
-                ok, limit = not inspect.iscoroutinefunction(one), "plain functions without asyncio"
-                check("on_gap, on_end, on_invalid", one, ok, limit)
         self._opening: asyncio.Future[Any] | None = None
         self._opened_lines: _OpenedLines | None = None
         if _is_in_loop() and any(map(_has_name, places)):

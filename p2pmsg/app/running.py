@@ -102,15 +102,22 @@ class Run:
         """Get no more events, let handlers finish, and end; any thread may call it."""
         if threading.get_ident() == self._thread:
             self._stop()
+        else:
+            self._watch_loop()
         with suppress(RuntimeError):  # the loop is closed: it has ended
             self._loop.call_soon_threadsafe(self._stop)  # this wakes it, from a signal handler too
 
     def stop_from_signal(self) -> None:
         """Stop, called by a signal handler; say so if the event loop does not run any more."""
-        self._watch = threading.Timer(self._stop_timeout + _BLOCKED_S, self._report_blocked)
-        self._watch.daemon = True
-        self._watch.start()
+        self._watch_loop()
         self._loop.call_soon_threadsafe(self.stop)
+
+    def _watch_loop(self) -> None:
+        """Report in time if the event loop does not run any more."""
+        if self._watch is None and not self.stopping:
+            self._watch = threading.Timer(self._stop_timeout + _BLOCKED_S, self._report_blocked)
+            self._watch.daemon = True
+            self._watch.start()
 
     def hurry_from_signal(self) -> None:
         """Wait for handlers no longer, called by a signal handler."""

@@ -1,15 +1,25 @@
 """What the subscribers of threads and of event loops have in common."""
 
 import builtins
+import inspect
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from datetime import datetime
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, Final, Generic
 
+from p2pmsg.checks import check
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.errors import (
     ConfigError,
@@ -56,6 +66,9 @@ if TYPE_CHECKING:
 
 NOTHING: Final[Iterator[Message]] = iter(())
 NO_VALUES: Final[Iterator[Any]] = iter([])
+_Check = Callable[[Any], bool]
+GENERATORS: Final[tuple[_Check, ...]] = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+"""Functions of which nothing runs when they are called."""
 _random = SystemRandom()  # a forked child would repeat what another one draws
 
 
@@ -93,6 +106,7 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
         self._security = check_security(security)
         self._policy, self._on_end = GapPolicy(on_gap), check_on_end(on_end)
         self._types = ValueTypes(type, types, on_invalid)
+        self._check_callbacks()
         how, first = check_commit(commit, commit_interval), parse_start(start)
         if self._policy.any_skips and (first.kind != "latest" or cursor is not None):
             # What came before is a gap, and skipping is not to wait for gaps.
@@ -147,6 +161,16 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
     @abstractmethod
     def _begin(self) -> None:
         """Begin to read, now that all is there."""
+
+    def _check_callbacks(
+        self,
+        refused: tuple[_Check, ...] = (inspect.iscoroutinefunction, *GENERATORS),
+        limit: str = "plain functions, without yield and without asyncio",
+    ) -> None:
+        """Refuse an `on_gap`, `on_end` or `on_invalid` that would do nothing when it is called."""
+        for one in (self._on_end, self._types.on_invalid, *self._policy.callables):
+            ok = not any(is_one(one) for is_one in refused)
+            check("on_gap, on_end, on_invalid", one, ok, limit)
 
     @property
     def connected(self) -> int:
@@ -277,7 +301,14 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
 
     def _call(self, callback: Callable[[Any], Any], report: Any) -> None:
         """Call the application's `on_gap`, `on_end` or `on_invalid`."""
-        callback(report)
+        result = callback(report)
+        if isinstance(result, Coroutine | Generator | AsyncGenerator):  # of a decorated function
+            if not isinstance(result, AsyncGenerator):
+                result.close()
+            _log.error(
+                "%s; %r returned a %s, of which nothing was done",
+                report, callback, type(result).__name__,
+            )  # fmt: skip
 
     def _report_denial(self) -> None:
         """Log, and raise, what is not allowed; each is reported once."""

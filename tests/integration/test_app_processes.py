@@ -16,7 +16,7 @@ from tests.integration.peers import ROOT, eventually
 from tests.integration.secure import rewrite
 
 HEAD = """
-import asyncio, os, sys, time, p2pmsg
+import asyncio, os, sys, threading, time, p2pmsg
 from p2pmsg.app import App, Retry
 app = p2pmsg.App(stop_timeout=float(os.environ.get("STOP", 10)))
 def say(*words):
@@ -212,16 +212,20 @@ def test_ctrl_c_at_any_moment_ends_it_without_a_traceback(run, rounds):
 
 
 @pytest.mark.long
-def test_a_blocked_event_loop_is_reported(run):
-    body = """
+@pytest.mark.parametrize("by", ["a signal", "a thread"])
+def test_a_blocked_event_loop_is_reported(run, by):
+    in_thread = "threading.Thread(target=app.stop).start()" if by == "a thread" else ""
+    body = f"""
 @app.timer(0.01)
 async def block():
     say("begun")
+    {in_thread}
     time.sleep(5)
 """
     child = run(body, STOP="0.01")
     lines_to(child, "begun")
-    child.send_signal(signal.SIGTERM)
+    if by == "a signal":
+        child.send_signal(signal.SIGTERM)
     _, errors = child.communicate(timeout=60)
 
     assert "the event loop is blocked, perhaps by block" in errors
