@@ -98,6 +98,13 @@ class Handshake:
         """Note that the other side does not close, or is there again."""
         self.closing = self.reported_complete = self.has_last = False
 
+    def renew(self, *, is_same_life: bool) -> None:
+        """Note a new connection; what was said to one that closes stays so, and is said again."""
+        if is_same_life and self.reported_complete:
+            self.keep_alive_ns = 0  # the report may be lost
+        else:
+            self.note_open()
+
     def is_report_due(self, now_ns: int, *, complete: bool) -> bool:
         """Whether JOINED is to be sent: to stay known, or because nothing is missing any more."""
         return (complete and not self.reported_complete) or now_ns >= self.keep_alive_ns

@@ -390,7 +390,7 @@ class SessionJoiner:
             self.effects.disconnect(peer.session)
             self.effects.connect(line, peer.session, welcome.recovery)
         peer.gone = False
-        peer.handshake.note_open()
+        peer.handshake.renew(is_same_life=welcome.life != 0 and welcome.life == peer.life)
         peer.name, peer.recovery = welcome.name, welcome.recovery
         peer.stall_ms = welcome.stall_ms
 
