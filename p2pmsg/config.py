@@ -246,11 +246,15 @@ class PublisherConfig:
     at, and some later ones.
     Where one has such a part, all values of the topic are from then on, and a warning says so; in
     the frame before, such parts may have gone as text (an Enum as its value). With True all values
-    are looked at, at any rate. With False none is."""
+    are looked at, at any rate. With False none is.
+    Of a value that is not looked at msgspec leaves out the private fields of attrs classes
+    (`_name`), and those of dataclasses with `init=False` whose default only the class holds. One
+    that is looked at is sent with them, and counts as one that has such a part."""
 
     enc_hook: EncHook | None = None
-    """Gets each part of a value whose type is not known, and returns what goes in its place. A
-    value that needs it takes some µs more. None: such values are refused."""
+    """Gets each part of a value whose type is not known, and each int of more than 64 bits, and
+    returns what goes in its place. A value that needs it takes some µs more. None: such values are
+    refused."""
 
     def __post_init__(self) -> None:
         exact = self.exact_types

@@ -11,6 +11,7 @@ bytes are the same.
 `foreign`       types of numpy and pydantic
 `spans`         where packed values end
 `plain`         has msgpack a type for each part of a value?
+`fields`        what records consist of
 `prepare`       looks at each part of a value: does it arrive as the type it has?
 `exact`         packs values, each part as the type it has
 ==============  ==================================================================================

@@ -1,7 +1,6 @@
 """The codec of the package msgpack: byte for byte the same, where msgspec is not to be had."""
 
 import contextlib
-import dataclasses
 import enum
 import json
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from p2pmsg.codec.converters import CodecError as CodecError
 from p2pmsg.codec.converters import DecodeError as DecodeError
 from p2pmsg.codec.converters import ValidationError as ValidationError
 from p2pmsg.codec.converters import convert as convert
+from p2pmsg.codec.fields import fields_of, sent_fields
 from p2pmsg.codec.records import Meta as Meta
 from p2pmsg.codec.records import Struct as Struct
 from p2pmsg.codec.records import astuple as astuple
@@ -90,7 +90,7 @@ def _clock(value: Any) -> str:
 
 def _to_plain(value: Any) -> Any:
     """Return what a packer of msgpack writes in the place of a value that it does not know."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind is tuple or kind is set or kind is frozenset:
         return list(value)
     if kind is Ext and value.code >= 0:
@@ -111,27 +111,16 @@ def _to_plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, list | tuple | set | frozenset):
         return list(value)
-    if isinstance(value, Struct):
-        return _struct_fields(value)
-    if dataclasses.is_dataclass(kind):
-        return {one.name: getattr(value, one.name) for one in dataclasses.fields(kind)}
-    if hasattr(kind, "__attrs_attrs__"):
-        return {one.name: getattr(value, one.name) for one in kind.__attrs_attrs__}
+    fields = fields_of(kind)
+    if fields is not None:
+        sent = sent_fields(value, fields)
+        return list(sent.values()) if fields.is_array else sent
     return foreign.replacement(value, Ext)
 
 
 _TEXTS: Final[dict[type, Callable[[Any], str]]] = {
     Decimal: str, UUID: str, date: date.isoformat, time: _clock, timedelta: _duration,
 }  # fmt: skip
-
-
-def _struct_fields(value: Struct) -> Any:
-    config: Any = type(value).__struct_config__
-    values = astuple(value)
-    if config.array_like:
-        return list(values)
-    lead = {} if config.tag is None else {config.tag_field: config.tag}
-    return lead | dict(zip(type(value).__struct_encode_fields__, values, strict=True))
 
 
 class Encoder:

@@ -19,7 +19,7 @@ class ExactEncoder:
         hook: as for `prepare`.
 
     Attributes:
-        found: a part of one of the values needed an extension type of ours.
+        found: an ordinary encoder would lose a part of one of the values, or the type of one.
 
     """
 

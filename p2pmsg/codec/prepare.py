@@ -5,14 +5,13 @@ without notice. Looking at every part of a value in Python takes longer than pac
 five fields: 0.5 µs, and 0.09), so it is done only where `plain` has found that a value needs it.
 """
 
-import dataclasses
 import enum
 from collections.abc import Callable
 from datetime import datetime
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from p2pmsg.codec import chosen, extensions, foreign
+from p2pmsg.codec.fields import MISSING, Fields, fields_of, is_default
 from p2pmsg.codec.plain import LEVELS_MAX, packed_if_plain
 from p2pmsg.errors import MessageError
 
@@ -22,6 +21,7 @@ _KEYS: Final = frozenset((type(None), bool, float, str, bytes))
 _SEQUENCES: Final = (list, tuple, set, frozenset)
 _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**64 - 1
+_TOO_LONG: Final = "is an int of more than 64 bits, which msgpack has none of"
 _SHOWN: Final = 60
 _DEPTH_MAX: Final = 200
 _encode: Final = chosen.make_encoder().encode
@@ -36,8 +36,9 @@ def prepare(value: Any, hook: EncHook | None = None, field: str = "value") -> An
 
     Args:
         value: what is to be sent.
-        hook: gets each part of a type that is not known, and returns what goes in its place;
-            `TypeError`: nothing does. Default None: such parts are refused.
+        hook: gets each part of a type that is not known, and each int of more than 64 bits, and
+            returns what goes in its place; `TypeError`: nothing does. Default None: such parts
+            are refused.
         field: what the value is called in errors.
 
     Raises:
@@ -48,9 +49,12 @@ def prepare(value: Any, hook: EncHook | None = None, field: str = "value") -> An
 
 
 def prepare_noting(value: Any, hook: EncHook | None, field: str) -> tuple[Any, bool]:
-    """Do as `prepare`, and return also whether a part has got an extension type of ours."""
+    """Do as `prepare`, and return also whether an ordinary encoder would not have sent it so.
+
+    Then a part has got an extension type of ours, or is a record of which it leaves out fields.
+    """
     walk = _Walk(hook)
-    return walk.part(value, field, False, 0), walk.found_extension
+    return walk.part(value, field, False, 0), walk.found
 
 
 def path_of_refused(value: Any, field: str) -> str:
@@ -66,13 +70,13 @@ class _Walk:
     """A walk through a value.
 
     Attributes:
-        found_extension: a part of it has an extension type of ours.
+        found: an ordinary encoder would lose a part of it, or the type of one.
 
     """
 
     def __init__(self, hook: EncHook | None) -> None:
         self._hook = hook
-        self.found_extension = False
+        self.found = False
 
     def part(self, value: Any, path: str, in_record: bool, depth: int) -> Any:
         """Return what goes in the place of a part of a value."""
@@ -80,11 +84,11 @@ class _Walk:
         if kind in _PLAIN:
             return value
         if kind is int:
-            if not _INT_MIN <= value <= _INT_MAX:
-                raise MessageError(
-                    path, "is an int of more than 64 bits, which msgpack has none of"
-                )
-            return value
+            if _INT_MIN <= value <= _INT_MAX:
+                return value
+            if self._hook is None or depth > _DEPTH_MAX:
+                raise MessageError(path, _TOO_LONG)
+            return self.part(self._hooked(value, path, _TOO_LONG), path, in_record, depth + 1)
         if depth > _DEPTH_MAX:
             packed = packed_if_plain(value, LEVELS_MAX - depth)
             if packed is not None:
@@ -116,7 +120,7 @@ class _Walk:
         return self._unknown(value, path, in_record, depth)
 
     def _extension(self, value: Any, path: str) -> Any:
-        self.found_extension = True
+        self.found = True
         try:
             return chosen.Ext(*extensions.pack(value))
         except ValueError as error:
@@ -153,15 +157,19 @@ class _Walk:
                 made[at] = sent
         return value if made is None else made
 
-    def _record(self, value: Any, fields: "Fields", path: str, depth: int) -> Any:
-        changed = False
+    def _record(self, value: Any, fields: Fields, path: str, depth: int) -> Any:
+        changed = fields.is_as_dict
+        self.found |= fields.loses
+        defaults = fields.defaults
         made: dict[Any, Any] = dict(fields.lead)
         for name, as_ in fields.names:
-            part = getattr(value, name)
+            part: Any = getattr(value, name, MISSING)
+            if defaults is not None and is_default(part, defaults.get(name, MISSING)):
+                continue
             kind = type(part)
             sent = part
             if kind not in _PLAIN and not (kind is int and _INT_MIN <= part <= _INT_MAX):
-                if kind.__name__ == "UnsetType":
+                if part is MISSING or kind.__name__ == "UnsetType":
                     continue
                 sent = self.part(part, f"{path}.{name}", True, depth + 1)
                 changed |= sent is not part and not isinstance(part, enum.Enum)
@@ -174,47 +182,17 @@ class _Walk:
         try:
             sent = foreign.replacement(value, chosen.Ext)
         except TypeError:
-            sent = self._hooked(value, path)
+            reason = f"of type {type(value).__name__} cannot be packed as msgpack"
+            sent = self._hooked(value, path, reason)
         return self.part(sent, path, in_record or foreign.is_model(type(value)), depth + 1)
 
-    def _hooked(self, value: Any, path: str) -> Any:
-        name = type(value).__name__
+    def _hooked(self, value: Any, path: str, reason: str) -> Any:
         if self._hook is None:
-            raise MessageError(path, f"of type {name} cannot be packed as msgpack")
+            raise MessageError(path, reason)
         try:
             return self._hook(value)
         except (TypeError, NotImplementedError) as error:
-            reason = f"of type {name} cannot be packed as msgpack: enc_hook: {error}"
-            raise MessageError(path, reason) from error
-
-
-class Fields(NamedTuple):
-    """What the records of a class consist of."""
-
-    names: tuple[tuple[str, str], ...]
-    """Of each field its name, and its name as it is sent."""
-    lead: dict[str, Any]
-    """What goes before them, by name: a Struct's tag."""
-    is_array: bool
-    """Whether they are sent as a list."""
-
-
-@lru_cache(maxsize=512)
-def fields_of(kind: Any) -> Fields | None:
-    """Return the fields of a class of records; None where it is none that the codecs know."""
-    names = getattr(kind, "__struct_fields__", None)
-    if names is not None:
-        config = kind.__struct_config__
-        lead = {} if config.tag is None else {config.tag_field: config.tag}
-        sent = zip(names, kind.__struct_encode_fields__, strict=True)
-        return Fields(tuple(sent), lead, bool(config.array_like))
-    if dataclasses.is_dataclass(kind):
-        listed = [one.name for one in dataclasses.fields(kind)]
-    elif hasattr(kind, "__attrs_attrs__"):
-        listed = [one.name for one in kind.__attrs_attrs__]
-    else:
-        return None
-    return Fields(tuple((name, name) for name in listed), {}, False)
+            raise MessageError(path, f"{reason}: enc_hook: {error}") from error
 
 
 def _check_timestamp(value: Any, path: str) -> None:

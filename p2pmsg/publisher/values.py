@@ -10,9 +10,9 @@ from p2pmsg.publisher.served import PublisherStream
 from transports.own_log import own_log as _log
 
 _LATE: Final = (
-    "topic %r: a value has a Decimal or the like. From now on each value is looked at; in the "
-    "frame before, which was published at full rate, such parts may have gone as text. Set "
-    "exact_types=True"
+    "topic %r: a value has a Decimal or the like, or an attrs class with private fields. From now "
+    "on each value is looked at; in the frame before, which was published at full rate, such parts "
+    "may have gone as text, and private fields not at all. Set exact_types=True"
 )
 _RUSH_NS: Final = 2_000
 _RUSH_COUNT: Final = 64

@@ -36,9 +36,9 @@ class Publisher(PublishingPeer, ThreadedServingPeer):
         exact_types: whether each value is looked at for parts that would arrive as another type,
             such as a Decimal. Default None: each, but of streams that `publish` fills at more than
             500,000 messages a second; see `PublisherConfig.exact_types`.
-        enc_hook: a function that gets each part of a value whose type is not known, and returns
-            what goes in its place; it raises `TypeError` for what it does not know either. Default
-            None: such values are refused.
+        enc_hook: a function that gets each part of a value whose type is not known, and each int
+            of more than 64 bits, and returns what goes in its place; it raises `TypeError` for what
+            it does not know either. Default None: such values are refused.
         config: all settings; the arguments above go before it.
         security: this peer's key, and whom it knows: only they connect, encrypted, and both ends
             prove who they are. Default None: everything is open.

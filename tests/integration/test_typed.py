@@ -371,6 +371,20 @@ def test_a_hook_and_the_setting_of_exact_types(make_publisher, make_subscriber):
             make_publisher(**wrong)
 
 
+@pytest.mark.parametrize("exact", [None, True, False])
+def test_a_hook_is_asked_for_ints_of_more_than_64_bits(make_publisher, make_subscriber, exact):
+    publisher = make_publisher(exact_types=exact, enc_hook=str)
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    for value in (2**70, [1, 2**70], {"a": -(2**70)}):
+        publisher.publish("t", value)
+        publisher.publish_many("t", [1, value])
+    found = [subscriber.receive(60).value for _ in range(9)]
+
+    long = str(2**70)
+    arrived = [long, [1, long], {"a": f"-{long}"}]
+    assert found == [part for one in arrived for part in (one, 1, one)]
+
+
 SAMPLE = """
 from dataclasses import dataclass
 from typing import TypedDict

@@ -43,6 +43,10 @@ class Row(codec.Struct, array_like=True):
     size: int = 1
 
 
+def refuse(value):
+    raise TypeError("invalid")
+
+
 PLAIN = {
     "numbers": [1, -(2**63), 2**64 - 1, 1.5, True, None],
     "texts": {"a": "b", b"c": b"d", 1: bytearray(b"e"), (1, "x"): memoryview(b"f")},
@@ -137,6 +141,23 @@ def test_a_hook_says_what_unknown_types_go_as():
     assert caught.value.field == "value[0]"
     with pytest.raises(MessageError, match="nested deeper"):
         prepare(1j, lambda value: value)
+
+
+@pytest.mark.parametrize("value", [2**64, -(2**63) - 1])
+def test_a_hook_says_what_an_int_of_more_than_64_bits_goes_as(value):
+    parts = [value, {"a": value}, Order(value), (value,)]
+    text = str(value)
+    expected = [text, {"a": text}, {"price": text, "side": None}, [text]]
+    assert arrived(prepare(parts, str)) == expected
+    assert prepare(value, str) == text
+    with pytest.raises(MessageError, match="more than 64 bits") as caught:
+        prepare(parts[1:])
+    assert caught.value.field == 'value[0]["a"]'
+    with pytest.raises(MessageError, match=r"more than 64 bits.*enc_hook: invalid") as caught:
+        prepare([value], refuse)
+    assert caught.value.field == "value[0]"
+    with pytest.raises(MessageError, match="more than 64 bits"):
+        prepare(value, lambda same: same)
 
 
 def test_types_of_msgpack_the_package_go_as_what_they_are():

@@ -1,5 +1,6 @@
 from datetime import date
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -455,8 +456,16 @@ def test_after_a_pause_a_stream_is_not_at_full_rate_any_more(pause_ns, is_sample
     assert (batch.encode_into == codec.encoder.encode_into) == is_sampled
 
 
+class OfAttrs:
+    __attrs_attrs__ = (SimpleNamespace(name="_side"),)
+    _side = "buy"
+
+
+@pytest.mark.parametrize("part", [date.max, OfAttrs()], ids=["date", "private field"])
 @pytest.mark.parametrize(("gap_ns", "is_sampled"), [(1_000, True), (3_000, False)])
-def test_only_at_full_rate_are_values_within_a_frame_not_looked_at(caplog, gap_ns, is_sampled):
+def test_only_at_full_rate_are_values_within_a_frame_not_looked_at(
+    caplog, gap_ns, is_sampled, part
+):
     publisher, now_ns = core(linger=1), MS
     for _ in range(100):
         now_ns += gap_ns
@@ -469,7 +478,7 @@ def test_only_at_full_rate_are_values_within_a_frame_not_looked_at(caplog, gap_n
     batch = publisher.open_batches["t"]
     assert (batch.encode_into == codec.encoder.encode_into) == is_sampled
 
-    publish(publisher, {"price": date.max}, now_ns=now_ns)
+    publish(publisher, {"price": part}, now_ns=now_ns)
     assert batch.encode_into != codec.encoder.encode_into
     assert ("a value has a Decimal or the like" in caplog.text) == is_sampled
     for _ in range(100):
