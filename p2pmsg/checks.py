@@ -1,6 +1,9 @@
 """Checks that the configurations share; each raises `ConfigError` naming field, limit and value."""
 
+import functools
+import inspect
 import math
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from p2pmsg.errors import ConfigError
@@ -55,3 +58,52 @@ def check_busy_wait(seconds: float) -> None:
 def of_kind(field_name: str, value: Any, kind: type) -> None:
     """Raise `ConfigError` unless `value` is a `kind`."""
     check(field_name, value, isinstance(value, kind), f"a {kind.__name__}")
+
+
+def is_async(function: Any) -> bool:
+    """Whether it is an `async def`, or an object whose `__call__` is one."""
+    return any(map(inspect.iscoroutinefunction, _called_by(function)))
+
+
+def makes_values(function: Any) -> bool:
+    """Whether calling it only makes a generator, plain or async, and runs nothing."""
+    called = _called_by(function)
+    return any(map(inspect.isgeneratorfunction, called)) or any(
+        map(inspect.isasyncgenfunction, called)
+    )
+
+
+def _called_by(function: Any) -> tuple[Any, Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function, getattr(type(function), "__call__", None)  # noqa: B004 - of an object
+
+
+def check_runs(field_name: str, function: Any) -> None:
+    """Raise `ConfigError` where calling it runs nothing, since it has a `yield`."""
+    check(field_name, function, not makes_values(function), "a function without yield")
+
+
+def check_result(who: str, result: object, hint: str, *, may_be_task: bool = False) -> None:
+    """Raise `TypeError` where what a function returned shows that it has not run.
+
+    A decorator may hide that of the function itself. A coroutine is closed.
+
+    Args:
+        who: returned it.
+        result: what it returned.
+        hint: what to do about a coroutine.
+        may_be_task: whether it may be a task or a future, which goes on by itself. Default False.
+
+    """
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        kind = "a generator" if inspect.isgenerator(result) else "an async generator"
+        raise TypeError(
+            f"{who} returned {kind}, which nobody iterates: use a function without yield"
+        )
+    if isinstance(result, Coroutine):
+        result.close()
+        raise TypeError(f"{who} returned a coroutine, which nobody awaits: {hint}")
+    if not may_be_task and inspect.isawaitable(result):
+        kind = type(result).__name__
+        raise TypeError(f"{who} returned an awaitable ({kind}), which nobody awaits: {hint}")

@@ -14,7 +14,7 @@ from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import Look, Pace, in_executor, is_looked_up
-from p2pmsg.checks import check_busy_wait, time_to_wait, whole
+from p2pmsg.checks import check_busy_wait, is_async, time_to_wait, whole
 from p2pmsg.errors import ClosedError, InvalidRequestError, translated
 from p2pmsg.requests.inbox import Arrival, Inbox
 from p2pmsg.requests.responder_base import (
@@ -341,8 +341,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
 
     def _add(self, topic: str, handler: Handler) -> None:
         super()._add(topic, handler)
-        call = getattr(handler, "__call__", None)  # noqa: B004  # of an object that can be called
-        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call):
+        if is_async(handler):
             self._slow.add(topic)
         else:
             self._slow.discard(topic)

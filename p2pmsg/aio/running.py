@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic
 
-from p2pmsg.checks import check, whole
+from p2pmsg.checks import check, check_result, check_runs, whole
 from p2pmsg.errors import ClosedError, SecurityError
 from p2pmsg.message import T_co
 from p2pmsg.queue.job import Job
@@ -54,7 +54,8 @@ class RunsJobs(ABC, Generic[T_co]):
 
         Args:
             handler: an `async def`, or a function that returns at once; it takes a `Job`, and what
-                it returns is ignored.
+                it returns is ignored. No generator; one that a decorator hides fails with
+                `TypeError`.
             on_error: what becomes of a job whose handler raised; each failure is logged. `retry`
                 (default): it is rejected, so that the pusher has it tried again, by its own rules.
                 `discard`: it becomes a dead letter at once. `stop`: it is rejected, `run` finishes
@@ -76,6 +77,8 @@ class RunsJobs(ABC, Generic[T_co]):
         """
         check("handler", handler, callable(handler), "a function that takes a job")
         check_on_error(on_error)
+        check_runs("handler", handler)
+        check_runs("on_error", on_error)
         whole("tasks", tasks, 1)
         if count is not None:
             whole("count", count, 1)
@@ -166,12 +169,15 @@ class TaskRun(JobRun):
         try:
             result = self._handler(job)
             if inspect.isawaitable(result):
-                await result
+                result = await result
+            if result is not None:
+                check_result("the handler", result, "await it there", may_be_task=True)
         except Exception as error:
             with self._settling(job, error):
                 decided = self._decide(job, error)
                 if inspect.isawaitable(decided):
-                    await decided
+                    decided = await decided
+                check_result("on_error", decided, "await it there", may_be_task=True)
         except BaseException as error:
             job.reject(reason_of(error))
             raise

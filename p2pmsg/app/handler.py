@@ -1,7 +1,6 @@
 """One registered handler: calls it through the middleware, and applies its error policy."""
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +9,8 @@ from typing import Any, Final, Protocol
 from p2pmsg.app.events import Event, Kind
 from p2pmsg.app.parameters import MisfitError, Parameters, name_of, plan
 from p2pmsg.app.policy import DeadLetter, OnError, parse
-from p2pmsg.app.threads import HandlerThreads
+from p2pmsg.app.threads import AWAIT, HandlerThreads
+from p2pmsg.checks import check_result, is_async
 from p2pmsg.errors import HandlerError, InvalidValueError
 from p2pmsg.queue.running import reason_of
 from transports.own_log import own_log as _log
@@ -173,13 +173,20 @@ class Handler:
         call: Next = partial(self._invoke, run)
         for each in reversed(run.middleware):
             call = partial(each, call)
-        return await call(event)
+        result = await call(event)
+        if result is not None:
+            check_result("a middleware", result, "await what is next", may_be_task=True)
+        return result
 
     async def _invoke(self, run: Runtime, event: Event) -> Any:
         positional, named = self._parameters.arguments(event, run.app)
-        if self._parameters.is_async:
-            return await self._function(*positional, **named)
-        return await run.threads.run(partial(self._function, *positional, **named))
+        if not self._parameters.is_async:
+            call = partial(self._function, *positional, **named)
+            return await run.threads.call(self.name, call)
+        result = await self._function(*positional, **named)
+        if result is not None:
+            check_result(self.name, result, AWAIT, may_be_task=True)
+        return result
 
     async def _is_again(self, event: Event, error: Exception, run: Runtime) -> bool:
         """Whether to try again in this place; returns after the pause."""
@@ -245,12 +252,8 @@ class Handler:
             event.job.reject(reason_of(error))
 
     async def _ask(self, call: Any, event: Event, error: Exception, run: Runtime) -> None:
-        if inspect.iscoroutinefunction(call):
-            await call(event, error)
-        else:
-            result = await run.threads.run(partial(call, event, error))
-            if inspect.isawaitable(result):
-                await result
+        called = partial(call, event, error)
+        await run.threads.call(name_of(call), called, is_async=is_async(call))
 
 
 def _failure(error: BaseException) -> Exception:

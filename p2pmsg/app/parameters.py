@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from p2pmsg import codec
 from p2pmsg.app.events import Event, Kind, Request
+from p2pmsg.checks import is_async, makes_values
 from p2pmsg.errors import ConfigError, P2PError
 from p2pmsg.message import Message
 from p2pmsg.queue.job import Job
@@ -74,7 +75,7 @@ def plan(function: Any, kind: Kind, app_class: type) -> Parameters:
     without an annotation. The first of the others is the value. Further ones need a default.
     """
     name = name_of(function)
-    if not callable(function) or _makes_values(function):
+    if not callable(function) or makes_values(function):
         raise ConfigError(f"handler {name}", "a function, plain or async, without yield", function)
     hints, places = _hints(function, name), dict[str, Any]()
     context: dict[str, tuple[type, Callable[[Event], Any] | None]] = {
@@ -118,7 +119,7 @@ def plan(function: Any, kind: Kind, app_class: type) -> Parameters:
         except (TypeError, NameError) as error:
             limit = f"a type that values can be decoded into ({error})"
             raise ConfigError(f"the value's annotation in {name}", limit, value_type) from error
-    return Parameters(_is_async(function), tuple(places.values()), named, value_type)
+    return Parameters(is_async(function), tuple(places.values()), named, value_type)
 
 
 def _last_place(function: Any, places: dict[str, Any]) -> int:
@@ -129,17 +130,6 @@ def _last_place(function: Any, places: dict[str, Any]) -> int:
         if each.kind not in (*_PACKED, inspect.Parameter.KEYWORD_ONLY)
     ]
     return max((order.index(name) + 1 for name in places), default=0)
-
-
-def _makes_values(function: Any) -> bool:
-    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-
-
-def _is_async(function: Any) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    call = getattr(function, "__call__", None)  # noqa: B004 - an object may have it as async def
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def _hints(function: Any, name: str) -> dict[str, Any]:

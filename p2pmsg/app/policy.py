@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any, Literal
 
 from p2pmsg.app.events import Event
-from p2pmsg.checks import at_least, check, of_kind, whole
+from p2pmsg.checks import at_least, check, check_runs, of_kind, whole
 from p2pmsg.topics import check_topic
 
 _WORDS = ("log", "retry", "dead_letter", "stop")
@@ -48,6 +48,7 @@ class DeadLetter:
         given = [each for each in (self.publish, self.push, self.call) if each is not None]
         check("DeadLetter", self, len(given) == 1, "given one of publish, push and call")
         check("call", self.call, self.call is None or callable(self.call), "a function")
+        check_runs("call", self.call)
         check_topic(self.topic)
         if self.message_bytes_max is not None:
             whole("message_bytes_max", self.message_bytes_max, 1024)
@@ -108,6 +109,7 @@ def parse(on_error: Any, kind: str) -> tuple[Retry | None, Any]:
         retry, on_error = on_error, on_error.then
     ok = isinstance(on_error, DeadLetter) or callable(on_error) or on_error in _WORDS
     check("on_error", on_error, ok, f"one of {_WORDS}, a Retry, a DeadLetter or a callable")
+    check_runs("on_error", on_error)
     if on_error == "dead_letter":
         limit = "a DeadLetter that says where to (the word alone is for workers)"
         check("on_error", on_error, kind == "job", limit)

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from inspect import iscoroutinefunction, signature
+from inspect import signature
 from typing import Any, Final
 
 from p2pmsg.app.dead_letters import Keep, letter_of, open_place
@@ -15,6 +15,7 @@ from p2pmsg.app.parameters import name_of
 from p2pmsg.app.policy import DeadLetter
 from p2pmsg.app.sources import Source
 from p2pmsg.app.threads import HandlerThreads
+from p2pmsg.checks import is_async
 from p2pmsg.errors import HandlerError, StopTimeoutError
 from transports.own_log import own_log as _log
 
@@ -262,9 +263,7 @@ class Run:
         """Call a hook; False: the app is to stop, and the hook did not end in time."""
         arguments = [self.app] * bool(len(signature(hook).parameters))
         call = partial(hook, *arguments)
-        task = asyncio.ensure_future(
-            call() if iscoroutinefunction(hook) else self.threads.run(call)
-        )
+        task = asyncio.create_task(self.threads.call(name_of(hook), call, is_async=is_async(hook)))
         stopped = asyncio.create_task(self._stopped.wait())
         try:
             await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)

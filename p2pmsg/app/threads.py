@@ -2,13 +2,18 @@
 
 import asyncio
 import contextvars
+import inspect
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
+from p2pmsg.checks import check_result
+
 T = TypeVar("T")
 _END: Final = None
+AWAIT: Final = "await it in the function"
+"""What to do about a coroutine that a function returned."""
 
 
 class HandlerThreads:
@@ -43,6 +48,19 @@ class HandlerThreads:
         self._calls.put((future, lambda: context.run(call)))
         return await future
 
+    async def call(self, name: str, call: Callable[[], Any], *, is_async: bool = False) -> Any:
+        """Return what a user's function returned: called here where it is async, else in a thread.
+
+        What a plain function returns is awaited here where it can be: a decorator may hide that it
+        is an `async def`. `TypeError` where it has not run all the same, since it has a `yield`.
+        """
+        result = call() if is_async else await self.run(call)
+        if inspect.isawaitable(result):
+            result = await result
+        if result is not None:
+            check_result(name, result, AWAIT, may_be_task=True)
+        return result
+
     def close(self) -> None:
         """Have each thread end after what it does now."""
         for _ in range(self._started):
@@ -71,6 +89,8 @@ class HandlerThreads:
     ) -> None:
         self._busy -= 1
         if future.done():
+            if inspect.iscoroutine(result):
+                result.close()  # nobody waits for it any more
             return
         if error is None:
             future.set_result(result)

@@ -1,6 +1,5 @@
 """Calls a function for each job, until it is to stop: `Puller.run`."""
 
-import inspect
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -8,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Generic, Literal
 
-from p2pmsg.checks import check, whole
+from p2pmsg.checks import check, check_result, check_runs, is_async, whole
 from p2pmsg.errors import ClosedError, SecurityError
 from p2pmsg.message import T_co
 from p2pmsg.queue.job import Job
@@ -18,6 +17,9 @@ from transports.own_log import own_log as _log
 
 LOOK_S: Final = 0.1
 """While no job comes, how often is looked whether to stop."""
+
+_NO_ASYNC: Final = "no async function; those are for p2pmsg.aio.Puller and p2pmsg.App"
+_USE_ASYNC: Final = "use p2pmsg.aio.Puller or p2pmsg.App"
 
 OnError = Literal["retry", "discard", "stop"] | Callable[[Job, Exception], Any]
 """What becomes of a job whose handler raised; see `Puller.run`."""
@@ -59,7 +61,8 @@ class RunsJobs(ABC, Generic[T_co]):
 
         Args:
             handler: takes a `Job`; what it returns is ignored. No `async def`: those are for
-                `p2pmsg.aio.Puller` and `p2pmsg.App`.
+                `p2pmsg.aio.Puller` and `p2pmsg.App`; and no generator. One that a decorator hides
+                fails with `TypeError`.
             on_error: what becomes of a job whose handler raised; each failure is logged. `retry`
                 (default): it is rejected, so that the pusher has it tried again, by its own rules.
                 `discard`: it becomes a dead letter at once. `stop`: it is rejected, `run` finishes
@@ -78,14 +81,10 @@ class RunsJobs(ABC, Generic[T_co]):
 
         """
         check("handler", handler, callable(handler), "a function that takes a job")
-        is_async = inspect.iscoroutinefunction(handler)
-        check(
-            "handler",
-            handler,
-            not is_async,
-            "no async function; those are for p2pmsg.aio.Puller and p2pmsg.App",
-        )
         check_on_error(on_error)
+        for name, function in (("handler", handler), ("on_error", on_error)):
+            check(name, function, not is_async(function), _NO_ASYNC)
+            check_runs(name, function)
         whole("threads", threads, 1)
         if count is not None:
             whole("count", count, 1)
@@ -241,10 +240,12 @@ class ThreadRun(JobRun):
 
     def _do(self, job: Job) -> None:
         try:
-            self._handler(job)
+            result = self._handler(job)
+            if result is not None:
+                check_result("the handler", result, _USE_ASYNC)
         except Exception as error:
             with self._settling(job, error):
-                self._decide(job, error)
+                check_result("on_error", self._decide(job, error), _USE_ASYNC)
         except BaseException as error:
             job.reject(reason_of(error))
             raise

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import transports
-from p2pmsg.checks import check_busy_wait, whole
+from p2pmsg.checks import check, check_busy_wait, is_async, whole
 from p2pmsg.errors import ClosedError
 from p2pmsg.requests.inbox import Arrival, Inbox
 from p2pmsg.requests.responder_base import Handler, Request, ResponderBase
@@ -41,7 +41,7 @@ class Responder(ResponderBase, ClosesAtOnce):
 
     Args:
         endpoint: where to bind.
-        handlers: by topic; more with `on`. Default: none.
+        handlers: by topic, plain functions; more with `on`. Default: none.
         type: what the value of each request is made before its handler gets it: a dataclass or any
             other type that `Subscriber(type=)` takes. One that does not fit is counted in
             `invalid_values` and answered with `InvalidRequestError`, which names the place in it.
@@ -162,6 +162,13 @@ class Responder(ResponderBase, ClosesAtOnce):
         return self
 
     # -------------------------------------------------------------------------------- private
+
+    _HINT = "use p2pmsg.aio.Responder or p2pmsg.App"
+
+    def _add(self, topic: str, handler: Handler) -> None:
+        limit = "no async function; those are for p2pmsg.aio.Responder and p2pmsg.App"
+        check(f"the handler of {topic!r}", handler, not is_async(handler), limit)
+        super()._add(topic, handler)
 
     def _run(self) -> None:
         try:

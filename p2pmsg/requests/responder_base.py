@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import transports
-from p2pmsg.checks import at_least, check, whole
+from p2pmsg.checks import at_least, check, check_result, check_runs, whole
 from p2pmsg.errors import ClosedError, ConfigError, InvalidRequestError, translated
 from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
@@ -144,6 +144,8 @@ class ResponderBase:
 
     _server: transports.ZmqQueueServer
     _rights: "RequestRights | None" = None
+    _HINT = "await it there"
+    """What to do about a coroutine that a handler returned."""
 
     def _configure(
         self,
@@ -273,6 +275,7 @@ class ResponderBase:
         except ValueError as error:
             raise ConfigError("topic", f"a topic ({error})", topic) from error
         check("handler", handler, callable(handler), "something that can be called")
+        check_runs(f"the handler of {topic!r}", handler)
         self._handlers[topic] = handler
         self._type_of[topic] = self._types.of(topic)
 
@@ -317,7 +320,11 @@ class ResponderBase:
 
     def _pack(self, request: Request, value: Any) -> bytes:
         """Return the frame that answers with a value; raises where that cannot be sent."""
-        packed = pack_exactly(value)
+        try:
+            packed = pack_exactly(value)
+        except Exception:
+            check_result("the handler", value, self._HINT)
+            raise
         if len(packed) > self._bytes_max:
             check_size("reply", len(packed), self._bytes_max)
         return _reply_to(request, Status.DONE, packed)
