@@ -96,9 +96,10 @@ def test_a_future_that_nobody_awaits_is_a_failure_in_threads(make_pusher, make_p
 def test_run_in_threads_refuses_what_it_cannot_run(make_pusher, make_puller, name, function):
     pusher = make_pusher(config=FAST)
     puller = make_puller(pusher.endpoint)
+    pusher.push(1)
 
     with pytest.raises(ConfigError, match=f"{name} must be (no async|a) function"):
-        puller.run(**{"handler": print, name: function})
+        puller.run(**{"handler": print, name: function}, count=1)
 
 
 def test_what_decides_on_failures_and_did_not_run_ends_run(make_pusher, make_puller):
@@ -107,7 +108,7 @@ def test_what_decides_on_failures_and_did_not_run_ends_run(make_pusher, make_pul
     pusher.push(0)
 
     with pytest.raises(TypeError, match="on_error returned a coroutine"):
-        puller.run(lambda job: 1 / job.value, on_error=lambda job, error: coroutine(job))
+        puller.run(lambda job: 1 / job.value, on_error=lambda job, error: coroutine(job), count=1)
 
     eventually(lambda: pusher.stats().failed == 1)
 
@@ -130,9 +131,10 @@ def test_a_job_of_asyncio_whose_handler_only_made_something_is_rejected(function
 @pytest.mark.parametrize("name", ["handler", "on_error"])
 def test_run_in_a_loop_refuses_what_has_a_yield(name, function):
     async def main():
-        async with a_queue() as (_, puller):
+        async with a_queue() as (pusher, puller):
+            pusher.push(1)
             with pytest.raises(ConfigError, match=f"{name} must be a function without yield"):
-                await puller.run(**{"handler": print, name: function})
+                await puller.run(**{"handler": print, name: function}, count=1)
 
     run(main)
 
