@@ -23,7 +23,7 @@ from p2pmsg.sync.lifecycle import INHERITED, is_inherited
 from p2pmsg.sync.lines import connect, open_lines, use_security
 from p2pmsg.sync.receiving import receive_frame
 from p2pmsg.sync.settings import deadline
-from p2pmsg.sync.subscriber_base import GENERATORS, NO_VALUES, NOTHING, SubscriberBase
+from p2pmsg.sync.subscriber_base import NO_VALUES, NOTHING, SubscriberBase
 from transports.endpoint import is_address
 
 if TYPE_CHECKING:
@@ -116,11 +116,8 @@ class Subscriber(SubscriberBase[T_co]):
     _is_begun = False
     _home: object = _NO_LOOP
 
-    def _check_callbacks(self, *_: Any) -> None:
-        if _is_in_loop():
-            super()._check_callbacks(GENERATORS, "functions without yield")
-        else:
-            super()._check_callbacks()
+    def _check_callbacks(self, *, may_be_async: bool = False) -> None:
+        super()._check_callbacks(may_be_async=may_be_async or _is_in_loop())
 
     def _open_io(
         self, places: "list[transports.Endpoint]", topics: list[str], config: SubscriberConfig

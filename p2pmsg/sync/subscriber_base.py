@@ -1,25 +1,16 @@
 """What the subscribers of threads and of event loops have in common."""
 
 import builtins
-import inspect
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from p2pmsg.checks import check
+from p2pmsg.checks import check, check_result, is_async, makes_values
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.errors import (
     ConfigError,
@@ -66,9 +57,6 @@ if TYPE_CHECKING:
 
 NOTHING: Final[Iterator[Message]] = iter(())
 NO_VALUES: Final[Iterator[Any]] = iter([])
-_Check = Callable[[Any], bool]
-GENERATORS: Final[tuple[_Check, ...]] = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-"""Functions of which nothing runs when they are called."""
 _random = SystemRandom()  # a forked child would repeat what another one draws
 
 
@@ -162,14 +150,13 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
     def _begin(self) -> None:
         """Begin to read, now that all is there."""
 
-    def _check_callbacks(
-        self,
-        refused: tuple[_Check, ...] = (inspect.iscoroutinefunction, *GENERATORS),
-        limit: str = "plain functions, without yield and without asyncio",
-    ) -> None:
+    def _check_callbacks(self, *, may_be_async: bool = False) -> None:
         """Refuse an `on_gap`, `on_end` or `on_invalid` that would do nothing when it is called."""
+        limit = "functions without yield"
+        if not may_be_async:
+            limit = "plain functions, without yield and without asyncio"
         for one in (self._on_end, self._types.on_invalid, *self._policy.callables):
-            ok = not any(is_one(one) for is_one in refused)
+            ok = not makes_values(one) and (may_be_async or not is_async(one))
             check("on_gap, on_end, on_invalid", one, ok, limit)
 
     @property
@@ -302,13 +289,12 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
     def _call(self, callback: Callable[[Any], Any], report: Any) -> None:
         """Call the application's `on_gap`, `on_end` or `on_invalid`."""
         result = callback(report)
-        if isinstance(result, Coroutine | Generator | AsyncGenerator):  # of a decorated function
-            if not isinstance(result, AsyncGenerator):
-                result.close()
-            _log.error(
-                "%s; %r returned a %s, of which nothing was done",
-                report, callback, type(result).__name__,
-            )  # fmt: skip
+        if result is not None:
+            try:
+                hint = "use p2pmsg.aio.Subscriber"
+                check_result(repr(callback), result, hint, may_be_task=True)
+            except TypeError as error:  # a decorator hides what the function is
+                _log.error("%s; a callback of which nothing was done: %s", report, error)
 
     def _report_denial(self) -> None:
         """Log, and raise, what is not allowed; each is reported once."""
