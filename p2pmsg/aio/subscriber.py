@@ -1,7 +1,6 @@
 """The subscriber for asyncio."""
 
 import asyncio
-import inspect
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from p2pmsg.checks import whole
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, SessionEndedError, WrongLoopError
 from p2pmsg.message import Message, MessageBatch, T_co
+from p2pmsg.sync.callbacks import call_back
 from p2pmsg.sync.lifecycle import INHERITED, is_inherited
 from p2pmsg.sync.lines import connect, open_lines, use_security
 from p2pmsg.sync.receiving import receive_frame
@@ -435,8 +435,7 @@ class Subscriber(SubscriberBase[T_co]):
             await self._loop.loop.run_in_executor(None, call)
 
     def _call(self, callback: Callable[[Any], Any], report: Any) -> None:
-        result = callback(report)
-        if inspect.isawaitable(result):
+        if (result := call_back(callback, report, awaits=True)) is not None:
             self._pending = asyncio.ensure_future(result)
 
     async def _settle(self) -> None:

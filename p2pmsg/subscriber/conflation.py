@@ -125,13 +125,15 @@ def decode_single(stream: Stream, frame: Frame) -> Message:
 
 def batch_of(message: Message) -> MessageBatch:
     """Return a batch of one message."""
-    return MessageBatch(
+    made = MessageBatch(
         message.topic, message.session, message.publisher, message.sequence, message.timestamp_ns,
         [message.value],
         None,
         None if message.key is None else [message.key],
         None if message.headers is None else [message.headers],
     )  # fmt: skip
+    made.late = message.late
+    return made
 
 
 def refold_ns(count: int) -> int:

@@ -10,16 +10,11 @@ from datetime import datetime
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from p2pmsg.checks import check, check_result, is_async, makes_values
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.errors import (
     ConfigError,
-    LossReport,
-    MessagesLostError,
-    RewoundReport,
     SessionEnd,
     SessionEndedError,
-    SessionRewoundError,
 )
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.security.use import check_security
@@ -29,6 +24,7 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.subscriber.typed import InvalidValue, OnInvalid, ValueTypes
+from p2pmsg.sync.callbacks import call_back, check_callbacks, report_loss
 from p2pmsg.sync.lifecycle import INHERITED, NotCopied, close_in_children
 from p2pmsg.sync.receiving import ConflatedIterator
 from p2pmsg.sync.settings import (
@@ -42,7 +38,6 @@ from p2pmsg.sync.settings import (
     subscriber_config,
 )
 from p2pmsg.sync.subscriber_io import SubscriberIO
-from recovery import Loss, Rewound
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
@@ -152,12 +147,8 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
 
     def _check_callbacks(self, *, may_be_async: bool = False) -> None:
         """Refuse an `on_gap`, `on_end` or `on_invalid` that would do nothing when it is called."""
-        limit = "functions without yield"
-        if not may_be_async:
-            limit = "plain functions, without yield and without asyncio"
-        for one in (self._on_end, self._types.on_invalid, *self._policy.callables):
-            ok = not makes_values(one) and (may_be_async or not is_async(one))
-            check("on_gap, on_end, on_invalid", one, ok, limit)
+        given = self._on_end, self._types.on_invalid, *self._policy.callables
+        check_callbacks(given, may_be_async=may_be_async)
 
     @property
     def connected(self) -> int:
@@ -254,7 +245,7 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
             if isinstance(loss, InvalidValue):
                 self._types.report(loss.error, self._call)
             else:
-                self._report(stream, loss)
+                report_loss(self._policy, stream, loss, self._call)
             if core.endings:
                 self._report_endings()
         return False
@@ -274,27 +265,9 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
         self._stream = self._batch = None
         self._values, self._active = NO_VALUES, NOTHING
 
-    def _report(self, stream: Stream, loss: Loss) -> None:
-        rewound = isinstance(loss, Rewound)
-        kind = RewoundReport if rewound else LossReport
-        report = kind(stream.topic, stream.peer.session, stream.peer.name, loss)
-        on_gap = self._policy.of(stream.topic)
-        if on_gap == "raise":
-            raise SessionRewoundError(report) if rewound else MessagesLostError(report)
-        if callable(on_gap):
-            self._call(on_gap, report)
-        elif rewound or on_gap != "skip":
-            _log.warning("%s", report)
-
     def _call(self, callback: Callable[[Any], Any], report: Any) -> None:
         """Call the application's `on_gap`, `on_end` or `on_invalid`."""
-        result = callback(report)
-        if result is not None:
-            try:
-                hint = "use p2pmsg.aio.Subscriber"
-                check_result(repr(callback), result, hint, may_be_task=True)
-            except TypeError as error:  # a decorator hides what the function is
-                _log.error("%s; a callback of which nothing was done: %s", report, error)
+        call_back(callback, report, awaits=False)
 
     def _report_denial(self) -> None:
         """Log, and raise, what is not allowed; each is reported once."""

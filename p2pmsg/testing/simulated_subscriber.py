@@ -1,5 +1,6 @@
 """A subscriber in the simulator: the real core, driven as the threaded shell drives it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -18,7 +19,7 @@ from p2pmsg.subscriber.effects import Action, Command, Send
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Session, Stream
-from p2pmsg.subscriber.typed import InvalidValue
+from p2pmsg.subscriber.typed import UNTYPED, InvalidValue, ValueTypes
 from p2pmsg.testing.network import MS, FaultyNetwork
 from p2pmsg.testing.oracle import History, Oracle
 from p2pmsg.testing.simulated_cursor import SimulatedCursor
@@ -77,6 +78,7 @@ class SimulatedSubscriber:
         policy: GapPolicy | None = None,
         reads: bool = True,
         cursor: SimulatedCursor | None = None,
+        types: ValueTypes = UNTYPED,
     ) -> None:
         self.name = name
         self.places = list(publishers)
@@ -86,7 +88,7 @@ class SimulatedSubscriber:
         self.wait_for_repair = wait_for_repair
         self.conflate = conflate or (policy is not None and policy.any_conflates)
         self._policy = GapPolicy("latest") if conflate else policy
-        self._reads = reads
+        self._reads, self._types = reads, types
         self._network = network
         self.config = self._make_config(config or SubscriberConfig())
         self.core: SubscriberCore | None = None
@@ -125,7 +127,9 @@ class SimulatedSubscriber:
         deadline_ns = to_ns(self.config.nack.deadline)
         if len(self.publishers) < len(self.places):
             deadline_ns //= 2  # a relay gives up before its subscribers do
-        self.oracle = Oracle(self.name, self._history, deadline_ns, conflate=self.conflate)
+        self.oracle = Oracle(
+            self.name, self._history, deadline_ns, conflate=self.conflate, types=self._types
+        )
         recorded = set() if self.cursor is None else self.cursor.recorded
         self.joins = {key: head for key, head in self.joins.items() if key[0] in recorded}
         self.whole &= recorded
@@ -175,6 +179,7 @@ class SimulatedSubscriber:
             config=self.config,
             wait_for_repair=self.wait_for_repair,
             policy=self._policy,
+            types=self._types,
             rng=Random(self._network.rng.getrandbits(64)),
             now_ns=self._network.clock.now_ns,
             cursor=cursor,
@@ -330,8 +335,11 @@ class SimulatedSubscriber:
                 core.receive_reply(session, reply, now_ns=now_ns)
         return taken
 
-    def take(self, count_max: int) -> tuple[Stream, MessageBatch | Loss] | None:
-        """Take at most `count_max` messages of one stream, or a loss; None: nothing is ready."""
+    def take(self, count_max: int) -> tuple[Stream, MessageBatch | Loss | InvalidValue] | None:
+        """Take at most `count_max` messages of one stream, or what comes in their place.
+
+        None: nothing is ready.
+        """
         core, now_ns = self.core, self._network.clock.now_ns
         if core is None or not self.has_ready:
             return None
@@ -339,9 +347,9 @@ class SimulatedSubscriber:
         if taken is None:
             return None
         stream, loss, batch, _, messages = taken
-        assert not isinstance(loss, InvalidValue)  # its values have no types
         output = loss or batch or batch_of(next(messages))
-        self._deliver(core, stream, output)
+        shown = batch_of(output.error.message) if isinstance(output, InvalidValue) else output
+        self._deliver(core, stream, shown)
         self.pump()
         return stream, output
 
@@ -474,10 +482,11 @@ class SimulatedSubscriber:
             return
         complain = self._history.complain
         limit = self.config.receive_bytes
-        waiting: dict[int, int] = {}
+        waiting, late = Counter[int](), Counter[int]()
         for stream, output in core.ready:
             if isinstance(output, Delivery):
-                waiting[id(stream)] = waiting.get(id(stream), 0) + output.count
+                waiting[id(stream)] += output.count
+                late[id(stream)] += output.count * output.late
         for stream in core.streams:
             if stream.receiver.missing == 0 and stream.peer.gone:
                 continue  # it changes no more; the end is checked all the same
@@ -487,7 +496,8 @@ class SimulatedSubscriber:
             if len(list(receiver.missing_ranges)) > self.config.nack.gaps_max:
                 complain(f"{self.name} has more gaps than gaps_max")
             left = self.reader.left_of(stream)
-            self.oracle.check_stream(stream, waiting.get(id(stream), 0) + left)
+            late_count = late[id(stream)] + receiver.late_held
+            self.oracle.check_stream(stream, waiting[id(stream)] + left, late_count)
 
     def _schedule(self) -> None:
         core, now_ns = self.core, self._network.clock.now_ns

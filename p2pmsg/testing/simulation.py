@@ -7,6 +7,7 @@ from datetime import datetime
 
 from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.invariants import final_violations, has_all_of_relay, relay_violations
 from p2pmsg.testing.network import FaultyNetwork, name_of
@@ -166,6 +167,7 @@ class Simulation:
         policy: GapPolicy | None = None,
         reads: bool = True,
         cursor: SimulatedCursor | None = None,
+        types: ValueTypes = UNTYPED,
     ) -> SimulatedSubscriber:
         """Add a subscriber and an application that reads what it gets.
 
@@ -179,6 +181,7 @@ class Simulation:
             policy: what to do about gaps, topic by topic, in place of `conflate`.
             reads: whether the application reads by itself. Otherwise it does in `take`.
             cursor: of former subscribers, to go on with; see `make_cursor`.
+            types: of the values; the application reads them in `take`, then. Default: none.
 
         """
         subscriber = SimulatedSubscriber(
@@ -194,6 +197,7 @@ class Simulation:
             policy=policy,
             reads=reads,
             cursor=cursor,
+            types=types,
         )
         self.subscribers.append(subscriber)
         return subscriber

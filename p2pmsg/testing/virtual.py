@@ -3,16 +3,20 @@
 The fixture `p2pmsg_network` of the pytest plugin is one of these.
 """
 
-from collections.abc import Callable, Sequence
+import builtins
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from random import SystemRandom
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from p2pmsg.checks import at_least, check, whole
 from p2pmsg.config import OnGap, PublisherConfig, SubscriberConfig
-from p2pmsg.errors import CursorInUseError
+from p2pmsg.errors import ConfigError, CursorInUseError
+from p2pmsg.message import T_co
 from p2pmsg.publisher.core import PublisherCore
+from p2pmsg.start import parse_start
 from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.typed import OnInvalid, ValueTypes
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.invariants import has_all_of_relay
 from p2pmsg.testing.options import NetworkOptions
@@ -118,7 +122,7 @@ class VirtualNetwork:
         self._turns = Turns(self._simulation.network)
         self._cursors: dict[str, SimulatedCursor] = {}
         self.publishers: list[PublisherPeer] = []
-        self.subscribers: list[SubscriberPeer] = []
+        self.subscribers: list[SubscriberPeer[Any]] = []
         self.relays: list[VirtualRelay] = []
 
     @property
@@ -175,8 +179,11 @@ class VirtualNetwork:
         on_gap: OnGap = "wait",
         cursor: str | None = None,
         commit: Literal["explicit", "message"] = "explicit",
+        type: builtins.type[T_co] | None = None,  # noqa: A002  # as `p2pmsg.Subscriber` has it
+        types: Mapping[str, Any] | None = None,
+        on_invalid: OnInvalid = "raise",
         config: SubscriberConfig | None = None,
-    ) -> VirtualSubscriber:
+    ) -> VirtualSubscriber[T_co]:
         """Add a subscriber.
 
         Args:
@@ -188,6 +195,9 @@ class VirtualNetwork:
             cursor: a name, of a position in the network's memory; the next subscriber with it goes
                 on after the last commit. Default None.
             commit: as for `p2pmsg.Subscriber`. Default `explicit`.
+            type: as for `p2pmsg.Subscriber`. Default: values have no type.
+            types: as for `p2pmsg.Subscriber`, by topic. Default: none.
+            on_invalid: as for `p2pmsg.Subscriber`. Default `raise`.
             config: its settings. Default: as `p2pmsg.Subscriber` has them.
 
         Raises:
@@ -195,9 +205,9 @@ class VirtualNetwork:
             CursorInUseError: another subscriber has the cursor.
 
         """
-        policy = GapPolicy(on_gap)
-        process = self._add_subscriber(publishers, topics, start, policy, cursor, commit, config)
-        made = VirtualSubscriber(self, process, policy, commits_each=commit == "message")
+        about = GapPolicy(on_gap), ValueTypes(type, types, on_invalid)
+        process = self._add_subscriber(publishers, topics, start, *about, cursor, commit, config)
+        made = VirtualSubscriber[T_co](self, process, *about, commits_each=commit == "message")
         self.subscribers.append(made)
         return made
 
@@ -210,8 +220,11 @@ class VirtualNetwork:
         on_gap: OnGap = "wait",
         cursor: str | None = None,
         commit: Literal["explicit", "message"] = "explicit",
+        type: builtins.type[T_co] | None = None,  # noqa: A002  # as `p2pmsg.Subscriber` has it
+        types: Mapping[str, Any] | None = None,
+        on_invalid: OnInvalid = "raise",
         config: SubscriberConfig | None = None,
-    ) -> VirtualAioSubscriber:
+    ) -> VirtualAioSubscriber[T_co]:
         """Add a subscriber with the names of `p2pmsg.aio.Subscriber`.
 
         While a task awaits it, or an `aio_publisher`, time passes: from event to event, and tasks
@@ -224,6 +237,10 @@ class VirtualNetwork:
             on_gap: as for `subscriber`; a callable may be a coroutine function. Default `wait`.
             cursor: as for `subscriber`. Default None.
             commit: as for `subscriber`. Default `explicit`.
+            type: as for `subscriber`. Default: values have no type.
+            types: as for `subscriber`, by topic. Default: none.
+            on_invalid: as for `subscriber`; a callable may be a coroutine function. Default
+                `raise`.
             config: as for `subscriber`. Default: as `p2pmsg.Subscriber` has them.
 
         Raises:
@@ -231,10 +248,10 @@ class VirtualNetwork:
             CursorInUseError: another subscriber has the cursor.
 
         """
-        policy = GapPolicy(on_gap)
-        process = self._add_subscriber(publishers, topics, start, policy, cursor, commit, config)
-        made = VirtualAioSubscriber(
-            self, process, self._turns, policy=policy, commits_each=commit == "message"
+        about = GapPolicy(on_gap), ValueTypes(type, types, on_invalid)
+        process = self._add_subscriber(publishers, topics, start, *about, cursor, commit, config)
+        made = VirtualAioSubscriber[T_co](
+            self, process, self._turns, *about, commits_each=commit == "message"
         )
         self.subscribers.append(made)
         return made
@@ -245,6 +262,7 @@ class VirtualNetwork:
         topics: str | Sequence[str],
         start: str | int | datetime,
         policy: GapPolicy,
+        types: ValueTypes,
         cursor: str | None,
         commit: str,
         config: SubscriberConfig | None,
@@ -252,6 +270,8 @@ class VirtualNetwork:
         check("commit", commit, commit in ("explicit", "message"), "explicit or message")
         is_needless = commit == "explicit" or cursor is not None
         check("commit", commit, is_needless, "explicit where there is no cursor")
+        if policy.any_skips and (parse_start(start).kind != "latest" or cursor is not None):
+            raise ConfigError("start", '"latest", without a cursor, where on_gap is "skip"', start)
         position = None
         if cursor is not None:
             position = self._cursors.get(cursor) or self._simulation.make_cursor(cursor)
@@ -266,6 +286,7 @@ class VirtualNetwork:
             policy=policy,
             reads=False,
             cursor=position,
+            types=types,
         )
 
     def _listed(self, publishers: Upstream | Sequence[Upstream] | None) -> Sequence[Upstream]:
@@ -324,7 +345,7 @@ class VirtualNetwork:
             raise TimeoutError(f"not everything came within {timeout} s of the network's time")
 
     def partition(
-        self, publisher: Upstream, subscriber: SubscriberPeer | VirtualRelay, seconds: float
+        self, publisher: Upstream, subscriber: SubscriberPeer[Any] | VirtualRelay, seconds: float
     ) -> None:
         """Let nothing pass between `publisher` and `subscriber` for `seconds` from now on.
 

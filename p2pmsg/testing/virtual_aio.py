@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from p2pmsg.checks import at_least, whole
 from p2pmsg.errors import ClosedError
-from p2pmsg.message import Message, MessageBatch
+from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
@@ -215,7 +215,7 @@ class VirtualAioPublisher(PublisherPeer, _AioPeer):
         await self.close()
 
 
-class VirtualAioSubscriber(SubscriberPeer, _AioPeer):
+class VirtualAioSubscriber(SubscriberPeer[T_co], _AioPeer):
     """A subscriber on a `VirtualNetwork`, used as `p2pmsg.aio.Subscriber` is.
 
     Cancelling any call loses nothing: a message is taken in the step that returns it.
@@ -224,18 +224,20 @@ class VirtualAioSubscriber(SubscriberPeer, _AioPeer):
         network: which made it.
         process: the simulated one.
         turns: let time pass.
-        options: as `SubscriberPeer`.
+        about, options: as `SubscriberPeer`.
 
     """
 
+    _awaits = True
+
     def __init__(
-        self, network: Time, process: SimulatedSubscriber, turns: Turns, **options: Any
+        self, network: Time, process: SimulatedSubscriber, turns: Turns, *about: Any, **options: Any
     ) -> None:
-        super().__init__(network, process, **options)
+        super().__init__(network, process, *about, **options)
         self._turns = turns
         self._pending: asyncio.Future[Any] | None = None
 
-    async def receive(self, timeout: float | None = None) -> Message:
+    async def receive(self, timeout: float | None = None) -> Message[T_co]:
         """Return the next message.
 
         Args:
@@ -244,6 +246,7 @@ class VirtualAioSubscriber(SubscriberPeer, _AioPeer):
         Raises:
             TimeoutError: none came in time.
             MessagesLostError: `on_gap="raise"`, and messages were lost.
+            InvalidValueError: `on_invalid="raise"`, and a value does not fit its type.
             ClosedError: the subscriber is closed, or has crashed, perhaps while this waited.
 
         """
@@ -251,7 +254,7 @@ class VirtualAioSubscriber(SubscriberPeer, _AioPeer):
 
     async def receive_many(
         self, count_max: int = _BATCH_MAX, timeout: float | None = None
-    ) -> MessageBatch:
+    ) -> MessageBatch[T_co]:
         """Return the next messages of one stream, as many as are there.
 
         Args:
@@ -283,12 +286,12 @@ class VirtualAioSubscriber(SubscriberPeer, _AioPeer):
             if not await self._turns.wait_until(lambda: self._is_over or self._is_ready, left_s):
                 raise TimeoutError(f"no message within {timeout} s of the network's time")
 
-    def receive_nowait(self) -> Message | None:
+    def receive_nowait(self) -> Message[T_co] | None:
         """Return the next message, or None where there is none yet. Raises as `receive`."""
         batch = self.receive_many_nowait(1)
         return None if batch is None else batch[0]
 
-    def receive_many_nowait(self, count_max: int = _BATCH_MAX) -> MessageBatch | None:
+    def receive_many_nowait(self, count_max: int = _BATCH_MAX) -> MessageBatch[T_co] | None:
         """Return the messages of one stream that are there, or None. Raises as `receive_many`.
 
         Args:
@@ -304,11 +307,11 @@ class VirtualAioSubscriber(SubscriberPeer, _AioPeer):
             self._pending, self._answer = asyncio.ensure_future(self._answer), None
         return batch
 
-    def __aiter__(self) -> "_Iteration[Message]":
+    def __aiter__(self) -> "_Iteration[Message[T_co]]":
         """Iterate over messages without end; it ends when the subscriber is closed."""
         return _Iteration(self.receive)
 
-    def batches(self, count_max: int = _BATCH_MAX) -> "_Iteration[MessageBatch]":
+    def batches(self, count_max: int = _BATCH_MAX) -> "_Iteration[MessageBatch[T_co]]":
         """Iterate over batches, each as of `receive_many`.
 
         Args:

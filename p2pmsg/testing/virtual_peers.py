@@ -1,29 +1,22 @@
 """Publishers, subscribers and relays on a network in memory, and what threads' names do there."""
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol
 
 from p2pmsg.checks import at_least, check, whole
-from p2pmsg.errors import (
-    ClosedError,
-    ConfigError,
-    LossReport,
-    MessagesLostError,
-    RewoundReport,
-    SessionRewoundError,
-)
-from p2pmsg.message import Message, MessageBatch
+from p2pmsg.errors import ClosedError, ConfigError
+from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.stats import SubscriberStats
 from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.typed import InvalidValue, ValueTypes
+from p2pmsg.sync.callbacks import call_back, check_callbacks, report_loss
 from p2pmsg.sync.lifecycle import ClosesAtOnce
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
-from recovery import Loss, Rewound
 
 ENDLESS_S: Final = 60.0
 """How long is waited, by the network's clock, where a real peer would wait without end."""
@@ -226,23 +219,37 @@ class VirtualPublisher(PublisherPeer, ClosesAtOnce):
         self._closed = True
 
 
-class SubscriberPeer:
+class SubscriberPeer(Generic[T_co]):
     """What a subscriber of a `VirtualNetwork` does without waiting.
 
     Args:
         network: which made it.
         process: the simulated one.
         policy: what to do about messages that are missing.
+        types: what values are decoded into, and what to do about those that do not fit.
         commits_each: whether a message is committed when the next one is asked for.
+
+    Raises:
+        ConfigError: a callable would do nothing when it is called.
 
     """
 
+    _awaits = False
+    """Whether what callbacks return is awaited."""
+
     def __init__(
-        self, network: Time, process: SimulatedSubscriber, policy: GapPolicy, *, commits_each: bool
+        self,
+        network: Time,
+        process: SimulatedSubscriber,
+        policy: GapPolicy,
+        types: ValueTypes,
+        *,
+        commits_each: bool,
     ) -> None:
+        check_callbacks((types.on_invalid, *policy.callables), may_be_async=self._awaits)
         self._network = network
         self._process = process
-        self._policy = policy
+        self._policy, self._types = policy, types
         self._commits_each = commits_each
         self._answer: Awaitable[Any] | None = None
         self._closed = False
@@ -312,7 +319,7 @@ class SubscriberPeer:
     def _is_ready(self) -> bool:
         return self._process.has_ready
 
-    def _take(self, count_max: int) -> MessageBatch | None:
+    def _take(self, count_max: int) -> MessageBatch[T_co] | None:
         """Return messages that are there, after reporting what was lost before them."""
         self._check_open()
         if self._commits_each:
@@ -321,27 +328,23 @@ class SubscriberPeer:
             stream, output = taken
             if isinstance(output, MessageBatch):
                 return output
-            answer = self._report(stream.topic, stream.peer.session, stream.peer.name, output)
-            if inspect.isawaitable(answer):
-                self._answer = answer
+            if isinstance(output, InvalidValue):
+                self._types.report(output.error, self._call)
+            else:
+                report_loss(self._policy, stream, output, self._call)
+            if self._answer is not None:
                 return None
         return None
 
-    def _report(self, topic: str, session: int, publisher: str, loss: Loss) -> Any:
-        is_rewound = isinstance(loss, Rewound)
-        report = (RewoundReport if is_rewound else LossReport)(topic, session, publisher, loss)
-        policy = self._policy.of(topic)
-        if policy == "raise":
-            raise SessionRewoundError(report) if is_rewound else MessagesLostError(report)
-        if callable(policy):
-            return policy(report)
-        return None
+    def _call(self, callback: Callable[[Any], Any], report: Any) -> None:
+        """Call the application's `on_gap` or `on_invalid`."""
+        self._answer = call_back(callback, report, awaits=self._awaits)
 
 
-class VirtualSubscriber(SubscriberPeer, ClosesAtOnce):
+class VirtualSubscriber(SubscriberPeer[T_co], ClosesAtOnce):
     """A subscriber on a `VirtualNetwork`, used as `p2pmsg.Subscriber` is."""
 
-    def receive(self, timeout: float | None = 0.0) -> Message:
+    def receive(self, timeout: float | None = 0.0) -> Message[T_co]:
         """Return the next message.
 
         Args:
@@ -352,12 +355,15 @@ class VirtualSubscriber(SubscriberPeer, ClosesAtOnce):
         Raises:
             TimeoutError: none came in time.
             MessagesLostError: `on_gap="raise"`, and messages were lost.
+            InvalidValueError: `on_invalid="raise"`, and a value does not fit its type.
             ClosedError: the subscriber is closed.
 
         """
         return self.receive_many(1, timeout)[0]
 
-    def receive_many(self, count_max: int = 65_536, timeout: float | None = 0.0) -> MessageBatch:
+    def receive_many(
+        self, count_max: int = 65_536, timeout: float | None = 0.0
+    ) -> MessageBatch[T_co]:
         """Return the next messages of one stream, as many as are there.
 
         Args:
@@ -383,7 +389,7 @@ class VirtualSubscriber(SubscriberPeer, ClosesAtOnce):
                 hint = "" if limit else "; advance() it, or give a timeout"
                 raise TimeoutError(f"no message within {limit} s, {now}{hint}")
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[T_co]]:
         """Iterate over the messages that are there; it ends with them, and no time passes."""
         while (batch := self._take(1)) is not None:
             yield batch[0]

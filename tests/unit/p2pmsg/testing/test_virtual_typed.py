@@ -1,0 +1,209 @@
+"""Typed values and callbacks on a network in memory: as real subscribers treat them."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pytest
+
+import p2pmsg
+from p2pmsg.errors import InvalidValueError
+from p2pmsg.testing import VirtualNetwork
+
+
+@dataclass
+class Trade:
+    symbol: str
+    price: float
+
+
+@dataclass(eq=False)
+class Nameless:
+    price: Decimal
+
+
+@pytest.fixture
+def network():
+    made = VirtualNetwork(seed=1, lossy=0.1)
+    yield made
+    assert made._simulation.violations == []
+
+
+def joined(network, **options):
+    publisher = network.publisher()
+    subscriber = network.subscriber(publisher, **options)
+    publisher.wait_for_subscribers(1)
+    return publisher, subscriber
+
+
+def test_values_arrive_as_their_type(network):
+    publisher, subscriber = joined(network, type=Trade)
+    publisher.publish_many("t", [Trade("BTC", float(n)) for n in range(300)])
+    publisher.publish("t", {"symbol": "ETH", "price": 2})
+    network.settle()
+
+    got = [message.value for message in subscriber]
+
+    assert got == [*(Trade("BTC", float(n)) for n in range(300)), Trade("ETH", 2.0)]
+
+
+def test_topics_have_types_of_their_own(network):
+    publisher, subscriber = joined(network, types={"trades": Trade, "n*": int})
+    for topic, value in (("trades", {"symbol": "A", "price": 1.0}), ("n1", 7), ("other", {"a": 1})):
+        publisher.publish(topic, value)
+    network.settle()
+
+    assert {m.topic: m.value for m in subscriber} == {
+        "trades": Trade("A", 1.0), "n1": 7, "other": {"a": 1},
+    }  # fmt: skip
+
+
+def test_a_value_that_does_not_fit_is_raised_and_receiving_goes_on(network):
+    publisher, subscriber = joined(network, type=Trade)
+    publisher.publish_many("t", [Trade("A", 0.0), {"symbol": "A", "price": "x"}, Trade("A", 2.0)])
+    network.settle()
+
+    assert subscriber.receive().value == Trade("A", 0.0)
+    with pytest.raises(InvalidValueError, match=r"price") as caught:
+        subscriber.receive()
+    assert (caught.value.path, caught.value.sequence) == ("$.price", 1)
+    assert caught.value.message.value == {"symbol": "A", "price": "x"}
+    assert subscriber.receive().value == Trade("A", 2.0)
+    stats = subscriber.stats()
+    assert (stats.delivered, stats.values_invalid) == (3, 1)
+
+
+@pytest.mark.parametrize("given", ["skip", "callable"])
+def test_a_value_that_does_not_fit_is_skipped_or_handed_over(network, given):
+    errors = []
+    policy = "skip" if given == "skip" else errors.append
+    publisher, subscriber = joined(network, type=int, on_invalid=policy)
+    publisher.publish_many("t", [0, "one", 2, "three"])
+    network.settle()
+
+    assert [message.value for message in subscriber] == [0, 2]
+    assert [error.sequence for error in errors] == ([] if given == "skip" else [1, 3])
+    assert subscriber.stats().values_invalid == 2
+
+
+def test_a_value_that_does_not_fit_is_committed_as_others_are(network):
+    publisher = network.publisher()
+    for expected in ([0], [2]):
+        with network.subscriber(
+            publisher, cursor="c", commit="message", type=int, on_invalid="skip"
+        ) as subscriber:
+            publisher.wait_for_subscribers(1)
+            if expected == [0]:
+                publisher.publish_many("t", [0, "one", 2])
+            network.advance(5.0)
+            assert subscriber.receive().value == expected[0]
+
+
+def test_what_comes_late_may_not_fit_either():
+    network = VirtualNetwork(seed=3, reordering=0.5, delay=(0.001, 0.05))
+    errors = []
+    publisher, subscriber = joined(network, type=int, on_gap="skip", on_invalid=errors.append)
+    got = []
+    for n in range(400):
+        publisher.publish("t", n if n % 2 else str(n))
+        network.advance(0.002)
+        while True:
+            try:
+                got.append(subscriber.receive())
+            except TimeoutError:
+                break
+    network.heal()
+    network.settle()
+    got += subscriber
+
+    assert all(m.value == m.sequence for m in got)
+    stats = subscriber.stats()
+    assert (len(errors), len(got) + len(errors)) == (stats.values_invalid, stats.delivered)
+    assert stats.delivered + stats.lost == 400
+    assert any(m.late for m in got)
+    assert any(error.message.late for error in errors)
+    assert network._simulation.violations == []
+
+
+def test_objects_without_equality_and_nan_are_no_violation(network):
+    publisher, subscriber = joined(network, types={"n": Nameless})
+    publisher.publish("n", {"price": Decimal("1.5")})
+    publisher.publish("f", float("nan"))
+    publisher.publish("f", [float("nan"), 1])
+    network.settle()
+
+    got = {message.topic: message.value for message in subscriber}
+
+    assert got["n"].price == Decimal("1.5")
+
+
+def test_another_content_is_still_found(network):
+    publisher, subscriber = joined(network, type=Trade)
+    publisher.publish("t", Trade("A", 1.0))
+    history = network._simulation._history
+    [[accepted]] = history.published.values()
+    object.__setattr__(accepted, "value", {"symbol": "B", "price": 1.0})
+    network.settle()
+    subscriber.receive()
+
+    assert "another content" in history.violations.pop()
+
+
+@pytest.mark.parametrize("name", ["on_gap", "on_invalid"])
+def test_callbacks_that_would_do_nothing_are_refused(network, name):
+    async def coroutine(report):
+        pass
+
+    def values(report):
+        yield report
+
+    publisher = network.publisher()
+    for function in (coroutine, values):
+        with pytest.raises(p2pmsg.ConfigError, match="on_gap, on_end, on_invalid"):
+            network.subscriber(publisher, **{name: function})
+    with pytest.raises(p2pmsg.ConfigError, match="on_gap, on_end, on_invalid"):
+        network.aio_subscriber(publisher, **{name: values})
+    network.aio_subscriber(publisher, **{name: coroutine})
+
+
+def test_a_hidden_coroutine_is_logged(network, caplog):
+    async def keep(error):
+        raise AssertionError
+
+    publisher, subscriber = joined(network, type=int, on_invalid=lambda error: keep(error))
+    publisher.publish_many("t", ["a", 1])
+    network.settle()
+
+    with caplog.at_level(logging.ERROR):
+        assert [message.value for message in subscriber] == [1]
+    assert "nothing was done" in caplog.text
+
+
+def test_skipping_gaps_needs_the_newest_and_no_cursor(network):
+    publisher = network.publisher()
+    for options in ({"start": "earliest"}, {"cursor": "c"}):
+        with pytest.raises(p2pmsg.ConfigError, match="on_gap"):
+            network.subscriber(publisher, on_gap="skip", **options)
+
+
+def test_tasks_get_typed_values_and_coroutines_get_what_does_not_fit():
+    errors = []
+
+    async def note(error):
+        await asyncio.sleep(0)
+        errors.append(error.sequence)
+
+    async def main():
+        network = VirtualNetwork(seed=1, lossy=0.1)
+        async with network.aio_publisher() as publisher:
+            subscriber = network.aio_subscriber(publisher, type=Trade, on_invalid=note)
+            await publisher.wait_for_subscribers(1)
+            for value in (Trade("A", 1.0), 17, Trade("B", 2.0)):
+                publisher.publish("t", value)
+            got = [await subscriber.receive(timeout=5.0) for _ in range(2)]
+        assert [message.value for message in got] == [Trade("A", 1.0), Trade("B", 2.0)]
+        assert network._simulation.violations == []
+
+    asyncio.run(main())
+    assert errors == [1]
