@@ -333,8 +333,12 @@ class App:
     def on_stop(self, function: F) -> F:
         """Register a function that is called after the last event, the last one registered first.
 
+        It is called whatever went wrong before: an `on_start` that raised, too, so that what this
+        one closes may not be there.
+
         Args:
-            function: as for `on_start`.
+            function: as for `on_start`. What it raises is logged, the other hooks are called all
+                the same, and `run` raises it if nothing else went wrong before.
 
         Raises:
             ConfigError: it has more parameters.

@@ -77,18 +77,19 @@ class Run:
 
     async def run(self) -> None:
         """Run until `stop`, then end gracefully; raise what went wrong."""
+        if not self._sources:
+            _log.warning("the app has no handlers: it does nothing, and waits until it is stopped")
         try:
-            for hook in self._on_start:
-                if not await self._call(hook):
-                    break
             try:
+                for hook in self._on_start:
+                    if not await self._call(hook):
+                        break
                 if not self._stuck:
                     async with AsyncExitStack() as stack:
                         await self._serve(stack)
             finally:
                 self.stop()
-                for hook in reversed(self._on_stop):
-                    await self._call(hook)
+                await self._call_on_stop()
         finally:
             self.stopping = True
             self.threads.close()
@@ -258,6 +259,15 @@ class Run:
             names = ", ".join(handler.name for handler in source.handlers)
             reason = "it was cancelled, and not by the app"
             self.fail(HandlerError(names, "its task", reason))
+
+    async def _call_on_stop(self) -> None:
+        """Call the `on_stop` hooks, each one whatever others raise."""
+        for hook in reversed(self._on_stop):
+            try:
+                await self._call(hook)
+            except Exception as error:
+                _log.exception("%s raised", name_of(hook))
+                self._error = self._error or error
 
     async def _call(self, hook: Callable[..., Any]) -> bool:
         """Call a hook; False: the app is to stop, and the hook did not end in time."""

@@ -744,6 +744,52 @@ def test_what_a_hook_raises_ends_the_app(app):
         serve(app)
 
 
+def test_hooks_of_the_end_are_called_whatever_others_raise(app, caplog):
+    called = []
+    app.timer(1.0)(print_nothing_at_all)
+    app.on_stop(lambda: called.append("first"))
+
+    @app.on_stop
+    async def fails_too():
+        raise KeyError("no connection")
+
+    app.on_stop(lambda: called.append("last"))
+
+    @app.on_start
+    def fails():
+        raise OSError("no database")
+
+    app.on_start(lambda: called.append("started"))
+
+    with pytest.raises(OSError, match="no database"):
+        serve(app)
+
+    assert called == ["last", "first"]
+    assert "fails_too raised" in caplog.text
+
+
+def test_what_a_hook_of_the_end_raises_is_raised_where_nothing_else_went_wrong(app):
+    called = []
+    app.timer(0.01)(lambda: app.stop())
+    app.on_stop(lambda: called.append("first"))
+
+    @app.on_stop
+    def fails():
+        raise OSError("no disk")
+
+    with pytest.raises(OSError, match="no disk"):
+        serve(app)
+    assert called == ["first"]
+
+
+def test_an_app_without_handlers_says_so(app, caplog):
+    app.on_start(lambda app: app.stop())
+
+    serve(app)
+
+    assert "the app has no handlers" in caplog.text
+
+
 def test_an_app_ends_with_its_feeds_after_the_last_message(app, make_feed, place):
     feed, seen = make_feed(), []
     app.timer(100.0)(print_nothing_at_all)
