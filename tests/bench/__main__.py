@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.bench.harness import Plan, say
+from tests.bench.harness import Plan, read_stolen, say
 
 AREAS = (
     "spine", "log", "spark", "multicast", "queue", "statsd", "reach", "packaging", "asyncio",
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
         run_count=options.runs or (QUICK_RUN_COUNT if options.quick else RUN_COUNT),
         seconds=QUICK_SECONDS if options.quick else SECONDS,
     )
-    started = time.monotonic()
+    started, stolen_before = time.monotonic(), read_stolen()
     rows = []
     for area in options.only:
         rows += importlib.import_module(f"tests.bench.{area}").run(plan)
@@ -42,7 +42,11 @@ def main(arguments: list[str] | None = None) -> int:
     print(report.render_markdown(rows))
     print(f"\n{report.name_machine()}")
     minutes, seconds = divmod(int(time.monotonic() - started), 60)
-    print(f"{plan.run_count} runs of {plan.seconds} s or more each, in {minutes} min {seconds} s")
+    taken, wanted = (now - then for now, then in zip(read_stolen(), stolen_before, strict=True))
+    print(
+        f"{plan.run_count} runs of {plan.seconds} s or more each, in {minutes} min {seconds} s; "
+        f"the host took {taken / max(1, wanted):.1%} of the time of the cores"
+    )
     return 1 if any(row.ok is False and row.ours is None for row in rows) else 0
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from tests.bench.harness import compare, say
+from tests.bench.harness import compare, repeat_stolen, say
 from tests.bench.loads import TrialError
 
 PERCENTILES = {"median": 0.5, "99th percentile": 0.99, "99.9th percentile": 0.999}
@@ -116,8 +116,9 @@ def compare_percentiles(
     trials: tuple[list[list[int]], ...] = [], []
     try:
         for number in range(run_count):
-            for side, measure in zip(trials, (ours, peer), strict=True):
-                side.append(sorted(measure()))
+            pair = repeat_stolen(what, lambda: (sorted(ours()), sorted(peer())))
+            for side, ages in zip(trials, pair, strict=True):
+                side.append(ages)
             pairs = [
                 f"{name} {_at(trials[0][-1], share):.0f} and {_at(trials[1][-1], share):.0f} µs"
                 for name, share in PERCENTILES.items()

@@ -1,13 +1,21 @@
 """What the benchmark's processes run can be made: a row that cannot be measured is seen here."""
 
 import inspect
+import itertools
 import types
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.bench import aio_roles, ours, peers
-from tests.bench.harness import Contender, Receiver, Sender
+from tests.bench.harness import (
+    STOLEN_TRIES,
+    Contender,
+    Receiver,
+    Sender,
+    read_stolen,
+    repeat_stolen,
+)
 from tests.bench.loads import TrialError
 from tests.bench.percentiles import SHARES, draw
 from tests.bench.report import PERCENTILES, Goal, compare_percentiles
@@ -65,3 +73,25 @@ def test_percentiles_are_of_the_same_trials_and_a_failed_one_is_in_each_row():
 
     rows = list(compare_percentiles("ages", goals, lambda: ours, fails, 2))
     assert [(row.ok, row.note) for row in rows] == [(False, "trial failed: nothing came")] * 3
+
+
+def test_what_was_measured_while_the_host_took_the_cores_is_measured_again():
+    ticks = iter([(0, 100), (10, 200), (10, 200), (10, 300)])
+    figures = iter([1.0, 2.0])
+
+    assert repeat_stolen("rate", lambda: next(figures), lambda: next(ticks)) == 2.0
+
+
+def test_it_is_not_measured_again_without_end():
+    ticks = ((10 * number, 20 * number) for number in itertools.count())
+    figures = itertools.count()
+
+    assert repeat_stolen("rate", lambda: next(figures), lambda: next(ticks)) == STOLEN_TRIES - 1
+
+
+def test_stolen_time_is_read_where_the_system_counts_it(tmp_path):
+    path = tmp_path / "stat"
+    path.write_text("cpu  10 20 30 400 50 6 7 80 0 0\ncpu0 1\n")
+
+    assert read_stolen(path) == (80, 10 + 20 + 30 + 6 + 7 + 80)
+    assert read_stolen(tmp_path / "none") == (0, 1)
