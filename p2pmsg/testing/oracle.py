@@ -216,7 +216,7 @@ class Oracle:
         Args:
             stream: the stream.
             waiting: how many messages wait for the application.
-            late: how many of them it was told to be lost. Default 0.
+            late: how many of them were reported lost to it. Default 0.
 
         """
         receiver = stream.receiver

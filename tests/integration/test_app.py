@@ -462,30 +462,6 @@ def test_a_timer_ticks_and_leaves_out_what_it_missed(app):
     assert ticks[3] - ticks[0] >= 0.079  # the one that was due meanwhile did not come at once
 
 
-def test_hooks_are_called_around_it_all(app):
-    calls = []
-    app.on_start(lambda: calls.append("start"))
-
-    @app.on_start
-    async def open_it(app: App):
-        calls.append(app.name)
-
-    app.on_stop(lambda: calls.append("first"))
-
-    @app.on_stop
-    async def close_it():
-        calls.append("second")
-
-    @app.timer(0.001)
-    async def tick(app: App):
-        calls.append("tick")
-        app.stop()
-
-    serve(app)
-
-    assert calls == ["start", "", "tick", "second", "first"]
-
-
 def test_what_cannot_be_opened_ends_the_app_after_its_hooks(app, make_publisher):
     taken = make_publisher()
     calls = []
@@ -713,81 +689,6 @@ def test_handlers_that_never_wait_let_others_run(app, make_publisher):
 
     asyncio.run(main())
     assert rounds >= 10
-
-
-def test_a_hook_that_waits_does_not_keep_the_app_from_stopping(caplog):
-    app = App(stop_timeout=0.05)
-    stopped = []
-
-    @app.on_start
-    async def wait_for_ever():
-        asyncio.get_running_loop().call_later(0.02, app.stop)
-        await asyncio.sleep(1000)
-
-    app.on_stop(lambda: stopped.append(1))
-    app.timer(1.0)(print_nothing_at_all)
-
-    with pytest.raises(StopTimeoutError, match="wait_for_ever did not end"):
-        serve(app)
-    assert stopped == [1]
-    assert "wait_for_ever did not end within 0.05 s" in caplog.text
-
-
-def test_what_a_hook_raises_ends_the_app(app):
-    app.timer(1.0)(print_nothing_at_all)
-
-    @app.on_start
-    def fail():
-        raise OSError("no database")
-
-    with pytest.raises(OSError, match="no database"):
-        serve(app)
-
-
-def test_hooks_of_the_end_are_called_whatever_others_raise(app, caplog):
-    called = []
-    app.timer(1.0)(print_nothing_at_all)
-    app.on_stop(lambda: called.append("first"))
-
-    @app.on_stop
-    async def fails_too():
-        raise KeyError("no connection")
-
-    app.on_stop(lambda: called.append("last"))
-
-    @app.on_start
-    def fails():
-        raise OSError("no database")
-
-    app.on_start(lambda: called.append("started"))
-
-    with pytest.raises(OSError, match="no database"):
-        serve(app)
-
-    assert called == ["last", "first"]
-    assert "fails_too raised" in caplog.text
-
-
-def test_what_a_hook_of_the_end_raises_is_raised_where_nothing_else_went_wrong(app):
-    called = []
-    app.timer(0.01)(lambda: app.stop())
-    app.on_stop(lambda: called.append("first"))
-
-    @app.on_stop
-    def fails():
-        raise OSError("no disk")
-
-    with pytest.raises(OSError, match="no disk"):
-        serve(app)
-    assert called == ["first"]
-
-
-def test_an_app_without_handlers_says_so(app, caplog):
-    app.on_start(lambda app: app.stop())
-
-    serve(app)
-
-    assert "the app has no handlers" in caplog.text
 
 
 def test_an_app_ends_with_its_feeds_after_the_last_message(app, make_feed, place):
