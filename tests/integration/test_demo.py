@@ -48,7 +48,7 @@ def assert_good(summary, published):
         assert all(one["kernel_drops"] > 0 and one["repaired"] > 0 for one in subscribers)
 
 
-@pytest.mark.parametrize("transport", ["udp", "tcp"])
+@pytest.mark.parametrize("transport", [pytest.param("udp", marks=pytest.mark.long), "tcp"])
 def test_the_demo_without_spark(tmp_path, transport):
     bars_file = tmp_path / "bars.csv"
     ended = run(
@@ -67,7 +67,7 @@ def test_the_demo_without_spark(tmp_path, transport):
     assert read_bars(bars_file) == expected
 
 
-@pytest.mark.parametrize("transport", ["udp", "tcp"])
+@pytest.mark.parametrize("transport", ["udp", pytest.param("tcp", marks=pytest.mark.long)])
 def test_the_publisher_is_killed_and_goes_on_from_its_log(tmp_path, transport):
     ended = run(
         "demo", "--no-spark", "--trades", "40000", "--json", "--log", str(tmp_path / "log"),
@@ -304,6 +304,7 @@ ENDINGS = {
         [],
     ),
 }
+ENDINGS_AT_LEAST = {"good", "another close", "a row is missing", "Java is missing"}
 
 
 @pytest.fixture
@@ -318,7 +319,13 @@ def stand_in(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize(("ending", "errors"), ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize(
+    ("ending", "errors"),
+    [
+        pytest.param(*one, id=name, marks=() if name in ENDINGS_AT_LEAST else pytest.mark.long)
+        for name, one in ENDINGS.items()
+    ],
+)
 def test_what_spark_says_is_judged(ending, errors, stand_in):
     state = stand_in(ending)
 

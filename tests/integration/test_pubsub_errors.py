@@ -461,7 +461,7 @@ def start(opened):
     return start
 
 
-@pytest.mark.parametrize("files", [40, 64])
+@pytest.mark.parametrize("files", [40, pytest.param(64, marks=pytest.mark.long)])
 def test_with_few_open_files_some_are_served_and_nothing_fails(start, make_subscriber, files):
     child = start(FEW_FILES, str(files))
     endpoint = child.stdout.readline().strip()

@@ -451,7 +451,7 @@ def check_whole(said, count):
     return losses
 
 
-@pytest.mark.parametrize("stopped_s", [2.0, pytest.param(5.0, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stopped_s", [1.0, pytest.param(5.0, marks=pytest.mark.long)])
 def test_who_stops_for_seconds_misses_nothing_that_is_kept(
     make_publisher, make_child, tmp_path, stopped_s
 ):

@@ -3,6 +3,7 @@
 import errno
 from random import Random
 
+import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
@@ -369,18 +370,25 @@ A_HOLE_WHILE_THE_OLDEST_ARE_DELETED = [
 """Deleting brings the newest segment's name to the disk before the one before it is synced."""
 
 
-@settings(max_examples=1500, deadline=None, phases=set(Phase) - {Phase.explain})
-@given(
-    st.sampled_from(["interval", "always", "never"]),
-    st.sampled_from([0, 9000, 2**40]),
-    st.sampled_from([None, 20]),
-    st.integers(1, 40),
-    st.lists(STEPS, max_size=60),
-)
-@example("interval", 0, None, 1, A_HOLE_AND_AN_END)
-@example("interval", 0, None, 1, ALL_THAT_IS_RESERVED)
-@example("always", 0, None, 1, A_HOLE_WHILE_THE_OLDEST_ARE_DELETED)
-def test_a_log_is_a_list(fsync, retention_bytes, segment_age_s, reserve, steps):
+@pytest.mark.rounds(500, 10_000)
+def test_a_log_is_a_list(rounds):
+    cases = given(
+        st.sampled_from(["interval", "always", "never"]),
+        st.sampled_from([0, 9000, 2**40]),
+        st.sampled_from([None, 20]),
+        st.integers(1, 40),
+        st.lists(STEPS, max_size=60),
+    )(check)
+    for fsync, steps in (
+        ("interval", A_HOLE_AND_AN_END),
+        ("interval", ALL_THAT_IS_RESERVED),
+        ("always", A_HOLE_WHILE_THE_OLDEST_ARE_DELETED),
+    ):
+        cases = example(fsync, 0, None, 1, steps)(cases)
+    settings(max_examples=rounds, deadline=None, phases=set(Phase) - {Phase.explain})(cases)()
+
+
+def check(fsync, retention_bytes, segment_age_s, reserve, steps):
     log = Log(fsync, retention_bytes, segment_age_s, reserve)
     for name, *arguments in [*steps, ("kill",), ("read_all", False)]:
         if name.startswith(("read", "begin")) and log.store.failing:

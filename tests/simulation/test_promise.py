@@ -16,7 +16,7 @@ from p2pmsg.testing import NetworkOptions, Simulation
 from tests.simulation.profiles import MULTICAST, PROFILES, Profile, build, run
 
 
-@pytest.mark.rounds(8, 200)
+@pytest.mark.rounds(5, 200)
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_the_promise_holds(profile, rounds):
     for seed in range(rounds):
@@ -26,7 +26,7 @@ def test_the_promise_holds(profile, rounds):
         assert simulation.published, seed
 
 
-@pytest.mark.rounds(4, 25)
+@pytest.mark.rounds(3, 25)
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_the_promise_holds_where_streams_wait_for_their_turn(profile, rounds, monkeypatch):
     monkeypatch.setattr(gaps, "TURNS_MAX", 1)
@@ -70,7 +70,7 @@ CLOSING = ("clean", "10 % lost", "50 % lost", "twice and out of order", "cuts", 
          "reader stops, drop")  # fmt: skip
 
 
-@pytest.mark.rounds(6, 120)
+@pytest.mark.rounds(4, 120)
 @pytest.mark.parametrize("name", CLOSING)
 def test_one_that_says_that_it_has_everything_has_it(name, rounds):
     for seed in range(rounds):
@@ -166,7 +166,7 @@ KILLED_AT_JOIN_LOGGED = {
 }  # fmt: skip
 
 
-@pytest.mark.rounds(5, 300)
+@pytest.mark.rounds(3, 300)
 @pytest.mark.parametrize("profile", KILLED_AT_JOIN.values(), ids=KILLED_AT_JOIN)
 def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join(profile, rounds):
     for seed in range(rounds):
@@ -174,7 +174,7 @@ def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join(profile, rounds
         run(simulation, profile, quiet=0.0)
 
 
-@pytest.mark.rounds(5, 300)
+@pytest.mark.rounds(3, 300)
 @pytest.mark.parametrize("profile", KILLED_AT_JOIN_LOGGED.values(), ids=KILLED_AT_JOIN_LOGGED)
 def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join_with_a_log(profile, rounds):
     pytest.importorskip("recovery.log")
@@ -203,7 +203,7 @@ def join(count, seed, run_time=1.5, **options):
 
 
 @pytest.mark.rounds(1, 15)
-@pytest.mark.parametrize("count", [50, 200])
+@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.long)])
 def test_each_gets_its_own_echo_and_no_other(count, rounds):
     for seed in range(rounds):
         sent = join(count, seed).frames_sent
@@ -212,7 +212,7 @@ def test_each_gets_its_own_echo_and_no_other(count, rounds):
 
 
 @pytest.mark.rounds(1, 15)
-@pytest.mark.parametrize("loss", [0.2, 0.5])
+@pytest.mark.parametrize("loss", [0.2, pytest.param(0.5, marks=pytest.mark.long)])
 def test_what_is_lost_is_asked_for_again_and_not_more_often(loss, rounds):
     """Half of the frames lost: a probe and its echo come through once in four, so it takes four
     on average; nobody is sent more echoes than it asked for."""
@@ -239,7 +239,7 @@ SHARED = {
 }
 
 
-@pytest.mark.rounds(5, 300)
+@pytest.mark.rounds(3, 300)
 @pytest.mark.parametrize("shape", SHARED.values(), ids=SHARED)
 def test_no_publisher_seems_to_have_gone_back(shape, rounds, monkeypatch):
     """As with thousands of topics, whose heads are said again for half a second."""
@@ -278,7 +278,7 @@ def run_forged(profile, seed):
     return simulation
 
 
-@pytest.mark.rounds(3, 150)
+@pytest.mark.rounds(2, 150)
 @pytest.mark.parametrize("name", FORGED_GROUPS)
 def test_a_stranger_to_a_group_changes_no_ledger_and_gets_no_answer(name, rounds):
     profile = replace(MULTICAST[name], run_time=0.2)
@@ -341,7 +341,7 @@ def test_a_member_that_forges_in_a_signed_group_changes_no_ledger(name, rounds):
     assert refused
 
 
-@pytest.mark.rounds(3, 150)
+@pytest.mark.rounds(2, 150)
 @pytest.mark.parametrize("name", FORGED_CHANNELS)
 def test_a_stranger_on_the_recovery_channel_changes_no_ledger(name, rounds):
     forged = Counter()
@@ -352,7 +352,7 @@ def test_a_stranger_on_the_recovery_channel_changes_no_ledger(name, rounds):
     assert forged["NACK"] + forged["JOINED"] >= 2 * rounds
 
 
-@pytest.mark.rounds(3, 150)
+@pytest.mark.rounds(2, 150)
 @pytest.mark.parametrize("name", ["5 % lost", "large messages", "logs"])
 def test_subscribers_that_send_no_token_are_repaired_over_the_recovery_channel(
     name, rounds, monkeypatch

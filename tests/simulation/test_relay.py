@@ -90,7 +90,7 @@ def build(shape, seed):
     return simulation
 
 
-@pytest.mark.rounds(5, 200)
+@pytest.mark.rounds(3, 200)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_promise_holds_with_relays(shape, rounds):
     delivered = 0
@@ -152,7 +152,7 @@ def test_what_a_relay_keeps_is_not_given_up_while_it_is_away(both, rounds):
     assert missing
 
 
-@pytest.mark.rounds(4, 60)
+@pytest.mark.rounds(3, 60)
 @pytest.mark.parametrize("log", [False, True], ids=["no logs", "logs"])
 def test_what_the_first_relay_of_a_chain_keeps_is_not_given_up_while_the_others_restart(
     log, rounds

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,9 +112,12 @@ def do(file, model, step):
     return True
 
 
-@settings(max_examples=1500, deadline=None)
-@given(st.lists(STEPS, max_size=30))
-def test_a_cursor_is_a_list_of_states(steps):
+@pytest.mark.rounds(500, 10_000)
+def test_a_cursor_is_a_list_of_states(rounds):
+    settings(max_examples=rounds, deadline=None)(given(st.lists(STEPS, max_size=30))(check))()
+
+
+def check(steps):
     store = MemoryCursorStore()
     file, model = CursorFile(store, CONFIG), Model()
     for step in steps:

@@ -194,7 +194,7 @@ HEADERS = st.none() | st.dictionaries(st.text(max_size=5), st.integers(0, 9), ma
 MESSAGES = st.tuples(VALUES, KEYS, TIMES, HEADERS)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(MESSAGES, st.booleans()), max_size=20))
 def test_at_any_moment_what_was_accepted_is_left(steps):
     batch = batch_of(slot := slot_of(64 * 1024))
