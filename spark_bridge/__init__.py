@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spark_bridge.committed import CommittedRows
 from spark_bridge.errors import (
     BridgeError,
+    ChangedBatchError,
     DataLossError,
     MissingDependencyError,
     MissingNameError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BridgeError",
+    "ChangedBatchError",
     "CommittedRows",
     "DataLossError",
     "Lag",

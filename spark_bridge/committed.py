@@ -4,14 +4,15 @@ It needs no Spark: any process that subscribes to what Spark's sink publishes ma
 """
 
 import time
-from collections import OrderedDict, deque
-from collections.abc import Mapping
-from typing import Final
+from collections import Counter, OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+from zlib import crc32
 
 import msgspec
 
 import p2pmsg
-from spark_bridge.errors import DataLossError, SinkError
+from spark_bridge.errors import ChangedBatchError, DataLossError, SinkError
 from spark_bridge.options import COMMIT_TOPIC
 
 _QUERIES_MAX: Final = 1000
@@ -31,6 +32,26 @@ class _Record(msgspec.Struct):
     ranges: dict[str, tuple[int, int]] = {}
 
 
+class Mark(NamedTuple):
+    """By what a partition is recognised that comes again with other rows.
+
+    Their values are not compared: a sum of floats may differ in its last digits when it is made
+    again, and what is made of a clock does.
+    """
+
+    rows: int
+    topics: int
+    """A checksum of how many rows each topic has."""
+
+    @classmethod
+    def of(cls, batches: Sequence[p2pmsg.MessageBatch]) -> "Mark":
+        """Return the mark of a partition's rows."""
+        counts: Counter[str] = Counter()
+        for batch in batches:
+            counts[batch.topic] += len(batch)
+        return cls(counts.total(), crc32(repr(sorted(counts.items())).encode()))
+
+
 class _Session:
     """What one attempt of a task has published so far."""
 
@@ -42,6 +63,11 @@ class _Session:
         self.committed_at = 0.0
 
 
+State = Mapping[str, Mapping[str, Sequence[int | Sequence[int]]]]
+"""What was delivered, as JSON has it: by query and batch, each partition with its `Mark`. Former
+releases noted the partition's number alone."""
+
+
 class Delivered:
     """Which batches were delivered; pure.
 
@@ -50,26 +76,34 @@ class Delivered:
 
     """
 
-    def __init__(self, state: Mapping[str, Mapping[str, list[int]]] | None = None) -> None:
-        self._queries: OrderedDict[str, OrderedDict[int, set[int]]] = OrderedDict()
+    def __init__(self, state: State | None = None) -> None:
+        self._queries: OrderedDict[str, OrderedDict[int, dict[int, Mark | None]]] = OrderedDict()
         for query, batches in (state or {}).items():
-            known = sorted((int(batch), set(found)) for batch, found in batches.items())
-            self._queries[query] = OrderedDict(known)
+            self._queries[query] = OrderedDict(
+                (number, dict(map(_noted, found)))
+                for number, found in sorted((int(batch), each) for batch, each in batches.items())
+            )
 
-    def state(self) -> dict[str, dict[str, list[int]]]:
+    def state(self) -> dict[str, dict[str, list[int | list[int]]]]:
         """Return it as JSON takes it."""
         return {
-            query: {str(batch): sorted(found) for batch, found in batches.items()}
+            query: {
+                str(batch): [
+                    partition if mark is None else [partition, *mark]
+                    for partition, mark in sorted(found.items())
+                ]
+                for batch, found in batches.items()
+            }
             for query, batches in self._queries.items()
         }
 
-    def add(self, query: str, batch: int, partition: int) -> bool:
+    def add(self, query: str, batch: int, partition: int, mark: Mark | None = None) -> bool:
         """Note that a partition of a batch is delivered; False where it was before."""
         if self.has(query, batch, partition):
             return False
         batches = self._queries.setdefault(query, OrderedDict())
         self._queries.move_to_end(query)
-        batches.setdefault(batch, set()).add(partition)
+        batches.setdefault(batch, {})[partition] = mark
         while len(batches) > _BATCHES_MAX:
             del batches[min(batches)]
         while len(self._queries) > _QUERIES_MAX:
@@ -85,12 +119,25 @@ class Delivered:
             return True
         return partition in batches.get(batch, ())
 
+    def mark(self, query: str, batch: int, partition: int) -> Mark | None:
+        """Return the mark of a partition that was delivered, where it is known."""
+        batches = self._queries.get(query)
+        return None if batches is None else batches.get(batch, {}).get(partition)
+
+
+def _noted(entry: int | Sequence[int]) -> tuple[int, Mark | None]:
+    """Return a partition and its mark out of an entry of `state()`."""
+    if isinstance(entry, int):
+        return entry, None
+    partition, rows, topics = entry
+    return partition, Mark(rows, topics)
+
 
 class CommittedRows:
     """Takes what a subscriber receives and gives the rows of whole partitions, each batch once.
 
     Rows of an attempt that failed are never given, and neither is a batch that comes again: it is
-    recognised by query, batch and partition.
+    recognised by query, batch and partition. One that comes again with other rows is an error.
 
     Args:
         subscriber: of the sink's endpoints; the sink's `commitTopic` must be among its topics, and
@@ -107,7 +154,7 @@ class CommittedRows:
         *,
         commit_topic: str = COMMIT_TOPIC,
         rows_max: int = 4_000_000,
-        delivered: Mapping[str, Mapping[str, list[int]]] | None = None,
+        delivered: State | None = None,
     ) -> None:
         self._subscriber = subscriber
         self._commit_topic = commit_topic
@@ -117,6 +164,8 @@ class CommittedRows:
         self._ready: deque[p2pmsg.MessageBatch] = deque()
         self.duplicates = 0
         """Partitions that came again and were dropped."""
+        self.changed = 0
+        """Partitions that came again with other rows: `ChangedBatchError` was raised for each."""
         self.abandoned = 0
         """Attempts without a commit whose rows were dropped."""
 
@@ -129,6 +178,8 @@ class CommittedRows:
         Raises:
             TimeoutError: nothing was committed in time.
             DataLossError: rows of a commit were lost on the way.
+            ChangedBatchError: a partition that was delivered came again with other rows, which the
+                error has. A further call goes on.
             SinkError: more than `rows_max` rows wait for their commit.
             ClosedError, MessagesLostError: as the subscriber's `receive_many`.
 
@@ -147,7 +198,12 @@ class CommittedRows:
         return self._ready.popleft()
 
     def take(self, batch: p2pmsg.MessageBatch) -> None:
-        """Take what was received; what became whole by it is given by `receive_many`."""
+        """Take what was received; what became whole by it is given by `receive_many`.
+
+        Raises:
+            SinkError, ChangedBatchError: as `receive_many`.
+
+        """
         session = self._sessions.setdefault(batch.session, _Session())
         if batch.topic != self._commit_topic:
             session.batches.append(batch)
@@ -162,7 +218,7 @@ class CommittedRows:
                     continue  # somebody else's message
         self._settle(batch.session, session)
 
-    def state(self) -> dict[str, dict[str, list[int]]]:
+    def state(self) -> dict[str, dict[str, list[int | list[int]]]]:
         """Return what was delivered, for JSON; keep it with what was made of the rows."""
         return self._delivered.state()
 
@@ -178,11 +234,24 @@ class CommittedRows:
         if commit is None or session.rows < commit.rows:
             return
         del self._sessions[number]
-        if self._delivered.add(commit.query, commit.batch, commit.partition):
-            self._ready.extend(session.batches)
-        else:
-            self.duplicates += 1
         self._forget_attempts(commit)
+        which, mark = (commit.query, commit.batch, commit.partition), Mark.of(session.batches)
+        if self._delivered.add(*which, mark):
+            self._ready.extend(session.batches)
+            return
+        before = self._delivered.mark(*which)
+        if before is None or before == mark:
+            self.duplicates += 1
+            return
+        self.changed += 1
+        raise ChangedBatchError(
+            query=commit.query,
+            batch=commit.batch,
+            partition=commit.partition,
+            rows_before=before.rows,
+            rows=mark.rows,
+            batches=tuple(session.batches),
+        )
 
     def _forget_attempts(self, commit: _Record) -> None:
         """Drop what failed attempts at the same, or at an earlier batch, have left."""

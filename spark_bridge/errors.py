@@ -7,6 +7,7 @@
     ├── MissingNameError (AttributeError)     a name that is there where PySpark is
     ├── OptionError (ValueError)              an option of the source is unknown or has a bad value
     ├── DataLossError                         failOnDataLoss, and a range is gone
+    ├── ChangedBatchError                     a batch of a sink came again with other rows
     ├── PeerUnavailableError                  a range is there, but nobody answers for it
     ├── ValueMismatchError (ValueError)       a value does not fit the schema
     └── SinkError                             rows could not be published, or not confirmed
@@ -14,7 +15,10 @@
 Spark passes their text on in exceptions of its own.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import p2pmsg
 
 
 class BridgeError(Exception):
@@ -90,6 +94,51 @@ class DataLossError(BridgeError):
             "what is left",
         }
         super().__init__(what + advice.get(by, ""))
+
+
+class ChangedBatchError(BridgeError):
+    """A partition that was delivered came again with other rows: its source is not repeatable.
+
+    Some of its rows may have been delivered before, with this or another partition of the batch,
+    and others not; none is delivered now.
+
+    Attributes:
+        query: the id of the query, or the `writeId`.
+        batch: its number.
+        partition: its number.
+        rows_before: how many rows were delivered.
+        rows: how many came now.
+        batches: these rows, as they were received.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        query: str,
+        batch: int,
+        partition: int,
+        rows_before: int,
+        rows: int,
+        batches: "tuple[p2pmsg.MessageBatch, ...]",
+    ) -> None:
+        change = (
+            f"of {rows} rows, and of other topics than before"
+            if rows == rows_before
+            else f"of {rows} rows, and was delivered with {rows_before}"
+        )
+        super().__init__(
+            f"partition {partition} of batch {batch} of query {query!r} came again, {change}: what "
+            "Spark read for this batch was not the same again. Its rows are not delivered; some "
+            "may have been before, and others of this batch may be missing or come twice. They are "
+            "in the attribute `batches`, and the next call goes on"
+        )
+        self.query = query
+        self.batch = batch
+        self.partition = partition
+        self.rows_before = rows_before
+        self.rows = rows
+        self.batches = batches
 
 
 class PeerUnavailableError(BridgeError):

@@ -11,6 +11,10 @@ made this position itself (see `source`). Spark does not keep that position, but
 after a restart, when it would be another one; so the end of the first batch also has its `start`,
 and the first batch is read from there.
 
+The end of each batch has the `cut` by which its ranges are spread over tasks. A batch that is taken
+up again is cut in the same way, so that each of its partitions has the same messages, whatever the
+options say now, and whatever is gone since.
+
 Every topic that is subscribed to has its place in every session, 0 before it exists. A session or
 topic that shows up later is *pinned* first: the position that first names it says where it starts,
 and its first messages are read by the next batch. So where it starts is in Spark's log, too.
@@ -19,7 +23,7 @@ and its first messages are read by the next batch. So where it starts is in Spar
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import p2pmsg
@@ -48,6 +52,11 @@ class Range:
         """How many messages."""
         return self.stop - self.start
 
+    @property
+    def stream(self) -> tuple[str, int, str]:
+        """Its endpoint, session and topic: a batch has one range of each."""
+        return self.endpoint, self.session, self.topic
+
     def until(self, stop: int) -> "Range":
         """Return its part before `stop`."""
         return replace(self, stop=min(self.stop, stop))
@@ -66,11 +75,30 @@ class Range:
         )
 
 
+class Cut(NamedTuple):
+    """How the ranges of a batch are spread over its tasks."""
+
+    tasks_max: int
+    rows_min: int
+    """Fewer messages than this are not worth a second task."""
+    tasks_min: int = 1
+
+
 def to_json(
-    positions: Positions, pin: str | None = None, *, start: Positions | None = None
+    positions: Positions,
+    pin: str | None = None,
+    *,
+    start: Positions | None = None,
+    cut: Cut | None = None,
 ) -> dict[str, Any]:
-    """Return what Spark keeps: the first position has a `pin`, the first batch's end a `start`."""
-    offset: dict[str, Any] = {"peers": _peers(positions)}
+    """Return what Spark keeps: the first position has a `pin`, the first batch's end a `start`.
+
+    The end of each batch has its `cut`.
+    """
+    offset: dict[str, Any] = {}
+    if cut is not None:
+        offset["cut"] = list(cut)
+    offset["peers"] = _peers(positions)
     if pin is not None:
         offset["pin"] = pin
     if start is not None:
@@ -92,6 +120,19 @@ def start_of_batch(start: Mapping[str, Any] | None, end: Mapping[str, Any]) -> P
     if (start is None or "pin" in start) and "start" in end:
         return from_json({"peers": end["start"], "version": end.get("version")})
     return None if start is None else from_json(start)
+
+
+def cut_of(end: Mapping[str, Any]) -> Cut | None:
+    """Return how a batch is cut by its end; None where that was written by a former release."""
+    cut = end.get("cut")
+    if cut is None:
+        return None
+    if not (
+        isinstance(cut, list) and len(cut) == 3 and all(type(each) is int for each in cut)
+        and min(cut) > 0
+    ):  # fmt: skip
+        raise BridgeError(f"the checkpoint has malformed offsets: {end!r}")
+    return Cut(*cut)
 
 
 def from_json(offset: Mapping[str, Any]) -> Positions:
@@ -270,14 +311,12 @@ def named(wanted: Range, heads: p2pmsg.reader.Heads | None) -> Range:
     return wanted if heads is None else replace(wanted, publisher=heads.publisher)
 
 
-def pack(
-    wanted: list[Range], tasks_max: int, task_rows_min: int, tasks_min: int = 1
-) -> list[list[Range]]:
+def pack(wanted: list[Range], cut: Cut) -> list[list[Range]]:
     """Spread ranges over few tasks of like size; a long range is split, small ones are packed."""
     total = sum(each.count for each in wanted)
     if not total:
         return []
-    tasks = max(1, min(tasks_max, total // task_rows_min), min(tasks_min, total))
+    tasks = max(1, min(cut.tasks_max, total // cut.rows_min), min(cut.tasks_min, total))
     share = -(-total // tasks)
     packed: list[list[Range]] = [[]]
     left = share
@@ -293,6 +332,27 @@ def pack(
             left -= stop - start
             start = stop
     return packed
+
+
+def without_gone(
+    packed: list[list[Range]], left: Mapping[tuple[str, int, str], Range]
+) -> list[list[Range]]:
+    """Return the tasks of a batch with what is left of its ranges, each in the task where it was.
+
+    Args:
+        packed: the ranges as they were planned.
+        left: by their endpoint, session and topic, what is left of each, and where to ask for it.
+
+    """
+    return [
+        [
+            replace(found, start=max(each.start, found.start), stop=min(each.stop, found.stop))
+            for each in task
+            if (found := left.get(each.stream)) is not None
+            and max(each.start, found.start) < min(each.stop, found.stop)
+        ]
+        for task in packed
+    ]
 
 
 def _has_restarted(

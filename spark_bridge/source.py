@@ -46,7 +46,7 @@ from spark_bridge.schema import Layout, spark_schema
 from spark_bridge.selection import Selection
 from spark_bridge.session_directory import PeerView, SessionDirectory
 from spark_bridge.sink import P2pmsgBatchWriter, P2pmsgStreamWriter
-from spark_bridge.tasks import RangesPartition, partitions_of, read_ranges
+from spark_bridge.tasks import RangesPartition, cut_by, read_ranges
 from spark_bridge.typed import layout_of, raw_names
 
 if TYPE_CHECKING:
@@ -157,7 +157,8 @@ class P2pmsgBatchReader(DataSourceReader):  # type: ignore[misc]
             raise ends.refusal
         for warning in ends.warnings:
             _log.warning("%s", warning)
-        return partitions_of(list(ends.ranges), options)
+        packed = offsets.pack(list(ends.ranges), cut_by(options))
+        return [RangesPartition(each) for each in packed]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Fetch the partition's ranges from peers or logs."""
@@ -219,12 +220,13 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         if isinstance(limit, ReadMaxRows):
             # What is gone does not count, or a query that was overtaken would never catch up.
             after = offsets.limit(offsets.kept(before, directory), after, limit.max_rows)
+        cut = cut_by(self._options)
         if is_first:
-            return offsets.to_json(after, start=before)
+            return offsets.to_json(after, start=before, cut=cut)
         if after == before:
             self._nothing_new = directory, start
             return start
-        return offsets.to_json(after)
+        return offsets.to_json(after, cut=cut)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the peers' heads, for the query's progress reports."""
@@ -240,12 +242,21 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._checks.away(directory, is_bounded=True)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return what the tasks read."""
+        """Return what the tasks read.
+
+        The batch is cut as it was planned, and only then what is gone is left out: its partitions
+        have the same numbers and messages whenever it is taken up again.
+        """
         begin = offsets.start_of_batch(start, end)
         assert begin is not None
         self._checks.begin(begin, self._directory(), is_new=False)
         wanted = offsets.ranges(begin, offsets.from_json(end))
-        return partitions_of(self._locate(wanted), self._options) if wanted else []
+        if not wanted:
+            return []
+        packed = offsets.pack(wanted, offsets.cut_of(end) or cut_by(self._options))
+        left = self._locate(wanted)
+        tasks = offsets.without_gone(packed, left) if left else []
+        return [RangesPartition(each) for each in tasks]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Fetch the partition's ranges from the peers."""
@@ -271,21 +282,24 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
                 self._known = SessionDirectory(views)
             return self._known
 
-    def _locate(self, wanted: list[Range]) -> list[Range]:
-        """Return `wanted` with where to ask; what is known to be gone is reported lost here."""
-        directory, located = self._directory(), []
+    def _locate(self, wanted: list[Range]) -> dict[tuple[str, int, str], Range]:
+        """Return what is left of each range, with where to ask, by the stream that was planned.
+
+        What is known to be gone is reported lost here.
+        """
+        directory, located = self._directory(), {}
         for each in wanted:
             location = directory.find(each.endpoint, each.session, each.topic, each.start)
             if location is None:
                 former = directory.views[each.endpoint].of_session(each.session)
                 self._lose(offsets.named(each, former), "publisher_gone")
                 continue
-            each = offsets.located(each, location)
+            stream, each = each.stream, offsets.located(each, location)
             kept = each.kept(location.heads.streams.get(each.topic) if location.is_sure else None)
             if kept.start > each.start:
                 self._lose(each.until(kept.start), "evicted")
             if kept.count:
-                located.append(kept)
+                located[stream] = kept
         return located
 
     def _lose(self, lost: Range, reason: str) -> None:

@@ -15,7 +15,7 @@ import p2pmsg
 from spark_bridge.errors import PeerUnavailableError
 from spark_bridge.keys import Keys, security_of
 from spark_bridge.logs import is_logged, read_logs, report_loss
-from spark_bridge.offsets import Range, pack
+from spark_bridge.offsets import Cut, Range
 from spark_bridge.options import SourceOptions
 from spark_bridge.schema import BatchBuilder, Layout
 
@@ -48,10 +48,9 @@ class RangesPartition(InputPartition):  # type: ignore[misc]
         self.ranges = tuple(ranges)
 
 
-def partitions_of(ranges: list[Range], options: SourceOptions) -> list[RangesPartition]:
-    """Spread ranges over tasks."""
-    packed = pack(ranges, options.maxPartitions, _TASK_ROWS_MIN, options.minPartitions)
-    return [RangesPartition(each) for each in packed]
+def cut_by(options: SourceOptions) -> Cut:
+    """Return how the ranges of a new batch are spread over tasks."""
+    return Cut(options.maxPartitions, _TASK_ROWS_MIN, options.minPartitions)
 
 
 class Connections:

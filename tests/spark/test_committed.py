@@ -1,10 +1,13 @@
 """The receiver's side of the sink, over real sockets and without Spark."""
 
+import json
+import pickle
+
 import pytest
 
 import p2pmsg
 import spark_bridge
-from spark_bridge.committed import Delivered
+from spark_bridge.committed import Delivered, Mark
 from tests.places import lasting_place
 
 
@@ -15,14 +18,14 @@ def record(state, query="q", batch=0, partition=0, attempt=1, **more):
     }  # fmt: skip
 
 
-def attempt(endpoint, values, *, commit=True, crash_after=None, **which):
+def attempt(endpoint, values, *, topic="rows", commit=True, crash_after=None, **which):
     """Do as a task of the sink does; with `crash_after`, end in the middle of it."""
     with p2pmsg.Publisher(endpoint) as publisher:
         publisher.wait_for_subscribers(1, timeout=60)
         publisher.publish("spark.commits", record("begin", **which))
         taken = values if crash_after is None else values[:crash_after]
         if taken:
-            publisher.publish_many("rows", taken)
+            publisher.publish_many(topic, taken)
         if commit and crash_after is None:
             publisher.publish("spark.commits", record("commit", rows=len(values), **which))
         publisher.close(60)
@@ -79,6 +82,47 @@ def test_what_was_delivered_is_known_after_a_restart(place):
 
     assert values_of(again, 1) == [3]
     assert again.duplicates == 1
+
+
+def test_a_partition_that_comes_again_with_other_rows_is_an_error_that_has_them(place):
+    endpoint, subscriber = place
+    rows = spark_bridge.CommittedRows(subscriber)
+    attempt(endpoint, [1, 2])
+    assert values_of(rows, 2) == [1, 2]
+    # As after a restart of the receiver: what it keeps is JSON.
+    rows = spark_bridge.CommittedRows(subscriber, delivered=json.loads(json.dumps(rows.state())))
+    attempt(endpoint, [1, 2], attempt=2)
+    attempt(endpoint, [3, 4, 5], attempt=3)
+    with pytest.raises(spark_bridge.ChangedBatchError, match=r"3 rows, and .*with 2") as changed:
+        values_of(rows, 1)
+    attempt(endpoint, [6], partition=1)
+
+    assert values_of(rows, 1) == [6]
+    assert (rows.duplicates, rows.changed) == (1, 1)
+    error = pickle.loads(pickle.dumps(changed.value))
+    assert (error.query, error.batch, error.partition) == ("q", 0, 0)
+    assert [value for batch in error.batches for value in batch.values] == [3, 4, 5]
+
+
+def test_as_many_rows_of_other_topics_are_other_rows(place):
+    endpoint, subscriber = place
+    rows = spark_bridge.CommittedRows(subscriber)
+    attempt(endpoint, [1, 2])
+    attempt(endpoint, [1, 2], topic="others", attempt=2)
+    assert rows.receive_many(timeout=60).values == [1, 2]
+    with pytest.raises(spark_bridge.ChangedBatchError, match="of other topics"):
+        rows.receive_many(timeout=60)
+
+
+def test_what_a_former_release_noted_is_recognised_by_its_number():
+    delivered = Delivered({"q": {"3": [0, 2]}})
+
+    assert delivered.has("q", 3, 2)
+    assert delivered.mark("q", 3, 2) is None
+    assert not delivered.has("q", 3, 1)
+    assert delivered.add("q", 3, 1, Mark(7, 9))
+    assert delivered.state() == {"q": {"3": [0, [1, 7, 9], 2]}}
+    assert Delivered(delivered.state()).mark("q", 3, 1) == Mark(7, 9)
 
 
 def test_rows_that_wait_are_bounded(place):

@@ -7,7 +7,7 @@ import pytest
 import p2pmsg
 import spark_bridge
 from spark_bridge import offsets
-from spark_bridge.offsets import Range
+from spark_bridge.offsets import Cut, Range
 from spark_bridge.options import parse_options
 from spark_bridge.selection import Selection
 from spark_bridge.session_directory import PeerView, SessionDirectory
@@ -119,13 +119,48 @@ def test_ranges_between_two_positions():
 )
 def test_ranges_are_packed_into_few_tasks_of_like_size(counts, tasks_max, rows_min, sizes):
     wanted = [Range(A, 1, f"t{at:03}", 5, 5 + count) for at, count in enumerate(counts)]
-    packed = offsets.pack(wanted, tasks_max, rows_min)
+    packed = offsets.pack(wanted, Cut(tasks_max, rows_min))
 
     assert [sum(each.count for each in task) for task in packed] == sizes
     pieces = [
         (each.topic, at) for task in packed for each in task for at in range(each.start, each.stop)
     ]
     assert pieces == [(each.topic, at) for each in wanted for at in range(each.start, each.stop)]
+
+
+def test_what_is_gone_is_left_out_of_the_task_where_it_was():
+    streams = Range(A, 1, "t", 0, 1000), Range(B, 2, "t", 0, 1000)
+    packed = offsets.pack(list(streams), Cut(4, 50_000, 2))
+    assert packed == [[streams[0]], [streams[1]]]
+
+    # Of B what is kept is elsewhere; A is gone.
+    kept = Range("tcp://c:1", 2, "t", 300, 1000, "feed")
+    assert offsets.without_gone(packed, {streams[1].stream: kept}) == [[], [kept]]
+
+    packed = offsets.pack(list(streams), Cut(4, 50_000, 4))
+    left = {streams[0].stream: streams[0], streams[1].stream: kept}
+    assert offsets.without_gone(packed, left) == [
+        [streams[0].until(500)],
+        [Range(A, 1, "t", 500, 1000)],
+        [kept.until(500)],
+        [Range("tcp://c:1", 2, "t", 500, 1000, "feed")],
+    ]
+
+
+def test_the_cut_of_a_batch_is_in_its_end():
+    offset = json.loads(json.dumps(offsets.to_json({A: {1: {"t": 3}}}, cut=Cut(4, 500, 2))))
+
+    assert list(offset) == sorted(offset)
+    assert offsets.cut_of(offset) == Cut(4, 500, 2)
+    assert offsets.from_json(offset) == {A: {1: {"t": 3}}}
+    del offset["cut"]  # as former releases wrote it
+    assert offsets.cut_of(offset) is None
+
+
+@pytest.mark.parametrize("cut", [4, [], [4, 500], [4, 500, 0], [4, 500, "2"], {"a": 1}])
+def test_a_malformed_cut_is_refused(cut):
+    with pytest.raises(spark_bridge.BridgeError, match="malformed"):
+        offsets.cut_of({"version": 1, "peers": {}, "cut": cut})
 
 
 T = Selection(("t",))

@@ -350,3 +350,47 @@ def test_offsets_stay_as_they_are_while_nothing_comes(publisher):
     assert (wanted.start, wanted.stop) == (0, 3)
     assert again.latestOffset(second, ALL) is second
     again.stop()
+
+
+def ranges_of(partitions):
+    return [[(r.session, r.start, r.stop) for r in each.ranges] for each in partitions]
+
+
+def test_a_batch_that_is_taken_up_again_is_cut_as_before():
+    """With other options, and without a publisher that has restarted meanwhile."""
+    places = lasting_place(), lasting_place()
+    given = {
+        "peers": ",".join(places), "startingOffsets": "earliest", "failOnDataLoss": "false",
+    }  # fmt: skip
+    with p2pmsg.Publisher(places[1], name="second") as second:
+        with p2pmsg.Publisher(places[0], name="first") as first:
+            for each in (first, second):
+                each.publish_many("t", [1] * 1000)
+                sealed(each, "t", 1000)
+            reader = reader_of(first, **given, minPartitions="3")
+            begin = reader.initialOffset()
+            end = json.loads(json.dumps(reader.latestOffset(begin, ALL)))
+            planned = ranges_of(reader.partitions(begin, end))
+            reader.stop()
+        again = reader_of(second, **given, maxPartitions="1")
+        assert ranges_of(again.partitions(again.initialOffset(), end)) == planned
+        again.stop()
+        with publish_again_at(places[0], "first"):
+            again = reader_of(second, **given, minPartitions="2")
+            left = ranges_of(again.partitions(again.initialOffset(), end))
+            again.stop()
+
+    assert [sum(stop - start for _, start, stop in each) for each in planned] == [667, 667, 666]
+    assert left == [[r for r in each if r[0] == second.session] for each in planned]
+
+
+def test_a_batch_that_a_former_release_planned_is_read(publisher):
+    publisher.publish_many("t", [1] * 10)
+    sealed(publisher, "t", 10)
+    reader = reader_of(publisher, startingOffsets="earliest", minPartitions="2")
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, ALL)
+    del end["cut"]
+    session = publisher.session
+    assert ranges_of(reader.partitions(begin, end)) == [[(session, 0, 5)], [(session, 5, 10)]]
+    reader.stop()
