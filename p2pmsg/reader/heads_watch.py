@@ -22,14 +22,13 @@ from p2pmsg.checks import at_least
 from p2pmsg.errors import AccessDeniedError, ClosedError, ConfigError, P2PError, SecurityError
 from p2pmsg.reader.channel import MS, PeerSocket, RangeChannel
 from p2pmsg.reader.fetch import denied_by
-from p2pmsg.reader.reader import Heads, StreamHead, heads_of
+from p2pmsg.reader.reader import Heads, StreamHead, check_patterns, heads_of
 from p2pmsg.reader.sessions import Presence
 from p2pmsg.security.use import check_security, curve_client
 from p2pmsg.sync.key_watch import EVERY_NS
 from p2pmsg.sync.lifecycle import INHERITED, ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.worker import Notifier, Worker
-from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
 from transports.own_log import own_log as _log
 
@@ -106,6 +105,8 @@ class HeadsPeer:
         self._patience_ns = _SILENT_NS
         self.channel.follow(wire.control_prefix(Kind.HEARTBEAT))  # relays'
         for topic in topics or ():
+            if topic.endswith("*"):
+                continue
             kind = bytes((wire.VERSION, Kind.HEARTBEAT))
             self.channel.follow(topic.encode() + b"\0" + wire.MAGIC + kind)
         self.channel.listen()
@@ -304,7 +305,9 @@ class HeadsWatch(ClosesAtOnce):
     Args:
         endpoints: of publishers and relays.
         topics: which are of interest: those are asked for, and heartbeats of them come as well.
-            Default: all of a publisher's topics, without their heartbeats.
+            Prefixes that end in `*` may be among them: without heartbeats, and `denied` says where
+            not all of their topics may be had. Default: all of a publisher's topics, without their
+            heartbeats; one that may not be had is left out, which `denied` does not say.
         refresh: how old the heads of a busy publisher may be, in seconds. Default 0.05. With more
             than 50 sessions they get older, 1 ms each.
         security: this peer's key, and whom it knows: connections are encrypted, and both ends
@@ -330,9 +333,7 @@ class HeadsWatch(ClosesAtOnce):
     ) -> None:
         self._security = check_security(security)
         at_least("refresh", refresh, 0.001)
-        self._topics = None if topics is None else sorted(set(topics))
-        for topic in self._topics or ():
-            check_topic(topic)
+        self._topics = None if topics is None else check_patterns(sorted(topics))
         self._refresh_ns = int(refresh * 1e9)
         self._wanted = self._checked(endpoints)
         self._peers: dict[str, HeadsPeer] = {}

@@ -7,13 +7,13 @@
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import control, wire
 from p2pmsg.checks import at_least
-from p2pmsg.errors import ConfigError, LossReport, MessageError
+from p2pmsg.errors import AccessDeniedError, ConfigError, LossReport, MessageError
 from p2pmsg.frames import typed_decode
 from p2pmsg.message import MessageBatch
 from p2pmsg.reader.channel import MS, SILENCE_NS, RangeChannel
@@ -93,6 +93,9 @@ class RangeReader(ClosesAtOnce):
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.
         AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
 
+    Attributes:
+        denied: what `heads` was asked for by `topics` last, and the publisher gives no right to.
+
     """
 
     def __init__(
@@ -119,7 +122,8 @@ class RangeReader(ClosesAtOnce):
         self._others: dict[int, RangeChannel] = {}
         self._channel.wanted = session
         self._requests = 0
-        self._denied: str | None = None
+        self._noted: control.Denied | None = None
+        self.denied: dict[str, AccessDeniedError] = {}
         self._pages = control.HeadPages(control.STREAMS_MAX)
         if recovery_endpoint is not None and session is not None:
             address = self._channel.address(recovery_endpoint)
@@ -137,6 +141,7 @@ class RangeReader(ClosesAtOnce):
         *,
         time_ns: int | None = None,
         session: int | None = None,
+        topics: Iterable[str] | None = None,
     ) -> Heads:
         """Return where the publisher's streams stand now.
 
@@ -144,13 +149,17 @@ class RangeReader(ClosesAtOnce):
             timeout: in seconds. Default: the reader's.
             time_ns: fill in `StreamHead.first_at`, too, for this time in ns since the epoch.
             session: at a relay, whose. Default: the reader's.
+            topics: of which streams: topics, or prefixes that end in `*`. Those of which not all
+                may be had are in `denied` then. Default: all; without a right to one it is left
+                out, which `denied` does not say.
 
         Raises:
             ConfigError: a relay is there that serves several sessions, and none was named.
             TimeoutError: the publisher did not answer.
             AuthenticationError: the publisher refused the connection, or does not hold the pinned
                 key, once for each time that it is tried. A further call goes on.
-            AccessDeniedError: it gives us no right to any topic. A further call asks again.
+            AccessDeniedError: without `topics`, it gives us no right to any; and a relay there
+                gives us none. A further call asks again.
             ClosedError: the reader is closed.
 
         """
@@ -158,7 +167,13 @@ class RangeReader(ClosesAtOnce):
         channel.check_open()
         if session is not None:
             channel.choose(session)
-        body = None if time_ns is None else control.Probe(0, ["*"], "time", int(time_ns))
+        asked_for = None if topics is None else check_patterns(topics)
+        body = None
+        if time_ns is not None:
+            body = control.Probe(0, asked_for or ["*"], "time", int(time_ns))
+        elif asked_for is not None:
+            body = control.Probe(0, asked_for, "latest")
+        self.denied, self._noted = {}, None
         begun_ns = time.monotonic_ns()
         deadline_ns = begun_ns + self._limit_ns(timeout)
         self._requests += 1
@@ -178,7 +193,7 @@ class RangeReader(ClosesAtOnce):
                 wait_ns = min(2 * wait_ns, _ASK_CEILING_NS)
             channel.poll(min(deadline_ns, now_ns + SILENCE_NS if peer is None else ask_ns))
             self._check_choice()
-            heads = self._take_heads(with_time=time_ns is not None)
+            heads = self._take_heads(asked_for, with_time=time_ns is not None)
             if heads is not None:
                 return heads
         who = channel.found or "no welcome came: nobody is there, or no p2pmsg peer"
@@ -190,6 +205,11 @@ class RangeReader(ClosesAtOnce):
             who = f"the relay there has {what}"
         seconds = (deadline_ns - begun_ns) / 1e9
         raise TimeoutError(f"no heads from {channel.endpoint} within {seconds:.3g} s: {who}")
+
+    @property
+    def unanswered(self) -> str:
+        """Who is at the endpoint that sends no welcome, or why it refuses us; "" where unknown."""
+        return self._channel.found
 
     def sessions(self, timeout: float | None = None) -> list[SessionEntry]:
         """Return which sessions can be read: at a relay all that it serves, else the one there.
@@ -346,13 +366,14 @@ class RangeReader(ClosesAtOnce):
         at_least("timeout", timeout, 0.001)
         return int(timeout * 1e9)
 
-    def _take_heads(self, *, with_time: bool) -> Heads | None:
+    def _take_heads(self, asked_for: list[str] | None, *, with_time: bool) -> Heads | None:
         while (data := self._channel.receive()) is not None:
             peer, relay = self._channel.publisher, self._channel.relay
             if (denied := _denied_in(data)) is not None:
-                if relay is not None and denied.session == relay.relay:
-                    raise denied_by(f"the relay {relay.relay:016x}", "*", _why(denied))
-                self._denied = _why(denied)
+                session, noted = denied
+                if relay is not None and session == relay.relay:
+                    raise denied_by(f"the relay {relay.relay:016x}", "*", noted.why)
+                self._noted = noted
                 continue
             if peer is None:
                 continue  # a relay's answer for a session that is not asked for any more
@@ -367,28 +388,45 @@ class RangeReader(ClosesAtOnce):
                 self._channel.invalid += 1
                 continue
             if (body := self._pages.take(frame.sequence, page)) is not None:
-                why, self._denied = self._denied, None
-                if why is not None and not body.streams:
-                    raise denied_by(body.name, "*", why)
+                self._note_denied(body, asked_for)
                 return heads_of(peer, body, with_time=with_time)
         return None
 
+    def _note_denied(self, body: control.Heads, asked_for: list[str] | None) -> None:
+        """Take what was denied before an answer that is whole now."""
+        noted, self._noted = self._noted, None
+        if noted is None:
+            return
+        if asked_for is None and not body.streams:
+            raise denied_by(body.name, "*", noted.why)
+        self.denied = {
+            each: denied_by(body.name, each, "" if at else noted.why)  # it is of the first one
+            for at, each in enumerate(noted.patterns)
+            if each in (asked_for or ())
+        }
 
-def _denied_in(data: bytes) -> Frame | None:
-    """Return the frame, where it says that something is denied; else None."""
+
+def _denied_in(data: bytes) -> tuple[int, control.Denied] | None:
+    """Return who says what is denied; None where a frame does not."""
     try:
         frame = Frame(data)
+        if frame.kind != Kind.DENIED:
+            return None
     except FrameError:
         return None
-    return frame if frame.kind == Kind.DENIED else None
-
-
-def _why(denied: Frame) -> str:
-    """Return what the other side says of why something is denied."""
     try:
-        return control.read_body(denied, control.Denied).why
+        return frame.session, control.read_body(frame, control.Denied)
     except FrameError:
-        return ""
+        return frame.session, control.Denied("subscribe", ["*"])
+
+
+def check_patterns(patterns: Iterable[str]) -> list[str]:
+    """Return topics, and prefixes that end in `*`, once each; `MessageError` for others."""
+    found = list(dict.fromkeys(patterns))
+    for each in found:
+        if each != "*":
+            check_topic(each.removesuffix("*"))
+    return found
 
 
 def heads_of(peer: Presence, body: control.Heads, *, with_time: bool = False) -> Heads:

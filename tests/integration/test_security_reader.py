@@ -3,7 +3,7 @@
 import pytest
 
 from p2pmsg import Publisher, Relay
-from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError
+from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError, MessageError
 from p2pmsg.reader.heads_watch import HeadsWatch
 from p2pmsg.reader.reader import RangeReader
 from tests.integration.secure import rewrite
@@ -97,6 +97,16 @@ def test_what_a_reader_may_not_read_is_raised(peers, tmp_path):
         up = peers.pinned(publisher.endpoint, "pub")
         with RangeReader(up, timeout=TIMEOUT, security=peers.security("reader")) as reader:
             assert set(reader.heads().streams) == {"t"}
+            assert set(reader.heads(topics=["t", "hidden", "t*", "*"]).streams) == {"t"}
+            assert {each: error.topic for each, error in reader.denied.items()} == {
+                each: each for each in ("hidden", "t*", "*")
+            }
+            assert reader.heads(topics=["hidden"]).streams == {}
+            assert "no rule gives it" in reader.denied["hidden"].reason
+            assert set(reader.heads(topics=["t"]).streams) == {"t"}
+            assert reader.denied == {}
+            with pytest.raises(MessageError, match="topic"):
+                reader.heads(topics=["t", ""])
             denied = reader.fetch("hidden", 0, 10)
             for _ in range(2):
                 with pytest.raises(AccessDeniedError) as caught:
@@ -115,6 +125,11 @@ def test_what_a_reader_may_not_read_is_raised(peers, tmp_path):
                 watch.wait_until_asked(TIMEOUT)
             eventually(lambda: set(watch.heads()[up].streams) == {"t"})
             assert [error.topic for error in watch.denied()[up]] == ["hidden"]
+            with HeadsWatch([up], topics=["h*"], security=peers.security("reader")) as prefix:
+                with pytest.raises(AccessDeniedError, match="subscribe 'h\\*'"):
+                    prefix.wait_until_asked(TIMEOUT)
+                eventually(lambda: prefix.heads()[up] is not None)
+                assert prefix.heads()[up].streams == {}
             rewrite(access, "[[rule]]\nwho = ['reader']\nsubscribe = ['t', 'hidden']\n")
             security.grants._due_ns = 0
             eventually(lambda: watch.denied() == {})
