@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,7 +11,7 @@ from spark_bridge.errors import OptionError, PeerUnavailableError
 from spark_bridge.offsets import Positions
 from spark_bridge.options import EVERYBODY, SourceOptions
 from spark_bridge.selection import Selection, named_by, offset_for
-from spark_bridge.session_directory import SessionDirectory
+from spark_bridge.session_directory import SessionDirectory, covers
 
 NAMES_SECONDS: Final = 2.0
 """How long a new query waits at relays for the publishers that its options name: a relay that was
@@ -26,9 +26,22 @@ Found = Sequence[tuple[str, p2pmsg.reader.Heads]]
 
 
 class Checks:
-    """The checks of one query in one process."""
+    """The checks of one query in one process.
 
-    def __init__(self, options: SourceOptions, selection: Selection) -> None:
+    Args:
+        options: of the query.
+        selection: what the options say that is read.
+        reasons: returns why peers give no answer, by endpoint. Default: that is not known.
+
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        selection: Selection,
+        reasons: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        self._reasons = reasons
         self._options = options
         self._selection = selection
         self._is_done = False
@@ -81,9 +94,15 @@ class Checks:
         beyond = beyond_head("startingOffsets", options, found) if is_new else None
         if beyond is not None:
             raise beyond
-        missing = missing_topics(self._selection, found)
-        if missing is not None:
-            _log.warning("%s; it is read when it comes", missing)
+        if (denied := denied_pattern(self._selection, directory.errors())) is not None:
+            _log.warning("%s", denied)
+        if found:
+            missing = missing_topics(self._selection, found)
+            if missing is not None:
+                others = f" (no answer from {self._explained(away)})" if away else ""
+                _log.warning("%s%s; it is read when it comes", missing, others)
+        else:
+            self._warn_of_nobody(directory)
         time_ns = options.startingTimestamp
         if is_new and time_ns is not None and time_ns > time.time_ns():
             _log.warning(
@@ -91,30 +110,84 @@ class Checks:
                 "of whatever time", (time_ns - time.time_ns()) / 1e9,
             )  # fmt: skip
 
-    def away(self, directory: SessionDirectory, *, is_bounded: bool = False) -> None:
-        """Refuse to continue without a peer, if the options say so.
+    def _warn_of_nobody(self, directory: SessionDirectory) -> None:
+        """Warn that it is not known what there is to read: nobody has said it."""
+        away = directory.away()
+        who = self._explained(away) if away else listed(directory.views)
+        what = (
+            f"matches {self._selection.pattern.pattern!r}"
+            if self._selection.pattern is not None
+            else f"is called {listed(map(repr, self._selection.known_topics or ()))}"
+        )
+        no_answer = "no peer has answered yet" if away else "no publisher is there yet"
+        _log.warning(
+            "%s, so it is not known whether a topic %s: %s; it is read when it comes",
+            no_answer, what, who,
+        )  # fmt: skip
+
+    def _explained(self, peers: Iterable[str]) -> str:
+        """Return some of the peers as a text, with why they give no answer."""
+        return explained(peers, self._reasons())
+
+    def away(
+        self,
+        directory: SessionDirectory,
+        before: Positions | None = None,
+        *,
+        is_bounded: bool = False,
+    ) -> None:
+        """Refuse to continue without a peer, or without what one denies, if the options say so.
 
         Args:
             directory: what is known of the peers.
-            is_bounded: whether the query ends by itself; then peers that are away are warned of.
+            before: where the query continues, where that is known.
+            is_bounded: whether the query ends by itself; then peers that are away are warned of,
+                and those who deny something.
 
         Raises:
             PeerUnavailableError: a peer gives no answer, and `failOnPeerAway` is true.
+            p2pmsg.errors.AccessDeniedError: a peer denies what is read, and `failOnPeerAway` is
+                true; or one denies what a pattern matches, and a query that ends by itself would
+                read nothing.
 
         """
         if not (is_bounded or self._options.failOnPeerAway):
             return
+        self._denied(directory, before, is_bounded=is_bounded)
         away = directory.away()
         if not away:
             return
         if self._options.failOnPeerAway:
             raise PeerUnavailableError(
-                f"no answer from {listed(away)}. The query fails because failOnPeerAway is "
-                "true; set it to false to read the others until these are back"
+                f"no answer from {self._explained(away)}. The query fails because failOnPeerAway "
+                "is true; set it to false to read the others until these are back"
             )
         _log.warning(
             "no answer from %s: the query ends without what they have; they keep their place, and "
-            "a later run reads it (failOnPeerAway=true fails instead)", listed(away)
+            "a later run reads it (failOnPeerAway=true fails instead)", self._explained(away)
+        )  # fmt: skip
+
+    def _denied(
+        self, directory: SessionDirectory, before: Positions | None, *, is_bounded: bool
+    ) -> None:
+        error, selection = directory.why_denied(), self._selection
+        if error is None:
+            return
+        is_read = selection.pattern is None or denied_streams(before or {}, directory)
+        if self._options.failOnPeerAway and is_read:
+            raise error
+        if not is_bounded:
+            return
+        found = tuple(directory.homes())
+        if selection.pattern is not None and missing_topics(selection, found) is not None:
+            raise error
+        text = "; ".join(
+            f"{listed(map(repr, topics))} at {endpoint}"
+            for endpoint, topics in directory.denied().items()
+        )
+        _log.warning(
+            "the query ends without what is denied to it (%s): %s. It keeps its place, and a later "
+            "run with the right to it reads it", text, error,
         )  # fmt: skip
 
     def _unknown(self, directory: SessionDirectory) -> OptionError | None:
@@ -237,8 +310,15 @@ def empty_times(options: SourceOptions, found: Found) -> str | None:
     return f"nothing is read: no peer has a message within {said}"
 
 
-def missing_topics(selection: Selection, found: Found) -> str | None:
-    """Return a warning for topics that no peer has; None where there are none."""
+def missing_topics(
+    selection: Selection,
+    found: Found,
+    denied: Iterable[p2pmsg.errors.AccessDeniedError] = (),
+) -> str | None:
+    """Return a warning for topics that no peer has; None where there are none.
+
+    Of those that are denied it is not known whether somebody has them.
+    """
     streams: dict[str, None] = {}
     for endpoint, heads in found:
         wanted = set(selection.topics_of(endpoint, heads))
@@ -249,10 +329,48 @@ def missing_topics(selection: Selection, found: Found) -> str | None:
         if streams:
             return None
         return f"nobody has a topic that matches {selection.pattern.pattern!r}{there}"
-    missing = [topic for topic in selection.known_topics or () if topic not in streams]
+    known = streams.keys() | {error.topic for error in denied}
+    missing = [topic for topic in selection.known_topics or () if topic not in known]
     if not missing:
         return None
     return f"nobody has the topic {listed(map(repr, missing))}{there}"
+
+
+def denied_pattern(
+    selection: Selection, errors: Sequence[p2pmsg.errors.AccessDeniedError]
+) -> str | None:
+    """Return a warning where peers deny some of what a pattern may match; None where they do not.
+
+    Which topics these are, and whether there are any, they do not say.
+    """
+    if selection.pattern is None or not errors:
+        return None
+    more = f" (and so {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return (
+        f"{errors[0]}{more}: topics that match {selection.pattern.pattern!r} and are denied are "
+        "not read, and not counted as missing"
+    )
+
+
+def denied_streams(before: Positions, directory: SessionDirectory) -> list[tuple[str, str]]:
+    """Return the streams that were read, and that their peer denies now: endpoint and topic."""
+    found = []
+    for endpoint, sessions in before.items():
+        for session, topics in sessions.items():
+            location = directory.where(endpoint, session)
+            if location is None or not (denied := directory.views[location.endpoint].denied):
+                continue
+            found += [
+                (location.endpoint, topic)
+                for topic in topics
+                if topic not in location.heads.streams and covers(denied, topic)
+            ]
+    return found
+
+
+def explained(peers: Iterable[str], reasons: Mapping[str, str]) -> str:
+    """Return the first of some peers as a text, with why they give no answer."""
+    return listed(f"{peer} ({reasons[peer]})" if reasons.get(peer) else peer for peer in peers)
 
 
 def listed(items: Iterable[str]) -> str:

@@ -6,8 +6,9 @@ An unreachable peer delays no batch.
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Final
 
 import p2pmsg
@@ -49,8 +50,10 @@ class PeersWatch:
             FIRST_WAIT_STRICT_SECONDS if options.failOnPeerAway else FIRST_WAIT_SECONDS
         )
         self._version = -1
+        self._has_pattern = selection.pattern is not None
+        topics = selection.known_topics if options.keys is None else selection.asked()
         self._watch = p2pmsg.reader.HeadsWatch(
-            options.peers, topics=selection.known_topics, refresh=options.headRefreshMs / 1000,
+            options.peers, topics=topics, refresh=options.headRefreshMs / 1000,
             security=security_of(options.keys),
         )  # fmt: skip
 
@@ -58,17 +61,26 @@ class PeersWatch:
         """Return what is known of each peer; the same dict as before where that has not changed.
 
         It waits only for peers that have never been asked.
+
+        Raises:
+            p2pmsg.errors.AccessDeniedError: one of those gives no right to a topic.
+
         """
         self._reread()
         if self._fresh:
             self._fresh = False
-            self._watch.wait_until_asked(self._first_wait)
+            try:
+                self._watch.wait_until_asked(self._first_wait)
+            except p2pmsg.errors.AccessDeniedError:
+                if not self._has_pattern:  # of a pattern, what may be had is read
+                    raise
         version = self._watch.version
         if version == self._version and not self._missing:
             return self._views
         self._version = version
+        denied = self._watch.denied()
         views = {
-            endpoint: self._view(endpoint, found)
+            endpoint: self._view(endpoint, found, denied.get(endpoint, ()))
             for endpoint, found in self._watch.sessions().items()
         }
         known = self._views
@@ -76,11 +88,20 @@ class PeersWatch:
             self._views = views
         return self._views
 
+    def reasons(self) -> dict[str, str]:
+        """Return why peers cannot be asked, by endpoint, where that is known."""
+        return self._watch.unanswered()
+
     def close(self) -> None:
         """Close the sockets."""
         self._watch.close()
 
-    def _view(self, endpoint: str, found: tuple[p2pmsg.reader.Heads, ...] | None) -> PeerView:
+    def _view(
+        self,
+        endpoint: str,
+        found: tuple[p2pmsg.reader.Heads, ...] | None,
+        errors: Iterable[p2pmsg.errors.AccessDeniedError],
+    ) -> PeerView:
         view = self._views.get(endpoint, PeerView())
         reachable = self._watch.is_reachable(endpoint)
         self._report(endpoint, reachable)
@@ -88,7 +109,12 @@ class PeersWatch:
         is_relay = self._watch.is_relay(endpoint)
         if is_relay:
             sessions = self._with_missing(endpoint, view, dict(sessions))
-        if view.reachable == reachable and _same(view.sessions, sessions):
+        denied = {error.topic: error for error in errors}
+        if (
+            view.reachable == reachable
+            and _same(view.sessions, sessions)
+            and view.denied.keys() == denied.keys()
+        ):
             return view
         gone = tuple(heads for session, heads in view.sessions.items() if session not in sessions)
         for heads in gone:
@@ -104,7 +130,8 @@ class PeersWatch:
             if session in view.sessions
         }
         former = tuple(heads for heads in view.former if heads.session not in sessions)
-        return PeerView(sessions, (*former, *gone)[-_FORMER_MAX:], born, reachable, is_relay)
+        kept = (*former, *gone)[-_FORMER_MAX:]
+        return PeerView(sessions, kept, born, reachable, is_relay, denied)
 
     def _with_missing(
         self, endpoint: str, view: PeerView, sessions: dict[int, p2pmsg.reader.Heads]
@@ -126,7 +153,11 @@ class PeersWatch:
             _log.warning("peer %s is reachable again", endpoint)
         elif not reachable and endpoint not in self._warned:
             self._warned.add(endpoint)
-            _log.warning("peer %s is not reachable; it keeps its place", endpoint)
+            why = self.reasons().get(endpoint)
+            _log.warning(
+                "peer %s is not reachable%s; it keeps its place", endpoint,
+                f" ({why})" if why else "",
+            )  # fmt: skip
 
     def _reread(self) -> None:
         """Read the file of peers again if it has changed; a bad one changes nothing."""
@@ -147,36 +178,91 @@ class PeersWatch:
             _log.warning("%s; the peers stay as they were", error)
 
 
+@dataclass(slots=True)
+class Answer:
+    """What one peer has said when it was asked once.
+
+    Attributes:
+        heads: of its sessions; empty where it gave no answer, or denies everything.
+        denied: by topic, or prefix with a `*`, what it gives no right to, of what was asked for.
+        reason: why it gave no answer; "" where that is not known.
+        refused: whether it refuses our key, or does not hold the one that is pinned.
+
+    """
+
+    heads: tuple[p2pmsg.reader.Heads, ...] = ()
+    denied: dict[str, p2pmsg.errors.AccessDeniedError] = field(default_factory=dict)
+    reason: str = ""
+    refused: bool = False
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing is known of what the peer has."""
+        return not (self.heads or self.denied)
+
+
 def ask_once(
     peers: tuple[str, ...], timeout: float, *, time_ns: int | None = None, keys: Keys | None = None
 ) -> dict[str, tuple[p2pmsg.reader.Heads, ...]]:
-    """Return the heads of all sessions at those peers that answer in time.
+    """Return the heads of all sessions at those peers that answer in time."""
+    answers = ask_peers(peers, timeout, time_ns=time_ns, keys=keys)
+    return {peer: answer.heads for peer, answer in answers.items() if answer.heads}
+
+
+def ask_peers(
+    peers: tuple[str, ...],
+    timeout: float,
+    *,
+    time_ns: int | None = None,
+    keys: Keys | None = None,
+    topics: tuple[str, ...] = (),
+) -> dict[str, Answer]:
+    """Ask all peers for the heads of all their sessions, and return what each has said in time.
 
     One that refuses our key, or does not hold the one that is pinned, is logged.
+
+    Args:
+        peers: endpoints.
+        timeout: in seconds.
+        time_ns: fill in `StreamHead.first_at`, too.
+        keys: of the query. Default: none, and nothing is denied.
+        topics: topics, and prefixes with a `*`, of which to ask whether they are denied.
+
     """
     security = security_of(keys)
     deadline = time.monotonic() + timeout
+    wanted = None if security is None or not topics else (*topics, "*")
 
-    def ask(peer: str) -> tuple[p2pmsg.reader.Heads, ...]:
+    def ask(peer: str) -> Answer:
+        answer = Answer()
         with p2pmsg.reader.RangeReader(peer, timeout=timeout, security=security) as reader:
             try:
                 while not (entries := reader.sessions(_left(deadline))):
                     time.sleep(_PAUSE_SECONDS)  # a relay that has just started
-                return tuple(
-                    reader.heads(_left(deadline), time_ns=time_ns, session=entry.session)
-                    for entry in entries
-                )
+                found = []
+                for each in entries:
+                    found.append(
+                        reader.heads(
+                            _left(deadline), time_ns=time_ns, session=each.session, topics=wanted
+                        )
+                    )
+                    answer.denied |= {
+                        topic: reader.denied[topic] for topic in topics if topic in reader.denied
+                    }
+                answer.heads = tuple(found)
             except TimeoutError:
-                return ()
+                answer.reason = reader.unanswered
+            except p2pmsg.errors.AccessDeniedError as error:
+                answer.denied[error.topic] = error
             except p2pmsg.errors.SecurityError as error:
                 _log.warning("%s", error)
-                return ()
+                answer.reason, answer.refused = str(error).removeprefix(f"{peer}: "), True
+        return answer
 
     if not peers:
         return {}
     with ThreadPoolExecutor(min(_THREADS_MAX, len(peers))) as pool:
-        found = dict(zip(peers, pool.map(ask, peers), strict=True))
-    return {peer: heads for peer, heads in found.items() if heads}
+        return dict(zip(peers, pool.map(ask, peers), strict=True))
 
 
 def start_of(options: SourceOptions, default: str) -> Start:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spark_bridge.offsets import Positions, from_json, ranges, start_of_batch
@@ -32,6 +32,10 @@ class Lag:
     away: tuple[str, ...] = ()
     """Endpoints of peers that gave no answer: how far the query is behind them is known only for
     streams that they reported before."""
+
+    denied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By endpoint, topics, or prefixes with a `*`, that a peer gives no right to: how far the query
+    is behind in those is not known."""
 
     heads_known: bool = True
     """False of a batch that was planned before a failure and is taken up again. Spark reports no
@@ -77,6 +81,12 @@ class Lag:
             text += f", {self.skipped:,} skipped"
         if self.away:
             text += f"; not known of {', '.join(self.away)}, no answer"
+        if self.denied:
+            denied = (
+                f"{', '.join(map(repr, topics))} at {endpoint}"
+                for endpoint, topics in self.denied.items()
+            )
+            text += f"; not known of {', '.join(denied)}, denied"
         return text
 
 
@@ -90,6 +100,7 @@ def lag_of(progress: Mapping[str, Any]) -> Lag | None:
     streams: dict[tuple[str, int, str], int] = {}
     skipped, missing, found, heads_known = 0, 0, False, True
     away: dict[str, None] = {}
+    denied: dict[str, tuple[str, ...]] = {}
     for source in progress.get("sources", ()):
         end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
         if end is None:
@@ -102,6 +113,8 @@ def lag_of(progress: Mapping[str, Any]) -> Lag | None:
         skipped += int(latest.get("skipped", 0))
         streams.update(_behind(from_json(end), from_json(latest)))
         away |= dict.fromkeys(latest.get("away", ()))
+        for endpoint, topics in latest.get("denied", {}).items():
+            denied[endpoint] = (*denied.get(endpoint, ()), *topics)
     if not found:
         return None
     name = progress.get("name") or progress.get("id", "")
@@ -112,6 +125,7 @@ def lag_of(progress: Mapping[str, Any]) -> Lag | None:
         skipped=skipped,
         missing=missing,
         away=tuple(away),
+        denied=denied,
         heads_known=heads_known,
     )
 

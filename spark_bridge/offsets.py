@@ -29,7 +29,13 @@ from zlib import crc32
 import p2pmsg
 from spark_bridge.errors import BridgeError
 from spark_bridge.selection import Selection, Start
-from spark_bridge.session_directory import NO_TOPICS, PeerView, SessionDirectory, SessionLocation
+from spark_bridge.session_directory import (
+    NO_TOPICS,
+    PeerView,
+    SessionDirectory,
+    SessionLocation,
+    covers,
+)
 
 Positions = dict[str, dict[int, dict[str, int]]]
 VERSION: Final = 1
@@ -233,6 +239,22 @@ def advance(before: Positions, directory: SessionDirectory, selection: Selection
         pinned = selection.positions(endpoint, heads, start)
         after.setdefault(endpoint, {})[heads.session] = pinned
     return after
+
+
+def without_denied(heads: Positions, directory: SessionDirectory) -> Positions:
+    """Return heads without streams that are denied: of those it is not known where they are."""
+    denied = {endpoint: view.denied for endpoint, view in directory.views.items() if view.denied}
+    return {
+        endpoint: {
+            session: {
+                topic: following
+                for topic, following in topics.items()
+                if endpoint not in denied or following or not covers(denied[endpoint], topic)
+            }
+            for session, topics in sessions.items()
+        }
+        for endpoint, sessions in heads.items()
+    }
 
 
 def kept(positions: Positions, directory: SessionDirectory) -> Positions:

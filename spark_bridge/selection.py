@@ -34,6 +34,15 @@ class Selection:
             return None
         return self.topics if self.assign is None else tuple(self.assign)
 
+    def asked(self) -> tuple[str, ...]:
+        """Return what to ask the peers for where they may deny something.
+
+        The topics, or of a pattern the prefix that all its topics have: `quotes*`.
+        """
+        if self.pattern is None:
+            return self.known_topics or ()
+        return (f"{literal_prefix(self.pattern.pattern)}*",)
+
     def topics_of(self, endpoint: str, heads: p2pmsg.reader.Heads) -> Iterable[str]:
         """Return the topics that are wanted of one publisher, those to come among them."""
         if self.pattern is not None:
@@ -46,6 +55,18 @@ class Selection:
     def positions(self, endpoint: str, heads: p2pmsg.reader.Heads, start: Start) -> dict[str, int]:
         """Return where each topic that is wanted of one publisher starts."""
         return {topic: start(endpoint, topic, heads) for topic in self.topics_of(endpoint, heads)}
+
+
+def literal_prefix(pattern: str) -> str:
+    """Return with what all texts begin that a regular expression matches, as far as it is plain."""
+    if "|" in pattern:
+        return ""
+    plain = re.match(r"(?:[\w/:,=@%&~!<>;\-\" ']|\\[.\-/])*", pattern, re.ASCII)
+    assert plain is not None
+    found, rest = plain[0], pattern[plain.end() :]
+    if rest[:1] in ("*", "?", "{"):  # the last one may be missing
+        found = re.sub(r"\\?.$", "", found)
+    return found.replace("\\", "")
 
 
 def offset_for(wanted: Wanted, topic: str, endpoint: str, heads: p2pmsg.reader.Heads) -> int | None:

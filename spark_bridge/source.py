@@ -7,11 +7,13 @@ holds the connections for heads. Other copies of the reader are pickled to the e
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+import p2pmsg
 from spark_bridge import checks, offsets
 from spark_bridge.versions import too_old
 
@@ -32,7 +34,7 @@ except ImportError as error:  # before the other imports, so that this error is 
     raise too_old(error) from error
 
 from spark_bridge.errors import DataLossError, OptionError, PeerUnavailableError
-from spark_bridge.heads import PeersWatch, ask_once, end_of, start_of
+from spark_bridge.heads import Answer, PeersWatch, ask_peers, end_of, start_of
 from spark_bridge.logs import log_ranges
 from spark_bridge.offsets import Range
 from spark_bridge.options import (
@@ -62,7 +64,8 @@ class FixedEnds:
 
     Attributes:
         ranges: with the places where to fetch them.
-        silent: peers that did not answer.
+        silent: peers that did not answer, with why, where that is known.
+        is_refused: whether one of them refuses our key, or does not hold the one that is pinned.
         refusal: why the batch is refused, if it is. Reading raises it: Spark makes a source before
             it says whether it reads a batch of it.
         warnings: logged before it is read.
@@ -70,8 +73,9 @@ class FixedEnds:
     """
 
     ranges: tuple[Range, ...]
-    silent: tuple[str, ...] = ()
-    refusal: OptionError | None = None
+    silent: Mapping[str, str] = field(default_factory=dict)
+    is_refused: bool = False
+    refusal: OptionError | p2pmsg.errors.AccessDeniedError | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -81,14 +85,19 @@ def fix_ends(options: SourceOptions) -> FixedEnds:
         try:
             ranges, found = log_ranges(options)
         except OptionError as error:  # a stream has no `path` at all, and says so itself
-            return FixedEnds((), (), error)
-        return FixedEnds(tuple(ranges), (), *_objections(options, found, is_empty=not ranges))
-    heads = ask_once(options.peers, BATCH_WAIT_SECONDS, keys=options.keys)
+            return FixedEnds((), refusal=error)
+        refusal, warnings = _objections(options, found, is_empty=not ranges)
+        return FixedEnds(tuple(ranges), refusal=refusal, warnings=warnings)
+    selection = Selection.of(options)
+    answers = ask_peers(
+        options.peers, BATCH_WAIT_SECONDS, keys=options.keys, topics=selection.asked()
+    )
     views = {
-        endpoint: PeerView({each.session: each for each in found})
-        for endpoint, found in heads.items()
+        endpoint: PeerView({each.session: each for each in answer.heads})
+        for endpoint, answer in answers.items()
+        if answer.heads
     }
-    directory, selection = SessionDirectory(views), Selection.of(options)
+    directory = SessionDirectory(views)
     start = offsets.first(directory, selection, start_of(options, "earliest"))
     end = offsets.first(directory, selection, end_of(options))
     located = []
@@ -96,22 +105,45 @@ def fix_ends(options: SourceOptions) -> FixedEnds:
         location = directory.find(wanted.endpoint, wanted.session, wanted.topic, wanted.start)
         assert location is not None
         located.append(offsets.located(wanted, location))
-    silent = tuple(peer for peer in options.peers if peer not in heads)
-    refusal, warnings = _objections(options, tuple(directory.homes()), silent, is_empty=not located)
-    return FixedEnds(tuple(located), silent, refusal, warnings)
+    refusal, warnings = _objections(
+        options, tuple(directory.homes()), answers, is_empty=not located
+    )
+    silent = {peer: answer for peer, answer in answers.items() if answer.is_silent}
+    return FixedEnds(
+        tuple(located),
+        {peer: answer.reason for peer, answer in silent.items()},
+        any(answer.refused for answer in silent.values()),
+        refusal,
+        warnings,
+    )
 
 
 def _objections(
-    options: SourceOptions, found: checks.Found, silent: tuple[str, ...] = (), *, is_empty: bool
-) -> tuple[OptionError | None, tuple[str, ...]]:
+    options: SourceOptions,
+    found: checks.Found,
+    answers: Mapping[str, Answer] = MappingProxyType({}),
+    *,
+    is_empty: bool,
+) -> tuple[OptionError | p2pmsg.errors.AccessDeniedError | None, tuple[str, ...]]:
     """Return why a batch is refused for what its options name, and what to warn of.
 
     A topic that no peer has is refused, as Kafka's source does: no later batch will read it. With
-    `failOnDataLoss=false` that is a warning.
+    `failOnDataLoss=false` that is a warning. So it is with a topic that one denies.
     """
     warnings = []
+    denied = [error for answer in answers.values() for error in answer.denied.values()]
+    if denied:
+        selection = Selection.of(options)
+        is_named = selection.pattern is None
+        if options.failOnDataLoss and (is_named or checks.missing_topics(selection, found)):
+            return denied[0], ()
+        warnings += (
+            [str(each) for each in denied]
+            if is_named
+            else [text for text in (checks.denied_pattern(selection, denied),) if text]
+        )
     refusal = checks.unknown_publisher(options, found)
-    if refusal is not None and silent:
+    if refusal is not None and any(answer.is_silent for answer in answers.values()):
         warnings.append(f"{refusal}. It may be one of those that did not answer")
         refusal = None
     refusal = (
@@ -120,7 +152,7 @@ def _objections(
         or checks.beyond_head("endingOffsets", options, found)
         or checks.end_before_start(options, found)
     )
-    missing = checks.missing_topics(Selection.of(options), found)
+    missing = checks.missing_topics(Selection.of(options), found, denied)
     if missing is not None and refusal is None:
         if options.failOnDataLoss and options.subscribePattern is None:
             option = "subscribe" if options.assign is None else "assign"
@@ -145,12 +177,13 @@ class P2pmsgBatchReader(DataSourceReader):  # type: ignore[misc]
         """Return what the tasks read."""
         options, ends = self._options, self._ends
         if ends.silent:
-            text = f"no heads from {', '.join(ends.silent)} within {BATCH_WAIT_SECONDS:g} s"
+            who = checks.explained(ends.silent, ends.silent)
+            text = f"no heads from {who} within {BATCH_WAIT_SECONDS:g} s"
             name = "failOnDataLoss" if options.failOnPeerAway is None else "failOnPeerAway"
             if getattr(options, name):
+                advice = "" if ends.is_refused else "; set it to false to read without these peers"
                 raise PeerUnavailableError(
-                    f"{text}. The batch fails because {name} is true; set it to false to read "
-                    "without these peers"
+                    f"{text}. The batch fails because {name} is true{advice}"
                 )
             _log.warning("%s; read without them", text)
         if ends.refusal is not None:
@@ -177,7 +210,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._watch: PeersWatch | None = None
         self._pin = uuid4().hex[:16]
         self._first: dict[str, Any] | None = None
-        self._checks = checks.Checks(options, self._selection)
+        self._checks = checks.Checks(options, self._selection, self._reasons)
         self._known = SessionDirectory({})
         self._frozen: SessionDirectory | None = None
         self._nothing_new: tuple[SessionDirectory, dict[str, Any]] | None = None
@@ -215,7 +248,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             return start
         before, is_first = offsets.from_json(start), start.get("pin") == self._pin
         self._checks.begin(before, directory, is_new=is_first)
-        self._checks.away(directory)
+        self._checks.away(directory, before)
         after = offsets.advance(before, directory, self._selection)
         if isinstance(limit, ReadMaxRows):
             # What is gone does not count, or a query that was overtaken would never catch up.
@@ -231,8 +264,10 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the peers' heads, for the query's progress reports."""
         directory = self._directory()
-        report = offsets.to_json(offsets.first(directory, self._selection, offsets.latest))
+        heads = offsets.first(directory, self._selection, offsets.latest)
+        report = offsets.to_json(offsets.without_denied(heads, directory))
         report["away"] = directory.away()
+        report["denied"] = directory.denied()
         report["skipped"] = self._skipped
         return report
 
@@ -281,6 +316,11 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             if views is not self._known.views:
                 self._known = SessionDirectory(views)
             return self._known
+
+    def _reasons(self) -> dict[str, str]:
+        """Return why peers give no answer, by endpoint, where that is known."""
+        with self._lock:
+            return {} if self._watch is None else self._watch.reasons()
 
     def _locate(self, wanted: list[Range]) -> dict[tuple[str, int, str], Range]:
         """Return what is left of each range, with where to ask, by the stream that was planned.
