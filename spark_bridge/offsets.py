@@ -258,10 +258,15 @@ def without_denied(heads: Positions, directory: SessionDirectory) -> Positions:
 
 
 def kept(positions: Positions, directory: SessionDirectory) -> Positions:
-    """Return the positions, but none before what is kept of its stream."""
+    """Return the positions, but none before what is kept of its stream.
+
+    Of a session that has ended nothing is kept.
+    """
 
     def at(endpoint: str, session: int, topic: str, position: int) -> int:
         location = directory.where(endpoint, session, topic, position)
+        if location is None and directory.find(endpoint, session) is None:
+            return _next(directory.views[endpoint].of_session(session), topic, position)
         stream = None if location is None else location.heads.streams.get(topic)
         return position if stream is None else max(position, stream.earliest)
 

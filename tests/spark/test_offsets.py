@@ -279,6 +279,20 @@ def test_a_relay_that_joins_is_read_from_what_it_keeps():
     assert offsets.advance({A: {1: {"t": 9}}}, directory, T) == {A: {1: {"t": 9}}, B: {2: {"t": 4}}}
 
 
+def test_what_a_session_owes_that_has_ended_does_not_count_for_the_limit():
+    views = {A: view(2, [heads(1, t=(0, 200))], t=(0, 500))}
+    directory, before = SessionDirectory(views), {A: {1: {"t": 52}, 2: {"t": 0}}}
+    after = offsets.advance(before, directory, T)
+    assert after == {A: {1: {"t": 200}, 2: {"t": 500}}}
+
+    limited = offsets.limit(offsets.kept(before, directory), after, 100)
+    assert limited == {A: {1: {"t": 200}, 2: {"t": 100}}}
+    # Somebody else has it, or may have it yet.
+    elsewhere = SessionDirectory({**views, B: relay(heads(1, t=(0, 200)))})
+    assert offsets.kept(before, elsewhere) == before
+    assert offsets.kept(before, SessionDirectory({A: PeerView()})) == before
+
+
 def test_positions_of_what_is_kept():
     positions = {A: {1: {"t": 3, "u": 3, "v": 3}, 2: {"t": 3}}, B: {9: {"t": 3}}}
     views = {A: view(1, t=(5, 9), u=(2, 9)), B: PeerView()}
