@@ -133,6 +133,13 @@ def read_ranges(
     yield from builder.take()
 
 
+def _lost(loss: p2pmsg.LossReport, wanted: Range) -> str:
+    """Return what a loss says, with the publisher's name where the driver or the task knows it."""
+    name = wanted.publisher or loss.publisher
+    gone = replace(wanted, start=loss.start, stop=loss.stop, publisher=name)
+    return f"lost {gone}: {loss.reason.value}"
+
+
 class _Task:
     """Reads ranges one after the other; the next ones are requested in the meantime."""
 
@@ -191,7 +198,7 @@ class _Task:
                         following = item.start
                         break
                     else:
-                        report_loss(f"{item}, at {wanted.endpoint}", options, self._by)
+                        report_loss(_lost(item, wanted), options, self._by)
                         following = item.stop
                 else:
                     return

@@ -271,7 +271,9 @@ def test_hostile_answers_fail_the_query_and_not_the_session(spark, tmp_path):
     with HostilePublisher() as peer:
         options = {"startingOffsets": "earliest", "fetchTimeoutMs": "300", "fetchRetries": "1"}
         frame = read_stream(spark, [peer.endpoint], **options)
-        with pytest.raises(Exception, match=r"lost 2 messages \[0, 2\) of 't' from 'evil'"):
+        with pytest.raises(
+            Exception, match=r"lost 2 messages \[0, 2\) of topic 't' from publisher 'evil'"
+        ):
             collect_now(frame, tmp_path)
         assert peer.asked
 

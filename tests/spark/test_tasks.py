@@ -107,6 +107,17 @@ def test_the_least_recently_used_connection_is_closed(publisher):
     kept.close()
 
 
+@pytest.mark.parametrize(("name", "said"), [("gone", "'gone' at "), ("", "")])
+def test_a_session_that_is_gone_is_named_as_far_as_it_is_known(publisher, name, said):
+    wanted = Range(publisher.endpoint, 0xAB, "t", 3, 7, name)
+    with pytest.raises(DataLossError) as lost:
+        read([wanted])
+    assert str(lost.value).startswith(
+        f"lost 4 messages [3, 7) of topic 't' from publisher {said}{publisher.endpoint} "
+        "(session 00000000000000ab): publisher_gone. The query stops"
+    )
+
+
 def test_connections_cut_again_and_again_cost_nothing(publisher):
     count = 300_000
     publisher.publish_many("t", [b"%d" % at for at in range(count)])
@@ -147,7 +158,9 @@ def test_what_is_evicted_fails_by_name_or_is_skipped(caplog):
         publisher.flush()
         earliest, _ = publisher.stats().streams["t"]
         wanted = [range_of(publisher, "t", 0, 500)]
-        with pytest.raises(DataLossError, match=rf"\[0, {earliest}\) of 't' from 'feed'.*evicted"):
+        with pytest.raises(
+            DataLossError, match=rf"\[0, {earliest}\) of topic 't' from publisher 'feed'.*evicted"
+        ):
             read(wanted)
         rows = read(wanted, failOnDataLoss="false")
 
