@@ -282,6 +282,8 @@ class Settled(codec.Struct, array_like=True):
 
     topic: Topic
     next: Sequence
+    lost: Annotated[list[Range], codec.Meta(max_length=RANGES_MAX)] = []
+    """What it is done with although it has lost it, or some of that."""
 
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from p2pmsg.publisher.heads import HeadsMaker, NotNow
 from p2pmsg.publisher.permits import Permits, Rights
 from p2pmsg.publisher.served import Multicast, Served
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Kept, LossReason, RetransmitScheduler
+from recovery import Kept, LossReason, RangeSet, RetransmitScheduler
 from recovery._checks import to_ns
 
 _MS = 1_000_000
@@ -74,6 +74,7 @@ class RequestHandler:
         subscribers: those who confirmed, by their ids.
         forgotten: those who fell silent, and had not confirmed that they have everything.
         settled: by topic, the sequence below which some application has said that it is done.
+        unreached: by topic, what all that said so of it have lost.
         heads: makes what probes and requests for heads are answered with.
         multicast: listens only to those who have joined; None: this is none.
         permits: what those who ask may have, by `use_rights`; None: everything.
@@ -90,6 +91,7 @@ class RequestHandler:
         self.subscribers: dict[int, KnownSubscriber] = {}
         self.forgotten = Forgotten()
         self.settled: dict[str, int] = {}
+        self.unreached: dict[str, RangeSet] = {}
         self.invalid: Counter[str] = Counter()
         self.heads = HeadsMaker(served)
         self.multicast: Multicast | None = None
@@ -384,9 +386,27 @@ class RequestHandler:
         if self.permits is not None and not self.permits.may(requester, settled.topic):
             self.permits.denied_requests += 1
             return
-        following = self._served.head(settled.topic)[1]  # 0 of a topic that is none of ours
-        if min(settled.next, following) > self.settled.get(settled.topic, 0):
-            self.settled[settled.topic] = min(settled.next, following)
+        try:
+            lost = RangeSet(settled.lost)
+        except ValueError:
+            raise FrameError("range") from None
+        # The head is 0 of a topic that is none of ours.
+        following = min(settled.next, self._served.head(settled.topic)[1])
+        if following:
+            self._note_unreached(settled.topic, following, lost)
+        if following > self.settled.get(settled.topic, 0):
+            self.settled[settled.topic] = following
+
+    def _note_unreached(self, topic: str, following: int, lost: RangeSet) -> None:
+        """Note what one has lost below `following`, and nobody has; it has the rest of that."""
+        known = self.unreached.pop(topic, None)
+        found = lost.overlap(min(self.settled.get(topic, 0), following), following)
+        for start, stop in known or ():
+            found += lost.overlap(min(start, following), min(stop, following))
+            if stop > following:
+                found.append((max(start, following), stop))
+        if found:
+            self.unreached[topic] = RangeSet(sorted(found)[: control.RANGES_MAX])
 
     def _receive_nack(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         nack = control.read_body(frame, control.Nack)

@@ -235,14 +235,20 @@ class ExactReceiver:
         )
 
     def _is_settled(self, peer: Session) -> bool:
-        """Whether a client that closes may go; called by the subscriber's own thread."""
+        """Whether a client that closes may go; called by the subscriber's own thread.
+
+        That is reported first, since it says what was lost.
+        """
+        head = _head(peer)
         if self._state is None:
-            return self.totals.next_sequence(peer.session) >= _head(peer)
-        counted, unfinished = self._saved
-        if counted.get(peer.session, 0) >= _head(peer) and peer.session not in unfinished:
-            return True
-        self._must_save = True
-        return False
+            settled = self.totals.next_sequence(peer.session) >= head
+        else:
+            counted, unfinished = self._saved
+            settled = counted.get(peer.session, 0) >= head and peer.session not in unfinished
+            self._must_save = self._must_save or not settled
+        if settled and peer.direct and head > self._reported.get(peer.session, 0):
+            self._send_settled(peer, head)
+        return settled
 
     def _report(self, peers: Sequence[Session]) -> None:
         """Send clients how far their deltas are counted; with a state, how far they are on disk."""
@@ -254,11 +260,25 @@ class ExactReceiver:
                 if peer.gone or not peer.direct or not following:
                     continue
                 if following > self._reported.get(peer.session, 0):
-                    body = control.Settled(TOPIC, following)
-                    frame = wire.control_frame(Kind.SETTLED, peer.session, body)
-                    self._subscriber._core.requests.append((peer.session, frame))
+                    self._send_settled(peer, following)
                 reported[peer.session] = following
         self._reported = reported
+
+    def _send_settled(self, peer: Session, following: int) -> None:
+        """Say to a client that what is below `following` is counted, or lost."""
+        lost = self._lost_of(peer.session, following)
+        frame = wire.control_frame(
+            Kind.SETTLED, peer.session, control.Settled(TOPIC, following, lost)
+        )
+        self._subscriber._core.requests.append((peer.session, frame))
+
+    def _lost_of(self, session: int, following: int) -> list[control.Range]:
+        """Return what is lost of a client's messages below `following`."""
+        return [  # there are at most 1,000
+            (one.start, one.stop)
+            for one in self.totals.losses
+            if one.session == session and one.stop <= following
+        ]
 
     def _marks(self) -> _Marks:
         return self.totals.marks(), frozenset(self.totals.clients())

@@ -1,6 +1,8 @@
 """What is done for those who ask a publisher: probes, NACKs, heads; and for those who lie."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
@@ -363,6 +365,25 @@ def test_what_applications_are_done_with_only_grows_and_never_beyond_the_head():
     assert settle("another", 5) == {"t": 10}
 
 
+@given(st.lists(st.tuples(st.integers(0, 15), st.sets(st.integers(0, 15))), max_size=6))
+def test_what_nobody_has_is_what_all_that_were_done_with_it_have_lost(reports):
+    publisher = core()  # the head of "t" is 10
+    for following, lost in reports:
+        body = control.Settled("t", following, [(each, each + 1) for each in sorted(lost)])
+        ask(publisher, wire.control_frame(Kind.SETTLED, SESSION, body))
+    requests = publisher.requests
+    done = [(min(following, 10), lost) for following, lost in reports]
+    expected = {
+        sequence
+        for sequence in range(10)
+        if any(sequence < following for following, _ in done)
+        and all(sequence in lost for following, lost in done if sequence < following)
+    }
+    found = requests.unreached.get("t", ())
+    assert {each for start, stop in found for each in range(start, stop)} == expected
+    assert requests.settled.get("t", 0) == max((following for following, _ in done), default=0)
+
+
 HUGE = b"\xdd\xff\xff\xff\xff"
 HOSTILE = {
     "nothing": (b"", "no topic"),
@@ -387,6 +408,14 @@ HOSTILE = {
     "a probe with a topic too long": (probe(7, ["x" * 300]), "body"),
     "joined with a name too long": (joined(1, "x" * 256), "body"),
     "leave without body": (wire.control_frame(Kind.LEAVE, SESSION), "body"),
+    "settled with a range backwards": (
+        wire.control_frame(Kind.SETTLED, SESSION, control.Settled("t", 3, [(2, 1)])),
+        "range",
+    ),
+    "settled with too many ranges": (
+        wire.control_frame(Kind.SETTLED, SESSION, control.Settled("t", 3, [(0, 1)] * 1025)),
+        "body",
+    ),
     "settled below 0": (
         wire.control_frame(Kind.SETTLED, SESSION, control.Settled("t", -1)),
         "body",
