@@ -107,6 +107,7 @@ class Client(Gathering, ClosesInLoop):
             MessageError, LogFailedError, SendQueueFullError: it could not be sent, and counts as
                 `undelivered`.
             ConfigError: the host of the StatsD server is unknown; it counts as `undelivered`.
+            ReentrantCallError: a signal handler called it that came within a call of this client.
             WrongLoopError: it belongs to another event loop.
 
         """
@@ -122,6 +123,10 @@ class Client(Gathering, ClosesInLoop):
                 if opening.done():
                     opening.result()
         super().flush()
+
+    def _ask_to_send(self) -> None:
+        if self._opening is None or self._opening.done():  # else it is gathered on
+            super()._ask_to_send()
 
     def _flush_or_say(self) -> None:
         try:
@@ -177,11 +182,11 @@ class Client(Gathering, ClosesInLoop):
             self._end()
         elif isinstance(sink, Reliable):
             try:
-                await sink.publisher._close(patience_s, sink.is_settled)
+                await sink.publisher._close(patience_s, sink.is_through)
             finally:
                 if sink.publisher._is_over and not self._is_over:
                     self._end()
-                    self._note_missing(*sink.missing(), patience_s)
+                    self._note_missing(*sink.missing(patience_s))
 
     def close_now(self) -> None:
         """Send the rest, as far as there is space, and close: for the end of the loop."""
@@ -192,7 +197,7 @@ class Client(Gathering, ClosesInLoop):
         sink = self._sink
         if isinstance(sink, Reliable):
             sink.publisher.close_now()
-            self._note_missing(*sink.missing(), 0.0)
+            self._note_missing(*sink.missing(0.0))
         elif isinstance(sink, Plain):
             sink.close()
 

@@ -316,8 +316,8 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
         patience_s = PATIENCE_S if timeout is None else time_to_wait("timeout", timeout)
         await self._close(patience_s)
 
-    async def _close(self, timeout: float, enough: Callable[[], bool] = lambda: True) -> None:
-        """Close as `close` does, but wait for `enough` as well, within the same time."""
+    async def _close(self, timeout: float, is_through: Callable[[], bool] | None = None) -> None:
+        """Close as `close` does, but wait for `is_through` instead, within the same time."""
         if self._is_over:
             return
         self._check_caller()
@@ -327,10 +327,9 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
             self._begin_close()
             self._driver.notify()
         core, outgoing = self._core, self._outgoing
+        through = is_through or (lambda: core.is_complete)
         self._rounds.wake()
-        await self._driver.wait_for(
-            lambda: core.is_complete and not outgoing.waits and enough(), timeout
-        )
+        await self._driver.wait_for(lambda: through() and not outgoing.waits, timeout)
         self._stop(linger_ms(timeout))
         if self._log_closing is None:
             self._log_closing = self._rounds.executor.call(self._close_log)

@@ -10,12 +10,14 @@ from typing import Any
 
 from p2pmsg.checks import time_to_wait
 from p2pmsg.config import PublisherConfig
-from p2pmsg.errors import P2PError
+from p2pmsg.errors import ClosedError, P2PError, ReentrantCallError
 from p2pmsg.metrics.gathering import Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
 from p2pmsg.sync.lifecycle import INHERITED, ClosesItself, quiet_threads
+from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.publisher import Publisher
 from transports.own_log import own_log as _log
+from transports.signals import defer_signals
 
 
 class Client(Gathering, ClosesItself):
@@ -82,6 +84,7 @@ class Client(Gathering, ClosesItself):
     def _begin(self) -> None:
         """Start with nothing gathered; the first call starts the thread that sends."""
         super()._begin()
+        self._closing = PublishLock()
         self._thread: threading.Thread | None = None
 
     def _start(self) -> None:
@@ -91,32 +94,51 @@ class Client(Gathering, ClosesItself):
     def close(self, timeout: float | None = None) -> None:
         """Send the rest, wait until a collector has everything, and close.
 
-        What no collector has confirmed by then is counted in `undelivered`, with a warning.
+        What no collector has confirmed by then is counted in `undelivered`, with a warning. If
+        Ctrl-C ends the call, the next one goes on, or the end of the program.
 
         Args:
             timeout: how long to wait, in seconds. Default None: `close_timeout`.
+
+        Raises:
+            MessageError, LogFailedError, SendQueueFullError: as `flush`; it is closed.
+            ReentrantCallError: a signal handler called it that came within a call of this client;
+                it is still open.
 
         """
         if timeout is None:
             timeout = self._close_timeout
         patience_s = time_to_wait("timeout", timeout)
-        with self._lock:
-            if self._closed.is_set():
-                return
-            self._closed.set()
-            _open.discard(self)
+        if self._is_over:
+            return
+        if self._lock._is_owned():
+            raise ReentrantCallError
+        self._closing.run(self._close, patience_s)
+
+    def _close(self, patience_s: float) -> None:
+        """Close; where an exception came from outside, the next call goes on."""
+        if self._is_over:
+            return
+        self._sending.refuse_inside()
+        self._closed.set()
         if self._thread is not None:
             self._thread.join()
+        failure: P2PError | None = None
         try:
             self.flush()
-        finally:
-            self._close_sink(patience_s)
+        except P2PError as error:
+            failure = error
+        self._close_sink(patience_s)
+        self._is_over = True
+        _open.discard(self)
+        if failure is not None:
+            raise failure
 
     def _close_sink(self, patience_s: float) -> None:
         sink = self._sink
         if isinstance(sink, Reliable):
-            sink.publisher._close(patience_s, sink.is_settled)
-            self._note_missing(*sink.missing(), patience_s)
+            sink.publisher._close(patience_s, sink.is_through)
+            self._note_missing(*sink.missing(patience_s))
         elif isinstance(sink, Plain):
             sink.close()
 
@@ -131,23 +153,30 @@ class Client(Gathering, ClosesItself):
             self._sink.publisher.wait_for_subscribers(count, timeout)
 
     def _check_open(self) -> None:
-        super()._check_open()
+        if self._closed.is_set():
+            raise ClosedError("the metrics client", self._unusable)
         if self._thread is None and self._interval_s:
-            thread = threading.Thread(target=self._run, name="metrics", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # at its end Python 3.12 starts no thread: `end_all` sends it
-                return
-            self._thread = thread
+            defer_signals(self._start_thread)
+
+    def _start_thread(self) -> None:
+        if self._thread is not None:
+            return
+        thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # at its end Python 3.12 starts no thread: `end_all` sends it
+            return
+        self._thread = thread
 
     def _forget(self) -> None:
         """Drop what was gathered, in a forked child: the parent sends it."""
-        if self._closed.is_set():
+        if self._is_over:
             return
         self._begin()
         if isinstance(self._sink, Reliable):
             self._closed.set()
             self._unusable = INHERITED
+            self._is_over = True
             _open.discard(self)
 
     def _run(self) -> None:

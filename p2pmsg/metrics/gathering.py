@@ -3,29 +3,46 @@
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.checks import at_least
 from p2pmsg.config import PublisherConfig
-from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError, WrongLoopError
+from p2pmsg.errors import (
+    ClosedError,
+    ConfigError,
+    MessageError,
+    P2PError,
+    ReentrantCallError,
+    WrongLoopError,
+)
 from p2pmsg.metrics.deltas import Deltas, check_name, check_number, check_tags
 from p2pmsg.metrics.sinks import Sink
 from p2pmsg.security.use import check_security
 from p2pmsg.statsd.metric import make_key
 from p2pmsg.sync.lifecycle import INHERITED, close_in_children
+from p2pmsg.sync.lock import PublishLock
 from recovery._renamed import renamed_arguments
 from transports.own_log import own_log as _log
+from transports.signals import defer_signals
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _RELIABLE: Final = ("tcp", "ipc", "inproc")
+_ASIDE_MAX: Final = 10_000
+"""How much a signal handler may count within one call that it interrupted."""
 
 
 class Gathering(ABC):
-    """Counts and measures; the subclass decides when that is sent, and closes."""
+    """Counts and measures; the subclass decides when that is sent, and closes.
+
+    A signal handler may count, wherever it came. What it counts within a call that counts is put
+    aside, since that call may have read a sum and not written it yet; the next flush adds it. What
+    it counts within a flush leaves with the next one. It cannot flush or close there.
+    """
 
     @renamed_arguments(interval_ms="interval")
     def __init__(
@@ -61,7 +78,8 @@ class Gathering(ABC):
             self._sink = self._send_to(endpoint)
         else:
             raise ConfigError("endpoint", "tcp://, ipc://, udp:// or unixgram://", endpoint)
-        self._sent = self._undelivered = 0
+        self._sent = self._undelivered = self._missing = 0
+        self._counted = self._sink.following()
         self._unusable = "it is closed"
         self._begin()
         close_in_children(self)
@@ -86,11 +104,14 @@ class Gathering(ABC):
 
     def _begin(self) -> None:
         """Start with nothing gathered."""
-        self._lock = threading.Lock()
-        self._sending = threading.Lock()
+        self._lock: Any = threading.RLock()
+        self._is_adding = False
+        self._aside: deque[tuple[Callable[..., bool], tuple[Any, ...], dict[str, Any]]] = deque()
+        self._sending = PublishLock()
         self._deltas = Deltas(self._sink.bytes_max)
         self._leaving: Deltas | None = None
         self._closed = threading.Event()
+        self._is_over = False
 
     @property
     def endpoint(self) -> str:
@@ -109,7 +130,7 @@ class Gathering(ABC):
         One message has the changes of one `interval`. Messages that a killed collector may have
         received, but did not confirm, count too.
         """
-        return self._undelivered
+        return self._undelivered + self._missing
 
     def increment(self, name: str, value: float = 1, *, tags: Iterable[str] = ()) -> None:
         """Add to a counter; a negative value subtracts.
@@ -122,6 +143,7 @@ class Gathering(ABC):
         Raises:
             MessageError: the name, a tag or the value cannot be sent. `MessageTooLargeError`: they
                 are larger than the publisher's `message_bytes_max`.
+            ReentrantCallError: a signal handler has counted 10,000 times within one other call.
             ClosedError: the client is closed.
 
         """
@@ -129,7 +151,14 @@ class Gathering(ABC):
         check_number("value", value)
         with self._lock:
             self._check_open()
-            fits = self._deltas.increment(key, value)
+            if self._is_adding:  # a signal handler calls, which came in between
+                fits = self._put_aside(Deltas.increment, key, value)
+            else:
+                self._is_adding = True
+                try:
+                    fits = self._deltas.increment(key, value)
+                finally:
+                    self._is_adding = False
         if not fits:
             self._add_later(Deltas.increment, key, value)
         self._after()
@@ -140,10 +169,7 @@ class Gathering(ABC):
         """Set a gauge to `value`, or with `delta` add `value`. Raises as `increment`."""
         key = self._key(name, tags)
         check_number("value", value)
-        with self._lock:
-            self._check_open()
-            fits = self._deltas.gauge(key, value, delta=delta)
-        if not fits:
+        if not self._add(Deltas.gauge, key, value, delta=delta):
             self._add_later(Deltas.gauge, key, value, delta=delta)
         self._after()
 
@@ -172,10 +198,7 @@ class Gathering(ABC):
         key, text = self._key(name, tags), str(value)
         if not text or not text.isprintable() or "|" in text:
             raise MessageError("value", f"must be a text without a bar, not {value!r}")
-        with self._lock:
-            self._check_open()
-            fits = self._deltas.add_to_set(key, text)
-        if not fits:
+        if not self._add(Deltas.add_to_set, key, text):
             self._add_later(Deltas.add_to_set, key, text)
         self._after()
 
@@ -194,45 +217,58 @@ class Gathering(ABC):
         Raises:
             MessageError, LogFailedError, SendQueueFullError: it could not be sent, and counts as
                 `undelivered`.
+            ReentrantCallError: a signal handler called it that came within a call of this client.
             ClosedError: the client belongs to the parent process.
 
         """
         if self._unusable == INHERITED:
             raise ClosedError("the metrics client", INHERITED)
-        with self._sending:
-            if self._leaving is not None:  # a flush was interrupted
-                self._send_leaving()
+        if self._lock._is_owned():  # another thread may have the other lock, and wait for this one
+            raise ReentrantCallError
+        self._sending.run(self._send_gathered)
+
+    def _send_gathered(self) -> None:
+        """Send; once more if that is full by then, since who came in between could not flush."""
+        if self._leaving is not None:  # a flush was interrupted: it may have been accepted
+            self._send_leaving(self._sink.following())
+        is_second = False
+        while True:
+            fresh = Deltas(self._sink.bytes_max)
             with self._lock:
-                self._leaving = self._deltas
-                self._deltas = Deltas(self._sink.bytes_max)
-            self._send_leaving()
+                if self._aside:
+                    defer_signals(self._take_aside)
+                self._leaving, self._deltas = self._deltas, fresh
+            self._send_leaving(self._counted)
+            if not self._aside and (is_second or not self._deltas.is_full):
+                return
+            is_second = True
 
-    def _send_leaving(self) -> None:
-        leaving = self._leaving
-        if leaving is self._deltas:  # the interrupt came before new ones were begun
-            self._deltas = Deltas(self._sink.bytes_max)
-        try:
-            if leaving:
-                self._sink.send(leaving)
-                self._sent += 1
-        except P2PError:
-            self._undelivered += 1
-            self._leaving = None
-            raise
-        except BaseException:
-            if self._sink.has_sent():
-                self._leaving = None
-                self._sent += 1
-            raise
-        self._leaving = None
+    def _send_leaving(self, following: int) -> None:
+        """Send what is leaving, unless the sink's `following` says that it was accepted.
 
-    def _note_missing(self, missing: int, why: str, patience_s: float) -> None:
-        """Count what no collector has, and say so."""
-        self._undelivered += missing
+        It is done in the last step, which nothing interrupts; until then all may be repeated.
+        """
+        sink, leaving, counted = self._sink, self._leaving, self._counted
+        error: P2PError | None = None
+        if leaving and following <= counted:
+            try:
+                following = sink.send(leaving)
+            except P2PError as failure:
+                error, following = failure, sink.following()
+        sent = int(bool(leaving) and following > counted)
+        lost = int(error is not None and not sent)
+        sent, lost = self._sent + sent, self._undelivered + lost
+        self._sent, self._undelivered, self._counted, self._leaving = sent, lost, following, None
+        if error is not None:
+            raise error
+
+    def _note_missing(self, missing: int, why: str) -> None:
+        """Note what no collector has, and say so."""
+        self._missing = missing
         if missing:
             _log.warning(
-                "metrics: %d of %d messages of deltas went nowhere: %s within %g s",
-                missing, self._sent, why, patience_s,
+                "metrics: %d of %d messages of deltas went nowhere: %s",
+                missing, self._sent, why,
             )  # fmt: skip
 
     def _flush_or_say(self) -> None:
@@ -252,7 +288,14 @@ class Gathering(ABC):
         check_number("value", value)
         with self._lock:
             self._check_open()
-            fits = self._deltas.add_value(kind, key, value)
+            if self._is_adding:
+                fits = self._put_aside(Deltas.add_value, kind, key, value)
+            else:
+                self._is_adding = True
+                try:
+                    fits = self._deltas.add_value(kind, key, value)
+                finally:
+                    self._is_adding = False
         if not fits:
             self._add_later(Deltas.add_value, kind, key, value)
         self._after()
@@ -269,14 +312,53 @@ class Gathering(ABC):
                 self._keys[name, given] = key
         return key
 
+    def _add(self, add: Callable[..., bool], *arguments: Any, **options: Any) -> bool:
+        """Add to what is gathered; False if it has to wait for the next message."""
+        with self._lock:
+            self._check_open()
+            if self._is_adding:
+                return self._put_aside(add, *arguments, **options)
+            self._is_adding = True
+            try:
+                return add(self._deltas, *arguments, **options)
+            finally:
+                self._is_adding = False
+
     def _add_later(self, add: Callable[..., bool], *arguments: Any, **options: Any) -> None:
         """Send what was gathered, and add what did not fit; other threads may be quicker again."""
         while True:
+            if self._is_inside():
+                self._put_aside(add, *arguments, **options)
+                return
             self.flush()
-            with self._lock:
-                self._check_open()
-                if add(self._deltas, *arguments, **options):
-                    return
+            if self._add(add, *arguments, **options):
+                return
+
+    def _put_aside(self, add: Callable[..., bool], *arguments: Any, **options: Any) -> bool:
+        """Keep for the next flush what a signal handler adds within another call; return True."""
+        add(Deltas(self._sink.bytes_max), *arguments, **options)  # raises what cannot be sent
+        if len(self._aside) >= _ASIDE_MAX:
+            raise ReentrantCallError
+        self._aside.append((add, arguments, options))
+        self._ask_to_send()
+        return True
+
+    def _take_aside(self) -> None:
+        """Add what was put aside, as far as it fits into this message."""
+        aside = self._aside
+        while aside:
+            add, arguments, options = aside[0]
+            if not add(self._deltas, *arguments, **options):
+                return
+            aside.popleft()
+
+    def _is_inside(self) -> bool:
+        """Whether a signal handler calls that came within a call of this client."""
+        return self._lock._is_owned() or self._sending.is_mine
+
+    def _ask_to_send(self) -> None:
+        """Have the call that was interrupted send when it is through."""
+        self._deltas.is_full = True
 
     def _check_open(self) -> None:
         """Raise if it is closed; called under the lock, before something is gathered."""
@@ -285,4 +367,7 @@ class Gathering(ABC):
 
     def _after(self) -> None:
         if not self._interval_s or self._deltas.is_full:
-            self.flush()
+            if self._is_inside():
+                self._ask_to_send()
+            else:
+                self.flush()

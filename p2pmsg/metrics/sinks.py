@@ -1,6 +1,8 @@
 """Where metrics go: to collectors that subscribe, or to a plain StatsD server."""
 
 import socket
+import time
+from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from p2pmsg.errors import ConfigError
@@ -11,6 +13,7 @@ from p2pmsg.sync.publishing import PublishingPeer
 
 _PACKET_BYTES = 1432
 """What fits into one Ethernet frame, as statsd's documentation advises."""
+_OTHERS_S = 1.0
 P = TypeVar("P", bound=PublishingPeer)
 
 
@@ -26,11 +29,11 @@ class Sink(Protocol):
     endpoint: str
     bytes_max: int
 
-    def send(self, deltas: Deltas) -> None:
-        """Send them."""
+    def send(self, deltas: Deltas) -> int:
+        """Send them; return what `following` returns then."""
 
-    def has_sent(self) -> bool:
-        """Whether deltas were accepted although `send` was interrupted."""
+    def following(self) -> int:
+        """Return the number of the next message: greater than before if one was accepted."""
 
 
 class Reliable(Generic[P]):
@@ -40,27 +43,28 @@ class Reliable(Generic[P]):
         self.publisher = publisher
         self.endpoint = self.publisher.endpoint
         self.bytes_max = self.publisher._core.config.message_bytes_max
-        self._published = self.publisher.stats().published
         self._first: int | None = None
-        self._following = 0
+        self._repaired, self._through_s = -1, 0.0
+        self._following = self.publisher._core.accepted(TOPIC)
 
-    def send(self, deltas: Deltas) -> None:
+    def send(self, deltas: Deltas) -> int:
         """Publish them."""
-        self._note_sent(self.publisher.publish(TOPIC, deltas.message()))
+        self._note_sent(self.publisher.publish(TOPIC, deltas.message()) + 1)
         self.publisher.flush()
+        return self._following
 
-    def _note_sent(self, sequence: int) -> None:
+    def _note_sent(self, following: int) -> None:
         if self._first is None:
-            self._first = sequence
-        self._following = sequence + 1
+            self._first = following - 1
+        self._following = following
 
-    def has_sent(self) -> bool:
-        """Whether deltas were accepted although `send` was interrupted."""
-        following = self.publisher.stats().published  # there is one topic only
-        if following <= max(self._following, self._published):
-            return False
-        self._note_sent(following - 1)
-        return True
+    def following(self) -> int:
+        """Return the next sequence, also where `send` was interrupted."""
+        publisher = self.publisher
+        following = publisher._lock.look(publisher._core.accepted, TOPIC)
+        if following > self._following:
+            self._note_sent(following)
+        return following
 
     def is_settled(self) -> bool:
         """Whether a collector has everything, or none says what it has."""
@@ -68,13 +72,33 @@ class Reliable(Generic[P]):
         settled = requests.settled.get(TOPIC, 0)
         return self._first is None or bool(requests.settlers) or settled >= self._following
 
-    def missing(self) -> tuple[int, str]:
-        """Return how many deltas no collector has, and why."""
+    def is_through(self) -> bool:
+        """Whether a closing client may go: a collector has everything, and others are through.
+
+        One that was killed, or hangs, never says so: others are waited for until no repair was
+        sent for a second.
+        """
+        core = self.publisher._core
+        if core.outbox or core.unsynced or core.control or not self.is_settled():
+            return False
+        now_s, repaired = time.monotonic(), core.requests.frames_repaired
+        if repaired != self._repaired:
+            self._repaired, self._through_s = repaired, now_s + _OTHERS_S
+        return not core.requests.incomplete or now_s >= self._through_s
+
+    def missing(self, patience_s: float) -> tuple[int, str]:
+        """Return how many deltas no collector has, and why, after so many seconds of waiting."""
         requests, first = self.publisher._core.requests, self._first
-        if first is None or self.is_settled():
+        if first is None:
             return 0, ""
+        # What the replay buffer no longer had when collectors asked for it.
+        lost = requests.unreached.get(TOPIC)
+        gone = 0 if lost is None else sum(b - a for a, b in lost.overlap(first, self._following))
+        if self.is_settled():
+            return gone, "evicted before a collector had them"
         why = "confirmed by no collector" if requests.subscribers else "no collector was there"
-        return self._following - max(first, requests.settled.get(TOPIC, 0)), why
+        unsettled = self._following - max(first, requests.settled.get(TOPIC, 0))
+        return gone + unsettled, f"{why} within {patience_s:g} s"
 
 
 class Plain:
@@ -91,6 +115,7 @@ class Plain:
         self._socket: socket.socket | None = None
         self._address: Any = None
         self._flags = 0
+        self._begun = 0
 
     def never_wait(self) -> None:
         """Send nothing that there is no space for at once."""
@@ -117,33 +142,41 @@ class Plain:
         self._address = found[4]
         self._socket = socket.socket(found[0], socket.SOCK_DGRAM)
 
-    def send(self, deltas: Deltas) -> None:
+    def send(self, deltas: Deltas) -> int:
         """Send them in as few packets as hold them."""
-        packet: list[bytes] = []
-        size = 0
-        for line in deltas.lines():
-            data = line.encode()
-            if packet and size + len(data) + 1 > _PACKET_BYTES:
-                self._send_packet(packet)
-                packet, size = [], 0
-            packet.append(data)
-            size += len(data) + 1
-        if packet:
+        packets = list(_packets(deltas.lines()))
+        self._begun += 1
+        for packet in packets:
             self._send_packet(packet)
+        return self._begun
 
-    def _send_packet(self, packet: list[bytes]) -> None:
+    def following(self) -> int:
+        """Return how many were begun: some packets may have left, and would count twice."""
+        return self._begun
+
+    def _send_packet(self, packet: bytes) -> None:
         if self._socket is None:
             return
         try:
-            self._socket.sendto(b"\n".join(packet), self._flags, self._address)
+            self._socket.sendto(packet, self._flags, self._address)
         except OSError:
             pass  # a server that is away is no reason for a program to fail
-
-    def has_sent(self) -> bool:
-        """Return True: it is unknown, and sending again might count twice."""
-        return True
 
     def close(self) -> None:
         """Close."""
         if self._socket is not None:
             self._socket.close()
+
+
+def _packets(lines: list[str]) -> Iterator[bytes]:
+    packet: list[bytes] = []
+    size = 0
+    for line in lines:
+        data = line.encode()
+        if packet and size + len(data) + 1 > _PACKET_BYTES:
+            yield b"\n".join(packet)
+            packet, size = [], 0
+        packet.append(data)
+        size += len(data) + 1
+    if packet:
+        yield b"\n".join(packet)

@@ -164,6 +164,12 @@ class PublisherCore:
         """How many messages were accepted, over all streams."""
         return sum(self.replay.next(topic) for topic in self.streams) + self.pending
 
+    def accepted(self, topic: str) -> int:
+        """Return the sequence after the last message of a topic that was accepted."""
+        following = next_sequence(self.replay, self.log, topic)
+        batch = self.open_batches.get(topic)
+        return following if batch is None else max(following, batch.next)
+
     @property
     def pending(self) -> int:
         """How many messages are in open batches."""

@@ -124,6 +124,11 @@ class PublishLock:
                 return
             time.sleep(_TURN_S)
 
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread is inside, or about to be: `acquire` would refuse it."""
+        return (self.owner != self.free and self._is_inside()) or bool(self._mutex._is_owned())
+
     def refuse_inside(self) -> None:
         """Raise `ReentrantCallError` where this thread is inside; for the start of many steps."""
         self.run(dict)  # a call of C, so that Ctrl-C cannot come before it is left

@@ -96,17 +96,16 @@ class PublisherDriver(ServingRounds):
         return core.joined >= count
 
     def wait_for_completion(
-        self, timeout: float, enough: Callable[[], bool] = lambda: True
+        self, timeout: float, is_through: Callable[[], bool] | None = None
     ) -> bool:
-        """Wait until everything has left, every subscriber says that it has it, and `enough()`.
+        """Wait until everything has left, and every subscriber says that it has it.
 
-        `enough` is called without the lock, whenever something has happened.
+        Or until `is_through()`, which is called without the lock, whenever something has happened.
         """
         self.wake()
         core = self._core
-        return self._changed.wait_for(
-            lambda: (core.is_complete and enough()) or self._worker.stopping, timeout
-        )
+        through = is_through or (lambda: core.is_complete)
+        return self._changed.wait_for(lambda: through() or self._worker.stopping, timeout)
 
     def _make_poller(self) -> zmq.Poller:
         poller = zmq.Poller()
@@ -300,18 +299,18 @@ class ThreadedServingPeer(ServingPeer, ClosesItself):
         timeout = time_to_wait("timeout", timeout)
         self._close(timeout)
 
-    def _close(self, timeout: float, enough: Callable[[], bool] = lambda: True) -> None:
-        """Close as `close` does, but wait for `enough` as well, within the same time."""
+    def _close(self, timeout: float, is_through: Callable[[], bool] | None = None) -> None:
+        """Close as `close` does, but wait for `is_through` instead, within the same time."""
         if not self._closed:
             self._lock.refuse_inside()
         if self._closed:
             return
-        self._closed = True
-        was_closed(self)
         failure: LogFailedError | None = None
+        self._closed = True
         try:
+            was_closed(self)
             self._begin_close()
-            self._driver.wait_for_completion(timeout, enough)
+            self._driver.wait_for_completion(timeout, is_through)
         finally:
             self._note_undelivered()
             self._driver.stop()

@@ -27,6 +27,7 @@ from p2pmsg.sync import (
 )
 from recovery import replay_buffer
 from tests.integration.peers import LOOPBACK, TOPIC, check_ledger, take, work_until
+from tests.integration.strikes import Strike
 from transports import busy_wait, zmq_pubsub
 
 SUBSCRIBER = (busy_wait, ready, receiving, subscriber, zmq_pubsub)
@@ -39,33 +40,6 @@ PUSHER = [
     for package in (p2pmsg.queue, p2pmsg.queue.rules)
     for path in Path(package.__path__[0]).glob("*.py")
 ]
-
-
-class Strike:
-    """Presses Ctrl-C, or raises another signal, after a module's n-th call of a C function.
-
-    There, and at the start of Python's own functions, is where CPython looks for signals.
-    """
-
-    def __init__(self, modules, number, signal_number=signal.SIGINT):
-        self.signal_number = signal_number
-        self.files = {getattr(module, "__file__", module) for module in modules}
-        self.left = number
-        self.struck = False
-
-    def __enter__(self):
-        sys.setprofile(self._profile)
-
-    def __exit__(self, kind, *_):
-        sys.setprofile(None)
-        self.struck = kind is KeyboardInterrupt
-        return self.struck
-
-    def _profile(self, frame, event, _):
-        if event == "c_return" and frame.f_code.co_filename in self.files:
-            self.left -= 1
-            if self.left == 0:
-                signal.raise_signal(self.signal_number)
 
 
 @pytest.mark.parametrize("how", ["iterate", "receive", "receive_many", "in turns"])

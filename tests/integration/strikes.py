@@ -1,0 +1,33 @@
+"""Interrupts at each place where CPython looks for signals."""
+
+import signal
+import sys
+
+
+class Strike:
+    """Presses Ctrl-C, or raises another signal, after a module's n-th call of a C function.
+
+    There, and at the start of Python's own functions, is where CPython looks for signals.
+    """
+
+    def __init__(self, modules, number, signal_number=signal.SIGINT, *, starts=False):
+        """Strike at the n-th place; with `starts` the functions' starts count, too."""
+        self.events = {"c_return", "call"} if starts else {"c_return"}
+        self.signal_number = signal_number
+        self.files = {getattr(module, "__file__", module) for module in modules}
+        self.left = number
+        self.struck = False
+
+    def __enter__(self):
+        sys.setprofile(self._profile)
+
+    def __exit__(self, kind, *_):
+        sys.setprofile(None)
+        self.struck = kind is KeyboardInterrupt
+        return self.struck
+
+    def _profile(self, frame, event, _):
+        if event in self.events and frame.f_code.co_filename in self.files:
+            self.left -= 1
+            if self.left == 0:
+                signal.raise_signal(self.signal_number)
