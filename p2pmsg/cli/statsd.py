@@ -13,7 +13,7 @@ from p2pmsg.cli.arguments import (
     output_file,
     seconds,
 )
-from p2pmsg.cli.command import command, flag, note, one_line, option
+from p2pmsg.cli.command import UsageError, command, flag, note, one_line, option
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.errors import ConfigError, P2PError
 from p2pmsg.statsd.dialect import DIALECTS
@@ -85,7 +85,7 @@ def _fields(text: str) -> tuple[str, ...]:
     flag("--console", "show a live table in addition to other outputs"),
     option("--exact", "of p2pmsg.metrics.Client, whose totals are kept exactly", "ENDPOINTS",
            connect_endpoints, default=[]),
-    option("--state", "where the exact totals survive a crash", "FILE", output_file),
+    option("--state", "where the totals of --exact survive a crash", "FILE", output_file),
     flag("--reuse-port", "let several collectors share the UDP port"),
     flag("--stats", "report on standard error at the end what was received"),
     *SECURITY,
@@ -103,6 +103,8 @@ def statsd(arguments: argparse.Namespace) -> int:
       p2pmsg statsd --dialect etsy --graphite carbon:2003 --management tcp://127.0.0.1:8126
       p2pmsg statsd --prometheus 127.0.0.1:9102 --exact tcp://127.0.0.1:9125 --state /var/tmp/totals
     """
+    if arguments.state and not arguments.exact:
+        raise UsageError("--state needs --exact, whose totals it keeps")
     try:
         from p2pmsg.statsd.collector import Collector
         from p2pmsg.statsd.config import AggregateConfig

@@ -8,14 +8,14 @@ millisecond at a time, and threads do not compete for a lock.
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg.checks import time_to_wait
-from p2pmsg.errors import ClosedError, ConfigError
+from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import Dialect, find_dialect
@@ -30,9 +30,11 @@ from p2pmsg.statsd.sockets import Sockets
 from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.statsd.values import Binned
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, was_closed
+from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.publisher import Publisher
 from recovery._renamed import renamed_arguments
 from transports.own_log import own_log as _log
+from transports.signals import defer_signals
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -52,9 +54,8 @@ class Flushing:
         self._outputs = outputs
         self._steps: Iterator[None] | None = None
         self._is_output_busy = False
-        self._asked: list[threading.Event] = []
+        self._asked: deque[threading.Event] = deque()
         self._waiting: list[threading.Event] = []
-        self._lock = threading.Lock()
         self._abandoned = False
         self._said_closed: set[str] = set()
         self.flushes = 0
@@ -74,18 +75,19 @@ class Flushing:
     def request(self) -> threading.Event:
         """Request a flush; the event is set when every output has received it."""
         event = threading.Event()
-        with self._lock:
-            if self._abandoned:
-                event.set()
-            else:
-                self._asked.append(event)
+        self._asked.append(event)  # no lock: a signal handler may come here, and ask, too
+        if self._abandoned:
+            event.set()
         return event
+
+    def take_requests(self) -> None:
+        """Let the next flush be for those who have asked so far."""
+        while self._asked:
+            self._waiting.append(self._asked.popleft())
 
     def begin(self, snapshot: Snapshot) -> None:
         """Begin a flush; the previous one has ended."""
         assert self._steps is None
-        with self._lock:
-            self._waiting, self._asked = self._asked, []
         self._steps = self._make_steps(snapshot)
 
     def step(self) -> None:
@@ -113,11 +115,10 @@ class Flushing:
 
     def abandon(self) -> None:
         """Release all callers of `request`: there are no more flushes."""
-        with self._lock:
-            self._abandoned = True
-            for event in self._asked + self._waiting:
-                event.set()
-            self._asked, self._waiting = [], []
+        self._abandoned = True
+        self.take_requests()
+        for event in self._waiting:
+            event.set()
 
     def _make_steps(self, snapshot: Snapshot) -> Iterator[None]:
         if snapshot.value_count > _THREAD_VALUES:
@@ -225,7 +226,8 @@ class Collector(ClosesItself):
         exact: endpoints of `p2pmsg.metrics.Client`s, whose deltas are added up exactly, see
             `totals`. Default: none.
         state: a file that keeps those totals over a crash of the collector; one collector has it at
-            a time. Default: none, and a restart begins with what the clients' replay buffers hold.
+            a time. It needs `exact`. Default: none, and a restart begins with what the clients'
+            replay buffers hold.
         reuse_port: whether several collectors may listen at one UDP port; the kernel spreads the
             senders over them. Default False.
         receive_buffer_bytes: size of each socket's receive buffer. Default 8 MiB: some 7,000
@@ -266,9 +268,13 @@ class Collector(ClosesItself):
         port = None if management is None else parse_listen(management, "management")
         if port is not None and port.is_datagram:
             raise ConfigError("management", "tcp://HOST:PORT or unix:///PATH", management)
+        endpoints = [exact] if isinstance(exact, str) else list(exact)
+        if state is not None and not endpoints:
+            raise ConfigError("state", "None without exact, whose totals it keeps", state)
         self._aggregator = Aggregator(self.config, defer=_in_thread)
-        self._lock = threading.Lock()
-        self._closed = False
+        self._lock = PublishLock()
+        self._closing = PublishLock()
+        self._closed = self._is_over = False
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._sockets = Sockets(self._aggregator)
@@ -287,7 +293,6 @@ class Collector(ClosesItself):
                 self._outputs.insert(0, StreamOutput(publish, topic))
             if port is not None:
                 self._sockets.listen_management(port, self._make_management(places))
-            endpoints = [exact] if isinstance(exact, str) else list(exact)
             self._state = None if state is None else StateFile(state)
             if endpoints:
                 given = self._aggregator, self._lock, self._state
@@ -299,6 +304,7 @@ class Collector(ClosesItself):
             if self._publisher is not None:
                 self._publisher.close(timeout=0.0)
             raise
+        self._unclosed = list(self._outputs)
         self._flushing = Flushing(self._outputs)
         self._thread = threading.Thread(target=self._run, name="statsd-collector", daemon=True)
         self._thread.start()
@@ -321,42 +327,55 @@ class Collector(ClosesItself):
         return None if self._publisher is None else self._publisher.endpoint
 
     def stats(self) -> CollectorStats:
-        """Return the counters; also after `close`."""
+        """Return the counters; also after `close`, and in a signal handler."""
+        # What has been read is added up here: cut short, a part of it would be lost.
+        return defer_signals(self._settle_and_count)
+
+    def _settle_and_count(self) -> CollectorStats:
+        try:
+            self._lock.run(self._settle)
+        except ReentrantCallError:  # as a handler of `logging`, which must not go on in the middle
+            pass
+        return self._lock.look(self._count)
+
+    def _settle(self) -> None:
+        self._aggregator.settle()
+        self._sockets.note_drops()
+
+    def _count(self) -> CollectorStats:
         aggregator, series = self._aggregator, self._aggregator.series
-        with self._lock:
-            aggregator.settle()
-            self._sockets.note_drops()
-            return CollectorStats(
-                **asdict(aggregator.counts),
-                **asdict(self._sockets.counts),
-                bad_reasons=dict(aggregator.bad_reasons),
-                bad_sample=list(aggregator.bad_sample),
-                names=len(series),
-                names_cut=series.cut_count,
-                names_cut_sample=list(series.cut_names),
-                flushes=self._flushing.flushes,
-                output_failures=dict(self._flushing.failures),
-                error=self._error,
-            )
+        return CollectorStats(
+            **asdict(aggregator.counts),
+            **asdict(self._sockets.counts),
+            bad_reasons=dict(aggregator.bad_reasons),
+            bad_sample=list(aggregator.bad_sample),
+            names=len(series),
+            names_cut=series.cut_count,
+            names_cut_sample=list(series.cut_names),
+            flushes=self._flushing.flushes,
+            output_failures=dict(self._flushing.failures),
+            error=self._error,
+        )
 
     def totals(self) -> ExactTotals:
-        """Return a copy of the totals of the exact metrics."""
-        with self._lock:
-            if self._exact is None:
-                return ExactTotals()
-            return self._exact.totals.copy()
+        """Return a copy of the totals of the exact metrics; also in a signal handler."""
+        if self._exact is None:
+            return ExactTotals()
+        return self._lock.look(self._exact.totals.copy)
 
     def flush(self, timeout: float = 10.0) -> None:
         """Flush now, and wait until every output has the flush.
 
         Raises:
             TimeoutError: it took longer than `timeout` seconds.
+            ReentrantCallError: a signal handler called it that came within the collector.
             ClosedError: the collector is closed.
 
         """
         timeout = time_to_wait("timeout", timeout)
         if self._closed:
             raise ClosedError("the collector")
+        self._lock.refuse_inside()
         asked = self._flushing.request()
         self._sockets.wake()
         if not asked.wait(timeout):
@@ -365,26 +384,41 @@ class Collector(ClosesItself):
     def close(self, timeout: float = 5.0) -> None:
         """Read what has arrived, flush it, and close.
 
+        If Ctrl-C ends the call, the next one goes on, or the end of the program.
+
         Args:
             timeout: how long outputs and subscribers may take, in seconds. Default 5.0.
 
+        Raises:
+            ReentrantCallError: a signal handler called it that came within the collector; it is
+                still open.
+
         """
         timeout = time_to_wait("timeout", timeout)
-        if self._closed:
+        if self._is_over or self._closing.is_mine:  # a signal handler, while it is being closed
+            return
+        self._lock.refuse_inside()
+        self._closing.run(self._close, timeout)
+
+    def _close(self, timeout: float) -> None:
+        if self._is_over:
             return
         self._closed = True
-        was_closed(self)
         self._stop.set()
         self._sockets.wake()
         self._thread.join()
         deadline = time.monotonic() + timeout
-        for output in self._outputs:
+        while self._unclosed:
+            output = self._unclosed[0]
             try:
                 output.close(max(0.0, deadline - time.monotonic()))
             except Exception:
                 _log.exception("statsd: the output %s could not be closed", output.name)
+            self._unclosed.pop(0)
         if self._publisher is not None:
             self._publisher.close(max(0.0, deadline - time.monotonic()))
+        self._is_over = True
+        was_closed(self)
 
     def __repr__(self) -> str:
         return f"<Collector {'closed' if self._closed else ', '.join(self.endpoints)}>"
@@ -427,6 +461,7 @@ class Collector(ClosesItself):
             self._flushing.step()
 
     def _begin_flush(self) -> None:
+        self._flushing.take_requests()
         with self._lock:
             self._sockets.note_drops()
             if self._exact is not None:

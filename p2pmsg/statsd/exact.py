@@ -12,6 +12,7 @@ from p2pmsg.errors import AuthenticationError, ConfigError, LossReport
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.totals import HERE, NOT_JOINED, TOPIC, VANISHED, ExactTotals, StateError
 from p2pmsg.subscriber.sessions import Session
+from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.subscriber import Subscriber
 from p2pmsg.trouble import Rarely, Trouble
 from p2pmsg.wire import Kind
@@ -99,7 +100,7 @@ class ExactReceiver:
         self,
         endpoints: Sequence[str],
         aggregator: Aggregator,
-        lock: threading.Lock,
+        lock: PublishLock,
         state: StateFile | None,
         security: "Security | None" = None,
     ) -> None:

@@ -3,7 +3,6 @@
 import os
 import select
 import socket
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from p2pmsg.statsd.listen import ListenEndpoint, bound_endpoint, kernel_drops, o
 from p2pmsg.statsd.management import Management
 from p2pmsg.statsd.parser import LINE_BYTES_MAX
 from p2pmsg.statsd.receive import BulkReader, PlainReader, StreamBuffer, make_reader
+from p2pmsg.sync.lock import PublishLock
 from p2pmsg.trouble import Trouble
 from transports.own_log import own_log as _log
 
@@ -106,7 +106,7 @@ class Sockets:
         self._handlers[made.fileno()] = handler
         self._poll.register(made, select.POLLIN)
 
-    def turn(self, wait_s: float, lock: threading.Lock) -> bool:
+    def turn(self, wait_s: float, lock: PublishLock) -> bool:
         """Wait until something arrives, and read it; return whether anything was read."""
         events = self._poll.poll(wait_s * 1e3)
         if not events:
@@ -135,6 +135,8 @@ class Sockets:
 
     def wake(self) -> None:
         """End the wait of `turn` in another thread."""
+        if self._closed:  # another file may have the descriptor by now
+            return
         try:
             os.write(self._wake_write, b"\0")
         except OSError:

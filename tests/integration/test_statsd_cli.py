@@ -140,6 +140,7 @@ WRONG = {
     "--exact=tcp://h": "tcp://h",
     "--names-max=0": "at least 1",
     "--state=/nowhere/x": "no directory",
+    "--state=x --publish=tcp://127.0.0.1:0": "--state needs --exact",
     "--nonsense": "--nonsense",
 }
 

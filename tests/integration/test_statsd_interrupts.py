@@ -1,0 +1,202 @@
+"""Ctrl-C and signal handlers in calls of a collector: nothing that it received is lost by them."""
+
+import contextlib
+import itertools
+import logging
+import os
+import signal
+
+import pytest
+
+from p2pmsg.errors import ConfigError, ReentrantCallError
+from p2pmsg.statsd import (
+    Collector,
+    aggregate,
+    codes,
+    columns,
+    line_templates,
+    series,
+    sockets,
+    values,
+)  # fmt: skip
+from p2pmsg.statsd import (
+    collector as collector_module,
+)
+from p2pmsg.sync import lock
+from tests.integration.peers import eventually
+from tests.integration.statsd_tools import UDP, Keep, collecting, open_client
+from tests.integration.strikes import Strike
+from transports import signals
+
+INSIDE = (
+    aggregate, codes, collector_module, columns, line_templates, lock, series, signals, sockets,
+    values,
+)  # fmt: skip
+LINES = b"a:1|c\nb:2|c|@0.5\nt:5|ms\nodd\ng:+1|g\n%s:1|s\nnew%s:1|c"
+
+
+class Feeding:
+    """Sends lines, and waits until they are read; they are not added up yet."""
+
+    def __init__(self, collector):
+        self.collector, self.sent = collector, 0
+        self.client = open_client(collector.endpoints[0])
+
+    def send(self):
+        self.sent += 1
+        number = b"%d" % self.sent
+        self.client.send(LINES % (number, number))
+        counts = self.collector._aggregator.counts
+        eventually(lambda: counts.packets == self.sent)
+
+    def check(self, keep):
+        """Check that the first flush has each line once."""
+        flush = keep.flushes[0]
+        assert flush["c", "a"]["count"] == self.sent
+        assert flush["c", "b"]["count"] == 4 * self.sent
+        assert flush["ms", "t"]["count"] == self.sent
+        assert flush["g", "g"]["value"] == self.sent
+        assert sum(key.startswith("new") for _, key in flush) == self.sent
+        assert self.collector.stats().bad_lines == self.sent
+        assert self.collector.stats().read_failures == 0
+
+
+@pytest.mark.parametrize("call", ["stats", "totals"])
+def test_ctrl_c_anywhere_in_a_call_loses_nothing_and_counts_nothing_twice(call):
+    struck = 0
+    with collecting() as (collector, keep):
+        feeding = Feeding(collector)
+        for number in range(1, 400):
+            feeding.send()
+            strike = Strike(INSIDE, number, starts=True)
+            with strike:
+                getattr(collector, call)()
+            struck += strike.struck
+            if strike.left > 0:
+                break
+        collector.flush(60)
+        feeding.client.close()
+    feeding.check(keep)
+    assert struck >= (50 if call == "stats" else 0)
+
+
+@contextlib.contextmanager
+def handling(number, act):
+    before = signal.signal(number, lambda *_: act())
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGCHLD], ids=["deferred", "at once"])
+def test_a_handler_may_ask_for_the_counters_wherever_it_came(number):
+    answers = []
+    with collecting() as (collector, keep):
+        feeding = Feeding(collector)
+        with handling(number, lambda: answers.append(collector.stats().packets)):
+            for place in range(1, 150):
+                feeding.send()
+                with Strike(INSIDE, place, number, starts=True):
+                    collector.stats()
+                    collector.totals()
+        collector.flush(60)
+        feeding.client.close()
+    feeding.check(keep)
+    assert len(answers) > 50
+    assert answers == sorted(answers)
+
+
+def test_a_handler_that_flushes_or_closes_never_waits_for_what_it_struck_in():
+    refused = finished = 0
+
+    def act():
+        nonlocal refused, finished
+        try:
+            call()
+            finished += 1
+        except ReentrantCallError:
+            refused += 1
+
+    with handling(signal.SIGCHLD, act):
+        for place in range(1, 60):
+            with Collector(UDP, interval=3600) as collector:
+                feeding = Feeding(collector)
+                feeding.send()
+                call = collector.flush if place % 2 else collector.close
+                with Strike(INSIDE, place, signal.SIGCHLD, starts=True):
+                    collector.stats()
+                feeding.client.close()
+    assert refused > 5
+    assert finished > 5
+
+
+def test_a_close_that_ctrl_c_ended_goes_on_at_the_next_call():
+    for place in itertools.count(1, 2):
+        keep = Keep()
+        collector = Collector(UDP, outputs=[keep], interval=3600)
+        feeding = Feeding(collector)
+        feeding.send()
+        strike = Strike((collector_module, sockets), place, starts=True)
+        with strike:
+            collector.close()
+        collector.close()
+        feeding.client.close()
+        feeding.check(keep)
+        if not strike.struck:
+            break
+    assert place > 5
+
+
+class Asking(logging.Handler):
+    """Asks for a collector's counters at each record."""
+
+    def __init__(self):
+        super().__init__()
+        self.collector, self.answers = None, []
+
+    def emit(self, record):
+        if self.collector is not None:
+            self.answers.append((self.collector.stats(), self.collector.totals()))
+
+
+def test_a_handler_of_logging_may_ask_for_the_counters(monkeypatch):
+    asking = Asking()
+    logger = logging.getLogger("p2pmsg")
+    logger.addHandler(asking)
+    try:
+        with collecting() as (collector, _):
+            asking.collector = collector
+
+            def fail(*_):
+                raise ZeroDivisionError("on purpose")
+
+            monkeypatch.setattr(aggregate.Aggregator, "feed", fail)
+            with open_client(collector.endpoints[0]) as client:
+                client.send(b"a:1|c")
+                eventually(lambda: asking.answers)
+            monkeypatch.undo()
+    finally:
+        logger.removeHandler(asking)
+    assert asking.answers[0][0].read_failures == 1
+
+
+def test_waking_a_collector_that_has_ended_writes_to_no_other_file():
+    with collecting() as (collector, _):
+        found = collector._sockets
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.dup2(writer, found._wake_write)
+    try:
+        found.wake()
+        with pytest.raises(BlockingIOError):
+            os.read(reader, 1)
+    finally:
+        for each in {reader, writer, found._wake_write}:
+            os.close(each)
+
+
+def test_a_state_without_exact_clients_is_refused_by_name(tmp_path):
+    with pytest.raises(ConfigError, match="state must be None without exact"):
+        Collector(UDP, state=tmp_path / "state")
+    assert not list(tmp_path.iterdir())
