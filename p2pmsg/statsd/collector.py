@@ -113,6 +113,15 @@ class Flushing:
         while self._steps is not None:
             self.step()
 
+    def count_failures(self) -> dict[str, int]:
+        """Return the exceptions by output, with the failures that outputs count themselves."""
+        found = Counter(self.failures)
+        for output in self._outputs:
+            own = getattr(output, "failures", 0)
+            if isinstance(own, int) and own:
+                found[output.name] += own
+        return dict(found)
+
     def abandon(self) -> None:
         """Release all callers of `request`: there are no more flushes."""
         self._abandoned = True
@@ -196,7 +205,7 @@ class CollectorStats:
     flushes: int
     """Flushes that every output has received."""
     output_failures: dict[str, int]
-    """Exceptions by output."""
+    """By output: exceptions, and failures that it counts itself, as of sending to Graphite."""
     read_failures: int
     """Exceptions while reading; each is a defect of the collector."""
     error: BaseException | None
@@ -353,7 +362,7 @@ class Collector(ClosesItself):
             names_cut=series.cut_count,
             names_cut_sample=list(series.cut_names),
             flushes=self._flushing.flushes,
-            output_failures=dict(self._flushing.failures),
+            output_failures=self._flushing.count_failures(),
             error=self._error,
         )
 

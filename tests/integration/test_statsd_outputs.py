@@ -449,6 +449,35 @@ def test_what_carbon_does_not_take_is_bounded_and_counted():
     assert output.dropped_bytes > 10_000
 
 
+def texts(caplog, part):
+    return [text for each in caplog.records if part in (text := each.getMessage())]
+
+
+def test_a_carbon_that_is_away_is_named_once_and_when_it_works_again(caplog):
+    place = int(lasting_place().rpartition(":")[2])
+    output = GraphiteOutput("127.0.0.1", place, buffer_bytes=5_000)
+    with collecting(outputs=[output]) as (collector, _):
+        for number in range(5):
+            feed_and_flush(collector, b"\n".join(b"n%d.%d:1|c" % (number, i) for i in range(50)))
+        eventually(lambda: output.failures >= 2)
+        (said,) = texts(caplog, "statsd: carbon at 127.0.0.1:")
+        assert "Connection refused" in said
+        (dropped,) = texts(caplog, "the oldest is dropped")
+        assert "bytes so far" in dropped
+        assert collector.stats().output_failures["graphite"] >= 2
+        carbon = Carbon(place)
+        eventually(lambda: texts(caplog, "works again"))
+        carbon.close()
+
+
+def test_a_carbon_whose_name_is_none_is_named(caplog):
+    output = GraphiteOutput("no..name")
+    with collecting(outputs=[output]) as (collector, _):
+        feed_and_flush(collector, b"a:1|c")
+        eventually(lambda: output.failures >= 2)
+        assert len(texts(caplog, "statsd: carbon at no..name:2003")) == 1
+
+
 @contextlib.contextmanager
 def silent_carbon(accepts):
     """A port at which connections are not accepted, or accepted and never read from."""

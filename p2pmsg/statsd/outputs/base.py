@@ -11,7 +11,8 @@ class Output(Protocol):
 
     The collector's thread makes all calls but `close`. It reads its sockets between two calls of
     `write`, so no call may block. Exceptions are logged and counted, and the flush goes on. A
-    subclass may leave out `begin`, `end` and `close`, which do nothing.
+    subclass may leave out `begin`, `end` and `close`, which do nothing. An int `failures`, if there
+    is one, is counted with the exceptions: of what the output does by itself, such as sending.
     """
 
     name: str

@@ -29,6 +29,7 @@ from p2pmsg.errors import ConfigError
 from p2pmsg.statsd.metric import Kind
 from p2pmsg.statsd.numbers import clean_name, number_text
 from p2pmsg.statsd.snapshot import Fields, Row, Snapshot
+from p2pmsg.trouble import Rarely, Trouble
 from transports.own_log import own_log as _log
 
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -161,6 +162,9 @@ def _tail(tags: list[str], refused: Counter[str]) -> str:
 class GraphiteOutput:
     """Sends flushes to carbon, in a thread of its own.
 
+    A carbon that is away is named in the log at once, then once a minute, and when it works again;
+    so is the first drop. `failures` counts the attempts.
+
     Args:
         host: of carbon.
         port: of carbon. Default 2003, with `pickle` 2004.
@@ -214,6 +218,14 @@ class GraphiteOutput:
         self._last_flush_s, self._last_exception_s = self._started_s, 0.0
         self._flush_ms, self._flush_bytes = 0, 0
         self._has_warned = False
+        self.failures = 0
+        """Failed attempts to connect or to send; each is repeated."""
+        self._trouble = Trouble(
+            f"statsd: carbon at {host}:{self._address[1]}",
+            f"up to {buffer_bytes:,} bytes of what is flushed are kept",
+            Rarely(),
+        )
+        self._drop_said = Rarely()
         self._thread = threading.Thread(target=self._run, name="statsd-graphite", daemon=True)
         self._thread.start()
 
@@ -271,11 +283,15 @@ class GraphiteOutput:
         with self._changed:
             self._queue.append(data)
             self._queued_bytes += len(data)
+            gone_bytes = 0
             while self._queued_bytes > self._buffer_bytes and self._queue:
                 gone = self._queue.popleft()
                 self._queued_bytes -= len(gone)
-                self.dropped_bytes += len(gone)
+                gone_bytes += len(gone)
+            self.dropped_bytes += gone_bytes
             self._changed.notify()
+        if gone_bytes:
+            self._say_dropped()
 
     # ------------------------------------------------------------------------------ the thread
 
@@ -288,17 +304,33 @@ class GraphiteOutput:
                 connection = self._connection or self._connect()
                 began = time.monotonic()
                 connection.sendall(data)
-            except OSError:
+            except (OSError, UnicodeError) as error:  # UnicodeError: the host is no name
                 self._last_exception_s = time.time()
                 self._disconnect()
                 self._put_back(data)
+                self._note_failed(error)
                 self._pause(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
                 failures += 1
                 continue
             failures = 0
+            self._trouble.over()
             self._flush_ms = round((time.monotonic() - began) * 1e3)
             self._last_flush_s = time.time()
         self._disconnect()
+
+    def _note_failed(self, error: OSError | UnicodeError) -> None:
+        self.failures += 1
+        if not self._abandoned:  # else `close` has ended the connection
+            what = getattr(error, "strerror", None) or str(error)
+            self._trouble.note(what, now_ns=time.monotonic_ns())
+
+    def _say_dropped(self) -> None:
+        """Say at the first drop, then once a minute, how much was dropped in all."""
+        if self._drop_said.is_due():
+            _log.warning(
+                "statsd: the buffer for carbon is full, and the oldest is dropped: %d bytes so far",
+                self.dropped_bytes,
+            )
 
     def _connect(self) -> socket.socket:
         made = socket.create_connection(self._address, timeout=_CONNECT_S)
@@ -332,11 +364,14 @@ class GraphiteOutput:
             self._sending_bytes = 0
             if self._abandoned:
                 return
-            if self._queued_bytes + len(data) <= self._buffer_bytes:
+            fits = self._queued_bytes + len(data) <= self._buffer_bytes
+            if fits:
                 self._queue.appendleft(data)
                 self._queued_bytes += len(data)
             else:
                 self.dropped_bytes += len(data)
+        if not fits:
+            self._say_dropped()
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
