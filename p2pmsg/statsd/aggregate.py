@@ -40,7 +40,7 @@ from p2pmsg.statsd.metric import (
 from p2pmsg.statsd.parser import parse_line
 from p2pmsg.statsd.series import Series
 from p2pmsg.statsd.snapshot import Snapshot, Timed
-from p2pmsg.statsd.values import Defer, Values, at_once
+from p2pmsg.statsd.values import Defer, Values, at_once, quiet
 
 BATCH_BYTES = 256 * 1024
 """Bytes a batch: some 8,000 lines in a millisecond. The hundred numpy calls of a batch then cost
@@ -134,16 +134,17 @@ class Aggregator:
         """Process the lines collected so far."""
         if self._pending:
             pending, self._pending, self._pending_bytes = self._pending, [], 0
-            with np.errstate(over="ignore", invalid="ignore"):  # huge values may add up to inf
+            with quiet():
                 self._take(b"".join((_PADDING, b"\n".join(pending), b"\n", _PADDING)))
         self._count_own()
 
     def take(self, items: Sequence[Item]) -> None:
         """Add up items of exact clients, which are in `exact_totals` as well."""
         self.settle()
-        for item in items:
-            self._take_item(item, _EXACT)
-        self._change_gauges()
+        with quiet():
+            for item in items:
+                self._take_item(item, _EXACT)
+            self._change_gauges()
 
     def _count_own(self) -> None:
         """Update the collector's own counters, which are flushed as any other, as in statsd."""

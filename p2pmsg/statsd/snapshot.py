@@ -16,7 +16,15 @@ from p2pmsg.statsd.columns import Flags, Floats
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.metric import Event, Kind, ServiceCheck, split_key
 from p2pmsg.statsd.series import KIND_OF_MARK, Series
-from p2pmsg.statsd.values import Binned, Values, bin_value, bin_values, bins_object, sketch_object
+from p2pmsg.statsd.values import (
+    Binned,
+    Values,
+    bin_value,
+    bin_values,
+    bins_object,
+    quiet,
+    sketch_object,
+)  # fmt: skip
 
 CHUNK_ROWS = 32
 """Rows made at a time: with all outputs a millisecond, so that reading goes on in between."""
@@ -286,7 +294,7 @@ class Snapshot:
 
     def prepare(self) -> None:
         """Sort the values of timers. numpy does it without Python's lock, so a thread may."""
-        with np.errstate(over="ignore", invalid="ignore"):
+        with quiet():
             rows, values, weights = self._values.columns()
             binned = self._values.binned
             if binned is not None:

@@ -27,6 +27,11 @@ _BIN_BITS = 22
 _LEAST = _MAPPING.min_possible
 
 
+def quiet() -> np.errstate:
+    """Let sums of huge values be infinite without a warning: a sender chooses them."""
+    return np.errstate(over="ignore", invalid="ignore")
+
+
 Defer = Callable[[Callable[[], "Binned"]], Callable[[], "Binned"]]
 """Starts some work and returns a function that waits for its result."""
 
@@ -142,8 +147,9 @@ class Binned:
         counts = np.concatenate([self.counts, other.counts])
         size = max(len(self.exact[0]), len(other.exact[0]))
         a, b = _widen(self.exact, size), _widen(other.exact, size)
-        exact = np.vstack([a[:4] + b[:4], np.minimum(a[4], b[4]), np.maximum(a[5], b[5])])
-        return Binned(*_sum_by(codes, weights, counts), exact)
+        with quiet():
+            exact = np.vstack([a[:4] + b[:4], np.minimum(a[4], b[4]), np.maximum(a[5], b[5])])
+            return Binned(*_sum_by(codes, weights, counts), exact)
 
     def sketch(self, row: int) -> DDSketch:
         """Return one row as a `DDSketch`, to merge with others."""
@@ -160,6 +166,8 @@ def _widen(exact: Floats, size: int) -> Floats:
 
 def _sum_by(codes: Words, weights: Floats, counts: Floats) -> tuple[Words, Floats, Floats]:
     """Return the codes, each once, and the sums of their weights and counts."""
+    if not len(codes):
+        return codes, weights, counts
     order = np.argsort(codes, kind="stable")
     codes = codes[order]
     firsts = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
@@ -180,27 +188,33 @@ def bin_value(number: int) -> float:
     if number == _ZERO_BIN:
         return 0.0
     key = abs(number - _ZERO_BIN) - (1 << 19)
-    value = float(_MAPPING.value(key))
+    try:
+        value = float(_MAPPING.value(key))
+    except OverflowError:  # the bin of the largest floats represents one beyond them
+        value = math.inf
     return value if number > _ZERO_BIN else -value
 
 
 def bin_values(rows: Places, values: Floats, weights: Floats | None) -> Binned:
     """Put values into bins."""
-    codes = (rows.astype(np.uint64) << np.uint64(_BIN_BITS)) | find_bins(values).astype(np.uint64)
-    size = int(rows.max()) + 1 if len(rows) else 0
-    exact = _widen(np.zeros((6, 0)), size)
-    exact[0] = np.bincount(rows, minlength=size)
-    exact[1] = np.bincount(rows, values, minlength=size)
-    exact[2] = np.bincount(rows, values * values, minlength=size)
-    np.minimum.at(exact[4], rows, values)
-    np.maximum.at(exact[5], rows, values)
-    if weights is None:
-        exact[3] = exact[1]
-        found, numbers = np.unique(codes, return_counts=True)
-        counts = numbers.astype(np.float64)
-        return Binned(found, counts, counts, exact)
-    exact[3] = np.bincount(rows, values * weights, minlength=size)
-    return Binned(*_sum_by(codes, weights, np.ones(len(codes))), exact)
+    with quiet():
+        codes = (rows.astype(np.uint64) << np.uint64(_BIN_BITS)) | find_bins(values).astype(
+            np.uint64
+        )
+        size = int(rows.max()) + 1 if len(rows) else 0
+        exact = _widen(np.zeros((6, 0)), size)
+        exact[0] = np.bincount(rows, minlength=size)
+        exact[1] = np.bincount(rows, values, minlength=size)
+        exact[2] = np.bincount(rows, values * values, minlength=size)
+        np.minimum.at(exact[4], rows, values)
+        np.maximum.at(exact[5], rows, values)
+        if weights is None:
+            exact[3] = exact[1]
+            found, numbers = np.unique(codes, return_counts=True)
+            counts = numbers.astype(np.float64)
+            return Binned(found, counts, counts, exact)
+        exact[3] = np.bincount(rows, values * weights, minlength=size)
+        return Binned(*_sum_by(codes, weights, np.ones(len(codes))), exact)
 
 
 def make_sketch(bins: Places, weights: Floats, total: float, least: float, most: float) -> DDSketch:
@@ -212,7 +226,8 @@ def make_sketch(bins: Places, weights: Floats, total: float, least: float, most:
             continue
         store = sketch._store if number > _ZERO_BIN else sketch._negative_store
         store.add(abs(number - _ZERO_BIN) - (1 << 19), weight)
-    sketch._count = float(weights.sum())
+    with quiet():
+        sketch._count = float(weights.sum())
     sketch._sum, sketch._min, sketch._max = float(total), float(least), float(most)
     return sketch
 
@@ -222,7 +237,8 @@ def sketch_object(values: Floats, weights: Floats | None) -> dict[str, Any]:
     if weights is None:
         weights = np.ones(len(values))
     bins, places = np.unique(find_bins(values), return_inverse=True)
-    total = float((values * weights).sum())
+    with quiet():
+        total = float((values * weights).sum())
     sums = np.bincount(places, weights, minlength=len(bins)).astype(np.float64)
     return bins_object(bins, sums, total, float(values[0]), float(values[-1]))
 

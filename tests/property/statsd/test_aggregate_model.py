@@ -4,6 +4,7 @@ import math
 import operator
 import re
 import statistics
+import warnings
 
 import numpy as np
 import pytest
@@ -285,3 +286,39 @@ def test_sketches_of_two_collectors_add_up():
     for share in (0.5, 0.9, 0.99):
         expected = sorted(both)[int(share * 3999)]
         assert abs(parts[0].get_quantile_value(share) - expected) <= 0.011 * expected
+
+
+huge = st.sampled_from(["1.7976931348623157e308", "1e308", "-1e308", "5e-324", "0", "3"])
+huge_lines = st.builds(
+    lambda name, value, kind, rate: f"{name}:{value}|{kind}{rate}".encode(),
+    st.sampled_from(["a", "b"]),
+    huge,
+    st.sampled_from(["c", "g", "ms", "h", "d"]),
+    st.sampled_from(["", "|@0.5", "|@1e-300"]),
+)
+
+
+@given(st.lists(huge_lines, max_size=30), st.sampled_from([1, 3, 1000]))
+def test_no_value_that_somebody_sends_is_worth_a_warning_or_an_exception(sent, values_max):
+    config = AggregateConfig(values_max=values_max, percentiles=(90.0, -10.0))
+    aggregator = Aggregator(config, seed=1)
+    metrics = [
+        item
+        for line in sent
+        for item in parse_line(line, config.dialect)
+        if isinstance(item, Metric)
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for line in sent:
+            aggregator.feed(line)
+            aggregator.settle()
+        for metric in metrics:
+            aggregator.take([metric])
+        snapshot = aggregator.flush(1.0)
+        rows = [row for part in snapshot.rows() for row in part]
+        for row in rows:
+            if row.kind in (Kind.TIMER, Kind.HISTOGRAM, Kind.DISTRIBUTION):
+                snapshot.sketch(row.kind, row.key)
+            if row.sketch is not None:
+                read_sketch(row.sketch)
