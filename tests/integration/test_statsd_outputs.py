@@ -275,7 +275,10 @@ def test_many_pairs_with_one_series_are_named_ten_times(scraped, caplog):
 COUNTED_BY_BOTH = {
     "lines first": (["1000|c", "+1", "1000|c", "+2"], [1000, 1001, 2001, 2003]),
     "the exact client first": (["+1", "1000|c", "+0", "5|c"], [1, 1001, 1001, 1006]),
-    "both in an interval": (["5|c +1", "7|c +-1", "9|c|T9", "-3|c", "+0.5"], [6, 12, 21, 21, 21.5]),
+    "both in an interval": (
+        ["5|c +1", "7|c +-1", "9|c|T9", "-3|c", "+0.5", "+3", "+-1"],
+        [6, 12, 21, 21, 21, 21.5, 21.5],
+    ),
 }
 
 
@@ -476,6 +479,20 @@ def test_a_carbon_whose_name_is_none_is_named(caplog):
         feed_and_flush(collector, b"a:1|c")
         eventually(lambda: output.failures >= 2)
         assert len(texts(caplog, "statsd: carbon at no..name:2003")) == 1
+
+
+def test_counters_that_fall_are_named_ten_at_most(scraped, caplog):
+    collector, prometheus = scraped
+    names = [b"seats%d" % number for number in range(12)]
+    feed_and_flush(collector, b"\n".join(b"%s:10|c" % name for name in names))
+    for _ in range(2):
+        feed_and_flush(collector, b"\n".join(b"%s:-2|c" % name for name in names))
+    assert dict(prometheus.status())["negative"] == 24
+    assert len(texts(caplog, "has fallen")) == 10
+    assert len(texts(caplog, "further counters that fall")) == 1
+    feed_and_flush(collector, b"\n".join(b"%s:5|c" % name for name in names))
+    assert dict(prometheus.status())["negative"] == 24
+    assert set(prometheus._values.values()) >= {11.0}
 
 
 @contextlib.contextmanager

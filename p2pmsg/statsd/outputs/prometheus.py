@@ -106,6 +106,10 @@ class PrometheusOutput(Output):
     total is that total and what other clients have counted since the start. A set is a gauge: the
     number of its distinct values in the last interval.
 
+    Counters of Prometheus never fall. One that does here, by negative counts, is exposed with the
+    greatest sum that it had at a flush, until it has more. Each flush at which it has less is
+    counted (`negative`), and the first ten such counters are named in the log.
+
     A metric that is in no flush any more (`delete_counters` and the like) is exposed for five more
     minutes' flushes, at least one, and at most `names_max` such metrics are, the latest ones. Then
     its series ends; if the metric comes back, its counters begin at 0.
@@ -143,6 +147,9 @@ class PrometheusOutput(Output):
         self._series: set[int] = set()
         self._named: set[str] = set()
         self._exact_counts: Mapping[str, float] = {}
+        # By key, how much less a counter has than is exposed; there is none where it has as much.
+        self._fallen: dict[str, float] = {}
+        self._fallen_named: set[str] = set()
         # By key, what others than exact clients counted. It stays when a series ends, since the
         # exact total stays as well: both together never fall.
         self._others: dict[str, float] = {}
@@ -159,6 +166,8 @@ class PrometheusOutput(Output):
         """Rows left out because a metric of another type has their name, or one made of it."""
         self.duplicates = 0
         """Rows left out because another metric has the same name and labels for Prometheus."""
+        self.negative = 0
+        """Rows of counters that have less than what is exposed, since they have fallen."""
         self.forgotten = 0
         """Series that ended because the collector has forgotten their metrics."""
         self._text = b""
@@ -291,6 +300,7 @@ class PrometheusOutput(Output):
         self._series.discard(_series_of(name, key))
         del self._values[key], self._absent[key]
         self._counts.pop(key, None)
+        self._fallen.pop(key, None)
         for share in self._shares:
             self._quantiles.pop(f"{share} {key}", None)
         self.forgotten += 1
@@ -352,16 +362,16 @@ class PrometheusOutput(Output):
     def _update(self, row: Row, key: str) -> None:
         fields = row.fields
         if row.kind is Kind.COUNTER:
+            value = self._values[key] - self._fallen.get(key, 0.0)
             if "total" in fields:
-                others = self._others.get(key, self._values[key])
-                others += max(fields["count"] - self._exact_counts.get(key, 0.0), 0.0)
+                others = self._others.get(key, value)
+                others += fields["count"] - self._exact_counts.get(key, 0.0)
                 self._others[key] = others
-                self._values[key] = fields["total"] + others
+                self._count(row, key, fields["total"] + others)
             else:
-                added = max(fields["count"], 0.0)  # counters never fall
-                self._values[key] += added
                 if key in self._others:  # a count with its own time
-                    self._others[key] += added
+                    self._others[key] += fields["count"]
+                self._count(row, key, value + fields["count"])
         elif row.kind is Kind.GAUGE:
             self._values[key] = fields["value"]
         elif row.kind is Kind.SET:
@@ -375,6 +385,31 @@ class PrometheusOutput(Output):
             for share, field in quantile_fields(row):
                 self._shares.setdefault(share)
                 self._quantiles[f"{share} {key}"] = fields[field] * scale
+
+    def _count(self, row: Row, key: str, value: float) -> None:
+        """Expose a counter's value, or go on with the one before if that is greater."""
+        before = self._values[key]
+        if value < before:
+            self._fallen[key] = before - value
+            self.negative += 1
+            self._report_fallen(row.key)
+        else:
+            self._values[key] = value
+            if self._fallen:
+                self._fallen.pop(key, None)
+
+    def _report_fallen(self, key: str) -> None:
+        """Log a counter that has fallen; ten at most."""
+        if key in self._fallen_named or len(self._fallen_named) > _NAMED_MAX:
+            return
+        self._fallen_named.add(key)
+        if len(self._fallen_named) > _NAMED_MAX:
+            _log.warning("statsd: further counters that fall are only counted")
+            return
+        _log.warning(
+            "statsd: the counter %r has fallen, which those of Prometheus cannot: it gets the "
+            "greatest sum so far until there is more", key[:200],
+        )  # fmt: skip
 
     def step(self) -> bool:
         """Continue what a flush left to do, and a text that was asked for.
@@ -435,6 +470,7 @@ class PrometheusOutput(Output):
             ("names", len(self._kinds)),
             ("conflicts", self.conflicts),
             ("duplicates", self.duplicates),
+            ("negative", self.negative),
             ("series", len(self._values)),
             ("forgotten", self.forgotten),
             ("connections_refused", self._server.refused),
