@@ -144,6 +144,7 @@ class PublisherCore:
         """Publish to a multicast, in frames that fit a datagram; called before anything else."""
         self.multicast = self.requests.multicast = multicast
         self.heartbeats.per_second_max = math.inf  # datagrams get lost
+        self.heartbeats.busy_ns = to_ns(self.config.heartbeat.interval_max)  # or only the large do
         self._batch_bytes = min(self._batch_bytes, multicast.frame_bytes)
 
     def use_rights(self, rights: Rights) -> None:

@@ -34,6 +34,8 @@ class HeartbeatSender:
     Attributes:
         sent: how many went out.
         idle: how many streams have had no data for some time.
+        busy_ns: how often a stream has a heartbeat of which there is data all the time, too.
+            Default: never; data shows as well where the stream stands, unless all of it gets lost.
         sooner: called when the next heartbeat is due sooner than it was: data has ended a silence.
 
     """
@@ -48,6 +50,7 @@ class HeartbeatSender:
         self._unsaid: deque[PublisherStream] = deque()
         self.sent = self.idle = 0
         self.per_second_max = per_second_max
+        self.busy_ns = 2**63
         self.sooner: Callable[[], None] | None = None
 
     def put_off(self, stream: PublisherStream, now_ns: int) -> None:
@@ -73,7 +76,10 @@ class HeartbeatSender:
             deadline_ns, _, stream = heapq.heappop(heap)
             if deadline_ns != stream.beat_ns:
                 continue  # an entry that an earlier one took the place of
-            if stream.heartbeat.due(now_ns=now_ns):
+            if stream.said_ns is None:
+                stream.said_ns = now_ns
+            is_owed = now_ns - stream.said_ns >= self.busy_ns
+            if is_owed or stream.heartbeat.due(now_ns=now_ns):
                 self._send(stream, now_ns)
             self._schedule(stream)
 
@@ -121,6 +127,7 @@ class HeartbeatSender:
     def _send(self, stream: PublisherStream, now_ns: int) -> None:
         self._queue.notices.append(partial(self._frame, stream))
         self.sent += 1
+        stream.said_ns = now_ns
         # A wait is on average three quarters of the longest one.
         ceiling_ns = int(1e9 * self.idle / self.per_second_max / (1 - _EARLY / 2))
         early = _EARLY * (self.sent * _GOLDEN % 1)

@@ -42,6 +42,7 @@ class PublisherStream:
         "plain_prefix",
         "prefix",
         "rushed_ns",
+        "said_ns",
         "sealed_ns",
         "topic",
         "topic_bytes",
@@ -65,6 +66,7 @@ class PublisherStream:
         self.is_idle = False  # no data for some time, so that its heartbeats are rare
         self.sealed_ns = -(2**62)
         self.beat_ns = 2**63  # where it stands in the heap of heartbeats
+        self.said_ns: int | None = None  # when its last heartbeat was sent, or was first put off
 
 
 class Served(Protocol):

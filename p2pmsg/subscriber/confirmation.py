@@ -38,6 +38,9 @@ ANSWER_NS: Final = 250 * _MS
 counts: some networks are slower."""
 SILENT_NS: Final = 1000 * _MS
 """How long a session does not answer before another one may take its place."""
+SUCCESSOR_NS: Final = 1000 * _MS
+"""How long a session is silent before one of the same name, begun since, counts as its successor:
+five announcements."""
 GIVE_UP_NS: Final = 2000 * _MS
 """How long a loss waits for the publisher to confirm that the messages existed."""
 JOIN_TRIES_MAX: Final = 8
@@ -202,7 +205,36 @@ class Confirmation:
         self._begin_life(peer)
         self._joiner.begin_again(peer, now_ns)
 
-    def suspect(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
+    def is_new_life(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
+        """Whether a session's publisher was started again, on its log, since it was last heard.
+
+        Its recovery endpoint shows it, the life that it is of, or the time of its start. Of a
+        session that was joined it is believed only if its publisher does not say otherwise. The
+        time does not count where the life is the known one: an announcement may come seconds after
+        it was made, since it waits for receivers, as messages do, and in the kernel's buffer.
+        """
+        began_ns = now_ns - int(welcome.age_ms * _MS)
+        moved = welcome.recovery != peer.recovery
+        is_known = welcome.life != 0 and welcome.life == peer.life
+        changed = moved or (began_ns > peer.began_ns + SUCCESSOR_NS and not is_known)
+        state = peer.group
+        if peer.gone or state is None or not changed:
+            peer.began_ns = began_ns
+            is_other = welcome.life not in (0, peer.life) and peer.life
+            is_asked = peer.joined and (peer.closing or is_other)
+            if changed or peer.gone or not is_asked:
+                return changed
+        elif not peer.joined:
+            if now_ns - state.met_ns < SILENT_NS:
+                return False  # the place that was named first has its time
+            state.met_ns, peer.began_ns = now_ns, began_ns
+            return moved
+        if not self._suspect(peer, line, welcome, now_ns):
+            return False
+        peer.began_ns = began_ns
+        return True
+
+    def _suspect(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
         """Note that a datagram reported another life of a session; return whether to believe it.
 
         The publisher that was known is asked first, and has a second from then on to answer.

@@ -46,7 +46,7 @@ class Connection:
     deaf: str = ""
     """Who is heard over it and not over the recovery channel, or the other way, for people."""
     largest_bytes: int = 0
-    """How large the largest datagram was that came over it."""
+    """How large the largest datagram was that came, since a first NACK by UDP was in vain."""
     was_heard_ns: int = 0
     """About when anything last came, excused silence or not."""
 

@@ -24,7 +24,14 @@ from p2pmsg.multicast.parity import ParityReader
 from p2pmsg.multicast.progress import ProgressMarks
 from p2pmsg.multicast.run import Run
 from p2pmsg.publisher.requests import matches
-from p2pmsg.subscriber.confirmation import DOUBT_NS, SILENT_NS, WARN_NS, Confirmation, Joiner
+from p2pmsg.subscriber.confirmation import (
+    DOUBT_NS,
+    SILENT_NS,
+    SUCCESSOR_NS,
+    WARN_NS,
+    Confirmation,
+    Joiner,
+)
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.group_keys import GroupKeyClient
@@ -41,9 +48,6 @@ OUTGOING_MAX = 1024
 """Datagrams that wait to be sent back; what would pass it is asked for again."""
 TOPICS_MAX = 65_536
 """Topics that are remembered as wanted or not."""
-SUCCESSOR_NS = 1000 * _MS
-"""How long a session is silent before one of the same name, begun since, counts as its successor:
-five announcements."""
 UNJOINED_MAX = 64
 """Sessions that were announced and not joined; with more, further ones have to wait."""
 UNCONFIRMED_MAX = 1024
@@ -288,35 +292,6 @@ class MulticastReceiver:
             if peer.group and said in (peer.probe, peer.group.proof) and peer.session != session:
                 raise FrameError("owner")
 
-    def is_new_life(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
-        """Whether a session's publisher was started again, on its log, since it was last heard.
-
-        Its recovery endpoint shows it, the life that it is of, or the time of its start. Of a
-        session that was joined it is believed only if its publisher does not say otherwise. The
-        time does not count where the life is the known one: an announcement may come seconds after
-        it was made, since it waits for receivers, as messages do, and in the kernel's buffer.
-        """
-        began_ns = now_ns - int(welcome.age_ms * _MS)
-        moved = welcome.recovery != peer.recovery
-        is_known = welcome.life != 0 and welcome.life == peer.life
-        changed = moved or (began_ns > peer.began_ns + SUCCESSOR_NS and not is_known)
-        state = peer.group
-        if peer.gone or state is None or not changed:
-            peer.began_ns = began_ns
-            is_other = welcome.life not in (0, peer.life) and peer.life
-            is_asked = peer.joined and (peer.closing or is_other)
-            if changed or peer.gone or not is_asked:
-                return changed
-        elif not peer.joined:
-            if now_ns - state.met_ns < SILENT_NS:
-                return False  # the place that was named first has its time
-            state.met_ns, peer.began_ns = now_ns, began_ns
-            return moved
-        if not self.confirmation.suspect(peer, line, welcome, now_ns):
-            return False
-        peer.began_ns = began_ns
-        return True
-
     def make_space(self, now_ns: int) -> None:
         """Forget sessions that were announced and never joined; `FrameError` where none can be."""
         unjoined = [peer for peer in self._peers.values() if peer.group and not peer.joined]
@@ -382,8 +357,15 @@ class MulticastReceiver:
 
     def note_repair(self, peer: Session, frame: Frame, now_ns: int) -> None:
         """Note that a publisher itself sends a repair over its recovery channel."""
-        if peer.group is not None and peer.group.path.came_elsewhere(frame, now_ns):
+        if peer.group is None:
+            return
+        if peer.group.path.came_elsewhere(frame, now_ns):
             self._note_unreached(peer, says=True)
+        if peer.group.path.is_first:
+            for line in self._lines:
+                line.largest_bytes = (
+                    0  # what came before says little: routes, and their MTUs, change
+                )
 
     def _note_unreached(self, peer: Session, *, says: bool) -> None:
         """Have `stats()`, and the log where it `says` so, name a publisher not reached by UDP."""
@@ -420,7 +402,7 @@ class MulticastReceiver:
 
     def greet(self, peer: Session, welcome: control.Welcome, line: int, now_ns: int) -> None:
         """Take a session's announcement, of which there are many."""
-        peer.heard_ns = now_ns
+        peer.note_control(now_ns)
         if peer.feedback is not None and welcome.receivers > 0:
             peer.feedback.group_size = welcome.receivers
         began_ns = now_ns - int(welcome.age_ms * _MS)
@@ -591,16 +573,16 @@ class MulticastReceiver:
         peer = self._peers.get(session)
         if peer is None and len(self.sources) < TOPICS_MAX:
             self.sources[session] = (line, address)
-        heard_ns, group_size = None, 1
+        heard_ns, noted_ns, group_size = None, 0, 1
         if peer is not None and peer.joined and not peer.gone and not is_from(peer, line, address):
-            heard_ns = peer.heard_ns
+            heard_ns, noted_ns = peer.heard_ns, peer.noted_ns
             group_size = 1 if peer.feedback is None else peer.feedback.group_size
         yield data
         if session not in self._peers:
             self.sources.pop(session, None)
         if peer is None or heard_ns is None or peer.probe is not None:
             return
-        peer.heard_ns = heard_ns
+        peer.heard_ns, peer.noted_ns = heard_ns, noted_ns
         if peer.feedback is not None:
             peer.feedback.group_size = group_size  # else all would ask at once, or late
         if now_ns - heard_ns > SILENT_NS:  # perhaps it has another address now: its echo shows it
@@ -740,7 +722,8 @@ class MulticastReceiver:
         peer = self._peers.get(frame.session)
         if peer is None or not peer.joined:
             return
-        peer.heard_ns = self._lines[line].heard_ns = now_ns
+        peer.note_control(now_ns)
+        self._lines[line].heard_ns = now_ns
         space = self.buffer_bytes.get(line, 0)
         if peer.group is None or peer.group.places.get(line) != address:
             return  # nobody is answered whose address is not known to be the publisher's

@@ -191,7 +191,7 @@ class SessionJoiner:
         self._part_from_relay(line, now_ns)
         member = self.member if state.shared else None
         if member is not None and peer is not None:
-            if not member.is_new_life(peer, line, welcome, now_ns):
+            if not member.confirmation.is_new_life(peer, line, welcome, now_ns):
                 if not peer.gone:  # such a one is late: another session has its place
                     state.session = session
                     member.greet(peer, welcome, line, now_ns)

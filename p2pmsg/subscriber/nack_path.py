@@ -31,19 +31,20 @@ class NackPath:
     """Whether a session's publisher is reached by UDP.
 
     Attributes:
+        is_first: whether the last repair that came elsewhere was the first in a row.
         least_bytes: how large the frames were that were asked for in vain, at least.
 
     """
 
     __slots__ = (
         "_again_ns", "_followed", "_is_elsewhere", "_receiver", "_since_ns", "_vain", "_warn_ns",
-        "least_bytes",
+        "is_first", "least_bytes",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._followed: tuple[str, int] | None = None
         self._receiver: StreamReceiver[Any] | None = None
-        self._is_elsewhere = False
+        self._is_elsewhere = self.is_first = False
         self._vain: list[tuple[str, int]] = []
         self._since_ns = self._again_ns = self._warn_ns = 0
         self.least_bytes = _NEVER_NS
@@ -73,7 +74,7 @@ class NackPath:
 
     def came_elsewhere(self, frame: Frame, now_ns: int) -> bool:
         """Take a repair that its publisher sent elsewhere; returns whether to warn now."""
-        followed = self._followed
+        followed, self.is_first = self._followed, False
         if followed is None or followed[0] != frame.topic or not frame.covers(followed[1]):
             return False
         self._followed = self._receiver = None
@@ -82,6 +83,7 @@ class NackPath:
         self.least_bytes = min(self.least_bytes, len(frame.data))
         if not self.is_blocked:
             self._vain.append(followed)
+        self.is_first = len(self._vain) == 1
         if not self.is_blocked:
             return False
         is_due, self._again_ns = now_ns >= self._warn_ns, now_ns + AGAIN_NS
@@ -104,7 +106,8 @@ class NackPath:
     def text(self, name: str, recovery: str, address: Any, largest_bytes: int) -> str:
         """Return what is said of a publisher of which no repair comes by UDP.
 
-        If each was larger than the largest datagram that came, the network does not carry it.
+        If each was larger than the largest datagram that came since the first one was asked for,
+        the network does not carry it.
         """
         place = str(address)
         if isinstance(address, tuple):
@@ -114,8 +117,8 @@ class NackPath:
         if self.least_bytes > largest_bytes:
             cause = (
                 f"the network in between carry less than it sends (the MTU)? No datagram of more "
-                f"than {largest_bytes} bytes has come. MulticastPublisherConfig(datagram_bytes=…) "
-                f"says how large they are made"
+                f"than {largest_bytes} bytes has come since. "
+                f"MulticastPublisherConfig(datagram_bytes=…) says how large they are made"
             )
         return (
             f"no repair of publisher {name!r} comes by UDP: {VAIN_MAX} times in a row what was "

@@ -3,6 +3,9 @@
 The end of a stream that is lost shows in what comes later over the data path: heartbeats, echoes.
 Where nothing comes there at all, and only the recovery channel works, nobody would ever know of it.
 Mostly a firewall, or a switch, lets the one through and not the other.
+
+A group is asked, too, where only announcements come, and neither data nor heartbeats: datagrams as
+large as those of data may be lost for as long as they are sent.
 """
 
 from collections import Counter
@@ -62,13 +65,15 @@ class Joiner(Protocol):
 
 @dataclass(slots=True)
 class _Quiet:
-    """What is asked over one route to a session, whose data path is silent."""
+    """What is asked over one route to a session, whose data path is silent, or has no data."""
 
     due_ns: int
     wait_ns: int
     asked_ns: int = 0
     request: int | None = None
     answers: bool = False
+    known: int = -1
+    """Up to where its streams were known when it was asked, together."""
 
 
 class QuietPaths:
@@ -89,6 +94,7 @@ class QuietPaths:
         self._quiet_ns = max(QUIET_NS, to_ns(config.publisher_timeout))
         self._pages = control.HeadPages(config.streams_max)
         self._found: dict[tuple[int, int], _Quiet] = {}
+        self._dataless: dict[int, _Quiet] = {}
         self._warn_ns: dict[int, int] = {}
 
     def is_asked(self, session: int) -> bool:
@@ -107,10 +113,30 @@ class QuietPaths:
                 if now_ns - self._heard_ns(peer, route) > self._quiet_ns:
                     silent.add((peer.session, route.key))
                     self._look(peer, route, now_ns)
+        self._look_for_data(now_ns)
         for session, key in [one for one in self._found if one not in silent]:
             del self._found[session, key]
             if key == session and session in self._joiner.peers:
                 self._joiner.peers[session].quiet = False
+
+    def _look_for_data(self, now_ns: int) -> None:
+        """Ask publishers of groups for all heads, where only announcements come."""
+        member, dataless = self._joiner.member, self._dataless
+        if member is None:
+            return
+        asked: dict[int, _Quiet] = {}
+        for peer in self._joiner.peers.values():
+            is_of_group = peer.group is not None and peer.own in _routes(peer)
+            if not is_of_group or now_ns - peer.data_ns <= self._quiet_ns:
+                continue
+            state = dataless.get(peer.session) or _Quiet(now_ns, FIRST_WAIT_NS)
+            asked[peer.session] = state
+            if peer.gaps:
+                self._note_missing(peer, state, now_ns)
+            if now_ns >= state.due_ns and now_ns - peer.came_ns <= self._quiet_ns:
+                self._note_asked(peer, state, now_ns)
+                member.confirmation.want(peer, None, now_ns)
+        self._dataless = asked
 
     def _look(self, peer: Session, route: Route, now_ns: int) -> None:
         key = peer.session, route.key
@@ -142,9 +168,7 @@ class QuietPaths:
 
     def _ask(self, peer: Session, route: Route, state: _Quiet, now_ns: int) -> None:
         state.request = self._rng.getrandbits(62)
-        state.due_ns = now_ns + state.wait_ns + len(peer.streams) * NS_PER_STREAM
-        state.asked_ns = now_ns
-        state.wait_ns = min(2 * state.wait_ns, WAIT_NS_MAX)
+        self._note_asked(peer, state, now_ns)
         topics: list[str] = []  # of a multicast: its answer shows that it is there
         if peer.group is None:
             topics = self._joiner.settings.patterns
@@ -152,6 +176,14 @@ class QuietPaths:
         self._joiner.effects.send(
             route.key, Kind.HEADS_REQUEST, peer.session, body, sequence=state.request
         )
+
+    def _note_asked(self, peer: Session, state: _Quiet, now_ns: int) -> None:
+        known = sum(stream.receiver.head for stream in peer.streams.values())
+        if known != state.known:
+            state.known, state.wait_ns = known, FIRST_WAIT_NS
+        state.due_ns = now_ns + state.wait_ns + len(peer.streams) * NS_PER_STREAM
+        state.asked_ns = now_ns
+        state.wait_ns = min(2 * state.wait_ns, WAIT_NS_MAX)
 
     def receive(self, peer: Session, route: Route, frame: Frame, now_ns: int) -> bool:
         """Take a page of an answer; False: it is of another question."""

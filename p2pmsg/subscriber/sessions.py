@@ -170,6 +170,10 @@ class Session:
     """Whether its recovery channel works, and nothing of it comes over the data path."""
     before_ns: int = 0
     """When anything last came over the data path, where a reply came since."""
+    data_before_ns: int = 0
+    """When data last came, or a heartbeat, where something else came since."""
+    noted_ns: int = -1
+    """In a multicast, when an announcement or a mark last came."""
     began_ns: int = 0
     """In a multicast, when its publisher started, as its last announcement has it."""
     streams: "dict[str, Stream]" = field(default_factory=dict)
@@ -219,7 +223,7 @@ class Session:
     def __post_init__(self, welcome: Welcome, now_ns: int) -> None:
         self.origin = Origin(self.session, welcome.name)
         self.recovery, self.stall_ms = welcome.recovery, welcome.stall_ms
-        self.heard_ns = self.met_ns = now_ns
+        self.heard_ns = self.met_ns = self.data_before_ns = now_ns
         self.began_ns = now_ns - int(welcome.age_ms * 1e6)
         self.own = Route(self.session, -1, 0, now_ns=now_ns)
         self.handshake = self.own.handshake
@@ -235,14 +239,25 @@ class Session:
 
     def note_reply(self, now_ns: int) -> None:
         """Note that something came over a recovery channel."""
-        self.before_ns = self.came_ns
+        self.before_ns, self.data_before_ns = self.came_ns, self.data_ns
         self.heard_ns = self.replied_ns = now_ns
         self.replied = True
+
+    def note_control(self, now_ns: int) -> None:
+        """Note that something came over the data path that says nothing of streams."""
+        self.data_before_ns = self.data_ns
+        self.heard_ns = self.noted_ns = now_ns
 
     @property
     def came_ns(self) -> int:
         """When anything last came over the data path, about; later where silence is excused."""
         return self.before_ns if self.heard_ns == self.replied_ns else self.heard_ns
+
+    @property
+    def data_ns(self) -> int:
+        """When data or a heartbeat of any stream last came, about, as `came_ns`."""
+        is_other = self.heard_ns in (self.replied_ns, self.noted_ns)
+        return self.data_before_ns if is_other else self.heard_ns
 
     @property
     def probe(self) -> int | None:

@@ -66,6 +66,7 @@ class FaultyNetwork:
         self._latest: dict[Link, int] = {}
         self._partitions: dict[tuple[str, str], int] = {}
         self._deaf: dict[tuple[str, str], float] = {}
+        self._narrow: dict[tuple[str, str], float] = {}
         self._hash = blake2b(digest_size=16)
         self._set_delays()
 
@@ -123,6 +124,13 @@ class FaultyNetwork:
         """Whether nothing passes over the data path between two."""
         return self._deaf.get((publisher, subscriber), 0) > self.clock.now_ns
 
+    def narrow(self, publisher: str, subscriber: str, seconds: float) -> None:
+        """Let no large datagram pass between two for a while; `inf`: also after `heal`."""
+        lasts = math.isinf(seconds)
+        until = math.inf if lasts else self.clock.now_ns + to_ns(seconds)
+        ends = publisher, subscriber
+        self._narrow[ends] = max(until, self._narrow.get(ends, 0))
+
     def heal(self) -> None:
         """From now on every frame arrives, in order, after its delay."""
         self.options = replace(
@@ -135,6 +143,7 @@ class FaultyNetwork:
         )
         self._partitions.clear()
         self._deaf = {ends: until for ends, until in self._deaf.items() if math.isinf(until)}
+        self._narrow = {ends: until for ends, until in self._narrow.items() if math.isinf(until)}
         self._set_delays()
 
     def _set_delays(self) -> None:
@@ -155,7 +164,8 @@ class FaultyNetwork:
         self.note(f"{link.source}>{link.target} {kind} {zlib.crc32(frame):x}")
         rng, now_ns = self.rng, self.clock.now_ns
         loss = self._losses[link.kind]
-        if (loss and rng.random() < loss) or self._is_parted(link):
+        is_lost = bool(loss) and rng.random() < loss
+        if is_lost or self._is_parted(link) or self._is_too_large(link, frame):
             self.lost += 1
             link.lose()
             if self._log is not None:
@@ -195,6 +205,17 @@ class FaultyNetwork:
         if link.kind == "data" and self.is_deaf(publisher, subscriber):
             return True
         return self._partitions.get((publisher, subscriber), 0) > self.clock.now_ns
+
+    def _is_too_large(self, link: Link, frame: bytes) -> bool:
+        """Whether that is a datagram, on a path that is too narrow for it."""
+        if not self._narrow or len(frame) <= self.options.narrow_bytes:
+            return False
+        ends = {name_of(link.source), name_of(link.target)}
+        is_datagram = link.kind == "data" or ".answers" in link.source + link.target
+        now_ns = self.clock.now_ns
+        return is_datagram and any(
+            ends == set(pair) and until > now_ns for pair, until in self._narrow.items()
+        )
 
     def _arrive(self, link: Link, frame: bytes) -> None:
         if self.step is not None and link.connected:

@@ -67,6 +67,16 @@ class NetworkOptions:
     deaf_time: float = 6.0
     """How long a data path is dead on average, in seconds."""
 
+    narrow_paths_per_s: float = 0.0
+    """In a multicast, how often the path between a publisher and a subscriber comes to carry small
+    datagrams only, on average: larger ones are lost for `narrow_time`, in both directions."""
+
+    narrow_time: float = 6.0
+    """How long a path is narrow on average, in seconds."""
+
+    narrow_bytes: int = 200
+    """The largest datagrams that a narrow path carries, in bytes; publishers make 400 at most."""
+
     cuts_per_s: float = 0.0
     """How often a connection of the data path is cut and made again, on average; every other time
     the recovery channel is cut, too. What was on its way is lost."""
@@ -202,7 +212,7 @@ class NetworkOptions:
             check(name, value, value is None or 0 <= value <= 1, "0 to 1")
         for name in (
             "reordering_delay", "delay_min", "partitions_per_s", "partition_time", "cuts_per_s",
-            "deaf_paths_per_s", "deaf_time",
+            "deaf_paths_per_s", "deaf_time", "narrow_paths_per_s", "narrow_time", "narrow_bytes",
             "publisher_crashes_per_s", "subscriber_crashes_per_s", "restart_delay", "read_time",
             "read_stops_per_s", "read_stop_time", "process_stops_per_s", "process_stop_time",
             "messages_per_s", "bytes_max", "commits_per_s", "forged_per_s", "rotations_per_s",

@@ -73,6 +73,7 @@ class Simulation:
         for rate, fault in (
             (options.partitions_per_s, self._part),
             (options.deaf_paths_per_s, self._deafen),
+            (options.narrow_paths_per_s, self._narrow),
             (options.cuts_per_s, self._cut),
             (options.publisher_crashes_per_s, self._crash_publisher),
             (options.subscriber_crashes_per_s, self._crash_subscriber),
@@ -390,6 +391,20 @@ class Simulation:
         subscriber = self.network.rng.choice(self.subscribers)
         publisher = self.network.rng.choice(subscriber.places)
         self.deafen(publisher.name, subscriber.name, self._about(self.options.deaf_time))
+
+    def narrow(self, publisher: str, subscriber: str, seconds: float = math.inf) -> None:
+        """Let no large datagram pass between `publisher` and `subscriber`, by their names.
+
+        Those of more than `NetworkOptions.narrow_bytes` are lost, for `seconds`, and the recovery
+        channel carries all. Default: for ever, also after `heal`.
+        """
+        self.network.note(f"{publisher} and {subscriber} have a narrow path for {seconds} s")
+        self.network.narrow(publisher, subscriber, seconds)
+
+    def _narrow(self) -> None:
+        subscriber = self.network.rng.choice(self.subscribers)
+        publisher = self.network.rng.choice(subscriber.places)
+        self.narrow(publisher.name, subscriber.name, self._about(self.options.narrow_time))
 
     def _cut(self) -> None:
         rng = self.network.rng

@@ -52,6 +52,8 @@ EVERYTHING = {
 
 DEAF = {"deaf_paths_per_s": 0.5, "deaf_time": 7.0, "messages_per_s": 20}
 """So long that publishers are asked over the recovery channel."""
+NARROW = {"narrow_paths_per_s": 0.5, "narrow_time": 5.0, "narrow_bytes": 90, "messages_per_s": 50}
+"""So small that announcements and heartbeats come, and hardly any data."""
 MANY = {"recovery_loss": 0.2, "loss": 0.2, "topics": 4, "messages_per_s": 100}
 
 PROFILES = {
@@ -142,6 +144,7 @@ MULTICAST = {
     "dead data paths, receiver stops": Profile(
         {**GROUP, **DEAF, "process_stops_per_s": 0.3, "process_stop_time": 7.0}, run_time=12.0
     ),
+    "narrow paths": Profile({**GROUP, **NARROW, "bytes_max": 300, "loss": 0.05}, run_time=12.0),
     "publisher crashes": Profile(
         {**GROUP, "publisher_crashes_per_s": 5, "restart_delay": 0.05, "loss": 0.05}
     ),

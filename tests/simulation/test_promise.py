@@ -66,6 +66,29 @@ def test_all_is_accounted_for_where_a_data_path_stays_dead(options, rounds):
         simulation.check(quiet=0.0)
 
 
+@pytest.mark.rounds(1, 30)
+@pytest.mark.parametrize("options", [{}, {"loss": 0.05}, {"sealed": True}])
+def test_a_path_on_which_no_data_comes_any_more_is_noticed_while_it_flows(options, rounds):
+    """Only announcements and heartbeats are small enough."""
+    for seed in range(rounds):
+        simulation = Simulation(
+            NetworkOptions(
+                seed=seed, multicast=True, messages_per_s=1000, topics=1, bytes_max=600,
+                narrow_bytes=100 if options.get("sealed") else 70, **options,
+            )
+        )  # fmt: skip
+        publisher = simulation.add_publisher()
+        subscriber = simulation.add_subscriber()
+        simulation.run(0.3)
+        simulation.narrow(publisher.name, subscriber.name)
+        for _ in range(2):
+            simulation.run(2.0)
+            assert simulation.published - simulation.delivered < 1300, seed  # of about 1 s
+        simulation.heal()
+        assert simulation.settle(60.0), seed
+        simulation.check(quiet=0.0)
+
+
 CLOSING = ("clean", "10 % lost", "50 % lost", "twice and out of order", "cuts", "reader stops",
          "reader stops, drop")  # fmt: skip
 

@@ -173,3 +173,15 @@ def test_while_it_is_closed_nothing_is_put_off():
     sending.served.closing = True
     assert sending.sender.put_off_until_ns(10 * MS) is None
     assert Sending().sender.put_off_until_ns(10 * MS) is None
+
+
+def test_a_stream_of_which_there_is_data_all_the_time_has_one_now_and_then_where_that_is_wanted():
+    for busy_ns, expected in ((2**63, []), (100 * MS, [110, 220, 330])):
+        sending, times = Sending("a"), []
+        sending.sender.busy_ns = busy_ns
+        for now_ms in range(1, 400):
+            sending.sender.put_off(sending.streams[0], now_ms * MS)
+            if sending.sender.next_deadline_ns() <= now_ms * MS and sending.sent(now_ms * MS):
+                times.append(now_ms)
+        assert len(times) == len(expected)
+        assert all(abs(a - b) <= 30 for a, b in zip(times, expected, strict=True))

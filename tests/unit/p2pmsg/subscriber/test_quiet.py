@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from p2pmsg import control, wire
+from p2pmsg.control import Welcome
 from p2pmsg.subscriber import quiet
 from p2pmsg.wire import FLAG_CLOSING, Frame, Kind
 from tests.unit.p2pmsg import frames
@@ -189,3 +190,56 @@ def test_questions_wait_for_longer_where_the_answer_is_long():
     assert questions(talk) == []
     talk.pass_ms(1000)
     assert len(questions(talk)) == 1
+
+
+class Announced(Member):
+    """A member of a group that has got message 0, and to which announcements come each 200 ms."""
+
+    def __init__(self):
+        super().__init__()
+        self.message(0)
+        self.read()
+
+    def questions(self, seconds, *frames_made, following=1):
+        """Pass time, give `frames_made` with each announcement; return when all was asked for."""
+        asked = []
+        announcement = wire.control_frame(Kind.WELCOME, GROUP, Welcome("p", "tcp://h:1", 1.0, 1))
+        for _ in range(int(seconds * 5)):
+            self.now_ns += 200 * MS
+            self.give(announcement)
+            self.now_ns += MS
+            self.give(*frames_made)
+            self.core.handle_timer(now_ns=self.now_ns)
+            for request, topics in questions(self):
+                assert topics == ["*"]
+                asked.append(self.now_ns // MS)
+                following += 0 if following == 1 else 1
+                reply = answer(request, head(following), session=GROUP)
+                self.core.receive_reply(GROUP, reply, now_ns=self.now_ns)
+        return asked
+
+
+def test_announcements_show_not_that_data_of_a_group_comes():
+    member = Announced()
+    first, *_ = member.questions(QUIET_MS / 1000 + 1, following=5)
+    assert first > QUIET_MS
+    receiver = member.core.streams[0].receiver
+    assert receiver.head == 6
+    assert member.core.joiner.is_connected(0, member.now_ns)
+    assert warnings(member) == []
+
+
+def test_while_there_is_more_each_time_that_a_group_is_asked_it_is_asked_again_soon():
+    times = Announced().questions(60, following=5)
+    assert all(after - before < 3500 for before, after in pairwise(times))
+
+
+def test_a_group_of_which_nothing_is_published_is_asked_ever_more_rarely():
+    times = Announced().questions(240)
+    gaps = [after - before for before, after in pairwise(times)]
+    assert min(gaps) >= 3000
+    assert gaps[-1] >= 29_000
+
+
+def test_a_group_whose_heartbeats_come_is_not_asked():
+    assert Announced().questions(120, frames.heartbeat(1, session=GROUP)) == []
