@@ -15,7 +15,7 @@ from p2pmsg.errors import ClosedError, ConfigError, EndpointError, translated
 from p2pmsg.multicast import datagram
 from p2pmsg.reader.sessions import GroupMembers, Presence, RelayList, SessionEntry
 from p2pmsg.security.use import curve_client
-from p2pmsg.sync.datagram_line import host_of
+from p2pmsg.subscriber.recovery_places import host_of
 from p2pmsg.sync.key_watch import EVERY_NS, Connecting, KeyWatch
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.wire import Frame, FrameError, Kind

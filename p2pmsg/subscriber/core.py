@@ -368,7 +368,10 @@ class SubscriberCore:
                 raise FrameError("session")
             route = self.routes.answered(peer, key, repaired=frame.kind == Kind.DATA)
             if route is None:
-                raise FrameError("session")
+                member = self.member
+                if member is None or not member.recovery_places.receive(peer, key, frame, now_ns):
+                    raise FrameError("session")
+                return
             peer.note_reply(now_ns)
             if peer.group is not None:
                 peer.group.answered_ns = now_ns
@@ -556,6 +559,7 @@ class SubscriberCore:
                 or not peer.joined
                 or (peer.group is not None and peer.group.is_answered_soon)
                 or self.joiner.quiet.is_asked(session)
+                or (self.member is not None and self.member.recovery_places.is_asking(session))
             )
         ]
 

@@ -3,10 +3,13 @@
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum, auto
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from p2pmsg import wire
 from p2pmsg.wire import Kind
+
+_ANSWERED: Final = frozenset({Kind.NACK, Kind.HEADS_REQUEST})
+"""What is answered over the recovery channel as soon as it comes."""
 
 
 class Action(StrEnum):
@@ -51,12 +54,16 @@ class Effects:
     Attributes:
         commands: what to do, oldest first.
         requests: (session or relay, frame) for its recovery channel, oldest first.
+        notes_asked: whether `take_asked` is called now and then.
 
     """
 
     def __init__(self) -> None:
         self.commands: deque[Command] = deque()
         self.requests: deque[tuple[int, bytes]] = deque()
+        self.notes_asked = False
+        self._asked: set[int] = set()
+        self._joined: set[int] = set()
 
     def connect(self, line: int, key: int, endpoint: str = "") -> None:
         """Open the recovery channel of a session, or of a relay."""
@@ -90,3 +97,15 @@ class Effects:
         """Send a control frame about a session over the recovery channel of `key`."""
         frame = wire.control_frame(kind, session, body, sequence=sequence)
         self.requests.append((key, frame))
+        if not self.notes_asked:
+            return
+        if kind in _ANSWERED:
+            self._asked.add(key)
+        elif kind == Kind.JOINED:
+            self._joined.add(key)
+
+    def take_asked(self) -> tuple[set[int], set[int]]:
+        """Return whom anything was asked, and sent JOINED, since this was last called."""
+        taken = self._asked, self._joined
+        self._asked, self._joined = set(), set()
+        return taken

@@ -36,6 +36,7 @@ from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.group_keys import GroupKeyClient
 from p2pmsg.subscriber.nack_path import NackPath
+from p2pmsg.subscriber.recovery_places import RecoveryPlaces
 from p2pmsg.subscriber.sessions import GroupState, RepairIn, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
@@ -95,7 +96,8 @@ class MulticastReceiver:
 
     Attributes:
         outgoing: (line, address, datagram) to send, oldest first.
-        sources: where each session was announced from: (line, address).
+        sources: where the recovery channel of each session is connected to: (line, address).
+        recovery_places: looks for another one.
         last_stream: the stream of the last frame that was taken, or None where it may not go on.
             Its owner sets it.
         confirmation: asks for what datagrams only hint at.
@@ -140,6 +142,10 @@ class MulticastReceiver:
         self.confirmation = Confirmation(
             settings, stream_table, joiner, peers=peers, effects=effects, invalid=invalid,
             begin_life=self.begin_life, rng=rng,
+        )  # fmt: skip
+        self.recovery_places = RecoveryPlaces(
+            settings, joiner, self.confirmation, sources=self.sources, peers=peers,
+            effects=effects, rng=rng, connected=self._note_connected,
         )  # fmt: skip
         self.reassembler: Reassembler[_Key] = Reassembler(config.multicast.reassembly)
         self.control_parts: Reassembler[_Key] = Reassembler(CONTROL_PARTS)
@@ -316,6 +322,7 @@ class MulticastReceiver:
         self._known = None
         self.marks.forget(peer.session)
         self._timed.pop(peer.session, None)
+        self.recovery_places.forget(peer.session)
         self.sources.pop(peer.session, None)
         for line in self._lines:
             if line.session == peer.session:
@@ -331,7 +338,12 @@ class MulticastReceiver:
                 self._note_unreached(peer, says=False)
             if state is not None and not peer.joined and now_ns - state.met_ns > DOUBT_NS:
                 self._give_up(peer, now_ns)
+        self.recovery_places.check(now_ns)
         self.confirmation.check(now_ns)
+
+    def _note_connected(self, peer: Session) -> None:
+        if self.keys is not None:
+            self.keys.ask_again(peer)
 
     def make_stream(self, peer: Session, topic: str, now_ns: int) -> Stream:
         """Return a stream that a datagram mentions; it begins when its publisher has confirmed it.
@@ -578,8 +590,11 @@ class MulticastReceiver:
             heard_ns, noted_ns = peer.heard_ns, peer.noted_ns
             group_size = 1 if peer.feedback is None else peer.feedback.group_size
         yield data
-        if session not in self._peers:
+        known = self._peers.get(session)
+        if known is None:
             self.sources.pop(session, None)
+        else:
+            self.recovery_places.note(known, line, address, now_ns)
         if peer is None or heard_ns is None or peer.probe is not None:
             return
         peer.heard_ns, peer.noted_ns = heard_ns, noted_ns

@@ -147,9 +147,7 @@ class SessionJoiner:
     def is_connected(self, line: int, now_ns: int) -> bool:
         """Whether a publisher, or relay, at a line was joined, and is neither silent nor gone."""
         state = self.lines[line]
-        if not state.shared and not (
-            state.is_heard and now_ns - state.heard_ns <= self._timeout_ns
-        ):
+        if not (state.is_heard and now_ns - state.heard_ns <= self._timeout_ns):
             return False
         if state.relay is not None:
             up = self.relays.upstreams.get(state.relay)

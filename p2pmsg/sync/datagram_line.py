@@ -4,7 +4,7 @@ import select
 import threading
 import time
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import transports
 from p2pmsg.multicast import datagram
@@ -159,11 +159,3 @@ class DatagramLine:
         self._core.receive_datagrams(
             self._line, data, segment, address, now_ns=_now_ns(), shed=shed
         )
-
-
-def host_of(address: tuple[Any, ...]) -> str:
-    """Return the host of an address, for an endpoint: a link-local one needs its zone."""
-    host = str(address[0])
-    if len(address) == 4 and address[3] and "%" not in host:
-        return f"{host}%{address[3]}"
-    return host

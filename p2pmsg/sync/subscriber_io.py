@@ -558,7 +558,7 @@ class SubscriberIO:
         """Return the host that a publisher's wildcard stands for."""
         member = self._core.member
         if member is not None and command.session in member.sources:
-            from p2pmsg.sync.datagram_line import host_of
+            from p2pmsg.subscriber.recovery_places import host_of
 
             return host_of(member.sources[command.session][1])
         return self._endpoints[command.line].host
