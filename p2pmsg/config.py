@@ -142,7 +142,8 @@ class MulticastSubscriberConfig:
 
     history_messages: int = 65_536
     """A gap with more messages is asked for over the recovery channel at once: what one subscriber
-    missed while it was away should not fill the network of all."""
+    missed while it was away should not fill the network of all. The same holds for a stream of
+    which it misses a sixteenth of that, if for a second more came than it could read."""
 
     reassembly: ReassemblyConfig = field(default_factory=ReassemblyConfig)
     """Bounds on the parts of large messages."""

@@ -63,14 +63,22 @@ class Feedback:
         config: waits and bounds.
         rng: source of chance.
 
+    Attributes:
+        group_size: how many receivers there are.
+        unread_ns: how long an answer lies unread, at least: no wait for one is shorter.
+
     """
 
-    __slots__ = ("_ceiling_ns", "_config", "_floor_ns", "_retry_ns", "_rng", "_rtt", "group_size")
+    __slots__ = (
+        "_ceiling_ns", "_config", "_floor_ns", "_retry_ns", "_rng", "_rtt", "group_size",
+        "unread_ns",
+    )  # fmt: skip
 
     def __init__(self, config: FeedbackConfig, rng: Random) -> None:
         self._config = config
         self._rng = rng
         self.group_size = config.group_size
+        self.unread_ns = 0
         self._floor_ns = to_ns(config.retry_min)
         self._ceiling_ns = to_ns(config.retry_max)
         self._retry_ns = max(self._floor_ns, to_ns(config.retry_interval))
@@ -95,7 +103,8 @@ class Feedback:
 
     def retry_ns(self, attempt: int) -> int:
         """Draw how long to wait for the answer to question `attempt` (0-based), in ns."""
-        return backed_off_ns(self._retry_ns, self._ceiling_ns, attempt, 0.2, self._rng)
+        wait_ns = backed_off_ns(self._retry_ns, self._ceiling_ns, attempt, 0.2, self._rng)
+        return max(wait_ns, self.unread_ns)
 
     def answered(self, elapsed_ns: int) -> None:
         """Note how long the answer to a first question took (RFC 6298, section 2)."""

@@ -453,6 +453,17 @@ class NackScheduler:
             self._delete(gap)
         return losses
 
+    def caught_up(self, *, now_ns: int) -> None:
+        """Wait for answers as usual again: all that came was read, and they were not among it."""
+        for gap in self._gaps:
+            due_ns = self._due.get(gap)
+            if due_ns is None or gap.put_off:
+                continue
+            wait_ns = self._retry_wait_ns(max(0, gap.attempts - 1))
+            if not gap.attempts:  # it was asked for in a larger one, or not at all yet
+                wait_ns = max(wait_ns, self._first_wait_ns(self._line_ns))
+            self._due.set(gap, min(due_ns, max(now_ns + wait_ns, self._quiet_until_ns)))
+
     def note_repeat(self) -> None:
         """Note that an answer had come before: it was asked for again too early.
 

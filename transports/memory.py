@@ -396,6 +396,11 @@ class MemoryReceiver(MemoryClient):
         elif self._prefixes.pop(prefix, 0) and self._server is not None:
             self._server._note(prefix, -1)
 
+    @property
+    def waiting(self) -> int:
+        """How many frames have come and were not taken yet."""
+        return len(self._queue)
+
     def receive_wait(self, timeout_ms: int) -> bytes | None:
         """Do as `receive` does: in one thread nothing can come while it waits."""
         return self.receive()

@@ -16,6 +16,7 @@ IPC_PATH_BYTES_MAX: Final = 107 if IS_LINUX else 103
 UDP_SEGMENT: Final = 103
 UDP_GRO: Final = 104
 SO_RXQ_OVFL: Final = 40
+SO_MEMINFO: Final = 55
 SO_BINDTOIFINDEX: Final = 62
 SO_SNDBUFFORCE: Final = 32 if IS_LINUX else None
 SO_RCVBUFFORCE: Final = 33 if IS_LINUX else None

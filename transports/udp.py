@@ -25,6 +25,7 @@ from transports.platform import (
     SIOCGIFADDR,
     SIOCGIFMTU,
     SO_BINDTOIFINDEX,
+    SO_MEMINFO,
     SO_RCVBUFFORCE,
     SO_RXQ_OVFL,
     SO_SNDBUFFORCE,
@@ -51,6 +52,7 @@ RECEIVE_BUFFER_BYTES: Final = 16 * 2**20
 """20 ms of what one Python process can take in; with more, what is read is only older."""
 _BUFFER_BYTES: Final = 65_536
 _ANCILLARY_BYTES: Final = 128
+_MEMINFO_BYTES: Final = 36
 _SEGMENT: Final = struct.Struct("=H")
 _INT: Final = struct.Struct("=i")
 _UINT: Final = struct.Struct("=I")
@@ -390,6 +392,17 @@ class UdpReceiver(_UdpSocket):
             elif kind == SO_RXQ_OVFL and level == socket.SOL_SOCKET:
                 self._note_drops(_UINT.unpack(data)[0])
         return Received(self._view[:size], segment or 1, address)
+
+    def queued_bytes(self) -> int:
+        """Return how much of its buffer is in use, by the kernel's count.
+
+        The kernel may give back space for what was read late, up to a quarter of the buffer.
+        """
+        try:
+            found = self.socket.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, _MEMINFO_BYTES)
+            return int(_UINT.unpack_from(found)[0])
+        except (OSError, struct.error):
+            return self.buffer_bytes
 
     def send(self, datagram: bytes, address: Address) -> None:
         """Send one datagram back to a sender; what has no space, or no way, is lost."""

@@ -14,6 +14,7 @@ from p2pmsg.config import SubscriberConfig
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.multicast.run import Run
 from p2pmsg.start import Start
+from p2pmsg.subscriber.backlog import Backlog
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Command, Send
 from p2pmsg.subscriber.gaps import ReceiveWindow
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 _MS = 1_000_000
 ENDINGS_MAX = 1024
 """Sessions that are over and not reported yet; the oldest is forgotten first."""
-UNREAD_NS = 1000 * _MS
-"""How long unread datagrams put off losses: after that more comes than can be read."""
 STOPPED_NS = 500 * _MS
 """A check that comes so late shows that this process was stopped, or had no processor time."""
 
@@ -128,9 +127,9 @@ class SubscriberCore:
         )  # fmt: skip
         self.gaps = self.stream_table.gaps
         self.last_stream: Stream | None = None
-        self._unread_ns: int | None = None
         self._full_since_ns: int | None = None
         self.window = ReceiveWindow(config.receive_bytes, self.receiver_config)
+        self.backlog = Backlog(self.gaps, self.window, config.multicast.history_messages)
         self.joiner = SessionJoiner(
             settings, self.stream_table, self.lines, relay=relay, invalid=self.invalid,
             forget_last=self.forget_last, denials=self.denials, rng=rng, now_ns=now_ns,
@@ -508,18 +507,14 @@ class SubscriberCore:
                 return ending
         return None
 
-    def handle_timer(self, *, now_ns: int, unread: bool = False) -> None:
+    def handle_timer(self, *, now_ns: int, unread: int = 0) -> None:
         """Do what is due: NACKs, losses, probes, keep-alives, silent publishers.
 
-        `unread` says that more datagrams have come than were read yet. They may have what nobody
-        can be asked for, so that is not given up, and answers, so a group is asked for nothing
-        meanwhile: for at most `UNREAD_NS` in a row.
+        `unread` says how many bytes of datagrams have come and were not read yet. They may have
+        what nobody can be asked for, so that is not given up, and answers, so a group is asked for
+        nothing meanwhile: for at most `UNREAD_NS` in a row. After that see `backlog`.
         """
-        if not unread:
-            self._unread_ns = None
-        elif self._unread_ns is None:
-            self._unread_ns = now_ns
-        is_late = unread and now_ns - (self._unread_ns or now_ns) < UNREAD_NS
+        is_late = self.backlog.note(unread, self.peers.values(), now_ns)
         if is_late:
             for stream in self.gaps:
                 if stream.unasked:
@@ -594,6 +589,7 @@ class SubscriberCore:
                 # What is free, and what the stream itself holds: frames further on make way.
                 free = self.config.receive_bytes - self.bytes_held + receiver.bytes_held
                 window, crowded = self.window.window_in(free), 4 * free < self.config.receive_bytes
+                self.backlog.prepare(stream)
                 self.member.ask(stream, window=window, crowded=crowded, now_ns=now_ns)
                 self.stream_table.settle(stream)
                 continue

@@ -456,7 +456,7 @@ class MulticastReceiver:
                     near.append((start, min(stop, max(fits, start + 1))))
                 else:
                     far.append((start, stop))
-                    if attempt > self._config.attempts_max:
+                    if attempt > self._config.attempts_max and start >= stream.history:
                         state.path.asked_elsewhere(stream.topic, start, stop)
             if near and attempt == 1:
                 state.path.asked(stream.topic, receiver, near[0][0], now_ns)

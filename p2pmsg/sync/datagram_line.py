@@ -67,6 +67,13 @@ class DatagramLine:
         """How large the kernel's buffer is."""
         return self._udp.buffer_bytes
 
+    def unread_bytes(self) -> int:
+        """Return how much has come and was not read yet, about, and at least 1.
+
+        A quarter of the buffer may be the kernel's delay in counting.
+        """
+        return max(1, self._udp.queued_bytes() - self._udp.buffer_bytes // _SPACE_PART)
+
     def subscribe(self, prefix: bytes) -> None:
         """Do nothing: every datagram comes, and the core takes what it wants."""
 

@@ -451,9 +451,11 @@ class SubscriberIO:
 
     def _handle_timer(self, now_ns: int) -> None:
         with self.lock:
-            unread = self._has_datagrams and any(
-                one.unread for one in self._receivers if not isinstance(one, transports.ZmqReceiver)
-            )
+            unread = 0
+            if self._has_datagrams:
+                for one in self._receivers:
+                    if not isinstance(one, transports.ZmqReceiver) and one.unread:
+                        unread = max(unread, one.unread_bytes())
             self._core.handle_timer(now_ns=now_ns, unread=unread)
         if self._core.commands or self._core.requests:
             self.do_commands()

@@ -138,6 +138,9 @@ class NetworkOptions:
     buffer_datagrams: int = 4096
     """In a multicast, how many datagrams a receive buffer holds; more are lost silently."""
 
+    datagram_time: float = 0.0
+    """In a multicast, how long a subscriber takes to read a datagram, in seconds. 0: no time."""
+
     queue_frames: int = 64
     """Bound of each queue of frames, at both ends together."""
 
@@ -216,7 +219,7 @@ class NetworkOptions:
             "publisher_crashes_per_s", "subscriber_crashes_per_s", "restart_delay", "read_time",
             "read_stops_per_s", "read_stop_time", "process_stops_per_s", "process_stop_time",
             "messages_per_s", "bytes_max", "commits_per_s", "forged_per_s", "rotations_per_s",
-            "heartbeats_per_s",
+            "heartbeats_per_s", "datagram_time",
         ):  # fmt: skip
             at_least(name, getattr(self, name), 0)
         at_least("delay_max", self.delay_max, self.delay_min)

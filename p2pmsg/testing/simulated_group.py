@@ -16,6 +16,7 @@ from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
+from recovery._checks import to_ns
 from transports import (
     MemoryReceiver,
     MemoryRecoveryClient,
@@ -158,6 +159,9 @@ class GroupReceiving:
         self._address = self._note_port(_PORT.pack(1))
         self._network = network
         self._forged: deque[tuple[bytes, Any]] = deque(maxlen=_FORGED_MAX)
+        self._pump = pump
+        self._datagram_ns = to_ns(network.options.datagram_time)
+        self._free_ns = 0
         self._receiver = MemoryReceiver(
             endpoint,
             network=network.sockets,
@@ -189,11 +193,14 @@ class GroupReceiving:
             view = memoryview(forged)
             core.receive_datagrams(self._line, view, len(view), address, now_ns=now_ns, shed=shed)
         train: list[bytes] = []
-        while shed or not core.is_full:
+        while (shed or not core.is_full) and not self.is_busy:
             data = self._receive(self._receiver)
             if data is None:
                 break
             taken += 1
+            if self._datagram_ns:
+                self._free_ns = now_ns + self._datagram_ns
+                self._network.at(self._free_ns, self._pump)
             if train and (
                 self._address != address
                 or len(train[-1]) < len(train[0])
@@ -210,6 +217,16 @@ class GroupReceiving:
             taken += 1
             self._give(core, [data], self._address, now_ns, shed)
         return taken
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the process is not through with the last datagram."""
+        return self._network.clock.now_ns < self._free_ns
+
+    @property
+    def unread_bytes(self) -> int:
+        """How much has come that there was no time to read."""
+        return self._receiver.waiting * DATAGRAM_BYTES if self._datagram_ns else 0
 
     def flush(self, core: SubscriberCore) -> None:
         """Send back what the core wants sent over this line."""

@@ -257,11 +257,13 @@ class SimulatedSubscriber:
     def pump(self) -> None:
         """Do one round of I/O, and let the application read."""
         core = self.core
-        if core is None or self.is_frozen:
+        groups = [one for one in self._receivers if isinstance(one, GroupReceiving)]
+        if core is None or self.is_frozen or any(one.is_busy for one in groups):
             return
         now_ns = self._network.clock.now_ns
         if now_ns >= core.next_deadline_ns():
-            core.handle_timer(now_ns=now_ns)
+            unread = max((one.unread_bytes for one in groups), default=0)
+            core.handle_timer(now_ns=now_ns, unread=unread)
         self._do_commands(core)
         while True:
             intake = core.intake(now_ns)

@@ -5,6 +5,7 @@ from statistics import mean
 
 import pytest
 
+from p2pmsg.config import MulticastSubscriberConfig, SubscriberConfig
 from p2pmsg.multicast.group_keys import RETURN_NS
 from recovery import FeedbackConfig
 from tests.simulation.crowd import lose_one
@@ -106,3 +107,26 @@ def test_a_rotation_waits_only_a_moment_for_one_that_is_gone():
     assert publisher.is_read_by(other.core)
     simulation.run(5.0)
     assert simulation.frames_sent["KEYS"] == before + 1  # the other's: one that is gone gets none
+
+
+@pytest.mark.parametrize("history_messages", [160, 65_536], ids=["misses much", "misses little"])
+@pytest.mark.parametrize("seed", range(2))
+def test_repairs_of_one_that_was_stopped_do_not_fill_the_buffers_of_others(seed, history_messages):
+    """Answers come after a full buffer, and are not asked for again before that is read."""
+    options = {
+        "messages_per_s": 25, "heartbeats_per_s": 5, "topics": 1, "delay_min": 0.0001,
+        "delay_max": 0.0002, "datagram_time": 0.01, "buffer_datagrams": 50,
+    }  # fmt: skip
+    simulation = build(replace(MULTICAST["clean"], starts=()), seed, **options)
+    (publisher,) = simulation.publishers
+    multicast = MulticastSubscriberConfig(history_messages=history_messages)
+    config = SubscriberConfig(multicast=multicast)
+    members = [simulation.add_subscriber([publisher], config=config) for _ in range(2)]
+    simulation.run(0.5)
+    members[0].stop_process(2.0)
+    simulation.run(6.0)
+    simulation.settle(30.0)
+    simulation.check(0.0)
+    missing = sum(one.receiver.repaired for member in members for one in member.streams)
+    assert missing > 50
+    assert publisher.multicast.messages_repaired < 3 * missing

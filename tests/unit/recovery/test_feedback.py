@@ -62,6 +62,15 @@ def test_the_wait_follows_how_long_answers_take():
     assert mean(feedback.retry_ns(0) for _ in range(100)) <= 2 * MS  # the floor
 
 
+def test_an_answer_is_waited_for_as_long_as_it_lies_unread():
+    feedback = make()
+    feedback.unread_ns = 300 * MS
+    assert {feedback.retry_ns(attempt) for attempt in range(4)} == {300 * MS}
+    assert feedback.retry_ns(20) > 300 * MS
+    feedback.unread_ns = 0
+    assert feedback.retry_ns(0) < 10 * MS
+
+
 @pytest.mark.parametrize(
     "options",
     [{"backoff": -0.001}, {"group_size": 0}, {"retry_interval": 0.0}, {"retry_min": 2.0}],

@@ -125,6 +125,14 @@ def test_what_does_not_fit_the_buffer_is_counted(opened):
     assert receiver.kernel_drops == sent - got
 
 
+def test_what_is_unread_is_known(opened):
+    sender, receiver = pair(opened, PLACES["address"].format(free_port()))
+    assert receiver.queued_bytes() == 0
+    for _ in range(20):
+        assert sender.send(b"x" * 1000)
+    assert 20_000 <= receiver.queued_bytes() <= receiver.buffer_bytes
+
+
 def test_a_buffer_is_as_large_as_is_granted(opened):
     receiver = opened(UdpReceiver("udp://127.0.0.1:1", buffer_bytes=1 << 18))
     assert receiver.buffer_bytes >= 1 << 18

@@ -6,10 +6,11 @@ from random import Random
 import pytest
 
 from p2pmsg import control, wire
-from p2pmsg.config import SubscriberConfig
+from p2pmsg.config import MulticastSubscriberConfig, SubscriberConfig
 from p2pmsg.control import Head, Heads, Nack, Refused, Welcome
 from p2pmsg.multicast import datagram
 from p2pmsg.start import parse_start
+from p2pmsg.subscriber.backlog import UNREAD_NS
 from p2pmsg.subscriber.confirmation import ANSWER_NS
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.core import SubscriberCore
@@ -36,9 +37,10 @@ class Member:
     Where it `joins` not, the echo is yet to come.
     """
 
-    def __init__(self, receive_bytes=SPACE, start="earliest", *, joins=True):
+    def __init__(self, receive_bytes=SPACE, start="earliest", *, joins=True, **multicast):
         self.now_ns = 1
-        config = SubscriberConfig(receive_bytes=receive_bytes)
+        group = MulticastSubscriberConfig(**multicast)
+        config = SubscriberConfig(receive_bytes=receive_bytes, multicast=group)
         self.core = SubscriberCore(
             topics=[], lines=1, start=parse_start(start), subscriber=1, name="", config=config,
             wait_for_repair=True, rng=Random(1), now_ns=0, datagram_lines=[0],
@@ -72,10 +74,10 @@ class Member:
             made = datagram.with_flags(made, add=wire.FLAG_RETRANSMISSION)
         self.give(made)
 
-    def asked(self):
+    def asked(self, unread=0):
         """Let the next deadline come; returns what was asked for by UDP, and over recovery."""
         self.now_ns = max(self.now_ns + 1, self.core.next_deadline_ns())
-        self.core.handle_timer(now_ns=self.now_ns)
+        self.core.handle_timer(now_ns=self.now_ns, unread=unread)
         near = [Frame(datagram.open_datagram(data)) for _, _, data in self.core.member.outgoing]
         far = [Frame(data) for _, data in self.core.requests]
         self.core.member.outgoing.clear()
@@ -127,6 +129,44 @@ def test_what_may_be_among_unread_datagrams_is_not_asked_for_yet(is_read):
     else:
         member.now_ns += 101 * MS  # more comes than can be read
         assert asked_by_udp(member, unread=True) == [(1, 9)]
+
+
+def with_backlog(missing, history_messages=65_536):
+    """Return one that misses so many, and for a second got more than it could read."""
+    member = Member(receive_bytes=2**20, history_messages=history_messages)
+    member.message(0)
+    member.message(missing + 1)
+    for step in range(10):  # it was not stopped
+        member.message(missing + 2 + step)
+        assert asked_by_udp(member, unread=2**20) == []
+        member.now_ns += UNREAD_NS // 10
+    return member
+
+
+def test_with_a_backlog_it_asks_once_until_what_was_unread_then_is_read():
+    member = with_backlog(8)
+    assert asked_by_udp(member, unread=2**20) == [(1, 9)]
+    for _ in range(9):
+        member.now_ns += 100 * MS
+        assert asked_by_udp(member, unread=2**20) == []
+    assert asked_by_udp(member, unread=0) == []  # the answer may have left a moment ago
+    member.now_ns += 10 * MS
+    assert asked_by_udp(member, unread=0) == [(1, 9)]
+
+
+def test_with_little_of_a_backlog_it_asks_again_soon():
+    member = with_backlog(8)
+    assert asked_by_udp(member, unread=1) == [(1, 9)]
+    member.now_ns += 10 * MS
+    assert asked_by_udp(member, unread=1) == [(1, 9)]
+
+
+@pytest.mark.parametrize(("missing", "is_far"), [(100, False), (101, True)])
+def test_with_a_backlog_who_misses_much_disturbs_nobody_with_it(missing, is_far):
+    member = with_backlog(missing, history_messages=1600)
+    near, far = member.asked(unread=1)
+    assert (far if is_far else near) == [(1, missing + 1)]
+    assert not (near if is_far else far)
 
 
 def test_a_space_full_of_what_is_far_ahead_is_used_for_what_comes_first():
