@@ -132,9 +132,11 @@ class MulticastSubscriberConfig:
     waits for datagrams that come out of order before it is reported lost, in seconds; the wait for
     a second line comes on top. 0.02: what a network reorders is less than 0.001 s late."""
 
-    parity_wait: float = 0.01
+    parity_wait: float | None = None
     """Where a publisher sends parity, how long a gap waits for it before it is asked for, in
-    seconds. 0.01: a block is complete by then, or a heartbeat has ended it."""
+    seconds. None: 1.25 times as long as its blocks took lately, 0.01 at least and 0.1 at most. What
+    is published at a lower rate than a block in 0.1 s, without pauses that end blocks earlier, is
+    asked for in part, although parity would bring it."""
 
     attempts_max: int = 4
     """Times that a gap is asked for by UDP; then the recovery channel, over TCP, is asked. Four in
@@ -158,7 +160,8 @@ class MulticastSubscriberConfig:
         of_kind("feedback", self.feedback, FeedbackConfig)
         at_least("reorder_wait", self.reorder_wait, 0)
         at_least("unasked_wait", self.unasked_wait, 0.001)
-        at_least("parity_wait", self.parity_wait, 0)
+        if self.parity_wait is not None:
+            at_least("parity_wait", self.parity_wait, 0)
         whole("attempts_max", self.attempts_max, 0)
         whole("history_messages", self.history_messages, 1)
         of_kind("reassembly", self.reassembly, ReassemblyConfig)

@@ -171,8 +171,8 @@ class NackScheduler:
         return len(self._gaps)
 
     def delay(self, delay_ns: int) -> None:
-        """Wait at least so long before the first NACK of a gap from now on, in ns."""
-        self._delay_ns = max(self._delay_ns, delay_ns)
+        """Wait so long before the first NACK of a gap from now on, in ns, or `config.delay`."""
+        self._delay_ns = max(to_ns(self._config.delay), delay_ns)
 
     def wait_for_line(self, wait_ns: int) -> None:
         """Wait for another line before a new gap is asked for, until `hurry`; 0: there is none.

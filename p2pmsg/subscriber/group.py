@@ -42,7 +42,6 @@ from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Feedback, RangeSet, Reassembler, ReassemblyConfig
-from recovery._checks import to_ns
 
 _MS = 1_000_000
 OUTGOING_MAX = 1024
@@ -573,7 +572,7 @@ class MulticastReceiver:
         else:
             if self.parity is not None and kind == Kind.DATA:
                 frame = Frame(data)
-                self.parity.note(frame.session, frame.topic, frame.sequence, data)
+                self.parity.note(frame.session, frame.topic, frame.sequence, data, now_ns)
             yield data
 
     def _receive_welcome(self, line: int, data: bytes, address: Any, now_ns: int) -> Iterator[Came]:
@@ -657,10 +656,10 @@ class MulticastReceiver:
         peer.heard_ns = self._lines[line].heard_ns = now_ns
         if self.parity is None:
             self.parity = ParityReader()
-        wait_ns = to_ns(self._config.parity_wait)
+        wait_ns = self.parity.wait_ns(peer.session, self._config.parity_wait)
         for stream in peer.streams.values():
             stream.receiver.nacks.delay(wait_ns)
-        for data in self.parity.take(frame, self._wants):
+        for data in self.parity.take(frame, self._wants, now_ns):
             again = Frame(data)
             if again.session != frame.session or again.kind != Kind.DATA:
                 raise FrameError("parity")
