@@ -109,7 +109,7 @@ class Client(Gathering, ClosesItself):
         if timeout is None:
             timeout = self._close_timeout
         patience_s = time_to_wait("timeout", timeout)
-        if self._is_over:
+        if self._is_over or self._closing.is_mine:  # a signal handler, while it is being closed
             return
         if self._lock._is_owned():
             raise ReentrantCallError

@@ -65,8 +65,8 @@ def test_what_a_flush_sends_that_ctrl_c_ended_counts_once(tmp_path, is_logged):
                     client.flush()
             client.close(60)
             assert client.undelivered == 0
-            eventually(lambda: collector.totals().counters.get("a") == counted)
-            assert collector.totals().is_exact
+            assert collector.totals().counters == {"a": counted}
+            eventually(lambda: collector.totals().is_exact)
             assert client.sent == client._sink.publisher.stats().published
 
 
