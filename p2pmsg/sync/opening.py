@@ -43,7 +43,7 @@ def open_publisher(
     """Open all, or nothing; raises what `Publisher` says."""
     with translated(), ExitStack() as undo:
         places = parse_lines(endpoint)
-        recovery_at = recovery_endpoint_of(places[0], recovery_endpoint)
+        recovery_at = recovery_endpoint_of(places[0], recovery_endpoint, places[1:])
         opened = _open(name, places, recovery_at, config, log, security, undo)
         undo.pop_all()
         return opened
@@ -97,15 +97,17 @@ def _open(
 
 
 def recovery_endpoint_of(
-    endpoint: transports.Endpoint, recovery_endpoint: str | None
+    endpoint: transports.Endpoint,
+    recovery_endpoint: str | None,
+    others: Sequence[transports.Endpoint] = (),
 ) -> transports.Endpoint:
-    """Return where repairs are asked for: as given, or next to `endpoint`."""
+    """Return where repairs are asked for: as given, or next to `endpoint` and `others`."""
     if recovery_endpoint is not None:
         return transports.parse_endpoint(recovery_endpoint)
     if endpoint.scheme == "tcp":
         return endpoint.with_port(0)
     if endpoint.is_datagram:
-        return default_recovery(endpoint)
+        return default_recovery(endpoint, others)
     return transports.parse_endpoint(f"{endpoint}.recovery")
 
 
@@ -198,10 +200,18 @@ def allowed_by(
     return prefixes_allowed(security.grants)
 
 
-def default_recovery(endpoint: transports.Endpoint) -> transports.Endpoint:
-    """Return where a multicast's repairs over TCP are asked for: on its interface, or on all."""
+def default_recovery(
+    endpoint: transports.Endpoint, others: Sequence[transports.Endpoint] = ()
+) -> transports.Endpoint:
+    """Return where a multicast's repairs over TCP are asked for: on its interface, or on all.
+
+    It is on all where its lines have several: each is there for when another one is not. One of
+    IPv6 takes connections of IPv4, too.
+    """
+    every = [endpoint, *others]
     interface = endpoint.option("interface")
-    if is_address(interface):
+    if is_address(interface) and all(one.option("interface") == interface for one in others):
         host = f"[{interface}]" if ":" in interface else interface
         return transports.parse_endpoint(f"tcp://{host}:0")
-    return transports.parse_endpoint("tcp://[::]:0" if endpoint.is_ipv6 else "tcp://*:0")
+    is_ipv6 = any(one.is_ipv6 for one in every)
+    return transports.parse_endpoint("tcp://[::]:0" if is_ipv6 else "tcp://*:0")

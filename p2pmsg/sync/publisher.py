@@ -29,7 +29,8 @@ class Publisher(PublishingPeer, ThreadedServingPeer):
             see `PublisherConfig.on_full`.
         stall_timeout: how long a slow subscriber may hold up `publish`, in seconds. Default 1.0.
         recovery_endpoint: where repairs are asked for. Default: the same host, a port that the
-            system picks. Set it where a firewall must know it.
+            system picks; for several udp:// at different interfaces, all of them. Set it where a
+            firewall must know it.
         log: where a local log of what is sent is kept, and how much of it. A publisher that is
             started again on its log goes on in the same session at the next sequence. Default None:
             no log.
