@@ -194,8 +194,12 @@ class Confirmation:
         if former is not None and former != body.life:
             self._begin_again(peer, now_ns)
         elif suspect is not None:
-            self._invalid["forged"] += 1
-            peer.handshake.note_open()  # or its next farewell says it again
+            welcome, closes = suspect[1], peer.handshake.has_last
+            is_same = welcome.recovery == peer.recovery and welcome.life in (0, peer.life)
+            if not (closes and is_same):  # else it was made before the farewell, and came after
+                self._invalid["forged"] += 1
+            if not closes:
+                peer.handshake.note_open()  # or its next farewell says it again
 
     def _begin_again(self, peer: Session, now_ns: int) -> None:
         """Join a session again, whose publisher has said over TCP that it was started again.
@@ -221,7 +225,8 @@ class Confirmation:
         if peer.gone or state is None or not changed:
             peer.began_ns = began_ns
             is_other = welcome.life not in (0, peer.life) and peer.life
-            is_asked = peer.joined and (peer.closing or is_other)
+            is_late = is_known and peer.handshake.has_last  # it was made before the farewell
+            is_asked = peer.joined and ((peer.closing and not is_late) or is_other)
             if changed or peer.gone or not is_asked:
                 return changed
         elif not peer.joined:

@@ -488,3 +488,62 @@ def test_a_second_without_an_answer_is_counted_from_the_question_on():
     member.now_ns += 1
     announce(member)
     assert peer.probe is not None
+
+
+def announce_life(member, flags=0, life=9):
+    welcome = Welcome("p", "tcp://h:1", 1.0, 1, life=life)
+    member.give(wire.control_frame(Kind.WELCOME, SESSION, welcome, flags=flags))
+
+
+def heads_of_closing(member):
+    """Let the publisher say over TCP that it closes."""
+    for request, topics in questions(member):
+        if topics == ["*"]:
+            body = Heads("p", [Head("t", 0, 0)], life=9)
+            frame = wire.control_frame(
+                Kind.HEADS, SESSION, body, sequence=request, flags=wire.FLAG_CLOSING
+            )
+            member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
+
+
+def closing_life():
+    """Return a member whose publisher, of a known life, has said farewell, and who knows it."""
+    member = Member()
+    peer = member.core.peers[SESSION]
+    peer.life = 9
+    peer.group.token, peer.group.life = 4711, 9
+    announce_life(member, wire.FLAG_CLOSING)
+    return member, peer
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_an_announcement_that_a_slow_line_brings_after_the_farewell_is_not_forged(is_confirmed):
+    member, peer = closing_life()
+    if is_confirmed:
+        heads_of_closing(member)
+        announce_life(member)
+        assert peer.group.suspect is None
+        assert not asked_for_token(member)
+    else:
+        announce_life(member)
+        heads_of_closing(member)
+        admit(member, 4711, 9)
+    assert (peer.closing, peer.probe) == (True, None)
+    assert member.core.invalid == {}
+
+
+def test_a_farewell_that_the_publisher_does_not_confirm_is_forged():
+    member, peer = closing_life()
+    announce_life(member)
+    for request, topics in questions(member):
+        assert topics == ["*"]
+        answer(member, request, Head("t", 0, 0))
+    admit(member, 4711, 9)
+    assert (peer.closing, member.core.invalid["forged"]) == (False, 1)
+
+
+def test_another_life_is_suspected_also_after_a_farewell():
+    member, peer = closing_life()
+    heads_of_closing(member)
+    announce_life(member, life=10)
+    assert peer.group.suspect is not None
