@@ -8,6 +8,7 @@ one by one.
 
 import errno
 import fcntl
+import os
 import socket
 import struct
 import time
@@ -110,6 +111,8 @@ class UdpSender(_UdpSocket):
         kernel_drops: answers that the kernel dropped because that buffer was full.
         unsent: datagrams that the network did not take, and why. They are lost, as others are on
             the way. Datagrams to one receiver are counted, and not said: it may be gone.
+        rebound: called when another socket stands under the same descriptor, for who waits for it;
+            None: nobody does.
 
     Raises:
         EndpointError: the endpoint is not well-formed, or its host or interface unknown.
@@ -147,11 +150,7 @@ class UdpSender(_UdpSocket):
         self.datagram_bytes = _datagram_bytes(place)
         try:
             _set_outgoing(self.socket, place)
-            raise_buffer(self.socket, socket.SO_SNDBUF, SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
-            self.buffer_bytes = raise_buffer(
-                self.socket, socket.SO_RCVBUF, SO_RCVBUFFORCE, answer_buffer_bytes
-            )
-            _set_if_known(self.socket, socket.SOL_SOCKET, SO_RXQ_OVFL)
+            self.buffer_bytes = _set_buffers(self.socket, answer_buffer_bytes)
             local = place.interface_address if place.family == socket.AF_INET else ""
             self.socket.bind((local, 0))
         except OSError as error:
@@ -162,6 +161,8 @@ class UdpSender(_UdpSocket):
         self._sendto: Callable[..., int] = self.socket.sendto
         self._recvmsg: Callable[..., _Answer] = self.socket.recvmsg
         self._set_ns = 0
+        self._answer_bytes = answer_buffer_bytes
+        self.rebound: Callable[[], object] | None = None
         self.unsent = Failing(
             str(parsed),
             "datagrams cannot be sent",
@@ -278,8 +279,24 @@ class UdpSender(_UdpSocket):
     def _set_again(self) -> None:
         """Send through the interface that has the name, or address, now: it may be another one."""
         place = _look_again(self._endpoint, self._place)
+        local = place.interface_address
+        if place.family == socket.AF_INET and local not in ("", self.local_address[0]):
+            self._bind_again(place, local)
         _set_outgoing(self.socket, place)
         self._place, self._address = place, place.address
+
+    def _bind_again(self, place: "_Place", local: str) -> None:
+        """Send from another address: the interface's has changed, and a socket keeps its own."""
+        with _make_socket(place) as made:
+            _set_buffers(made, self._answer_bytes)
+            try:
+                made.bind((local, self.local_address[1]))
+            except OSError:
+                made.bind((local, 0))
+            os.dup2(made.fileno(), self.socket.fileno(), inheritable=False)
+        self._drops_seen = 0
+        if self.rebound is not None:
+            self.rebound()
 
 
 class UdpReceiver(_UdpSocket):
@@ -578,6 +595,13 @@ def _make_socket(place: _Place) -> socket.socket:
     made = socket.socket(place.family, socket.SOCK_DGRAM)
     made.setblocking(False)
     return made
+
+
+def _set_buffers(made: socket.socket, answer_buffer_bytes: int) -> int:
+    """Set a sender's buffers; return how large the one for answers is."""
+    raise_buffer(made, socket.SO_SNDBUF, SO_SNDBUFFORCE, _SEND_BUFFER_BYTES)
+    _set_if_known(made, socket.SOL_SOCKET, SO_RXQ_OVFL)
+    return raise_buffer(made, socket.SO_RCVBUF, SO_RCVBUFFORCE, answer_buffer_bytes)
 
 
 def _set_outgoing(made: socket.socket, place: _Place) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import transports
@@ -59,6 +60,8 @@ class DatagramSender:
         self.lines = (udp, *others)
         # One descriptor that is readable when any of the sockets is.
         self._readable = AnyReadable(one.fileno() for one in self.lines)
+        for one in self.lines:
+            one.rebound = partial(self._readable.renew, one.fileno())
         self._bucket = TokenBucket(config.rate_limit_bytes_s, config.burst_bytes)
         self._flows = config.flow_control and core.config.on_full != "drop"
         self._frame_bytes = multicast.frame_bytes

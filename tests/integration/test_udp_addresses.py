@@ -89,14 +89,18 @@ def test_a_subscriber_of_the_ipv4_line_alone_joins(wire, lines):
 
 
 @pytest.mark.long
-def test_a_publisher_whose_address_changes_is_received_on(wire):
+@pytest.mark.parametrize(
+    ("group", "before", "after"),
+    [(V6, "fd77::1/64", "fd77::9/64"), (A, f"{SENDER_ADDRESS}/24", "10.77.0.9/24")],
+)
+def test_a_publisher_whose_address_changes_is_received_on(wire, group, before, after):
     add_addresses(wire, "fd77::1/64", "fd77::2/64")
 
     def change():
-        ip = ("ip", "addr")
-        assert inside(wire.sender_pid, *ip, "del", "fd77::1/64", "dev", "va").wait(60) == 0
-        added = inside(wire.sender_pid, *ip, "add", "fd77::9/64", "dev", "va", "nodad")
+        assert inside(wire.sender_pid, "ip", "addr", "del", before, "dev", "va").wait(60) == 0
+        nodad = ["nodad"] if ":" in after else []
+        added = inside(wire.sender_pid, "ip", "addr", "add", after, "dev", "va", *nodad)
         assert added.wait(60) == 0
 
-    in_order, lost, _ = run(wire, V6.format("va"), V6.format("vb"), 2000, change)
+    in_order, lost, _ = run(wire, group.format("va"), group.format("vb"), 2000, change)
     assert (in_order, lost) == (True, 0)
