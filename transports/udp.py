@@ -504,7 +504,7 @@ def _resolve(endpoint: Endpoint) -> _Place:
     if not endpoint.is_datagram:
         reason = f"scheme {endpoint.scheme!r} is not one of UDP's"
         raise EndpointError(str(endpoint), "scheme", reason)
-    host = {"*": "0.0.0.0"}.get(endpoint.host, endpoint.host)
+    host = {"*": "0.0.0.0"}.get(endpoint.host, endpoint.host).partition("%")[0]
     try:
         found = socket.getaddrinfo(host, endpoint.port, type=socket.SOCK_DGRAM)
     except OSError as error:
@@ -525,8 +525,9 @@ def _look_again(endpoint: Endpoint, place: _Place) -> _Place:
     address = place.address
     with suppress(OSError):
         flags = socket.AI_NUMERICHOST
+        host = endpoint.host.partition("%")[0]
         found = socket.getaddrinfo(
-            endpoint.host, endpoint.port, place.family, socket.SOCK_DGRAM, flags=flags
+            host, endpoint.port, place.family, socket.SOCK_DGRAM, flags=flags
         )
         address = found[0][4]
     return _place_at(endpoint, place.family, address)
@@ -534,6 +535,9 @@ def _look_again(endpoint: Endpoint, place: _Place) -> _Place:
 
 def _place_at(endpoint: Endpoint, family: socket.AddressFamily, address: Address) -> _Place:
     index, local = _interface(endpoint, family)
+    zone = endpoint.host.partition("%")[2]
+    if zone:
+        index = _zone_index(endpoint, zone, index)
     if family == socket.AF_INET6 and index:
         address = (*address[:3], index)
     ttl = endpoint.option("ttl")
@@ -546,6 +550,21 @@ def _place_at(endpoint: Endpoint, family: socket.AddressFamily, address: Address
         int(ttl) if ttl else None,
         endpoint.option("loopback", "1") == "1",
     )
+
+
+def _zone_index(endpoint: Endpoint, zone: str, index: int) -> int:
+    """Return the interface that a zone names, for any scope; `index`: what the option says."""
+    # getaddrinfo takes names of interfaces for link-local addresses only.
+    try:
+        found = int(zone) if zone.isascii() and zone.isdigit() else socket.if_nametoindex(zone)
+    except (OSError, ValueError) as error:
+        known = ", ".join(name for _, name in socket.if_nameindex())
+        reason = f"zone {zone!r} is no interface (known: {known})"
+        raise EndpointError(str(endpoint), "host", reason) from error
+    if index not in (0, found):
+        reason = f"zone {zone!r} and interface {endpoint.option('interface')!r} are two interfaces"
+        raise EndpointError(str(endpoint), "option", reason)
+    return found
 
 
 def _interface(endpoint: Endpoint, family: socket.AddressFamily) -> tuple[int, str]:

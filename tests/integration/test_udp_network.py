@@ -130,10 +130,8 @@ def test_ipv6_groups_work_alike(wire):
         if added.wait(60):
             pytest.skip("no IPv6 here")
     filter_datagrams(wire.receiver_pid, "udp dport 5600 numgen random mod 100 < 5 drop")
-    place = "udp://[ff15::77]:5600?interface={}"
-    in_order, got, balanced, lost, repaired, _, _ = end(
-        *start(wire, places=(place.format("va"), place.format("vb")))
-    )
+    places = "udp://[ff15::77]:5600?interface=va", "udp://[ff15::77%vb]:5600"
+    in_order, got, balanced, lost, repaired, _, _ = end(*start(wire, places=places))
     assert (in_order, got, balanced, lost) == (True, COUNT, True, 0)
     assert repaired > 0
 
