@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from transports.endpoint import Endpoint, as_endpoint, is_address
 from transports.errors import ClosedError, EndpointError, TransportError, translate_bind
 from transports.failing import Failing, is_program_error
+from transports.own_log import own_log as _log
 from transports.platform import (
     IP_MTU,
     IPV6_MTU,
@@ -146,6 +147,7 @@ class UdpSender(_UdpSocket):
             raise EndpointError(str(parsed), "option", reason)
         super().__init__(parsed)
         place = self._place
+        _require_source(self._endpoint, place)
         self._address = place.address
         self.datagram_bytes = _datagram_bytes(place)
         try:
@@ -279,6 +281,7 @@ class UdpSender(_UdpSocket):
     def _set_again(self) -> None:
         """Send through the interface that has the name, or address, now: it may be another one."""
         place = _look_again(self._endpoint, self._place)
+        _require_source(self._endpoint, place)
         local = place.interface_address
         if place.family == socket.AF_INET and local not in ("", self.local_address[0]):
             self._bind_again(place, local)
@@ -324,6 +327,12 @@ class UdpReceiver(_UdpSocket):
 
         """
         super().__init__(as_endpoint(endpoint).require_connectable())
+        if _lacks_source(self._place):
+            _log.warning(
+                "%s: interface %r has no IPv4 address. Its group is joined all the same; until it "
+                "has one, publishers cannot be asked through it",
+                self._endpoint, self._endpoint.option("interface"),
+            )  # fmt: skip
         self.back = _make_socket(self._place)
         self._connected = False
         self._buffer = bytearray(_BUFFER_BYTES)
@@ -577,7 +586,7 @@ def _interface(endpoint: Endpoint, family: socket.AddressFamily) -> tuple[int, s
         if not is_address(name):
             if name not in names:
                 raise OSError(f"known: {', '.join(names)}")
-            return names[name], _address_of(name) if family == socket.AF_INET else ""
+            return names[name], _address_or_none(name) if family == socket.AF_INET else ""
         if (":" in name) == (family == socket.AF_INET6):
             index = next((i for known, i in names.items() if name in _addresses_of(known)), 0)
             if index or family == socket.AF_INET:
@@ -591,6 +600,32 @@ def _interface(endpoint: Endpoint, family: socket.AddressFamily) -> tuple[int, s
 def _ioctl(name: str, request: int) -> bytes:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         return fcntl.ioctl(probe.fileno(), request, struct.pack("256s", name.encode()[:15]))
+
+
+def _lacks_source(place: _Place) -> bool:
+    """Whether the interface that an IPv4 endpoint names has no IPv4 address, as before DHCP."""
+    is_named = place.family == socket.AF_INET and place.interface_index != 0
+    return is_named and not place.interface_address
+
+
+def _require_source(endpoint: Endpoint, place: _Place) -> None:
+    """Raise `EndpointError` where a sender's interface has no address to send from."""
+    if _lacks_source(place):
+        reason = (
+            f"interface {endpoint.option('interface')!r} has no IPv4 address, which its datagrams "
+            "would come from"
+        )
+        raise EndpointError(str(endpoint), "option", reason)
+
+
+def _address_or_none(name: str) -> str:
+    """Return the IPv4 address of an interface; empty: it has none."""
+    try:
+        return _address_of(name)
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+        return ""
 
 
 def _address_of(name: str) -> str:
