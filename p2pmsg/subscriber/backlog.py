@@ -67,11 +67,12 @@ class Backlog:
         """Prepare a stream of a group for being asked for."""
         if not self.has_backlog:
             return
-        if stream.peer.feedback is not None:
-            stream.peer.feedback.unread_ns = self.lag_ns
-        nacks = stream.receiver.nacks
+        nacks, wait_ns = stream.receiver.nacks, self.lag_ns
         if nacks.missing_count > self._much:
             stream.history = max(stream.history, min(nacks.stop, stream.receiver.head))
+            wait_ns = UNREAD_NS  # TCP loses nothing, and there is much that is on its way
+        if stream.peer.feedback is not None:
+            stream.peer.feedback.unread_ns = wait_ns
 
     def _caught_up(self, peers: Iterable[Session], now_ns: int) -> None:
         self.lag_ns = 0

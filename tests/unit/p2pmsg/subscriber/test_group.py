@@ -168,6 +168,8 @@ def test_with_a_backlog_who_misses_much_disturbs_nobody_with_it(missing, is_far)
     near, far = member.asked(unread=1)
     assert (far if is_far else near) == [(1, missing + 1)]
     assert not (near if is_far else far)
+    wait_ns = member.core.peers[SESSION].feedback.retry_ns(0)
+    assert (wait_ns == UNREAD_NS) is is_far
 
 
 def test_a_space_full_of_what_is_far_ahead_is_used_for_what_comes_first():
