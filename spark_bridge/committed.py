@@ -244,14 +244,7 @@ class CommittedRows:
             self.duplicates += 1
             return
         self.changed += 1
-        raise ChangedBatchError(
-            query=commit.query,
-            batch=commit.batch,
-            partition=commit.partition,
-            rows_before=before.rows,
-            rows=mark.rows,
-            batches=tuple(session.batches),
-        )
+        raise ChangedBatchError(which, before.rows, tuple(session.batches))
 
     def _forget_attempts(self, commit: _Record) -> None:
         """Drop what failed attempts at the same, or at an earlier batch, have left."""

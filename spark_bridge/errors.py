@@ -114,14 +114,12 @@ class ChangedBatchError(BridgeError):
 
     def __init__(
         self,
-        *,
-        query: str,
-        batch: int,
-        partition: int,
+        which: tuple[str, int, int],
         rows_before: int,
-        rows: int,
         batches: "tuple[p2pmsg.MessageBatch, ...]",
     ) -> None:
+        query, batch, partition = which
+        rows = sum(map(len, batches))
         change = (
             f"of {rows} rows, and of other topics than before"
             if rows == rows_before

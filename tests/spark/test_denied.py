@@ -57,6 +57,9 @@ class Feed:
         rewrite(self._access, rule(*topics))
         self._security.grants._due_ns = 0
 
+    def forget(self, key):
+        self._security.known.remove(key)
+
     def options(self, key="query", **options):
         self.peers.security(key)
         place = self.peers.pinned(self.endpoint, "feed")
@@ -171,6 +174,19 @@ def test_who_refuses_the_key_is_said_with_the_reason(feed, warnings):
     assert "no peer has answered yet" in warnings.text
     assert f"is called 't': {feed.endpoint} (" in warnings.text
     assert "nobody has the topic" not in warnings.text
+
+
+def test_a_key_that_is_removed_while_a_stream_reads_is_in_the_lag(feed):
+    options = feed.options(subscribe="t")
+    with reading(options) as reader, reading({**options, "failOnPeerAway": "true"}) as strict:
+        end = reader.latestOffset(reader.initialOffset(), ALL)
+        strict.initialOffset()
+        feed.forget("query")
+        eventually(lambda: lag_of(reader, end).denied == {feed.endpoint: ("t",)})
+        assert reader.latestOffset(end, ALL) is end
+        eventually(lambda: strict.reportLatestOffset()["denied"])
+        with pytest.raises(AccessDeniedError, match="the key has no name"):
+            strict.latestOffset(end, ALL)
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ ARGUMENTS = {
     "recovery.errors.LogFormatError": ("a.log", 7, "torn"),
     "recovery.errors.LogWriteError": ("the log", OSError(28, "no space")),
     "recovery.errors.SyncFailedError": (5, "I/O error"),
+    "spark_bridge.errors.ChangedBatchError": (("q", 3, 0), 2, ()),
     "spark_bridge.errors.DataLossError": ("[3, 9) of 't' is gone", "query"),
     "spark_bridge.errors.MissingDependencyError": ("PySpark", "install it"),
     "spark_bridge.errors.MissingNameError": ("LagListener", "PySpark", "install it"),
