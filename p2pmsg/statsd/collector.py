@@ -274,12 +274,8 @@ class Collector(ClosesItself):
     ) -> None:
         self.config = _settings(config, interval, dialect, percentiles)
         places = _places_of(listen)
-        port = None if management is None else parse_listen(management, "management")
-        if port is not None and port.is_datagram:
-            raise ConfigError("management", "tcp://HOST:PORT or unix:///PATH", management)
-        endpoints = [exact] if isinstance(exact, str) else list(exact)
-        if state is not None and not endpoints:
-            raise ConfigError("state", "None without exact, whose totals it keeps", state)
+        port = None if management is None else _management_at(management)
+        endpoints = _exact_of(exact, state)
         self._aggregator = Aggregator(self.config, defer=_in_thread)
         self._lock = PublishLock()
         self._closing = PublishLock()
@@ -510,6 +506,20 @@ def _in_thread(work: Callable[[], Binned]) -> Callable[[], Binned]:
     except RuntimeError:  # the interpreter ends
         result = work()
         return lambda: result
+
+
+def _exact_of(exact: str | Sequence[str], state: object) -> list[str]:
+    endpoints = [exact] if isinstance(exact, str) else list(exact)
+    if state is not None and not endpoints:
+        raise ConfigError("state", "None without exact, whose totals it keeps", state)
+    return endpoints
+
+
+def _management_at(management: str) -> ListenEndpoint:
+    place = parse_listen(management, "management")
+    if place.is_datagram:
+        raise ConfigError("management", "tcp://HOST:PORT or unix:///PATH", management)
+    return place
 
 
 def _places_of(listen: str | Sequence[str]) -> list[ListenEndpoint]:

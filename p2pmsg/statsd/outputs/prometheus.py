@@ -175,6 +175,14 @@ class PrometheusOutput(Output):
         self._made = threading.Condition()
         self._version = 0
         self._steps: Iterator[None] | None = None
+        self._server = self._listen(host, port)
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.2,), name="statsd-prometheus", daemon=True
+        )
+        self._thread.start()
+
+    def _listen(self, host: str, port: int) -> "_Server":
         output = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -187,16 +195,11 @@ class PrometheusOutput(Output):
                 """Do not log scrapes."""
 
         try:
-            self._server = _Server((host, port), Handler)
+            return _Server((host, port), Handler)
         except OSError as error:
             raise BindError(
                 f"cannot listen at http://{host}:{port}: {error.strerror}", error.errno
             ) from error
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.2,), name="statsd-prometheus", daemon=True
-        )
-        self._thread.start()
 
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
         path = request.path.partition("?")[0]
