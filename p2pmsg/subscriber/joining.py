@@ -693,6 +693,8 @@ class SessionJoiner:
                 pass
             elif peer.handshake.reported_complete:
                 pass  # it has gone on that
+            elif line.shared and now_ns - peer.came_ns <= self._timeout_ns // 2:
+                pass  # it is heard over another line
             elif peer.joined and peer.probe is None and peer.recovery:
                 self.send_probe(peer, index, now_ns)  # perhaps it only has no topic that is ours
 

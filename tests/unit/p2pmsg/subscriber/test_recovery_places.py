@@ -215,3 +215,18 @@ def test_a_line_over_which_nothing_comes_is_not_connected():
     assert [joiner.is_connected(line, lines.now_ns) for line in (0, 1)] == [True, True]
     lines.run(10, (1, B), heard=[(1, B)], answers=answers)
     assert [joiner.is_connected(line, lines.now_ns) for line in (0, 1)] == [False, True]
+
+
+def test_a_publisher_that_is_heard_over_another_line_is_not_probed_all_the_time():
+    lines, probes = Lines(), []
+    answer = knows(lines, SESSION)
+
+    def echo(key, frame):
+        answer(key, frame)
+        if frame.kind == Kind.PROBE:
+            probes.append(lines.now_ns)
+            made = wire.control_frame(Kind.ECHO, lines.peer.probe, Heads("p", [Head("t", 0, 0)]))
+            lines.give(1, B, made)
+
+    lines.run(30, (1, B), heard=[(1, B)], answers=echo)
+    assert len(probes) <= 1
