@@ -280,7 +280,7 @@ class Collector(ClosesItself):
         self._lock = PublishLock()
         self._closing = PublishLock()
         self._closed = self._is_over = False
-        self._stop = threading.Event()
+        self._stop, self._ended = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self._sockets = Sockets(self._aggregator)
         self._publisher: Publisher | None = None
@@ -411,7 +411,8 @@ class Collector(ClosesItself):
         self._closed = True
         self._stop.set()
         self._sockets.wake()
-        self._thread.join()
+        # Not by `join`: one that Ctrl-C ends takes the thread for ended the next time (bpo-45274).
+        self._ended.wait()
         deadline = time.monotonic() + timeout
         while self._unclosed:
             output = self._unclosed[0]
@@ -446,6 +447,7 @@ class Collector(ClosesItself):
             if self._state is not None:
                 self._state.close()
             self._flushing.abandon()
+            self._ended.set()
 
     def _serve(self) -> None:
         interval_s = self.config.interval

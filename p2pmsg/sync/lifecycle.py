@@ -128,11 +128,14 @@ def _close_all() -> None:
     left: list[str] = []
     while _open:
         _, (peer, close) = _open.popitem()  # the last one first
-        left.append(repr(peer))
+        if not getattr(peer, "_closed", False):  # else Ctrl-C ended its close, which goes on here
+            left.append(repr(peer))
         try:
             close(peer, max(0.0, deadline - time.monotonic()))
         except Exception:
             _log.exception("%r could not be closed at exit", peer)
+    if not left:
+        return
     shown = ", ".join(left[:_SHOWN]) + ", ..." * (len(left) > _SHOWN)
     text = f"{len(left)} not closed when the program ended: {shown}"
     warnings.warn(text, ResourceWarning, stacklevel=1)

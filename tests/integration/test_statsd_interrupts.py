@@ -5,6 +5,8 @@ import itertools
 import logging
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -23,7 +25,7 @@ from p2pmsg.statsd import (
     collector as collector_module,
 )
 from p2pmsg.sync import lock
-from tests.integration.peers import eventually
+from tests.integration.peers import ROOT, eventually
 from tests.integration.statsd_tools import UDP, Keep, collecting, open_client
 from tests.integration.strikes import Strike
 from transports import signals
@@ -146,6 +148,36 @@ def test_a_close_that_ctrl_c_ended_goes_on_at_the_next_call():
         if not strike.struck:
             break
     assert place > 5
+
+
+ENDED = """
+import os, signal, threading, time
+from p2pmsg.statsd import Collector
+from p2pmsg.statsd.outputs.base import Output
+
+class Slow(Output):
+    name = "slow"
+    def begin(self, snapshot):
+        time.sleep(1.0)
+        print("flushed", flush=True)
+    def write(self, rows):
+        pass
+
+with Collector("udp://127.0.0.1:0", exact=["ipc://{folder}/nobody"], outputs=[Slow()], interval=60):
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+"""
+
+
+def test_a_close_that_ctrl_c_ended_is_finished_when_the_program_ends(tmp_path):
+    program = ENDED.replace("{folder}", str(tmp_path))
+    ended = subprocess.run(
+        [sys.executable, "-W", "always", "-c", program],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+    assert ended.stdout == "flushed\n"
+    assert ended.stderr.endswith("KeyboardInterrupt\n"), ended.stderr
 
 
 class Asking(logging.Handler):
