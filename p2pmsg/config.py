@@ -245,7 +245,7 @@ class PublisherConfig:
     time, naive datetime, timedelta or UUID is sent by an extension type then, and arrives as the
     same type; an Enum is refused, for who receives it has no such class.
     Looking at a dict takes twice as long as packing it. So the default, None, looks at each value
-    but those of a stream that `publish` fills at full rate: frames of 64 messages and more that
+    but those of a stream that `publish` fills at full rate: frames of 16 messages and more that
     came closer than 2 µs. Of its next frame, if it begins within 20 ms, the first value is looked
     at, and some later ones.
     Where one has such a part, all values of the topic are from then on, and a warning says so; in

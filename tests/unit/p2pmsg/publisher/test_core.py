@@ -461,6 +461,16 @@ class OfAttrs:
     _side = "buy"
 
 
+def test_a_stream_that_looking_keeps_from_being_busy_is_at_full_rate_all_the_same():
+    publisher, now_ns = core(linger=1), MS
+    while "t" not in publisher.open_batches or publisher.open_batches["t"].count < 40:  # in 50 µs
+        now_ns += 1_250
+        publish(publisher, {"price": 1}, now_ns=now_ns)
+    publisher.flush(now_ns=now_ns)
+
+    assert publisher.streams["t"].rushed_ns is not None
+
+
 @pytest.mark.parametrize("part", [date.max, OfAttrs()], ids=["date", "private field"])
 @pytest.mark.parametrize(("gap_ns", "is_sampled"), [(1_000, True), (3_000, False)])
 def test_only_at_full_rate_are_values_within_a_frame_not_looked_at(
