@@ -11,10 +11,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long test-pythons test-codec area check bench docs pictures clean
 
-# Three workers more than there are cores, and five at least: most of a test is waiting. Six at most: the
+# Two workers more than there are cores, and four at least: most of a test is waiting. Five at most: the
 # rest of the machine is for the processes that the tests start.
 CORES_HERE := $(shell nproc 2>/dev/null || echo 2)
-WORKERS := $(shell echo $$(( ($(CORES_HERE) < 2 ? 2 : $(CORES_HERE) > 3 ? 3 : $(CORES_HERE)) + 3 )))
+WORKERS := $(shell echo $$(( ($(CORES_HERE) < 2 ? 2 : $(CORES_HERE) > 3 ? 3 : $(CORES_HERE)) + 2 )))
 PYTEST = $(BIN)/pytest -n $(WORKERS) $(if $(ONLY),--only $(ONLY))
 LONG_MINUTES := 54
 
