@@ -286,7 +286,9 @@ def test_leaving_does_not_wait_without_end_for_jobs_that_a_puller_left(monkeypat
     assert source.stats().in_flight == 2
     name = source.name
     left, *waits, last = [record.getMessage() for record in caplog.records]
-    assert left.endswith(("left: its 2 jobs wait for another one", "its 1 job waits for another one"))
+    assert left.endswith(
+        ("left: its 2 jobs wait for another one", "its 1 job waits for another one")
+    )
     assert waits == [f"{name} waits: 2 jobs are not confirmed, and no puller is there"]
     lost = "2 jobs are not confirmed, and no puller is there. What no puller has is lost"
     assert last == f"{name}: closed; {lost}"
