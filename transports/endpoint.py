@@ -228,6 +228,16 @@ def request_address(value: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def host_of(address: object) -> str:
+    """Return the host of a socket's address, for an endpoint: a link-local one needs its zone."""
+    if not isinstance(address, tuple):
+        return str(address)
+    host = str(address[0])
+    if len(address) == 4 and address[3] and "%" not in host:
+        return f"{host}%{address[3]}"
+    return host
+
+
 def is_key_text(text: object) -> bool:
     """Whether it is the text of a key: 43 characters of base64url."""
     return isinstance(text, str) and _KEY.fullmatch(text) is not None

@@ -15,10 +15,10 @@ from p2pmsg.errors import ClosedError, ConfigError, EndpointError, translated
 from p2pmsg.multicast import datagram
 from p2pmsg.reader.sessions import GroupMembers, Presence, RelayList, SessionEntry
 from p2pmsg.security.use import curve_client
-from p2pmsg.subscriber.recovery_places import host_of
 from p2pmsg.sync.key_watch import EVERY_NS, Connecting, KeyWatch
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.wire import Frame, FrameError, Kind
+from transports.endpoint import host_of
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """What a subscriber's state machine wants done by its shell."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum, auto
 from typing import Any, Final, NamedTuple
@@ -10,6 +11,7 @@ from p2pmsg.wire import Kind
 
 _ANSWERED: Final = frozenset({Kind.NACK, Kind.HEADS_REQUEST})
 """What is answered over the recovery channel as soon as it comes."""
+_WARN_NS: Final = 60_000_000_000
 
 
 class Action(StrEnum):
@@ -109,3 +111,22 @@ class Effects:
         taken = self._asked, self._joined
         self._asked, self._joined = set(), set()
         return taken
+
+
+class LineWarnings:
+    """Warns of what goes wrong with the sessions of a line, once a minute for each line.
+
+    Args:
+        effects: takes the warnings.
+
+    """
+
+    def __init__(self, effects: Effects) -> None:
+        self._effects = effects
+        self._due_ns: dict[int, int] = {}
+
+    def say(self, line: int, session: int, text: Callable[[], str], now_ns: int) -> None:
+        """Warn of a session, where it is time to; `text` makes what is said then."""
+        if now_ns >= self._due_ns.get(line, now_ns):
+            self._due_ns[line] = now_ns + _WARN_NS
+            self._effects.warn(line, session, text())

@@ -373,10 +373,8 @@ class MulticastReceiver:
         if peer.group.path.came_elsewhere(frame, now_ns):
             self._note_unreached(peer, says=True)
         if peer.group.path.is_first:
-            for line in self._lines:
-                line.largest_bytes = (
-                    0  # what came before says little: routes, and their MTUs, change
-                )
+            for line in self._lines:  # what came before says little: routes, and MTUs, change
+                line.largest_bytes = 0
 
     def _note_unreached(self, peer: Session, *, says: bool) -> None:
         """Have `stats()`, and the log where it `says` so, name a publisher not reached by UDP."""

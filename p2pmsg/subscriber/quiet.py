@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from p2pmsg import control, wire
 from p2pmsg.subscriber.connections import Connection
-from p2pmsg.subscriber.effects import Effects
+from p2pmsg.subscriber.effects import Effects, LineWarnings
 from p2pmsg.subscriber.relays import RelayClient
 from p2pmsg.subscriber.servers import Servers
 from p2pmsg.subscriber.sessions import Route, Session
@@ -37,7 +37,6 @@ FIRST_WAIT_NS: Final = 3000 * _MS
 WAIT_NS_MAX: Final = 30_000 * _MS
 NS_PER_STREAM: Final = _MS
 """How much longer to wait for each stream, so that long answers are rare."""
-WARN_NS: Final = 60_000 * _MS
 
 
 class Joiner(Protocol):
@@ -95,7 +94,7 @@ class QuietPaths:
         self._pages = control.HeadPages(config.streams_max)
         self._found: dict[tuple[int, int], _Quiet] = {}
         self._dataless: dict[int, _Quiet] = {}
-        self._warn_ns: dict[int, int] = {}
+        self._warnings = LineWarnings(joiner.effects)
 
     def is_asked(self, session: int) -> bool:
         """Whether a session was asked for, and no answer has come."""
@@ -224,10 +223,8 @@ class QuietPaths:
             table.settle(stream)
 
     def _warn(self, peer: Session, route: Route, now_ns: int) -> None:
-        line = route.handshake.line
-        if now_ns >= self._warn_ns.get(line, now_ns):
-            self._warn_ns[line] = now_ns + WARN_NS
-            self._joiner.effects.warn(line, peer.session, self._text(peer, route, now_ns))
+        line, session = route.handshake.line, peer.session
+        self._warnings.say(line, session, lambda: self._text(peer, route, now_ns), now_ns)
 
     def _note_deaf(self, peer: Session, route: Route, now_ns: int) -> None:
         line = self._joiner.lines[route.handshake.line]

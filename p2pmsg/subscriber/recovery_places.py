@@ -18,11 +18,12 @@ from typing import Any, Final
 
 from p2pmsg import control
 from p2pmsg.subscriber.confirmation import Confirmation, Joiner
-from p2pmsg.subscriber.effects import Effects
+from p2pmsg.subscriber.effects import Effects, LineWarnings
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.wire import Frame, Kind
 from recovery._checks import to_ns
+from transports.endpoint import host_of
 
 _MS: Final = 1_000_000
 SILENT_NS: Final = 3000 * _MS
@@ -39,7 +40,6 @@ believed that has forgotten us: it does not know the token any more, and the ses
 ADDRESSES_MAX: Final = 8
 """Addresses of a session that are remembered, over all lines; one that was not heard for
 `publisher_timeout` makes way for another."""
-WARN_NS: Final = 60_000 * _MS
 _WILDCARDS: Final = ("tcp://*:", "tcp://0.0.0.0:", "tcp://[::]:")
 _Place = tuple[int, Any]
 """A line, and the address that datagrams come from over it."""
@@ -105,7 +105,7 @@ class RecoveryPlaces:
         self._recent_ns = to_ns(settings.config.publisher_timeout)
         self._found: dict[int, _Seeking] = {}
         self._looked_ns = 0
-        self._warn_ns: dict[int, int] = {}
+        self._warnings = LineWarnings(effects)
 
     def note(self, peer: Session, line: int, address: Any, now_ns: int) -> None:
         """Note from where an announcement came."""
@@ -239,7 +239,7 @@ class RecoveryPlaces:
             f"{at} for {waited_s:.0f} s. From now on it is asked at {host_of(address)}, where its "
             f"datagrams come from, too"
         )
-        self._say(peer, line, text, now_ns)
+        self._warnings.say(line, peer.session, lambda: text, now_ns)
         self._sources[peer.session] = place
         seeking.unanswered_ns = None
         self._effects.disconnect(peer.session)
@@ -260,22 +260,7 @@ class RecoveryPlaces:
             f"from {host_of(place[1])}, where it does not answer either. What else comes from "
             f"there is dropped until it does"
         )
-        self._say(peer, place[0], text, now_ns)
-
-    def _say(self, peer: Session, line: int, text: str, now_ns: int) -> None:
-        if now_ns >= self._warn_ns.get(line, now_ns):
-            self._warn_ns[line] = now_ns + WARN_NS
-            self._effects.warn(line, peer.session, text)
-
-
-def host_of(address: Any) -> str:
-    """Return the host of an address, for an endpoint: a link-local one needs its zone."""
-    if not isinstance(address, tuple):
-        return str(address)
-    host = str(address[0])
-    if len(address) == 4 and address[3] and "%" not in host:
-        return f"{host}%{address[3]}"
-    return host
+        self._warnings.say(place[0], peer.session, lambda: text, now_ns)
 
 
 def _is_anywhere(recovery: str) -> bool:

@@ -17,6 +17,7 @@ from p2pmsg.subscriber.redundancy import LineCount
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.subscriber.unpublished import UnpublishedTopics, known_topics, who_was_asked
 from p2pmsg.sync.unanswered import Unanswered
+from transports.endpoint import host_of
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
@@ -560,8 +561,6 @@ class SubscriberIO:
         """Return the host that a publisher's wildcard stands for."""
         member = self._core.member
         if member is not None and command.session in member.sources:
-            from p2pmsg.subscriber.recovery_places import host_of
-
             return host_of(member.sources[command.session][1])
         return self._endpoints[command.line].host
 

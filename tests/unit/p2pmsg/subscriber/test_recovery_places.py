@@ -12,9 +12,10 @@ from p2pmsg.multicast import datagram
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.effects import Action
-from p2pmsg.subscriber.recovery_places import ADDRESSES_MAX, SILENT_NS, TRIAL_NS, host_of
+from p2pmsg.subscriber.recovery_places import ADDRESSES_MAX, SILENT_NS, TRIAL_NS
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg import frames
+from transports.endpoint import host_of
 
 MS = 1_000_000
 SESSION, TOKEN, LIFE = 77, 123, 5
