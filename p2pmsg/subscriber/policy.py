@@ -1,9 +1,11 @@
 """What to do about missing messages, by topic."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from p2pmsg.errors import ConfigError
+from p2pmsg.start import Start, parse_start
 from p2pmsg.topics import ByTopic
 
 MODES = ("wait", "raise", "skip", "latest")
@@ -44,6 +46,16 @@ class GapPolicy:
     def skips(self, topic: str) -> bool:
         """Whether what is missing of a topic is not waited for."""
         return bool(self.of(topic) == "skip")
+
+    def check_start(self, start: str | int | datetime, *, has_cursor: bool) -> Start:
+        """Return where a subscriber begins; `ConfigError` where that does not go with `skip`.
+
+        What came before is a gap, and skipping is not to wait for gaps.
+        """
+        first = parse_start(start)
+        if self.any_skips and (first.kind != "latest" or has_cursor):
+            raise ConfigError("start", '"latest", without a cursor, where on_gap is "skip"', start)
+        return first
 
     def conflates(self, topic: str) -> bool:
         """Whether only the newest value of each key matters."""

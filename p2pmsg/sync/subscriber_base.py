@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.errors import (
-    ConfigError,
     SessionEnd,
     SessionEndedError,
 )
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.security.use import check_security
-from p2pmsg.start import parse_start
 from p2pmsg.subscriber.conflation import ConflatedBatch, batch_of
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.policy import GapPolicy
@@ -90,10 +88,8 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
         self._policy, self._on_end = GapPolicy(on_gap), check_on_end(on_end)
         self._types = ValueTypes(type, types, on_invalid)
         self._check_callbacks()
-        how, first = check_commit(commit, commit_interval), parse_start(start)
-        if self._policy.any_skips and (first.kind != "latest" or cursor is not None):
-            # What came before is a gap, and skipping is not to wait for gaps.
-            raise ConfigError("start", '"latest", without a cursor, where on_gap is "skip"', start)
+        how = check_commit(commit, commit_interval)
+        first = self._policy.check_start(start, has_cursor=cursor is not None)
         settings = subscriber_config(config, receive_bytes, repair_timeout)
         keeping = cursor_config(cursor, *how)
         places = check_endpoints(endpoints)

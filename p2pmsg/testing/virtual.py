@@ -11,10 +11,9 @@ from typing import Any, Final, Literal, cast
 
 from p2pmsg.checks import at_least, check, whole
 from p2pmsg.config import OnGap, PublisherConfig, SubscriberConfig
-from p2pmsg.errors import ConfigError, CursorInUseError
+from p2pmsg.errors import CursorInUseError
 from p2pmsg.message import T_co
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.start import parse_start
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.typed import OnInvalid, ValueTypes
 from p2pmsg.testing.clock import ManualClock
@@ -270,8 +269,7 @@ class VirtualNetwork:
         check("commit", commit, commit in ("explicit", "message"), "explicit or message")
         is_needless = commit == "explicit" or cursor is not None
         check("commit", commit, is_needless, "explicit where there is no cursor")
-        if policy.any_skips and (parse_start(start).kind != "latest" or cursor is not None):
-            raise ConfigError("start", '"latest", without a cursor, where on_gap is "skip"', start)
+        policy.check_start(start, has_cursor=cursor is not None)
         position = None
         if cursor is not None:
             position = self._cursors.get(cursor) or self._simulation.make_cursor(cursor)
