@@ -79,7 +79,7 @@ class Reliable(Generic[P]):
         sent for a second.
         """
         core = self.publisher._core
-        if core.outbox or core.unsynced or core.control or not self.is_settled():
+        if not core.is_sent or not self.is_settled():
             return False
         now_s, repaired = time.monotonic(), core.requests.frames_repaired
         if repaired != self._repaired:

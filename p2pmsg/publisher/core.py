@@ -182,9 +182,14 @@ class PublisherCore:
         return len(self.requests.subscribers)
 
     @property
+    def is_sent(self) -> bool:
+        """Whether everything that was sealed was sent."""
+        return not (self.outbox or self.unsynced or self.control)
+
+    @property
     def is_complete(self) -> bool:
         """Whether everything was sent, and all who joined have said that they have everything."""
-        return not (self.requests.incomplete or self.outbox or self.unsynced or self.control)
+        return self.is_sent and not self.requests.incomplete
 
     def heads(self) -> dict[str, tuple[int, int]]:
         """Return (earliest kept, next) by topic, of what was sealed."""

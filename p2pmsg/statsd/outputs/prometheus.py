@@ -99,6 +99,33 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+class _Named:
+    """Which metrics the log names: each once, and ten at most; then that more are only counted.
+
+    Args:
+        what: they are, for people.
+
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._keys: set[str] = set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there have been so many that none is named any more."""
+        return len(self._keys) > _NAMED_MAX
+
+    def is_new(self, key: str) -> bool:
+        """Whether to name a metric."""
+        if key in self._keys or self.is_over:
+            return False
+        self._keys.add(key)
+        if self.is_over:
+            _log.warning("statsd: further %s are only counted", self._what)
+        return not self.is_over
+
+
 class PrometheusOutput(Output):
     """Serves `/metrics`: counters, gauges, and timers' counts, sums and quantiles.
 
@@ -145,11 +172,11 @@ class PrometheusOutput(Output):
         self._shares: dict[str, None] = {}
         # Hashes, since the series themselves would take twice as much memory as all the rest.
         self._series: set[int] = set()
-        self._named: set[str] = set()
+        self._left_out = _Named("metrics that Prometheus cannot have")
         self._exact_counts: Mapping[str, float] = {}
         # By key, how much less a counter has than is exposed; there is none where it has as much.
         self._fallen: dict[str, float] = {}
-        self._fallen_named: set[str] = set()
+        self._falling = _Named("counters that fall")
         # By key, what others than exact clients counted. It stays when a series ends, since the
         # exact total stays as well: both together never fall.
         self._others: dict[str, float] = {}
@@ -318,7 +345,7 @@ class PrometheusOutput(Output):
         series = _series_of(name, key)
         if series in self._series:
             self.duplicates += 1
-            if len(self._named) <= _NAMED_MAX:
+            if not self._left_out.is_over:
                 others = self._keys_of(name)
                 self._report(key, next(one for one in others if _series_of(name, one) == series))
             return False
@@ -351,16 +378,11 @@ class PrometheusOutput(Output):
 
     def _report(self, key: str, other: str) -> None:
         """Log a metric that is left out, and the one that came first; ten at most."""
-        if key in self._named or len(self._named) > _NAMED_MAX:
-            return
-        self._named.add(key)
-        if len(self._named) > _NAMED_MAX:
-            _log.warning("statsd: further metrics that Prometheus cannot have are only counted")
-            return
-        _log.warning(
-            "statsd: %r is left out of what Prometheus gets, where it would have a name and labels "
-            "of %r, which came first", key.partition("\n")[0], other.partition("\n")[0],
-        )  # fmt: skip
+        if self._left_out.is_new(key):
+            _log.warning(
+                "statsd: %r is left out of what Prometheus gets, where it would have a name and "
+                "labels of %r, which came first", key.partition("\n")[0], other.partition("\n")[0],
+            )  # fmt: skip
 
     def _update(self, row: Row, key: str) -> None:
         fields = row.fields
@@ -403,16 +425,11 @@ class PrometheusOutput(Output):
 
     def _report_fallen(self, key: str) -> None:
         """Log a counter that has fallen; ten at most."""
-        if key in self._fallen_named or len(self._fallen_named) > _NAMED_MAX:
-            return
-        self._fallen_named.add(key)
-        if len(self._fallen_named) > _NAMED_MAX:
-            _log.warning("statsd: further counters that fall are only counted")
-            return
-        _log.warning(
-            "statsd: the counter %r has fallen, which those of Prometheus cannot: it gets the "
-            "greatest sum so far until there is more", key[:200],
-        )  # fmt: skip
+        if self._falling.is_new(key):
+            _log.warning(
+                "statsd: the counter %r has fallen, which those of Prometheus cannot: it gets the "
+                "greatest sum so far until there is more", key[:200],
+            )  # fmt: skip
 
     def step(self) -> bool:
         """Continue what a flush left to do, and a text that was asked for.
