@@ -116,9 +116,7 @@ class FaultyNetwork:
 
     def deafen(self, publisher: str, subscriber: str, seconds: float) -> None:
         """Let nothing pass over the data path between two for a while; `inf`: also after `heal`."""
-        lasts = math.isinf(seconds)
-        until = math.inf if lasts else self.clock.now_ns + to_ns(seconds)
-        self._deaf[publisher, subscriber] = max(until, self._deaf.get((publisher, subscriber), 0))
+        self._prolong(self._deaf, (publisher, subscriber), seconds)
 
     def is_deaf(self, publisher: str, subscriber: str) -> bool:
         """Whether nothing passes over the data path between two."""
@@ -126,10 +124,14 @@ class FaultyNetwork:
 
     def narrow(self, publisher: str, subscriber: str, seconds: float) -> None:
         """Let no large datagram pass between two for a while; `inf`: also after `heal`."""
-        lasts = math.isinf(seconds)
-        until = math.inf if lasts else self.clock.now_ns + to_ns(seconds)
-        ends = publisher, subscriber
-        self._narrow[ends] = max(until, self._narrow.get(ends, 0))
+        self._prolong(self._narrow, (publisher, subscriber), seconds)
+
+    def _prolong(
+        self, faults: dict[tuple[str, str], float], ends: tuple[str, str], seconds: float
+    ) -> None:
+        """Let a fault between two last for `seconds` from now on, if that is longer than it was."""
+        until = math.inf if math.isinf(seconds) else self.clock.now_ns + to_ns(seconds)
+        faults[ends] = max(until, faults.get(ends, 0))
 
     def heal(self) -> None:
         """From now on every frame arrives, in order, after its delay."""

@@ -373,10 +373,7 @@ class Simulation:
         self.network.part(publisher, subscriber, seconds)
 
     def _part(self) -> None:
-        subscriber = self.network.rng.choice(self.subscribers)
-        publisher = self.network.rng.choice(subscriber.places)
-        seconds = self._about(self.options.partition_time)
-        self.part(publisher.name, subscriber.name, seconds)
+        self.part(*self._some_path(), self._about(self.options.partition_time))
 
     def deafen(self, publisher: str, subscriber: str, seconds: float = math.inf) -> None:
         """Let nothing pass over the data path from `publisher` to `subscriber`, by their names.
@@ -388,9 +385,7 @@ class Simulation:
         self.network.deafen(publisher, subscriber, seconds)
 
     def _deafen(self) -> None:
-        subscriber = self.network.rng.choice(self.subscribers)
-        publisher = self.network.rng.choice(subscriber.places)
-        self.deafen(publisher.name, subscriber.name, self._about(self.options.deaf_time))
+        self.deafen(*self._some_path(), self._about(self.options.deaf_time))
 
     def narrow(self, publisher: str, subscriber: str, seconds: float = math.inf) -> None:
         """Let no large datagram pass between `publisher` and `subscriber`, by their names.
@@ -402,9 +397,12 @@ class Simulation:
         self.network.narrow(publisher, subscriber, seconds)
 
     def _narrow(self) -> None:
+        self.narrow(*self._some_path(), self._about(self.options.narrow_time))
+
+    def _some_path(self) -> tuple[str, str]:
+        """Choose a publisher, or relay, and one of its subscribers; return their names."""
         subscriber = self.network.rng.choice(self.subscribers)
-        publisher = self.network.rng.choice(subscriber.places)
-        self.narrow(publisher.name, subscriber.name, self._about(self.options.narrow_time))
+        return self.network.rng.choice(subscriber.places).name, subscriber.name
 
     def _cut(self) -> None:
         rng = self.network.rng

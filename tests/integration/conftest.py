@@ -216,3 +216,14 @@ def make_puller(opened):
         return made
 
     return make
+
+
+@pytest.fixture
+def wire():
+    """Two network namespaces with a wire between them."""
+    from tests.bench.groups import Namespaces
+
+    with Namespaces() as made:
+        if not made.sender_pid:
+            pytest.skip("no namespaces here")
+        yield made

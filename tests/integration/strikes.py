@@ -1,5 +1,6 @@
 """Interrupts at each place where CPython looks for signals."""
 
+import contextlib
 import signal
 import sys
 
@@ -31,3 +32,13 @@ class Strike:
             self.left -= 1
             if self.left == 0:
                 signal.raise_signal(self.signal_number)
+
+
+@contextlib.contextmanager
+def handling(number, act):
+    """Run `act` at a signal."""
+    before = signal.signal(number, lambda *_: act())
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

@@ -19,7 +19,7 @@ from p2pmsg.sync import lock, publisher, publishing, sending
 from recovery import replay_buffer
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.statsd_tools import collecting
-from tests.integration.strikes import Strike
+from tests.integration.strikes import Strike, handling
 from transports import zmq_pubsub
 
 CLIENT = (
@@ -41,14 +41,13 @@ def strikes(modules=CLIENT, least=15, most=250):
     assert found >= least
 
 
-@contextlib.contextmanager
-def handling(number, act):
-    """Run `act` at a signal."""
-    before = signal.signal(number, lambda *_: act())
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
+def struck_flushes(client):
+    """Flush, struck at each place in turn; yield how much was counted so far."""
+    for number, strike in enumerate(strikes(), 1):
+        client.increment("a", 7)
+        with strike:
+            client.flush()
+        yield 7 * number
 
 
 @pytest.mark.parametrize("is_logged", [False, True], ids=["no log", "log"])
@@ -57,12 +56,7 @@ def test_what_a_flush_sends_that_ctrl_c_ended_counts_once(tmp_path, is_logged):
     with metrics.Client(LOOPBACK, interval=3600, log=log) as client:
         with collecting(exact=client.endpoint) as (collector, _):
             client.wait_for_collectors(timeout=60)
-            counted = 0
-            for strike in strikes():
-                client.increment("a", 7)
-                counted += 7
-                with strike:
-                    client.flush()
+            *_, counted = struck_flushes(client)
             client.close(60)
             assert client.undelivered == 0
             assert collector.totals().counters == {"a": counted}
@@ -75,16 +69,13 @@ def test_what_a_flush_in_a_loop_sends_that_ctrl_c_ended_counts_once():
         client = aio_metrics.Client(LOOPBACK, interval=3600)
         collector, _ = collected.enter_context(collecting(exact=client.endpoint))
         await client.wait_for_collectors(timeout=60)
-        counted = 0
-        for strike in strikes():
-            client.increment("a", 7)
-            counted += 7
-            with strike:
-                client.flush()
+        counts = []
+        for count in struck_flushes(client):
+            counts.append(count)
             await asyncio.sleep(0)
         await client.close(60)
         assert client.undelivered == 0
-        assert collector.totals().counters == {"a": counted}
+        assert collector.totals().counters == {"a": counts[-1]}
         assert collector.totals().is_exact
 
     loop = asyncio.new_event_loop()  # `asyncio.run` would have Ctrl-C cancel a task

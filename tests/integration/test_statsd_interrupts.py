@@ -1,6 +1,5 @@
 """Ctrl-C and signal handlers in calls of a collector: nothing that it received is lost by them."""
 
-import contextlib
 import itertools
 import logging
 import os
@@ -27,7 +26,7 @@ from p2pmsg.statsd import (
 from p2pmsg.sync import lock
 from tests.integration.peers import ROOT, eventually
 from tests.integration.statsd_tools import UDP, Keep, collecting, open_client
-from tests.integration.strikes import Strike
+from tests.integration.strikes import Strike, handling
 from transports import signals
 
 INSIDE = (
@@ -80,15 +79,6 @@ def test_ctrl_c_anywhere_in_a_call_loses_nothing_and_counts_nothing_twice(call):
         feeding.client.close()
     feeding.check(keep)
     assert struck >= (50 if call == "stats" else 0)
-
-
-@contextlib.contextmanager
-def handling(number, act):
-    before = signal.signal(number, lambda *_: act())
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGCHLD], ids=["deferred", "at once"])

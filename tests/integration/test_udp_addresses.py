@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.bench.groups import RECEIVER_ADDRESS, SENDER_ADDRESS, Namespaces
+from tests.bench.groups import RECEIVER_ADDRESS, SENDER_ADDRESS
 from tests.integration import test_udp_network
 from tests.integration.test_udp_network import filter_datagrams, inside, python
 
@@ -34,14 +34,6 @@ SUBSCRIBER = """
 """
 A, B = "udp://239.255.12.1:5601?interface={}", "udp://239.255.12.2:5602?interface={}"
 V6 = "udp://[ff15::78]:5603?interface={}"
-
-
-@pytest.fixture
-def wire():
-    with Namespaces() as made:
-        if not made.sender_pid:
-            pytest.skip("no namespaces here")
-        yield made
 
 
 def add_addresses(wire, ours, theirs):

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from tests.bench.groups import RECEIVER_ADDRESS, SENDER_ADDRESS, Namespaces
+from tests.bench.groups import RECEIVER_ADDRESS, SENDER_ADDRESS
 from tests.integration.peers import ROOT, eventually
 
 TOOLS = ("unshare", "nsenter", "ip", "nft")
@@ -51,14 +51,6 @@ SUBSCRIBER = """
                           sum(stats.repaired.values()), stats.outstanding,
                           sorted({{loss.reason for loss in stats.losses}})]), flush=True)
 """
-
-
-@pytest.fixture
-def wire():
-    with Namespaces() as made:
-        if not made.sender_pid:
-            pytest.skip("no namespaces here")
-        yield made
 
 
 def inside(pid, *command, **options):

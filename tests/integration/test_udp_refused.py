@@ -12,7 +12,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.moldudp64 import MoldPublisher
-from tests.bench.groups import RECEIVER_ADDRESS, SENDER_ADDRESS, Namespaces
+from tests.bench.groups import RECEIVER_ADDRESS, SENDER_ADDRESS
 from tests.integration.test_udp_network import inside, python
 from tests.integration.test_udp_network import pytestmark as needs_root
 from tests.places import free_port
@@ -92,14 +92,6 @@ REJOINER = """
             receiver.reconnect()
         print("tried", flush=True)
 """
-
-
-@pytest.fixture
-def wire():
-    with Namespaces() as made:
-        if not made.sender_pid:
-            pytest.skip("no namespaces here")
-        yield made
 
 
 class Run:
