@@ -130,18 +130,14 @@ def _objections(
     A topic that no peer has is refused, as Kafka's source does: no later batch will read it. With
     `failOnDataLoss=false` that is a warning. So it is with a topic that one denies.
     """
-    warnings = []
+    warnings, selection = [], Selection.of(options)
     denied = [error for answer in answers.values() for error in answer.denied.values()]
     if denied:
-        selection = Selection.of(options)
         is_named = selection.pattern is None
         if options.failOnDataLoss and (is_named or checks.missing_topics(selection, found)):
             return denied[0], ()
-        warnings += (
-            [str(each) for each in denied]
-            if is_named
-            else [text for text in (checks.denied_pattern(selection, denied),) if text]
-        )
+        of_pattern = checks.denied_pattern(selection, denied)
+        warnings += [of_pattern] if of_pattern else [str(each) for each in denied]
     refusal = checks.unknown_publisher(options, found)
     if refusal is not None and any(answer.is_silent for answer in answers.values()):
         warnings.append(f"{refusal}. It may be one of those that did not answer")
@@ -152,7 +148,7 @@ def _objections(
         or checks.beyond_head("endingOffsets", options, found)
         or checks.end_before_start(options, found)
     )
-    missing = checks.missing_topics(Selection.of(options), found, denied)
+    missing = checks.missing_topics(selection, found, denied)
     if missing is not None and refusal is None:
         if options.failOnDataLoss and options.subscribePattern is None:
             option = "subscribe" if options.assign is None else "assign"
