@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import p2pmsg
+from p2pmsg.testing.proxy import TcpProxy
 
 LOOPBACK = "tcp://127.0.0.1:0"
 DEADLINE_S = 60.0
@@ -158,6 +159,24 @@ def publish_frames(publisher, values, topic="t"):
     for value in values:
         publisher.publish(topic, value)
         publisher.flush()
+
+
+class CuttingProxy(TcpProxy):
+    """A proxy that ends all its connections where a message comes that `is_last` holds true for.
+
+    `is_last` gets the first 512 bytes of it. The first message may come before the proxy's maker
+    has it: so the proxy does this itself.
+    """
+
+    def __init__(self, target, is_last, listen="127.0.0.1", port=0):
+        self._ends_at = is_last
+        super().__init__(target, listen=listen, port=port, drop=self._ends)
+
+    def _ends(self, prefix):
+        if not self._ends_at(prefix):
+            return False
+        self.cut()
+        return True
 
 
 class ExactCounter(Collector):

@@ -17,7 +17,7 @@ import p2pmsg
 from p2pmsg.queue import PipelineConfig
 from p2pmsg.queue.pipeline.dealing import FAILURES_MAX
 from p2pmsg.testing import TcpProxy
-from tests.integration.peers import LOOPBACK, ROOT, eventually
+from tests.integration.peers import LOOPBACK, ROOT, CuttingProxy, eventually
 
 VALUE = b"x" * 128
 PATIENT_S = 60.0
@@ -308,17 +308,8 @@ def test_who_waits_for_confirmations_hears_who_has_the_jobs(monkeypatch, caplog)
         source.drain(PATIENT_S)
 
 
-def cutting(target, at):
-    """Return a proxy that ends its connections at a job with many `x`."""
-
-    def cut(prefix):
-        if b"x" * 200 in prefix:
-            proxy.cut()
-            return True
-        return False
-
-    proxy = TcpProxy(target, listen="127.0.0.2", port=at, drop=cut)
-    return proxy
+def is_large(prefix):
+    return b"x" * 200 in prefix
 
 
 def test_a_job_at_which_both_connections_end_is_given_up_and_the_others_are_done(
@@ -334,10 +325,10 @@ def test_a_job_at_which_both_connections_end_is_given_up_and_the_others_are_done
             for socket in list(source._shares._sockets.values()):
                 if socket.endpoint not in proxies:
                     port = int(socket.endpoint.rpartition(":")[2])
-                    proxy = opened.enter_context(cutting(socket.endpoint, port))
-                    proxies[socket.endpoint] = proxy
+                    proxy = CuttingProxy(socket.endpoint, is_large, "127.0.0.2", port)
+                    proxies[socket.endpoint] = opened.enter_context(proxy)
 
-        front = opened.enter_context(cutting(source.endpoint, 0))
+        front = opened.enter_context(CuttingProxy(source.endpoint, is_large, "127.0.0.2"))
         sinks = [opened.enter_context(puller(front.endpoint)) for _ in range(2)]
         for number in range(40):
             source.push("x" * 1000 if number == 20 else number)

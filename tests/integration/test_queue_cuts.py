@@ -1,8 +1,7 @@
 """Pusher and puller over a proxy that ends the connection at frames above a size."""
 
 import p2pmsg
-from p2pmsg.testing.proxy import TcpProxy
-from tests.integration.peers import eventually
+from tests.integration.peers import CuttingProxy, eventually
 
 CONFIG = p2pmsg.queue.PusherConfig(
     queue=p2pmsg.QueueConfig(
@@ -13,24 +12,15 @@ CONFIG = p2pmsg.queue.PusherConfig(
 COUNT, LARGE = 60, 25
 
 
-def cutting_proxy(target):
-    """Return a proxy that cuts all connections where a message of 512 bytes or more comes."""
-
-    def cut(prefix):
-        if len(prefix) < 512:
-            return False
-        proxy.cut()
-        return True
-
-    proxy = TcpProxy(target, drop=cut)  # which gets the first 512 bytes
-    return proxy
+def is_large(prefix):
+    return len(prefix) == 512  # what a proxy shows of a message at the most
 
 
 def test_a_job_at_which_the_connection_ends_is_found_and_the_others_are_done(
     make_pusher, make_puller, opened, caplog
 ):
     pusher = make_pusher(config=CONFIG)
-    proxy = opened.enter_context(cutting_proxy(pusher.endpoint))
+    proxy = opened.enter_context(CuttingProxy(pusher.endpoint, is_large))
     puller = make_puller(proxy.endpoint, prefetch=8)
     for number in range(COUNT):
         value = [number, "x" * 1000 * (number == LARGE)]
