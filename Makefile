@@ -9,7 +9,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-pythons test-codec area check bench docs pictures clean
+.PHONY: help setup demo test test-long test-pythons test-codec area check lint types bench docs pictures clean
 
 # Two workers more than there are cores, and four at least: most of a test is waiting. Five at most: the
 # rest of the machine is for the processes that the tests start.
@@ -53,8 +53,14 @@ $(BENCH_STAMP): pyproject.toml $(DEV_STAMP)
 demo: setup ## run the market feed demo; ARGS goes to `p2pmsg demo`
 	@$(BIN)/p2pmsg demo $(ARGS)
 
-test: setup area check ## run the checks, then the tests (8 minutes on two cores); ONLY=area
-	$(PYTEST) $(PYTEST_ARGS)
+# The types and contracts are checked beside the tests, and shown after them. Each worker compiles what
+# has no bytecode, all of them the same at the same time: so one does it first, and once.
+test: setup area lint ## run the checks and the tests (8 minutes on two cores); ONLY=area
+	@checked=$$(mktemp); $(MAKE) --no-print-directory types >"$$checked" 2>&1 & types=$$!; \
+	trap 'kill $$types 2>/dev/null; rm -f "$$checked"' EXIT; \
+	$(BIN)/pytest --collect-only -qq >/dev/null 2>&1; \
+	echo $(PYTEST) $(PYTEST_ARGS); $(PYTEST) $(PYTEST_ARGS); status=$$?; \
+	wait $$types || { [ $$status -ne 0 ] || status=2; }; cat "$$checked"; exit $$status
 
 # These compute more, and wait less.
 test-long: WORKERS := $(shell echo $$(( ($(CORES_HERE) < 2 ? 2 : $(CORES_HERE) > 4 ? 4 : $(CORES_HERE)) + 1 )))
@@ -108,9 +114,13 @@ test-codec: setup ## the codec's tests, and real peers, in an environment withou
 		{ echo "test-codec: msgspec can be imported all the same" >&2; exit 1; }
 	$(CODEC_VENV)/bin/python -m pytest -n $(WORKERS) $(CODEC_TESTS:%=tests/%) $(PYTEST_ARGS)
 
-check: setup ## lint, words, types, import contracts
+check: lint types ## lint, words, types, import contracts
+
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/python -m tests.words
+
+types: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -10,6 +10,7 @@ import faulthandler
 import importlib
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The tests start some hundreds of interpreters: each would compile all of the package again where
 # nothing may be written next to the source.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(CACHE / "bytecode"))
+    sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(CACHE / "bytecode"))
+    sys.dont_write_bytecode = False
 if "SPARK_HOME" not in os.environ and (home := make_home(CACHE)) is not None:
     os.environ["SPARK_HOME"] = str(home)
 
