@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,18 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 if "SPARK_HOME" not in os.environ and (home := make_home(CACHE)) is not None:
     os.environ["SPARK_HOME"] = str(home)
 
+STUCK_S, PUT_OFF_S = 240.0, 30.0
+WATCH = pytest.StashKey()
+
+
+class Watch:
+    """When it was put off last that stacks are shown, and where to: what is no test's output."""
+
+    def __init__(self):
+        self.put_off_at = 0.0
+        self.stderr = os.dup(2)
+
+
 settings.register_profile("p2pmsg", deadline=None)  # a slow machine is no finding
 settings.load_profile("p2pmsg")
 
@@ -53,15 +66,22 @@ def pytest_addoption(parser):
 
 
 def pytest_runtest_setup(item):
-    """Show no stacks after `faulthandler_timeout` where a test may take longer.
+    """Have the stacks of all threads shown where no test begins any more: one is stuck in C code.
 
-    faulthandler walks the stacks of threads that run, and may crash the process by it: one test of
-    100,000 cancellations ended so. `pytest-timeout` shows them where its time is over.
+    `pytest-timeout` cannot end that. It is put off by a thread of faulthandler's that ends and a
+    new one, for which a busy machine takes 10 ms: so it is done now and then, and not for each test
+    as `faulthandler_timeout` would have it. Nothing is shown where a test may take longer: walking
+    the stacks of threads that run may crash the process.
     """
     marker = item.get_closest_marker("timeout")
     usual = float(item.config.getini("timeout") or 0)
+    now, watch = time.monotonic(), item.config.stash[WATCH]
     if marker is not None and marker.args and marker.args[0] > usual:
         faulthandler.cancel_dump_traceback_later()
+        watch.put_off_at = 0.0
+    elif now > watch.put_off_at + PUT_OFF_S:
+        faulthandler.dump_traceback_later(2 * usual or STUCK_S, file=watch.stderr)
+        watch.put_off_at = now
 
 
 def pytest_runtest_teardown():
@@ -70,11 +90,17 @@ def pytest_runtest_teardown():
 
 
 def pytest_configure(config):
+    config.stash[WATCH] = Watch()
     only = config.getoption("--only")
     try:
         config.only_areas = areas.parse(only) if only else None
     except ValueError as error:
         raise pytest.UsageError(f"--only: {error}") from None
+
+
+def pytest_unconfigure(config):
+    faulthandler.cancel_dump_traceback_later()
+    os.close(config.stash[WATCH].stderr)
 
 
 def pytest_ignore_collect(collection_path, config):
