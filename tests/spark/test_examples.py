@@ -65,6 +65,7 @@ def test_the_collectors_stream_in_spark():
 
 
 @pytest.mark.spark
+@pytest.mark.long  # the demo draws bars, too
 def test_bars_with_a_watermark_and_their_picture(play, tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "bars.png"

@@ -136,6 +136,7 @@ def test_update_mode_is_refused_and_complete_publishes_all(spark, feed, tmp_path
     assert (message.key, message.value) == ("t", "100")
 
 
+@pytest.mark.long
 def test_a_thread_that_registers_may_write(spark, feed, tmp_path):
     """Spark looks for a stream's sink in the thread's active session: the thread that made it."""
     place = lasting_place()

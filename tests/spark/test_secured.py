@@ -152,6 +152,7 @@ def test_a_key_that_is_refused(spark, publisher, peers):
 
 
 @pytest.mark.spark
+@pytest.mark.long  # it starts a Spark of its own
 @pytest.mark.timeout(600)
 def test_no_secret_is_in_plans_logs_progress_offsets_or_the_checkpoint(publisher, peers, tmp_path):
     pair = peers.keys["spark"]

@@ -230,6 +230,7 @@ def test_a_publisher_that_is_gone_for_good_fails_by_name_in_time(spark, tmp_path
     assert sink.offsets("t", "second") == list(range(3))
 
 
+@pytest.mark.long  # tests/spark/test_source.py has a range that is gone, and is skipped
 def test_what_retention_takes_from_a_running_query_is_counted_exactly(spark, tmp_path):
     """The query is slower than the publisher, whose buffer holds little; the ledger balances."""
     lags = []
