@@ -16,7 +16,7 @@ from p2pmsg.testing import NetworkOptions, Simulation
 from tests.simulation.profiles import MULTICAST, PROFILES, Profile, build, run
 
 
-@pytest.mark.rounds(5, 200)
+@pytest.mark.rounds(4, 200)
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_the_promise_holds(profile, rounds):
     for seed in range(rounds):
@@ -26,7 +26,7 @@ def test_the_promise_holds(profile, rounds):
         assert simulation.published, seed
 
 
-@pytest.mark.rounds(3, 25)
+@pytest.mark.rounds(1, 25)
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_the_promise_holds_where_streams_wait_for_their_turn(profile, rounds, monkeypatch):
     monkeypatch.setattr(gaps, "TURNS_MAX", 1)
@@ -93,7 +93,7 @@ CLOSING = ("clean", "10 % lost", "50 % lost", "twice and out of order", "cuts", 
          "reader stops, drop")  # fmt: skip
 
 
-@pytest.mark.rounds(4, 120)
+@pytest.mark.rounds(3, 120)
 @pytest.mark.parametrize("name", CLOSING)
 def test_one_that_says_that_it_has_everything_has_it(name, rounds):
     for seed in range(rounds):
@@ -189,7 +189,7 @@ KILLED_AT_JOIN_LOGGED = {
 }  # fmt: skip
 
 
-@pytest.mark.rounds(3, 300)
+@pytest.mark.rounds(2, 300)
 @pytest.mark.parametrize("profile", KILLED_AT_JOIN.values(), ids=KILLED_AT_JOIN)
 def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join(profile, rounds):
     for seed in range(rounds):
@@ -197,7 +197,7 @@ def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join(profile, rounds
         run(simulation, profile, quiet=0.0)
 
 
-@pytest.mark.rounds(3, 300)
+@pytest.mark.rounds(2, 300)
 @pytest.mark.parametrize("profile", KILLED_AT_JOIN_LOGGED.values(), ids=KILLED_AT_JOIN_LOGGED)
 def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join_with_a_log(profile, rounds):
     pytest.importorskip("recovery.log")
@@ -262,7 +262,7 @@ SHARED = {
 }
 
 
-@pytest.mark.rounds(3, 300)
+@pytest.mark.rounds(2, 300)
 @pytest.mark.parametrize("shape", SHARED.values(), ids=SHARED)
 def test_no_publisher_seems_to_have_gone_back(shape, rounds, monkeypatch):
     """As with thousands of topics, whose heads are said again for half a second."""
@@ -327,7 +327,7 @@ SEALED_GROUPS = (
 )  # fmt: skip
 
 
-@pytest.mark.rounds(2, 150)
+@pytest.mark.rounds(1, 150)
 @pytest.mark.parametrize("name", SEALED_GROUPS)
 def test_a_stranger_that_hears_a_sealed_group_changes_no_ledger_and_gets_no_answer(name, rounds):
     """It repeats, changes and cuts what it hears, and forges the next messages."""
@@ -364,7 +364,7 @@ def test_a_member_that_forges_in_a_signed_group_changes_no_ledger(name, rounds):
     assert refused
 
 
-@pytest.mark.rounds(2, 150)
+@pytest.mark.rounds(1, 150)
 @pytest.mark.parametrize("name", FORGED_CHANNELS)
 def test_a_stranger_on_the_recovery_channel_changes_no_ledger(name, rounds):
     forged = Counter()

@@ -66,7 +66,7 @@ def build(seed, *, copy, lines=1, options=None, away=False, away_s=AWAY_S):
     return simulation
 
 
-@pytest.mark.rounds(2, 120)
+@pytest.mark.rounds(1, 120)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_new_messages_with_old_sequences_are_delivered_and_said_to_be_new(shape, rounds):
     rewound = 0
@@ -153,7 +153,7 @@ def watch(subscriber, seen):
     subscriber.oracle.take = note
 
 
-@pytest.mark.rounds(2, 150)
+@pytest.mark.rounds(1, 150)
 @pytest.mark.parametrize("reconnects", [False, True], ids=["parted", "reconnected"])
 def test_a_publisher_that_has_passed_the_position_again_is_known_to_have_gone_back(
     reconnects, rounds
@@ -182,4 +182,6 @@ def test_the_checks_find_a_publisher_that_passed_unseen(monkeypatch):
             simulation.check(quiet=0.0)
         except InvariantError:
             found += 1
-    assert found >= 4
+        if found == 4:
+            return
+    pytest.fail(f"found by {found} of 8 seeds")
