@@ -53,12 +53,10 @@ $(BENCH_STAMP): pyproject.toml $(DEV_STAMP)
 demo: setup ## run the market feed demo; ARGS goes to `p2pmsg demo`
 	@$(BIN)/p2pmsg demo $(ARGS)
 
-# The types and contracts are checked beside the tests, and shown after them. Each worker compiles what
-# has no bytecode, all of them the same at the same time: so one does it first, and once.
+# The types and contracts are checked beside the tests, on one core, and shown after them.
 test: setup area lint ## run the checks and the tests (8 minutes on two cores); ONLY=area
 	@checked=$$(mktemp); $(MAKE) --no-print-directory types >"$$checked" 2>&1 & types=$$!; \
 	trap 'kill $$types 2>/dev/null; rm -f "$$checked"' EXIT; \
-	$(BIN)/pytest --collect-only -qq >/dev/null 2>&1; \
 	echo $(PYTEST) $(PYTEST_ARGS); $(PYTEST) $(PYTEST_ARGS); status=$$?; \
 	wait $$types || { [ $$status -ne 0 ] || status=2; }; cat "$$checked"; exit $$status
 

@@ -10,7 +10,6 @@ import faulthandler
 import importlib
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -39,8 +38,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The tests start some hundreds of interpreters: each would compile all of the package again where
 # nothing may be written next to the source.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-    sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(CACHE / "bytecode"))
-    sys.dont_write_bytecode = False
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(CACHE / "bytecode"))
 if "SPARK_HOME" not in os.environ and (home := make_home(CACHE)) is not None:
     os.environ["SPARK_HOME"] = str(home)
 
@@ -142,6 +140,13 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             alone = [place for place in IN_TURN if nodeid.startswith(place)]
             return alone[0] if alone else nodeid
+
+        def mark_test_complete(self, node, item_index, duration=0):
+            """Forget what is done, which is otherwise looked through after each test."""
+            super().mark_test_complete(node, item_index, duration)
+            scope = self._split_scope(self.registered_collections[node][item_index])
+            if all(self.assigned_work[node][scope].values()):
+                del self.assigned_work[node][scope]
 
     return Scheduling(config, log)
 
