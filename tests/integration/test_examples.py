@@ -26,6 +26,23 @@ def run_example(name, *arguments):
     return ended.stdout, ended.stderr
 
 
+@pytest.fixture
+def run_here(monkeypatch, capsys, caplog):
+    """Run an example as `run_example`, but in this process: one that starts none itself.
+
+    What the library logs would stand on standard error.
+    """
+
+    def run_here(name, *arguments):
+        monkeypatch.syspath_prepend(EXAMPLES)
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        said = capsys.readouterr()
+        return said.out, said.err + caplog.text
+
+    return run_here
+
+
 @pytest.mark.parametrize("name", [*ARGUMENTS])
 def test_an_example_has_help_and_refuses_a_wrong_argument_in_a_line(name, monkeypatch, capsys):
     if name in SPARK:
@@ -50,8 +67,8 @@ def test_quickstart(tmp_path):
     assert "delivered 5 of 5, lost 0" in shown
 
 
-def test_secure_feed():
-    shown, errors = run_example("secure_feed.py")
+def test_secure_feed(run_here):
+    shown, errors = run_here("secure_feed.py")
 
     assert shown.splitlines() == [
         "bars got ['trades'] from the publisher, and may not have ['positions', 'quotes']",
@@ -61,23 +78,24 @@ def test_secure_feed():
     assert "Traceback" not in errors
 
 
-def test_webhook_out():
+def test_webhook_out(run_here):
     pytest.importorskip("aiohttp", reason="the extra webhooks is not installed")
-    shown, errors = run_example("webhook_out.py")
+    shown, errors = run_here("webhook_out.py")
 
     found = re.fullmatch(r"20 of 20 orders arrived, in (\d+) requests\n", shown)
     assert int(found[1]) >= 20
     assert "Traceback" not in errors
 
 
-def test_webhook_in():
+def test_webhook_in(run_here):
     pytest.importorskip("uvicorn", reason="the extra webhooks is not installed")
-    shown, errors = run_example("webhook_in.py")
+    shown, errors = run_here("webhook_in.py")
 
     assert shown == "10 of 10 published, 10 came again, the forged one got 401\n"
     assert errors == ""
 
 
+@pytest.mark.long  # the consumer itself is killed in the next one
 def test_durable_consumer():
     shown, errors = run_example("durable_consumer.py")
 
@@ -118,6 +136,7 @@ def test_quickstart_is_short():
     assert len(lines) <= 50
 
 
+@pytest.mark.long  # it takes seconds; test_examples_interrupted.py runs it for a moment
 def test_relay():
     shown, errors = run_example("relay.py")
 
@@ -129,8 +148,8 @@ def test_relay():
     assert errors == ""
 
 
-def test_typed(tmp_path):
-    shown, errors = run_example("typed.py", f"ipc://{tmp_path}/typed")
+def test_typed(run_here, tmp_path):
+    shown, errors = run_here("typed.py", f"ipc://{tmp_path}/typed")
 
     assert "trades 250: Expected `decimal`, got `null`, at $.price" in shown
     assert "quotes.us 0: Object missing required field `ask`, at $" in shown
@@ -139,8 +158,8 @@ def test_typed(tmp_path):
     assert errors == ""
 
 
-def test_gui_latest():
-    shown, errors = run_example("gui_latest.py", "0.5")
+def test_gui_latest(run_here):
+    shown, errors = run_here("gui_latest.py", "0.5")
 
     sent, delivered, conflated, lost = (
         int(re.search(rf"{name} ([\d,]+)", shown)[1].replace(",", ""))
@@ -152,6 +171,7 @@ def test_gui_latest():
     assert errors == ""
 
 
+@pytest.mark.long  # as test_relay
 def test_task_queue(tmp_path):
     shown, _ = run_example("task_queue.py", f"ipc://{tmp_path}/queue")
 
@@ -160,22 +180,22 @@ def test_task_queue(tmp_path):
     assert shown.rstrip().endswith("0 dead")
 
 
-def test_ordered_orders(tmp_path):
-    shown, _ = run_example("ordered_orders.py", f"ipc://{tmp_path}/queue")
+def test_ordered_orders(run_here, tmp_path):
+    shown, _ = run_here("ordered_orders.py", f"ipc://{tmp_path}/queue")
 
     assert "100 of 100 orders were paid, packed and shipped in this order" in shown
 
 
-def test_scatter_gather(tmp_path):
-    shown, _ = run_example("scatter_gather.py", str(tmp_path))
+def test_scatter_gather(run_here, tmp_path):
+    shown, _ = run_here("scatter_gather.py", str(tmp_path))
 
     assert "2 of 3 answered in time, the best ask is 61680.5" in shown
     assert f"no answer from ipc://{tmp_path}/exchange-2" in shown
     assert "LookupError: NOTHING is not traded here" in shown
 
 
-def test_aio_service(tmp_path):
-    shown, errors = run_example("aio_service.py", str(tmp_path))
+def test_aio_service(run_here, tmp_path):
+    shown, errors = run_here("aio_service.py", str(tmp_path))
 
     assert "20 of 20 orders were accepted" in shown
     assert shown.count("is tried again: no bell is in stock") == 5
@@ -193,6 +213,7 @@ def test_bridge_zeromq():
     assert "100 of 100 jobs were done, 10 of them at the second try" in shown
 
 
+@pytest.mark.long  # the same is a page of the guide, in test_guide.py
 def test_market_feed():
     group = f"udp://239.255.1.1:{free_port()}?interface=127.0.0.1"
     shown, _ = run_example("market_feed.py", group)

@@ -33,6 +33,9 @@ ARGUMENTS = {
 }
 NEEDED = {"webhook_in": "uvicorn", "webhook_out": "aiohttp"}
 CHEAP = [name for name in ARGUMENTS if name not in SPARK]
+KINDS = ("quickstart", "task_queue", "aio_service", "durable_consumer", "relay", "market_feed",
+         "webhook_in")  # fmt: skip
+"""One of each kind: threads, tasks, a server, and processes of each kind."""
 
 
 def processes_of(session):
@@ -95,7 +98,12 @@ def check(name, seconds, folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "seconds"), [*((name, 0.5) for name in CHEAP), *((name, 0.0) for name in CHEAP[:3])]
+    ("name", "seconds"),
+    [
+        pytest.param(name, seconds, marks=[pytest.mark.long] * (name not in KINDS))
+        for seconds, names in ((0.5, CHEAP), (0.0, CHEAP[:3]))
+        for name in names
+    ],
 )
 def test_ctrl_c_ends_an_example(name, seconds, tmp_path):
     struck = check(name, seconds, tmp_path)
