@@ -33,11 +33,15 @@ def run(*arguments, stdin=b"", timeout=DEADLINE_S, env=None):
     return done
 
 
-def run_here(*arguments):
+def run_here(*arguments, stdin=b""):
     """Run it as `run`, but in this process, where a start of its own would prove nothing more."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = main(list(map(str, arguments)))
+    former, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = main(list(map(str, arguments)))
+    finally:
+        sys.stdin = former
     said = _IDLE.sub("", err.buffer.getvalue().decode()).encode()
     return subprocess.CompletedProcess(arguments, status, out.buffer.getvalue(), said)
 

@@ -39,7 +39,7 @@ def test_lines_pass_through_pub_and_sub_byte_for_byte(start, endpoint):
 
 def test_json_values_arrive_with_topic_sequence_and_key(start, endpoint):
     sub = start("sub", endpoint, "--json", "--count", "2")
-    pub = run(
+    pub = run_here(
         "pub", endpoint, "trades", "--json", "--key-field", "symbol", "--name", "feed",
         stdin=b'{"symbol":"BTC","price":1.5}\n\n{"symbol":"ETH","price":null}\n',
     )  # fmt: skip
@@ -60,11 +60,11 @@ def test_values_of_500_levels_are_published_printed_and_dumped(start, endpoint, 
     lines = f"{list_}\n{object_}\n".encode()
     subs = [start("sub", endpoint, "--count", "2", *json) for json in ((), ("--json",))]
     options = "--json", "--wait", "2", "--log", str(tmp_path / "log")
-    assert run("pub", endpoint, "t", *options, stdin=lines).returncode == 0
+    assert run_here("pub", endpoint, "t", *options, stdin=lines).returncode == 0
 
     assert [sub.wait() for sub in subs] == [0, 0]
     assert subs[0].output() == lines
-    dumped = run("log", "dump", str(tmp_path / "log"))
+    dumped = run_here("log", "dump", str(tmp_path / "log"))
     for output in (subs[1].output(), dumped.stdout):
         assert [list_ in line or object_ in line for line in output.decode().splitlines()] == [
             True, True,
@@ -74,7 +74,7 @@ def test_values_of_500_levels_are_published_printed_and_dumped(start, endpoint, 
 @pytest.mark.parametrize("levels", [501, 900, 2000])
 def test_a_line_that_is_nested_too_deeply_is_refused(endpoint, levels):
     line = b"[" * levels + b"]" * levels + b"\n"
-    ended = run("pub", endpoint, "t", "--json", "--wait", "0", stdin=b"1\n" + line)
+    ended = run_here("pub", endpoint, "t", "--json", "--wait", "0", stdin=b"1\n" + line)
 
     assert ended.returncode == 1
     assert ended.stderr.startswith(b"p2pmsg pub: line 2: ")
@@ -84,7 +84,7 @@ def test_a_line_that_is_nested_too_deeply_is_refused(endpoint, levels):
 
 def test_bytes_that_are_no_text_are_marked(start, endpoint):
     subs = [start("sub", endpoint, "--count", "1", *json) for json in ((), ("--json",))]
-    assert run("pub", endpoint, "t", "--wait", "2", stdin=b"\xff\n").returncode == 0
+    assert run_here("pub", endpoint, "t", "--wait", "2", stdin=b"\xff\n").returncode == 0
 
     assert [sub.wait() for sub in subs] == [0, 0]
     assert subs[0].output() == b"base64:/w==\n"
@@ -97,7 +97,7 @@ def test_lines_have_the_fields_of_the_format(make_publisher):
     base = ("sub", publisher.endpoint, "--start", "earliest", "--count", "1")
     form = r"{topic}\t{sequence:03}{key:>2} {value} {timestamp_ns} {publisher} {{{headers}}}"
 
-    assert run(*base, "--format", form).stdout == b't\t000 k {"x":1} 1500000000 feed {{}}\n'
+    assert run_here(*base, "--format", form).stdout == b't\t000 k {"x":1} 1500000000 feed {{}}\n'
     assert run_here(*base, "--timestamps").stdout == b'1970-01-01T00:00:01.500000Z {"x":1}\n'
 
 
@@ -105,7 +105,7 @@ def test_pub_continues_a_log_and_serves_repairs_where_it_is_said(endpoint, tmp_p
     recovery = f"ipc://{tmp_path}/repairs"
     options = ("--key", "k", "--log", str(tmp_path / "log"), "--recovery", recovery)
     for line in (b"a\n", b"b\n"):
-        done = run("pub", endpoint, "t", "--wait", "0", *options, stdin=line)
+        done = run_here("pub", endpoint, "t", "--wait", "0", *options, stdin=line)
         assert (done.returncode, done.stderr) == (0, b"")
     dumped = run_here("log", "dump", str(tmp_path / "log")).stdout.splitlines()
     assert [(m["sequence"], m["key"], m["value"]) for m in map(json.loads, dumped)] == [
@@ -118,7 +118,7 @@ def test_who_comes_late_gets_all_from_earliest_while_pub_lingers(start, endpoint
     pub.write(b"a\nb\nc\n")
     pub.process.stdin.close()
 
-    earliest = run("sub", endpoint, "--start", "earliest", "--count", "3", "--stats")
+    earliest = run_here("sub", endpoint, "--start", "earliest", "--count", "3", "--stats")
     sequence = run_here("sub", endpoint, "--start", "1", "--count", "2")
 
     assert (earliest.returncode, earliest.stdout) == (0, b"a\nb\nc\n")
@@ -136,13 +136,13 @@ def test_with_a_cursor_sub_goes_on_where_it_was(start, tmp_path, make_publisher)
     publisher.publish_many("t", [f"{number}" for number in range(100)])
     options = (publisher.endpoint, "--start", "earliest", "--cursor", str(tmp_path / "a.cursor"))
 
-    first = run("sub", *options, "--count", "30")
+    first = run_here("sub", *options, "--count", "30")
     sub = start("sub", *options)
     eventually(lambda: sub.output().endswith(b"99\n"))
     sub.interrupt()
     assert sub.wait() == 130
     publisher.publish("t", "more")
-    last = run("sub", *options, "--count", "1")
+    last = run_here("sub", *options, "--count", "1")
 
     printed = (first.stdout + sub.output() + last.stdout).split()
     assert printed == [*(b"%d" % number for number in range(100)), b"more"]
@@ -152,7 +152,7 @@ def test_with_a_cursor_sub_goes_on_where_it_was(start, tmp_path, make_publisher)
 def test_a_cursor_that_is_none_is_reported_in_one_line(tmp_path, make_publisher):
     path = tmp_path / "prices.csv"
     path.write_text("symbol,price\n")
-    ended = run("sub", make_publisher().endpoint, "--cursor", str(path))
+    ended = run_here("sub", make_publisher().endpoint, "--cursor", str(path))
 
     assert ended.returncode == 1
     message = f"p2pmsg sub: the cursor {str(path)!r} cannot be used: it is not a cursor\n"
@@ -166,7 +166,7 @@ def test_topics_prefixes_and_several_endpoints(opened, make_publisher):
             publisher.publish(topic, f"{topic} of {publisher.name}")
 
     endpoints = ",".join(publisher.endpoint for publisher in publishers)
-    sub = run("sub", endpoints, "trades", "--start", "earliest", "--count", "6", "quotes.*")
+    sub = run_here("sub", endpoints, "trades", "--start", "earliest", "--count", "6", "quotes.*")
 
     expected = {f"{t} of {n}" for t in ("trades", "quotes.btc", "quotes.eth") for n in "ab"}
     assert set(sub.stdout.decode().splitlines()) == expected
@@ -192,7 +192,12 @@ ASCII = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": 
 
 
 @pytest.mark.parametrize(
-    "arguments", [("request", "--help"), ("sub", "--help"), ("log", "ls", "ü")]
+    "arguments",
+    [
+        ("request", "--help"),
+        pytest.param(("sub", "--help"), marks=pytest.mark.long),
+        ("log", "ls", "ü"),
+    ],
 )
 def test_text_is_written_where_the_locale_has_no_space_for_it(arguments):
     done = run(*arguments, env=ASCII)
@@ -227,7 +232,7 @@ def test_a_closed_standard_input_is_reported_in_one_line(arguments, tmp_path):
 def test_a_port_in_use_is_reported_in_one_line(make_publisher):
     taken = make_publisher().endpoint
 
-    pub = run("pub", taken, "t")
+    pub = run_here("pub", taken, "t")
 
     assert pub.returncode == 1
     assert pub.stderr.decode().startswith(f"p2pmsg pub: cannot bind '{taken}'")
@@ -251,7 +256,7 @@ def test_a_time_out_is_reported_in_one_line(name, endpoint):
 
 def test_a_line_that_is_no_json_is_reported_by_number_and_those_before_it_arrive(start, endpoint):
     sub = start("sub", endpoint, "--count", "1")
-    pub = run("pub", endpoint, "t", "--json", stdin=b'"good"\n{bad\n"never"\n')
+    pub = run_here("pub", endpoint, "t", "--json", stdin=b'"good"\n{bad\n"never"\n')
 
     assert pub.returncode == 1
     (line,) = without_waiting(pub.stderr).splitlines()
@@ -288,7 +293,14 @@ def test_a_full_disk_is_reported_in_one_line(start, make_publisher):
 
 
 @pytest.mark.parametrize(
-    "words", [("--version",), ("--help",), ("help", "key"), ("sub", "--help"), ("log", "--help")]
+    "words",
+    [
+        ("--version",),
+        ("--help",),
+        ("help", "key"),
+        pytest.param(("sub", "--help"), marks=pytest.mark.long),
+        ("log", "--help"),
+    ],
 )
 def test_help_on_a_full_disk_is_reported_in_one_line(start, words):
     with open("/dev/full", "wb") as full:
@@ -329,7 +341,7 @@ def test_sub_that_had_an_end_of_its_own_and_was_stopped_before_has_failed(start,
     assert sub.wait(60) == 143
 
 
-@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("how", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_pub_ends_by_a_signal_while_it_waits_for_subscribers(how, start, endpoint):
     pub = start("pub", endpoint, "t")
     said = f"p2pmsg pub: waiting for 1 subscriber at {endpoint}\n"
@@ -347,7 +359,7 @@ def reads_input(process):
     return words[1:2] == ["0x0"]
 
 
-@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("how", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.long)])
 def test_pub_ends_by_a_signal_while_it_waits_for_input(how, start, endpoint, make_subscriber):
     subscriber = make_subscriber(endpoint)
     pub = start("pub", endpoint, "t")
@@ -359,7 +371,7 @@ def test_pub_ends_by_a_signal_while_it_waits_for_input(how, start, endpoint, mak
     assert_ended(pub, how)
 
 
-@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("how", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_bench_ends_by_a_signal_with_its_process(how, start):
     bench = start("bench", "--seconds", "100")
     eventually(lambda: len(bench.processes()) == 2)
@@ -372,8 +384,9 @@ def test_respond_answers_with_what_a_command_prints(start, endpoint):
     respond = start(
         "respond", endpoint, "square", "--json", "--count", "2", "--", "sh", "-c", script
     )
-    failed = run("request", endpoint, "square", "0", "--json")
-    done = run("request", endpoint, "square", "12", "--json")
+    options = ("--json", "--timeout", "60")  # it takes a while to start
+    failed = run_here("request", endpoint, "square", "0", *options)
+    done = run_here("request", endpoint, "square", "12", *options)
 
     assert (done.returncode, done.stdout) == (0, b"144\n")
     assert (failed.returncode, failed.stderr.count(b"\n")) == (1, 1)
@@ -399,7 +412,8 @@ def test_respond_ends_by_a_signal_with_its_command(how, start, endpoint, tmp_pat
 
 def test_latency_is_measured_against_a_server(start, endpoint):
     server = start("latency", "--serve", endpoint)
-    measured = run("latency", endpoint, "--count", "100", "--rate", "5k", "--json")
+    eventually(server.errors)
+    measured = run_here("latency", endpoint, "--count", "100", "--rate", "5k", "--json")
 
     result = json.loads(measured.stdout)
     assert (result["count"], result["clock_error_us"]) == (100, 0)
@@ -410,6 +424,7 @@ def test_latency_is_measured_against_a_server(start, endpoint):
     assert (server.wait(), server.errors()) == (0, f"p2pmsg latency: listening at {endpoint}\n")
 
 
+@pytest.mark.long  # it takes longer than the next one, which measures the same
 def test_bench_prints_a_table():
     bench = run("bench", "--quick")
 

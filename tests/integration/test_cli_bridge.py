@@ -10,7 +10,13 @@ from p2pmsg import Subscriber
 from tests.integration.commands import command, eventually, run_here
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [  # for Ctrl-C there is test_cli_interrupted.py
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.long),
+        (signal.SIGTERM, 0),
+    ],
+)
 def test_bridges_until_it_is_asked_to_end(tmp_path, number, status):
     with zmq.Context() as context, context.socket(zmq.XPUB) as pub:
         pub.bind(f"ipc://{tmp_path}/plain")

@@ -51,7 +51,7 @@ def ids(messages):
 
 
 def test_ls_lists_the_streams(log):
-    ended = run("log", "ls", log.path, "--disk", "1GB")
+    ended = run_here("log", "ls", log.path, "--disk", "1GB")
 
     assert (ended.returncode, ended.stderr) == (0, b"")
     titles, quotes, trades, total, window = ended.stdout.decode().splitlines()
@@ -135,7 +135,7 @@ def test_dump_ends_quietly_when_nobody_reads_it_any_more(log, start):
     assert ended.errors() == ""
 
 
-@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("how", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.long)])
 def test_dump_ends_by_a_signal(log, start, how):
     number, status = ENDINGS[how]
     reading, writing = os.pipe()
@@ -151,7 +151,7 @@ def test_dump_ends_by_a_signal(log, start, how):
 
 
 def test_verify_finds_nothing_in_a_good_log(log):
-    ended = run("log", "verify", log.path)
+    ended = run_here("log", "verify", log.path)
 
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert ended.stdout.startswith(b"all is well in ")
@@ -224,7 +224,7 @@ def test_a_last_segment_that_was_cut_is_missed(log, endpoint, has_index):
     assert result["missing"] == (1050 - result["messages"] if has_index else 0)
     assert result["damaged"] != has_index
     options = ("--wait-for", "0", "--speed", "max")
-    replayed = run("log", "replay", log.path, endpoint, *options)
+    replayed = run_here("log", "replay", log.path, endpoint, *options)
     assert (replayed.returncode, len(replayed.stderr) > 0) == (1, True)
 
 
@@ -261,12 +261,12 @@ def test_a_log_is_read_while_it_is_written(log):
 
         assert ids(dump(log, "trades", "--from", "999")) == [999, 1000]
         assert run("log", "verify", log.path).returncode == 0
-        assert json.loads(run("log", "ls", log.path, "--json").stdout)["messages"] == 1051
+        assert json.loads(run_here("log", "ls", log.path, "--json").stdout)["messages"] == 1051
 
 
 def test_replay_publishes_every_message_as_it_was(log, start, endpoint):
     sub = start("sub", endpoint, "--json", "--count", "1050")
-    replay = run("log", "replay", log.path, endpoint, "--speed", "max")
+    replay = run_here("log", "replay", log.path, endpoint, "--speed", "max")
 
     assert sub.wait() == 0
     assert (replay.returncode, without_waiting(replay.stderr)) == (0, "")
@@ -283,7 +283,7 @@ def test_replay_publishes_every_message_as_it_was(log, start, endpoint):
 
 def test_replay_of_a_part_is_a_stream_of_its_own(log, start, endpoint):
     sub = start("sub", endpoint, "--json", "--count", "10")
-    replay = run(
+    replay = run_here(
         "log", "replay", log.path, endpoint, "trades", "--from", "500", "--to", "510",
         "--speed", "1000", "--name", "again",
     )  # fmt: skip
@@ -302,7 +302,7 @@ def test_replay_of_what_a_subscriber_does_not_take_is_reported_there(tmp_path, s
         for number, value in enumerate(("first", bytes(5 * 2**20), "last")):
             write.alone("t", value, T0 + number, now_ns=T0 + number)
     sub = start("sub", endpoint, "--count", "2")
-    run("log", "replay", made.path, endpoint, "--speed", "max")
+    run_here("log", "replay", made.path, endpoint, "--speed", "max")
 
     assert sub.wait() == 0
     assert sub.output() == b"first\nlast\n"
@@ -311,7 +311,7 @@ def test_replay_of_what_a_subscriber_does_not_take_is_reported_there(tmp_path, s
 
 
 def test_replay_gives_up_when_nobody_comes(log, endpoint):
-    ended = run("log", "replay", log.path, endpoint, "--wait-for", "2", "--timeout", "0.3")
+    ended = run_here("log", "replay", log.path, endpoint, "--wait-for", "2", "--timeout", "0.3")
 
     assert ended.returncode == 1
     assert ended.stderr == b"p2pmsg log replay: 0 of 2 subscribers came within 0.3 s\n"
@@ -319,14 +319,14 @@ def test_replay_gives_up_when_nobody_comes(log, endpoint):
 
 
 def test_replay_of_nothing_does_not_wait_for_anybody(log, endpoint):
-    ended = run("log", "replay", log.path, endpoint, "trades", "--from", "9999")
+    ended = run_here("log", "replay", log.path, endpoint, "trades", "--from", "9999")
 
     assert ended.returncode == 1
     assert ended.stderr == b"p2pmsg log replay: there are no such messages in the log\n"
     assert ended.stdout == b""
 
 
-@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("how", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_replay_ends_by_a_signal_while_it_waits_for_subscribers(log, start, endpoint, how):
     number, status = ENDINGS[how]
     replay = start("log", "replay", log.path, endpoint)
@@ -339,7 +339,7 @@ def test_replay_ends_by_a_signal_while_it_waits_for_subscribers(log, start, endp
     assert (replay.output(), replay.errors()) == (b"", said)
 
 
-@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("how", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.long)])
 def test_replay_ends_by_a_signal_between_two_messages(log, start, endpoint, how, make_subscriber):
     number, status = ENDINGS[how]
     subscriber = make_subscriber(endpoint)
@@ -386,7 +386,7 @@ def test_a_publishers_own_log_can_be_replayed(tmp_path, make_publisher, start, e
     publisher.close(timeout=0.0)
 
     sub = start("sub", endpoint, "--count", "5001")
-    replay = run("log", "replay", directory, endpoint, "--speed", "max")
+    replay = run_here("log", "replay", directory, endpoint, "--speed", "max")
 
     assert (sub.wait(), replay.returncode) == (0, 0)
     assert sub.output().split() == [*(b"%d" % number for number in range(5000)), b"last"]

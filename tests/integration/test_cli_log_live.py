@@ -44,7 +44,7 @@ def messages(log, *arguments):
 
 def test_truncate_by_bytes_says_what_went(segmented):
     before = names(segmented)
-    ended = run("log", "truncate", segmented.path, "--keep", "10kB")
+    ended = run_here("log", "truncate", segmented.path, "--keep", "10kB")
 
     assert (ended.returncode, ended.stderr) == (0, b"")
     lines = ended.stdout.decode().splitlines()
@@ -64,7 +64,7 @@ def test_truncate_by_bytes_says_what_went(segmented):
 
 def test_truncate_by_time_says_what_went(segmented):
     cut = "2024-08-09T12:03:20Z"  # 200 s after the first
-    ended = run("log", "truncate", segmented.path, "--before", cut)
+    ended = run_here("log", "truncate", segmented.path, "--before", cut)
 
     assert ended.returncode == 0
     first = messages(segmented, "trades")[0]["sequence"]
@@ -86,7 +86,7 @@ def test_a_publisher_goes_on_in_a_log_that_was_shortened(tmp_path, make_publishe
         first.publish("t", number)
         first.flush()
     first.close(timeout=0.0)
-    assert run("log", "truncate", str(tmp_path / "own"), "--keep", "5kB").returncode == 0
+    assert run_here("log", "truncate", str(tmp_path / "own"), "--keep", "5kB").returncode == 0
 
     second = make_publisher(log=log)
     assert second.session == first.session
@@ -116,7 +116,7 @@ def test_truncate_refuses_what_it_cannot_do(segmented, tmp_path):
     assert list((tmp_path / "none").iterdir()) == []
 
     (segmented.directory / "state").write_bytes(b"spoilt")
-    ended = run("log", "truncate", segmented.path, "--keep", "0")
+    ended = run_here("log", "truncate", segmented.path, "--keep", "0")
     assert (ended.returncode, ended.stderr.count(b"\n")) == (1, 1)
     assert str(segmented.directory / "state").encode() in ended.stderr
 
@@ -134,14 +134,14 @@ def test_a_log_is_looked_at_while_its_publisher_writes(tmp_path, make_publisher)
                 publisher.publish("t", number)
                 publisher.publish("u", {"id": number, "padding": bytes(50)})
                 number += 1
-            ended.wait(0.003)
+            ended.wait(0.01)
 
     thread = threading.Thread(target=publish)
     thread.start()
     try:
         eventually(lambda: publisher.stats().log.bytes > 50_000)
         known = 0
-        for _ in range(3):
+        for _ in range(2):
             verified = run("log", "verify", path)
             assert (verified.returncode, verified.stderr) == (0, b""), verified.stdout
             listed = json.loads(run_here("log", "ls", path, "--json").stdout)
@@ -193,34 +193,38 @@ def test_dump_into_head(segmented):
     assert int(status) in (0, 141)  # 400 lines may fit into the pipe
 
 
-SPEEDS = {"the original pace": ("1", 0.8), "twice": ("2", 0.4), "ten times": ("10", 0.08)}
+SPEEDS = {
+    "the original pace": ("1", 0.8),
+    "twice": pytest.param("2", 0.4, marks=pytest.mark.long),
+    "ten times": ("10", 0.08),
+}
 
 
 @pytest.mark.parametrize(("speed", "least_s"), SPEEDS.values(), ids=SPEEDS)
-def test_replay_keeps_the_pace(tmp_path, endpoint, make_subscriber, start, speed, least_s):
+def test_replay_keeps_the_pace(tmp_path, endpoint, make_subscriber, speed, least_s):
     log = LogFiles(tmp_path / "log")
     with log.writing() as write:
         for number in range(5):
             write("t", [number, number], [T0, T0], now_ns=T0 + number * S // 5)
     subscriber = make_subscriber(endpoint)
-    replay = start("log", "replay", log.path, endpoint, "--speed", speed)
+    replay = run_here("log", "replay", log.path, endpoint, "--speed", speed)
 
     assert [subscriber.receive(60).value for _ in range(10)] == [n // 2 for n in range(10)]
-    assert replay.wait() == 0
-    seconds = re.search(rb"to 1 subscriber in ([\d.]+) s", replay.output())
+    assert replay.returncode == 0
+    seconds = re.search(rb"to 1 subscriber in ([\d.]+) s", replay.stdout)
     assert float(seconds[1]) >= round(least_s, 1)
 
 
-def test_replay_of_hours_takes_a_moment_if_asked_to(tmp_path, endpoint, make_subscriber, start):
+def test_replay_of_hours_takes_a_moment_if_asked_to(tmp_path, endpoint, make_subscriber):
     log = LogFiles(tmp_path / "log")
     with log.writing() as write:
         for number in range(5):
             write("t", [number], [T0], now_ns=T0 + number * 3600 * S)
     for options in (["--speed", "1e6"], ["--speed", "max"], ["--pause-max", "0.01"]):
         subscriber = make_subscriber(endpoint)
-        replay = start("log", "replay", log.path, endpoint, *options)
+        replay = run_here("log", "replay", log.path, endpoint, *options)
         assert [subscriber.receive(60).value for _ in range(5)] == list(range(5))
-        assert (replay.wait(), without_waiting(replay.errors())) == (0, "")
+        assert (replay.returncode, without_waiting(replay.stderr)) == (0, "")
         subscriber.close()
 
 
@@ -235,7 +239,7 @@ def test_replay_ends_by_ctrl_c_in_the_middle(segmented, endpoint, start, make_su
 
 
 def test_capacity_answers():
-    ended = run("capacity", "--rate", "50k", "--size", "128", "--disk", "500GB")
+    ended = run_here("capacity", "--rate", "50k", "--size", "128", "--disk", "500GB")
 
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert ended.stdout.startswith(b"500 GB hold 12 h 4 min of 50,000 messages/s of 128 B\n")

@@ -6,12 +6,18 @@ import signal
 import pytest
 
 from p2pmsg import Subscriber
-from tests.integration.commands import command, eventually, run
+from tests.integration.commands import command, eventually, run_here
 
 pytest.importorskip("recovery.log")
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [  # for Ctrl-C there is test_cli_interrupted.py
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.long),
+        (signal.SIGTERM, 0),
+    ],
+)
 def test_relays_until_it_is_asked_to_end(tmp_path, make_publisher, number, status):
     publisher = make_publisher(name="feed")
     publisher.publish_many("t", list(range(1000)))
@@ -32,6 +38,6 @@ def test_relays_until_it_is_asked_to_end(tmp_path, make_publisher, number, statu
         last = errors.splitlines()[-1]
         assert ("1,000 messages received" in last) == (turn == 0)
         assert "bytes of log" in last
-    shown = run("log", "ls", str(log))
+    shown = run_here("log", "ls", str(log))
     assert shown.returncode == 0
     assert b"1,000" in shown.stdout or b"1000" in shown.stdout

@@ -14,7 +14,7 @@ import zmq.utils.z85 as z85
 
 from p2pmsg import Publisher, Subscriber
 from p2pmsg.security import read_key_file
-from tests.integration.commands import command, eventually, run
+from tests.integration.commands import command, eventually, run, run_here
 from transports import key_text
 
 ANY_PORT = "tcp://127.0.0.1:0"
@@ -56,7 +56,7 @@ def test_a_subscriber_that_is_refused_says_so_and_fails_in_the_end(tmp_path, pee
     stranger = peers.security("sub")
     with Publisher(ANY_PORT, security=peers.security("pub")) as publisher:
         place = peers.pinned(publisher.endpoint, "pub")
-        sub = run("sub", place, "--timeout", "2.5", *peers.options("sub"))
+        sub = run_here("sub", place, "--timeout", "2.5", *peers.options("sub"))
     assert sub.returncode == 1
     said = sub.stderr.decode()
     assert f"does not admit our key {stranger.fingerprint}" in said
@@ -83,7 +83,7 @@ def test_a_topic_that_is_denied_is_named_and_others_come(tmp_path, peers):
         pub.write(b"one\n")
         place = peers.pinned(listening(pub), "pub")
         words = ["--start", "earliest", "--count", "1", *peers.options("sub")]
-        sub = run("sub", place, "open", "closed", *words)
+        sub = run_here("sub", place, "open", "closed", *words)
     assert (sub.returncode, sub.stdout) == (0, b"one\n")
     assert "subscribe 'closed' is not allowed" in sub.stderr.decode()
 
@@ -94,12 +94,12 @@ def test_requests_with_keys(tmp_path, peers):
     words = ["respond", ANY_PORT, "t", "--echo", *peers.options("respond")]
     with command(tmp_path, *words) as respond:
         place = peers.pinned(listening(respond), "respond")
-        asked = run("request", place, "t", "hello", *peers.options("request"))
+        asked = run_here("request", place, "t", "hello", *peers.options("request"))
         assert (asked.returncode, asked.stdout) == (0, b"hello\n"), asked.stderr
         check_silence(peers, respond.said(), asked.stderr.decode())
 
 
-@pytest.mark.parametrize("mode", ["queue", "pipeline"])
+@pytest.mark.parametrize("mode", ["queue", pytest.param("pipeline", marks=pytest.mark.long)])
 def test_jobs_with_keys(tmp_path, peers, mode):
     for name, *known in (("push", "pull"), ("pull",)):
         peers.security(name, *known)
@@ -109,7 +109,7 @@ def test_jobs_with_keys(tmp_path, peers, mode):
         push.process.stdin.close()
         place = peers.pinned(at, "push")
         words = ["--mode", mode, "--count", "1", *peers.options("pull")]
-        pull = run("pull", place, *words)
+        pull = run_here("pull", place, *words)
         assert (pull.returncode, pull.stdout) == (0, b"one\n"), pull.stderr
         assert push.wait() == 0
         check_silence(peers, push.said(), pull.stderr.decode())
