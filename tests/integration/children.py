@@ -129,7 +129,7 @@ def leave_open(endpoint, how):
     publisher = Publisher(endpoint)
     subscriber = Subscriber(publisher.endpoint)
     publisher.wait_for_subscribers(1, timeout=60)
-    for n in range(100_000):
+    for n in range(30_000):
         publisher.publish(TOPIC, n)
     subscriber.receive(60)
     if how == "dropped":

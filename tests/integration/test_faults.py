@@ -125,13 +125,13 @@ def test_stall_and_resume(connect_by_proxy):
         publisher={"stall_timeout": 0.05}, on_gap="raise"
     )
     collector = Collector(subscriber)
-    for turn in range(5):
+    for turn in range(3):
         proxy.stall()
-        publish_paced(publisher, turn * 20_000, turn * 20_000 + 20_000)
+        publish_paced(publisher, turn * 10_000, turn * 10_000 + 10_000)
         check_ledger(subscriber)
         proxy.resume()
-    check_exact(collector.wait_for(100_000))
-    check_ledger(subscriber, delivered=100_000, outstanding=0, lost=0)
+    check_exact(collector.wait_for(30_000))
+    check_ledger(subscriber, delivered=30_000, outstanding=0, lost=0)
 
 
 def test_a_partition_that_ends(connect_by_proxy):
@@ -241,13 +241,13 @@ def test_a_killed_subscriber_harms_nobody(make_publisher, make_subscriber, make_
     children = [make_child("subscribe", publisher.endpoint, 10**9) for _ in range(2)]
     publisher.wait_for_subscribers(3, timeout=60)
     n = 0
-    while n < 100_000:
+    while n < 40_000:
         publisher.publish(TOPIC, n)
         n += 1
-        if n == 20_000:
+        if n == 10_000:
             eventually(lambda: children[0].lines.qsize() > 2)
             children[0].signal(signal.SIGKILL)
-        if n == 50_000:
+        if n == 25_000:
             children[1].signal(signal.SIGKILL)
     check_exact(other.wait_for(n))
     check_ledger(other.subscriber, delivered=n, outstanding=0, lost=0)
@@ -259,11 +259,11 @@ def test_a_frozen_subscriber_process_holds_nobody_up_for_long(
 ):
     publisher = make_publisher(stall_timeout=0.2, replay_bytes=2**20)
     other = Collector(make_subscriber(publisher.endpoint, joins=publisher))
-    child = make_child("subscribe", publisher.endpoint, 200_000)
+    child = make_child("subscribe", publisher.endpoint, 40_000)
     publisher.wait_for_subscribers(2, timeout=60)
-    value, n = bytes(100), 0
+    value, n = bytes(600), 0
     child.signal(signal.SIGSTOP)
-    while n < 200_000:
+    while n < 40_000:
         publisher.publish(TOPIC, value)
         n += 1
     publisher.flush()
@@ -278,7 +278,7 @@ def test_a_frozen_subscriber_process_holds_nobody_up_for_long(
     child.order("end")
     assert ledger["balanced"]
     assert ledger["published"] == ledger["delivered"] + ledger["lost"] + ledger["outstanding"]
-    assert ledger["delivered"] + ledger["lost"] == 200_001
+    assert ledger["delivered"] + ledger["lost"] == 40_001
     assert {reason for _, _, reason in ledger["losses"]} <= {"evicted"}
     assert child.wait() == 0
 
@@ -338,7 +338,7 @@ def test_a_publisher_killed_and_restarted_at_its_port(make_subscriber, make_chil
 
 
 def test_what_a_killed_publisher_still_owed_is_reported(make_subscriber, make_child, make_proxy):
-    child = make_child("publish", lasting_place(), 50_000)
+    child = make_child("publish", lasting_place(), 20_000)
     endpoint, session = child.line().split()
 
     class Target:
@@ -353,15 +353,15 @@ def test_what_a_killed_publisher_still_owed_is_reported(make_subscriber, make_ch
     with without_nacks(subscriber):
         proxy.resume()
         assert child.line() == "published"
-        eventually(lambda: [s.head for s in check_ledger(subscriber).streams] == [50_000])
+        eventually(lambda: [s.head for s in check_ledger(subscriber).streams] == [20_000])
         child.signal(signal.SIGKILL)
         child.wait()
         assert check_ledger(subscriber).outstanding > 0
     proxy.frame_loss = 0.0
     again = make_child("publish", endpoint, 5_000)
-    again.line()
+    _, its_session = again.line().split()
     collector = Collector(subscriber)
-    eventually(lambda: sum(m.session != int(session) for m in list(collector.messages)) == 5_000)
+    eventually(lambda: is_at(collector, int(its_session), 4_999))
     old = [message for message in collector.messages if message.session == int(session)]
     new = collector.messages[len(old) :]
     check_exact(new)
@@ -369,23 +369,28 @@ def test_what_a_killed_publisher_still_owed_is_reported(make_subscriber, make_ch
     assert lost
     assert {report.reason.value for report in reports} == {"publisher_gone"}
     assert {report.session for report in reports} == {int(session)}
-    check_exact(old, sorted(set(range(50_000)) - lost))
+    check_exact(old, sorted(set(range(20_000)) - lost))
     stats = check_ledger(subscriber, lost=len(lost), outstanding=0)
     assert ranges(stats.losses) == ranges(reports)
+
+
+def is_at(collector, session, sequence):
+    """Whether the last message is of that session, and that one or a later one."""
+    return any(m.session == session and m.sequence >= sequence for m in collector.messages[-1:])
 
 
 def test_a_publisher_killed_at_full_speed_again_and_again(make_subscriber, make_child):
     endpoint = lasting_place()
     sessions = []
     subscriber = None
-    for _ in range(4):
+    for _ in range(3):
         child = make_child("publish_without_end", endpoint)
         endpoint, session = child.line().split()
         sessions.append(int(session))
         if subscriber is None:
             subscriber = make_subscriber(endpoint)
             collector = Collector(subscriber)
-        eventually(lambda: sum(m.session == sessions[-1] for m in list(collector.messages)) > 2_000)  # noqa: B023
+        eventually(lambda: is_at(collector, sessions[-1], 2_000))  # noqa: B023
         check_ledger(subscriber)
         child.signal(signal.SIGKILL)
         child.wait()
@@ -404,8 +409,9 @@ def test_a_publisher_killed_at_full_speed_again_and_again(make_subscriber, make_
     assert [ledger.session for ledger in stats.streams] == sessions
 
 
-COUNT = 60_000
-PADDING = {"padding": bytes(500)}
+COUNT = 20_000
+PADDING = {"padding": bytes(1600)}
+"""So that all of them are far more than queues and the system's buffers hold."""
 
 
 def publish(publisher, start, stop):
@@ -546,7 +552,7 @@ FRAME_BYTES = 64 * 1024
 
 def test_memory_is_bounded_with_a_subscriber_that_never_reads(make_child):
     """The publisher keeps 4 MiB for replay and a queue of 4 MiB; the subscriber 1 MiB."""
-    publisher = make_child("grow", LOOPBACK, 4 * MIB, 150 * 10**6, FRAME_BYTES)
+    publisher = make_child("grow", LOOPBACK, 4 * MIB, 80 * 10**6, FRAME_BYTES)
     endpoint = publisher.line()
     subscriber = make_child("hold", endpoint, MIB)
     assert subscriber.line() == "joining"
@@ -566,7 +572,7 @@ def test_memory_is_bounded_with_a_subscriber_that_never_reads(make_child):
 def test_memory_is_bounded_with_a_frozen_subscriber(make_child):
     import signal
 
-    publisher = make_child("grow", LOOPBACK, 4 * MIB, 150 * 10**6)
+    publisher = make_child("grow", LOOPBACK, 4 * MIB, 80 * 10**6)
     subscriber = make_child("hold", publisher.line(), MIB)
     subscriber.line()
     subscriber.signal(signal.SIGSTOP)
@@ -597,7 +603,7 @@ def test_a_subscriber_that_waits_for_a_repair_holds_no_more_than_it_may(
     subscriber = make_subscriber(proxy.endpoint, joins=publisher, receive_bytes=receive_bytes)
     held = 0
     with unheard_requests(publisher):  # no repair comes, so that everything must wait
-        for n in range(20_000):
+        for n in range(8_000):
             publisher.publish(TOPIC, bytes(500))
             if n % 100 == 0:
                 stats = subscriber.stats()
@@ -605,7 +611,7 @@ def test_a_subscriber_that_waits_for_a_repair_holds_no_more_than_it_may(
                 held = max(held, stats.bytes_held)
     assert lost
     assert held <= receive_bytes + 64 * 1024 + 1024
-    for n in range(20_000):
+    for n in range(8_000):
         assert subscriber.receive(60).sequence == n
     assert subscriber.stats().lost == 0
 

@@ -94,6 +94,7 @@ def check_all(publisher, joiners):
     assert publisher.stats().control_dropped == 0
 
 
+@pytest.mark.long  # those that join a busy one are below
 def test_200_join_a_publisher_that_is_idle(publisher, join):
     check_all(publisher, join(publisher.endpoint, 200))
 
@@ -184,9 +185,14 @@ def test_subscribers_of_a_former_release_cannot_livelock_a_publisher(
         # An answer takes fewer tokens while not all are counted.
         eventually(lambda: publisher.stats().connections >= 2 * len(former))
         begun, before = time.monotonic(), len(busy)
-        while time.monotonic() - begun < 2:
+        while (
+            time.monotonic() - begun < 0.7
+            or not publisher.stats().control_rationed
+            or len(busy) <= before + 5
+        ):
             for one in former:
                 one.turn()
+            assert time.monotonic() < begun + JOIN_S
         took = time.monotonic() - begun
         stats = publisher.stats()
         echoes = sum(one.echoes for one in former)
@@ -344,7 +350,7 @@ def test_prefixes_that_others_took_up_first_count_too(make_sender):
     """One that subscribed to what a helper had, which then went, was counted with nothing."""
     sender = make_sender(subscriptions_max=4000)
     with flood(sender.endpoint, 0, 8) as keeper:
-        for round_ in range(10):
+        for round_ in range(5):
             names = [b"\1%d-%d" % (round_, number) for number in range(1500)]
             with flood(sender.endpoint, 0, 8) as helper:
                 for name in names:
@@ -370,6 +376,7 @@ def settle(sender):
     while time.monotonic() < quiet_s:
         if sender.receive_subscriptions():
             quiet_s = time.monotonic() + 0.1
+        time.sleep(0.001)
 
 
 def test_who_gives_up_what_others_share_is_not_counted_with_it_for_ever(make_sender):
@@ -391,7 +398,7 @@ def test_a_publisher_outlives_one_with_very_many_subscriptions():
     with p2pmsg.Publisher(LOOPBACK) as publisher:
         with p2pmsg.Subscriber(publisher.endpoint) as subscriber:
             publisher.wait_for_subscribers(1, DEADLINE_S)
-            with flood(publisher.endpoint, 100_000, 40):
+            with flood(publisher.endpoint, 30_000, 40):
                 published = 0
                 deadline = time.monotonic() + DEADLINE_S
                 while not publisher.stats().connections_oversubscribed:

@@ -137,7 +137,7 @@ def test_a_port_in_use(make_publisher, tmp_path):
 def test_a_port_is_free_again_after_close(make_subscriber, tmp_path):
     for endpoint in (LOOPBACK, f"ipc://{tmp_path}/socket", "inproc://again"):
         recovery = LOOPBACK if endpoint == LOOPBACK else None
-        for n in range(20):
+        for n in range(7):
             with p2pmsg.Publisher(endpoint, recovery_endpoint=recovery) as publisher:
                 endpoint = publisher.endpoint
                 recovery = publisher.recovery_endpoint
@@ -151,11 +151,11 @@ def open_files():
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_fifty_peers_leave_no_file_and_no_thread(make_publisher):
+def test_twenty_peers_leave_no_file_and_no_thread(make_publisher):
     make_publisher()  # the context's own files
     gc.collect()
     files, threads = open_files(), threading.active_count()
-    for n in range(50):
+    for n in range(20):
         with p2pmsg.Publisher(LOOPBACK) as publisher:
             with p2pmsg.Subscriber(publisher.endpoint) as subscriber:
                 publisher.wait_for_subscribers(1, timeout=60)
@@ -188,15 +188,19 @@ def test_a_closed_peer_can_be_collected(make_publisher):
     eventually(lambda: gc.collect() >= 0 and not any(peer() for peer in watched))
 
 
-@pytest.mark.parametrize("how", ["with", "close", "raise", "interrupt"])
+@pytest.mark.parametrize(
+    "how", ["with", pytest.param("close", marks=pytest.mark.long), "raise", "interrupt"]
+)
 def test_a_process_that_publishes_and_ends_at_once(make_subscriber, make_child, how):
-    child = make_child("publish_and_exit", LOOPBACK, 20_000, how)
+    child = make_child("publish_and_exit", LOOPBACK, 10_000, how)
     subscriber = make_subscriber(child.line(), on_gap="raise")
-    check_exact(take_all(subscriber, 20_000))
+    check_exact(take_all(subscriber, 10_000))
     assert child.wait() == {"raise": 3, "interrupt": -2}.get(how, 0)
 
 
-@pytest.mark.parametrize("how", ["held", "dropped", "cycle", "blocked"])
+@pytest.mark.parametrize(
+    "how", ["held", pytest.param("dropped", marks=pytest.mark.long), "cycle", "blocked"]
+)
 def test_a_process_that_ends_with_open_peers_ends(make_child, how):
     child = make_child("leave_open", LOOPBACK, how)
     assert child.line() == "done"
