@@ -130,7 +130,7 @@ def test_a_cancellation_at_every_step_neither_loses_nor_doubles(how):
     run(main)
 
 
-@pytest.mark.rounds(1500, 100_000)
+@pytest.mark.rounds(500, 100_000)
 def test_random_cancellations_neither_lose_nor_double(rounds):
     random = Random(20)
 
@@ -156,7 +156,7 @@ def test_random_cancellations_neither_lose_nor_double(rounds):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.rounds(300, 20_000)
+@pytest.mark.rounds(150, 20_000)
 def test_tasks_that_wait_together_and_are_cancelled_share_all_messages(loop, rounds):
     random = Random(21)
 

@@ -655,7 +655,7 @@ def test_in_a_forked_child_it_is_closed(make_subscriber):
     run(main)
 
 
-@pytest.mark.rounds(1000, 100_000)
+@pytest.mark.rounds(400, 100_000)
 @pytest.mark.parametrize("acknowledge", [None, "synced"])
 def test_random_cancellations_cost_nothing(make_subscriber, memory_path, acknowledge, rounds):
     """Tasks publish and drain, and are cancelled at random; what was accepted comes once."""

@@ -369,7 +369,7 @@ def test_a_cancellation_at_every_step_loses_no_job_and_does_none_twice(how):
     run(main)
 
 
-@pytest.mark.rounds(1500, 100_000)
+@pytest.mark.rounds(500, 100_000)
 def test_random_cancellations_lose_no_job_and_do_none_twice(rounds):
     rng = Random(20)
 
@@ -390,7 +390,7 @@ def test_random_cancellations_lose_no_job_and_do_none_twice(rounds):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.rounds(400, 20_000)
+@pytest.mark.rounds(200, 20_000)
 def test_workers_that_are_cancelled_at_random_share_all_jobs(loop, rounds):
     rng = Random(21)
 

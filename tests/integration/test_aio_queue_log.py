@@ -198,7 +198,7 @@ def test_old_segments_are_emptied_while_others_run_and_no_job_is_forgotten(fsync
     async def first():
         async with a_queue(log=log, config=config, prefetch=64) as (pusher, puller):
             held = []
-            for number in range(900):
+            for number in range(450):
                 pusher.push([number, "x" * 50])
                 await pusher.drain()
                 job = await puller.receive(timeout=60)
@@ -208,7 +208,7 @@ def test_old_segments_are_emptied_while_others_run_and_no_job_is_forgotten(fsync
                     job.ack()
             kept.update(job.value[0] for job in held)
             await eventually(lambda: pusher.stats().in_flight == len(held))
-            # 900 jobs are some 40 segments; what is of use fits into one.
+            # 450 jobs are some 20 segments; what is of use fits into one.
             await eventually(lambda: len(segments(memory_path)) <= 5)
 
     async def second():
@@ -219,7 +219,7 @@ def test_old_segments_are_emptied_while_others_run_and_no_job_is_forgotten(fsync
             await pusher.join(timeout=60)
 
     run(first)
-    assert len(kept) == 30
+    assert len(kept) == 15
     run(second)
     assert not kept
 
@@ -370,7 +370,7 @@ async def push_until_killed(folder, fsync, begin, seen, *more):
 
 
 @pytest.mark.parametrize("fsync", ["interval", "always"])
-@pytest.mark.rounds(3, 60)
+@pytest.mark.rounds(2, 60)
 def test_what_push_returned_outlives_a_killed_pusher(fsync, memory_path, rounds):
     rng = Random(5)
 
@@ -397,7 +397,7 @@ def test_what_push_returned_outlives_a_killed_pusher(fsync, memory_path, rounds)
     run(main)
 
 
-@pytest.mark.rounds(3, 60)
+@pytest.mark.rounds(2, 60)
 def test_a_pusher_that_is_killed_while_it_empties_segments_forgets_no_job(memory_path, rounds):
     rng = Random(6)
 

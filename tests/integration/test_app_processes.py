@@ -254,7 +254,7 @@ async def on(value: int):
 """
 
 
-@pytest.mark.rounds(3, 20)
+@pytest.mark.rounds(2, 20)
 def test_kills_and_restarts_lose_nothing(run, make_publisher, endpoint, tmp_path, rounds):
     publisher, total = make_publisher(endpoint), 100 * rounds
     keys = [f"k{number % 7}" for number in range(total)]

@@ -503,7 +503,7 @@ def test_a_session_that_cannot_be_noted_hands_nothing_on(make_publisher, make_su
 
 
 @pytest.mark.parametrize(
-    ("commit", "count"), [("explicit", 40_000), ("message", 80_000), (0.003, 10**6)]
+    ("commit", "count"), [("explicit", 16_000), ("message", 32_000), (0.003, 400_000)]
 )
 def test_ctrl_c_anywhere_costs_no_message_and_no_commit(
     make_publisher, make_child, cursor_path, make_subscriber, commit, count
@@ -511,14 +511,14 @@ def test_ctrl_c_anywhere_costs_no_message_and_no_commit(
     publisher = make_publisher()
     publish(publisher, count // 2)
     child = make_child(
-        "receive_interrupted", publisher.endpoint, cursor_path, commit, 150, 7, count - 1,
+        "receive_interrupted", publisher.endpoint, cursor_path, commit, 60, 7, count - 1,
         module="cursor_children",
     )  # fmt: skip
     for start in range(count // 2, count, 500):
         publisher.publish_many(TOPIC, list(range(start, start + 500)))
     line = child.line(60)
     assert line.startswith("interrupts "), line
-    assert int(line.split()[1]) >= 50
+    assert int(line.split()[1]) >= 20
     ledger = json.loads(child.line())
     assert (ledger["delivered"], ledger["outstanding"], ledger["lost"]) == (count, 0, 0)
     assert child.line() == str(count)

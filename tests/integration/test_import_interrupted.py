@@ -5,7 +5,7 @@ import random
 import subprocess
 import sys
 
-FORKS = 40
+FORKS = 20
 PROGRAM = """
 import os, random, signal, sys
 import transports.signals
