@@ -212,8 +212,15 @@ def start(pusher, tasks, loop="asyncio", program=WORKER):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize(("number", "tasks"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
+@pytest.mark.parametrize(
+    ("number", "tasks", "loop"),
+    [
+        (signal.SIGTERM, 1, "asyncio"),
+        (signal.SIGINT, 2, "uvloop"),
+        pytest.param(signal.SIGTERM, 1, "uvloop", marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, 2, "asyncio", marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_lets_the_job_in_hand_finish(make_pusher, number, tasks, loop):
     pusher = make_pusher(config=FAST)
     pusher.push(1)

@@ -78,7 +78,7 @@ def start_publisher(endpoint, folder, start, stop):
     return process, process.stdout.readline().strip()
 
 
-@pytest.mark.parametrize("on_gap", ["wait", "raise"])
+@pytest.mark.parametrize("on_gap", [pytest.param("wait", marks=pytest.mark.long), "raise"])
 def test_a_publisher_that_is_killed_within_async_for_goes_on(tmp_path, on_gap):
     folder, running = str(tmp_path / "log"), []
 

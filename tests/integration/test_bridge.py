@@ -711,7 +711,7 @@ def c_stranger(compile_with_libzmq):
     return [compile_with_libzmq(HERE / "zmq_stranger.c")]
 
 
-@pytest.fixture(params=["c", "node", "java"])
+@pytest.fixture(params=["c", pytest.param("node", marks=pytest.mark.long), "java"])
 def program(request, opened):
     """Start a program in another language that sends, or prints, messages at an end of a bridge."""
     command = request.getfixturevalue(f"{request.param}_stranger")

@@ -26,7 +26,9 @@ def refuse():
 """
 
 
-@pytest.fixture(params=[False, True], ids=["", "no threads at exit"])
+@pytest.fixture(
+    params=[pytest.param(False, marks=pytest.mark.long), True], ids=["", "no threads at exit"]
+)
 def run(request, opened):
     """Start a program that prints its endpoint; returns the process."""
 
