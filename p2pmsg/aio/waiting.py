@@ -234,14 +234,19 @@ class Look:
                 return False
             sched_yield()  # the core is left to others
             now_ns = _monotonic_ns()
-        self._until_ns = 0
-        self._rest = self._rest_last = min(max(1, 2 * self._rest_last), _REST_MAX)
+        self._give_up()
         return False
 
     @property
     def is_on(self) -> bool:
-        """Whether it is worth it to look on."""
+        """Whether it is worth it to look on: the window is not over."""
+        if self._until_ns and _monotonic_ns() >= self._until_ns:
+            self._give_up()
         return self._until_ns != 0
+
+    def _give_up(self) -> None:
+        self._until_ns = 0
+        self._rest = self._rest_last = min(max(1, 2 * self._rest_last), _REST_MAX)
 
     def end(self) -> None:
         """Note that an answer came, and that none is waited for any more."""

@@ -415,6 +415,36 @@ def test_nobody_needs_to_look_at_what_all_answer():
     run(main)
 
 
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_a_requester_sleeps_while_its_requests_are_worked_on(count, monkeypatch):
+    turns = 0
+    turn = Requester._turn
+
+    def counted(self):
+        nonlocal turns
+        turns += 1
+        return turn(self)
+
+    monkeypatch.setattr(Requester, "_turn", counted)
+    hang = Hang()
+
+    async def main():
+        async with Responder(LOOPBACK, {"hang": hang}) as responder:
+            async with Requester(responder.endpoint) as asks:
+                tasks = [
+                    asyncio.create_task(asks.request("hang", timeout=60)) for _ in range(count)
+                ]
+                await eventually(lambda: hang.begun == count)
+                await asyncio.sleep(0.05)
+                before = turns
+                await asyncio.sleep(0.3)
+                assert turns - before < 30  # without a pause there were thousands
+                for task in tasks:
+                    task.cancel()
+
+    run(main)
+
+
 # --------------------------------------------------------------------------------- cancellations
 
 

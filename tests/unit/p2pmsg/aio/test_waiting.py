@@ -164,6 +164,20 @@ def test_it_looks_where_answers_came_within_the_window_and_seldom_after_looks_in
     assert 1000 / 20 < looks < 1000 / 10
 
 
+def test_a_look_ends_with_its_window_also_where_nobody_goes_on_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_ns = 10**9
+    monkeypatch.setattr(waiting, "_monotonic_ns", lambda: now_ns)
+    look = Look(200e-6)
+    assert [look.begin(), look.begin()] == [False, True]
+    now_ns += 199_999
+    assert look.is_on
+    now_ns += 1
+    assert not look.is_on
+    assert [look.begin() for _ in range(3)] == [False, False, True]  # it was in vain
+
+
 def test_without_a_window_it_never_looks() -> None:
     look = Look(0.0)
     for _ in range(5):
