@@ -12,18 +12,6 @@ import threading
 import time
 
 import p2pmsg
-from p2pmsg import (
-    LogConfig,
-    LossReport,
-    Publisher,
-    PublisherConfig,
-    Relay,
-    Subscriber,
-    SubscriberConfig,
-)
-from p2pmsg.config import MulticastSubscriberConfig, NackConfig
-from p2pmsg.errors import LogFailedError
-from p2pmsg.moldudp64 import MoldPublisher
 
 TOPIC = "trades"
 
@@ -52,7 +40,7 @@ def report(subscriber):
 def subscribe(endpoint, stop):
     """Receive up to the message `stop`, all in order, then print the ledger."""
     stop = int(stop)
-    with Subscriber(endpoint, start=0) as subscriber:
+    with p2pmsg.Subscriber(endpoint, start=0) as subscriber:
         expected = 0
         for message in subscriber:
             if message.sequence != expected:  # later messages may be known to be lost, too
@@ -70,7 +58,7 @@ def subscribe(endpoint, stop):
 def publish(endpoint, count, frame_bytes="1024"):
     """Publish `count` messages once somebody is there, then wait to be killed."""
     config = p2pmsg.PublisherConfig(frame_bytes=int(frame_bytes))
-    with Publisher(endpoint, config=config) as publisher:
+    with p2pmsg.Publisher(endpoint, config=config) as publisher:
         say(publisher.endpoint, publisher.session)
         publisher.wait_for_subscribers(1, timeout=60)
         for n in range(int(count)):
@@ -81,7 +69,7 @@ def publish(endpoint, count, frame_bytes="1024"):
 
 
 def publish_without_end(endpoint):
-    with Publisher(endpoint) as publisher:
+    with p2pmsg.Publisher(endpoint) as publisher:
         say(publisher.endpoint, publisher.session)
         publisher.wait_for_subscribers(1, timeout=60)
         for n in itertools.count():
@@ -93,7 +81,7 @@ def publish_without_end(endpoint):
 def flood(*topics):
     """Publish faster than anybody reads, until killed; say so when nobody is there any more."""
     config = p2pmsg.PublisherConfig(subscriber_timeout=1.0)
-    with Publisher("tcp://127.0.0.1:0", config=config) as publisher:
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", config=config) as publisher:
         say(publisher.endpoint)
         publisher.wait_for_subscribers(1, timeout=60)
         for topic in itertools.cycle(topics):
@@ -104,7 +92,7 @@ def flood(*topics):
 
 def publish_and_exit(endpoint, count, how):
     """Publish and end at once, in one of the ways in which a program ends."""
-    publisher = Publisher(endpoint)
+    publisher = p2pmsg.Publisher(endpoint)
     say(publisher.endpoint)
     publisher.wait_for_subscribers(1, timeout=60)
     if how == "with":
@@ -126,8 +114,8 @@ def publish_and_exit(endpoint, count, how):
 
 def leave_open(endpoint, how):
     """End with open peers: dropped, held, or in a cycle."""
-    publisher = Publisher(endpoint)
-    subscriber = Subscriber(publisher.endpoint)
+    publisher = p2pmsg.Publisher(endpoint)
+    subscriber = p2pmsg.Subscriber(publisher.endpoint)
     publisher.wait_for_subscribers(1, timeout=60)
     for n in range(30_000):
         publisher.publish(TOPIC, n)
@@ -145,7 +133,10 @@ def leave_open(endpoint, how):
 
 def idle(seconds):
     """Print the share of one core that an idle publisher and subscriber take, in percent."""
-    with Publisher("tcp://127.0.0.1:0") as publisher, Subscriber(publisher.endpoint) as subscriber:
+    with (
+        p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher,
+        p2pmsg.Subscriber(publisher.endpoint) as subscriber,
+    ):
         publisher.wait_for_subscribers(1, timeout=60)
         for topic in ("a", "b", "c"):
             publisher.publish(topic, 0)
@@ -174,7 +165,7 @@ def rss():
 def grow(endpoint, replay_bytes, total_bytes, frame_bytes=128 * 1024):
     """Publish to subscribers that may not read; print how much memory that took, in bytes."""
     config = p2pmsg.PublisherConfig(frame_bytes=int(frame_bytes))
-    with Publisher(
+    with p2pmsg.Publisher(
         endpoint, replay_bytes=int(replay_bytes), stall_timeout=0.1, config=config
     ) as publisher:
         say(publisher.endpoint)
@@ -191,7 +182,7 @@ def grow(endpoint, replay_bytes, total_bytes, frame_bytes=128 * 1024):
 
 def hold(endpoint, receive_bytes):
     """Join and never read; print memory and bytes held when asked to."""
-    with Subscriber(endpoint, receive_bytes=int(receive_bytes)) as subscriber:
+    with p2pmsg.Subscriber(endpoint, receive_bytes=int(receive_bytes)) as subscriber:
         before, held = rss(), 0
         say("joining")
         ended = threading.Event()
@@ -218,7 +209,7 @@ class Interrupts:
 def publish_interrupted(endpoint, times, seed):
     """Publish in a tight loop that is interrupted again and again; print what was accepted."""
     config = p2pmsg.PublisherConfig(frame_bytes=1024)
-    with Publisher(endpoint, config=config) as publisher:
+    with p2pmsg.Publisher(endpoint, config=config) as publisher:
         say(publisher.endpoint)
         publisher.wait_for_subscribers(1, timeout=60)
         interrupts, returned, seen, n = Interrupts(seed), {}, 0, 0
@@ -247,7 +238,7 @@ def publish_interrupted(endpoint, times, seed):
 
 def receive_interrupted(endpoint, times, seed, last):
     """Receive by one iterator that is interrupted again and again; all must come, once."""
-    subscriber = Subscriber(endpoint, start=0)
+    subscriber = p2pmsg.Subscriber(endpoint, start=0)
     interrupts, seen, expected, last = Interrupts(seed), 0, 0, int(last)
     iterator = iter(subscriber)
     while expected <= last:
@@ -277,7 +268,10 @@ def receive_interrupted(endpoint, times, seed, last):
 
 def fork(endpoint):
     """Use the parent's peers in a forked child."""
-    with Publisher(endpoint) as publisher, Subscriber(publisher.endpoint) as subscriber:
+    with (
+        p2pmsg.Publisher(endpoint) as publisher,
+        p2pmsg.Subscriber(publisher.endpoint) as subscriber,
+    ):
         publisher.wait_for_subscribers(1, timeout=60)
         for n in range(1000):
             publisher.publish(TOPIC, n)
@@ -314,7 +308,7 @@ def use_inherited(publisher, subscriber):
     subscriber.stats()
     publisher.close()
     subscriber.close()
-    with Publisher("tcp://127.0.0.1:0") as own, Subscriber(own.endpoint) as reader:
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as own, p2pmsg.Subscriber(own.endpoint) as reader:
         own.wait_for_subscribers(1, timeout=60)
         own.publish(TOPIC, "own")
         return 0 if reader.receive(60).value == "own" else 3
@@ -323,9 +317,9 @@ def use_inherited(publisher, subscriber):
 def fill_log(endpoint, directory, policy):
     """Publish until the log may not grow any more, and print how that was reported."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, resource.RLIM_INFINITY))
-    log = LogConfig(directory, on_error=policy)
+    log = p2pmsg.LogConfig(directory, on_error=policy)
     accepted, flushed, error = 0, 0, None
-    publisher = Publisher(endpoint, log=log, config=PublisherConfig(frame_bytes=4096))
+    publisher = p2pmsg.Publisher(endpoint, log=log, config=p2pmsg.PublisherConfig(frame_bytes=4096))
     say(publisher.endpoint)
     sys.stdin.readline()
     try:
@@ -334,7 +328,7 @@ def fill_log(endpoint, directory, policy):
             accepted += 1
             publisher.flush()
             flushed += 1
-    except LogFailedError as failure:
+    except p2pmsg.errors.LogFailedError as failure:
         error = failure
     stats = publisher.stats()
     say(
@@ -352,13 +346,13 @@ def fill_log(endpoint, directory, policy):
     sys.stdin.readline()
     try:
         publisher.close()
-    except LogFailedError as failure:
+    except p2pmsg.errors.LogFailedError as failure:
         assert error is not None, failure  # there is still no space for the last message
 
 
 def publish_logged(endpoint, directory, fsync):
     """Publish on a log for ever; say what was accepted, which is what has been flushed."""
-    with Publisher(endpoint, log=LogConfig(directory, fsync=fsync)) as publisher:
+    with p2pmsg.Publisher(endpoint, log=p2pmsg.LogConfig(directory, fsync=fsync)) as publisher:
         say(publisher.endpoint, publisher.session)
         while True:
             for _ in range(20):
@@ -369,8 +363,8 @@ def publish_logged(endpoint, directory, fsync):
 
 def publish_feed(endpoint, directory, count):
     """Publish `count` messages on a log (`-`: none), then more as they are asked for."""
-    log = None if directory == "-" else LogConfig(directory)
-    with Publisher(endpoint, name="feed", log=log) as publisher:
+    log = None if directory == "-" else p2pmsg.LogConfig(directory)
+    with p2pmsg.Publisher(endpoint, name="feed", log=log) as publisher:
         say(publisher.endpoint, publisher.session)
         publisher.publish_many("t", list(range(int(count))))
         publisher.flush()
@@ -383,10 +377,10 @@ def publish_feed(endpoint, directory, count):
 
 def relay(upstream, endpoint, directory, deadline_ms="30000"):
     """Relay on a log until killed; a gap is given up after `deadline_ms`."""
-    nack = NackConfig(deadline=float(deadline_ms) / 1000, attempts_max=1000)
-    with Relay(
-        upstream, endpoint, name="relay", log=LogConfig(directory),
-        intake=SubscriberConfig(nack=nack),
+    nack = p2pmsg.config.NackConfig(deadline=float(deadline_ms) / 1000, attempts_max=1000)
+    with p2pmsg.Relay(
+        upstream, endpoint, name="relay", log=p2pmsg.LogConfig(directory),
+        intake=p2pmsg.SubscriberConfig(nack=nack),
     ) as served:  # fmt: skip
         say(served.endpoint)
         sys.stdin.readline()
@@ -394,16 +388,17 @@ def relay(upstream, endpoint, directory, deadline_ms="30000"):
 
 def forward(upstream, endpoint):
     """Relay with default settings, without a log, until killed."""
-    with Relay(upstream, endpoint, name="forward") as served:
+    with p2pmsg.Relay(upstream, endpoint, name="forward") as served:
         say(served.endpoint)
         sys.stdin.readline()
 
 
 def publish_with_few_files(directory, files):
     """Publish on a log in a process that may open few files, as many messages as each line says."""
+    log = p2pmsg.LogConfig(directory, segment_bytes=64 * 1024, fsync="always")
+    make = p2pmsg.Publisher  # imported while files can be opened
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(files), int(files)))
-    log = LogConfig(directory, segment_bytes=64 * 1024, fsync="always")
-    with Publisher("tcp://127.0.0.1:0", log=log) as publisher:
+    with make("tcp://127.0.0.1:0", log=log) as publisher:
         say(publisher.endpoint, publisher.recovery_endpoint)
         for line in sys.stdin:
             for _ in range(int(line)):
@@ -422,9 +417,11 @@ def read_to(endpoint, buffer_bytes, repair_timeout, stop=-1):
     [start, stop, reason], and the ledger.
     """
     story = []
-    lost: list[LossReport] = []
-    config = SubscriberConfig(multicast=MulticastSubscriberConfig(buffer_bytes=int(buffer_bytes)))
-    subscriber = Subscriber(
+    lost: list[p2pmsg.LossReport] = []
+    config = p2pmsg.SubscriberConfig(
+        multicast=p2pmsg.config.MulticastSubscriberConfig(buffer_bytes=int(buffer_bytes))
+    )
+    subscriber = p2pmsg.Subscriber(
         endpoint, on_gap=lost.append, repair_timeout=float(repair_timeout), config=config
     )
     with subscriber:
@@ -462,7 +459,7 @@ def mold(place, session):
     """Publish a day of an exchange when asked to, then wait to be killed."""
     from tests.integration.mold import itch_messages  # it imports pytest, which takes a while
 
-    feed = MoldPublisher(place, session=session)
+    feed = p2pmsg.moldudp64.MoldPublisher(place, session=session)
     say(f"127.0.0.1:{feed.request_address[1]}")
     sys.stdin.readline()
     feed.publish_many(itch_messages())
@@ -471,7 +468,9 @@ def mold(place, session):
 
 def mold_logged(place, directory):
     """Publish on a log until killed; print what was sent."""
-    with MoldPublisher(place, session="S1", log=LogConfig(directory)) as feed:
+    with p2pmsg.moldudp64.MoldPublisher(
+        place, session="S1", log=p2pmsg.LogConfig(directory)
+    ) as feed:
         for start in itertools.count(1, 10):
             feed.publish_many([b"%06d" % number for number in range(start, start + 10)])
             say(start + 9)
@@ -479,7 +478,9 @@ def mold_logged(place, directory):
 
 def mold_returned(place, directory, fsync):
     """Publish at full rate; write to fd 1 what was returned, as eight bytes each."""
-    with MoldPublisher(place, session="S1", log=LogConfig(directory, fsync=fsync)) as feed:
+    with p2pmsg.moldudp64.MoldPublisher(
+        place, session="S1", log=p2pmsg.LogConfig(directory, fsync=fsync)
+    ) as feed:
         for number in itertools.count():
             if number % 100:
                 last = feed.publish(b"m%d" % number)

@@ -5,15 +5,14 @@ With `--asyncio` before the role the clients are those of asyncio.
 
 import atexit
 import json
-import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
 
-from p2pmsg import ClosedError, LogConfig, metrics
-from p2pmsg.statsd import Collector
+import p2pmsg
+from p2pmsg import metrics
 
 
 def say(**words):
@@ -22,7 +21,7 @@ def say(**words):
 
 def collect(interval_s, state, *endpoints):
     """Collect exact metrics until killed, and print the totals."""
-    with Collector(
+    with p2pmsg.statsd.Collector(
         "udp://127.0.0.1:0", exact=list(endpoints), state=state, interval=float(interval_s)
     ) as collector:
         while True:
@@ -64,7 +63,7 @@ def fork(endpoint):
     try:
         client.increment("child.hits" if process == 0 else "parent.hits")
         client.flush()
-    except ClosedError as error:
+    except p2pmsg.ClosedError as error:
         say(error=str(error))
     if process:
         os.waitpid(process, 0)
@@ -74,6 +73,8 @@ def fork(endpoint):
 def short(endpoint, ending):
     """Count to a hundred and end at once: by `close`, without it, by SIGKILL, or in a fork."""
     if ending == "fork":
+        import multiprocessing
+
         multiprocessing.set_start_method("fork")
         process = multiprocessing.Process(target=short, args=(endpoint, "exit"))
         process.start()
@@ -110,7 +111,7 @@ def refuse(thread):
 
 def count_with_log(endpoint, log, first, stop):
     """Count each number once, with a log; print before and after each; then stay."""
-    with metrics.Client(endpoint, interval=0.0, log=LogConfig(log)) as client:
+    with metrics.Client(endpoint, interval=0.0, log=p2pmsg.LogConfig(log)) as client:
         say(endpoint=client.endpoint)
         for number in range(int(first), int(stop)):
             say(begun=number)
