@@ -212,6 +212,7 @@ def publish_interrupted(endpoint, times, seed):
     with p2pmsg.Publisher(endpoint, config=config) as publisher:
         say(publisher.endpoint)
         publisher.wait_for_subscribers(1, timeout=60)
+        publisher.stats()  # imports what it needs
         interrupts, returned, seen, n = Interrupts(seed), {}, 0, 0
         while seen < int(times):
             try:

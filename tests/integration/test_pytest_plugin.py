@@ -11,6 +11,10 @@ MODULE = "p2pmsg.pytest_plugin"
 IS_INSTALLED = any(each.value == MODULE for each in entry_points(group="pytest11"))
 PLUGIN = [] if IS_INSTALLED else ["-p", MODULE]
 
+OTHERS = ("xdist", "xdist.looponfail", "hypothesispytest", "cacheprovider")
+WITHOUT = [word for name in OTHERS for word in ("-p", f"no:{name}")]
+"""Plugins that would take half a second of each run, for nothing."""
+
 
 @pytest.fixture
 def run(pytester):
@@ -18,9 +22,7 @@ def run(pytester):
 
     def start(source, *arguments):
         pytester.makepyfile(source)
-        return pytester.runpytest_subprocess(
-            *PLUGIN, "-p", "no:xdist", "-p", "no:cacheprovider", *arguments
-        )
+        return pytester.runpytest_subprocess(*PLUGIN, *WITHOUT, *arguments)
 
     return start
 

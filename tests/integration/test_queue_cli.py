@@ -36,10 +36,9 @@ def test_jobs_before_a_line_that_is_refused_are_done(tmp_path, place, mode):
     with command(tmp_path, "push", place, "--json", *mode) as pushing:
         pushing.write(b"1\n2\n" + bad + b"\n3\n")
         eventually(lambda: "line 3: " in pushing.said())
-        with command(tmp_path, "pull", place, "--count", "2", *mode) as pulling:
-            assert pushing.wait() == 1
-            assert pulling.wait() == 0
-            assert pulling.output() == b"1\n2\n"
+        pulled = run_here("pull", place, "--count", "2", *mode)
+        assert (pulled.returncode, pulled.stdout) == (0, b"1\n2\n")
+        assert pushing.wait() == 1
     assert "p2pmsg push: line 3: is not JSON: it is nested too deeply\n" in pushing.errors()
     assert "2 done" in pushing.errors()
     assert "0 not done" in pushing.errors()
@@ -48,19 +47,20 @@ def test_jobs_before_a_line_that_is_refused_are_done(tmp_path, place, mode):
 def test_a_job_and_a_dead_letter_of_500_levels_are_shown(tmp_path, place):
     text = b"[" * 500 + b"]" * 500 + b"\n"
     with command(tmp_path, "pull", place, "--count", "1") as pulling:
-        ended = run("push", place, "--json", "--log", str(tmp_path / "log"), stdin=text)
+        ended = run_here("push", place, "--json", "--log", str(tmp_path / "log"), stdin=text)
         assert (ended.returncode, pulling.wait()) == (0, 0)
         assert pulling.output() == text
     with command(tmp_path, "pull", place, "--count", "1", "--", "sh", "-c", "exit 65"):
         log = ("--log", str(tmp_path / "log"))
-        assert run("push", place, "--json", *log, stdin=text).returncode == 1
+        assert run_here("push", place, "--json", *log, stdin=text).returncode == 1
     shown = run("dead-letters", "show", str(tmp_path / "log"), "--all")
     assert f"value: {text.decode()}" in shown.stdout.decode()
 
 
 def test_a_pull_without_a_command_prints_and_ends_by_count(tmp_path, place):
     with command(tmp_path, "pull", place, "--count", "2") as pulling:
-        ended = run("push", place, "--json", "--key-field", "k", stdin=b'{"k":"a"}\n{"k":"b"}\n')
+        lines = b'{"k":"a"}\n{"k":"b"}\n'
+        ended = run_here("push", place, "--json", "--key-field", "k", stdin=lines)
 
         assert ended.returncode == 0, ended.stderr
         assert pulling.wait() == 0
@@ -80,7 +80,8 @@ def test_a_pull_is_stopped_cleanly_unless_it_had_an_end_of_its_own(tmp_path, pla
 def test_a_pipeline_prints_its_jobs_and_both_ends_say_who_is_missing(tmp_path, place):
     with command(tmp_path, "pull", place, "--mode", "pipeline", "--count", "3") as pulling:
         eventually(lambda: "nobody answers there yet" in pulling.said())
-        ended = run("push", place, "--mode", "pipeline", "--json", stdin=b'1\n{"a":2}\n"x"\n')
+        lines = b'1\n{"a":2}\n"x"\n'
+        ended = run_here("push", place, "--mode", "pipeline", "--json", stdin=lines)
         assert ended.returncode == 0, ended.stderr
         assert b"3 done, 0 not done" in ended.stderr
         assert pulling.wait() == 0
@@ -94,7 +95,7 @@ def test_a_pipelines_command_that_fails_is_named_and_its_job_not_tried_again(tmp
         pushing.process.stdin.close()
         eventually(lambda: "waiting for a worker" in pushing.said())
         arguments = ("--mode", "pipeline", "--count", "3", "--", "sh", "-c", script)
-        ended = run("pull", place, *arguments)
+        ended = run_here("pull", place, *arguments)
         assert ended.returncode == 1
         assert b"job 1 failed: " in ended.stderr
         assert pushing.wait() == 0
@@ -141,7 +142,7 @@ def test_dead_letters_of_a_pusher_that_runs(tmp_path, place):
             puller.receive(timeout=60).discard(f"bad {number}")
         eventually(lambda: len(pusher.dead_letters()) == 3)
 
-        listed = run("dead-letters", "ls", place)
+        listed = run_here("dead-letters", "ls", place)
         assert listed.returncode == 0, listed.stderr
         assert re.search(r"discarded +k1 +bad 1 +1 +1", listed.stdout.decode())
         shown = run_here("dead-letters", "show", place, "1", "--json")

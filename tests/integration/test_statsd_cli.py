@@ -10,8 +10,8 @@ import time
 import pytest
 
 import p2pmsg
-from tests.integration.commands import command, eventually, run, run_here
-from tests.integration.statsd_tools import address, open_client
+from tests.integration.commands import command, eventually, run_here
+from tests.integration.statsd_tools import address, collecting, open_client
 
 ANYWHERE = ("--listen", "udp://127.0.0.1:0")
 
@@ -32,7 +32,9 @@ def send(place, *packets):
             client.send(packet)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_what_was_gathered_is_flushed_when_it_is_asked_to_end(start, carbon, number):
     started, places = start(
         *ANYWHERE, "--interval", "3600", "--graphite", f"127.0.0.1:{carbon.port}", "--stats",
@@ -155,9 +157,9 @@ def test_a_wrong_argument_is_refused_in_one_line(argument):
     assert WRONG[argument] in line
 
 
-def test_a_place_that_is_taken_is_reported_in_one_line(start):
-    _, places = start(*ANYWHERE)
-    done = run("statsd", "--listen", places[0])
+def test_a_place_that_is_taken_is_reported_in_one_line():
+    with collecting() as (collector, _):
+        done = run_here("statsd", "--listen", collector.endpoints[0])
 
     assert done.returncode == 1
     (line,) = done.stderr.decode().splitlines()

@@ -301,7 +301,7 @@ def exact_ends():
 
 @pytest.mark.parametrize("way", ["publish", "publish_many", "push", "request"])
 @given(values=st.lists(VALUES, min_size=1, max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_each_part_arrives_as_its_type_or_the_path_to_it_is_said(exact_ends, way, values):
     sent, named = [], []
     for value in values:  # one by one, so that those that are refused leave the others
@@ -494,6 +494,7 @@ def test_mypy_knows_the_type_of_a_value(tmp_path):
     check_types([sys.executable, "-m", "mypy", *strict, *cache], tmp_path, "Revealed type")
 
 
+@pytest.mark.long  # as mypy does
 def test_pyright_knows_the_type_of_a_value(tmp_path):
     if shutil.which("pyright"):
         command = ["pyright"]

@@ -140,7 +140,7 @@ def test_a_receive_buffer_too_small_costs_repairs_and_no_messages(
     subscriber = make_subscriber(
         endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=small)
     )
-    count = 50_000
+    count = 15_000
     publisher.publish_many("t", [b"%0100d" % number for number in range(count)])
     messages = take(subscriber, count)
     assert messages[-1].value == b"%0100d" % (count - 1)
@@ -339,7 +339,7 @@ def test_messages_check_exactly(connect, endpoint):
     check_exact(take(subscriber, 1000))
 
 
-@pytest.mark.parametrize("extra", [1, 3])
+@pytest.mark.parametrize("extra", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_parity_spares_questions(make_publisher, make_subscriber, endpoint, extra):
     multicast = p2pmsg.config.MulticastPublisherConfig(fec_data=8, fec_parity=extra)
     publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))

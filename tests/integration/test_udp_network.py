@@ -102,8 +102,7 @@ def end(publisher, subscriber, timeout=110):
 
 
 @pytest.mark.parametrize(
-    "percent",
-    [5, 50, pytest.param(1, marks=pytest.mark.long), pytest.param(20, marks=pytest.mark.long)],
+    "percent", [50, *(pytest.param(percent, marks=pytest.mark.long) for percent in (1, 5, 20))]
 )
 def test_random_drops_on_the_network_lose_nothing(wire, percent):
     rule = f"udp dport 5600 numgen random mod 100 < {percent} drop"

@@ -177,7 +177,13 @@ def add_ipv6(wire):
 
 
 @needs_root
-@pytest.mark.parametrize("part", ["", "numgen random mod 100 < 20 "], ids=["all", "a part"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param("", marks=pytest.mark.long, id="all"),  # one of two lines, below
+        pytest.param("numgen random mod 100 < 20 ", id="a part"),
+    ],
+)
 def test_what_a_firewall_refuses_is_lost_and_repaired(wire, run, part):
     one = run()
     one.has("begun")
@@ -204,7 +210,7 @@ PLACES = {
 @pytest.mark.parametrize(
     ("group", "ours", "theirs"),
     [
-        pytest.param(*place, id=name, marks=[] if place[0] == GROUP else pytest.mark.long)
+        pytest.param(*place, id=name, marks=[] if name == "by name" else pytest.mark.long)
         for name, place in PLACES.items()
     ],
 )
@@ -283,7 +289,9 @@ def test_listen_goes_on_with_an_interface_that_is_made_again(wire):
 
 
 @needs_root
-@pytest.mark.parametrize("line", [0, 1], ids="AB")
+@pytest.mark.parametrize(
+    "line", [pytest.param(0, marks=pytest.mark.long, id="A"), pytest.param(1, id="B")]
+)
 def test_a_line_that_is_refused_leaves_the_other_alone(wire, run, line):
     one = run((GROUP, OTHER_GROUP))
     one.has("begun")
