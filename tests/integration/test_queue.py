@@ -460,7 +460,10 @@ def kill_rounds(folder, fsync, threads, rounds, seed, timeout):
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize(("fsync", "threads"), [("interval", 1), ("always", 8), ("never", 4)])
+@pytest.mark.parametrize(
+    ("fsync", "threads"),
+    [pytest.param("interval", 1, marks=pytest.mark.long), ("always", 8), ("never", 4)],
+)
 def test_a_killed_pusher_loses_nothing_that_push_returned_for(tmp_path, fsync, threads):
     found = kill_rounds(tmp_path / "log", fsync, threads, ROUNDS, 7, 110)
 
@@ -505,16 +508,16 @@ def test_threads_that_push_at_once_share_an_fsync(tmp_path, opened, disk):
     before, returned = disk.syncs, []
 
     def push(thread):
-        for number in range(50):
+        for number in range(20):
             sequence = pusher.push([thread, number])
             assert sequence in read_log(tmp_path).open
             returned.append(sequence)
 
     in_threads(*(partial(push, n) for n in range(16)))
 
-    assert sorted(returned) == list(range(800))
-    assert disk.syncs - before < 400
-    assert pusher.stats().pushed == pusher.stats().in_flight == 800
+    assert sorted(returned) == list(range(320))
+    assert disk.syncs - before < 160
+    assert pusher.stats().pushed == pusher.stats().in_flight == 320
 
 
 def test_what_waits_for_the_disk_is_handed_out_when_it_is_there(tmp_path, make_puller, opened):
@@ -574,7 +577,7 @@ def test_a_shorter_log_is_said_and_counted(tmp_path, make_pusher, caplog):
         assert "Those that were not done are lost" in caplog.text
 
 
-@pytest.mark.rounds(40, 1000)
+@pytest.mark.rounds(25, 1000)
 @pytest.mark.timeout(900)
 def test_no_job_is_forgotten_and_keys_keep_their_order_through_kills(tmp_path, rounds):
     ended = subprocess.run(

@@ -260,15 +260,15 @@ def test_what_the_buffer_has_dropped_is_reported_with_its_range(make_publisher):
 
 
 def test_who_reads_too_slowly_is_cut_off_and_comes_back_for_the_rest(publisher):
-    config = GatewayConfig(buffer_bytes=256 * 1024)
+    config, count = GatewayConfig(buffer_bytes=256 * 1024), 3_200
     with serving(publisher.endpoint, config=config, write_timeout=0.5) as (port, app):
         publisher.wait_for_subscribers(1, timeout=60)
         slow = Events(port, "/topics/a").wait_ready()
         with Events(port, "/topics/a").wait_ready() as quick:
-            for number in range(16_000):
-                publisher.publish("a", [number, "x" * 900])
-                if number % 100 == 99:
-                    quick.messages(100)
+            for number in range(count):
+                publisher.publish("a", [number, "x" * 4500])
+                if number % 20 == 19:
+                    quick.messages(20)
             eventually(lambda: app.stats().slow == 1)
         following = 0
         while (event := slow.next()) is not None:
@@ -276,10 +276,10 @@ def test_who_reads_too_slowly_is_cut_off_and_comes_back_for_the_rest(publisher):
                 assert event[1]["sequence"] == following
                 following += 1
         slow.close()
-        assert 0 < following < 16_000
+        assert 0 < following < count
         with Events(port, "/topics/a", slow.last_id) as again:
-            rest = again.messages(16_000 - following)
-    assert [data["sequence"] for _, data in rest] == list(range(following, 16_000))
+            rest = again.messages(count - following)
+    assert [data["sequence"] for _, data in rest] == list(range(following, count))
 
 
 def test_a_post_is_published_by_its_content_type(publisher, make_subscriber):

@@ -43,7 +43,7 @@ def test_the_command_serves_publishes_and_ends_well(tmp_path, ending):
         assert "Traceback" not in running.said()
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_it_ends_well_while_browsers_wait_for_what_they_missed(start, endpoint, ending):
     """They wait for a publisher that does not answer, most of the reads for a thread first."""
     publisher = start("pub", endpoint, "a")

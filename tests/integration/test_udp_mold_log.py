@@ -156,7 +156,10 @@ def messages_of(directory):
     return kept[-1][1] if kept else 1
 
 
-@pytest.mark.parametrize("fsync", ["interval", "always", "never"])
+@pytest.mark.parametrize(
+    "fsync",
+    ["always", *(pytest.param(how, marks=pytest.mark.long) for how in ("interval", "never"))],
+)
 def test_a_killed_publisher_loses_nothing_that_publish_returned_for(
     opened, asked_place, tmp_path, fsync
 ):
