@@ -351,7 +351,7 @@ def fill_log(endpoint, directory, policy):
         assert error is not None, failure  # there is still no space for the last message
 
 
-def publish_logged(endpoint, directory, fsync):
+def publish_logged(endpoint, directory, fsync, pause_s=0):
     """Publish on a log for ever; say what was accepted, which is what has been flushed."""
     with p2pmsg.Publisher(endpoint, log=p2pmsg.LogConfig(directory, fsync=fsync)) as publisher:
         say(publisher.endpoint, publisher.session)
@@ -360,6 +360,7 @@ def publish_logged(endpoint, directory, fsync):
                 sequence = publisher.publish("t", "m")
             publisher.flush()
             say(sequence + 1)
+            time.sleep(float(pause_s))
 
 
 def publish_feed(endpoint, directory, count):

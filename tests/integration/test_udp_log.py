@@ -94,7 +94,7 @@ def test_what_a_killed_publisher_sent_comes_from_its_log(
         subscriber.receive(60)
     lose_datagrams(subscriber, 1.0)
     count = int(child.line())
-    while count < 5_000:
+    while count < 20_000:
         count = int(child.line())
     child.signal(signal.SIGKILL)
     child.wait()
@@ -131,9 +131,9 @@ def test_what_the_buffer_has_forgotten_comes_from_the_log(
     tmp_path, make_publisher, make_subscriber, endpoint
 ):
     publisher = make_publisher(endpoint, log=LogConfig(tmp_path), replay_bytes=LITTLE)
-    publish(publisher, range(20_000))
+    publish(publisher, range(30_000))
     late = make_subscriber(endpoint, start="earliest", joins=publisher)
-    check_exact(take(late, 20_000))
+    check_exact(take(late, 30_000))
     stats = publisher.stats()
     assert stats.repaired["log"] > 10_000
     assert stats.multicast.nacks == 0  # history is not asked for by UDP
@@ -148,10 +148,10 @@ def test_a_gap_that_the_buffer_has_forgotten_comes_from_the_log(tmp_path, connec
     publish(publisher, range(1000))
     check_exact(take(subscriber, 1000))
     lose_datagrams(subscriber, 1.0)
-    publish(publisher, range(1000, 20_000))
+    publish(publisher, range(1000, 30_000))
     lose_datagrams(subscriber, 0)
-    publish(publisher, range(20_000, 21_000))
-    check_exact(take(subscriber, 20_000), 1000)
+    publish(publisher, range(30_000, 31_000))
+    check_exact(take(subscriber, 30_000), 1000)
     assert publisher.stats().repaired["log"] > 10_000
     assert subscriber.stats().lost == 0
 
