@@ -215,10 +215,11 @@ def test_a_directory_without_a_log(tmp_path):
 
 
 def test_ctrl_c_ends_push_and_pull(tmp_path, place):
-    with command(tmp_path, "pull", place, "--", "sleep", "60") as pulling:
+    script = f"touch {tmp_path}/begun; exec sleep 60"
+    with command(tmp_path, "pull", place, "--", "sh", "-c", script) as pulling:
         with command(tmp_path, "push", place) as pushing:
             pushing.write(b"1\n")
-            eventually(lambda: len(pulling.processes()) == 2)
+            eventually((tmp_path / "begun").exists)
             os.kill(pulling.process.pid, signal.SIGINT)
             assert pulling.wait() == 130
             pushing.interrupt()

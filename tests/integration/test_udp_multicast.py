@@ -427,7 +427,7 @@ class Feed:
             self.publisher.publish("t", b"%08d" % self.count + bytes(100))
             self.count += 1
             ahead_s = start_s + self.count / RATE_S - time.monotonic()
-            if ahead_s > 0.005:  # some at a time
+            if ahead_s > 0:
                 time.sleep(ahead_s)
 
 
