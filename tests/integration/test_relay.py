@@ -472,9 +472,9 @@ PATIENT = SubscriberConfig(nack=NackConfig(deadline=60.0, attempts_max=1000))
 """On a busy machine the next one is killed before the one that was killed has caught up."""
 
 
-@pytest.mark.rounds(4, 60)
+@pytest.mark.rounds(2, 60)
 def test_nothing_is_missing_whichever_is_killed(tmp_path, make_child, make_subscriber, rounds):
-    rng = random.Random(7)
+    rng = random.Random(8)  # one whose first two rounds kill each of them once
     at, place = lasting_place(), lasting_place()
 
     def publisher():
