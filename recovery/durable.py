@@ -60,20 +60,46 @@ def replace_file(
     written; the old file is unchanged.
     """
     new_path = os.fspath(path) + suffix
-    file = FileIO(new_path, "w+", opener=opener or (lambda name, flags: os.open(name, flags, mode)))
+    file = write_file(new_path, data, durable=durable, mode=mode, opener=opener)
+    try:
+        os.replace(new_path, path)
+    except BaseException:
+        discard_file(file, new_path)
+        raise
+    return file
+
+
+def write_file(
+    path: str | os.PathLike[str],
+    data: bytes | Callable[[int], bytes],
+    *,
+    durable: bool = True,
+    mode: int = 0o666,
+    opener: Callable[[str, int], int] | None = None,
+) -> FileIO:
+    """Write a file and, if `durable`, force it to the disk; where that fails, it is removed.
+
+    The arguments, and the file that is returned, are those of `replace_file`. Raises `OSError`.
+    """
+    name = os.fspath(path)
+    file = FileIO(name, "w+", opener=opener or (lambda name, flags: os.open(name, flags, mode)))
     try:
         left = memoryview(data if isinstance(data, bytes) else data(file.fileno()))
         while left:
             left = left[file.write(left) :]
         if durable:
             os.fsync(file.fileno())
-        os.replace(new_path, path)
     except BaseException:
-        file.close()
-        with suppress(OSError):
-            os.unlink(new_path)
+        discard_file(file, name)
         raise
     return file
+
+
+def discard_file(file: FileIO, path: str | os.PathLike[str]) -> None:
+    """Close a file and remove it, as far as that is possible."""
+    file.close()
+    with suppress(OSError):
+        os.unlink(path)
 
 
 def lock_file(path: str | os.PathLike[str], *, says_holder: bool = True) -> FileIO:

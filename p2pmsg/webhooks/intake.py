@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from p2pmsg.checks import at_least, check, check_visible, whole
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, MessageError, MessageTooLargeError, P2PError
+from p2pmsg.publisher.steps import run_steps
 from p2pmsg.topics import check_topic
 from p2pmsg.trouble import Rarely
 from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
@@ -213,6 +214,7 @@ class Intake:
         self._is_async = asyncio.iscoroutinefunction(getattr(publisher, "drain", None))
         self._threads = ThreadPoolExecutor(_THREADS, "webhooks-in")
         self._lock = threading.Lock()
+        self._syncing = threading.Lock()
         self._taking: dict[str, asyncio.Future[None]] = {}
         self._syncing_in: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -345,17 +347,18 @@ class Intake:
         """Publish what is new; one that is just being taken is waited for."""
         loop = asyncio.get_running_loop()
         new, others = [], []
-        with self._lock:
-            for each in events:
-                name = each.event.seen_as
-                if name and name in self._taking:
-                    others.append((name, self._taking[name]))
-                elif name and self._seen.has(name, time.time()):
-                    self.duplicates += 1
-                else:
-                    new.append(each)
-                    if name:
-                        self._taking[name] = loop.create_future()
+        # Without the lock, under which the file is written: the loop waits for no disk. An id that
+        # is being noted is in `_taking`.
+        for each in events:
+            name = each.event.seen_as
+            if name and name in self._taking:
+                others.append((name, self._taking[name]))
+            elif name and self._seen.has(name, time.time()):
+                self.duplicates += 1
+            else:
+                new.append(each)
+                if name:
+                    self._taking[name] = loop.create_future()
         if new:
             task = loop.create_task(self._take_new(new))
             self._tasks.add(task)  # it goes on where this request is cancelled
@@ -429,8 +432,8 @@ class Intake:
             self._plan_sync()
 
     def _sync(self) -> None:
-        with self._lock:
-            self._seen.sync()
+        with self._syncing:  # of another loop one may still be under way
+            run_steps(self._seen.sync_steps(self._lock))
 
     def _unhealthy(self) -> str | None:
         return "closed" if self._closed else self._publishing.failing()

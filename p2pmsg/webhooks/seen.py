@@ -6,14 +6,25 @@ import os
 import re
 import struct
 import time
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from io import FileIO
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from p2pmsg.errors import LogFailedError, LogFormatError, LogInUseError, P2PError
+from p2pmsg.publisher.steps import Steps, run_steps
 from p2pmsg.trouble import Rarely, Trouble
-from recovery.durable import holder_of, lock_file, make_folder, replace_file, sync_path, unlock_file
+from recovery.durable import (
+    discard_file,
+    holder_of,
+    lock_file,
+    make_folder,
+    sync_path,
+    unlock_file,
+    write_file,
+)
 from transports.own_log import own_log as _log
 
 MAGIC: Final = b"p2seen\x00\x01"
@@ -24,6 +35,7 @@ _AT_ONCE: Final = 128
 _GROWTH: Final = 10_000
 """How many records are written in excess before the file is written again, or this tried again."""
 _SECONDS_MAX: Final = 2**40
+_NEW: Final = ".tmp"
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _NOT_ZERO: Final = re.compile(rb"[^\0]")
 _CONSEQUENCE: Final = (
@@ -35,8 +47,9 @@ _CONSEQUENCE: Final = (
 class SeenIds:
     """The ids of requests that were taken.
 
-    Not for several threads at once. What fails at the file is logged, counted and tried again; the
-    ids that it does not have are kept in memory until then.
+    For several threads, calls need a lock; `sync_steps` takes it itself, and leaves it while it
+    waits for the disk. `has`, `len` and the attributes need none. What fails at the file is logged,
+    counted and tried again; the ids that it does not have are kept in memory until then.
 
     Args:
         path: the file; None: only in memory. It is made where it is missing. One that exists is
@@ -48,6 +61,7 @@ class SeenIds:
     Attributes:
         forgotten: ids that were forgotten before their time.
         failures: how often the file could not be written, or forced to the disk.
+        unwritten: ids that are in memory only, since the file could not be written.
 
     Raises:
         LogInUseError: another process uses the file.
@@ -61,10 +75,11 @@ class SeenIds:
         self._ids_max = ids_max
         self._ids: dict[bytes, int] = {}
         self._unwritten: dict[bytes, None] = {}
-        self.forgotten = self.failures = 0
-        self._records = self._end = 0
+        self._added: dict[bytes, None] | None = None  # while the file is written again
+        self.forgotten = self.failures = self.unwritten = 0
+        self._records = self._unsynced = self._end = 0
         self._rewrite_above = _GROWTH
-        self._is_unsynced = self._is_doubtful = False
+        self._is_doubtful = False
         self._path = None if path is None else os.path.abspath(path)
         self._file: FileIO | None = None
         self._lock: FileIO | None = None
@@ -91,7 +106,7 @@ class SeenIds:
             exists = self._read(path)
             self._expire(now)
             try:
-                self._rewrite()
+                run_steps(self._rewrite_steps(nullcontext()))
             except OSError as error:
                 if not exists or error.errno not in _NO_SPACE:
                     raise
@@ -102,9 +117,7 @@ class SeenIds:
 
     def _go_on(self, path: str, error: OSError) -> None:
         """Use the file as it is, since the disk has no space to write it again."""
-        self.failures += 1
-        self._growing.note(_reason(error), now_ns=time.monotonic_ns())
-        self._rewrite_above = self._records + _GROWTH
+        self._growing_failed(error)
         self._file = FileIO(path, "r+")
         self._file.truncate(self._end)
 
@@ -112,14 +125,9 @@ class SeenIds:
         return len(self._ids)
 
     @property
-    def unwritten(self) -> int:
-        """How many ids are in memory only, since the file could not be written."""
-        return len(self._unwritten)
-
-    @property
     def is_settled(self) -> bool:
         """Whether all ids are on the disk; else `sync` is to be called."""
-        return not (self._unwritten or self._is_unsynced or self._is_doubtful)
+        return not (self._unwritten or self._unsynced or self._is_doubtful)
 
     def has(self, request_id: str, now: float) -> bool:
         """Whether a request with this id was taken, not longer ago than ids are kept."""
@@ -137,28 +145,63 @@ class SeenIds:
         if self._file is not None:
             self._unwritten.pop(digest, None)
             self._unwritten[digest] = None
+        if self._added is not None:
+            self._added.pop(digest, None)
+            self._added[digest] = None
         self._expire(int(now))
         if self._file is not None:
             self._write_out(self._file)
 
     def sync(self) -> None:
-        """Write what is not written yet, and force what was noted to the disk."""
-        file = self._file
-        if file is None or self.is_settled:
+        """Do as `sync_steps`, and wait for the disk here."""
+        run_steps(self.sync_steps(nullcontext()))
+
+    def sync_steps(self, lock: AbstractContextManager[object]) -> Steps[None]:
+        """Write what is not written yet, and force what was noted to the disk.
+
+        The lock is held only before and after the waiting. Meanwhile the other methods may be
+        called, except `close`; what is noted then is forced to the disk by the next call. Only one
+        may be under way.
+        """
+        with lock:
+            if self._file is None or self.is_settled:
+                return
+            was_doubtful = self._is_doubtful
+            if not was_doubtful:
+                self._write_out(self._file)
+            is_large = self._records > self._rewrite_above
+        if not (was_doubtful or is_large):
+            yield from self._force_steps(lock)
             return
         try:
-            if self._is_doubtful:
-                self._rewrite()
-                self._trouble.over()
-                return
-            self._write_out(file)
-            if self._is_unsynced and self._file is not None:
-                os.fsync(self._file.fileno())
-                self._is_unsynced = False
+            yield from self._rewrite_steps(lock)
         except OSError as error:
-            # The system forgets what it could not write, so the next fsync would succeed.
-            self._is_doubtful = True
-            self._failed(error)
+            with lock:
+                if was_doubtful:
+                    self._failed(error)
+                    return
+                self._growing_failed(error)
+            yield from self._force_steps(lock)
+        else:
+            with lock:
+                self._trouble.over()
+
+    def _force_steps(self, lock: AbstractContextManager[object]) -> Steps[None]:
+        """Force to the disk what the file has."""
+        with lock:
+            file, count = self._file, self._unsynced
+        if file is None or not count:
+            return
+        try:
+            yield partial(os.fsync, file.fileno())
+        except OSError as error:
+            with lock:
+                # The system forgets what it could not write, so the next fsync would succeed.
+                self._is_doubtful = True
+                self._failed(error)
+        else:
+            with lock:
+                self._unsynced -= count
 
     def close(self) -> None:
         """Write what is not written yet, and close the file."""
@@ -182,6 +225,8 @@ class SeenIds:
             self.forgotten += not is_old
             del self._ids[oldest]
             self._unwritten.pop(oldest, None)
+            if self._added is not None:
+                self._added.pop(oldest, None)
 
     def _read(self, path: str) -> bool:
         """Read the records, also after bytes that are none; returns whether the file exists."""
@@ -214,16 +259,11 @@ class SeenIds:
                 self._append(file, list(islice(self._unwritten, _AT_ONCE)))
         except OSError as error:
             self._failed(error)
-            return
-        if not self._is_doubtful:
-            self._trouble.over()
-        if self._records > self._rewrite_above:
-            try:
-                self._rewrite()
-            except OSError as error:
-                self._rewrite_above = self._records + _GROWTH
-                self.failures += 1
-                self._growing.note(_reason(error), now_ns=time.monotonic_ns())
+        else:
+            if not self._is_doubtful:
+                self._trouble.over()
+        finally:
+            self.unwritten = len(self._unwritten)
 
     def _append(self, file: FileIO, digests: list[bytes]) -> None:
         """Write records at the end of those that are whole, so that none is at another place."""
@@ -236,7 +276,7 @@ class SeenIds:
             count = done // _RECORD.size
             self._end += count * _RECORD.size
             self._records += count
-            self._is_unsynced = self._is_unsynced or count > 0
+            self._unsynced += count
             for digest in digests[:count]:
                 del self._unwritten[digest]
             if done % _RECORD.size:
@@ -246,20 +286,58 @@ class SeenIds:
         self.failures += 1
         self._trouble.note(_reason(error), now_ns=time.monotonic_ns())
 
-    def _rewrite(self) -> None:
-        """Write the file again, with all ids, on the disk."""
+    def _growing_failed(self, error: OSError) -> None:
+        self._rewrite_above = self._records + _GROWTH
+        self.failures += 1
+        self._growing.note(_reason(error), now_ns=time.monotonic_ns())
+
+    def _rewrite_steps(self, lock: AbstractContextManager[object]) -> Steps[None]:
+        """Write the file again, with all ids, on the disk; raises `OSError`.
+
+        Until the new file has its name, what is noted is written to the former one, so that no
+        moment to be killed in costs an id.
+        """
         assert self._path is not None
-        records = b"".join(_packed(taken, digest) for digest, taken in self._ids.items())
-        former, self._file = self._file, replace_file(self._path, MAGIC + records)
+        with lock:
+            ids, self._added = self._ids.copy(), {}
+        try:
+            file = yield partial(_write_ids, self._path + _NEW, ids)
+            with lock:
+                self._take_over(self._path, file, len(ids))
+        finally:
+            with lock:
+                self._added = None
+        yield partial(sync_path, os.path.dirname(self._path))
+        with lock:
+            self._is_doubtful = False
+            self._growing.over()
+
+    def _take_over(self, path: str, file: FileIO, records: int) -> None:
+        """Put a file of so many ids in the place of the former one, with those noted meanwhile."""
+        added = self._added or {}
+        data = b"".join(_packed(self._ids[each], each) for each in added)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[file.write(left) :]
+            os.replace(path + _NEW, path)
+        except BaseException:
+            discard_file(file, path + _NEW)
+            raise
+        former, self._file = self._file, file
         if former is not None:
             former.close()
-        self._end, self._records = len(MAGIC) + len(records), len(self._ids)
+        self._records = records + len(added)
+        self._end = len(MAGIC) + self._records * _RECORD.size
         self._rewrite_above = 2 * self._records + _GROWTH
         self._unwritten.clear()
-        self._is_unsynced, self._is_doubtful = False, True
-        sync_path(os.path.dirname(self._path))
-        self._is_doubtful = False
-        self._growing.over()
+        self.unwritten, self._unsynced = 0, len(added)
+        self._is_doubtful = True  # until its name is on the disk
+
+
+def _write_ids(path: str, ids: dict[bytes, int]) -> FileIO:
+    """Write a file with these ids, and force it to the disk."""
+    return write_file(path, MAGIC + b"".join(_packed(ids[each], each) for each in ids))
 
 
 def _reason(error: OSError) -> str:

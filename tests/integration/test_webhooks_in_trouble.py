@@ -1,9 +1,11 @@
 """Webhooks into a stream where something fails: what is said, counted, and made good for later."""
 
 import logging
+import os
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -32,6 +34,32 @@ def test_ids_are_on_the_disk_also_where_no_request_follows(make_publisher, tmp_p
         eventually(lambda: app._seen.is_settled)
         assert send(port, "b") == 204
         eventually(lambda: app._seen.is_settled)
+
+
+def test_a_disk_that_is_slow_holds_nobody_up(make_publisher, tmp_path, monkeypatch):
+    fsync, begun, is_over = os.fsync, threading.Event(), threading.Event()
+
+    def slow(fd):
+        if os.readlink(f"/proc/self/fd/{fd}").startswith(str(path)):
+            begun.set()
+            is_over.wait(120)  # longer than an answer is waited for
+        fsync(fd)
+
+    path = tmp_path / "seen"
+    app = receive(make_publisher(), secrets=SECRET, topic="t", seen=path)
+    monkeypatch.setattr(os, "fsync", slow)
+    with serving(app) as port:
+        try:
+            assert send(port, "a") == 204
+            assert begun.wait(60)
+            assert [send(port, "b"), send(port, "a"), send(port, "b")] == [204] * 3
+            assert get(port, "/health") == (200, "ok\n")
+            assert "p2pmsg_webhooks_ids_unwritten 0\n" in get(port, "/metrics")[1]
+            assert not app._seen.is_settled
+        finally:
+            is_over.set()
+        eventually(lambda: app._seen.is_settled)
+    assert (app.published, app.duplicates) == (2, 2)
 
 
 def test_webhooks_are_taken_while_the_file_of_ids_cannot_be_written(

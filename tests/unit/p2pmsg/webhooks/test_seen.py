@@ -1,11 +1,14 @@
 """Ids that were taken: kept so long, so many, and over restarts."""
 
 import contextlib
+import os
 import resource
+import threading
 
 import pytest
 
 from p2pmsg.errors import LogFormatError
+from p2pmsg.webhooks import seen as seen_module
 from p2pmsg.webhooks.seen import SeenIds
 
 DAY = 86_400.0
@@ -33,6 +36,8 @@ def test_ids_and_file_have_a_bound(tmp_path):
     seen = SeenIds(path, DAY, 100, 0.0)
     for number in range(30_000):
         seen.add(str(number), number / 1000)
+        if number % 1000 == 0:
+            seen.sync()
     assert len(seen) == 100
     assert seen.forgotten == 29_900
     assert path.stat().st_size < 400_000
@@ -135,6 +140,8 @@ def test_a_file_that_cannot_be_written_again_is_appended_to(tmp_path, caplog):
     (tmp_path / "seen.tmp").mkdir()  # where it would be written to
     for number in range(50_000):
         seen.add(str(number), 1.0)
+        if number % 1000 == 0:
+            seen.sync()
     assert seen.failures == 4
     assert seen.unwritten == 0
     assert [record.getMessage() for record in caplog.records] == [
@@ -158,3 +165,45 @@ def test_what_is_noted_is_settled_by_a_sync(tmp_path):
     assert seen.is_settled
     seen.close()
     assert SeenIds(None, DAY, 10, 0.0).is_settled
+
+
+def test_the_lock_is_free_while_the_disk_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(seen_module, "_GROWTH", 2)
+    seen = SeenIds(tmp_path / "seen", DAY, 100, 0.0)
+    lock, waited = threading.Lock(), []
+    for number in range(3):  # the second time the file is written again
+        for part in "ab":
+            seen.add(f"{number}{part}", 1.0)
+        steps, result = seen.sync_steps(lock), None
+        with contextlib.suppress(StopIteration):
+            while True:
+                call = steps.send(result)
+                assert not lock.locked()
+                seen.add(f"meanwhile{len(waited)}", 1.0)
+                waited.append(call.func)
+                result = call()
+        assert not seen.is_settled  # the last one is not on the disk
+        assert seen.unwritten == 0
+    seen.sync()
+    assert seen.is_settled
+    assert os.fsync in waited
+    assert seen_module._write_ids in waited
+    seen.close()
+
+
+def test_an_id_that_is_being_written_is_not_one_that_could_not_be(tmp_path, monkeypatch):
+    seen = SeenIds(tmp_path / "seen", DAY, 100, 0.0)
+    counts, pwrite = [], os.pwrite
+
+    def looking(*arguments):
+        counts.append(seen.unwritten)
+        return pwrite(*arguments)
+
+    monkeypatch.setattr(os, "pwrite", looking)
+    seen.add("a", 1.0)
+    assert counts == [0]
+    with no_file_above((tmp_path / "seen").stat().st_size):
+        seen.add("b", 1.0)
+    assert seen.unwritten == 1
+    seen.close()
+    assert seen.unwritten == 0
