@@ -65,30 +65,36 @@ def serve(arguments: argparse.Namespace) -> int:
       p2pmsg serve tcp://127.0.0.1:5556 --http 0.0.0.0:8900 --token-file tokens --topics 'public*'
       p2pmsg serve --publish tcp://127.0.0.1:5557 --log var/posted
     """
+    from p2pmsg.config import PublisherConfig
     from p2pmsg.http.app import Gateway, GatewayConfig
     from p2pmsg.sync.publisher import Publisher
+    from p2pmsg.webhooks.readying import message_bytes_of
     from p2pmsg.webhooks.serving import ServerLimits, bind, make_server
     from recovery.log import LogConfig
 
     _check(arguments)
     security = security_of(arguments)
+    config = GatewayConfig(
+        buffer_bytes=arguments.buffer, connections_max=arguments.connections, rate=arguments.rate
+    )
     with ExitStack() as stack:
         publisher, endpoints = None, list(arguments.endpoints)
         if arguments.publish is not None:
             log = None if arguments.log is None else LogConfig(arguments.log)
             publisher = stack.enter_context(
-                Publisher(arguments.publish, name=arguments.name, log=log, security=security)
-            )
+                Publisher(
+                    arguments.publish, name=arguments.name, log=log, security=security,
+                    config=PublisherConfig(
+                        message_bytes_max=message_bytes_of(config.body_bytes_max)
+                    ),
+                )
+            )  # fmt: skip
             endpoints.append(_own(publisher.endpoint, security))
         app = Gateway(
             endpoints, arguments.topics, publisher=publisher, tokens=arguments.token_file,
             query_token=arguments.query_token, hosts=arguments.allow_host,
             origins=arguments.allow_origin, name=arguments.name,
-            config=GatewayConfig(
-                buffer_bytes=arguments.buffer, connections_max=arguments.connections,
-                rate=arguments.rate,
-            ),
-            security=security,
+            config=config, security=security,
         )  # fmt: skip
         limits = ServerLimits(connections_max=arguments.connections + 64)
         server = make_server(

@@ -27,7 +27,7 @@ from p2pmsg.sync.settings import check_name
 from p2pmsg.topics import check_topic
 from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.intake import AnyPublisher, Limits
-from p2pmsg.webhooks.publishing import Publishing
+from p2pmsg.webhooks.publishing import Publishing, refusal
 from p2pmsg.webhooks.schemes import RejectedError
 from transports.own_log import own_log as _log
 
@@ -67,7 +67,9 @@ class GatewayConfig:
     as lost: `timeout`."""
 
     body_bytes_max: int = 2**20
-    """Size of a body that is published, in bytes."""
+    """Size of a body that is published, in bytes. A message may take up to three times its body
+    (numbers in JSON); what is larger than the publisher's `message_bytes_max` is answered with 413,
+    too."""
 
     body_timeout: float = 10.0
     """How long a body may take to come, in seconds."""
@@ -214,7 +216,9 @@ class Gateway:
                     headers["www-authenticate"] = "Bearer"
                 if error.status == 408:
                     headers["connection"] = "close"
-                await self._respond(send, error.status, headers, f"{error}\n".encode())
+                # A name in it may be no UTF-8.
+                said = f"{error}\n".encode(errors="backslashreplace")
+                await self._respond(send, error.status, headers, said)
 
     def stats(self) -> GatewayStats:
         """Return the counters as they are now."""
@@ -366,7 +370,7 @@ class Gateway:
                     None, lambda: self._publisher.publish(topics[0], value, key=key)
                 )
         except MessageError as error:
-            raise RejectedError(400, "message", str(error)) from error
+            raise refusal(error) from error
         except (P2PError, OSError) as error:
             self._publishing.failed(error)
             raise RejectedError(503, "publisher", "it cannot be published now", 5) from error

@@ -13,13 +13,13 @@ from typing import Any, Final, Protocol
 
 from p2pmsg.checks import at_least, check, check_visible, whole
 from p2pmsg.config import PublisherConfig
-from p2pmsg.errors import ConfigError, MessageError, MessageTooLargeError, P2PError
+from p2pmsg.errors import ConfigError, MessageError, P2PError
 from p2pmsg.publisher.steps import run_steps
 from p2pmsg.topics import check_topic
 from p2pmsg.trouble import Rarely
 from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.events import Hook, events_of
-from p2pmsg.webhooks.publishing import Publishing
+from p2pmsg.webhooks.publishing import Publishing, refusal
 from p2pmsg.webhooks.readying import TYPE, Ready, Readying, Topic
 from p2pmsg.webhooks.schemes import Proof, RejectedError, Scheme, make_verify
 from p2pmsg.webhooks.seen import SeenIds
@@ -341,7 +341,7 @@ class Intake:
             for each in events:
                 self._readying.check(each)
         except MessageError as error:
-            raise _refusal(error) from error
+            raise refusal(error) from error
 
     async def _take(self, events: Sequence[Ready]) -> None:
         """Publish what is new; one that is just being taken is waited for."""
@@ -381,7 +381,7 @@ class Intake:
                 await loop.run_in_executor(self._threads, self._publish, events)
             self._publishing.worked()
         except MessageError as error:
-            raise _refusal(error) from error
+            raise refusal(error) from error
         except (P2PError, OSError) as error:
             self._publishing.failed(error)
             raise RejectedError(503, "publisher", "it cannot be published now", 5) from error
@@ -473,12 +473,6 @@ class Intake:
 def _line(text: str) -> bytes:
     """Return an answer's body; a name in the request, or of a file, may be no UTF-8."""
     return f"{text}\n".encode(errors="backslashreplace")
-
-
-def _refusal(error: MessageError) -> RejectedError:
-    if isinstance(error, MessageTooLargeError):
-        return RejectedError(413, "size", f"{error} (message_bytes_max)")
-    return RejectedError(400, "message", str(error))
 
 
 def _partition_key(hook: Hook) -> str | None:

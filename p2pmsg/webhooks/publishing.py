@@ -3,7 +3,9 @@
 import time
 from typing import Any, Final
 
+from p2pmsg.errors import MessageError, MessageTooLargeError
 from p2pmsg.trouble import Rarely, Trouble
+from p2pmsg.webhooks.schemes import RejectedError
 
 _UNHEALTHY_S: Final = 15.0
 """How long a failure is reported, so that it is tried again where nothing is sent meanwhile."""
@@ -44,3 +46,10 @@ class Publishing:
         log = getattr(self._publisher.stats(), "log", None)
         failed = None if log is None else log.failed
         return None if failed is None else str(failed)
+
+
+def refusal(error: MessageError) -> RejectedError:
+    """Return with what a message is answered that the publisher does not take: 413, or 400."""
+    if isinstance(error, MessageTooLargeError):
+        return RejectedError(413, "size", f"{error} (message_bytes_max)")
+    return RejectedError(400, "message", str(error))

@@ -302,12 +302,16 @@ def test_a_post_is_published_by_its_content_type(publisher, make_subscriber):
     assert {message.key for message in found} == {"k"}
 
 
+NO_UTF8 = b'{"\\ud800": 1180591620717411303424}'
+
+
 @pytest.fixture(scope="module")
 def refusing():
     """One server for all that is refused: (port, application)."""
     config = GatewayConfig(body_bytes_max=200_000)
+    small = p2pmsg.PublisherConfig(message_bytes_max=200_000)
     with (
-        p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher,
+        p2pmsg.Publisher("tcp://127.0.0.1:0", config=small) as publisher,
         serving(publisher.endpoint, ["a*"], publisher=publisher, config=config) as found,
     ):
         yield found
@@ -336,10 +340,12 @@ def refusing():
         ("POST", "/topics?topic=a&topic=ab", b"1", {}, 400),
         ("POST", "/topics/a", b"{", {"content-type": "application/json"}, 400),
         ("POST", "/topics/a", b"NaN", {"content-type": "application/json"}, 400),
+        ("POST", "/topics/a", NO_UTF8, {"content-type": "application/json"}, 400),
         ("POST", "/topics/a", b"[" * 100_000, {"content-type": "application/json"}, 400),
         ("POST", "/topics/a", b"1" * 30, {"content-type": "application/json"}, 400),
         ("POST", "/topics/a", b"\xff", {"content-type": "text/plain"}, 400),
         ("POST", "/topics/a", b"x" * 200_001, {}, 413),
+        ("POST", "/topics/a", b"x" * 200_000, {}, 413),
         ("POST", "/topics/a", b"1", {"origin": "https://evil.example.com"}, 403),
     ],
 )

@@ -43,6 +43,20 @@ def test_the_command_serves_publishes_and_ends_well(tmp_path, ending):
         assert "Traceback" not in running.said()
 
 
+def test_what_is_within_the_limit_is_published(tmp_path, make_subscriber):
+    posted = f"ipc://{tmp_path}/posted"
+    with command(tmp_path, "serve", *HERE, "--publish", posted) as running:
+        port = port_of(running)
+        for size, status in ((2**20, 200), (2**20 + 1, 413)):
+            assert ask(port, "POST", "/topics/a", bytes(size))[0] == status
+        numbers = b"[" + b",".join([b"0.1"] * (2**18 - 1)) + b"]"
+        headers = {"content-type": "application/json"}
+        assert ask(port, "POST", "/topics/a", numbers, **headers)[0] == 200
+        with make_subscriber(posted, start="earliest") as subscriber:
+            sizes = [len(subscriber.receive(timeout=60).value) for _ in range(2)]
+    assert sizes == [2**20, 2**18 - 1]
+
+
 @pytest.mark.parametrize("ending", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_it_ends_well_while_browsers_wait_for_what_they_missed(start, endpoint, ending):
     """They wait for a publisher that does not answer, most of the reads for a thread first."""
