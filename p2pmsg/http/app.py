@@ -1,7 +1,6 @@
 """The ASGI application: streams as Server-Sent Events, and requests that publish."""
 
 import asyncio
-import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from p2pmsg.security.use import check_security
 from p2pmsg.sync.settings import check_name
 from p2pmsg.topics import check_topic
 from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
+from p2pmsg.webhooks.bodies import value_of
 from p2pmsg.webhooks.intake import AnyPublisher, Limits
 from p2pmsg.webhooks.publishing import Publishing, refusal
 from p2pmsg.webhooks.schemes import RejectedError
@@ -360,7 +360,7 @@ class Gateway:
         self._limits.check("", time.monotonic_ns())
         limits = self._config
         body = await read_body(headers, receive, limits.body_bytes_max, limits.body_timeout)
-        value, key = _value_of(headers, body), next(iter(query.get("key", ())), None)
+        value, key = value_of(headers, body), next(iter(query.get("key", ())), None)
         try:
             if self._is_async:
                 sequence = self._publisher.publish(topics[0], value, key=key)
@@ -594,20 +594,3 @@ def _form_of(query: Mapping[str, list[str]]) -> Format:
         if form == each:
             return each
     raise RejectedError(400, "format", f"format is one of {', '.join(FORMATS)}, not {form[:40]!r}")
-
-
-def _value_of(headers: Mapping[str, str], body: bytes) -> Any:
-    """Return a body as the value that its content type says: JSON, text, else bytes."""
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    try:
-        if kind == "application/json" or kind.endswith("+json"):
-            return json.loads(body, parse_constant=_no_constant)
-        if kind.startswith("text/"):
-            return body.decode()
-    except (ValueError, RecursionError) as error:
-        raise RejectedError(400, "body", f"the body is no {kind}: {error}") from error
-    return body
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")

@@ -2,13 +2,13 @@
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import unquote
 
+from p2pmsg.webhooks.bodies import json_of, kind_of, value_of
 from p2pmsg.webhooks.schemes import Proof, RejectedError
 
 _BATCH: Final = "application/cloudevents-batch+json"
@@ -25,7 +25,7 @@ class Hook:
     Attributes:
         id: the request's, or a CloudEvent's source and id; empty where it has none.
         type: what kind of event it is; empty where that is not known.
-        value: the data: parsed JSON, or bytes.
+        value: the data: parsed JSON, text, or bytes.
         path: the path of the request.
         headers: the request's, by lower-case names.
         attributes: of a CloudEvent; else empty.
@@ -65,20 +65,20 @@ class Hook:
 
 def events_of(headers: Mapping[str, str], body: bytes, proof: Proof, path: str) -> list[Hook]:
     """Return the events of a request; raises `RejectedError`."""
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = kind_of(headers)
     if kind == _BATCH:
-        batch = _json(body)
+        batch = json_of(body)
         if not isinstance(batch, list) or len(batch) > _EVENTS_MAX:
             raise RejectedError(400, "body", f"no list of at most {_EVENTS_MAX} events")
         return [_event(each, path, headers) for each in batch]
     if kind == _STRUCTURED:
-        return [_event(_json(body), path, headers)]
+        return [_event(json_of(body), path, headers)]
     if "ce-specversion" in headers:
         attributes = {
             name[3:]: unquote(value) for name, value in headers.items() if name.startswith("ce-")
         }
-        return [_cloud_event(attributes, _value(kind, body), path, headers)]
-    value = _value(kind, body)
+        return [_cloud_event(attributes, value_of(headers, body, "replace"), path, headers)]
+    value = value_of(headers, body, "replace")
     named = value.get("type") if isinstance(value, dict) else None
     return [Hook(proof.id, proof.type or (named if isinstance(named, str) else ""), value, path,
                  headers)]  # fmt: skip
@@ -124,18 +124,3 @@ def _name_of(source: str, event_id: str) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace(" ", "%20")
-
-
-def _value(kind: str, body: bytes) -> Any:
-    if kind == "application/json" or kind.endswith("+json"):
-        return _json(body)
-    if kind.startswith("text/"):
-        return body.decode(errors="replace")
-    return body
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        raise RejectedError(400, "body", "the body is no JSON") from None

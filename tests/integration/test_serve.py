@@ -287,18 +287,19 @@ def test_a_post_is_published_by_its_content_type(publisher, make_subscriber):
         for kind, body in (
             ("application/json", b'{"a": [1, 2.5]}'), ("text/plain; charset=utf-8", "é".encode()),
             ("application/octet-stream", b"\x00\xff"),
+            ('text/plain; Charset="ISO-8859-1"', "é".encode("latin-1")),
         ):  # fmt: skip
             status, _, answer = ask(
                 port, "POST", "/topics/a%2Fb?key=k", body, **{"content-type": kind}
             )
             assert status == 200
         assert json.loads(answer) == {
-            "topic": "a/b", "session": f"{publisher.session:016x}", "sequence": 2,
+            "topic": "a/b", "session": f"{publisher.session:016x}", "sequence": 3,
         }  # fmt: skip
-        assert app.stats().published == 3
+        assert app.stats().published == 4
     with make_subscriber(publisher.endpoint, start="earliest") as subscriber:
-        found = [subscriber.receive(timeout=60) for _ in range(3)]
-    assert [message.value for message in found] == [{"a": [1, 2.5]}, "é", b"\x00\xff"]
+        found = [subscriber.receive(timeout=60) for _ in range(4)]
+    assert [message.value for message in found] == [{"a": [1, 2.5]}, "é", b"\x00\xff", "é"]
     assert {message.key for message in found} == {"k"}
 
 
@@ -340,10 +341,12 @@ def refusing():
         ("POST", "/topics?topic=a&topic=ab", b"1", {}, 400),
         ("POST", "/topics/a", b"{", {"content-type": "application/json"}, 400),
         ("POST", "/topics/a", b"NaN", {"content-type": "application/json"}, 400),
+        ("POST", "/topics/a", b"[1e999]", {"content-type": "application/json"}, 400),
         ("POST", "/topics/a", NO_UTF8, {"content-type": "application/json"}, 400),
         ("POST", "/topics/a", b"[" * 100_000, {"content-type": "application/json"}, 400),
         ("POST", "/topics/a", b"1" * 30, {"content-type": "application/json"}, 400),
         ("POST", "/topics/a", b"\xff", {"content-type": "text/plain"}, 400),
+        ("POST", "/topics/a", b"x", {"content-type": "text/plain; charset=nonsense"}, 415),
         ("POST", "/topics/a", b"x" * 200_001, {}, 413),
         ("POST", "/topics/a", b"x" * 200_000, {}, 413),
         ("POST", "/topics/a", b"1", {"origin": "https://evil.example.com"}, 403),

@@ -157,7 +157,9 @@ def wrong_requests():
     yield BODY, signed(BODY) | {"webhook-signature": "v1,AAAA"}, 401, "signature"
     yield BODY, signed(BODY, stamp="x"), 400, "time"
     yield BODY, signed(BODY, "x" * 300), 400, "id"
-    yield b"no JSON", signed(b"no JSON"), 400, "body"
+    for body in (b"no JSON", b"NaN", b'{"a": 1e999}'):
+        yield body, signed(body), 400, "body"
+    yield BODY, signed(BODY) | {"content-type": "text/plain; charset=nonsense"}, 415, "charset"
     for kind in ("application/cloudevents+json", "application/cloudevents-batch+json"):
         yield BODY, signed(BODY) | {"content-type": kind}, 400, "body"
     yield BODY, signed(BODY) | {"content-encoding": "gzip"}, 415, "encoding"

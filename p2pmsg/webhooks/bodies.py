@@ -1,0 +1,103 @@
+"""What is in a request's body, by its content type: JSON, text or bytes."""
+
+import json
+import re
+from collections.abc import Mapping
+from encodings import normalize_encoding
+from encodings.aliases import aliases
+from math import isfinite
+from typing import Any, Final, Literal
+
+from p2pmsg.webhooks.schemes import RejectedError
+
+_CHARSET: Final = re.compile(r';\s*charset\s*=\s*"?([^\s";,]+)', re.IGNORECASE)
+_CHARSETS: Final = frozenset(
+    [*aliases, *aliases.values(), "cp737", "cp874", "koi8_t", "koi8_u", "utf_8_sig"]
+)
+"""Python keeps each name that it was ever asked for, so it is asked for these alone."""
+_TOKEN: Final = re.compile(
+    r'"(?:[^"\\]++|\\.)*+"|NaN|-?Infinity|-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?'
+)
+_SHOWN_MAX: Final = 40
+
+
+class _NumberError(ValueError):
+    """A number, as it is written, that JSON does not have or a float cannot be."""
+
+
+def _number(token: str) -> float:
+    if isfinite(value := float(token)):
+        return value
+    raise _NumberError(token)
+
+
+def _no_constant(token: str) -> Any:
+    raise _NumberError(token)
+
+
+_decode: Final = json.JSONDecoder(parse_float=_number, parse_constant=_no_constant).decode
+
+
+def kind_of(headers: Mapping[str, str]) -> str:
+    """Return the content type without its parameters, in lower case; empty where there is none."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def value_of(
+    headers: Mapping[str, str], body: bytes, errors: Literal["strict", "replace"] = "strict"
+) -> Any:
+    """Return a body as the value that its content type says: JSON, text, else bytes.
+
+    Args:
+        headers: of the request, by lower-case names.
+        body: in UTF-8, or for `text/…` in the charset that is named; JSON also in UTF-16 or UTF-32.
+        errors: what is done about bytes of text that its charset does not have. Default: refused.
+
+    Raises:
+        RejectedError: the body is not what its content type says (400), or Python does not know
+            its charset (415).
+
+    """
+    kind = kind_of(headers)
+    if kind == "application/json" or kind.endswith("+json"):
+        return json_of(body, kind)
+    if kind.startswith("text/"):
+        found = _CHARSET.search(headers["content-type"])
+        return _text(kind, body, found[1] if found else "utf-8", errors)
+    return body
+
+
+def json_of(body: bytes, kind: str = "JSON") -> Any:
+    """Return the value of a JSON text; `RejectedError` says where it is none.
+
+    NaN and the infinities are none, nor are numbers that would become infinite.
+    """
+    text = ""
+    try:
+        text = body.decode(json.detect_encoding(body), "surrogatepass")
+        return _decode(text)
+    except _NumberError as error:
+        number = str(error)
+        tokens = _TOKEN.finditer(text)
+        place = next((each.start() for each in tokens if each[0] == number), 0)
+        what = "not JSON" if number[-1].isalpha() else "larger than a float can be"
+        said = str(json.JSONDecodeError(f"{_shown(number)} is {what}", text, place))
+    except (ValueError, RecursionError) as error:
+        said = str(error)
+    raise RejectedError(400, "body", f"the body is no {kind}: {said}")
+
+
+def _text(kind: str, body: bytes, charset: str, errors: str) -> str:
+    unknown = RejectedError(415, "charset", f"the charset {_shown(charset)!r} is not known here")
+    if normalize_encoding(charset).lower() not in _CHARSETS:
+        raise unknown
+    try:
+        return body.decode(charset, errors)
+    except LookupError:  # Python has it by another name alone, or it is none of text
+        raise unknown from None
+    except ValueError as error:
+        raise RejectedError(400, "body", f"the body is no {kind}: {error}") from error
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"

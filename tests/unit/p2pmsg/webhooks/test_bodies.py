@@ -1,0 +1,103 @@
+"""What is in a body, by its content type; what cannot be is refused, and it is said where."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pmsg.webhooks.bodies import json_of, value_of
+from p2pmsg.webhooks.events import events_of
+from p2pmsg.webhooks.schemes import Proof, RejectedError
+
+
+def of(kind, body, *errors):
+    return value_of({"content-type": kind}, body, *errors)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('{"a": "NaN", "b": NaN}', "NaN is not JSON: line 1 column 19 (char 18)"),
+        ("[-Infinity]", "-Infinity is not JSON: line 1 column 2 (char 1)"),
+        ('{"1e999":\n[1, 1e99, 1e999]}', "1e999 is larger than a float can be: line 2 column 11"),
+        ('["\\\\", "\\"1e999", -1e999]', "-1e999 is larger than a float can be: line 1 column 19"),
+        ("1" * 400 + ".0", f"{'1' * 40}… is larger than a float can be: line 1 column 1 (char 0)"),
+        ("{", "Expecting property name"),
+        ("", "Expecting value: line 1 column 1 (char 0)"),
+        ("[" * 100_000, "recursion"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_what_json_does_not_have_is_refused_at_its_place(body, said, encoding):
+    if body or encoding == "utf-8":
+        with pytest.raises(RejectedError, match=re.escape(said)) as refused:
+            of("application/json; charset=utf-8", body.encode(encoding))
+        assert str(refused.value).startswith("the body is no application/json: ")
+        assert (refused.value.status, refused.value.why) == (400, "body")
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999"])
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/json", "%s"),
+        ("application/cloudevents+json", '{"data": %s}'),
+        ("application/cloudevents-batch+json", '[{"data": %s}]'),
+    ],
+)
+def test_events_have_no_such_number_either(kind, body, number):
+    with pytest.raises(RejectedError, match=f"{number} is"):
+        events_of({"content-type": kind}, (body % number).encode(), Proof("a"), "/")
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text()
+        | st.floats(allow_nan=False, allow_infinity=False),
+        lambda part: st.lists(part) | st.dictionaries(st.text(), part),
+        max_leaves=20,
+    )
+)  # fmt: skip
+def test_other_json_is_read_as_it_was(value):
+    for encoding in ("utf-8", "utf-16"):
+        for is_ascii in (True, False):
+            body = json.dumps(value, ensure_ascii=is_ascii).encode(encoding, "surrogatepass")
+            assert json_of(body) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "text"),
+    [
+        ("text/plain", "é€".encode(), "é€"),
+        ("text/plain; charset=", "é".encode(), "é"),
+        ("text/plain; charset=ISO-8859-1", b"\xe9", "é"),
+        ("TEXT/PLAIN; format=flowed; Charset = \"windows-1252\"", b"\x80", "€"),
+        ("text/csv;charset=utf-16", "ab".encode("utf-16"), "ab"),
+        ("text/csv;charset=utf-16le;header=present", b"a\0b\0", "ab"),
+        ("text/html; charset=Shift_JIS", "かな".encode("shift_jis"), "かな"),
+        ("text/plain; charset=koi8-u", "ї".encode("koi8-u"), "ї"),
+        ("application/octet-stream; charset=latin-1", b"\xe9", b"\xe9"),
+    ],
+)  # fmt: skip
+def test_text_is_read_by_its_charset(kind, body, text):
+    assert of(kind, body) == of(kind, body, "replace") == text
+
+
+@pytest.mark.parametrize(
+    "charset", ["nonsense", "zlib", "hex", "rot13", "punycode", "unicode_escape", "../x", "é" * 300]
+)
+@pytest.mark.parametrize("errors", ["strict", "replace"])
+def test_a_charset_that_is_not_known_is_named(charset, errors):
+    with pytest.raises(RejectedError, match=f"the charset '{charset[:40]}.* is not known") as no:
+        of(f"text/plain; charset={charset}", b"61", errors)
+    assert (no.value.status, no.value.why) == (415, "charset")
+
+
+def test_bytes_that_a_charset_does_not_have_are_refused_or_replaced():
+    for kind, body in (("text/plain", b"a\xff"), ("text/plain; charset=ascii", b"a\xe9")):
+        with pytest.raises(RejectedError, match="the body is no text/plain: ") as refused:
+            of(kind, body)
+        assert refused.value.status == 400
+        assert of(kind, body, "replace") == "a\ufffd"
