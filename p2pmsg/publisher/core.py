@@ -660,10 +660,12 @@ class PublisherCore:
             self._announce_due_ns = now_ns + to_ns(self.config.multicast.announce_interval)
             self.control.notices.append(self._announcement(0, now_ns))
 
-    def expire_log(self, lock: AbstractContextManager[object], *, now_ns: int) -> Steps[None]:
+    def expire_log(
+        self, lock: AbstractContextManager[object], *, now_ns: int, wall_ns: int
+    ) -> Steps[None]:
         """Apply the log's retention, now and then; see `PublisherLog.expire_steps`."""
         if self.log is not None:
-            wall_ns = now_ns + self._wall_offset_ns
+            self._wall_offset_ns = wall_ns - now_ns
             yield from self.log.expire_steps(lock, now_ns=now_ns, wall_ns=wall_ns)
 
     def lingering(self, *, now_ns: int) -> list[str]:

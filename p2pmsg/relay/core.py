@@ -90,7 +90,7 @@ class RelayCore:
         self.sessions_refused = self.streams_refused = 0
         self.invalid: Counter[str] = Counter()
         self._stream_count = 0
-        self._wall_offset_ns = self._tidy_ns = 0
+        self._tidy_ns = 0
         self.version = 0
         self.cut: dict[tuple[int, str], RelayedStream] = {}
         self.settled = False
@@ -228,7 +228,6 @@ class RelayCore:
         stream = None if served is None else served.streams.get(topic)
         if served is None or stream is None:
             return True  # refused at a bound, and counted there
-        self._wall_offset_ns = wall_ns - now_ns
         stop = delivery.sequence + delivery.count
         start = max(delivery.sequence, stream.next)
         if start >= stop:
@@ -349,10 +348,11 @@ class RelayCore:
                 wire.control_frame(Kind.HEARTBEAT, self.id, body, sequence=self.version)
             )
 
-    def expire_log(self, lock: AbstractContextManager[object], *, now_ns: int) -> Steps[None]:
+    def expire_log(
+        self, lock: AbstractContextManager[object], *, now_ns: int, wall_ns: int
+    ) -> Steps[None]:
         """Apply the log's retention, now and then; see `PublisherLog.expire_steps`."""
         if self.log is not None:
-            wall_ns = now_ns + self._wall_offset_ns
             yield from self.log.expire_steps(lock, now_ns=now_ns, wall_ns=wall_ns)
 
     def next_deadline_ns(self) -> int | None:

@@ -146,7 +146,8 @@ class ServingRounds(ABC):
         yield from self._answer()
         if self._core.log is not None:
             yield from self._sync(self._core.log)
-            yield from self._core.expire_log(self._lock, now_ns=time.monotonic_ns())
+            now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
+            yield from self._core.expire_log(self._lock, now_ns=now_ns, wall_ns=wall_ns)
         self._send_waiting()
 
     @property

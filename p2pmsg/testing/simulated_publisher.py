@@ -12,15 +12,13 @@ from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import Accepted, History
-from p2pmsg.testing.simulated_sending import ServingSide, publisher_config
+from p2pmsg.testing.simulated_sending import WALL_NS, ServingSide, publisher_config
 from recovery import HeartbeatConfig
 from recovery.log import LogConfig, MemoryStore
 
 _NEVER_S = 1e6
 LOG_SEGMENT_BYTES = 64 * 1024
 LOG_RESERVE = 1000
-WALL_NS = 1_700_000_000 * 10**9
-"""What the simulated wall clock shows when the manual clock shows 0."""
 
 
 class SimulatedPublisher:

@@ -19,6 +19,8 @@ from transports import MemoryRecoveryServer, MemorySender, PeerUnreachableError
 _REPLIES_PER_ROUND: Final = 64
 _RETRY_NS: Final = 2 * MS
 OUTBOX_MAX: Final = 64
+WALL_NS: Final = 1_700_000_000 * 10**9
+"""What the simulated wall clock shows when the manual clock shows 0."""
 
 
 class QueueSending:
@@ -129,7 +131,8 @@ class ServingSide:
         requests = self._core.requests
         if len(self._core.outbox) < OUTBOX_MAX:
             self._core.handle_timer(now_ns=now_ns)
-            run_steps(self._core.expire_log(nullcontext(), now_ns=now_ns))
+            wall_ns = WALL_NS + now_ns
+            run_steps(self._core.expire_log(nullcontext(), now_ns=now_ns, wall_ns=wall_ns))
         while (request := self._server.receive()) is not None:
             requests.receive(*request, now_ns=now_ns)
         if self.group is not None:

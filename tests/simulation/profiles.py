@@ -6,7 +6,7 @@ from typing import Any
 
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.testing import NetworkOptions, Simulation
-from p2pmsg.testing.simulated_publisher import WALL_NS
+from p2pmsg.testing.simulated_sending import WALL_NS
 from recovery import NackConfig
 
 SETTLE_S = 30.0
