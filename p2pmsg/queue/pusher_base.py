@@ -241,7 +241,8 @@ class PusherBase(ABC):
                 it waits for nothing.
             priority: 0 to 9; higher ones go first among what is not yet handed out. Within a key
                 the order of pushing rules. Default 0.
-            delay: how long it is not handed out, in seconds. Default 0.
+            delay: how long it is not handed out, in seconds, also if the wall clock is set
+                meanwhile. Default 0.
             message_id: by which a job that was pushed before, within the window
                 (`QueueConfig.dedup_window`), is known and not accepted again; the sequence that
                 it got then is returned. Default None.
@@ -534,9 +535,11 @@ def _job_of(
     raw = pack_headers(headers)
     packed_headers = None if raw is None else bytes(raw)
     check_size("job", len(payload) + len(packed_headers or b""), bytes_max)
-    wall_ns = time.time_ns()
-    due_ns = wall_ns + round(delay * 1e9) if delay else 0
-    return QueuedJob(0, payload, wall_ns, key, priority, message_id, packed_headers, due_ns)
+    job = QueuedJob(0, payload, time.time_ns(), key, priority, message_id, packed_headers)
+    if delay:
+        delay_ns = round(delay * 1e9)
+        job.due_ns, job.ready_ns = job.pushed_ns + delay_ns, time.monotonic_ns() + delay_ns
+    return job
 
 
 def _admin_refusal(admin: str, endpoint: str) -> str | None:

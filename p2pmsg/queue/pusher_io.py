@@ -128,6 +128,7 @@ class PusherIO:
     def work(self, *, now_ns: int) -> bool:
         """Do all there is to do; False where there may be more at once."""
         core, server = self.core, self._server
+        core.queue.store.wall_offset_ns = time.time_ns() - now_ns
         if self._rights is not None and self._rights.look():
             self._rights.end_revoked()
             core.check_rights(now_ns=now_ns)

@@ -264,7 +264,7 @@ def acknowledge(job: Job) -> None:
     if job.state == "held":
         job.ack()
     if job.state == "gone":
-        seconds = (time.time_ns() - job.last_delivered_ns) / 1e9
+        seconds = (time.monotonic_ns() - job._begun_ns) / 1e9
         _log.warning(
             "job %d is done, but is this worker's no more: it took %.1f s", job.sequence, seconds
         )

@@ -209,11 +209,12 @@ class Pusher:
                 message_id = f"m{number % 5}"
                 if store.dedup.find(message_id, now_ns=world.now) is not None:
                     return
-            due_ns = pushed_ns + rng.randrange(100) * MS if rng.random() < 0.1 else 0
+            delay_ns = rng.randrange(100) * MS if rng.random() < 0.1 else 0
             job = QueuedJob(
                 sequence, _value(sequence), pushed_ns, key, rng.choice((0, 0, 9)), message_id,
-                None, due_ns,
             )  # fmt: skip
+            if delay_ns:
+                job.due_ns, job.ready_ns = pushed_ns + delay_ns, world.now + delay_ns
             self.disk.append(push_record(job), sequence)
             world.history.pushed(sequence, key)
             store.push(job, now_ns=world.now)

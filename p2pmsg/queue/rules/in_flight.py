@@ -37,7 +37,7 @@ class QueuedJob:
     """Packed."""
 
     due_ns: int = 0
-    """Not before this time (ns since the epoch); 0: at once."""
+    """Not before this time (ns since the epoch), for the log; 0: at once."""
 
     deliveries: int = 0
     """How often it was delivered and may have been begun."""
@@ -57,6 +57,9 @@ class QueuedJob:
 
     cuts: int = 0
     """How often its worker's connection ended before it arrived, since the pusher started."""
+
+    ready_ns: int = 0
+    """What `due_ns` says, by the monotonic clock: a step of the wall clock does not move it."""
 
     @property
     def size(self) -> int:

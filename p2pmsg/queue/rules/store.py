@@ -291,6 +291,7 @@ class JobStore:
         changes: what a journal has to record, oldest first; only with `records`.
         in_flight: jobs accepted and not yet done or dead.
         bytes: of those; a run that was handed out counts in full until all its jobs are settled.
+        wall_offset_ns: what the wall clock is ahead of the monotonic one; the shell sets it.
         opens_ns: before this nothing is handed out, so that new jobs do not overtake restored ones.
         pushed, done, died, retried: counters of jobs.
         failed: deliveries that failed: rejected, discarded, or lost with a worker that had nothing
@@ -300,7 +301,7 @@ class JobStore:
 
     def __init__(self, config: QueueConfig, *, wall_offset_ns: int, records: bool) -> None:
         self._config = config
-        self._wall_offset_ns = wall_offset_ns
+        self.wall_offset_ns = wall_offset_ns
         self.records = records
         self.priorities = PriorityQueues()
         self.key_order = KeyOrder()
@@ -352,10 +353,15 @@ class JobStore:
         """Take over a job from before a restart, lowest sequence first.
 
         It waits for the worker that may have it in flight: `grace`, and `ack_timeout` where
-        it has a key and `holder` is known to have had it.
+        it has a key and `holder` is known to have had it. One that was delayed waits until its
+        time, and where the wall clock was set back no longer than its whole delay.
         """
         self.in_flight += 1
         self.bytes += job.size
+        if job.due_ns:
+            since_ns = job.history[-1].at_ns if job.failures and job.history else job.pushed_ns
+            left_ns = job.due_ns - max(self.wall_ns(now_ns), since_ns)
+            job.ready_ns = now_ns + max(0, left_ns)
         if job.key is not None and not self.key_order.enter(job):
             return
         self.opens_ns = now_ns + to_ns(self._config.grace)
@@ -491,7 +497,9 @@ class JobStore:
             exponent = min(job.failures - 1, 40)
             delay = self._config.retry_delay * 2**exponent
             delay_ns = to_ns(min(delay, self._config.retry_max))
-        job.due_ns = now_ns + delay_ns + self._wall_offset_ns if delay_ns else 0
+        if delay_ns:
+            job.ready_ns = now_ns + delay_ns
+            job.due_ns = self.wall_ns(job.ready_ns)
         self._record(Failed(job))
         self._admit(job, now_ns)
 
@@ -518,7 +526,7 @@ class JobStore:
         if dead is None:
             return False
         job = dead.job
-        job.failures, job.due_ns, job.quarantined, job.cuts = 0, 0, False, 0
+        job.failures, job.due_ns, job.ready_ns, job.quarantined, job.cuts = 0, 0, 0, False, 0
         self.in_flight += 1
         self.bytes += job.size
         self.retried += 1
@@ -555,14 +563,14 @@ class JobStore:
 
     def wall_ns(self, now_ns: int) -> int:
         """Return the time in ns since the epoch."""
-        return now_ns + self._wall_offset_ns
+        return now_ns + self.wall_offset_ns
 
     # -------------------------------------------------------------------------------- private
 
     def _due_ns(self, job: QueuedJob) -> int:
         """Return when a job may be handed out, by the monotonic clock."""
-        due_ns = job.due_ns - self._wall_offset_ns if job.due_ns else 0
-        return max(due_ns, self._keys_open_ns) if job.key is not None else due_ns
+        ready_ns = job.ready_ns
+        return max(ready_ns, self._keys_open_ns) if job.key is not None else ready_ns
 
     def _admit(self, job: QueuedJob, now_ns: int) -> None:
         """Put a job where it waits, once its key lets it through."""
@@ -575,6 +583,7 @@ class JobStore:
             self.priorities.put_back(job)
 
     def _note(self, job: QueuedJob, worker: str, reason: str, now_ns: int) -> None:
+        job.due_ns = job.ready_ns = 0  # it was delivered, so that wait is over
         job.history.append(Failure(self.wall_ns(now_ns), worker, reason))
         del job.history[: -self._config.history_max]
         characters = sum(len(failure.reason) for failure in job.history)
