@@ -132,6 +132,7 @@ class PublisherLog:
         self._interval_ns = to_ns(config.fsync_interval)
         self._sync_due_ns: int | None = None
         self._expire_due_ns = 0
+        self._said_ahead = False
         self._errors = 0
         # By requester, session and topic: the frame that was read last, and those after it.
         self._ahead: OrderedDict[_Reading, tuple[Kept | None, Iterator[Kept]]] = OrderedDict()
@@ -457,7 +458,8 @@ class PublisherLog:
         try:
             with lock:
                 self._reader.close_idle()
-                pending = self._writer.begin_expire(wall_ns)
+                pending = self._writer.begin_expire(wall_ns, now_ns)
+            self._say_ahead(wall_ns)
             if pending is not None:
                 yield pending.wait
                 with lock:
@@ -468,6 +470,17 @@ class PublisherLog:
         else:
             self._expire_trouble.over()
             self._shorten_above = self._bytes_max
+
+    def _say_ahead(self, wall_ns: int) -> None:
+        """Say once that there are messages of a time that has not come."""
+        ahead_ns = self._writer.ahead_ns
+        if ahead_ns is not None and not self._said_ahead and self.config.retention_age is not None:
+            self._said_ahead = True
+            _log.warning(
+                "the log %s has messages that were appended %.0f s later than the clock shows: it "
+                "was or is wrong. They are kept for retention_age from now on, at most",
+                self.config.directory, (ahead_ns - wall_ns) / 1e9,
+            )  # fmt: skip
 
     def close(self, wall_ns: int, *, keeps_tail: bool = False) -> None:
         """Close the log, so that opening it again reads no segment.

@@ -119,6 +119,7 @@ class SegmentIndex:
         is_closed: whether nothing is appended to it any more.
         is_leaving: whether retention is deleting it, or has deleted it.
         synced: up to which size it does not count as unsynced any more.
+        closed_ns: the writer's: since when it is known to be closed, by the monotonic clock.
 
     """
 
@@ -131,6 +132,7 @@ class SegmentIndex:
         self.next_number = 0
         self.is_closed = self.is_leaving = False
         self.synced = 0
+        self.closed_ns: int | None = None
 
     @property
     def name(self) -> str:

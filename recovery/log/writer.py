@@ -5,11 +5,10 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from recovery._checks import NS_PER_S
 from recovery.errors import LogWriteError, SyncFailedError, lacks_means
 from recovery.log.config import LogConfig
 from recovery.log.ends import Ends, take_cut
-from recovery.log.expiry import PendingExpiry, close_all
+from recovery.log.expiry import PendingExpiry, Retention, close_all
 from recovery.log.format import (
     HEAD_BYTES,
     KIND_DATA,
@@ -85,6 +84,7 @@ class LogWriter:
         """Files of full segments: closing them gives back what was reserved, which takes time."""
         self._syncing: PendingSync | None = None
         self._expiring: PendingExpiry | None = None
+        self._retention = Retention(config)
         self.unsynced_bytes = 0
         self.late_marks: LogWriteError | None = None
         self._dirty: list[SegmentIndex] = []
@@ -416,8 +416,16 @@ class LogWriter:
         """Whether files of full segments wait to be closed, by a sync or by retention."""
         return bool(self._full)
 
-    def begin_expire(self, now_ns: int) -> PendingExpiry | None:
+    @property
+    def ahead_ns(self) -> int | None:
+        """See `Retention`."""
+        return self._retention.ahead_ns
+
+    def begin_expire(self, now_ns: int, steady_ns: int | None = None) -> PendingExpiry | None:
         """Begin to do as `expire`: call `wait` of what is returned, then `end_expire`.
+
+        `steady_ns` is the monotonic clock, so that what is appended while the wall clock is wrong
+        is deleted, too. Default: it is not looked at.
 
         `wait` takes the time that deleting takes, and it alone may run while other methods are
         called, but those of a sync. None: there is nothing to do.
@@ -426,13 +434,12 @@ class LogWriter:
             LogWriteError: no segment can be begun where that is due.
 
         """
-        segment, config = self._segment, self._config
         if self._is_abandoned:
             return None
         self._take_expiry()
-        first_ns = None if segment is None else segment.appended_ns_first
-        age_ns = config.roll_age_ns
-        if first_ns is not None and age_ns is not None and now_ns - first_ns >= age_ns:
+        if steady_ns is not None:
+            self._retention.note_time(self._catalog.segments, now_ns, steady_ns)
+        if self._retention.is_roll_due(self._segment, now_ns):
             try:
                 self._roll()
             except LogWriteError:
@@ -536,16 +543,7 @@ class LogWriter:
             self._names_changed = True
 
     def _surplus(self, now_ns: int) -> list[SegmentIndex]:
-        """Return what is too old or too much: the oldest segments, never the newest."""
-        age_s, size = self._config.retention_age, self.bytes
-        found: list[SegmentIndex] = []
-        for oldest in self._catalog.segments[:-1]:
-            is_old = age_s is not None and now_ns - oldest.appended_ns_last > age_s * NS_PER_S
-            if size <= self._config.retention_bytes and not is_old:
-                break
-            found.append(oldest)
-            size -= oldest.size
-        return found
+        return self._retention.surplus(self._catalog.segments, self.bytes, now_ns)
 
     def _tails_of(self, surplus: list[SegmentIndex]) -> dict[str, int]:
         """Return where streams go on of which no other segments than these say it."""

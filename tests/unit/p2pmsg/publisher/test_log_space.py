@@ -268,3 +268,16 @@ def test_what_could_be_written_after_retention_is_no_error(caplog):
     append(log, 100)
     assert log.stats().errors == 0
     assert caplog.text == ""
+
+
+def test_messages_of_a_time_that_has_not_come_are_reported_once(caplog):
+    log = log_of(retention_age=10.0)
+    for _ in range(20):
+        log.append("t", log.next("t"), 1, FRAME, 0, 3600 * S)
+    for now_ns in (2 * S, 4 * S):
+        expire(log, now_ns=now_ns)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "3600 s later than the clock shows" in said
+    before = log.stats().bytes
+    expire(log, now_ns=20 * S)
+    assert log.stats().bytes < before
