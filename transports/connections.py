@@ -5,13 +5,13 @@ that ends one. Its monitor reports each, with its descriptor, and a descriptor c
 libzmq then finds the connection ended and closes it.
 """
 
+import _socket  # not `socket`: when one is needed, no descriptor may be left to import that
 import errno
 import os
 import resource
 import struct
 import time
 from collections.abc import Callable
-from importlib import import_module
 from itertools import count
 from typing import Final
 
@@ -99,7 +99,6 @@ class _Files:
         space = limit - _spared(limit)
         if 2 * self.connections < space:
             return True
-        import_module("socket")  # `hang_up` may need it when no descriptor is left to import it
         now_s = time.monotonic()
         if now_s - self._counted_s > _COUNTED_AGAIN_S:
             self._counted_s = now_s
@@ -350,15 +349,13 @@ def hang_up(fd: int, port: int | None = None) -> None:
         port: if given, only a connection to this port is ended, not another one of the program's.
 
     """
-    import socket as system_socket
-
     try:
-        connection = system_socket.socket(fileno=fd)
+        connection = _socket.socket(fileno=fd)
     except OSError:
         return  # it has been closed meanwhile
     try:
         if port is None or connection.getsockname()[1] == port:
-            connection.shutdown(system_socket.SHUT_RDWR)
+            connection.shutdown(_socket.SHUT_RDWR)
     except (OSError, IndexError):
         pass  # it has ended by itself, or another file has its number now
     finally:
