@@ -27,6 +27,8 @@ _BATCH_MAX: Final = 1024
 _READ_BYTES: Final = 2**20
 """What is read at once for a connection that comes back, in bytes of events."""
 _READERS: Final = 4
+_PLACES_MAX: Final = 1000
+"""Sessions of which is remembered where they were found last."""
 _SHORT_S: Final = 1.0
 """How long each of several endpoints is waited for, before all are waited for longer."""
 _AGAIN_S: Final = 1.0
@@ -99,6 +101,7 @@ class RangePool:
         self._attempts = [(each, min(wait, timeout)) for wait in waits for each in asked]
         self._idle: dict[str, list[RangeReader]] = {each: [] for each in asked}
         self._busy: set[RangeReader] = set()
+        self._places: dict[int, str] = {}
         self._lock = threading.Lock()
         self._closed = False
         self._threads = ThreadPoolExecutor(_READERS, "http-read")
@@ -146,7 +149,8 @@ class RangePool:
         parts: list[bytes] = []
         size = messages = losses = 0
         following = wanted.start
-        for item in self._items(wanted.key, wanted.start, wanted.stop, self._attempts):
+        attempts = self._attempts_of(wanted.key[0])
+        for item in self._items(wanted.key, wanted.start, wanted.stop, attempts):
             if isinstance(item, MessageBatch):
                 chunk, _ = encode_batch(item, wanted.form, wanted.before, wanted.after)
                 following = item.sequence + len(item)
@@ -161,6 +165,23 @@ class RangePool:
             if size >= _READ_BYTES:
                 break
         return Piece(b"".join(parts), following, messages, losses)
+
+    def _attempts_of(self, session: int) -> list[tuple[str, float]]:
+        """Return whom to ask in turn, first who had the session last: others may be away."""
+        place = self._places.get(session)
+        found = next((each for each in self._attempts if each[0] == place), None)
+        if found is None:
+            return self._attempts
+        others = self._attempts.copy()
+        others.remove(found)
+        return [found, *others]
+
+    def _note_place(self, session: int, endpoint: str) -> None:
+        with self._lock:
+            self._places.pop(session, None)
+            self._places[session] = endpoint
+            if len(self._places) > _PLACES_MAX:
+                del self._places[next(iter(self._places))]
 
     def _items(
         self, key: Key, start: int, stop: int, attempts: list[tuple[str, float]]
@@ -178,6 +199,8 @@ class RangePool:
                     if isinstance(item, LossReport) and len(attempts) > 1:
                         yield from self._items(key, item.start, item.stop, attempts[1:])
                     else:
+                        if isinstance(item, MessageBatch):
+                            self._note_place(session, endpoint)
                         yield item
                     start = item.stop if isinstance(item, LossReport) else item.sequence + len(item)
         except SecurityError as error:  # another endpoint may have it

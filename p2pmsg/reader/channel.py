@@ -131,6 +131,8 @@ class RangeChannel:
         self._first_ns = None if timeout_ns is None else timeout_ns // 4
         self._unanswered: Unanswered | None = None
         self._has_answered = False
+        self._announced_ns = -1
+        self._asked_ns: int | None = None
         self._sealed = ""
         self.group: GroupMembers | None = None
         if endpoint.is_datagram:
@@ -233,11 +235,16 @@ class RangeChannel:
             self.publisher, self.relay, self._relay_at = None, RelayList(relay), address
 
     def choose(self, session: int) -> None:
-        """Read a session, at a relay or of a group; elsewhere nothing changes."""
+        """Read a session, at a relay or of a group; elsewhere see whether it is there by now."""
+        if self.group is not None and self.wanted != session:
+            self.group.begin(now_ns=time.monotonic_ns())
         self.wanted = session
         self._settle()
-        if self.group is not None and (self.publisher is None or self.publisher.session != session):
+        peer = self.publisher
+        if self.group is not None and (peer is None or peer.session != session):
             self.publisher = None
+            self.listen()
+        elif self.relay is None and peer is not None and peer.session != session:
             self.listen()
 
     def _settle(self) -> None:
@@ -296,8 +303,8 @@ class RangeChannel:
                     curve=self._curve,
                 )  # fmt: skip
             self._line.subscribe(wire.control_prefix(Kind.WELCOME))
-            self._line.connect()
             self._await_answer()
+            self._line.connect()
         while (data := self._line.receive()) is not None:
             try:
                 frame = Frame(data)
@@ -324,13 +331,35 @@ class RangeChannel:
         self._meet_member()
         self.ask_sessions()
 
+    def look_again(self, since_ns: int) -> bool:
+        """Read WELCOMEs, and have one sent again if the last was asked for before `since_ns`.
+
+        The publisher that is known may have ended, and the WELCOME of the next be on its way.
+
+        Returns:
+            Whether what is known of the endpoint is so new. Of a group, which is announced all the
+            time, always.
+
+        """
+        self.listen()
+        if self.group is not None or self._announced_ns >= since_ns:
+            return True
+        if self._asked_ns is None:
+            assert self._line is not None
+            self._asked_ns = time.monotonic_ns()
+            self._line.reconnect()
+        return False
+
     def _await_answer(self) -> None:
+        self._asked_ns = time.monotonic_ns()
         self._unanswered = Unanswered(
             "publisher", [self.endpoint], now_ns=time.monotonic_ns(), first_ns=self._first_ns,
             has_keys=self._security is not None,
         )  # fmt: skip
 
     def _note_answer(self) -> None:
+        if self._asked_ns is not None:
+            self._announced_ns, self._asked_ns = self._asked_ns, None
         if not self._has_answered and self._unanswered is not None:
             self._has_answered = True
             self._unanswered.answered(0)

@@ -74,7 +74,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         now_ns = time.monotonic_ns()
         self._machine: StreamReceiver[Frame] | None = None
         self._whole: Frame | None = None
-        self._heard_ns = self._reconnected_ns = self._left_ns = now_ns
+        self._begun_ns = self._heard_ns = self._reconnected_ns = self._left_ns = now_ns
         self._absent_ns: int | None = None
         self._waiting: Delivery[Frame] | Loss | None = None
         self._decode = decode
@@ -244,6 +244,8 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
             self._request(ranges)
 
     def _request(self, ranges: list[tuple[int, int]]) -> None:
+        if self._is_other():
+            return  # it is asked again when it is due
         body = control.Nack(self._topic, ranges, frame_bytes_max=FRAME_BYTES_MAX)
         self._channel.send(wire.control_frame(Kind.NACK, self._session, body))
 
@@ -258,27 +260,38 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
             if silence_ns > _RECONNECT_NS and now_ns - self._reconnected_ns > _RECONNECT_NS:
                 self._reconnected_ns = now_ns
                 channel.reconnect()
-        peer = channel.publisher
-        relay = channel.relay
         if not self._may_be_there(now_ns):
             self._give_up(LossReason.PUBLISHER_GONE)
             return
-        if peer is not None:
+        peer = channel.publisher
+        relay = channel.relay
+        if peer is not None and not self._is_other():
             self._name = peer.name or self._name
         receiver.handle_timer(now_ns=now_ns)
         self._ask(now_ns, again=peer is not None or relay is not None)
         deadline_ns = receiver.next_deadline_ns() or now_ns
         channel.poll(min(max(deadline_ns, now_ns + MS), now_ns + SILENCE_NS // 2))
 
+    def _is_other(self) -> bool:
+        """Whether the publisher that is known at the endpoint has another session."""
+        peer = self._channel.publisher
+        return self._channel.relay is None and peer is not None and peer.session != self._session
+
     def _may_be_there(self, now_ns: int) -> bool:
-        """Whether the session has not ended, as far as is known of who is at the endpoint."""
-        peer, relay = self._channel.publisher, self._channel.relay
-        if relay is None:
-            return peer is None or peer.session == self._session
-        if relay.is_complete and self._session in relay.sessions:
+        """Whether the session has not ended, as far as is known of who is at the endpoint.
+
+        What was known before this fetch began says nothing: the session may have begun since then.
+        """
+        channel = self._channel
+        if self._is_other():
+            return not channel.look_again(self._begun_ns) or not self._is_other()
+        relay = channel.relay
+        if relay is None or not relay.is_complete:
+            return True
+        if self._session in relay.sessions:
             self._absent_ns = None
-        elif relay.is_complete:
-            if self._absent_ns is None:
-                self._absent_ns = now_ns
-            relay.begin()
-        return self._absent_ns is None or now_ns - self._absent_ns < _ABSENT_NS
+            return True
+        relay.begin()
+        if self._absent_ns is None:
+            self._absent_ns = now_ns
+        return now_ns - self._absent_ns < _ABSENT_NS

@@ -243,8 +243,10 @@ class RangeReader(ClosesAtOnce):
             if channel.group is not None and peer is not None:
                 if now_ns - begun_ns > min(_ANNOUNCED_NS, limit_ns // 2):
                     return [SessionEntry(one.session, one.name, 0) for one in channel.group]
-            elif relay is None and peer is not None:
-                return [SessionEntry(peer.session, peer.name, 0)]
+            elif relay is None and peer is not None and channel.look_again(begun_ns):
+                if channel.publisher is peer:
+                    return [SessionEntry(peer.session, peer.name, 0)]
+                continue
             channel.poll(min(deadline_ns, now_ns + _ASK_NS))
         seconds = limit_ns / 1e9
         text = f"no sessions from {channel.endpoint} within {seconds:.3g} s"

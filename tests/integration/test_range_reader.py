@@ -197,6 +197,49 @@ def test_an_executor_connects_straight_and_sees_that_the_publisher_has_gone():
         assert reader.heads().session == second.session
 
 
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_a_reader_that_is_kept_goes_on_with_the_publishers_next_session(is_announced):
+    with p2pmsg.Publisher(lasting_place()) as first:
+        endpoint = first.endpoint
+        first.publish("t", "first")
+        reader = RangeReader(endpoint)
+        assert values_of(reader.fetch("t", 0, 1, session=first.session)) == ["first"]
+    with publisher_at(endpoint) as second, reader:
+        second.publish_many("t", [1, 2, 3])
+        if is_announced:  # its welcome is there, and was not read yet
+            eventually(lambda: reader._channel._line.has_message())
+        assert values_of(reader.fetch("t", 0, 3, session=second.session)) == [1, 2, 3]
+        gone = reader.fetch("t", 1, 3, session=first.session, timeout=1000.0)
+        assert losses_of(gone) == [(1, 3, LossReason.PUBLISHER_GONE)]
+        assert [each.session for each in reader.sessions()] == [second.session]
+
+
+def test_a_reader_that_is_kept_does_not_take_a_publisher_that_has_ended_for_its_successor():
+    with p2pmsg.Publisher(lasting_place()) as first:
+        reader = RangeReader(first.endpoint)
+        assert [each.session for each in reader.sessions()] == [first.session]
+    with reader:
+        items = list(reader.fetch("t", 0, 3, session=first.session ^ 1, timeout=0.3))
+        assert losses_of(items) == [(0, 3, LossReason.TIMEOUT)]
+        with pytest.raises(TimeoutError):
+            reader.sessions(0.3)
+
+
+def test_a_relay_that_is_away_does_not_say_what_it_has(make_publisher, make_relay, monkeypatch):
+    monkeypatch.setattr("p2pmsg.reader.fetch._ABSENT_NS", 100_000_000)
+    publisher = make_publisher()
+    relay = make_relay(publisher.endpoint)
+    with RangeReader(relay.endpoint) as reader:
+        eventually(lambda: [each.session for each in reader.sessions()] == [publisher.session])
+        unknown = publisher.session ^ 1
+        items = reader.fetch("t", 0, 3, session=unknown, timeout=60.0)
+        assert losses_of(items) == [(0, 3, LossReason.PUBLISHER_GONE)]
+        reader.sessions()
+        relay.close(timeout=0.0)
+        items = reader.fetch("t", 0, 3, session=unknown, timeout=0.5)
+        assert losses_of(items) == [(0, 3, LossReason.TIMEOUT)]
+
+
 def test_a_restart_is_seen_in_the_heads():
     with p2pmsg.Publisher(lasting_place()) as first:
         endpoint = first.endpoint

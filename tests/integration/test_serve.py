@@ -233,6 +233,23 @@ def test_what_nobody_has_any_more_is_reported_lost(make_publisher):
         assert values(events.messages(1)) == ["new"]
 
 
+def test_who_comes_back_after_a_restart_gets_what_the_new_publisher_has(make_publisher):
+    former = make_publisher(lasting_place())
+    with serving(former.endpoint) as (port, app):
+        former.wait_for_subscribers(1, timeout=60)
+        former.publish("a", "former")
+        eventually(lambda: app.stats().messages == 1)
+        with Events(port, "/topics/a", f"{former.session:016x}:-1") as events:
+            assert values(events.messages(1)) == ["former"]  # by a reader that is kept
+        former.close()
+        publisher = make_publisher(former.endpoint)
+        publisher.publish_many("a", list(range(5)))
+        eventually(lambda: app.stats().messages == 6)
+        place = f"{former.session:016x}:0,{publisher.session:016x}:1"
+        with Events(port, "/topics/a", place) as events:
+            assert values(events.messages(3)) == [2, 3, 4]
+
+
 def test_what_the_buffer_has_dropped_is_reported_with_its_range(make_publisher):
     publisher = make_publisher(replay_bytes=2**20)
     with serving(publisher.endpoint) as (port, app):
