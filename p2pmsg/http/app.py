@@ -24,7 +24,7 @@ from p2pmsg.json_text import to_json
 from p2pmsg.security.use import check_security
 from p2pmsg.sync.settings import check_name
 from p2pmsg.topics import check_topic
-from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
+from p2pmsg.webhooks.asgi import UNREAD, Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.bodies import value_of
 from p2pmsg.webhooks.intake import AnyPublisher, Limits
 from p2pmsg.webhooks.publishing import Publishing, refusal
@@ -322,7 +322,7 @@ class Gateway:
             if self._topics is not None and not _is_covered(topic, self._topics):
                 raise RejectedError(404, "topic", f"{topic!r} is not served here")
         if method == "GET":
-            await self._follow(topics, headers, query, cross, receive, send)
+            await self._follow(topics, scope, query, cross, receive, send)
         elif method == "POST":
             await self._post(topics, headers, query, cross, receive, send)
         else:
@@ -384,11 +384,11 @@ class Gateway:
     # --------------------------------------------------------------------------- event streams
 
     async def _follow(
-        self, topics: tuple[str, ...], headers: Mapping[str, str], query: Mapping[str, list[str]],
+        self, topics: tuple[str, ...], scope: Scope, query: Mapping[str, list[str]],
         cross: Mapping[str, str], receive: Receive, send: Send,
     ) -> None:  # fmt: skip
         form = _form_of(query)
-        given = headers.get("last-event-id") or (query.get("last_event_id") or [""])[0]
+        given = headers_of(scope).get("last-event-id") or (query.get("last_event_id") or [""])[0]
         try:
             positions = read_positions(given, topics) if given else None
         except ValueError as error:
@@ -404,7 +404,7 @@ class Gateway:
         member = Member(resumed=positions is not None)
         view = self._fanout.enter(topics, form, member)
         wake = asyncio.Event()
-        member.on_cut = wake.set
+        member.on_cut = lambda: self._note_cut(member, wake)
         self._wakes[wake] = None
         watcher = asyncio.ensure_future(_gone(receive, wake))
         try:
@@ -421,6 +421,8 @@ class Gateway:
             await self._pass_on(view, member, wake, send, watcher)
             await send({"type": "http.response.body", "body": b""})
         finally:
+            if scope.get(UNREAD):
+                member.cut("its client read nothing")
             watcher.cancel()
             del self._wakes[wake]
             self._fanout.leave(view, member)
@@ -442,9 +444,11 @@ class Gateway:
                     await wake.wait()
             except TimeoutError:
                 await _write(send, KEEP_ALIVE)
-        if member.reason:
-            self._counts.slow += 1
-            _log.info("http: a connection was cut off: %s", member.reason)
+
+    def _note_cut(self, member: Member, wake: asyncio.Event) -> None:
+        self._counts.slow += 1
+        _log.info("http: a connection was cut off: %s", member.reason)
+        wake.set()
 
     async def _resume(
         self, view: View, member: Member, resume: Resume, send: Send,

@@ -28,6 +28,8 @@ from p2pmsg.publisher.requests import matches
 
 ViewKey = tuple[tuple[str, ...], Format, tuple[tuple[Key, int], ...]]
 
+HOLD_TURNS_MAX: Final = 1000
+"""For how many turns a view may hold up what is received, until its quickest connection has all."""
 STREAMS_MAX: Final = 10_000
 """Streams that are remembered; the one whose last event is the oldest is forgotten first."""
 
@@ -100,6 +102,7 @@ class View:
         self._chunks: list[bytes] = []
         self._first = 0
         self._bytes = 0
+        self._held = 0
         self._joined: dict[int, tuple[bytes, int]] = {}
 
     @property
@@ -136,6 +139,7 @@ class View:
     def join(self, member: Member) -> None:
         """Let a connection get what comes from now on."""
         member.place = self.end
+        self._held = 0
 
     def add(self, chunk: bytes) -> None:
         """Append a chunk; who had not taken what falls out of the ring is cut off."""
@@ -168,9 +172,22 @@ class View:
             parts = self._chunks[place - self._first : stop - self._first]
             found = self._joined[place] = b"".join(parts), stop
         data, member.place = found
+        if member.place == self.end:
+            self._held = 0
         return data
 
-    def is_ahead(self) -> bool:
+    def hold(self) -> bool:
+        """Whether others are to wait a turn for it, as even its quickest connection is slow.
+
+        Once it has held them up for `HOLD_TURNS_MAX` turns they go on, and who falls out of the
+        ring is cut off. It may do so again when a connection has got all.
+        """
+        if self._held >= HOLD_TURNS_MAX or not self._is_ahead():
+            return False
+        self._held += 1
+        return True
+
+    def _is_ahead(self) -> bool:
         """Whether even the quickest connection has half of the ring to read."""
         places = [each.place for each in self.members if each.place is not None and not each.reason]
         if not places or max(places) == self.end:
@@ -234,6 +251,10 @@ class Fanout:
         if not view.members:
             place = view.topics, view.form, tuple(sorted(view.ahead.items()))
             self.views.pop(place, None)
+
+    def hold(self) -> bool:
+        """Whether what is received next is to wait a turn; see `View.hold`."""
+        return sum([view.hold() for view in self.views.values()]) > 0
 
     def know(self, streams: Mapping[Key, int]) -> None:
         """Take where streams stand of which nothing has come yet."""

@@ -34,8 +34,9 @@ _SHORT_S: Final = 1.0
 _AGAIN_S: Final = 1.0
 _REFRESH_S: Final = 0.02
 _WATCH_S: Final = 1.0
-_AHEAD_S: Final = 1.0
-"""How long connections may hold up the subscriber."""
+_TURN_S: Final = 0.001
+"""A turn for which slow connections hold up the subscriber: for 1 s in all, or longer where this
+process itself has no time to write to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,11 +317,9 @@ class Upstream:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _hold(self) -> None:
-        """Wait while even the quickest connection has much to read, though not for long."""
-        deadline_s = time.monotonic() + _AHEAD_S
-        views = self._fanout.views
-        while any(view.is_ahead() for view in views.values()) and time.monotonic() < deadline_s:
-            await asyncio.sleep(0.001)
+        """Wait while even a view's quickest connection has much to read, though not for long."""
+        while self._fanout.hold():
+            await asyncio.sleep(_TURN_S)
 
     async def _watch(self) -> None:
         while True:

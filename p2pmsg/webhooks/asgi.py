@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Final
 
 from p2pmsg.webhooks.schemes import RejectedError
 
@@ -10,6 +10,9 @@ Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
+
+UNREAD: Final = "p2pmsg.unread"
+"""True in the scope of a request whose connection was ended since its client read nothing."""
 
 
 def headers_of(scope: Scope) -> dict[str, str]:

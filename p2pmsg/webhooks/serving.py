@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from p2pmsg.errors import BindError, ConfigError, MissingExtraError
 from p2pmsg.trouble import Rarely
+from p2pmsg.webhooks.asgi import UNREAD
 
 _HEADERS_BYTES_MAX: Final = 65_536
 _KEEP_ALIVE_S: Final = 5
@@ -166,7 +167,7 @@ def _protocol(limits: ServerLimits) -> Any:
         def pause_writing(self) -> None:
             super().pause_writing()
             loop = asyncio.get_running_loop()
-            self._write_timer = loop.call_later(limits.write_timeout, self.transport.abort)
+            self._write_timer = loop.call_later(limits.write_timeout, _end_unread, self)
 
         def resume_writing(self) -> None:
             self._end_write_timer()
@@ -203,6 +204,13 @@ def _protocol(limits: ServerLimits) -> Any:
                 self.transport.close()
 
     return ImpatientProtocol
+
+
+def _end_unread(protocol: Any) -> None:
+    """End a connection whose client reads nothing; its application sees that in the scope."""
+    if protocol.cycle is not None:
+        protocol.cycle.scope[UNREAD] = True
+    protocol.transport.abort()
 
 
 def _with_logger(protocol: Any, logger: logging.Logger) -> Any:

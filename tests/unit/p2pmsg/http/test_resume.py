@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from p2pmsg.errors import LossReport
 from p2pmsg.http.encoding import encode_batch
-from p2pmsg.http.fanout import STREAMS_MAX, Fanout, Member
+from p2pmsg.http.fanout import HOLD_TURNS_MAX, STREAMS_MAX, Fanout, Member
 from p2pmsg.http.positions import ID_BYTES_MAX, NO_STREAMS, read_positions, write_positions
 from p2pmsg.http.resume import READ_MAX, UNKNOWN_S, Patience, Resume, SessionHeads
 from p2pmsg.http.upstream import range_of
@@ -143,6 +143,39 @@ def test_a_slow_one_is_cut_off_and_the_others_are_not():
     assert slow.member.reason == "slow"
     assert not quick.member.reason
     assert quick.place == {STREAMS[0]: 2000}
+
+
+def hold_until_it_goes_on(view):
+    """Return for how many turns the view holds up what is received."""
+    return next(turns for turns in range(2 * HOLD_TURNS_MAX) if not view.hold())
+
+
+def test_one_that_reads_nothing_holds_up_the_others_once_and_is_cut_off():
+    fanout = Fanout(BUFFER_BYTES)
+    stalled, other = Client(("a",)), Client(("b*",))
+    stalled.connect(fanout)
+    other.connect(fanout)
+    turns = 0
+    for start in range(0, 2000, 100):
+        fanout.take(batch_of(STREAMS[0], start, 100))
+        turns += hold_until_it_goes_on(stalled.view)
+    assert turns == HOLD_TURNS_MAX
+    assert stalled.member.reason == "slow"
+    assert hold_until_it_goes_on(other.view) == 0
+
+
+def test_one_that_reads_all_again_may_hold_up_the_others_again():
+    fanout = Fanout(BUFFER_BYTES)
+    client = Client(("a",))
+    client.connect(fanout)
+    for start in range(0, 1200, 300):
+        for at in range(start, start + 300, 100):
+            fanout.take(batch_of(STREAMS[0], at, 100))
+        assert hold_until_it_goes_on(client.view) == HOLD_TURNS_MAX
+        client.take(1)
+        assert hold_until_it_goes_on(client.view) == 0
+        client.take(10**6)
+    assert not client.member.reason
 
 
 def test_ids_stay_short_though_sessions_follow_one_another():
