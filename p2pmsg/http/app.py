@@ -1,6 +1,7 @@
 """The ASGI application: streams as Server-Sent Events, and requests that publish."""
 
 import asyncio
+import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -190,7 +191,7 @@ class Gateway:
         self._name = check_name(name)
         self._config = config or GatewayConfig()
         self._limits = Limits(self._config.rate, None)
-        self._fanout = Fanout(self._config.buffer_bytes)
+        self._fanout = Fanout(self._config.buffer_bytes, secrets.token_hex(8))
         self._upstream: Upstream | None = None
         self._pool = RangePool(self._endpoints, self._config.resume_timeout, security)
         self._questions = HeadQuestions(self._pool)
@@ -401,7 +402,9 @@ class Gateway:
         self._counts.connections += 1
         self._counts.opened += 1
         self._counts.resumed += positions is not None
-        member = Member(resumed=positions is not None)
+        # One that began here when there was no stream goes on as if it had stayed.
+        begun = self._fanout.begun if given == self._fanout.beginning else {}
+        member = Member(resumed=bool(given) and given != self._fanout.beginning)
         view = self._fanout.enter(topics, form, member)
         wake = asyncio.Event()
         member.on_cut = lambda: self._note_cut(member, wake)
@@ -413,7 +416,7 @@ class Gateway:
             await send({"type": "http.response.start", "status": 200, "headers": _raw(started)})
             await _write(send, f"retry: {int(self._config.retry * 1000)}\n\n".encode())
             if positions is not None:
-                view = await self._resume(view, member, Resume(positions), send, watcher)
+                view = await self._resume(view, member, Resume(positions, begun), send, watcher)
             else:
                 self._upstream.refresh()
                 view.join(member)

@@ -78,6 +78,7 @@ class View:
         form: how values are written.
         buffer_bytes: bound of the ring, in bytes; the newest chunk is kept, whatever its size.
         ahead: streams of which its connections have got more than this gateway, and their places.
+        beginning: the id where there is no stream.
 
     Attributes:
         members: who reads it.
@@ -88,8 +89,9 @@ class View:
     """
 
     def __init__(
-        self, topics: tuple[str, ...], form: Format, buffer_bytes: int, ahead: Mapping[Key, int]
-    ) -> None:
+        self, topics: tuple[str, ...], form: Format, buffer_bytes: int, ahead: Mapping[Key, int],
+        beginning: str,
+    ) -> None:  # fmt: skip
         self.topics = topics
         self.form = form
         self.ahead = dict(ahead)
@@ -98,6 +100,7 @@ class View:
         self.id_bytes = 0
         self.is_too_wide = False
         self._with_topic = single_topic(topics) is None
+        self._beginning = beginning
         self._buffer_bytes = buffer_bytes
         self._chunks: list[bytes] = []
         self._first = 0
@@ -129,7 +132,7 @@ class View:
 
     def event_id(self) -> str:
         """Return the id of a connection that has all."""
-        return ",".join(self.entries.values()) or NO_STREAMS
+        return ",".join(self.entries.values()) or self._beginning
 
     def around(self, key: Key) -> tuple[str, str]:
         """Return what stands around the sequence in the ids of a stream's events."""
@@ -201,17 +204,22 @@ class Fanout:
 
     Args:
         buffer_bytes: bound of each view's ring, in bytes.
+        run: names this gateway, as of its start, in 16 hexadecimal digits. Default: none.
 
     Attributes:
         following: the next sequence of each stream, those whose last event is the oldest first.
+        begun: the sequence from which on each stream was received here.
+        beginning: the id of a connection that began here when there was no stream.
         views: by topics, format, and what their connections have got more of.
         messages, losses, malformed: what came: messages, messages reported lost, and those with a
             value that has no JSON form.
 
     """
 
-    def __init__(self, buffer_bytes: int) -> None:
+    def __init__(self, buffer_bytes: int, run: str = "") -> None:
         self.following: dict[Key, int] = {}
+        self.begun: dict[Key, int] = {}
+        self.beginning = NO_STREAMS + run
         self.views: dict[ViewKey, View] = {}
         self.messages = self.losses = self.malformed = 0
         self._buffer_bytes = buffer_bytes
@@ -238,7 +246,7 @@ class Fanout:
         place = topics, form, tuple(sorted(ahead.items()))
         view = self.views.get(place)
         if view is None:
-            view = self.views[place] = View(topics, form, self._buffer_bytes, ahead)
+            view = self.views[place] = View(topics, form, self._buffer_bytes, ahead, self.beginning)
             for key, at in self.following.items():
                 if view.wants(key[1]):
                     self._enter_id(view, key, at)
@@ -271,7 +279,7 @@ class Fanout:
         stop = batch.sequence + len(batch)
         if key not in self.following:
             self._begin(key, batch.sequence)
-        self._advance(key, stop)
+        self._advance(key, batch.sequence, stop)
         self.messages += len(batch)
         bad = 0
         for view in self._views_of(batch.topic):
@@ -286,7 +294,7 @@ class Fanout:
         stop = report.start if rewound else report.stop
         if key not in self.following:
             self._begin(key, report.start)
-        self._advance(key, stop)
+        self._advance(key, min(report.start, stop), stop)
         self.losses += report.count
         for view in self._views_of(report.topic):
             before, after = view.around(key)
@@ -315,14 +323,14 @@ class Fanout:
 
     def _begin(self, key: Key, at: int) -> None:
         """Take up a stream. One in whose middle it is: for who resumed it is to begin earlier."""
-        self.following[key] = at
+        self.following[key] = self.begun[key] = at
         self._appearances += 1
         self._appeared[key] = self._appearances
         for view in self._views_of(key[1]):
             self._enter_id(view, key, at)
         if len(self.following) > STREAMS_MAX:
             oldest = next(iter(self.following))
-            del self.following[oldest], self._appeared[oldest]
+            del self.following[oldest], self.begun[oldest], self._appeared[oldest]
             for view in self._views_of(oldest[1]):
                 view.forget(oldest)
         for view in self._views_of(key[1]) if at else ():
@@ -330,7 +338,9 @@ class Fanout:
                 if member.resumed and member.place is not None:
                     member.cut("late stream")
 
-    def _advance(self, key: Key, following: int) -> None:
+    def _advance(self, key: Key, start: int, following: int) -> None:
+        # `know` may have seen it after what was on its way here, and a publisher may go back.
+        self.begun[key] = min(self.begun[key], start)
         del self.following[key]  # so that it goes to the end
         self.following[key] = following
         for view in self._views_of(key[1]):

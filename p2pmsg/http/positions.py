@@ -2,8 +2,9 @@
 
 An id is a list of `SESSION:SEQUENCE:TOPIC`, the last message of each stream, separated by commas;
 `SESSION:SEQUENCE` where the request names one topic. The first entry is the event's own. The
-sequence is -1 where there was none yet, and the whole id `-` where there is no stream yet. A
-session has 16 hexadecimal digits, and a topic is percent-encoded.
+sequence is -1 where there was none yet. A session has 16 hexadecimal digits, and a topic is
+percent-encoded. Where there is no stream yet, the whole id is `-`, with 16 digits that name the
+gateway, as of its start, where the connection began at that gateway.
 """
 
 import re
@@ -23,6 +24,7 @@ ID_BYTES_MAX: Final = 4096
 """Proxies often take 8 KiB of headers."""
 READ_BYTES_MAX: Final = 6144
 """An id that is read may be longer: one that is written while a connection resumes names all."""
+_NO_STREAMS: Final = re.compile(f"{NO_STREAMS}(?:[0-9a-f]{{16}})?")
 _ENTRY: Final = re.compile(r"([0-9a-f]{16}):(-1|[0-9]{1,19})(?::([!-+\--~]+))?")
 
 
@@ -61,7 +63,7 @@ def write_positions(following: Mapping[Key, int], topics: Sequence[str]) -> str:
 
 def read_positions(text: str, topics: Sequence[str]) -> dict[Key, int]:
     """Return the next sequence of each stream that an id names; ValueError where it is none."""
-    if text == NO_STREAMS:
+    if _NO_STREAMS.fullmatch(text):
         return {}
     if len(text) > READ_BYTES_MAX:
         raise ValueError(f"takes {len(text)} bytes, and the limit is {READ_BYTES_MAX}")

@@ -13,6 +13,7 @@ whether the publisher itself is at an earlier place.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Literal
 
 from p2pmsg.http.positions import Key
@@ -55,14 +56,19 @@ class Resume:
 
     Args:
         positions: the next sequence of each stream that its id names.
+        begun: where it begins in streams that its id does not name. Default: at 0, as they began
+            while it was away.
 
     Attributes:
         positions: the same, as it advances.
 
     """
 
-    def __init__(self, positions: Mapping[Key, int]) -> None:
+    def __init__(
+        self, positions: Mapping[Key, int], begun: Mapping[Key, int] = MappingProxyType({})
+    ) -> None:
         self.positions = dict(positions)
+        self._begun = begun
         self._ahead_of: dict[Key, int] = {}
         self._rewound: set[Key] = set()
 
@@ -76,6 +82,8 @@ class Resume:
         """
         found = Step()
         for key, at in missed.items():
+            if key not in self.positions and key in self._begun:  # at once, so that ids name it
+                self.positions[key] = min(at, self._begun[key])
             position = self.positions.get(key, 0)
             back = min(at, went_back.get(key, at))
             if key in self._rewound:

@@ -210,6 +210,26 @@ def test_it_goes_on_over_restarts_of_the_publisher_and_of_the_server(make_publis
         assert values(events.messages(1)) == [3]
 
 
+def test_who_opened_before_a_publisher_was_there_does_not_get_its_whole_log(
+    make_publisher, tmp_path
+):
+    log, endpoint = LogConfig(tmp_path / "log"), lasting_place()
+    publisher = make_publisher(endpoint, log=log)
+    publisher.publish_many("a", list(range(100)))
+    publisher.close()
+    with serving(endpoint) as (port, app):
+        with Events(port, "/topics/a").wait_ready() as events:
+            place = events.last_id
+        publisher = make_publisher(endpoint, log=log)
+        publisher.wait_for_subscribers(1, timeout=60)
+        publisher.publish("a", "new")
+        eventually(lambda: app.stats().messages == 1)
+        with Events(port, "/topics/a", place) as events:
+            assert values(events.messages(1)) == ["new"]
+        with Events(port, "/topics/a", "-") as events:  # of another gateway
+            assert values(events.messages(101)) == [*range(100), "new"]
+
+
 def test_what_nobody_has_any_more_is_reported_lost(make_publisher):
     former = make_publisher(lasting_place())
     with serving(former.endpoint, config=GatewayConfig(resume_timeout=3.0)) as (port, _):

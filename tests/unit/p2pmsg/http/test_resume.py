@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pmsg.errors import LossReport
+from p2pmsg.errors import LossReport, RewoundReport
 from p2pmsg.http.encoding import encode_batch
 from p2pmsg.http.fanout import HOLD_TURNS_MAX, STREAMS_MAX, Fanout, Member
 from p2pmsg.http.positions import ID_BYTES_MAX, NO_STREAMS, read_positions, write_positions
@@ -31,16 +31,19 @@ class Client:
         self.topics = topics
         self.last_id = None
         self.place = {}
+        self.first = {}
         self.view = self.member = None
 
     def connect(self, fanout):
-        self.member = Member(resumed=self.last_id is not None)
+        begins = self.last_id in (None, fanout.beginning)
+        self.member = Member(resumed=not begins)
         self.view = fanout.enter(self.topics, "json", self.member)
         if self.last_id is None:
             self.view.join(self.member)
             self.read(f"id: {self.view.event_id()}\n\n".encode())
             return
-        resume = Resume(read_positions(self.last_id, self.topics))
+        begun = fanout.begun if begins else {}
+        resume = Resume(read_positions(self.last_id, self.topics), begun)
         for _ in range(1000):
             step = resume.step(fanout.missed(self.view, resume.positions), {})
             if step.is_complete:
@@ -75,6 +78,7 @@ class Client:
                 key = int(found["session"], 16), found["topic"]
                 start = found.get("sequence", found.get("start"))
                 assert self.place.get(key, start) == start, "not the next one"
+                self.first.setdefault(key, start)
                 self.place[key] = found.get("stop", start + 1)
             for key, following in self.place.items():  # a session that was followed may be left out
                 assert positions.get(key, following) == following
@@ -130,6 +134,71 @@ def test_each_gets_all_once_and_in_order_over_reconnections(steps):
             if head and client.last_id is not None and client.view.wants(key[1])
         }
         assert {key: at for key, at in client.place.items() if at} == wanted
+
+
+RUN = "00000000000000aa"
+
+
+def test_who_opened_before_there_was_a_stream_goes_on_as_if_it_had_stayed():
+    fanout = Fanout(BUFFER_BYTES, RUN)
+    stays, away = Client(("*",)), Client(("*",))
+    for client in (stays, away):
+        client.connect(fanout)
+        assert client.last_id == NO_STREAMS + RUN
+    for turn in range(3):  # also where it comes back, and there is still none
+        away.leave(fanout)
+        if turn == 2:
+            fanout.know({STREAMS[0]: 1000, STREAMS[1]: 500})
+            fanout.take(batch_of(STREAMS[0], 1000, 10))
+            fanout.take(batch_of(STREAMS[2], 70, 10))
+        away.connect(fanout)
+    fanout.take(batch_of(STREAMS[3], 30, 10))  # it is found late
+    fanout.take(batch_of(STREAMS[0], 1010, 10))
+    for client in (stays, away):
+        client.take(10**6)
+        assert not client.member.reason
+    expected = {STREAMS[0]: 1020, STREAMS[1]: 500, STREAMS[2]: 80, STREAMS[3]: 40}
+    assert stays.place == away.place == expected
+    assert away.first == {STREAMS[0]: 1000, STREAMS[2]: 70, STREAMS[3]: 30}
+
+
+def test_ids_name_all_streams_from_the_first_that_is_read():
+    resume = Resume({}, {STREAMS[0]: 1000, STREAMS[2]: 70})
+    step = resume.step({STREAMS[0]: 1010, STREAMS[2]: 80}, {})
+    assert step.read == (STREAMS[0], 1000, 1010)
+    assert resume.positions == {STREAMS[0]: 1000, STREAMS[2]: 70}
+
+
+def test_what_is_on_its_way_when_its_stream_is_known_is_not_left_out():
+    fanout = Fanout(BUFFER_BYTES, RUN)
+    client = Client(("*",))
+    client.connect(fanout)
+    client.leave(fanout)
+    fanout.know({STREAMS[0]: 1010})
+    fanout.take(batch_of(STREAMS[0], 1000, 10))
+    client.connect(fanout)
+    assert client.first == {STREAMS[0]: 1000}
+
+
+def test_an_id_of_another_gateway_that_knew_no_stream_leaves_nothing_out():
+    fanout = Fanout(BUFFER_BYTES, RUN)
+    fanout.take(batch_of(STREAMS[0], 1000, 10))
+    for last_id in (NO_STREAMS, f"{NO_STREAMS}00000000000000bb"):
+        client = Client(("a",))
+        client.last_id = last_id
+        client.connect(fanout)
+        assert client.first == {STREAMS[0]: 0}
+
+
+def test_a_publisher_that_goes_back_before_where_one_is_to_begin_is_followed():
+    fanout = Fanout(BUFFER_BYTES, RUN)
+    client = Client(("a",))
+    client.connect(fanout)
+    client.leave(fanout)
+    fanout.take(batch_of(STREAMS[0], 1000, 10))
+    fanout.lose(RewoundReport("a", 1, "p", Loss(500, 1010, LossReason.REWOUND)))
+    client.connect(fanout)
+    assert client.view.event_id() == f"{1:016x}:499"
 
 
 def test_a_slow_one_is_cut_off_and_the_others_are_not():
