@@ -53,7 +53,7 @@ $(BENCH_STAMP): pyproject.toml $(DEV_STAMP)
 demo: setup ## run the market feed demo; ARGS goes to `p2pmsg demo`
 	@$(BIN)/p2pmsg demo $(ARGS)
 
-# The types and contracts are checked beside the tests, on one core, and shown after them.
+# The types and contracts are checked while the tests run, and shown after them.
 test: setup area lint ## run the checks and the tests (8 minutes on two cores); ONLY=area
 	@checked=$$(mktemp); $(MAKE) --no-print-directory types >"$$checked" 2>&1 & types=$$!; \
 	trap 'kill $$types 2>/dev/null; rm -f "$$checked"' EXIT; \
