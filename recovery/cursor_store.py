@@ -21,7 +21,6 @@ class CursorFileStore:
         self._path = os.path.realpath(path)
         self._file: FileIO | None = None
         self._lock: FileIO | None = None
-        self._owner_pid = os.getpid()
 
     @property
     def path(self) -> str:
@@ -72,11 +71,10 @@ class CursorFileStore:
 
     def close(self) -> None:
         """Let go of the file and the lock; in a forked child, of its copies only."""
-        if self._lock is not None and os.getpid() == self._owner_pid:
+        if self._lock is not None:
             unlock_file(self._lock)
-        for file in (self._file, self._lock):
-            if file is not None:
-                file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class MemoryCursorStore:

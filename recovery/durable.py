@@ -6,6 +6,10 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
+from typing import Final
+from weakref import WeakSet
+
+_locked: Final[WeakSet[FileIO]] = WeakSet()
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
@@ -102,11 +106,14 @@ def discard_file(file: FileIO, path: str | os.PathLike[str]) -> None:
         os.unlink(path)
 
 
-def lock_file(path: str | os.PathLike[str], *, says_holder: bool = True) -> FileIO:
+def lock_file(
+    path: str | os.PathLike[str], *, says_holder: bool = True, waits: bool = False
+) -> FileIO:
     """Make a file where it is missing, and lock it until `unlock_file`, or the process's end.
 
     The file is for the lock alone: with `says_holder` it gets the number of this process, for
-    `holder_of`.
+    `holder_of`. With `waits` it is waited for where another one has it. In a forked child its copy
+    of the file is closed.
 
     Raises:
         BlockingIOError: another process, or object, has it.
@@ -114,8 +121,9 @@ def lock_file(path: str | os.PathLike[str], *, says_holder: bool = True) -> File
 
     """
     file = FileIO(os.fspath(path), "a")
+    _locked.add(file)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except BaseException:
         file.close()
         raise
@@ -141,7 +149,16 @@ def holder_of(path: str | os.PathLike[str]) -> int | None:
 
 
 def unlock_file(file: FileIO) -> None:
-    """Unlock a file and close it. A forked child closes its copy only: the lock is its parent's."""
+    """Unlock a file and close it; nothing in a forked child, where the lock is its parent's."""
     if not file.closed:
         fcntl.flock(file, fcntl.LOCK_UN)  # a child may not have closed its copy yet
     file.close()
+
+
+def _close_in_child() -> None:
+    """Close the copies: with them a child would keep the locks of a parent that has died."""
+    for file in list(_locked):
+        file.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

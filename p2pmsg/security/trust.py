@@ -10,7 +10,6 @@ Who has a line may connect here. Where a peer is connected to at one of the endp
 hold the key of that line: a port of `*` stands for all ports of the host.
 """
 
-import fcntl
 import os
 import re
 import threading
@@ -25,7 +24,7 @@ import transports
 from p2pmsg.errors import ConfigError, KeyChangedError, translated
 from p2pmsg.security.keys import KEY_LINE
 from p2pmsg.security.read_file import read_file
-from recovery.durable import make_folder, replace_file, sync_path
+from recovery.durable import lock_file, make_folder, replace_file, sync_path, unlock_file
 from transports import fingerprint, key_text, parse_key
 from transports.own_log import own_log as _log
 
@@ -193,9 +192,8 @@ class KnownPeers:
         """
         path = self.path.resolve()
         make_folder(path.parent)
-        lock_fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = lock_file(f"{path}.lock", says_holder=False, waits=True)
         try:
-            fcntl.flock(lock_fd, fcntl.LOCK_EX)
             with self._lock:
                 self._seen = None
                 self._read()
@@ -209,7 +207,7 @@ class KnownPeers:
             with suppress(PermissionError):
                 sync_path(path.parent)
         finally:
-            os.close(lock_fd)
+            unlock_file(lock)
         self._fresh()
 
     def _fresh(self) -> _Peers:

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import signal
+import threading
 
 import pytest
 
@@ -95,3 +97,65 @@ def test_a_lock_given_back_is_free_although_a_forked_child_has_a_copy(tmp_path):
     unlock_file(held)
     unlock_file(lock_file(tmp_path / "lock"))
     os.close(copy)
+
+
+def in_child(work):
+    """Do `work`, which gets a pipe, in a forked child; return what it wrote, once it has ended."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(reading)
+            work(writing)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def test_a_forked_child_does_not_give_back_its_parent_s_lock(tmp_path):
+    held = lock_file(tmp_path / "lock")
+    in_child(lambda _: unlock_file(held))
+    with pytest.raises(BlockingIOError):
+        lock_file(tmp_path / "lock")
+    unlock_file(held)
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_a_parent_that_died(tmp_path):
+    wait, go = os.pipe()
+
+    def hold_and_die(writing):
+        held = lock_file(tmp_path / "lock")
+        reading, ready = os.pipe()
+        if not os.fork():
+            signal.alarm(60)
+            for fd in (go, writing):
+                os.close(fd)
+            os.close(ready)
+            os.read(wait, 1)
+            os._exit(0)
+        os.close(ready)
+        os.read(reading, 1)  # until the child runs
+        os.write(writing, b"%r" % held.closed)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        assert in_child(hold_and_die) == b"False"
+        unlock_file(lock_file(tmp_path / "lock"))
+    finally:
+        os.close(go)
+        os.close(wait)
+
+
+def test_a_lock_is_waited_for(tmp_path):
+    held = lock_file(tmp_path / "lock")
+    found = []
+    thread = threading.Thread(target=lambda: found.append(lock_file(tmp_path / "lock", waits=True)))
+    thread.start()
+    assert not found
+    unlock_file(held)
+    thread.join()
+    unlock_file(found[0])
