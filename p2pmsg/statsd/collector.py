@@ -29,7 +29,13 @@ from p2pmsg.statsd.snapshot import Snapshot
 from p2pmsg.statsd.sockets import Sockets
 from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.statsd.values import Binned
-from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, was_closed
+from p2pmsg.sync.lifecycle import (
+    INHERITED,
+    ClosesItself,
+    close_at_exit,
+    close_in_children,
+    was_closed,
+)
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.publisher import Publisher
 from recovery._renamed import renamed_arguments
@@ -277,9 +283,8 @@ class Collector(ClosesItself):
         port = None if management is None else _management_at(management)
         endpoints = _exact_of(exact, state)
         self._aggregator = Aggregator(self.config, defer=_in_thread)
-        self._lock = PublishLock()
-        self._closing = PublishLock()
-        self._closed = self._is_over = False
+        self._lock, self._closing = PublishLock(), PublishLock()
+        self._closed, self._is_over, self._why = False, False, "it is closed"
         self._stop, self._ended = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self._sockets = Sockets(self._aggregator)
@@ -312,6 +317,7 @@ class Collector(ClosesItself):
         self._unclosed = list(self._outputs)
         self._flushing = Flushing(self._outputs)
         self._thread = threading.Thread(target=self._run, name="statsd-collector", daemon=True)
+        close_in_children(self)
         self._thread.start()
         close_at_exit(self, Collector.close)  # before its subscriber and publisher
 
@@ -337,6 +343,8 @@ class Collector(ClosesItself):
         return defer_signals(self._settle_and_count)
 
     def _settle_and_count(self) -> CollectorStats:
+        if self._is_inherited:
+            return self._count()
         try:
             self._lock.run(self._settle)
         except ReentrantCallError:  # as a handler of `logging`, which must not go on in the middle
@@ -363,7 +371,14 @@ class Collector(ClosesItself):
         )
 
     def totals(self) -> ExactTotals:
-        """Return a copy of the totals of the exact metrics; also in a signal handler."""
+        """Return a copy of the totals of the exact metrics; also in a signal handler.
+
+        Raises:
+            ClosedError: the collector belongs to the parent process.
+
+        """
+        if self._is_inherited:  # the parent's thread may have been adding to them
+            raise ClosedError("the collector", self._why)
         if self._exact is None:
             return ExactTotals()
         return self._lock.look(self._exact.totals.copy)
@@ -379,7 +394,7 @@ class Collector(ClosesItself):
         """
         timeout = time_to_wait("timeout", timeout)
         if self._closed:
-            raise ClosedError("the collector")
+            raise ClosedError("the collector", self._why)
         self._lock.refuse_inside()
         asked = self._flushing.request()
         self._sockets.wake()
@@ -425,6 +440,17 @@ class Collector(ClosesItself):
             self._publisher.close(max(0.0, deadline - time.monotonic()))
         self._is_over = True
         was_closed(self)
+
+    @property
+    def _is_inherited(self) -> bool:
+        return self._why == INHERITED
+
+    def _forget(self) -> None:
+        """In a forked child: sockets and threads are the parent's, perhaps the locks too."""
+        self._closed = self._is_over = True
+        self._why = INHERITED
+        self._lock, self._closing = PublishLock(), PublishLock()
+        self._sockets.forget()
 
     def __repr__(self) -> str:
         return f"<Collector {'closed' if self._closed else ', '.join(self.endpoints)}>"

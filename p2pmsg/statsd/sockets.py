@@ -262,6 +262,12 @@ class Sockets:
         self.counts.connections -= 1
         made.close()
 
+    def forget(self) -> None:
+        """Close this process's copies and nothing else, in a forked child."""
+        self._closed = True
+        for made in list(self._sockets.values()):
+            made.close()
+
     def close(self) -> None:
         """Close every socket and remove the files of those that have one."""
         if self._closed:

@@ -118,6 +118,7 @@ class MoldPublisher(ClosesAtOnce):
                 raise ConfigError("endpoint", "mold://…", endpoint)
             self._udp = transports.UdpSender(at)
         self._server = self._bind_server(at)
+        self._request_address = self._server.getsockname()[:2]
         self._answers = Failing(
             f"the request server at {self.request_address}",
             "answers cannot be sent",
@@ -150,7 +151,7 @@ class MoldPublisher(ClosesAtOnce):
     @property
     def request_address(self) -> tuple[str, int]:
         """Where requests are answered: (host, port)."""
-        host, port = self._server.getsockname()[:2]
+        host, port = self._request_address
         return host, port
 
     def publish(self, message: bytes) -> int:
@@ -311,4 +312,6 @@ class MoldPublisher(ClosesAtOnce):
     def _forget(self) -> None:
         """In a forked child: the sockets and the thread are the parent's."""
         self._closed, self._why = True, INHERITED
+        self._udp.close()
+        self._server.close()  # its port is free when the parent has ended, although a child lives
         self._lock = threading.Lock()

@@ -166,9 +166,14 @@ class Sender(ClosesItself):
         Args:
             timeout: in seconds. Default None: without end.
 
+        Raises:
+            ClosedError: it belongs to the parent process.
+
         """
         if timeout is not None:
             timeout = time_to_wait("timeout", timeout)
+        if self._why == INHERITED:
+            raise ClosedError("the sender", self._why)
         return self._ended.wait(timeout)
 
     def close(self, timeout: float = 5.0) -> None:

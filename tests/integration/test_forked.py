@@ -1,17 +1,23 @@
 """A forked child has nothing of its parent's peers, and each use of one says so."""
 
 import asyncio
+import contextlib
 import copy
 import os
 import pickle
 import signal
+import threading
 import traceback
 
 import pytest
 
 import p2pmsg
 from p2pmsg import aio, metrics
-from p2pmsg.statsd import Collector
+from p2pmsg.moldudp64 import MoldPublisher
+from p2pmsg.statsd import Collector, PrometheusOutput
+from p2pmsg.statsd.exact import StateFile
+from p2pmsg.webhooks.letters import LetterFile
+from p2pmsg.webhooks.seen import SeenIds
 from tests.integration.peers import LOOPBACK, eventually
 
 INHERITED = "it belongs to the parent process"
@@ -23,7 +29,7 @@ def in_child(*calls):
     child = os.fork()
     if child == 0:
         try:
-            signal.alarm(60)
+            signal.alarm(15)
             os.write(writing, pickle.dumps([outcome(call) for call in calls]))
         except BaseException:
             traceback.print_exc()
@@ -43,6 +49,49 @@ def outcome(call):
         return str(error)
     except Exception as error:
         return repr(error)
+
+
+@contextlib.contextmanager
+def a_child_that_lives():
+    """Fork a child that does nothing, and ends after the block."""
+    wait, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os.close(go)
+        os.read(wait, 1)
+        os._exit(0)
+    os.close(wait)
+    try:
+        yield
+    finally:
+        os.close(go)
+        os.waitpid(child, 0)
+
+
+def die_with_a_child_that_lives(hold):
+    """Call `hold` in a process that forks and is killed; return what ends its child."""
+    wait, go = os.pipe()
+    ready, say = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        os.close(go)
+        held = hold()
+        if os.fork() == 0:
+            signal.alarm(60)
+            os.write(say, b".")
+            os.close(say)
+            os.read(wait, 1)
+            os._exit(0)
+        assert held is not None
+        signal.pause()
+    os.close(wait)
+    os.close(say)
+    assert os.read(ready, 1) == b"."
+    os.close(ready)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    return go
 
 
 def assert_refused(found):
@@ -122,6 +171,74 @@ def test_a_child_s_other_peers_say_whose_they_are(opened):
         lambda: relay.wait_for_subscribers(1),
     )  # fmt: skip
     assert_refused(found)
+
+
+def test_a_child_s_collector_says_whose_it_is(opened):
+    collector = opened.enter_context(Collector("udp://127.0.0.1:0", exact="tcp://127.0.0.1:9"))
+    found = in_child(collector.flush, collector.totals)
+    assert_refused(found)
+    found = in_child(
+        lambda: collector.stats().error, collector.close, lambda: "closed" in f"{collector}"
+    )
+    assert found == ["None", "None", "True"]
+    collector.flush()
+
+
+def test_a_child_s_collector_is_closed_whatever_its_parent_s_thread_did(opened):
+    collector = opened.enter_context(Collector("udp://127.0.0.1:0"))
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with collector._lock:
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    try:
+        assert in_child(lambda: collector.stats().error, collector.close) == ["None", "None"]
+    finally:
+        leave.set()
+        thread.join()
+
+
+def test_a_child_keeps_no_port_of_its_parent_s_collector(opened):
+    at = {"listen": ["udp://127.0.0.1:0", "tcp://127.0.0.1:0"], "management": "tcp://127.0.0.1:0"}
+    prometheus = PrometheusOutput(port=0)
+    with Collector(**at, outputs=[prometheus]) as collector:
+        again = {"listen": collector.endpoints, "management": collector.management_endpoint}
+        opened.enter_context(a_child_that_lives())
+        assert in_child(lambda: prometheus.close(1)) == ["None"]
+    with Collector(**again, outputs=[PrometheusOutput(port=prometheus.port)]) as collector:
+        assert collector.endpoints == again["listen"]
+
+
+def test_a_child_keeps_no_port_of_its_parent_s_request_server(opened):
+    where = "mold://239.255.9.250:31045?interface=127.0.0.1"
+    with MoldPublisher(where, session="S1") as publisher:
+        host, port = publisher.request_address
+        opened.enter_context(a_child_that_lives())
+        assert in_child(lambda: publisher.request_address) == [repr((host, port))]
+    with MoldPublisher(f"{where}&request={host}:{port}", session="S1") as publisher:
+        assert publisher.request_address == (host, port)
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda path: StateFile(path / "state"),
+        lambda path: LetterFile(path / "letters", 10, 1000),
+        lambda path: SeenIds(path / "seen", 60, 10, 0),
+    ],
+    ids=["totals", "letters", "seen"],
+)
+def test_a_child_keeps_no_lock_of_a_parent_that_was_killed(tmp_path, hold):
+    go = die_with_a_child_that_lives(lambda: hold(tmp_path))
+    try:
+        hold(tmp_path).close()
+    finally:
+        os.close(go)
 
 
 def test_a_child_cannot_iterate_over_the_parent_s_peers_of_asyncio():
