@@ -19,6 +19,11 @@ _MS_MAX: Final = 1e15
 _ALL: Final = 2**31
 _CHECK_NS: Final = 10 * _MS
 """How often the process of a broken connection is checked: it may have ended."""
+_SILENT_NS: Final = 1500 * _MS
+"""From when on that of a worker is checked that gives no sign of life; an idle one gives one every
+second. A child that it forked may keep its connection when it has ended."""
+_LOOK_NS: Final = 500 * _MS
+"""How often that is checked."""
 HOLD_MARGIN_S: Final = 60.0
 """How much longer than `job_timeout` a worker may have jobs and settle none, by default."""
 LETTERS_MAX: Final = 100
@@ -116,7 +121,7 @@ class PusherCore:
         self._absent: dict[int, Process] = {}
         self._token = 0
         self._due: list[WorkerConnection] = []
-        self._check_due_ns = 0
+        self._check_due_ns = self._look_due_ns = 0
         self.rights: PullRights | None = None
 
     def use_rights(self, rights: "PullRights") -> None:
@@ -436,23 +441,36 @@ class PusherCore:
         if cut or self._absent:
             check_ns = max(self._check_due_ns, now_ns)
             due_ns = check_ns if due_ns is None else min(due_ns, check_ns)
+        silent = [worker.heard_ns for worker in self.queue.workers.values() if self._knows(worker)]
+        if silent:
+            look_ns = max(self._look_due_ns, min(silent) + _SILENT_NS)
+            due_ns = look_ns if due_ns is None else min(due_ns, look_ns)
         return due_ns
 
     # --------------------------------------------------------------------------------- private
 
     def _check_processes(self, now_ns: int) -> None:
-        """Take their jobs from those whose connection broke because their process ended."""
-        if now_ns < self._check_due_ns:
+        """Take their jobs from those whose connection broke, or is silent, since they ended."""
+        checks, looks = now_ns >= self._check_due_ns, now_ns >= self._look_due_ns
+        if not (checks or looks):
             return
-        if self._absent:
+        if looks:
+            self._look_due_ns = now_ns + _LOOK_NS
+        if checks and self._absent:
             self._check_absent(now_ns)
         for worker in list(self.queue.workers.values()):
-            if worker.cut_ns is not None:
+            if checks and worker.cut_ns is not None:
                 self._check_due_ns = now_ns + _CHECK_NS
-                process = self._processes.get(worker.id)
-                if process is not None and process[0] and self._is_gone(*process):
-                    self.queue.lose(worker.id, "process ended", now_ns=now_ns)
-                    self._forget_worker(worker.id)
+            elif not (looks and now_ns >= worker.heard_ns + _SILENT_NS):
+                continue
+            if self._knows(worker) and self._is_gone(*self._processes[worker.id]):
+                self.queue.lose(worker.id, "process ended", now_ns=now_ns)
+                self._forget_worker(worker.id)
+
+    def _knows(self, worker: Worker) -> bool:
+        """Whether it is known which process a worker is."""
+        process = self._processes.get(worker.id)
+        return process is not None and bool(process[0])
 
     def _check_absent(self, now_ns: int) -> None:
         self._check_due_ns = now_ns + _CHECK_NS

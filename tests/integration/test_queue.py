@@ -591,9 +591,12 @@ def test_no_job_is_forgotten_and_keys_keep_their_order_through_kills(tmp_path, r
 
 
 CHILD = """
-import sys, time, p2pmsg
+import os, sys, time, p2pmsg
 with p2pmsg.Puller(sys.argv[1]) as puller:
     for job in puller:
+        if job.value == "fork" and os.fork() == 0:
+            sys.stdin.read()  # until the test closes it
+            os._exit(0)
         print(job.value, flush=True)
         time.sleep(60)
 """
@@ -603,8 +606,10 @@ with p2pmsg.Puller(sys.argv[1]) as puller:
 def make_worker(opened):
     def make(endpoint):
         process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, endpoint], stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-c", CHILD, endpoint], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        opened.callback(process.stdin.close)
         opened.callback(process.stdout.close)
         opened.callback(process.wait, 10)
         opened.callback(process.kill)
@@ -623,6 +628,20 @@ def test_a_killed_worker_gives_its_job_back_at_once(make_pusher, make_puller, ma
 
     job = puller.receive(timeout=60)
     assert (job.value, job.delivery_count) == ("keyed", 2)
+    assert job.last_reason == "process ended"
+    job.ack()
+
+
+def test_a_killed_worker_gives_its_job_back_although_a_child_of_it_lives(
+    make_pusher, make_puller, make_worker
+):
+    pusher = make_pusher(ack_timeout=300)
+    worker = make_worker(pusher.endpoint)
+    pusher.push("fork")
+    worker.stdout.readline()
+    worker.kill()
+    puller = make_puller(pusher.endpoint)
+    job = puller.receive(timeout=60)
     assert job.last_reason == "process ended"
     job.ack()
 
