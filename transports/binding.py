@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from transports.endpoint import Endpoint
-from transports.errors import AddressInUseError, BindError
+from transports.errors import PERHAPS, AddressInUseError, BindError
 
 if TYPE_CHECKING:
     import socket
@@ -99,7 +99,8 @@ class IpcFile:
                 return
             except BlockingIOError:
                 pass  # its backlog is full: there is a listener, only busy
-        raise AddressInUseError(self._endpoint, "somebody listens there", errno.EADDRINUSE)
+        reason = f"somebody listens there, perhaps {PERHAPS}"
+        raise AddressInUseError(self._endpoint, reason, errno.EADDRINUSE)
 
 
 def _unix_socket() -> "socket.socket":

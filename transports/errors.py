@@ -13,6 +13,7 @@ original as `__cause__`.
 """
 
 import errno
+from typing import Final
 
 import zmq
 
@@ -126,8 +127,14 @@ def translate(error: zmq.ZMQError, endpoint: str) -> TransportError:
     return TransportError(f"{endpoint!r}: {error.strerror or error}")
 
 
+PERHAPS: Final = "a forked child of the process that had it before"
+"""Who may have an address, although its process has ended."""
+
+
 def translate_bind(error: zmq.ZMQError | OSError, endpoint: str) -> BindError:
     """Return this package's error for `error`, met while binding `endpoint`."""
     kind = AddressInUseError if error.errno in _IN_USE else BindError
     why = zmq.strerror(error.errno) if error.errno else str(error)  # without the address again
+    if kind is AddressInUseError:
+        why += f", perhaps by {PERHAPS}"
     return kind(endpoint, why, error.errno)

@@ -214,6 +214,17 @@ def test_a_child_keeps_no_port_of_its_parent_s_collector(opened):
         assert collector.endpoints == again["listen"]
 
 
+def test_an_error_names_the_child_that_may_have_the_address(opened):
+    with p2pmsg.Publisher(LOOPBACK) as publisher:
+        where = publisher.endpoint
+        child = opened.enter_context(contextlib.ExitStack())
+        child.enter_context(a_child_that_lives())
+    with pytest.raises(p2pmsg.BindError, match="perhaps by a forked child"):
+        p2pmsg.Publisher(where)
+    child.close()
+    p2pmsg.Publisher(where).close()
+
+
 def test_a_child_keeps_no_port_of_its_parent_s_request_server(opened):
     where = "mold://239.255.9.250:31045?interface=127.0.0.1"
     with MoldPublisher(where, session="S1") as publisher:
