@@ -310,9 +310,11 @@ class PublisherCore:
     ) -> int:
         self._wall_offset_ns = wall_ns - now_ns
         batch, calm = self.open_batches.get(topic), False
-        if batch is not None and batch.full_bytes <= 0:
-            self.seal(topic, now_ns=now_ns)  # an interrupt kept it from going
-            batch = None
+        if batch is not None and batch.limit <= 0:
+            batch.repair()  # an interrupt left it as it was
+            if batch.full_bytes <= 0:
+                self.seal(topic, now_ns=now_ns)  # an interrupt kept it from going
+                batch = None
         if batch is not None:
             end, following = batch.end, batch.next
             if self._append(batch, value, key, timestamp_ns, headers):
@@ -467,16 +469,20 @@ class PublisherCore:
 
     def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> bool:
         """Add a message; False where the batch has no space for it."""
+        limit, beyond = batch.limit, batch.beyond
+        # Until the message is in, nothing has space: what follows an interrupt repairs the batch.
+        batch.beyond, batch.limit = beyond + limit, 0
         try:
-            limit = batch.limit
             end = batch.put(value)
             has_columns = key is not None or timestamp_ns is not None or headers is not None
             if has_columns and not batch.add_columns(key, timestamp_ns, headers):
                 batch.repair()
                 return False
-            size = end - batch.end + limit - batch.limit
+            size = end - batch.end - batch.limit
             check_size("message", size, self.config.message_bytes_max)
-            batch.end, batch.next = end, batch.next + 1  # no call in between: see Batch
+            # No call in between: see Batch.
+            batch.end, batch.next = end, batch.next + 1
+            batch.limit, batch.beyond = limit + batch.limit, beyond
             batch.commit()
             return True
         except BaseException as error:

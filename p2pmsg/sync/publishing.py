@@ -165,6 +165,7 @@ class PublishingPeer(ServingPeer):
         if lock.owner is not None:
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
         lock.owner, sequence = me, _NOT_YET
+        batch = None
         try:
             batches = self._fast_batches
             batch = batches.batch if topic is batches.topic else batches.get(topic)
@@ -201,8 +202,12 @@ class PublishingPeer(ServingPeer):
                     return sequence
         except BaseException as error:
             if lock.owner is me:  # else it was left, and another thread may be inside
-                self._repair(topic)
-                lock.owner = None
+                if batch is not None:  # should another signal come, what follows repairs it
+                    batch.beyond, batch.limit = batch.beyond + batch.limit, 0
+                try:
+                    self._repair(topic)
+                finally:
+                    lock.owner = None
             if (refusal := _refusal(error, sequence, topic, value)) is not None:
                 raise refusal from None
         lock.owner = None
@@ -225,6 +230,7 @@ class PublishingPeer(ServingPeer):
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
         lock.owner = me
         sequence: int = _NOT_YET
+        batch = None
         try:
             batches: Any = self._batches  # each is a KeptBatch
             batch = batches.batch if topic is batches.topic else batches.get(topic)
@@ -245,8 +251,12 @@ class PublishingPeer(ServingPeer):
                 batch.repair()  # it fills the batch: the core looks at it closely
         except BaseException as error:
             if lock.owner is me:
-                self._repair(topic)
-                lock.owner = None
+                if batch is not None:
+                    batch.beyond, batch.limit = batch.beyond + batch.limit, 0
+                try:
+                    self._repair(topic)
+                finally:
+                    lock.owner = None
             if (refusal := _refusal(error, sequence, topic, value)) is not None:
                 raise refusal from None
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
