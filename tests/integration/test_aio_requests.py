@@ -426,21 +426,28 @@ def test_a_requester_sleeps_while_its_requests_are_worked_on(count, monkeypatch)
         return turn(self)
 
     monkeypatch.setattr(Requester, "_turn", counted)
-    hang = Hang()
 
     async def main():
-        async with Responder(LOOPBACK, {"hang": hang}) as responder:
+        begun, done = 0, asyncio.Event()
+
+        async def work(number):
+            nonlocal begun
+            begun += 1
+            await done.wait()
+            return number
+
+        async with Responder(LOOPBACK, {"work": work}) as responder:
             async with Requester(responder.endpoint) as asks:
-                tasks = [
-                    asyncio.create_task(asks.request("hang", timeout=60)) for _ in range(count)
+                asked = [
+                    asyncio.create_task(asks.request("work", n, timeout=60)) for n in range(count)
                 ]
-                await eventually(lambda: hang.begun == count)
+                await eventually(lambda: begun == count)
                 await asyncio.sleep(0.05)
                 before = turns
                 await asyncio.sleep(0.3)
                 assert turns - before < 30  # without a pause there were thousands
-                for task in tasks:
-                    task.cancel()
+                done.set()
+                assert await asyncio.gather(*asked) == [*range(count)]
 
     run(main)
 
