@@ -214,6 +214,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         self._closed = True
         try:
             if self._tasks and not self._driver.stopping:
+                self._driver.watch(())  # nothing is read any more, so they would stay readable
                 await self._driver.wait_for(lambda: not self._tasks, timeout)
         finally:
             self.close_now()
