@@ -30,7 +30,7 @@ AREAS = {
               "*/test_other_languages.py", "unit/p2pmsg/test_protocol_page.py",
               "unit/p2pmsg/webhooks/*", "*/test_webhooks*.py",
               "integration/test_reach_protocols.py"),
-    "requests": ("unit/p2pmsg/requests/*", "integration/test_*requests.py"),
+    "requests": ("unit/p2pmsg/requests/*", "integration/test_*requests*.py"),
     "statsd": ("unit/p2pmsg/statsd/*", "property/statsd/*", "*/test_*statsd*.py",
                "*/test_*metrics*.py", "unit/p2pmsg/metrics/*"),
     "spark": ("spark/*",),

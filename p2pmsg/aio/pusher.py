@@ -378,7 +378,9 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         size = min(config.message_bytes_max, max(half, self._refused_bytes))
         if used_bytes + size > config.in_flight_bytes_max:
             return 0
-        return self._in_flight_max - in_flight
+        # It follows the pace of the workers, and may be lower a moment later, when it is pushed.
+        self._granted = limit = self._in_flight_max
+        return max(0, limit - in_flight)
 
     def _sync_soon(self) -> None:
         """Have a thread force to the disk what was written; one at a time."""

@@ -132,8 +132,7 @@ class PublisherLog:
         self._interval_ns = to_ns(config.fsync_interval)
         self._sync_due_ns: int | None = None
         self._expire_due_ns = 0
-        self._said_ahead = False
-        self._errors = 0
+        self._said_ahead, self._errors = False, 0
         # By requester, session and topic: the frame that was read last, and those after it.
         self._ahead: OrderedDict[_Reading, tuple[Kept | None, Iterator[Kept]]] = OrderedDict()
         self.recovered = 0

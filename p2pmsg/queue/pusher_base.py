@@ -118,6 +118,7 @@ class PusherBase(ABC):
         self._closed = False
         self._unusable: str | None = None
         self._duplicates = 0
+        self._granted = 0  # how many in flight `drain` has said there is space for
         self._place = endpoint
         self._log_settings = log_settings(log)
         self._journal: FileJournal | None = None
@@ -401,7 +402,7 @@ class PusherBase(ABC):
         if in_flight == 0:
             return True
         fits = self._store.bytes + self._io.unsynced_bytes + size <= config.in_flight_bytes_max
-        return fits and in_flight < self._in_flight_max
+        return fits and (in_flight < self._granted or in_flight < self._in_flight_max)
 
     @property
     def _in_flight_max(self) -> int:

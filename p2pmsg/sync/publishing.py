@@ -120,6 +120,9 @@ class PublishingPeer(ServingPeer):
         """Its settings, with what was given by name."""
         return self._config
 
+    # Written out, since each call saved is a tenth of it: see PublishLock. Whatever comes after that
+    # (Ctrl-C too), a message is in or out by the setting of `end` and `next`, which is one step, and
+    # repair() cuts off the rest.
     def publish(
         self,
         topic: str,
@@ -155,17 +158,13 @@ class PublishingPeer(ServingPeer):
             ClosedError: the publisher is closed.
 
         """
-        # Written out, since each call saved is a tenth of it: see PublishLock. Whatever comes
-        # after that (Ctrl-C too), a message is in or out by the setting of `end` and `next`, which
-        # is one step, and repair() cuts off the rest.
         lock = self._lock
         me = lock.mark
         if not me._is_owned():
             me = lock.ident()
         if lock.owner is not None:
             return self._publish_locked(topic, value, key, timestamp_ns, headers)
-        lock.owner, sequence = me, _NOT_YET
-        batch = None
+        lock.owner, sequence, batch = me, _NOT_YET, None
         try:
             batches = self._fast_batches
             batch = batches.batch if topic is batches.topic else batches.get(topic)
@@ -174,8 +173,7 @@ class PublishingPeer(ServingPeer):
                 encode_into(value, buffer, -1)
                 if key is not None or timestamp_ns is not None or headers is not None:
                     batch.add_columns(key, timestamp_ns, headers)
-                size = len(buffer)
-                if size < batch.limit:
+                if (size := len(buffer)) < batch.limit:
                     sequence = batch.next
                     batch.end, batch.next = size, sequence + 1
                     lock.owner = None
