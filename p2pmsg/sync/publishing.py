@@ -120,9 +120,9 @@ class PublishingPeer(ServingPeer):
         """Its settings, with what was given by name."""
         return self._config
 
-    # Written out, since each call saved is a tenth of it: see PublishLock. Whatever comes after that
-    # (Ctrl-C too), a message is in or out by the setting of `end` and `next`, which is one step, and
-    # repair() cuts off the rest.
+    # Written out, since each call saved is a tenth of it: see PublishLock. Whatever comes after
+    # that (Ctrl-C too), a message is in or out by the setting of `end` and `next`, which is one
+    # step, and repair() cuts off the rest.
     def publish(
         self,
         topic: str,
