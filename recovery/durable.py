@@ -7,9 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
 from typing import Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
-_locked: Final[WeakSet[FileIO]] = WeakSet()
+_locked: Final[WeakKeyDictionary[FileIO, int]] = WeakKeyDictionary()
+"""By which process each was locked."""
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
@@ -121,7 +122,7 @@ def lock_file(
 
     """
     file = FileIO(os.fspath(path), "a")
-    _locked.add(file)
+    _locked[file] = os.getpid()
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except BaseException:
@@ -150,7 +151,7 @@ def holder_of(path: str | os.PathLike[str]) -> int | None:
 
 def unlock_file(file: FileIO) -> None:
     """Unlock a file and close it; nothing in a forked child, where the lock is its parent's."""
-    if not file.closed:
+    if not file.closed and _locked.get(file) == os.getpid():
         fcntl.flock(file, fcntl.LOCK_UN)  # a child may not have closed its copy yet
     file.close()
 

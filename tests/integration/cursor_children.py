@@ -120,15 +120,17 @@ def fork(endpoint, path):
     """Fork while there is a cursor: the child neither commits nor keeps the lock."""
     subscriber = Subscriber(endpoint, start="earliest", cursor=path)
     subscriber.receive(60)
-    reader, writer = os.pipe()
+    (reader, writer), (hears, says) = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
         try:
             subscriber.commit()
         except p2pmsg.ClosedError:
+            os.write(says, b"x")
             os.read(reader, 1)
             os._exit(0)
         os._exit(1)
+    os.read(hears, 1)  # what a child does when it begins is done
     try:
         Subscriber(endpoint, cursor=path)
         say("the cursor was had twice")
