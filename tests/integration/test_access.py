@@ -338,6 +338,8 @@ def test_who_is_revoked_at_a_relay_in_a_loop_gets_nothing_more(peers, access, ca
             ann = p2pmsg.aio.Subscriber(where, security=peers.security("ann"))
             bob = p2pmsg.aio.Subscriber(where, security=peers.security("bob"))
             async with ann, bob:
+                await publisher.wait_for_subscribers(1, 60)
+                await relay.wait_for_subscribers(2, 60)
                 publisher.publish("trades", 0)
                 assert (await ann.receive(60)).value == 0
                 assert (await bob.receive(60)).value == 0
