@@ -54,7 +54,7 @@ demo: setup ## run the market feed demo; ARGS goes to `p2pmsg demo`
 	@$(BIN)/p2pmsg demo $(ARGS)
 
 # The types and contracts are checked while the tests run, and shown after them.
-test: setup area lint ## run the checks and the tests (8 minutes on two cores); ONLY=area
+test: setup area lint ## run the checks and the tests (8 to 12 minutes on two cores); ONLY=area
 	@checked=$$(mktemp); $(MAKE) --no-print-directory types >"$$checked" 2>&1 & types=$$!; \
 	trap 'kill $$types 2>/dev/null; rm -f "$$checked"' EXIT; \
 	echo $(PYTEST) $(PYTEST_ARGS); $(PYTEST) $(PYTEST_ARGS); status=$$?; \
