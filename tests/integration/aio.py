@@ -26,6 +26,18 @@ def run(main, loop="asyncio", *, debug=False):
         return runner.run(main())
 
 
+def count_turns(monkeypatch, kind):
+    """Return a list that gets an entry for each turn that a peer of this kind takes."""
+    turns, turn = [], kind._turn
+
+    def counted(self):
+        turns.append(1)
+        return turn(self)
+
+    monkeypatch.setattr(kind, "_turn", counted)
+    return turns
+
+
 @contextlib.asynccontextmanager
 async def connected(endpoint=LOOPBACK, *, publisher=None, **options):
     """Have a threaded publisher and a subscriber of this loop that has joined it."""

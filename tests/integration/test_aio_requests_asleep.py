@@ -6,22 +6,14 @@ import pytest
 
 from p2pmsg.aio.requester import Requester
 from p2pmsg.aio.responder import Responder
-from tests.integration.aio import run
+from tests.integration.aio import count_turns, run
 from tests.integration.aio_peers import eventually
 from tests.integration.peers import LOOPBACK
 
 
 @pytest.mark.parametrize("count", [1, 2, 20])
 def test_a_requester_sleeps_while_its_requests_are_worked_on(count, monkeypatch):
-    turns = 0
-    turn = Requester._turn
-
-    def counted(self):
-        nonlocal turns
-        turns += 1
-        return turn(self)
-
-    monkeypatch.setattr(Requester, "_turn", counted)
+    turns = count_turns(monkeypatch, Requester)
 
     async def main():
         begun, done = 0, asyncio.Event()
@@ -39,9 +31,9 @@ def test_a_requester_sleeps_while_its_requests_are_worked_on(count, monkeypatch)
                 ]
                 await eventually(lambda: begun == count)
                 await asyncio.sleep(0.05)
-                before = turns
+                before = len(turns)
                 await asyncio.sleep(0.3)
-                assert turns - before < 30  # without a pause there were thousands
+                assert len(turns) - before < 30  # without a pause there were thousands
                 done.set()
                 assert await asyncio.gather(*asked) == [*range(count)]
 
@@ -49,15 +41,7 @@ def test_a_requester_sleeps_while_its_requests_are_worked_on(count, monkeypatch)
 
 
 def test_a_responder_sleeps_while_it_closes_and_its_handlers_work(monkeypatch):
-    turns = 0
-    turn = Responder._turn
-
-    def counted(self):
-        nonlocal turns
-        turns += 1
-        return turn(self)
-
-    monkeypatch.setattr(Responder, "_turn", counted)
+    turns = count_turns(monkeypatch, Responder)
 
     async def main():
         begun, done = asyncio.Event(), asyncio.Event()
@@ -75,7 +59,7 @@ def test_a_responder_sleeps_while_it_closes_and_its_handlers_work(monkeypatch):
                 await asyncio.sleep(0)
                 with pytest.raises(TimeoutError):  # it comes while the other one is at work
                     await asks.request("work", 2, timeout=0.3, attempts_max=1)
-                assert turns < 100  # without a pause there were thousands
+                assert len(turns) < 100  # without a pause there were thousands
                 done.set()
                 assert await asked == 1
                 await closing
