@@ -89,15 +89,20 @@ def write_file(
     name = os.fspath(path)
     file = FileIO(name, "w+", opener=opener or (lambda name, flags: os.open(name, flags, mode)))
     try:
-        left = memoryview(data if isinstance(data, bytes) else data(file.fileno()))
-        while left:
-            left = left[file.write(left) :]
+        write_all(file, data if isinstance(data, bytes) else data(file.fileno()))
         if durable:
             os.fsync(file.fileno())
     except BaseException:
         discard_file(file, name)
         raise
     return file
+
+
+def write_all(file: FileIO, data: bytes) -> None:
+    """Write all of `data`, of which one call may write a part; raises `OSError`."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def discard_file(file: FileIO, path: str | os.PathLike[str]) -> None:

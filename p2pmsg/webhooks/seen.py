@@ -23,6 +23,7 @@ from recovery.durable import (
     make_folder,
     sync_path,
     unlock_file,
+    write_all,
     write_file,
 )
 from transports.own_log import own_log as _log
@@ -315,11 +316,8 @@ class SeenIds:
     def _take_over(self, path: str, file: FileIO, records: int) -> None:
         """Put a file of so many ids in the place of the former one, with those noted meanwhile."""
         added = self._added or {}
-        data = b"".join(_packed(self._ids[each], each) for each in added)
         try:
-            left = memoryview(data)
-            while left:
-                left = left[file.write(left) :]
+            write_all(file, b"".join(_packed(self._ids[each], each) for each in added))
             os.replace(path + _NEW, path)
         except BaseException:
             discard_file(file, path + _NEW)
