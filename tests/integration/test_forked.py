@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import threading
-import traceback
 
 import pytest
 
@@ -19,26 +18,14 @@ from p2pmsg.statsd.exact import StateFile
 from p2pmsg.webhooks.letters import LetterFile
 from p2pmsg.webhooks.seen import SeenIds
 from tests.integration.peers import LOOPBACK, eventually
+from tests.processes import in_child
 
 INHERITED = "it belongs to the parent process"
 
 
-def in_child(*calls):
+def outcomes(*calls):
     """Return what each call comes to in a forked child: the text of its error, or its result."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            signal.alarm(15)
-            os.write(writing, pickle.dumps([outcome(call) for call in calls]))
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
+    said = in_child(lambda pipe: os.write(pipe, pickle.dumps([outcome(call) for call in calls])))
     return pickle.loads(said)
 
 
@@ -110,7 +97,7 @@ def test_a_child_gets_no_jobs_of_the_parent_s_puller(opened):
     first = puller.receive(timeout=60)
     eventually(lambda: puller.stats().ready >= 2)
     held = next(puller)
-    found = in_child(
+    found = outcomes(
         drain(puller), lambda: next(puller), lambda: puller.receive(1), lambda: puller.run(print),
         lambda: puller.run(print, threads=2), lambda: (held.state, held.ack()),
     )  # fmt: skip
@@ -129,7 +116,7 @@ def test_a_child_gets_no_jobs_of_the_parent_s_pipeline(opened):
     for number in range(4):
         pusher.push(number)
     assert puller.receive(60).value == 0
-    found = in_child(drain(puller), lambda: puller.receive(1), lambda: puller.receive_many(1))
+    found = outcomes(drain(puller), lambda: puller.receive(1), lambda: puller.receive_many(1))
     assert_refused(found)
     assert [puller.receive(60).value for _ in range(3)] == [1, 2, 3]
     puller.commit()
@@ -149,7 +136,7 @@ def test_a_child_gets_no_messages_of_the_parent_s_subscriber(opened, tmp_path, b
     messages = iter(subscriber)
     assert next(messages).value == 0
     source = messages if begun else subscriber
-    found = in_child(
+    found = outcomes(
         drain(source), drain(source), lambda: subscriber.receive(1),
         lambda: subscriber.receive_many(timeout=1),
     )  # fmt: skip
@@ -165,7 +152,7 @@ def test_a_child_s_other_peers_say_whose_they_are(opened):
     client = opened.enter_context(metrics.Client(LOOPBACK, close_timeout=0))
     client.increment("hits")
     relay = opened.enter_context(p2pmsg.Relay(responder.endpoint, LOOPBACK))
-    found = in_child(
+    found = outcomes(
         responder.start, responder.serve, idle.start, client.flush,
         lambda: client.increment("hits"), client.wait_for_collectors, relay.wait_for_streams,
         lambda: relay.wait_for_subscribers(1),
@@ -175,9 +162,9 @@ def test_a_child_s_other_peers_say_whose_they_are(opened):
 
 def test_a_child_s_collector_says_whose_it_is(opened):
     collector = opened.enter_context(Collector("udp://127.0.0.1:0", exact="tcp://127.0.0.1:9"))
-    found = in_child(collector.flush, collector.totals)
+    found = outcomes(collector.flush, collector.totals)
     assert_refused(found)
-    found = in_child(
+    found = outcomes(
         lambda: collector.stats().error, collector.close, lambda: "closed" in f"{collector}"
     )
     assert found == ["None", "None", "True"]
@@ -197,7 +184,7 @@ def test_a_child_s_collector_is_closed_whatever_its_parent_s_thread_did(opened):
     thread.start()
     inside.wait()
     try:
-        assert in_child(lambda: collector.stats().error, collector.close) == ["None", "None"]
+        assert outcomes(lambda: collector.stats().error, collector.close) == ["None", "None"]
     finally:
         leave.set()
         thread.join()
@@ -209,7 +196,7 @@ def test_a_child_keeps_no_port_of_its_parent_s_collector(opened):
     with Collector(**at, outputs=[prometheus]) as collector:
         again = {"listen": collector.endpoints, "management": collector.management_endpoint}
         opened.enter_context(a_child_that_lives())
-        assert in_child(lambda: prometheus.close(1)) == ["None"]
+        assert outcomes(lambda: prometheus.close(1)) == ["None"]
     with Collector(**again, outputs=[PrometheusOutput(port=prometheus.port)]) as collector:
         assert collector.endpoints == again["listen"]
 
@@ -230,7 +217,7 @@ def test_a_child_keeps_no_port_of_its_parent_s_request_server(opened):
     with MoldPublisher(where, session="S1") as publisher:
         host, port = publisher.request_address
         opened.enter_context(a_child_that_lives())
-        assert in_child(lambda: publisher.request_address) == [repr((host, port))]
+        assert outcomes(lambda: publisher.request_address) == [repr((host, port))]
     with MoldPublisher(f"{where}&request={host}:{port}", session="S1") as publisher:
         assert publisher.request_address == (host, port)
 
@@ -272,7 +259,7 @@ def test_a_child_cannot_iterate_over_the_parent_s_peers_of_asyncio():
             assert (await anext(messages)).value == 0
             first = await anext(puller)
             found = await asyncio.to_thread(
-                in_child,
+                outcomes,
                 *[
                     lambda source=source: asyncio.run(iterate(source))
                     for source in (subscriber, messages, puller)

@@ -10,6 +10,7 @@ import pytest
 import p2pmsg
 from recovery.cursor_store import CursorFileStore
 from recovery.durable import holder_of, lock_file, make_folder, replace_file, unlock_file
+from tests.processes import in_child
 
 
 def open_log(folder):
@@ -97,23 +98,6 @@ def test_a_lock_given_back_is_free_although_a_forked_child_has_a_copy(tmp_path):
     unlock_file(held)
     unlock_file(lock_file(tmp_path / "lock"))
     os.close(copy)
-
-
-def in_child(work):
-    """Do `work`, which gets a pipe, in a forked child; return what it wrote, once it has ended."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.close(reading)
-            work(writing)
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    return said
 
 
 def test_a_forked_child_does_not_give_back_its_parent_s_lock(tmp_path):
