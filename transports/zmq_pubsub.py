@@ -171,6 +171,16 @@ class ZmqSender(ZmqSocket):
             self.has_more = True  # else the rest would wait until something happens
         return subscriptions
 
+    def close(self, linger_ms: int = 0) -> None:
+        """Do as `ZmqSocket.close`; who connects from now on is not welcomed any more.
+
+        ZeroMQ goes on taking up connections until its own thread ends the socket, some milliseconds
+        later or after frames have left, and each would take this publisher for one that is there.
+        """
+        if not self.socket.closed:
+            self.socket.set(zmq.XPUB_WELCOME_MSG, b"")
+        super().close(linger_ms)
+
     def _send_waiting(self, frame: bytes | memoryview, wait_ms: int) -> bool:
         try:
             if wait_ms != self._send_timeout_ms:

@@ -255,6 +255,17 @@ def test_a_connection_that_ended_here_is_distinguished_from_one_that_broke(opene
     assert not any(ended)
 
 
+@pytest.mark.parametrize("linger_ms", [0, 1000])
+def test_a_sender_that_was_closed_welcomes_nobody_any_more(opened, linger_ms):
+    sender = opened(ZmqSender, LOOPBACK, welcome=b"hello")
+    receiver = opened(ZmqReceiver, sender.endpoint)
+    receiver.subscribe(b"")
+    receiver.connect()
+    time.sleep(0.2)  # it is connected, which the sender's thread has not taken up yet
+    sender.close(linger_ms)
+    assert receiver.receive_wait(200) is None
+
+
 def test_where_no_descriptor_is_left_to_follow_a_connection_the_socket_is_closed(opened):
     receiver = opened(ZmqReceiver, "tcp://127.0.0.1:9")
     with no_descriptor_left(), pytest.raises(TransportError):
