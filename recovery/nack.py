@@ -15,6 +15,7 @@ from recovery.loss import Loss, LossReason
 from recovery.ranges import RangeSet
 
 _UNSURE_NS = 20_000_000
+_ENDLESS = 2**63 - 1
 _LAPS_MAX = 50  # retries' time: the longest that a gap without space is not looked at
 
 
@@ -42,9 +43,9 @@ class NackConfig:
     """Largest part that is randomly taken off a wait, 0 to 1. A tenth is enough that receivers
     which lost the same frame do not ask in step for long."""
 
-    attempts_max: int = 30
-    """NACKs for a gap without any progress before it is given up. 30 take some 25 s with the
-    other defaults, so that the deadline rules; it matters where the ceiling is low."""
+    attempts_max: int | None = None
+    """NACKs for a gap without any progress before it is given up. Default None: `deadline` alone
+    says when, however long it is."""
 
     deadline: float = 10.0
     """Time without any progress after which a gap is given up, in seconds. 10.0 outlast a restart
@@ -60,7 +61,8 @@ class NackConfig:
         at_least("retry_max", self.retry_max, self.retry_interval)
         at_least("jitter", self.jitter, 0)
         at_most("jitter", self.jitter, 1)
-        at_least("attempts_max", self.attempts_max, 1)
+        if self.attempts_max is not None:
+            at_least("attempts_max", self.attempts_max, 1)
         above("deadline", self.deadline, 0)
         at_least("gaps_max", self.gaps_max, 1)
 
@@ -100,6 +102,7 @@ class NackScheduler:
 
     __slots__ = (
         "_admitted",
+        "_attempts_max",
         "_ceiling_ns",
         "_config",
         "_crowded",
@@ -134,6 +137,7 @@ class NackScheduler:
         self._retry_ns = self._patience_ns = to_ns(config.retry_interval)
         self._repeated = False
         self._deadline_ns = to_ns(config.deadline)
+        self._attempts_max = _ENDLESS if config.attempts_max is None else config.attempts_max
         self._ceiling_ns = to_ns(config.retry_max)
         self._rng = rng
         self._due: DeadlineHeap[Gap] = DeadlineHeap()
@@ -341,7 +345,7 @@ class NackScheduler:
         could answer so far: the last attempt went nowhere, so half of them are left at least.
         """
         self._quiet_until_ns = max(self._quiet_until_ns, now_ns + delay_ns)
-        attempts_max = self._config.attempts_max
+        attempts_max = self._attempts_max
         used_max = attempts_max // 2 if unanswerable else attempts_max - 1
         for gap in self._gaps:
             due_ns = self._due.get(gap)
@@ -412,14 +416,14 @@ class NackScheduler:
                     self._admitted = min(self._admitted, gap.start)
                 self._due.set(gap, now_ns + min(max(laps, 1), _LAPS_MAX) * self._retry_ns)
                 continue
-            if gap.attempts >= self._config.attempts_max:
+            if gap.attempts >= self._attempts_max:
                 if self._waits_its_turn(gap, now_ns) is None:
                     continue  # its expiry is due, too
                 gap.attempts -= 1
             due_ns = now_ns + self._retry_wait_ns(gap.attempts)
             gap.attempts += 1
             self._due.set(gap, due_ns)
-            if gap.attempts >= self._config.attempts_max:
+            if gap.attempts >= self._attempts_max:
                 # The last answer has as long to come as any other.
                 self._expiry.set(gap, min(due_ns, self._expiry.get(gap) or due_ns))
             found.setdefault(gap.attempts, RangeSet()).add(gap.start, gap.stop)
@@ -577,7 +581,7 @@ class NackScheduler:
             return
         self._front_progress_ns = now_ns
         front = self._gaps[0]
-        front.attempts = min(front.attempts, self._config.attempts_max - 1)
+        front.attempts = min(front.attempts, self._attempts_max - 1)
         self._expiry.set(front, self._expiry_ns(now_ns))
 
     def _waits_its_turn(self, gap: Gap, now_ns: int) -> int | None:

@@ -20,6 +20,9 @@ _SLOW_COUNT, _SLOW_PAUSE_S = 64, 0.02
 """The slow one reads so many messages and then pauses: at most 3,200 a second."""
 _SLOW_RECEIVE_BYTES = 256 * 1024
 _TIMEOUT_S = 0.1
+_REPAIR_TIMEOUT_S = 60.0
+"""Longer than the publisher takes to start again on its log, on a slow and busy machine, too; but
+not as long as the demo waits for any change."""
 _PROGRESS_S = 0.2
 _KINDS = {topic: kind for kind, topic in TOPICS.items()}
 
@@ -117,6 +120,7 @@ def main() -> None:
         name=role.name,
         on_gap=lost.append,
         receive_bytes=receive_bytes,
+        repair_timeout=_REPAIR_TIMEOUT_S,
         security=security_in(role.keys, role.name),
     ) as subscriber:
         if role.loss:

@@ -38,8 +38,7 @@ def denied_by(publisher: str, pattern: str, why: str = "") -> AccessDeniedError:
 @lru_cache(16)
 def _config(limit_ns: int) -> ReceiverConfig:
     """Return how a range is received; checking it each time took a quarter of a small fetch."""
-    # The deadline ends it, whatever the number of attempts.
-    nack = NackConfig(deadline=limit_ns / 1e9, attempts_max=1_000_000, retry_max=0.5)
+    nack = NackConfig(deadline=limit_ns / 1e9, retry_max=0.5)
     return ReceiverConfig(nack=nack)
 
 

@@ -56,7 +56,9 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
             sessions do not end.
         name: who subscribes, for people; at most 255 bytes.
         receive_bytes: bound on what waits for `receive`, in bytes. Default 16 MiB.
-        repair_timeout: how long to wait for a repair without progress, in seconds. Default 10.
+        repair_timeout: how long to wait for a repair without progress, in seconds. Set it to more
+            than a publisher with a log takes to start again, so that what was missing when it ended
+            still comes. Default 10.
         cursor: the file that keeps this subscriber's position, or a `CursorConfig`. With it every
             stream resumes after its last committed message, whatever `start` says; `start` is for
             what the cursor does not know. A stream opened while the subscriber was away is taken

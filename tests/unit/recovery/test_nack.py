@@ -2,7 +2,7 @@ from random import Random
 
 import pytest
 
-from recovery import Loss, LossReason, NackConfig, NackScheduler
+from recovery import Feedback, FeedbackConfig, Loss, LossReason, NackConfig, NackScheduler
 
 MS = 1_000_000
 
@@ -118,6 +118,22 @@ def test_a_gap_is_given_up_when_its_attempts_are_used_up_and_unanswered():
     assert nacks.due(now_ns=60 * MS) == []
     assert nacks.expire(now_ns=60 * MS) == [Loss(0, 1, LossReason.TIMEOUT)]
     assert nacks.next_deadline_ns() is None
+
+
+@pytest.mark.parametrize("deadline", [0.5, 10.0, 60.0, 3600.0])
+@pytest.mark.parametrize("is_group", [False, True])
+def test_without_a_bound_on_attempts_a_gap_is_given_up_at_its_deadline(deadline, is_group):
+    feedback = Feedback(FeedbackConfig(), Random(1)) if is_group else None
+    nacks = NackScheduler(NackConfig(deadline=deadline), Random(1), feedback)
+    nacks.add(0, 1, now_ns=0)
+    for _ in range(10_000):
+        now_ns = nacks.next_deadline_ns()
+        if losses := nacks.expire(now_ns=now_ns):
+            break
+        nacks.due(now_ns=now_ns)
+    assert losses == [Loss(0, 1, LossReason.TIMEOUT)]
+    assert now_ns == round(deadline * 1000) * MS
+    assert nacks.sent >= deadline
 
 
 def test_a_gap_is_lost_for_the_reason_last_set():

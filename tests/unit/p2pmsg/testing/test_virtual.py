@@ -215,6 +215,23 @@ def test_a_crash_begins_a_new_session_and_a_log_keeps_the_old_one():
         assert (publisher.session == session) == log
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_what_was_missing_waits_for_a_restart_as_long_as_repair_timeout_says(seed):
+    network = VirtualNetwork(seed=seed, lossy=0.4, log=True, repair_timeout=120.0)
+    lost = []
+    publisher, subscriber = joined(network, on_gap=lost.append)
+    for number in range(20):
+        publisher.publish("t", number)
+        network.advance(0.002)
+    publisher.crash()
+    network.advance(100.0)
+    publisher.restart()
+    network.advance(30.0)
+
+    assert values(subscriber) == list(range(20))
+    assert lost == []
+
+
 def test_what_is_closed_is_refused(network):
     publisher, subscriber = joined(network)
     publisher.publish("t", 1)
