@@ -26,6 +26,9 @@ LINGER_MIN: Final = 0.0001
 _BULK_FRAMES: Final = 2
 _FRAMES_KEPT: Final = 16
 _ROOMY_BYTES: Final = 64 * 1024
+_INT_MAX: Final = 2**31 - 1
+"""The largest high-water mark that ZeroMQ takes."""
+_FRAME_BYTES_MAX: Final = 2**62
 
 __all__ = [
     "LINGER_MIN",
@@ -180,7 +183,7 @@ class PublisherConfig:
     copy, and publishing takes a sixth less time than with 64 KiB; larger ones gain little, and this
     many bytes of small messages take 0.4 ms to gather at full rate. `publish_many` has its messages
     waiting and fills frames of twice as many. Both are smaller, down to 64 KiB, where the replay
-    buffer would hold fewer than 16."""
+    buffer would hold fewer than 16, and never above `message_bytes_max`."""
 
     linger: float = 0.001
     """How long a message waits at most for others to share its frame, in seconds. Only messages of
@@ -200,7 +203,8 @@ class PublisherConfig:
     message_bytes_max: int = 1024 * 1024
     """Largest message, packed, with its key and headers. 1 MiB as with Kafka and NATS; what is
     larger belongs into a file and its name into a message. Above 4 MiB subscribers need a higher
-    `frame_bytes_max` first."""
+    `frame_bytes_max` first, and above 16 MiB range readers. Those of Spark and of the HTTP gateway
+    stay at 16 MiB: what is larger is reported there as `too_large`."""
 
     queue_frames: int = 64
     """High-water mark of the send queue to each subscriber, in frames: 8 MiB of small messages,
@@ -216,7 +220,7 @@ class PublisherConfig:
     garbage collection or a page-in."""
 
     replay: ReplayConfig = field(default_factory=ReplayConfig)
-    """Bounds of the replay buffer."""
+    """Bounds of the replay buffer. It has space for as many streams as `streams_max` says here."""
 
     retransmit: RetransmitConfig = field(
         default_factory=lambda: RetransmitConfig(
@@ -270,7 +274,7 @@ class PublisherConfig:
         at_least("gather_within", self.gather_within, 0)
         whole("gather_after", self.gather_after, 0)
         whole("message_bytes_max", self.message_bytes_max, 1024)
-        whole("queue_frames", self.queue_frames, 1)
+        whole("queue_frames", self.queue_frames, 1, _INT_MAX)
         at_least("stall_timeout", self.stall_timeout, 0.001)
         whole("streams_max", self.streams_max, 1)
         at_least("subscriber_timeout", self.subscriber_timeout, 0.1)
@@ -331,13 +335,15 @@ class SubscriberConfig:
 
     publisher_timeout: float = 5.0
     """A publisher that was silent for so long, in seconds, is connected to again, and what it still
-    owes will be reported as `publisher_gone`: five of its slowest heartbeats."""
+    owes will be reported as `publisher_gone`: five of its slowest heartbeats. 0.2 at least: it is
+    asked whether it is there after half of that, and needs some time for its answer."""
 
     streams_max: int = 65_536
     """How many streams; frames of a further one are dropped and counted."""
 
     keep_alive: float = 5.0
-    """How often this subscriber reports to the publisher that it is there, in seconds."""
+    """How often this subscriber reports to the publisher that it is there, in seconds: less than
+    the publisher's `subscriber_timeout`, 15 s by default, or it is forgotten meanwhile."""
 
     second_line_wait: float = 0.005
     """Where two lines carry the same stream, how long at least what one lost may come over the
@@ -365,9 +371,9 @@ class SubscriberConfig:
 
     def __post_init__(self) -> None:
         whole("receive_bytes", self.receive_bytes, 64 * 1024)
-        whole("queue_frames", self.queue_frames, 1)
-        whole("frame_bytes_max", self.frame_bytes_max, 64 * 1024)
-        at_least("publisher_timeout", self.publisher_timeout, 0.1)
+        whole("queue_frames", self.queue_frames, 1, _INT_MAX)
+        whole("frame_bytes_max", self.frame_bytes_max, 64 * 1024, _FRAME_BYTES_MAX)
+        at_least("publisher_timeout", self.publisher_timeout, 0.2)
         whole("streams_max", self.streams_max, 1)
         at_least("keep_alive", self.keep_alive, 0.01)
         of_kind("nack", self.nack, NackConfig)

@@ -5,6 +5,7 @@ from numbers import Integral, Real
 from random import Random
 
 NS_PER_S = 1_000_000_000
+_FOREVER_S = 2**62 / NS_PER_S
 
 
 def at_least(field: str, value: float, limit: float) -> None:
@@ -36,8 +37,8 @@ def at_most(field: str, value: float, limit: float) -> None:
 
 
 def to_ns(seconds: float) -> int:
-    """Seconds as whole nanoseconds, rounded to the nearest."""
-    return round(seconds * NS_PER_S)
+    """Seconds as whole nanoseconds, rounded to the nearest; 146 years at most."""
+    return round(min(seconds, _FOREVER_S) * NS_PER_S)
 
 
 def backed_off_ns(

@@ -73,7 +73,7 @@ class HeartbeatSchedule:
         takes ten times as long as sending it.
         """
         longest_ns = max(self._ceiling_ns, ceiling_ns)
-        wait_ns = min(longest_ns, round(self._wait_ns * self._factor))
+        wait_ns = round(min(longest_ns, self._wait_ns * self._factor))
         self._wait_ns = max(min(wait_ns, self._ceiling_ns), round(wait_ns * (1 - early)))
         self._due_ns = now_ns + self._wait_ns
         if self._wait_ns > self._ceiling_ns:

@@ -305,8 +305,9 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
         to answer. Call it again to close it.
 
         Args:
-            timeout: how long subscribers may take that still repair gaps, in seconds. Default 5.0.
-                The others are counted in `stats().undelivered`.
+            timeout: how long subscribers may take that still repair gaps, in seconds; one that has
+                not been heard of for `subscriber_timeout` is not waited for. Default, and with
+                None, 5.0. The others are counted in `stats().undelivered`.
 
         Raises:
             LogFailedError: not everything could be written to the log.

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from p2pmsg import codec, control, wire
@@ -107,7 +108,9 @@ class PublisherCore:
         self._unsynced_from: dict[str, int] = {}
         # What `_waits_from` found: the first frame that waits, how many do, and by topic from where
         self._waiting: tuple[object, int, dict[str, int]] = None, 0, {}
-        self.replay = ReplayBuffer(config.replay, memory.free)
+        # A stream of which the replay buffer knows nothing could not even be numbered.
+        streams_max = max(config.replay.streams_max, config.streams_max)
+        self.replay = ReplayBuffer(replace(config.replay, streams_max=streams_max), memory.free)
         self.requests = RequestHandler(self, self.control, config)
         per_second_max = config.heartbeat.per_second_max
         self.heartbeats = HeartbeatSender(self, self.control, per_second_max)
@@ -756,8 +759,7 @@ class PublisherCore:
 
     def _make_stream(self, topic: str) -> PublisherStream:
         topic_bytes = check_topic(topic)
-        # A stream of which the replay buffer knows nothing could not even be numbered.
-        limit = min(self.config.streams_max, self.config.replay.streams_max)
+        limit = self.config.streams_max
         if len(self.streams) >= limit:
             raise ConfigError("topics in use", f"at most streams_max = {limit}", topic)
         heartbeat = HeartbeatSchedule(self.config.heartbeat)

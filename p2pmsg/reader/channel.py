@@ -29,7 +29,7 @@ SILENCE_NS: Final = 200 * MS
 """After so long without an answer one looks whether another session is at the endpoint."""
 _QUEUE_FRAMES: Final = 64
 FRAME_BYTES_MAX: Final = 16 * 2**20
-"""The largest frame that a reader takes, in bytes, as with a puller; a larger one is refused."""
+"""The largest frame that a reader takes, in bytes, unless another is given."""
 _TRAINS_PER_CALL: Final = 64
 _HEARD_MAX: Final = 64
 
@@ -103,6 +103,7 @@ class RangeChannel:
         wanted: the session to be read at a relay or of a group; None: the only one, or the first.
         invalid: frames that were dropped because they were malformed.
         keys: what is to be raised of refused connections.
+        frame_bytes_max: as it was given.
         fetches: those under way, by session and topic; each passes on what belongs to another.
 
     Args:
@@ -111,6 +112,7 @@ class RangeChannel:
         timeout_ns: how long a caller waits for an answer, if it does: after a quarter of it one
             looks who is there that gives none. Default None: after 5 s.
         security: keys for both connections; a publisher has one key. Default None: open.
+        frame_bytes_max: the largest frame that is taken, in bytes. Default 16 MiB.
 
     """
 
@@ -121,8 +123,10 @@ class RangeChannel:
         *,
         timeout_ns: int | None = None,
         security: "Security | None" = None,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
         self.endpoint = endpoint
+        self.frame_bytes_max = frame_bytes_max
         if security is not None and endpoint.is_datagram:
             raise ConfigError("endpoint", "tcp:// or ipc:// with security", str(endpoint))
         self._security = security
@@ -223,7 +227,7 @@ class RangeChannel:
         self.publisher = self.relay = None
         client = transports.ZmqRecoveryClient(
             address, context=transports.context(), queue_frames=_QUEUE_FRAMES,
-            frame_bytes_max=FRAME_BYTES_MAX,
+            frame_bytes_max=self.frame_bytes_max,
             curve=curve_client(self._security, address) if address.key else self._curve,
         )  # fmt: skip
         client.connect()

@@ -10,7 +10,7 @@ from p2pmsg import control, wire
 from p2pmsg.errors import AccessDeniedError, LossReport, denied_by_peer
 from p2pmsg.frames import batch_of
 from p2pmsg.message import MessageBatch
-from p2pmsg.reader.channel import FRAME_BYTES_MAX, MS, SILENCE_NS, RangeChannel
+from p2pmsg.reader.channel import MS, SILENCE_NS, RangeChannel
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, Loss, LossReason, NackConfig, ReceiverConfig, StreamReceiver
 
@@ -245,7 +245,8 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
     def _request(self, ranges: list[tuple[int, int]]) -> None:
         if self._is_other():
             return  # it is asked again when it is due
-        body = control.Nack(self._topic, ranges, frame_bytes_max=FRAME_BYTES_MAX)
+        frame_bytes_max = self._channel.frame_bytes_max
+        body = control.Nack(self._topic, ranges, frame_bytes_max=frame_bytes_max)
         self._channel.send(wire.control_frame(Kind.NACK, self._session, body))
 
     def _wait(self) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg import control, wire
-from p2pmsg.checks import at_least
+from p2pmsg.checks import at_least, time_to_wait
 from p2pmsg.errors import AccessDeniedError, ClosedError, ConfigError, P2PError, SecurityError
 from p2pmsg.reader.channel import MS, PeerSocket, RangeChannel
 from p2pmsg.reader.fetch import denied_by
@@ -30,6 +30,7 @@ from p2pmsg.sync.lifecycle import INHERITED, ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.worker import Notifier, Worker
 from p2pmsg.wire import Frame, FrameError, Kind
+from recovery._checks import to_ns
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
@@ -334,7 +335,7 @@ class HeadsWatch(ClosesAtOnce):
         self._security = check_security(security)
         at_least("refresh", refresh, 0.001)
         self._topics = None if topics is None else check_patterns(sorted(topics))
-        self._refresh_ns = int(refresh * 1e9)
+        self._refresh_ns = to_ns(refresh)
         self._wanted = self._checked(endpoints)
         self._peers: dict[str, HeadsPeer] = {}
         self._changed = Notifier()
@@ -409,10 +410,12 @@ class HeadsWatch(ClosesAtOnce):
         """Wait until every publisher has answered once, at most `timeout` seconds.
 
         Raises:
+            ConfigError: `timeout` is no number of seconds.
             AccessDeniedError: one gives us no right to a topic that was asked for, or to any;
                 `denied` has all. It goes on.
 
         """
+        timeout = time_to_wait("timeout", timeout)
         is_there = self._changed.wait_for(lambda: self._closed or self._all_answered(), timeout)
         for errors in self.denied().values():
             first = errors[0]

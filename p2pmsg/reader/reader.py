@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import control, wire
-from p2pmsg.checks import at_least
+from p2pmsg.checks import at_least, whole
 from p2pmsg.errors import AccessDeniedError, ConfigError, LossReport, MessageError
 from p2pmsg.frames import typed_decode
 from p2pmsg.message import MessageBatch
-from p2pmsg.reader.channel import MS, SILENCE_NS, RangeChannel
+from p2pmsg.reader.channel import FRAME_BYTES_MAX, MS, SILENCE_NS, RangeChannel
 from p2pmsg.reader.fetch import RangeFetch, denied_by
 from p2pmsg.reader.sessions import Presence, SessionEntry
 from p2pmsg.security.use import check_security
@@ -24,6 +24,7 @@ from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
+from recovery._checks import to_ns
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -88,6 +89,9 @@ class RangeReader(ClosesAtOnce):
         publisher: its name, where it is known. Of a group, only one of that name is met.
         security: this peer's key, and whom it knows: connections are encrypted, and both ends
             known to each other; over tcp and ipc. Default None: open.
+        frame_bytes_max: the largest frame, in bytes, from 64 KiB on; what is larger is lost as
+            `too_large`, so it has to be more than the publisher's `message_bytes_max`. Default
+            16 MiB, 16 times the default of that.
 
     Raises:
         ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.
@@ -107,18 +111,21 @@ class RangeReader(ClosesAtOnce):
         session: int | None = None,
         publisher: str = "",
         security: "Security | None" = None,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
         self._security = check_security(security)
         (at,) = check_endpoints(str(endpoint))
         at_least("timeout", timeout, 0.001)
+        whole("frame_bytes_max", frame_bytes_max, 64 * 1024, 2**62)
         if session is not None and not (type(session) is int and 0 <= session < 2**64):
             raise ConfigError("session", "an int of 64 bits", session)
         if recovery_endpoint is not None and session is None:
             raise ConfigError("session", "given where recovery_endpoint is", session)
-        self._timeout_ns = int(timeout * 1e9)
+        self._timeout_ns = to_ns(timeout)
         self._channel = RangeChannel(
-            at, check_name(publisher), timeout_ns=self._timeout_ns, security=security
-        )
+            at, check_name(publisher), timeout_ns=self._timeout_ns, security=security,
+            frame_bytes_max=frame_bytes_max,
+        )  # fmt: skip
         self._others: dict[int, RangeChannel] = {}
         self._channel.wanted = session
         self._requests = 0
@@ -279,7 +286,8 @@ class RangeReader(ClosesAtOnce):
         """Read the messages `[start, stop)` of a stream, each once and in order.
 
         What cannot be had comes as a `LossReport` in its place: `evicted`, `malformed`,
-        `publisher_gone` where another session is at the endpoint, and `timeout`.
+        `too_large` (see `frame_bytes_max`), `publisher_gone` where another session is at the
+        endpoint, and `timeout`.
 
         Args:
             topic: of the stream.
@@ -356,8 +364,9 @@ class RangeReader(ClosesAtOnce):
                     raise ConfigError("session", limit, session)
                 self._others.pop(idle[0]).close()
             channel = RangeChannel(
-                first.endpoint, timeout_ns=self._timeout_ns, security=self._security
-            )
+                first.endpoint, timeout_ns=self._timeout_ns, security=self._security,
+                frame_bytes_max=first.frame_bytes_max,
+            )  # fmt: skip
             channel.choose(session)
         self._others[session] = channel
         return channel
@@ -366,7 +375,7 @@ class RangeReader(ClosesAtOnce):
         if timeout is None:
             return self._timeout_ns
         at_least("timeout", timeout, 0.001)
-        return int(timeout * 1e9)
+        return to_ns(timeout)
 
     def _take_heads(self, asked_for: list[str] | None, *, with_time: bool) -> Heads | None:
         while (data := self._channel.receive()) is not None:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _MS = 1_000_000
 CHECK_NS: Final = 250 * _MS
-"""How often sessions are checked: whether they are silent, and whether a keep-alive is due."""
+"""How often sessions are checked, at least: are they silent, and is a keep-alive due?"""
 HURRIED_CHECK_NS: Final = 25 * _MS
 """The same while one is being probed, or is closing."""
 _NEVER_NS = 2**62
@@ -118,6 +118,8 @@ class SessionJoiner:
         self._rng = rng
         self._timeout_ns = to_ns(config.publisher_timeout)
         self._keep_alive_ns = to_ns(config.keep_alive)
+        soonest_ns = min(self._timeout_ns, self._keep_alive_ns)
+        self._check_ns = min(CHECK_NS, max(HURRIED_CHECK_NS, soonest_ns // 4))
         self._monitor = ConnectionMonitor(lines, self._timeout_ns)
         # Not before a silent line was connected again, and a publisher there could answer.
         again_ns = self._timeout_ns + min(AGAIN_NS, self._timeout_ns)
@@ -628,7 +630,7 @@ class SessionJoiner:
             (p.probe or p.closing or (p.relayed and not p.joined)) and not p.gone
             for p in self.peers.values()
         )
-        due_ns = now_ns + (HURRIED_CHECK_NS if hurried else CHECK_NS)
+        due_ns = now_ns + (HURRIED_CHECK_NS if hurried else self._check_ns)
         if self.member is not None:
             due_ns = min(due_ns, max(self.member.confirmation.due_ns, now_ns + _MS))
         self.next_check_ns = due_ns

@@ -49,7 +49,7 @@ class PublisherDriver(ServingRounds):
         self._begun_ns = 0
         self._often = False
         self._idle_rounds = 0
-        self._tick_ms = max(1, round(self._core.config.linger * 1000))
+        self._tick_ms = max(1, round(min(self._core.config.linger, 1.0) * 1000))
         self._changed = Notifier()
         self._worker = Worker("p2pmsg-publisher", "the publisher", self._turn)
         self.start = self._worker.start
@@ -287,8 +287,9 @@ class ThreadedServingPeer(ServingPeer, ClosesItself):
         """Take no more messages, send what is left, wait until every subscriber has it, and close.
 
         Args:
-            timeout: how long to wait, in seconds, for subscribers that still repair gaps. Default
-                5.0. Those who are not through by then are counted in `stats().undelivered`.
+            timeout: how long to wait, in seconds, for subscribers that still repair gaps; one that
+                has not been heard of for `subscriber_timeout` is not waited for. Default 5.0. Those
+                who are not through by then are counted in `stats().undelivered`.
 
         Raises:
             LogFailedError: not everything could be written to the log.

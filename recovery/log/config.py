@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from recovery._checks import above, at_least, whole
+from recovery._checks import above, at_least, to_ns, whole
 from recovery._renamed import renamed_fields
 
 FSYNC = ("interval", "always", "never")
@@ -113,7 +113,7 @@ class LogConfig:
         age_s = self.segment_age
         if age_s is None and self.retention_age is not None:
             age_s = self.retention_age / 10
-        return None if age_s is None else int(age_s * 1e9)
+        return None if age_s is None else to_ns(age_s)
 
     def __post_init__(self) -> None:
         if not isinstance(self.directory, str | os.PathLike):

@@ -367,10 +367,11 @@ def test_a_silent_line_is_probed_and_then_connected_again():
     assert ("reconnect", 0, 0) in talk.commanded()
 
 
-def test_a_line_that_answers_is_left_alone():
-    talk = Talk(publisher_timeout=1.0).join()
-    for _ in range(50):
-        talk.pass_ms(100)
+@pytest.mark.parametrize("publisher_timeout", [0.2, 0.3, 1.0])
+def test_a_line_that_answers_is_left_alone(publisher_timeout):
+    talk = Talk(publisher_timeout=publisher_timeout).join()
+    for _ in range(500):
+        talk.pass_ms(10)
         for _, body, _ in talk.asked(Kind.PROBE)[-1:]:
             talk.hear(echo(body.probe))
     assert "reconnect" not in [what for what, _, _ in talk.commanded()]
