@@ -10,6 +10,11 @@ TOPICS_AT: Final = ("part", "prefix", "none")
 CODECS: Final = ("bytes", "json", "msgpack")
 TopicAt = Literal["part", "prefix", "none"]
 Codec = Literal["bytes", "json", "msgpack"]
+_QUEUE_MAX: Final = 2**31 - 1
+_PART_BYTES_MAX: Final = 2**63 - 1
+"""ZeroMQ takes these as an int and as an int64."""
+_ANSWER_S_MAX: Final = 1e6
+"""A `Requester` waits no longer, and nng counts milliseconds in an int."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +41,12 @@ class BridgeConfig:
 
     queue_messages: int = 10_000
     """The high-water mark of the plain socket: so many messages wait at each peer's connection.
-    Default 10,000, ten times ZeroMQ's own: a PUB drops what finds no space there."""
+    Default 10,000, ten times ZeroMQ's own: a PUB drops what finds no space there. At most
+    2,147,483,647, which is ZeroMQ's limit."""
 
     part_bytes_max: int = 16 * 2**20
     """The largest part of a message that is taken, in bytes. ZeroMQ ends the connection of a peer
-    that sends a larger one. Default 16 MiB."""
+    that sends a larger one. Default 16 MiB; at most 2**63 - 1."""
 
     stall_timeout: float = 1.0
     """How long a plain PUB may hold up the bridge, in seconds. A SUB whose queue is full: then
@@ -62,7 +68,8 @@ class BridgeConfig:
     64."""
 
     request_timeout: float = 5.0
-    """With requests: how long an answer may take, in seconds. Default 5.0, as of a `Requester`."""
+    """With requests: how long an answer may take, in seconds; at most 1,000,000. Default 5.0, as of
+    a `Requester`."""
 
     survey_time: float = 0.5
     """With `sp+surveyor`: how long respondents may answer, in seconds; it ends before that when as
@@ -73,13 +80,16 @@ class BridgeConfig:
         check("separator", self.separator, ok, "1 to 255 bytes")
         ok = self.sequence_per in ("topic", "all")
         check("sequence_per", self.sequence_per, ok, '"topic" or "all"')
-        whole("queue_messages", self.queue_messages, 1)
-        whole("part_bytes_max", self.part_bytes_max, 1)
+        for name, most in (("queue_messages", _QUEUE_MAX), ("part_bytes_max", _PART_BYTES_MAX)):
+            whole(name, getattr(self, name), 1)
+            check(name, getattr(self, name), getattr(self, name) <= most, f"at most {most}")
         at_least("stall_timeout", self.stall_timeout, 0)
         at_least("commit_interval", self.commit_interval, 0)
         whole("in_flight_max", self.in_flight_max, 1)
-        at_least("request_timeout", self.request_timeout, 0.001)
-        at_least("survey_time", self.survey_time, 0.001)
+        for name in ("request_timeout", "survey_time"):
+            seconds = getattr(self, name)
+            at_least(name, seconds, 0.001)
+            check(name, seconds, seconds <= _ANSWER_S_MAX, f"at most {_ANSWER_S_MAX:.0f}")
         whole("prefetch", self.prefetch, 1)
 
 

@@ -47,7 +47,7 @@ _TICK_S = 0.2
            kinds.start),
     option("--name", "the bridge's name"),
     option("--queue", "high-water mark of the plain socket in messages (default 10000)", "N",
-           kinds.count(1), default=10_000),
+           kinds.count(1, 2**31 - 1), default=10_000),
     option("--stall", "how long a plain SUB with a full queue, or that no SUB is there, may hold "
            "up the bridge, in seconds (default 1)", "S", kinds.seconds, default=1.0),
     option("--in-flight", "to a queue: how many jobs may be accepted and not done (default 1000)",
