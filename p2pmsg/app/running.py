@@ -15,7 +15,7 @@ from p2pmsg.app.parameters import name_of
 from p2pmsg.app.policy import DeadLetter
 from p2pmsg.app.sources import Source
 from p2pmsg.app.threads import HandlerThreads
-from p2pmsg.checks import is_async
+from p2pmsg.checks import is_async, time_to_wait
 from p2pmsg.errors import HandlerError, StopTimeoutError
 from transports.own_log import own_log as _log
 
@@ -117,7 +117,8 @@ class Run:
     def _watch_loop(self) -> None:
         """Report in time if the event loop does not run any more."""
         if self._watch is None and not self.stopping:
-            self._watch = threading.Timer(self._stop_timeout + _BLOCKED_S, self._report_blocked)
+            wait_s = time_to_wait("stop_timeout", self._stop_timeout + _BLOCKED_S)
+            self._watch = threading.Timer(wait_s, self._report_blocked)
             self._watch.daemon = True
             self._watch.start()
 
@@ -240,9 +241,8 @@ class Run:
         if is_alive.wait(_ALIVE_S):
             return  # a peer that closes may take as long
         names = sorted({handler.name for handler in self.handlers if handler.running})
-        _log.error(
-            "the event loop is blocked, perhaps by %s: the app cannot stop", ", ".join(names)
-        )
+        by = f", perhaps by {', '.join(names)}" if names else ""
+        _log.error("the event loop is blocked%s: the app cannot stop", by)
 
     def _reader_ended(self, source: Source, task: asyncio.Task[None]) -> None:
         """Stop where a source failed, or where none is left that will get anything."""

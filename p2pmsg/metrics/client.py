@@ -180,7 +180,8 @@ class Client(Gathering, ClosesItself):
             _open.discard(self)
 
     def _run(self) -> None:
-        while not self._closed.wait(self._interval_s):
+        wait_s = time_to_wait("interval", self._interval_s)
+        while not self._closed.wait(wait_s):
             self._flush_or_say()
 
 
