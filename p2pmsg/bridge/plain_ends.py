@@ -9,6 +9,7 @@ from p2pmsg.bridge.sequences import Sequences
 from p2pmsg.bridge.shapes import Parts, Reader, UnsendableError, Writer
 from p2pmsg.bridge.subscribed import FirstSubscriber, Verdict
 from p2pmsg.trouble import Rarely
+from recovery._checks import to_ns
 from transports.own_log import own_log as _log
 
 _BATCH_MESSAGES: Final = 2048
@@ -257,8 +258,7 @@ class FanOutTarget(PlainTarget):
         super().__init__(socket, name, writer)
         self._pub = socket
         self._stall_timeout = stall_timeout
-        patience_ns = int(stall_timeout * 1e9)
-        self._first = FirstSubscriber(patience_ns, now_ns=time.monotonic_ns())
+        self._first = FirstSubscriber(to_ns(stall_timeout), now_ns=time.monotonic_ns())
         self._has_subscriber = False
         self._unlooked = 0
         self._is_shedding = False

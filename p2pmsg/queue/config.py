@@ -12,6 +12,8 @@ __all__ = ["PullerConfig", "PusherConfig"]
 IN_FLIGHT_MIN = 1000
 IN_FLIGHT_CEILING = 65_536
 """Between these, `in_flight_max` follows what is done, where none is given."""
+FRAME_BYTES_CEILING = 2**62
+"""A larger `frame_bytes_max` cannot be announced to a pusher."""
 PREFETCH_MIN = 16
 PREFETCH_CEILING = 2048
 """The same of `prefetch`."""
@@ -97,7 +99,7 @@ class PullerConfig:
     frame_bytes_max: int = 16 * 2**20
     """The largest frame, in bytes. The pusher gives jobs that need a larger one to other pullers;
     where none takes them, they become dead letters, with the reason. 16 MiB: a frame of 256 KiB and
-    the largest job that is sensible."""
+    the largest job that is sensible. At most 2**62."""
 
     pusher_timeout: float = 5.0
     """A pusher that was silent for so long, in seconds, is connected to again."""
@@ -111,5 +113,7 @@ class PullerConfig:
             whole("prefetch", self.prefetch, 1)
             check("prefetch", self.prefetch, self.prefetch <= 65_536, "at most 65536")
         whole("frame_bytes_max", self.frame_bytes_max, 64 * 1024)
+        fits = self.frame_bytes_max <= FRAME_BYTES_CEILING
+        check("frame_bytes_max", self.frame_bytes_max, fits, "at most 2**62")
         at_least("pusher_timeout", self.pusher_timeout, 0.1)
         at_least("ack_linger", self.ack_linger, 0)

@@ -22,8 +22,11 @@ from p2pmsg.queue.frames import Detail, Hello, Process, QueueWelcome, Refusal, R
 from p2pmsg.queue.job import ACKED, DISCARDED, GONE, HELD, REJECTED, Job, Origin
 from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
+from recovery._checks import to_ns
 
 _MS: Final = 1_000_000
+_MS_MAX: Final = 1e12
+"""30 years, in place of anything longer."""
 BEAT_MS: Final = 100.0
 """How often a worker that has jobs says that it lives; one that has none ten times as seldom."""
 UNCONFIRMED_MAX: Final = 64
@@ -175,9 +178,10 @@ class PullerCore:
         if job._state != HELD:
             self.refused += 1
             return False
-        job._extended_ns = self.now_ns + round(seconds * 1e9)
+        extend_ns = to_ns(seconds)
+        job._extended_ns = self.now_ns + extend_ns
         if len(self._extended) < frames.RANGES_MAX:
-            self._extended[job.delivery] = seconds * 1000
+            self._extended[job.delivery] = extend_ns / 1e6
         return True
 
     def _refuse(self, job: Job, state: int, reason: str, delay_ms: float) -> bool:
@@ -284,11 +288,12 @@ class PullerCore:
             self._denied_at = frame.session, welcome.incarnation, self._rules
             self._refuse_pusher(now_ns)
             return
+        ack_timeout_ns = _ns_of(welcome.ack_timeout_ms)
+        job_timeout_ns = _ns_of(welcome.job_timeout_ms)
         self.access.allow()
         self._session, self._incarnation = frame.session, welcome.incarnation
         self._note_limit(welcome)
-        self._ack_timeout_ns = round(welcome.ack_timeout_ms * _MS)
-        self._job_timeout_ns = round(welcome.job_timeout_ms * _MS)
+        self._ack_timeout_ns, self._job_timeout_ns = ack_timeout_ns, job_timeout_ns
         self._beat_ns = min(round(BEAT_MS * _MS), self._ack_timeout_ns // 5)
         self._idle_beat_ns = min(10 * self._beat_ns, self._ack_timeout_ns // 3)
         self.pusher = welcome.name
@@ -503,3 +508,10 @@ def _typed(
         for at in bad:
             details[at] = details[at] or Detail(None, 0, None, None, 1, 0, "", pushed_ns)
     return made, details
+
+
+def _ns_of(milliseconds: float) -> int:
+    """Return a time that a pusher says; `FrameError` where it is none."""
+    if not milliseconds >= 0:  # NaN is neither
+        raise FrameError("time")
+    return round(min(milliseconds, _MS_MAX) * _MS)

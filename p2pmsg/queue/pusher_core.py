@@ -336,7 +336,7 @@ class PusherCore:
             gone = self.queue.reconcile(worker, hello.held, now_ns=now_ns, ended=ended)
         welcome = QueueWelcome(
             self.name, self._incarnation, self._serials[connection.worker_id],
-            self.queue.config.ack_timeout * 1000, self._job_timeout * 1000, gone,
+            to_ns(self.queue.config.ack_timeout) / _MS, to_ns(self._job_timeout) / _MS, gone,
             self._message_bytes_max,
         )  # fmt: skip
         self._send(connection, Kind.QUEUE_WELCOME, welcome, timestamp_ns=frame.base_timestamp_ns)

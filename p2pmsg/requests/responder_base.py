@@ -17,6 +17,7 @@ from p2pmsg.subscriber.typed import Misfit, ValueType, ValueTypes
 from p2pmsg.sync.lifecycle import INHERITED
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
+from recovery._checks import to_ns
 
 if TYPE_CHECKING:
     from p2pmsg.requests.rights import RequestRights
@@ -169,7 +170,7 @@ class ResponderBase:
         self.invalid_values = 0
         self._pending_max = pending_max
         self._bytes_max = frames.value_limit(message_bytes_max)
-        self._cache = ReplyCache(cache_max, cache_bytes_max, round(cache_age * 1e9))
+        self._cache = ReplyCache(cache_max, cache_bytes_max, to_ns(cache_age))
         self._handlers: dict[str, Handler] = {}
         for topic, handler in (handlers or {}).items():
             self._add(topic, handler)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from recovery._checks import above, at_least, at_most
+from recovery._checks import above, at_least, at_most, whole
 from recovery._renamed import renamed_fields
 
 PRIORITY_MAX = 9
@@ -141,9 +141,10 @@ class QueueConfig:
                      "ahead_bytes", "dead_letters_bytes_max"):  # fmt: skip
             at_least(name, getattr(self, name), 0)
         for name in ("deliveries_max", "parcel_jobs_max", "parcel_bytes", "prefetch_max",
-                     "workers_max", "unproven_max", "dedup_ids_max", "dead_letters_max",
-                     "history_max"):  # fmt: skip
+                     "workers_max", "unproven_max", "dedup_ids_max",
+                     "dead_letters_max"):  # fmt: skip
             at_least(name, getattr(self, name), 1)
+        whole("history_max", self.history_max, 1, 2**31 - 1)
         at_most("deliveries_max", self.deliveries_max, 1_000_000)
         at_least("retry_max", self.retry_max, self.retry_delay)
         if self.hold_timeout is not None:

@@ -308,3 +308,17 @@ def test_jobs_that_did_not_arrive_are_suspected_where_the_connection_ended(other
             down(pusher, line)
             up(line, pusher, connection)
     assert (worker.assigned.count, pusher.queue.store.failed) == (0, int(other))
+
+
+@pytest.mark.parametrize("field", ["ack_timeout_ms", "job_timeout_ms"])
+@pytest.mark.parametrize(
+    ("said_ms", "is_time"),
+    [(1e300, True), (float("inf"), True), (float("nan"), False), (-1.0, False)],
+)
+def test_a_pusher_may_say_long_times_and_no_others(field, said_ms, is_time):
+    times = {"ack_timeout_ms": 1000.0, "job_timeout_ms": 1000.0, field: said_ms}
+    welcome = frames.QueueWelcome("jobs", 1, 0, gone=[], **times)
+    line = PullerCore(1, "worker", 4, Process(), now_ns=0)
+    line.receive(control_frame(Kind.QUEUE_WELCOME, 7, welcome), now_ns=0)
+    assert line.joined is is_time
+    assert line.invalid == ({} if is_time else {"time": 1})

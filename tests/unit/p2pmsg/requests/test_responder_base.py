@@ -1,5 +1,9 @@
 """The cache of replies and requests at work: when nobody waits for them any more."""
 
+import asyncio
+
+import p2pmsg
+from p2pmsg import aio
 from p2pmsg.requests.frames import wait_ms_of
 from p2pmsg.requests.responder_base import NEVER_NS, ReplyCache
 
@@ -51,3 +55,15 @@ def test_what_was_left_is_new_when_it_is_asked_again():
 def test_a_request_never_says_0_which_is_no_limit_and_never_less_than_it_waits():
     assert [wait_ms_of(s) for s in (-1, 0, 1e-9, 0.0019, 5)] == [1, 1, 1, 2, 5001]
     assert wait_ms_of(1e9) == 2**32 - 1
+
+
+def test_answers_may_be_kept_for_as_long_as_one_likes():
+    p2pmsg.Responder("tcp://127.0.0.1:0", cache_age=1e300).close()
+
+
+def test_so_may_those_of_asyncio():
+    async def main():
+        async with aio.Responder("tcp://127.0.0.1:0", cache_age=1e300):
+            pass
+
+    asyncio.run(main())
