@@ -46,6 +46,8 @@ _HEADERS_BYTES: Final = 48
 SEGMENTS_MAX: Final = 64
 """What kernels before 6.? take in one call (`UDP_MAX_SEGMENTS`)."""
 _SEND_BUFFER_BYTES: Final = 4 * 2**20
+_BUFFER_BYTES_MAX: Final = 2**31 - 1
+"""The system takes the size of a buffer as an int."""
 """Sixty trains."""
 ANSWER_BUFFER_BYTES: Final = 4 * 2**20
 """Space for what receivers send back at once, as after a loss that is common to a thousand of them,
@@ -702,6 +704,7 @@ def raise_buffer(made: socket.socket, option: int, force: int | None, wanted_byt
 
     Linux gives twice what is asked for and takes its own bookkeeping out of it.
     """
+    wanted_bytes = min(wanted_bytes, _BUFFER_BYTES_MAX)
     try:
         if force is None:
             raise OSError("only Linux has it")

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg.checks import time_to_wait
+from p2pmsg.checks import check, time_to_wait, whole
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _BUFFER_BYTES = 8 * 2**20
+_BUFFER_BYTES_MAX = 2**31 - 1
 _DRAIN_S = 0.5
 _TICK_S = 0.2
 _THREAD_VALUES = 20_000
@@ -246,7 +247,7 @@ class Collector(ClosesItself):
         reuse_port: whether several collectors may listen at one UDP port; the kernel spreads the
             senders over them. Default False.
         receive_buffer_bytes: size of each socket's receive buffer. Default 8 MiB: some 7,000
-            datagrams of a kilobyte, as the kernel counts.
+            datagrams of a kilobyte, as the kernel counts. At most 2,147,483,647.
         config: all settings of the aggregation; the arguments above override it.
         security: keys for the connections to the clients of `exact`, of which one that refuses
             them is tried again, and for the endpoint `publish`. Default None: open.
@@ -295,7 +296,7 @@ class Collector(ClosesItself):
         try:
             for place in places:
                 self._sockets.listen(
-                    place, buffer_bytes=receive_buffer_bytes, reuse_port=reuse_port
+                    place, buffer_bytes=_checked(receive_buffer_bytes), reuse_port=reuse_port
                 )
             if isinstance(publish, str):
                 publish = self._publisher = Publisher(publish, name=topic, security=security)
@@ -534,6 +535,14 @@ def _in_thread(work: Callable[[], Binned]) -> Callable[[], Binned]:
     except RuntimeError:  # the interpreter ends
         result = work()
         return lambda: result
+
+
+def _checked(size: int) -> int:
+    """Return the size of a receive buffer; `ConfigError` where the system does not take it."""
+    whole("receive_buffer_bytes", size, 1)
+    limit = f"at most {_BUFFER_BYTES_MAX}, which is what the system takes"
+    check("receive_buffer_bytes", size, size <= _BUFFER_BYTES_MAX, limit)
+    return size
 
 
 def _exact_of(exact: str | Sequence[str], state: object) -> list[str]:

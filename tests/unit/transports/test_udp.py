@@ -139,6 +139,10 @@ def test_a_buffer_is_as_large_as_is_granted(opened):
     assert receiver.buffer_bytes >= 1 << 18
 
 
+def test_a_buffer_may_be_wished_for_that_no_system_has(opened):
+    assert opened(UdpReceiver("udp://127.0.0.1:1", buffer_bytes=2**40)).buffer_bytes >= 1 << 16
+
+
 def test_an_address_has_one_receiver_only(opened):
     endpoint = PLACES["address"].format(free_port())
     pair(opened, endpoint)
