@@ -10,7 +10,15 @@ from p2pmsg.checks import check, check_result, check_runs, whole
 from p2pmsg.errors import ClosedError, SecurityError
 from p2pmsg.message import T_co
 from p2pmsg.queue.job import Job
-from p2pmsg.queue.running import LOOK_S, JobRun, OnError, acknowledge, check_on_error, reason_of
+from p2pmsg.queue.running import (
+    LOOK_S,
+    WORKERS_MAX,
+    JobRun,
+    OnError,
+    acknowledge,
+    check_on_error,
+    reason_of,
+)
 from p2pmsg.sync.lifecycle import is_inherited
 from p2pmsg.sync.stop_signals import StopSignals
 
@@ -64,7 +72,7 @@ class RunsJobs(ABC, Generic[T_co]):
                 it with a delay; if it does neither the job is rejected, and if it raises, that ends
                 `run`, too.
             tasks: how many jobs are worked on at once, each in a task of its own. Default 1: in the
-                caller's task. A puller has at most `prefetch` jobs.
+                caller's task; at most 10,000. A puller has at most `prefetch` jobs.
             count: end after so many jobs, failed ones included. Default: never.
             signals: whether SIGTERM and Ctrl-C end it as said above. Default True; in a thread
                 other than the main one they do not.
@@ -80,6 +88,7 @@ class RunsJobs(ABC, Generic[T_co]):
         check_runs("handler", handler)
         check_runs("on_error", on_error)
         whole("tasks", tasks, 1)
+        check("tasks", tasks, tasks <= WORKERS_MAX, f"at most {WORKERS_MAX}")
         if count is not None:
             whole("count", count, 1)
         self._check_caller()

@@ -39,6 +39,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OWN: Final = ("commit", "commit_interval")
 """Arguments of a subscriber that are the app's."""
 _PREFETCH: Final = 64
+_CONCURRENCY_MAX: Final = 10_000
+"""Each makes a task, of some kilobytes, when the app starts."""
 _ENDING_S: Final = 1.0
 """How long what is left in the event loop may take to end."""
 
@@ -132,7 +134,8 @@ class App:
             endpoints: of one publisher, or several.
             topics: what to take: topics, and prefixes that end in `*`. Default: all.
             concurrency: how many messages are handled at once. Default 1: one after the other, in
-                order. With more, messages of a stream are begun in order, and end in any.
+                order. With more, messages of a stream are begun in order, and end in any. At most
+                10,000.
             by_key: whether messages with the same `key` are handled one after the other, in
                 order; those without a key count as of one key. Default False.
             key: what messages have in common that are handled so, computed from each; in place of
@@ -160,7 +163,7 @@ class App:
         check_endpoints(endpoints)
         given = {**options, "topics": check_topics(topics)}
         _check_options(Subscriber, given, _OWN)
-        whole("concurrency", concurrency, 1)
+        _check_concurrency(concurrency)
         conflates = GapPolicy(options.get("on_gap", "wait")).any_conflates
         ahead = (0 if conflates else _PREFETCH) if prefetch is None else prefetch
         whole("prefetch", ahead, 0)
@@ -192,7 +195,7 @@ class App:
         Args:
             endpoints: of one pusher, or several.
             concurrency: how many jobs are handled at once; not more than `prefetch`, which is 16.
-                Default 1.
+                Default 1; at most 10,000.
             on_error: what becomes of a job whose handler raised. `retry` (default): it is rejected,
                 so that the pusher has it tried again, by its own rules. A `Retry`: the same, until
                 `attempts`. `dead_letter`: it is discarded, and so among the pusher's dead letters.
@@ -209,7 +212,7 @@ class App:
         """
         check_endpoints(endpoints)
         _check_options(Puller, options, ("mode",))  # jobs of a pipeline cannot be settled
-        whole("concurrency", concurrency, 1)
+        _check_concurrency(concurrency)
 
         def add(function: F) -> F:
             handler = self._handler(function, "job", on_error)
@@ -237,8 +240,8 @@ class App:
         Args:
             endpoint: where to bind.
             topic: of the requests.
-            concurrency: how many requests of the topic are handled at once. Default 100; plain
-                functions also need a thread of the app each.
+            concurrency: how many requests of the topic are handled at once. Default 100, at most
+                10,000; plain functions also need a thread of the app each.
             on_error: `log` (default) or `stop`. In both cases the requester gets the exception.
             options: further arguments of `p2pmsg.aio.Responder`, without `handlers` and
                 `tasks_max`; the same for all topics of the endpoint. `pending_max` (default 1000)
@@ -252,7 +255,7 @@ class App:
         with translated():
             place = str(transports.parse_endpoint(endpoint))
         _check_options(Responder, options, ("endpoint", "handlers", "tasks_max"))
-        whole("concurrency", concurrency, 1)
+        _check_concurrency(concurrency)
 
         def add(function: F) -> F:
             handler = self._handler(function, "request", on_error)
@@ -464,6 +467,12 @@ class App:
 
 def _key_of(message: Any) -> Any:
     return message.key
+
+
+def _check_concurrency(concurrency: int) -> None:
+    whole("concurrency", concurrency, 1)
+    limit = f"at most {_CONCURRENCY_MAX}"
+    check("concurrency", concurrency, concurrency <= _CONCURRENCY_MAX, limit)
 
 
 def _check_options(peer: type, options: dict[str, Any], own: tuple[str, ...]) -> None:

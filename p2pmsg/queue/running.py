@@ -17,6 +17,8 @@ from transports.own_log import own_log as _log
 
 LOOK_S: Final = 0.1
 """While no job comes, how often is looked whether to stop."""
+WORKERS_MAX: Final = 10_000
+"""How many threads or tasks may work; all of them are made at the start."""
 
 _NO_ASYNC: Final = "no async function; those are for p2pmsg.aio.Puller and p2pmsg.App"
 _USE_ASYNC: Final = "use p2pmsg.aio.Puller or p2pmsg.App"
@@ -70,7 +72,7 @@ class RunsJobs(ABC, Generic[T_co]):
                 exception, and may `discard` the job, or `reject` it with a delay; if it does
                 neither the job is rejected, and if it raises, that ends `run`, too.
             threads: how many jobs are worked on at once, each in a thread of its own. Default 1:
-                in the caller's thread. A puller has at most `prefetch` jobs.
+                in the caller's thread; at most 10,000. A puller has at most `prefetch` jobs.
             count: end after so many jobs, failed ones included. Default: never.
             signals: whether SIGTERM and Ctrl-C end it as said above. Default True; in a thread
                 other than the main one they do not.
@@ -86,6 +88,7 @@ class RunsJobs(ABC, Generic[T_co]):
             check(name, function, not is_async(function), _NO_ASYNC)
             check_runs(name, function)
         whole("threads", threads, 1)
+        check("threads", threads, threads <= WORKERS_MAX, f"at most {WORKERS_MAX}")
         if count is not None:
             whole("count", count, 1)
         if self._run is not None:
