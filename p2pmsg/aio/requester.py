@@ -26,6 +26,7 @@ from p2pmsg.errors import (
 from p2pmsg.message import T
 from p2pmsg.requests import frames
 from p2pmsg.requests.requester_base import (
+    ATTEMPTS_CEILING,
     GIVEN_UP,
     Refusals,
     RequesterBase,
@@ -179,7 +180,8 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
             topic: what is asked.
             value: any msgpack value. Default None.
             timeout: how long to wait in all, in seconds. Default 5.
-            attempts_max: how often it is asked; each gets its part of the time. Default 3.
+            attempts_max: how often it is asked, 1000 times at most; each gets its part of the time.
+                Default 3.
             type: what the answer is made: a dataclass or any other type that `Subscriber(type=)`
                 takes. Default None: what was sent.
 
@@ -450,7 +452,7 @@ class _Request:
         self._packed = packed
         self._until = until
         self._timeout = timeout
-        self._attempts_max = attempts_max
+        self._attempts_max = min(attempts_max, ATTEMPTS_CEILING)
         self._attempt = 0
         self._first = owner._first
         self._asked: list[int] = []

@@ -19,6 +19,7 @@ from p2pmsg.errors import (
 from p2pmsg.message import T
 from p2pmsg.requests import frames
 from p2pmsg.requests.requester_base import (
+    ATTEMPTS_CEILING,
     GIVEN_UP,
     Refusals,
     RequesterBase,
@@ -114,7 +115,8 @@ class Requester(RequesterBase, ClosesAtOnce):
             topic: what is asked.
             value: any msgpack value. Default None.
             timeout: how long to wait in all, in seconds. Default 5.
-            attempts_max: how often it is asked; each gets its part of the time. Default 3.
+            attempts_max: how often it is asked, 1000 times at most; each gets its part of the time,
+                and one whose part has passed is left out. Default 3.
             type: what the answer is made: a dataclass or any other type that `Subscriber(type=)`
                 takes. Default None: what was sent.
 
@@ -191,9 +193,14 @@ class Requester(RequesterBase, ClosesAtOnce):
         first = self._first
         asked: list[int] = []
         refusals: Refusals = {}
+        attempts_max = min(attempts_max, ATTEMPTS_CEILING)
+        turn = -1
         for attempt in range(attempts_max):
-            at = (first + attempt) % len(clients)
             until = start + timeout * (attempt + 1) / attempts_max
+            if until <= now and asked:
+                continue
+            turn += 1
+            at = (first + turn) % len(clients)
             wait_ms = frames.wait_ms_of(start + timeout - now)
             data = frames.request_frame(self._topics[topic], self._id, number, wait_ms, packed)
             if at in refusals:
@@ -300,11 +307,13 @@ class Requester(RequesterBase, ClosesAtOnce):
         alone = len(asked) == 1
         has_keys = self._security is not None
         slice_ms = _SLICE_MS if has_keys else _ALONE_MS
+        has_looked = False  # once in any case: an answer that came in time may be there
         while True:
             self._check_usable()
-            left_ms = (until - now) * 1000
-            if left_ms <= 0:
+            left_ms = max(0.0, (until - now) * 1000)
+            if left_ms == 0 and has_looked:
                 return None
+            has_looked = True
             for at in asked:
                 client = clients[at]
                 wait_ms = min(round(left_ms) + 1, slice_ms)

@@ -39,6 +39,9 @@ _TOPICS_MAX: Final = 1024
 Refusals = dict[int, str | AccessDeniedError]
 """Which responder refused the connection, and why; or what it denied."""
 _TIMEOUT_MAX: Final = 1e6
+ATTEMPTS_CEILING: Final = 1000
+"""How often a request is asked at most: one that is asked more often could fill the queue of its
+connection, which holds 1,024."""
 GIVEN_UP: Final = "ZeroMQ gave it up (a frame above 16 MiB, or one that breaks its protocol)"
 
 

@@ -244,3 +244,65 @@ def test_a_request_that_waited_for_its_turn_and_is_over_is_not_handled(app, endp
     feeding[0].result()
     assert answers == ["new"]
     assert worked == [0, "new"]
+
+
+@pytest.fixture
+def silent():
+    """A socket that answers nothing, and a function that counts what came there."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.rcvhwm = 0
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+
+        def count():
+            found = 0
+            while router.poll(500):
+                router.recv_multipart()
+                found += 1
+            return found
+
+        yield f"tcp://127.0.0.1:{port}", count
+
+
+@pytest.mark.parametrize("shell", ["threads", "asyncio"])
+def test_a_request_cannot_fill_the_queue_of_its_connection(silent, shell):
+    """One with 100,000 attempts filled it, and lost the answer when it connected again."""
+    endpoint, count = silent
+    options = {"timeout": 0.5, "attempts_max": 100_000}
+
+    async def main():
+        async with aio.Requester(endpoint) as asks:
+            await asks.request("t", **options)
+
+    with pytest.raises(TimeoutError):
+        if shell == "asyncio":
+            asyncio.run(main())
+        else:
+            with p2pmsg.Requester(endpoint) as asks:
+                asks.request("t", **options)
+    assert 1 <= count() <= 1000
+
+
+def test_an_attempt_whose_time_has_passed_is_left_out(silent):
+    endpoint, count = silent
+    with p2pmsg.Requester(endpoint) as asks:
+        with pytest.raises(TimeoutError):  # it is connected then
+            asks.request("t", timeout=0.5, attempts_max=1)
+        assert count() == 1
+        with pytest.raises(TimeoutError):
+            asks.request("t", timeout=0.001, attempts_max=1000)
+        assert 1 <= count() < 1000
+
+
+def test_an_answer_that_came_is_taken_by_one_who_looks_late(make_responder, make_requester):
+    responder = make_responder({"t": lambda value: value})
+    asks = make_requester(responder.endpoint)
+    clients = asks._connect(0.0)
+    try:
+        clients[0].connect()
+        clients[0].send(frames.request_frame(b"t", asks._id, 1, 60_000, b"\x07"))
+        eventually(clients[0].has_message)
+        found = asks._await(clients, [0], 1, 1.0, 2.0, 0, {})
+    finally:
+        clients[0].close()
+    assert found is not None
+    assert frames.body_of(found[1]) == 7
