@@ -34,6 +34,8 @@ from p2pmsg.wire import HEADER, MAGIC, VERSION, Frame, FrameError, Kind, encoder
 
 RANGES_MAX: Final = 65_536
 REASON_CHARACTERS_MAX: Final = 4096
+TIMED_OUT: Final = "job_timeout: "
+"""How the reason begins with which a puller rejects a job that took too long."""
 Ranges = Annotated[list[Range], codec.Meta(max_length=RANGES_MAX)]
 Reason = Annotated[str, codec.Meta(max_length=REASON_CHARACTERS_MAX)]
 

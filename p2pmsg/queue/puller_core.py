@@ -490,7 +490,7 @@ class PullerCore:
             until_ns = max(job._begun_ns + self._job_timeout_ns, job._extended_ns)
             if until_ns <= now_ns:
                 seconds = (now_ns - job._begun_ns) / 1e9
-                reason = f"job_timeout: not done after {seconds:.1f} s"
+                reason = f"{frames.TIMED_OUT}not done after {seconds:.1f} s"
                 self._refuse(job, REJECTED, reason, -1.0)
                 job._state = GONE
 

@@ -291,7 +291,8 @@ class PusherCore:
                 queue.discard(worker, delivery, reason, now_ns=now_ns)
             else:
                 delay_ns = round(min(delay_ms, _MS_MAX) * _MS) if delay_ms >= 0 else None
-                queue.reject(worker, delivery, reason, delay_ns, now_ns=now_ns)
+                timed_out = reason.startswith(frames.TIMED_OUT)
+                queue.reject(worker, delivery, reason, delay_ns, timed_out=timed_out, now_ns=now_ns)
         if report.released or report.answers_recall:
             queue.release(worker, report.released, now_ns=now_ns, answer=report.answers_recall)
 

@@ -389,6 +389,20 @@ def test_a_job_that_hangs_is_given_to_another(make_pusher, make_puller):
     pusher.drain(timeout=60)
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_job_that_hangs_at_one_worker_is_done_by_another(make_pusher, make_puller, key):
+    pusher = make_pusher(config=FAST, job_timeout=0.3)
+    hung = make_puller(pusher.endpoint)
+    wait_for_workers(pusher, 1)
+    pusher.push(1, key=key)
+    assert hung.receive(timeout=60).value == 1  # and it asks for no other one
+    idle = make_puller(pusher.endpoint)
+
+    with idle.receive(timeout=60) as job:
+        assert job.value == 1
+    pusher.drain(timeout=60)
+
+
 def test_a_log_keeps_what_was_not_done_for_the_next_pusher(make_puller, tmp_path):
     log = tmp_path / "log"
     with p2pmsg.Pusher(LOOPBACK, log=log) as pusher:

@@ -236,3 +236,49 @@ def test_what_became_of_each_delivery_is_counted_once(restored, steps):
         ended = store.done + store.failed + queue.recalled + queue.lost + queue.held_back
         assert queue.delivered == ended + queue.assigned_count
         assert pushed + store.retried == store.done + store.died + store.in_flight
+
+
+TIMEOUT_OF_A_JOB_NS = 100_000_000
+
+
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=4),
+    st.lists(st.sampled_from((None, "a", "b")), min_size=1, max_size=12),
+)
+def test_no_job_waits_for_workers_that_hang(hung, keys):
+    """They begin one job, let it time out and begin no other; one more worker does what it gets."""
+    limits = QueueConfig(deliveries_max=1000, retry_delay=0.0, retry_max=0.0)
+    queue, now, done = JobQueue(limits), 0, []
+    begun: dict[int, int] = {}  # worker: its delivery, at first
+    workers = [queue.join(n, "w", 16, now_ns=0) for n in range(len(hung) + 1)]
+    hanging = [worker for worker, hangs in zip(workers, hung, strict=False) if hangs]
+    for sequence, key in enumerate(keys):
+        queue.store.push(QueuedJob(sequence, b"x", 0, key=key), now_ns=0)
+    end = (len(hanging) + 1) * (TIMEOUT_OF_A_JOB_NS + 1_000_000_000)
+    while queue.store.in_flight and now < end:
+        for worker in workers:
+            queue.heard(worker, now_ns=now)
+        queue.handle_timer(now_ns=now)
+        while (found := queue.take(now_ns=now)) is not None:
+            worker, batch = found
+            if worker in hanging:
+                begun.setdefault(worker.id, batch.first)
+        for worker in hanging:
+            first = begun.get(worker.id)
+            is_held = first in [low for low, _ in worker.assigned.open_ranges()]
+            if is_held and now >= TIMEOUT_OF_A_JOB_NS:
+                queue.reject(worker, first, "late", None, timed_out=True, now_ns=now)
+        for worker, count in queue.recalls(now_ns=now):
+            numbers = [n for low, high in worker.assigned.open_ranges() for n in range(low, high)]
+            left = [n for n in numbers if n != begun.get(worker.id)][-count:]
+            queue.release(worker, [(n, n + 1) for n in left], now_ns=now, answer=True)
+        for worker in workers:
+            if worker not in hanging:
+                for batch in worker.assigned.batches():
+                    done += [batch.job(n).sequence for n in bits_of(batch.open)]
+                    queue.ack(worker, batch.first, batch.stop, now_ns=now)
+        now += 1_000_000
+    assert sorted(done) == [*range(len(keys))]
+    for key in ("a", "b"):
+        of_key = [sequence for sequence in done if keys[sequence] == key]
+        assert of_key == sorted(of_key)

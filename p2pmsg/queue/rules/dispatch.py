@@ -10,8 +10,9 @@ Rules, in the order in which they matter:
 - A delivery number is given once, and settles one delivery: an answer to an earlier delivery, or
   to another worker's, changes nothing and is counted.
 - The worker that has the least in flight, for what it may have, gets the next; what an idle worker
-  could do is asked back from the one that has the most. Workers that held jobs and did none since
-  get what the others do not take.
+  could do is asked back from the one that has the most, also where that is its only one. Workers
+  that held jobs and did none since get what the others do not take; so do, for a time, those at
+  which a job timed out, and those that gave all back.
 - A job that did not arrive before its worker's connection ended is put back; at the second time it
   goes out alone, and where the connection ends then, too, that counts as a failure of the job.
 """
@@ -38,6 +39,12 @@ _CUT_RETRY_NS = 1_000_000_000
 network that breaks again and again an innocent job may be sent in vain a few times in a row."""
 _PACE_NS = 50_000_000
 """How long what is done is counted for `pace`."""
+_LONE_WAITS = 10
+"""Times `recall_wait` after which a worker's only job is asked back: it is mostly begun by then."""
+_TIMED_OUT_NS = 1_000_000_000
+_GAVE_ALL_NS = 20_000_000
+"""For how long a worker is in doubt at first at which a job timed out, or that had begun none of
+its jobs when it was asked. Not for ever: it may be free again, and the queue cannot see that."""
 _HOLDS_MAX = 4
 """Times `hold_timeout` that jobs with keys stay with a worker that settles nothing, at most."""
 
@@ -228,6 +235,8 @@ class JobQueue:
             if credit > 0:
                 able += 1
                 load = worker.rank + worker.assigned.count / (worker.assigned.count + credit)
+                if worker.distrusted_ns > now_ns:
+                    load += 1.0
                 if load < best_load:
                     best, best_load = worker, load
         if store.quarantined:
@@ -300,25 +309,37 @@ class JobQueue:
         if self.store.ready or self.breaker.state is not BreakerState.CLOSED:
             return []
         idle = sum(
-            not worker.assigned.count and worker.credit(now_ns=now_ns) > 0
+            not worker.assigned.count
+            and worker.credit(now_ns=now_ns) > 0
+            and not worker.is_distrusted(now_ns=now_ns)
             for worker in self.workers.values()
         )
         if not idle:
             return []
-        due_ns = now_ns - self._recall_ns
         victims = [
             worker
             for worker in self.workers.values()
-            if worker.assigned.count > 1
+            if worker.assigned.count
             and _may_be_asked(worker)
-            and (oldest := worker.assigned.oldest()) is not None
-            and oldest.sent_ns <= due_ns
+            and self._recall_due_ns(worker) <= now_ns
         ]
         victims.sort(key=lambda worker: -worker.assigned.count)
-        asked = [(worker, worker.assigned.count // 2) for worker in victims[:idle]]
+        asked = []
+        for worker in victims[:idle]:
+            count = worker.assigned.count
+            is_distrusted = worker.is_distrusted(now_ns=now_ns)
+            asked.append((worker, count if is_distrusted else max(1, count // 2)))
         for worker, _ in asked:
             worker.recalling = True
         return asked
+
+    def _recall_due_ns(self, worker: Worker) -> int:
+        """Return when jobs may be asked back from a worker for one that is idle."""
+        oldest = worker.assigned.oldest()
+        if oldest is None:
+            return _NEVER_NS
+        waits = 1 if worker.assigned.count > 1 else _LONE_WAITS
+        return oldest.sent_ns + waits * self._recall_ns
 
     # ----------------------------------------------------------------------------- settlement
 
@@ -347,15 +368,27 @@ class JobQueue:
             self._settled(worker)
 
     def reject(
-        self, worker: Worker, delivery: int, reason: str, delay_ns: int | None, *, now_ns: int
+        self,
+        worker: Worker,
+        delivery: int,
+        reason: str,
+        delay_ns: int | None,
+        *,
+        timed_out: bool = False,
+        now_ns: int,
     ) -> None:
         """Note that a worker could not do a job; it is tried again after a delay.
 
-        A delay beyond `reject_delay_max` is cut to it, and counted.
+        A delay beyond `reject_delay_max` is cut to it, and counted. `timed_out`: nobody there has
+        said so, it took too long; the worker may be at it still, and others come first.
         """
         job = self._settle_one(worker, delivery)
         if job is not None:
             worker.settled(now_ns)
+            if timed_out:
+                worker.doubt(_TIMED_OUT_NS, now_ns=now_ns)
+            else:
+                worker.trust()
             limit_ns = to_ns(self.config.reject_delay_max)
             if delay_ns is not None and delay_ns > limit_ns:
                 self.delays_capped += 1
@@ -378,6 +411,7 @@ class JobQueue:
         job = self._settle_one(worker, delivery)
         if job is not None:
             worker.settled(now_ns)
+            worker.trust()
             self.store.discard(job, worker.name, reason, now_ns=now_ns)
             self.breaker.untried()
             self._worker_failed(worker, now_ns)
@@ -407,6 +441,8 @@ class JobQueue:
         if answer:
             worker.recalling = False
             worker.recall_is_vain = not ranges
+            if ranges and not worker.assigned.count:
+                worker.doubt(_GAVE_ALL_NS, now_ns=now_ns)
 
     # ----------------------------------------------------------------------------------- time
 
@@ -456,9 +492,10 @@ class JobQueue:
                 times.append(worker.paused_ns)
             if worker.assigned.count and self.hold_ns and worker.cut_ns is None:
                 times.append(self._hold_due_ns(worker))
-            oldest = worker.assigned.oldest()
-            if oldest is not None and oldest.sent_ns + self._recall_ns > now_ns:
-                times.append(oldest.sent_ns + self._recall_ns)
+            if worker.assigned.count and (recall_ns := self._recall_due_ns(worker)) > now_ns:
+                times.append(recall_ns)
+            if worker.distrusted_ns > now_ns:
+                times.append(worker.distrusted_ns)
             if worker.excess_due_ns > now_ns:
                 times.append(worker.excess_due_ns)
         return min(times) if times else None
@@ -485,7 +522,7 @@ class JobQueue:
         ]
         if not free:
             return None
-        best = min(free, key=lambda worker: worker.rank + worker.assigned.count)
+        best = min(free, key=lambda one: one.order(now_ns=now_ns) + one.assigned.count)
         best.alone = job.quarantined
         return self._hand_out(best, None, [self.store.take_oversized()], now_ns)
 
@@ -497,7 +534,8 @@ class JobQueue:
         for worker in self.workers.values():
             was, worker.reserved = worker.reserved, False
             is_free = not worker.assigned.count and worker.credit(now_ns=now_ns) > 0
-            if is_free and (empty is None or worker.rank < empty.rank):
+            order = worker.order(now_ns=now_ns)
+            if is_free and (empty is None or order < empty.order(now_ns=now_ns)):
                 empty = worker
             worker.reserved = was
         if empty is not None:

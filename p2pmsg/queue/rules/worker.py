@@ -9,6 +9,7 @@ from recovery._checks import to_ns
 
 _UNPROVEN_RANK = 1e-6
 """Decides between workers that have as much in flight."""
+_DOUBT_MAX_NS = 60_000_000_000
 
 
 class BreakerState(enum.Enum):
@@ -118,6 +119,8 @@ class Worker:
         held_back: how many jobs it held for too long.
         rank: the lower, the sooner it gets a job: among equals those that have done one come first,
             and those that held jobs for too long, and did none since, last.
+        distrusted_ns: until when it gets only what no other worker takes, and does not count as
+            idle: it may be stuck in a job.
         progress_ns: when it settled a job last, or got one while it had none.
         extended_ns: until when it asked to be left alone.
         recalled_ns: when it was asked to give all back that it has not begun, since it settles
@@ -147,7 +150,7 @@ class Worker:
         self.rank = _UNPROVEN_RANK
         self._unproven = self.allowance = config.unproven_max
         self.progress_ns = now_ns
-        self.extended_ns = self.paused_ns = 0
+        self.extended_ns = self.paused_ns = self.distrusted_ns = self._doubt_ns = 0
         self.recalled_ns: int | None = None
         self.is_overdue = False
         self.warned: set[str] = set()
@@ -192,6 +195,23 @@ class Worker:
             return 0
         return min(self.limit(now_ns=now_ns), self.allowance) - self.assigned.count
 
+    def order(self, *, now_ns: int) -> float:
+        """Return its place among those that may have a job; see `rank`."""
+        return self.rank + self.is_distrusted(now_ns=now_ns)
+
+    def is_distrusted(self, *, now_ns: int) -> bool:
+        """Whether it may be stuck in a job."""
+        return now_ns < self.distrusted_ns
+
+    def doubt(self, first_ns: int, *, now_ns: int) -> None:
+        """Note a sign that it is stuck: others come first, twice as long with each."""
+        self._doubt_ns = min(max(first_ns, 2 * self._doubt_ns), _DOUBT_MAX_NS)
+        self.distrusted_ns = now_ns + self._doubt_ns
+
+    def trust(self) -> None:
+        """Note that it answered for a job: it is not stuck, or not all of it."""
+        self.distrusted_ns = self._doubt_ns = 0
+
     def settled(self, now_ns: int) -> None:
         """Note that it settled a job, or has one where it had none: its time begins again."""
         self.progress_ns = now_ns
@@ -204,6 +224,7 @@ class Worker:
         self._pace.add(count, now_ns=now_ns)
         self.acked += count
         self.rank = 0.0
+        self.trust()
         self.allowance = max(self._unproven, min(self.allowance, self.prefetch_ceiling)) + count
         self.breaker.succeeded()
 
