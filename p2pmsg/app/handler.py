@@ -13,6 +13,7 @@ from p2pmsg.app.threads import AWAIT, HandlerThreads
 from p2pmsg.checks import check_result, is_async
 from p2pmsg.errors import HandlerError, InvalidValueError
 from p2pmsg.queue.running import reason_of
+from p2pmsg.trouble import Rarely
 from transports.own_log import own_log as _log
 
 Next = Callable[[Event], Awaitable[Any]]
@@ -105,6 +106,7 @@ class Handler:
         self.name = name_of(function)
         self.kind = kind
         self.retry, self.then = parse(on_error, kind)
+        self._cut_short = Rarely()
         self.running: set[Event] = set()
         self.received = self.handled = self.given_up = self.left = self.cancelled = 0
         self.conflated = self.failed = self.retried = self.dead_lettered = self.refused = 0
@@ -213,8 +215,15 @@ class Handler:
         then, job, reason = self.then, event.job, reason_of(error)
         retry = None if isinstance(error, _MISFITS) else self.retry
         if job is not None and retry is not None and event.attempt < retry.attempts:
-            job.reject(reason, retry.pause(event.attempt))
-            return
+            if then == "log" or not job.is_last_delivery:  # so that it is the pusher's dead letter
+                job.reject(reason, retry.pause(event.attempt))
+                return
+            if self._cut_short.is_due():
+                _log.warning(
+                    "%s does what follows its Retry at delivery %d of %s, before attempts=%d: the "
+                    "pusher delivers it no more (its deliveries_max)",
+                    self.name, event.attempt, event, retry.attempts,
+                )  # fmt: skip
         if then == "stop":
             failure = HandlerError(self.name, str(event), reason)
             failure.__cause__ = error

@@ -64,7 +64,9 @@ class Retry:
 
     attempts: int = 3
     """How often it is tried in all; for jobs, how often it is delivered. 3: enough for what passes
-    by itself in a second."""
+    by itself in a second. A job whose pusher has a lower `deliveries_max` (5 by default) gets no
+    more than that: `then` is applied at its last delivery, and a warning says so. A pusher of an
+    earlier release does not say which one that is, and makes the job its own dead letter."""
 
     delay: float = 0.1
     """The first pause, in seconds; each further one is twice as long. 0.1."""
@@ -74,7 +76,8 @@ class Retry:
 
     then: Any = "log"
     """What becomes of it after that: `log`, `stop`, for jobs `dead_letter`, a `DeadLetter`, or a
-    callable. Default `log`."""
+    callable. Default `log`. A job that has failed `deliveries_max` times before its `attempts` is
+    not acknowledged by `log`: it becomes a dead letter of its pusher."""
 
     def __post_init__(self) -> None:
         whole("attempts", self.attempts, 1)

@@ -87,6 +87,8 @@ class QueueWelcome(codec.Struct, array_like=True):
     gone: Ranges
     message_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)] = 0
     """How large a job may be, packed, in bytes; 0: it does not say."""
+    deliveries_max: Annotated[int, codec.Meta(ge=0, le=2**31)] = 0
+    """After how many failures a job becomes a dead letter; 0: it does not say."""
 
 
 HEADERS_BYTES: Final = 512
@@ -163,6 +165,8 @@ class Detail(codec.Struct, array_like=True, frozen=True, gc=False):
     first_delivered_ns: int
     reason: str
     pushed_ns: int
+    failures: int = 0
+    """How many of its deliveries count as failures, against `deliveries_max`."""
 
 
 JobColumns = tuple[list[Any], int | list[int], list[Detail | None] | None, int, int]
@@ -218,7 +222,7 @@ def _detail(job: QueuedJob) -> tuple[Any, ...] | None:
     headers = None if job.headers is None else codec.Raw(job.headers)
     return (
         job.key, job.priority, job.message_id, headers, job.deliveries, job.first_ns, job.reason,
-        job.pushed_ns,
+        job.pushed_ns, job.failures,
     )  # fmt: skip
 
 

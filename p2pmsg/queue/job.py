@@ -53,6 +53,8 @@ class Origin(codec.Struct, gc=False):
     session: int
     pushed_ns: int
     delivered_ns: int
+    deliveries_max: int = 0
+    """Of the pusher; 0: it does not say."""
 
 
 class Job(codec.Struct, Generic[T_co], gc=False):
@@ -115,6 +117,16 @@ class Job(codec.Struct, Generic[T_co], gc=False):
     def delivery_count(self) -> int:
         """How often it was delivered, this time included; above 1 it may have been begun before."""
         return self._detail.delivery_count if self._detail is not None else 1
+
+    @property
+    def is_last_delivery(self) -> bool:
+        """Whether the pusher makes it a dead letter if it fails this time (`deliveries_max`).
+
+        False where that is not known, as with a pusher of an earlier release.
+        """
+        limit = self._origin.deliveries_max
+        failures = self._detail.failures if self._detail is not None else 0
+        return 0 < limit <= failures + 1
 
     @property
     def pushed_ns(self) -> int:
@@ -214,7 +226,9 @@ class Job(codec.Struct, Generic[T_co], gc=False):
 
     def __reduce__(self) -> tuple[Any, ...]:
         here = self._origin
-        origin = Origin(_Nobody(), here.session, here.pushed_ns, here.delivered_ns)
+        origin = Origin(
+            _Nobody(), here.session, here.pushed_ns, here.delivered_ns, here.deliveries_max
+        )
         state = GONE if self._state == HELD else self._state
         times = self._begun_ns, self._extended_ns
         return Job, (

@@ -99,7 +99,7 @@ class PullerCore:
         self._process = process
         self._session = self._incarnation = 0
         self._ack_timeout_ns = self._job_timeout_ns = 0
-        self._lease_ns = 0
+        self._lease_ns = self._deliveries_max = 0
         self._beat_ns = self._idle_beat_ns = round(BEAT_MS * _MS)
         self._beat_due_ns = now_ns
         self._serial = self._confirmed = self._next_delivery = 0
@@ -246,7 +246,9 @@ class PullerCore:
         if frame.sequence < self._next_delivery:
             raise FrameError("delivery")  # sent twice, by a pusher that was interrupted
         self._next_delivery = frame.sequence + count
-        origin = Origin(self, frame.session, frame.base_timestamp_ns, delivered_ns)
+        origin = Origin(
+            self, frame.session, frame.base_timestamp_ns, delivered_ns, self._deliveries_max
+        )
         if self.values is not None:
             values, details = _typed(self.values, values, details, frame.base_timestamp_ns)
         each: Iterable[int] = (
@@ -294,6 +296,7 @@ class PullerCore:
         self._session, self._incarnation = frame.session, welcome.incarnation
         self._note_limit(welcome)
         self._ack_timeout_ns, self._job_timeout_ns = ack_timeout_ns, job_timeout_ns
+        self._deliveries_max = welcome.deliveries_max
         self._beat_ns = min(round(BEAT_MS * _MS), self._ack_timeout_ns // 5)
         self._idle_beat_ns = min(10 * self._beat_ns, self._ack_timeout_ns // 3)
         self.pusher = welcome.name

@@ -338,7 +338,7 @@ class PusherCore:
         welcome = QueueWelcome(
             self.name, self._incarnation, self._serials[connection.worker_id],
             to_ns(self.queue.config.ack_timeout) / _MS, to_ns(self._job_timeout) / _MS, gone,
-            self._message_bytes_max,
+            self._message_bytes_max, self.queue.config.deliveries_max,
         )  # fmt: skip
         self._send(connection, Kind.QUEUE_WELCOME, welcome, timestamp_ns=frame.base_timestamp_ns)
 

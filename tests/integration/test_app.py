@@ -395,6 +395,38 @@ def test_policies_for_jobs(app, make_pusher, on_error, result):
     assert app.stats()[0].failed == tries
 
 
+@pytest.mark.parametrize("deliveries_max", [1, 2])
+@pytest.mark.parametrize("then", ["call", "log"])
+def test_what_follows_a_retry_comes_before_the_pusher_gives_up(
+    app, make_pusher, caplog, then, deliveries_max
+):
+    limits = p2pmsg.QueueConfig(deliveries_max=deliveries_max)
+    pusher = make_pusher(config=p2pmsg.queue.PusherConfig(queue=limits))
+    pusher.push("bad")
+    letters = []
+    call = DeadLetter(call=lambda event, error: letters.append((event.value, event.attempt)))
+    policy = Retry(attempts=9, delay=0, then=call if then == "call" else "log")
+
+    @app.worker(pusher.endpoint, on_error=policy)
+    def work(value):
+        raise ValueError(value)
+
+    @app.timer(0.01)
+    async def look():
+        if not pusher.stats().in_flight:
+            app.stop()
+
+    serve(app)
+
+    stats = pusher.stats()
+    if then == "call":
+        assert letters == [("bad", deliveries_max)]
+        assert (stats.done, stats.dead) == (1, 0)
+        assert caplog.text.count("before attempts=9") == 1
+    else:  # it is not thrown away
+        assert (stats.done, stats.dead) == (0, 1)
+
+
 def test_requests_are_answered_and_errors_go_to_the_requester(app, endpoint):
     answers = []
 
