@@ -36,6 +36,8 @@ DISCARD_STATUS = 65
 """EX_DATAERR of sysexits.h: the input is wrong, so no worker can do the job."""
 _SLICE_S = 0.25
 """How often `pull` looks whether there is something to say."""
+_EXTEND_S = 60.0
+"""For how long `pull` extends a job, again and again while its command runs."""
 _REASON_CHARACTERS = 60
 _MODE = option("--mode", "queue (default), or pipeline: workers confirm many jobs at a time",
                choices=("queue", "pipeline"), default="queue")  # fmt: skip
@@ -215,7 +217,15 @@ def pull(arguments: argparse.Namespace) -> int:
     with status 0, and is tried again otherwise; with status 65 it becomes a dead letter at once.
     The environment has P2PMSG_SEQUENCE, P2PMSG_DELIVERY_COUNT, P2PMSG_LAST_REASON and, where they
     were given, P2PMSG_KEY, P2PMSG_MESSAGE_ID and P2PMSG_HEADERS (JSON). Without a command, values
-    are printed, a line each. What it waits for is said on standard error: an endpoint where nobody
+    are printed, a line each.
+
+    A command may run for as long as --job-timeout says, and without it as long as it likes, also
+    where the pusher's job_timeout (30 min by default) is shorter: the job is extended while it
+    runs, by 24 h at most (QueueConfig.extend_max). Where the result does not count, since the
+    pusher could not be reached for too long, a line on standard error says so, and the job is
+    tried again; as with a command that failed, the exit status stays 0.
+
+    What it waits for is said on standard error: an endpoint where nobody
     answers, or a first job.
 
     With --mode pipeline, from `p2pmsg push --mode pipeline`: a job is done when its command has
@@ -252,6 +262,8 @@ def pull(arguments: argparse.Namespace) -> int:
             else:
                 with job:
                     print(value_text(job.value, to_terminal=to_terminal), flush=True)
+                if job.state == "gone":
+                    _say_gone(job)
     return 0
 
 
@@ -319,20 +331,33 @@ def _describe(puller: Puller | PipelinePuller, answers: Answers) -> str:
 
 def _do(job: Job, command_line: list[str], job_timeout: float | None) -> None:
     """Run the command, and settle the job by its exit status."""
+    extend = partial(job.extend, _EXTEND_S)
+    extend()
     wrong, status, _ = run_program(
-        command_line, job.value, timeout=job_timeout, environment=_environment(job)
-    )
+        command_line, job.value, timeout=job_timeout, environment=_environment(job),
+        meanwhile=extend,
+    )  # fmt: skip
     if wrong:
         _settle(job, wrong, status == DISCARD_STATUS)
-    else:
-        job.ack()
+    elif not job.ack():
+        _say_gone(job)
+
+
+def _say_gone(job: Job) -> None:
+    """Say that what was done for a job does not count."""
+    note(
+        "pull",
+        f"job {job.sequence} was done, but its result does not count: it is not this worker's any "
+        "more, since its pusher could not be reached for ack_timeout, has gone, or waited for "
+        "longer than job_timeout; if it is still there, it has the job tried again",
+    )
 
 
 def _settle(job: Job, reason: str, discard: bool) -> None:
-    if discard:
-        job.discard(reason)
-    else:
-        job.reject(reason)
+    counts = job.discard(reason) if discard else job.reject(reason)
+    if not counts:
+        note("pull", f"job {job.sequence} failed, and is not this worker's any more: {reason}")
+        return
     note("pull", f"job {job.sequence} {'discarded' if discard else 'rejected'}: {reason}")
 
 

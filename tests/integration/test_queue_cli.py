@@ -102,6 +102,40 @@ def test_a_pipelines_command_that_fails_is_named_and_its_job_not_tried_again(tmp
     assert (tmp_path / "done").read_text() == "a 0\nb 1\nc 2\n"
 
 
+@pytest.mark.parametrize("own", [[], ["--job-timeout", "60"]], ids=["without", "with"])
+def test_a_command_may_take_longer_than_the_pushers_job_timeout(tmp_path, place, own):
+    script = f"touch {tmp_path}/begun; until [ -e {tmp_path}/go ]; do sleep 0.05; done"
+    with (
+        p2pmsg.Pusher(place, job_timeout=0.2) as pusher,
+        p2pmsg.Puller(place) as other,
+        command(tmp_path, "pull", place, "--count", "1", *own, "--", "sh", "-c", script) as pulling,
+    ):
+        eventually(lambda: len(pusher.stats().workers) == 2)
+        for number in range(2):
+            pusher.push(number)
+        eventually((tmp_path / "begun").exists)
+        other.receive(timeout=60)
+        eventually(lambda: pusher.stats().failed)  # at the other one, after the same time
+        (tmp_path / "go").touch()
+        assert (pulling.wait(), pulling.errors()) == (0, "")
+        assert pusher.stats().done == 1
+
+
+def test_a_result_that_does_not_count_is_said(tmp_path, place):
+    script = f"touch {tmp_path}/begun; until [ -e {tmp_path}/go ]; do sleep 0.05; done"
+    arguments = ("pull", place, "--count", "1", "--", "sh", "-c", script)
+    with command(tmp_path, *arguments) as pulling:
+        with p2pmsg.Pusher(place) as pusher:
+            pusher.push("a job")
+            eventually((tmp_path / "begun").exists)
+            pusher.close(timeout=0.0)
+        with p2pmsg.Pusher(place) as pusher:
+            eventually(lambda: any(worker.connected for worker in pusher.stats().workers))
+            (tmp_path / "go").touch()
+            assert pulling.wait() == 0
+    assert "job 0 was done, but its result does not count: " in pulling.errors()
+
+
 def test_a_pipelines_puller_that_is_stopped_gives_back_what_it_had(tmp_path, place):
     with (
         p2pmsg.Pusher(place, mode="pipeline") as pusher,
