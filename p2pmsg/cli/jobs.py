@@ -61,7 +61,8 @@ _FIELDS = (
     _MODE,
     option("--key-field", f"{kinds.KEY_FIELD}; jobs of one key keep their order", "FIELD"),
     option("--priority", "0 to 9 (default 0)", "N", kinds.count(0, 9), default=0),
-    option("--delay", "deliver a job no earlier than after so many seconds (default 0)", "S",
+    option("--delay", "deliver a job no earlier than after so many seconds (default 0, at most 366 "
+           "days)", "S",
            kinds.seconds, default=0.0),
     option("--log", "keep jobs in this log, and continue with those that were not done", "DIR"),
     option("--in-flight", "read on while fewer jobs than this are not done (default 1000, "

@@ -242,8 +242,8 @@ class PusherBase(ABC):
                 it waits for nothing.
             priority: 0 to 9; higher ones go first among what is not yet handed out. Within a key
                 the order of pushing rules. Default 0.
-            delay: how long it is not handed out, in seconds, also if the wall clock is set
-                meanwhile. Default 0.
+            delay: how long it is not handed out, in seconds, 31,622,400 (366 days) at most, also
+                if the wall clock is set meanwhile. Default 0.
             message_id: by which a job that was pushed before, within the window
                 (`QueueConfig.dedup_window`), is known and not accepted again; the sequence that
                 it got then is returned. Default None.

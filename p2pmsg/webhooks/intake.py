@@ -84,16 +84,20 @@ def receive(
         seen: a file for the ids that were taken, so that a restart does not forget them; only one
             process may use it. While it cannot be written, as the disk is full, requests are taken
             all the same, and their ids are written later. Default: in memory only.
-        keep: how long an id is kept, in seconds. Default 80 h, longer than senders try.
+        keep: how long an id is kept, in seconds. Default 80 h, longer than senders try. Below
+            twice `tolerance`, a signed request that was recorded and is sent again is published
+            again, when its id is forgotten and its signature is still taken.
         ids_max: how many ids are kept; the oldest is forgotten first, and counted. Default 500,000,
             some 70 MB.
-        tolerance: how old a signature may be, or how far ahead, in seconds. Default 300.
+        tolerance: how old a signature may be, or how far ahead, in seconds. Default 300. Ids should
+            be kept (`keep`, `ids_max`) for twice as long.
         body_bytes_max: size of a body, in bytes; not above the publisher's `message_bytes_max`.
             Default 1 MiB, or that where it is less. A message may take up to three times its body
             (numbers in JSON), and its headers; one that is larger than `message_bytes_max` is
             answered with 413, too.
         body_timeout: how long a body may take to come, in seconds. Default 10.
-        rate: requests a second, over all; more are answered with 429. Default: not limited.
+        rate: requests a second, over all, a whole number; more are answered with 429. Default: not
+            limited.
         client_rate: the same for each client's address. Default: not limited.
         origins: who may post CloudEvents, for the OPTIONS handshake; `*` for all. Default: nobody
             is given leave, and senders that do not ask are not affected.
