@@ -267,7 +267,13 @@ def test_a_command_that_waited_in_vain_says_who_is_there(stranger, command):
 
 
 def warnings(caplog, endpoint):
-    return [r.getMessage() for r in caplog.records if endpoint in r.getMessage()]
+    """Return what was logged of an endpoint, except for a connection that is made again.
+
+    That is another matter: a requester says it where what is there broke ZeroMQ's protocol before
+    it asked, which is a matter of microseconds.
+    """
+    texts = [r.getMessage() for r in caplog.records if endpoint in r.getMessage()]
+    return [text for text in texts if "the connection is made again" not in text]
 
 
 def warned(caplog, endpoint, found):
