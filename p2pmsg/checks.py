@@ -28,10 +28,9 @@ def at_least(field_name: str, value: float, least: float) -> None:
 def whole(field_name: str, value: int, least: int, most: int | None = None) -> None:
     """Raise `ConfigError` unless `value` is an int of at least `least`, and at most `most`."""
     ok = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    if most is None:
-        check(field_name, value, ok, f"an int of at least {least}")
-    else:
-        check(field_name, value, ok and value <= most, f"an int from {least} to {most}")
+    check(field_name, value, ok, f"an int of at least {least}")
+    if most is not None:
+        check(field_name, value, value <= most, f"at most {most}")
 
 
 def time_to_wait(field_name: str, seconds: float) -> float:

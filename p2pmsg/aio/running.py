@@ -87,8 +87,7 @@ class RunsJobs(ABC, Generic[T_co]):
         check_on_error(on_error)
         check_runs("handler", handler)
         check_runs("on_error", on_error)
-        whole("tasks", tasks, 1)
-        check("tasks", tasks, tasks <= WORKERS_MAX, f"at most {WORKERS_MAX}")
+        whole("tasks", tasks, 1, WORKERS_MAX)
         if count is not None:
             whole("count", count, 1)
         self._check_caller()

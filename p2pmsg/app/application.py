@@ -470,9 +470,7 @@ def _key_of(message: Any) -> Any:
 
 
 def _check_concurrency(concurrency: int) -> None:
-    whole("concurrency", concurrency, 1)
-    limit = f"at most {_CONCURRENCY_MAX}"
-    check("concurrency", concurrency, concurrency <= _CONCURRENCY_MAX, limit)
+    whole("concurrency", concurrency, 1, _CONCURRENCY_MAX)
 
 
 def _check_options(peer: type, options: dict[str, Any], own: tuple[str, ...]) -> None:

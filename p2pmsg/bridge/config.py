@@ -80,9 +80,8 @@ class BridgeConfig:
         check("separator", self.separator, ok, "1 to 255 bytes")
         ok = self.sequence_per in ("topic", "all")
         check("sequence_per", self.sequence_per, ok, '"topic" or "all"')
-        for name, most in (("queue_messages", _QUEUE_MAX), ("part_bytes_max", _PART_BYTES_MAX)):
-            whole(name, getattr(self, name), 1)
-            check(name, getattr(self, name), getattr(self, name) <= most, f"at most {most}")
+        whole("queue_messages", self.queue_messages, 1, _QUEUE_MAX)
+        whole("part_bytes_max", self.part_bytes_max, 1, _PART_BYTES_MAX)
         at_least("stall_timeout", self.stall_timeout, 0)
         at_least("commit_interval", self.commit_interval, 0)
         whole("in_flight_max", self.in_flight_max, 1)

@@ -110,8 +110,7 @@ class PullerConfig:
 
     def __post_init__(self) -> None:
         if self.prefetch is not None:
-            whole("prefetch", self.prefetch, 1)
-            check("prefetch", self.prefetch, self.prefetch <= 65_536, "at most 65536")
+            whole("prefetch", self.prefetch, 1, 65_536)
         whole("frame_bytes_max", self.frame_bytes_max, 64 * 1024)
         fits = self.frame_bytes_max <= FRAME_BYTES_CEILING
         check("frame_bytes_max", self.frame_bytes_max, fits, "at most 2**62")

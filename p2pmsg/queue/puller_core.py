@@ -181,7 +181,7 @@ class PullerCore:
         extend_ns = to_ns(seconds)
         job._extended_ns = self.now_ns + extend_ns
         if len(self._extended) < frames.RANGES_MAX:
-            self._extended[job.delivery] = extend_ns / 1e6
+            self._extended[job.delivery] = extend_ns / _MS
         return True
 
     def _refuse(self, job: Job, state: int, reason: str, delay_ms: float) -> bool:

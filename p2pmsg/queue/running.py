@@ -87,8 +87,7 @@ class RunsJobs(ABC, Generic[T_co]):
         for name, function in (("handler", handler), ("on_error", on_error)):
             check(name, function, not is_async(function), _NO_ASYNC)
             check_runs(name, function)
-        whole("threads", threads, 1)
-        check("threads", threads, threads <= WORKERS_MAX, f"at most {WORKERS_MAX}")
+        whole("threads", threads, 1, WORKERS_MAX)
         if count is not None:
             whole("count", count, 1)
         if self._run is not None:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg.checks import check, time_to_wait, whole
+from p2pmsg.checks import time_to_wait, whole
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
@@ -539,9 +539,7 @@ def _in_thread(work: Callable[[], Binned]) -> Callable[[], Binned]:
 
 def _checked(size: int) -> int:
     """Return the size of a receive buffer; `ConfigError` where the system does not take it."""
-    whole("receive_buffer_bytes", size, 1)
-    limit = f"at most {_BUFFER_BYTES_MAX}, which is what the system takes"
-    check("receive_buffer_bytes", size, size <= _BUFFER_BYTES_MAX, limit)
+    whole("receive_buffer_bytes", size, 1, _BUFFER_BYTES_MAX)
     return size
 
 

@@ -364,6 +364,15 @@ def test_jobs_are_acknowledged_and_failures_are_the_pushers(app, make_pusher):
     assert sorted(attempts) == sorted(expected)
 
 
+def stop_when_settled(app, pusher):
+    """Have the app stop as soon as no job is in flight."""
+
+    @app.timer(0.01)
+    async def look():
+        if not pusher.stats().in_flight:
+            app.stop()
+
+
 @pytest.mark.parametrize(
     ("on_error", "result"),
     [
@@ -382,11 +391,7 @@ def test_policies_for_jobs(app, make_pusher, on_error, result):
     def work(value):
         raise ValueError(value)
 
-    @app.timer(0.01)
-    async def look():
-        if not pusher.stats().in_flight:
-            app.stop()
-
+    stop_when_settled(app, pusher)
     pusher.push("x")
     serve(app)
 
@@ -411,11 +416,7 @@ def test_what_follows_a_retry_comes_before_the_pusher_gives_up(
     def work(value):
         raise ValueError(value)
 
-    @app.timer(0.01)
-    async def look():
-        if not pusher.stats().in_flight:
-            app.stop()
-
+    stop_when_settled(app, pusher)
     serve(app)
 
     stats = pusher.stats()
