@@ -11,14 +11,9 @@ from recovery import PartedFrame
 _NIL: Final = b"\xc0"
 _LARGE_BYTES: Final = 4 * 1024
 _FIRST_LOOK_BYTES: Final = 8
+_LOOKS: Final = 8
 PACE_MAX: Final = 2**31
 """As a pace: the clock is not looked at before the batch is full."""
-_SHARE: Final = 20
-"""A stream that is not busy waits for a twentieth of `linger`: 50 µs. Sending a frame and receiving
-it takes a tenth of that at each end, so at any rate it leaves most of a core."""
-_BUSY_NS: Final = 1_000
-"""A stream whose messages follow one another so closely is busy: what a frame more costs would
-keep its publisher from publishing."""
 _VALUES_HEADER_BYTES: Final = 6
 _LEAD_BIN32: Final = b"\x94\x91\xc6"
 _LEADS: Final = tuple(bytes((ARRAY4, 0x91, 0xC4, length)) for length in range(256))
@@ -92,11 +87,6 @@ def pack_headers(headers: Any) -> codec.Raw | None:
         raise packing_error("headers", headers, error) from error
 
 
-def pause_ns(linger_ns: int) -> int:
-    """Return how long a stream that is not busy gathers at most, in ns."""
-    return linger_ns // _SHARE
-
-
 class Batch:
     """Messages packed one after the other, ready to become a frame.
 
@@ -112,6 +102,7 @@ class Batch:
             has lingered. What the columns will take at most has been taken off.
         beyond: how many more bytes there are until it is full.
         opened_ns: when, by the monotonic clock; the linger counts from here.
+        own_ns: the same in the program's own time: see `Gathering`.
         encode_into: packs a value that nobody has looked at, as a codec's encoder does.
 
     """
@@ -123,7 +114,6 @@ class Batch:
         "_headers",
         "_keys",
         "_last_columns",
-        "_step",
         "_timestamps",
         "base_timestamp_ns",
         "beyond",
@@ -134,6 +124,7 @@ class Batch:
         "limit",
         "next",
         "opened_ns",
+        "own_ns",
     )
 
     def __init__(
@@ -154,9 +145,8 @@ class Batch:
         self.end = start_frame(buffer, prefix)
         self.first = self.next = sequence
         self.base_timestamp_ns = timestamp_ns
-        self.opened_ns = now_ns
+        self.opened_ns = self.own_ns = now_ns
         self._begin = self.end
-        self._step = pace // 4
         first_look = pace if 2 * pace >= frame_bytes else pace // 2
         self.limit = min(frame_bytes, self.end + max(first_look, _FIRST_LOOK_BYTES))
         self.beyond = frame_bytes - self.limit
@@ -180,40 +170,17 @@ class Batch:
         """How many bytes of values and of columns there are."""
         return self.end - self._begin + self._columns
 
-    def is_calm(self, now_ns: int, gather_ns: int) -> bool:
-        """Whether the messages came further apart than those that are gathered.
+    def look_again(self, share: float) -> bool:
+        """Go on at the limit, up to the next one: so much as there is, times `share`; False: full.
 
-        A batch of a datagram's size is full of them all the same. What comes next does not wait, or
-        a stream of a message each 100 µs, once it has gathered a few, would go on to do so.
+        Args:
+            share: up to 1.
+
         """
-        return now_ns - self.opened_ns >= self.count * gather_ns
-
-    def wait_ns(self, gather_ns: int, linger_ns: int) -> int:
-        """Return how old the batch may grow with the messages that it has, in ns.
-
-        A stream that is busy gathers for as long as `linger_ns`, or until a frame is full; another
-        one for a twentieth of that; and a few messages, which come seldom closer than `gather_ns`,
-        for no longer than as many of them would take.
-        """
-        count = self.next - self.first
-        return min(linger_ns, max(count * _BUSY_NS, min(pause_ns(linger_ns), count * gather_ns)))
-
-    def goes_on(self, now_ns: int, gather_ns: int, linger_ns: int, busy_until_ns: int) -> bool:
-        """Whether a batch at its `limit` has space, and its messages may wait on.
-
-        Until `busy_until_ns` they may wait for as long as `linger_ns`: sending is slow.
-
-        The thread that seals batches may wait for the interpreter, even for seconds, and looks but
-        once a millisecond. So the thread that fills a batch checks it, too: when it has half of
-        what the one before had (all of that, if it was about full), and again each time that a
-        quarter of that has come, or twice as much where the stream is busy.
-        """
-        full, size, age_ns = self.full_bytes, self.end, now_ns - self.opened_ns
-        most_ns = linger_ns if now_ns < busy_until_ns else self.wait_ns(gather_ns, linger_ns)
-        if size >= full or age_ns >= most_ns:
+        full, size, pace = self.full_bytes, self.end, self.pace
+        if size >= full:
             return False
-        is_busy = (self.next - self.first) * _BUSY_NS > age_ns
-        step = self.pace if is_busy else max(self._step, _FIRST_LOOK_BYTES)
+        step = max(int(pace * share), pace // _LOOKS, _FIRST_LOOK_BYTES)
         limit = min(full, size + step)
         self.limit, self.beyond = limit, full - limit
         return True

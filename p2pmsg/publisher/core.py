@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from p2pmsg import codec, control, wire
-from p2pmsg.config import LINGER_MIN, PublisherConfig
+from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, LogFailedError, MessageError
 from p2pmsg.publisher.batch import (
     PACE_MAX,
@@ -30,9 +30,9 @@ from p2pmsg.publisher.batch import (
     is_of_packing,
     pack_alone,
     packing_error,
-    pause_ns,
 )
 from p2pmsg.publisher.control_queue import ControlQueue
+from p2pmsg.publisher.gathering import Gathering
 from p2pmsg.publisher.heartbeats import HeartbeatSender
 from p2pmsg.publisher.kept_batch import KeptBatch
 from p2pmsg.publisher.log import PublisherLog, first_kept, next_sequence
@@ -47,14 +47,6 @@ from recovery import HeartbeatSchedule, Kept, Loss, PartedFrame, ReplayBuffer
 from recovery._checks import to_ns
 
 _MS = 1_000_000
-_SENDING_NS = _MS // 2
-"""How long sending a full frame may take, for what comes next to count as following closely."""
-_SLOW_SEND_NS = _MS // 5
-"""Sending that takes longer is worth gathering for: a thousand subscribers make it 1 ms a frame."""
-_MANY_CONNECTIONS = 64
-_FAN_OUT = 32
-"""So much longer than the caller, who only fills their queues, ZeroMQ's thread takes to send a
-frame to many subscribers."""
 _PACE_BYTES = 1024
 """So much a stream's first frames are taken to gather; a burst says little of what comes next."""
 _LARGE_BYTES = 32 * 1024  # from here on a frame of its own costs less than copying into a batch
@@ -76,6 +68,7 @@ class PublisherCore:
         requests: who asks for what.
         multicast: what it publishes to, by `use_multicast`; None elsewhere.
         sealed_ns: when the last frame was made.
+        gathering: decides which messages wait for one another.
         greeting: what its welcome says.
         heartbeats: sends heartbeats; `place` stands for `recovery` in them.
 
@@ -120,12 +113,7 @@ class PublisherCore:
         self.closing = False
         self._started_ns = self._announce_due_ns = now_ns
         self._buffers = BufferPool(2 * config.bulk_bytes)
-        self._gather_ns = to_ns(config.gather_within)
-        self._linger_ns = to_ns(config.linger)
-        self._ahead_ns = config.gather_after * self._gather_ns
-        self._pause_ns = max(self._gather_ns, pause_ns(self._linger_ns))
-        self._send_ns = self._sending_ns = self._busy_until_ns = 0
-        self._look_ns = to_ns(max(config.linger, LINGER_MIN))
+        self.gathering = Gathering(config)
         # So that the fast path need not look at the size of each message.
         self._batch_bytes = config.full_bytes
         stall_ms = config.stall_timeout * 1000 if config.on_full != "drop" else -1.0
@@ -312,12 +300,12 @@ class PublisherCore:
         wall_ns: int,
     ) -> int:
         self._wall_offset_ns = wall_ns - now_ns
-        batch, calm = self.open_batches.get(topic), False
+        batch = sealed = self.open_batches.get(topic)
         if batch is not None and batch.limit <= 0:
             batch.repair()  # an interrupt left it as it was
             if batch.full_bytes <= 0:
                 self.seal(topic, now_ns=now_ns)  # an interrupt kept it from going
-                batch = None
+                batch = sealed = None
         if batch is not None:
             end, following = batch.end, batch.next
             if self._append(batch, value, key, timestamp_ns, headers):
@@ -327,18 +315,16 @@ class PublisherCore:
                     return batch.next - 1
                 # It must fit a datagram, so this message begins the next one, or is one.
                 batch.end, batch.next = end, following
-            calm = batch.is_calm(now_ns, self._gather_ns)
             self.seal(topic, now_ns=now_ns)
         stream = self.streams[topic]
         sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         large = type(value) is bytes and len(value) >= min(self._batch_bytes // 2, _LARGE_BYTES)
-        calm = calm or stream.next_ns <= now_ns - self._sending_ns + self._ahead_ns
-        calm = calm or now_ns - stream.sealed_ns >= self._pause_ns
-        calm = calm and now_ns >= self._busy_until_ns
-        if not large and (not calm or self._is_gated):
+        waits = self._is_gated or not self.gathering.goes_alone(stream, sealed, now_ns)
+        if waits and not large:
             batch = self._begin_batch(stream, sequence, wall_ns, now_ns)
             if batch is not None:
+                batch.own_ns = now_ns - self.gathering.inside_ns
                 end = batch.end
                 try:
                     if self._append(batch, value, key, timestamp_ns, headers):
@@ -395,15 +381,16 @@ class PublisherCore:
 
         It is that part of `publish` which matters for latency, and the shortest way through it: in
         a process that was just woken each call costs ten times what it does in a loop. When the
-        frame was sent, `note_beat` is to be called.
+        frame was sent, `note_alone` is to be called.
         """
-        stream, paced_ns = self.streams.get(topic), now_ns - self._sending_ns
+        stream, gathering = self.streams.get(topic), self.gathering
+        own_ns = now_ns - gathering.inside_ns
         if stream is None or (
-            stream.next_ns > paced_ns + self._ahead_ns
-            and now_ns - stream.sealed_ns < self._pause_ns
+            stream.next_ns > own_ns + gathering.ahead_ns
+            and own_ns - stream.made_ns < gathering.alone_ns
         ):
             return -1
-        if now_ns < self._busy_until_ns:
+        if now_ns < gathering.busy_until_ns:
             return -1
         log = self.log
         if self.outbox or self.closing or topic in self.open_batches:
@@ -419,42 +406,27 @@ class PublisherCore:
             log.append(topic, sequence, 1, frame, base_ns, wall_ns, None, now_ns)
         self.replay.append(topic, sequence, 1, kept, now_ns=now_ns, timestamp_ns_max=base_ns)
         self.outbox.append(frame)
-        stream.sealed_ns = self.sealed_ns = now_ns
-        next_ns = stream.next_ns
-        stream.next_ns = (next_ns if next_ns > paced_ns else paced_ns) + self._gather_ns
+        self.sealed_ns = now_ns
+        gathering.note_made(stream, 1, now_ns, now_ns)
         return sequence
 
-    def note_beat(self, topic: str, *, now_ns: int) -> None:
-        """Put off the next heartbeat of a stream, after `publish_alone`."""
-        self.heartbeats.put_off(self.streams[topic], now_ns)
+    def note_alone(self, topic: str, began_ns: int, ended_ns: int) -> None:
+        """Put off the next heartbeat, and note how long it took; after `publish_alone`."""
+        self.heartbeats.put_off(self.streams[topic], began_ns)
+        self.gathering.note_alone(began_ns, ended_ns, self.control.connections)
 
     def note_sent(self, began_ns: int, ended_ns: int) -> None:
-        """Note when frames were sent: after slow ones, messages are gathered for as long again.
-
-        A frame costs as much as it has subscribers. To a thousand of them, one message a frame is
-        some hundred a second; so at least half of the time is left for gathering, at most as long
-        as four times `linger`. A single slow one may be a stall of the machine: the quicker of the
-        last two counts.
-        """
-        took_ns = ended_ns - began_ns
-        self._sending_ns += took_ns
-        least_ns = min(took_ns, self._send_ns)
-        self._send_ns = took_ns
-        if self.control.connections >= _MANY_CONNECTIONS:
-            least_ns *= _FAN_OUT
-        if least_ns > _SLOW_SEND_NS:
-            self._busy_until_ns = ended_ns + min(least_ns, 4 * self._linger_ns)
+        """Note when frames were sent."""
+        self.gathering.note_sent(began_ns, ended_ns, self.control.connections)
 
     def hold(self, topic: str) -> None:
         """Accept nothing by `publish_alone` until the stream's next frame."""
         stream = self.streams[topic]
-        stream.sealed_ns = stream.next_ns = 2**62
+        stream.made_ns = stream.next_ns = 2**62
 
     def _seal_if_full(self, batch: Batch, topic: str, end: int, now_ns: int) -> None:
         """Seal the batch if its last message, from `end` on, has filled it, or it has lingered."""
-        if batch.end >= batch.limit and not batch.goes_on(
-            now_ns, self._gather_ns, self._look_ns, self._busy_until_ns
-        ):
+        if batch.end >= batch.limit and not self.gathering.goes_on(batch, now_ns):
             is_full = batch.end >= batch.full_bytes
             try:
                 self.seal(topic, now_ns=now_ns)
@@ -463,12 +435,8 @@ class PublisherCore:
                 batch.end, batch.next = end, batch.next - 1
                 batch.repair()
                 raise
-            if is_full and not batch.is_calm(now_ns, self._gather_ns):
-                # Sending takes time, but who filled a frame so is not idle and will go on.
-                stream = self.streams[topic]
-                stream.sealed_ns = now_ns + _SENDING_NS
-                least_ns = stream.sealed_ns - self._sending_ns + self._ahead_ns
-                stream.next_ns = max(stream.next_ns, least_ns)
+            if is_full:
+                self.gathering.note_filled(self.streams[topic], batch, now_ns)
 
     def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> bool:
         """Add a message; False where the batch has no space for it."""
@@ -680,13 +648,7 @@ class PublisherCore:
     def lingering(self, *, now_ns: int) -> list[str]:
         """Return the topics whose open batch has waited for long enough; needs no lock."""
         batches = list(self.open_batches.items())
-        return [topic for topic, batch in batches if now_ns >= self._due_ns(batch)]
-
-    def _due_ns(self, batch: Batch) -> int:
-        due_ns = batch.opened_ns + batch.wait_ns(self._gather_ns, self._linger_ns)
-        if due_ns < self._busy_until_ns:
-            return min(self._busy_until_ns, batch.opened_ns + self._linger_ns)
-        return due_ns
+        return [topic for topic, batch in batches if now_ns >= self.gathering.due_ns(batch)]
 
     def next_deadline_ns(self) -> int | None:
         """Return when `handle_timer` has something to do, or None."""
@@ -695,7 +657,7 @@ class PublisherCore:
 
     def next_deadline_but_beats_ns(self) -> int | None:
         """Return when `handle_timer` has something else to do than to send heartbeats, or None."""
-        deadlines = list(map(self._due_ns, self.open_batches.values()))
+        deadlines = list(map(self.gathering.due_ns, self.open_batches.values()))
         others = [self.replay.next_deadline_ns()]
         if self.multicast is not None:
             others.append(self.multicast.next_deadline_ns())
@@ -746,15 +708,9 @@ class PublisherCore:
         self._note_frame(stream, count, now_ns, now_ns if since_ns is None else since_ns)
 
     def _note_frame(self, stream: PublisherStream, count: int, now_ns: int, since_ns: int) -> None:
-        """Note when a frame was made, and how far the stream is ahead of an even pace.
-
-        It is so by `linger` at most, beyond what goes out one by one: after such a pause it is as
-        one that has always been calm. The time that sending took is no pause.
-        """
-        stream.sealed_ns = self.sealed_ns = now_ns
-        next_ns = max(stream.next_ns, since_ns - self._sending_ns) + count * self._gather_ns
-        most_ns = now_ns - self._sending_ns + self._ahead_ns + self._linger_ns
-        stream.next_ns = min(next_ns, most_ns)
+        """Note when a frame was made, of messages that came from `since_ns` on."""
+        self.sealed_ns = now_ns
+        self.gathering.note_made(stream, count, now_ns, since_ns)
         self.heartbeats.put_off(stream, now_ns)
 
     def _make_stream(self, topic: str) -> PublisherStream:

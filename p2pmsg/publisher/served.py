@@ -36,6 +36,7 @@ class PublisherStream:
         "guess",
         "heartbeat",
         "is_idle",
+        "made_ns",
         "needs_exact",
         "next_ns",
         "pace",
@@ -43,7 +44,6 @@ class PublisherStream:
         "prefix",
         "rushed_ns",
         "said_ns",
-        "sealed_ns",
         "topic",
         "topic_bytes",
     )
@@ -56,7 +56,7 @@ class PublisherStream:
         self.plain_prefix = wire.stream_prefix(topic, session, wire.FLAG_PLAIN)
         self.guess = 8  # messages that fit a datagram; put right by the first ones
         self.pace = 0  # of the last batch when it was sealed
-        # When the next message would come, were they `gather_within` apart, sending not counted.
+        # When the next message would come, were they `gather_within` apart; in own time, too.
         self.next_ns = -(2**62)
         self.rushed_ns: int | None = None  # when its last batch was sealed, filled at full rate
         self.needs_exact = False  # a value has a part of a type that msgpack does not have
@@ -64,7 +64,8 @@ class PublisherStream:
         self.topic_bytes = topic_bytes
         self.heartbeat = heartbeat
         self.is_idle = False  # no data for some time, so that its heartbeats are rare
-        self.sealed_ns = -(2**62)
+        # When its last frame was made, in the program's own time: see `Gathering`.
+        self.made_ns = -(2**62)
         self.beat_ns = 2**63  # where it stands in the heap of heartbeats
         self.said_ns: int | None = None  # when its last heartbeat was sent, or was first put off
 

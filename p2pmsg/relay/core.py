@@ -266,7 +266,7 @@ class RelayCore:
             self.outbox.append(frame)
         stream.advance(start + count)
         stream.received += count
-        stream.sealed_ns = self.sealed_ns = now_ns
+        self.sealed_ns = now_ns
         served.heartbeats.put_off(stream, now_ns)
 
     def lose(self, session: int, topic: str, loss: Loss, *, now_ns: int) -> None:

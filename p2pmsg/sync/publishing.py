@@ -189,8 +189,7 @@ class PublishingPeer(ServingPeer):
                     sent = self._send(outbox[0])
                     if sent:
                         outbox.popleft()
-                    core.note_beat(topic, now_ns=now_ns)
-                    core.note_sent(now_ns, time.monotonic_ns())
+                    core.note_alone(topic, now_ns, _now_ns())
                     TURN.is_theirs = True
                     lock.owner = None
                     if not sent:
@@ -370,12 +369,14 @@ class PublishingPeer(ServingPeer):
             gone = True
             if taken:
                 self._outgoing.make_space()
+                now_ns, inside_ns = _now_ns(), core.gathering.inside_ns
                 sequence = core.publish(
-                    topic, value, key, timestamp_ns, headers,
-                    now_ns=time.monotonic_ns(), wall_ns=time.time_ns(),
-                )  # fmt: skip
+                    topic, value, key, timestamp_ns, headers, now_ns=now_ns, wall_ns=_wall_ns()
+                )
                 if core.outbox or core.unsynced:
                     gone = self._send_now()
+                made = gone and core.sealed_ns == now_ns
+                core.gathering.note_call(inside_ns, now_ns, _now_ns(), made=made)
                 if self._batches and self._gathers and not self._rounds.ticking:
                     self._rounds.tick()
         except BaseException as error:

@@ -1,0 +1,175 @@
+"""When messages share a frame, and how long they wait for one another."""
+
+from typing import TYPE_CHECKING, Final
+
+from p2pmsg.config import LINGER_MIN
+from recovery._checks import to_ns
+
+if TYPE_CHECKING:
+    from p2pmsg.config import PublisherConfig
+    from p2pmsg.publisher.batch import Batch
+    from p2pmsg.publisher.served import PublisherStream
+
+_SHARE: Final = 20
+"""A stream that is not busy waits for a twentieth of `linger`: 50 µs. Sending a frame and receiving
+it takes a tenth of that at each end, so at any rate it leaves most of a core."""
+_BUSY_NS: Final = 1_000
+"""A stream whose messages follow one another so closely is busy: what a frame more costs would
+keep its publisher from publishing."""
+_QUICK_NS: Final = 50_000
+"""With a short `linger` a stream that is not busy waits for as long as two frames take, up to this,
+and on a slow machine for half of what a frame takes: at least a third of the time is the program's.
+Waiting for less would make those wait longer that come next, until the frames before are made."""
+_MOST_FRAMES: Final = 4
+"""A short `linger` counts as so many frames: as long as the socket would make messages wait."""
+_FRAME_NS_FIRST: Final = 10_000
+_FRAME_NS_MAX: Final = 500_000
+_FULL_NS: Final = 500_000
+"""After a full frame, a pause in own time must be so long to be one."""
+_SLOW_SEND_NS: Final = 200_000
+"""Sending that takes longer is worth gathering for: a thousand subscribers make it 1 ms a frame."""
+_MANY_CONNECTIONS: Final = 64
+_FAN_OUT: Final = 32
+"""So much longer than the caller, who only fills their queues, ZeroMQ's thread takes to send a
+frame to many subscribers."""
+
+
+class Gathering:
+    """Decides which messages wait, by what is measured.
+
+    How closely a program's messages follow one another is measured in *its own time*: the clock
+    without what calls of `publish` took that did more than to add to a batch. A small frame costs a
+    publisher about as much as a large one. Did that count as the program's pause, a program that
+    publishes all the time would look slow while frames are small, and they would stay small.
+
+    Attributes:
+        inside_ns: how long such calls have taken, all together; the clock minus it is own time.
+        ahead_ns: so far a stream may be ahead of an even pace and still gather nothing.
+        linger_ns: how long messages wait at most.
+        alone_ns: after such a pause, in own time, a message does not wait.
+        busy_until_ns: until then messages wait because sending is slow.
+
+    """
+
+    __slots__ = (
+        "_frame_ns", "_framed_ns", "_gather_ns", "_look_ns", "_most_ns", "_pause_ns", "_send_ns",
+        "_share_ns", "ahead_ns", "alone_ns", "busy_until_ns", "inside_ns", "linger_ns",
+    )  # fmt: skip
+
+    def __init__(self, config: "PublisherConfig") -> None:
+        self._gather_ns = to_ns(config.gather_within)
+        self.ahead_ns = config.gather_after * self._gather_ns
+        self.linger_ns = to_ns(config.linger)
+        self._look_ns = to_ns(max(config.linger, LINGER_MIN))
+        self._share_ns = self._pause_ns = self.linger_ns // _SHARE
+        self.alone_ns = max(self._gather_ns, self._pause_ns)
+        self._most_ns = self._look_ns
+        self._frame_ns = self._framed_ns = self._send_ns = self.inside_ns = self.busy_until_ns = 0
+
+    def note_call(self, inside_ns: int, began_ns: int, ended_ns: int, *, made: bool) -> None:
+        """Note what a call took that did more than to add to a batch.
+
+        Args:
+            inside_ns: `inside_ns` when it began.
+            began_ns: when it began.
+            ended_ns: when it ended.
+            made: whether it made a frame of messages that came one by one, and sent it.
+
+        """
+        took_ns = ended_ns - began_ns
+        self.inside_ns = inside_ns + took_ns
+        if made:
+            self._note_frame()
+
+    def note_sent(self, began_ns: int, ended_ns: int, connections: int) -> None:
+        """Note when frames were sent: after slow ones, messages are gathered for as long again.
+
+        A frame costs as much as it has subscribers. To a thousand of them, one message a frame is
+        some hundred a second; so at least half of the time is left for gathering, at most as long
+        as four times `linger`. A single slow one may be a stall of the machine: the quicker of the
+        last two counts.
+        """
+        took_ns = ended_ns - began_ns
+        self.inside_ns += took_ns
+        least_ns = min(took_ns, self._send_ns)
+        self._send_ns = took_ns
+        if connections >= _MANY_CONNECTIONS:
+            least_ns *= _FAN_OUT
+        if least_ns > _SLOW_SEND_NS:
+            self.busy_until_ns = ended_ns + min(least_ns, 4 * self.linger_ns)
+
+    def note_alone(self, began_ns: int, ended_ns: int, connections: int) -> None:
+        """Note what a call took that made a frame of one message, and sent it."""
+        self.note_sent(began_ns, ended_ns, connections)
+        self._note_frame()
+
+    def note_made(self, stream: "PublisherStream", count: int, now_ns: int, since_ns: int) -> None:
+        """Note when a frame was made, and how far the stream is ahead of an even pace.
+
+        It is so by `linger` at most, or 0.1 ms, beyond what goes out one by one: after such a pause
+        it is as one that has always been calm.
+        """
+        stream.made_ns = own_ns = now_ns - self.inside_ns
+        next_ns = max(stream.next_ns, since_ns - self.inside_ns) + count * self._gather_ns
+        stream.next_ns = min(next_ns, own_ns + self.ahead_ns + self._look_ns)
+
+    def note_filled(self, stream: "PublisherStream", batch: "Batch", now_ns: int) -> None:
+        """Note that messages filled a frame: who publishes so is not idle, and will go on."""
+        own_ns = now_ns - self.inside_ns
+        if own_ns - batch.own_ns < batch.count * self._gather_ns:
+            stream.made_ns = own_ns + _FULL_NS
+            stream.next_ns = max(stream.next_ns, stream.made_ns + self.ahead_ns)
+
+    def goes_alone(self, stream: "PublisherStream", batch: "Batch | None", now_ns: int) -> bool:
+        """Whether a stream's next message waits for no company; `batch` is its last, if sealed now.
+
+        A batch of a datagram's size is full, and yet its messages may have come further apart than
+        those that are gathered. What comes next does not wait, or a stream of a message each
+        100 µs, once it has gathered a few, would go on to do so.
+        """
+        if now_ns < self.busy_until_ns:
+            return False
+        own_ns = now_ns - self.inside_ns
+        if stream.next_ns <= own_ns + self.ahead_ns or own_ns - stream.made_ns >= self.alone_ns:
+            return True
+        return batch is not None and own_ns - batch.own_ns >= batch.count * self._gather_ns
+
+    def due_ns(self, batch: "Batch") -> int:
+        """Return when an open batch has waited for long enough."""
+        due_ns = batch.opened_ns + min(self.linger_ns, self._wait_ns(batch.count))
+        if due_ns < self.busy_until_ns:
+            return min(self.busy_until_ns, batch.opened_ns + self.linger_ns)
+        return due_ns
+
+    def goes_on(self, batch: "Batch", now_ns: int) -> bool:
+        """Whether a batch at its `limit` has space, and its messages may wait on.
+
+        While sending is slow they may wait for as long as `linger`.
+
+        The thread that seals batches may wait for the interpreter, even for seconds, and looks but
+        once a millisecond. So the thread that fills a batch checks it, too: when it has half of
+        what the one before had (all of that, if it was about full), when that has doubled, and
+        when it is about to have waited for long enough.
+        """
+        age_ns, own_ns = now_ns - batch.opened_ns, now_ns - self.inside_ns - batch.own_ns
+        wait_ns = self._most_ns if now_ns < self.busy_until_ns else self._wait_ns(batch.count)
+        left_ns = min(self._most_ns - age_ns, wait_ns - own_ns)
+        return left_ns > 0 and batch.look_again(left_ns / own_ns if own_ns > left_ns else 1.0)
+
+    def _wait_ns(self, count: int) -> int:
+        """Return how old a batch may grow with so many messages, in ns.
+
+        A stream that is busy gathers for as long as `linger`, or until a frame is full; another
+        one for a twentieth of that, or as long as making a frame takes; and a few messages, which
+        come seldom closer than `gather_within`, for no longer than as many of them would take.
+        """
+        return max(count * _BUSY_NS, min(self._pause_ns, count * self._gather_ns))
+
+    def _note_frame(self) -> None:
+        """Note what a frame and its batch took; a single slow one may be a stall of the machine."""
+        took_ns, self._framed_ns = self.inside_ns - self._framed_ns, self.inside_ns
+        frame_ns = min(took_ns, 2 * self._frame_ns + _FRAME_NS_FIRST, _FRAME_NS_MAX)
+        self._frame_ns = frame_ns
+        self._pause_ns = max(self._share_ns, frame_ns // 2, min(2 * frame_ns, _QUICK_NS))
+        self.alone_ns = max(self._gather_ns, self._pause_ns)
+        self._most_ns = max(self._look_ns, _MOST_FRAMES * frame_ns)
