@@ -386,7 +386,7 @@ class PublisherCore:
         stream, gathering = self.streams.get(topic), self.gathering
         own_ns = now_ns - gathering.inside_ns
         if stream is None or (
-            stream.next_ns > own_ns + gathering.ahead_ns
+            stream.next_ns > now_ns - gathering.sending_ns + gathering.ahead_ns
             and own_ns - stream.made_ns < gathering.alone_ns
         ):
             return -1

@@ -44,6 +44,9 @@ class Gathering:
 
     Attributes:
         inside_ns: how long such calls have taken, all together; the clock minus it is own time.
+        sending_ns: the part of it in which frames were sent, or one of a single message was made.
+            How far a stream is ahead of an even pace is measured by the clock minus that: a program
+            that does not keep up because of its batches sends messages alone again.
         ahead_ns: so far a stream may be ahead of an even pace and still gather nothing.
         linger_ns: how long messages wait at most.
         alone_ns: after such a pause, in own time, a message does not wait.
@@ -54,6 +57,7 @@ class Gathering:
     __slots__ = (
         "_frame_ns", "_framed_ns", "_gather_ns", "_look_ns", "_most_ns", "_pause_ns", "_send_ns",
         "_share_ns", "ahead_ns", "alone_ns", "busy_until_ns", "inside_ns", "linger_ns",
+        "sending_ns",
     )  # fmt: skip
 
     def __init__(self, config: "PublisherConfig") -> None:
@@ -64,7 +68,8 @@ class Gathering:
         self._share_ns = self._pause_ns = self.linger_ns // _SHARE
         self.alone_ns = max(self._gather_ns, self._pause_ns)
         self._most_ns = self._look_ns
-        self._frame_ns = self._framed_ns = self._send_ns = self.inside_ns = self.busy_until_ns = 0
+        self.inside_ns = self.sending_ns = self.busy_until_ns = 0
+        self._frame_ns = self._framed_ns = self._send_ns = 0
 
     def note_call(self, inside_ns: int, began_ns: int, ended_ns: int, *, made: bool) -> None:
         """Note what a call took that did more than to add to a batch.
@@ -91,6 +96,7 @@ class Gathering:
         """
         took_ns = ended_ns - began_ns
         self.inside_ns += took_ns
+        self.sending_ns += took_ns
         least_ns = min(took_ns, self._send_ns)
         self._send_ns = took_ns
         if connections >= _MANY_CONNECTIONS:
@@ -109,16 +115,17 @@ class Gathering:
         It is so by `linger` at most, or 0.1 ms, beyond what goes out one by one: after such a pause
         it is as one that has always been calm.
         """
-        stream.made_ns = own_ns = now_ns - self.inside_ns
-        next_ns = max(stream.next_ns, since_ns - self.inside_ns) + count * self._gather_ns
-        stream.next_ns = min(next_ns, own_ns + self.ahead_ns + self._look_ns)
+        stream.made_ns = now_ns - self.inside_ns
+        next_ns = max(stream.next_ns, since_ns - self.sending_ns) + count * self._gather_ns
+        stream.next_ns = min(next_ns, now_ns - self.sending_ns + self.ahead_ns + self._look_ns)
 
     def note_filled(self, stream: "PublisherStream", batch: "Batch", now_ns: int) -> None:
         """Note that messages filled a frame: who publishes so is not idle, and will go on."""
         own_ns = now_ns - self.inside_ns
         if own_ns - batch.own_ns < batch.count * self._gather_ns:
             stream.made_ns = own_ns + _FULL_NS
-            stream.next_ns = max(stream.next_ns, stream.made_ns + self.ahead_ns)
+            least_ns = now_ns - self.sending_ns + _FULL_NS + self.ahead_ns
+            stream.next_ns = max(stream.next_ns, least_ns)
 
     def goes_alone(self, stream: "PublisherStream", batch: "Batch | None", now_ns: int) -> bool:
         """Whether a stream's next message waits for no company; `batch` is its last, if sealed now.
@@ -130,7 +137,9 @@ class Gathering:
         if now_ns < self.busy_until_ns:
             return False
         own_ns = now_ns - self.inside_ns
-        if stream.next_ns <= own_ns + self.ahead_ns or own_ns - stream.made_ns >= self.alone_ns:
+        if own_ns - stream.made_ns >= self.alone_ns:
+            return True
+        if stream.next_ns <= now_ns - self.sending_ns + self.ahead_ns:
             return True
         return batch is not None and own_ns - batch.own_ns >= batch.count * self._gather_ns
 

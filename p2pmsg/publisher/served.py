@@ -56,7 +56,7 @@ class PublisherStream:
         self.plain_prefix = wire.stream_prefix(topic, session, wire.FLAG_PLAIN)
         self.guess = 8  # messages that fit a datagram; put right by the first ones
         self.pace = 0  # of the last batch when it was sealed
-        # When the next message would come, were they `gather_within` apart; in own time, too.
+        # When the next message would come, were they `gather_within` apart, sending not counted.
         self.next_ns = -(2**62)
         self.rushed_ns: int | None = None  # when its last batch was sealed, filled at full rate
         self.needs_exact = False  # a value has a part of a type that msgpack does not have
