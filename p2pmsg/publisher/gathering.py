@@ -55,7 +55,7 @@ class Gathering:
     """
 
     __slots__ = (
-        "_frame_ns", "_framed_ns", "_gather_ns", "_look_ns", "_most_ns", "_pause_ns", "_send_ns",
+        "_calls_ns", "_frame_ns", "_gather_ns", "_look_ns", "_most_ns", "_pause_ns", "_send_ns",
         "_share_ns", "ahead_ns", "alone_ns", "busy_until_ns", "inside_ns", "linger_ns",
         "sending_ns",
     )  # fmt: skip
@@ -69,7 +69,7 @@ class Gathering:
         self.alone_ns = max(self._gather_ns, self._pause_ns)
         self._most_ns = self._look_ns
         self.inside_ns = self.sending_ns = self.busy_until_ns = 0
-        self._frame_ns = self._framed_ns = self._send_ns = 0
+        self._frame_ns = self._calls_ns = self._send_ns = 0
 
     def note_call(self, inside_ns: int, began_ns: int, ended_ns: int, *, made: bool) -> None:
         """Note what a call took that did more than to add to a batch.
@@ -83,6 +83,7 @@ class Gathering:
         """
         took_ns = ended_ns - began_ns
         self.inside_ns = inside_ns + took_ns
+        self._calls_ns += took_ns
         if made:
             self._note_frame()
 
@@ -107,6 +108,7 @@ class Gathering:
     def note_alone(self, began_ns: int, ended_ns: int, connections: int) -> None:
         """Note what a call took that made a frame of one message, and sent it."""
         self.note_sent(began_ns, ended_ns, connections)
+        self._calls_ns += ended_ns - began_ns
         self._note_frame()
 
     def note_made(self, stream: "PublisherStream", count: int, now_ns: int, since_ns: int) -> None:
@@ -176,9 +178,8 @@ class Gathering:
 
     def _note_frame(self) -> None:
         """Note what a frame and its batch took; a single slow one may be a stall of the machine."""
-        took_ns, self._framed_ns = self.inside_ns - self._framed_ns, self.inside_ns
-        frame_ns = min(took_ns, 2 * self._frame_ns + _FRAME_NS_FIRST, _FRAME_NS_MAX)
-        self._frame_ns = frame_ns
+        frame_ns = min(self._calls_ns, 2 * self._frame_ns + _FRAME_NS_FIRST, _FRAME_NS_MAX)
+        self._frame_ns, self._calls_ns = frame_ns, 0
         self._pause_ns = max(self._share_ns, frame_ns // 2, min(2 * frame_ns, _QUICK_NS))
         self.alone_ns = max(self._gather_ns, self._pause_ns)
         self._most_ns = max(self._look_ns, _MOST_FRAMES * frame_ns)

@@ -142,3 +142,19 @@ def test_a_single_slow_frame_says_little_of_the_next():
     core = one.core
     core.gathering.note_call(core.gathering.inside_ns, 0, 50_000_000, made=True)
     assert core.gathering.alone_ns < 100_000
+
+
+def test_what_is_sent_otherwise_says_nothing_of_frames():
+    """A frame of `publish_many` has thousands of messages."""
+    one = program(1)
+    one.run(0.01)
+    for _ in range(20):
+        for _ in range(20):
+            began_ns = one.now_ns
+            one.now_ns += 100_000
+            one.core.note_sent(began_ns, one.now_ns)
+        one.now_ns += 1_000_000
+        one.tick()
+        one.publish()
+    assert one.counts[-10:] == [1] * 10
+    assert one.core.gathering.alone_ns < 100_000
