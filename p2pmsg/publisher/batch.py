@@ -12,6 +12,7 @@ _NIL: Final = b"\xc0"
 _LARGE_BYTES: Final = 4 * 1024
 _FIRST_LOOK_BYTES: Final = 8
 _LOOKS: Final = 8
+"""The next look at a batch is never closer than when it has an eighth more: each costs 8 µs."""
 PACE_MAX: Final = 2**31
 """As a pace: the clock is not looked at before the batch is full."""
 _VALUES_HEADER_BYTES: Final = 6

@@ -65,11 +65,10 @@ class Gathering:
         self.ahead_ns = config.gather_after * self._gather_ns
         self.linger_ns = to_ns(config.linger)
         self._look_ns = to_ns(max(config.linger, LINGER_MIN))
-        self._share_ns = self._pause_ns = self.linger_ns // _SHARE
-        self.alone_ns = max(self._gather_ns, self._pause_ns)
-        self._most_ns = self._look_ns
+        self._share_ns = self.linger_ns // _SHARE
         self.inside_ns = self.sending_ns = self.busy_until_ns = 0
-        self._frame_ns = self._calls_ns = self._send_ns = 0
+        self._calls_ns = self._send_ns = 0
+        self._use_frame(0)
 
     def note_call(self, inside_ns: int, began_ns: int, ended_ns: int, *, made: bool) -> None:
         """Note what a call took that did more than to add to a batch.
@@ -124,7 +123,7 @@ class Gathering:
     def note_filled(self, stream: "PublisherStream", batch: "Batch", now_ns: int) -> None:
         """Note that messages filled a frame: who publishes so is not idle, and will go on."""
         own_ns = now_ns - self.inside_ns
-        if own_ns - batch.own_ns < batch.count * self._gather_ns:
+        if not self._is_calm(batch, own_ns):
             stream.made_ns = own_ns + _FULL_NS
             least_ns = now_ns - self.sending_ns + _FULL_NS + self.ahead_ns
             stream.next_ns = max(stream.next_ns, least_ns)
@@ -143,7 +142,7 @@ class Gathering:
             return True
         if stream.next_ns <= now_ns - self.sending_ns + self.ahead_ns:
             return True
-        return batch is not None and own_ns - batch.own_ns >= batch.count * self._gather_ns
+        return batch is not None and self._is_calm(batch, own_ns)
 
     def due_ns(self, batch: "Batch") -> int:
         """Return when an open batch has waited for long enough."""
@@ -167,6 +166,10 @@ class Gathering:
         left_ns = min(self._most_ns - age_ns, wait_ns - own_ns)
         return left_ns > 0 and batch.look_again(left_ns / own_ns if own_ns > left_ns else 1.0)
 
+    def _is_calm(self, batch: "Batch", own_ns: int) -> bool:
+        """Whether a batch's messages came further apart than those that are gathered."""
+        return own_ns - batch.own_ns >= batch.count * self._gather_ns
+
     def _wait_ns(self, count: int) -> int:
         """Return how old a batch may grow with so many messages, in ns.
 
@@ -178,8 +181,12 @@ class Gathering:
 
     def _note_frame(self) -> None:
         """Note what a frame and its batch took; a single slow one may be a stall of the machine."""
-        frame_ns = min(self._calls_ns, 2 * self._frame_ns + _FRAME_NS_FIRST, _FRAME_NS_MAX)
-        self._frame_ns, self._calls_ns = frame_ns, 0
+        took_ns, self._calls_ns = self._calls_ns, 0
+        self._use_frame(min(took_ns, 2 * self._frame_ns + _FRAME_NS_FIRST, _FRAME_NS_MAX))
+
+    def _use_frame(self, frame_ns: int) -> None:
+        """Decide by what a frame takes from now on."""
+        self._frame_ns = frame_ns
         self._pause_ns = max(self._share_ns, frame_ns // 2, min(2 * frame_ns, _QUICK_NS))
         self.alone_ns = max(self._gather_ns, self._pause_ns)
         self._most_ns = max(self._look_ns, _MOST_FRAMES * frame_ns)
