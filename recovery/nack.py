@@ -4,7 +4,7 @@ RFC 5401 calls the question a NACK. README.md in this folder draws the life of a
 """
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from recovery._checks import above, at_least, at_most, backed_off_ns, to_ns
@@ -16,6 +16,8 @@ from recovery.ranges import RangeSet
 
 _UNSURE_NS = 20_000_000
 _ENDLESS = 2**63 - 1
+_PUT_OFF_MAX = 10  # deadlines: the longest that a gap without progress is kept for other answers
+_QUIET_RETRIES = 10  # retries' time: no answer for so long means that none is on its way
 _LAPS_MAX = 50  # retries' time: the longest that a gap without space is not looked at
 
 
@@ -49,7 +51,8 @@ class NackConfig:
 
     deadline: float = 10.0
     """Time without any progress after which a gap is given up, in seconds. 10.0 outlast a restart
-    of the publisher and a TCP reconnection."""
+    of the publisher and a TCP reconnection. While other answers of its publisher come over the
+    recovery channel, its own may come after them: then it is kept for ten times as long at most."""
 
     gaps_max: int = 4096
     """Bound on the number of gaps (not of messages) of a stream; what would pass it is not
@@ -78,6 +81,14 @@ class Gap:
     attempts: int = 0
     put_off: bool = False
     """It waits until there is space for what it lacks."""
+    first_ns: int = -1
+    """When it was first asked for since its last progress; -1: it was not asked for yet."""
+    asked_ns: int = -1
+    """When it was last asked for."""
+    skipped: bool = False
+    """Its answer is not on its way: it was dropped here, or what was asked for later came first."""
+    answered: bool = False
+    """A part of it came."""
 
 
 class NackScheduler:
@@ -86,6 +97,10 @@ class NackScheduler:
     A gap is one range, however long; nothing here costs more for ten million missing messages than
     for one. Receiver and publisher go through a stream from the front, so progress in the first
     gap also keeps those after it alive: they are only waiting for their turn.
+
+    Over TCP nothing is asked for again while answers come: on a slow link, or for a process with
+    little of a processor, its own is behind them. Asked for again, all of it would come twice, and
+    what is missing next would come after that.
 
     Args:
         config: waits and bounds.
@@ -121,6 +136,7 @@ class NackScheduler:
         "_repeated",
         "_retry_ns",
         "_rng",
+        "_round_trip_ns",
         "_starts",
         "gaps_refused",
         "missing_count",
@@ -142,7 +158,7 @@ class NackScheduler:
         self._rng = rng
         self._due: DeadlineHeap[Gap] = DeadlineHeap()
         self._expiry: DeadlineHeap[Gap] = DeadlineHeap()
-        self._quiet_until_ns = 0
+        self._quiet_until_ns = self._round_trip_ns = 0
         self._front_progress_ns: int | None = None
         self._front_start = -1
         self._crowded = False
@@ -255,8 +271,8 @@ class NackScheduler:
         self._insert(low, gap, due_ns, self._expiry_ns(now_ns))
         self.missing_count += stop - start
 
-    def fill(self, start: int, stop: int, *, now_ns: int) -> list[int]:
-        """Take out `[start, stop)`, which arrived.
+    def fill(self, start: int, stop: int, *, now_ns: int, repaired: bool = False) -> list[int]:
+        """Take out `[start, stop)`, which arrived, as an answer where it is `repaired`.
 
         Returns, for each gap that is now wholly repaired, the time since it was detected in ns.
         What remains of a gap starts again: no attempts, a new deadline, and the next NACK in
@@ -272,6 +288,8 @@ class NackScheduler:
             return []
         ages: list[int] = []
         remains: list[Gap] = []
+        if repaired and self._feedback is None:
+            self._note_answered(low, now_ns)
         due_ns = max(now_ns + self._answer_ns(), self._quiet_until_ns)
         for gap in self._gaps[low:high]:
             remains = self._cut(gap, start, stop)
@@ -284,7 +302,7 @@ class NackScheduler:
         if low == 0:
             self._front_moved(now_ns)
             if self._crowded and self._gaps and not remains:
-                self._gaps[0].attempts = 0
+                self._gaps[0].attempts, self._gaps[0].skipped = 0, True
                 self._due.set(self._gaps[0], max(now_ns, self._quiet_until_ns))
         return ages
 
@@ -329,6 +347,12 @@ class NackScheduler:
         for gap in self._gaps[low:high]:
             gap.reason = reason
 
+    def note_dropped(self, start: int, stop: int) -> None:
+        """Note that what answered `[start, stop)` was dropped, or refused for now: ask again."""
+        low, high = self._touched(start, stop)
+        for gap in self._gaps[low:high]:
+            gap.skipped = True
+
     def postpone(
         self,
         *,
@@ -363,6 +387,7 @@ class NackScheduler:
         ranges_max: int = 64,
         window: int | None = None,
         crowded: bool = False,
+        answered_ns: int = -1,
     ) -> list[tuple[int, int]]:
         """Return the ranges to ask for now, sorted, touching ones coalesced, and count the attempt.
 
@@ -372,10 +397,15 @@ class NackScheduler:
         Answers for which there is no space are worse than none: what begins `window` sequences
         after the first gap waits for that to move. While it is `crowded` all but the first gap
         wait, and each gap that becomes the first is asked for at once.
+
+        `answered_ns` is when messages last came as an answer, of any stream, over a channel that
+        keeps their order. Until that is ten times `retry_interval` ago, nothing is asked for again,
+        unless it was skipped, or its stream had no progress for half of `deadline`.
         """
         by_attempt = self.due_by_attempt(
-            now_ns=now_ns, ranges_max=ranges_max, window=window, crowded=crowded
-        )
+            now_ns=now_ns, ranges_max=ranges_max, window=window, crowded=crowded,
+            answered_ns=answered_ns,
+        )  # fmt: skip
         if len(by_attempt) == 1:
             return list(next(iter(by_attempt.values())))
         return list(RangeSet(pair for ranges in by_attempt.values() for pair in ranges))
@@ -387,6 +417,7 @@ class NackScheduler:
         ranges_max: int = 64,
         window: int | None = None,
         crowded: bool = False,
+        answered_ns: int = -1,
     ) -> dict[int, RangeSet]:
         """Do as `due` does, and group the ranges by which attempt it is, from 1 on.
 
@@ -416,11 +447,17 @@ class NackScheduler:
                     self._admitted = min(self._admitted, gap.start)
                 self._due.set(gap, now_ns + min(max(laps, 1), _LAPS_MAX) * self._retry_ns)
                 continue
+            if (wait_ns := self._answers_wait_ns(gap, answered_ns, now_ns)) > 0:
+                self._due.set(gap, now_ns + wait_ns)
+                continue
             if gap.attempts >= self._attempts_max:
                 if self._waits_its_turn(gap, now_ns) is None:
                     continue  # its expiry is due, too
                 gap.attempts -= 1
             due_ns = now_ns + self._retry_wait_ns(gap.attempts)
+            if not gap.attempts:
+                gap.first_ns = now_ns
+            gap.asked_ns, gap.skipped = now_ns, False
             gap.attempts += 1
             self._due.set(gap, due_ns)
             if gap.attempts >= self._attempts_max:
@@ -433,10 +470,13 @@ class NackScheduler:
             self._adapt_patience()
         return found
 
-    def expire(self, *, now_ns: int, known: int | None = None) -> list[Loss]:
+    def expire(
+        self, *, now_ns: int, known: int | None = None, answered_ns: int = -1
+    ) -> list[Loss]:
         """Give up the gaps whose attempts or time are used up; returns them as losses, sorted.
 
-        Those that end beyond `known` are looked at again soon: it may be that they are none.
+        Those that end beyond `known` are looked at again soon: it may be that they are none. What
+        was asked for is not given up while other answers come; see `due` for `answered_ns`.
         """
         losses: list[Loss] = []
         # The front first: as long as it goes on, those after it only wait for their turn.
@@ -448,6 +488,8 @@ class NackScheduler:
                 self._expiry.set(gap, now_ns + _UNSURE_NS)
                 continue
             until_ns = self._waits_its_turn(gap, now_ns)
+            if until_ns is None:
+                until_ns = self._waits_for_others(gap, answered_ns, now_ns)
             if until_ns is not None:
                 self._expiry.set(gap, until_ns)
                 if gap not in self._due:
@@ -532,8 +574,7 @@ class NackScheduler:
         if stop == gap.stop:
             gap.stop = start
             return [gap]
-        rest = Gap(stop, gap.stop, gap.detected_ns, gap.reason)
-        rest.attempts = gap.attempts
+        rest = replace(gap, start=stop)
         gap.stop = start
         self._insert(index + 1, rest, self._due.get(gap), self._expiry.get(gap))
         return [gap, rest]
@@ -555,8 +596,36 @@ class NackScheduler:
         if self._repeated:
             self._patience_ns = min(2 * self._patience_ns, self._ceiling_ns)
         else:
-            self._patience_ns = max(3 * self._patience_ns // 4, self._retry_ns)
+            self._patience_ns = max(3 * self._patience_ns // 4, self._usual_patience_ns())
         self._repeated = False
+
+    def _usual_patience_ns(self) -> int:
+        """Return how long an answer is waited for at least, by how long others took."""
+        return max(self._retry_ns, min(2 * self._round_trip_ns, self._ceiling_ns))
+
+    def _note_answered(self, index: int, now_ns: int) -> None:
+        """Note that an answer to the gap at `index` came: how long it took, and what it passed."""
+        gap, front = self._gaps[index], self._gaps[0]
+        if not gap.answered and gap.attempts:
+            gap.answered = True
+            took_ns = min(now_ns - gap.first_ns, self._ceiling_ns)
+            self._round_trip_ns = max(took_ns, 7 * self._round_trip_ns // 8)
+            self._patience_ns = max(self._patience_ns, self._usual_patience_ns())
+        if index and 0 <= front.asked_ns <= gap.asked_ns and not front.skipped:
+            front.skipped = True
+            due_ns = front.asked_ns + self._retry_wait_ns(max(0, front.attempts - 1))
+            self._due.set(front, max(due_ns, now_ns, self._quiet_until_ns))
+
+    def _answers_wait_ns(self, gap: Gap, answered_ns: int, now_ns: int) -> int:
+        """Return for how long a gap that was asked for only waits its turn, in ns; else 0 or less.
+
+        What is sent over the channel then was asked for before.
+        """
+        if answered_ns < 0 or gap.asked_ns < 0 or gap.skipped:
+            return 0
+        quiet_ns = max(self._patience_ns, _QUIET_RETRIES * self._retry_ns)
+        progress_ns = max(gap.asked_ns, self._front_progress_ns or 0)
+        return min(answered_ns + quiet_ns, progress_ns + self._deadline_ns // 2) - now_ns
 
     def _answer_ns(self) -> int:
         """Return how long an answer that is on its way is waited for."""
@@ -583,6 +652,17 @@ class NackScheduler:
         front = self._gaps[0]
         front.attempts = min(front.attempts, self._attempts_max - 1)
         self._expiry.set(front, self._expiry_ns(now_ns))
+
+    def _waits_for_others(self, gap: Gap, answered_ns: int, now_ns: int) -> int | None:
+        """Return until when a gap is kept because other answers come, if it is."""
+        if answered_ns < 0 or gap.first_ns < 0:
+            return None
+        is_last = gap.attempts >= self._attempts_max
+        until_ns = min(
+            answered_ns + (self._patience_ns if is_last else self._deadline_ns),
+            gap.first_ns + _PUT_OFF_MAX * self._deadline_ns,
+        )
+        return until_ns if until_ns > now_ns else None
 
     def _waits_its_turn(self, gap: Gap, now_ns: int) -> int | None:
         """Return until when progress in the first gap keeps this later one alive, if it does."""

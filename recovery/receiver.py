@@ -272,9 +272,14 @@ class StreamReceiver(Generic[T]):
         if head > expected:
             self._miss(head, now_ns)
 
-    def handle_timer(self, *, now_ns: int, known: int | None = None) -> None:
-        """Give up what has been missing for too long, but nothing that ends beyond `known`."""
-        self._lose(self.nacks.expire(now_ns=now_ns, known=known))
+    def handle_timer(
+        self, *, now_ns: int, known: int | None = None, answered_ns: int = -1
+    ) -> None:
+        """Give up what has been missing for too long, but nothing that ends beyond `known`.
+
+        `answered_ns`: when the last answer came; see `NackScheduler.due`.
+        """
+        self._lose(self.nacks.expire(now_ns=now_ns, known=known, answered_ns=answered_ns))
 
     def evict_beyond(
         self, beyond: int, size: int, *, now_ns: int, bytes_max: int | None = None
@@ -470,8 +475,11 @@ class StreamReceiver(Generic[T]):
             ):
                 self.overflowed += 1
                 self.nacks.set_loss_reason(piece_start, piece_stop, LossReason.OVERFLOW)
+                self.nacks.note_dropped(piece_start, piece_stop)
                 continue
-            self._ages_ns += self.nacks.fill(piece_start, piece_stop, now_ns=now_ns)
+            self._ages_ns += self.nacks.fill(
+                piece_start, piece_stop, now_ns=now_ns, repaired=repaired
+            )
             if len(self._ages_ns) > _AGES_MAX:
                 self.ages_forgotten += len(self._ages_ns) - _AGES_MAX
                 del self._ages_ns[_AGES_MAX:]

@@ -166,6 +166,8 @@ class Session:
     """Whether anything came over its recovery channel."""
     replied_ns: int = -1
     """When anything last came over its recovery channel."""
+    repaired_ns: int = -1
+    """When messages last came over it, those that had come before included."""
     quiet: bool = False
     """Whether its recovery channel works, and nothing of it comes over the data path."""
     before_ns: int = 0

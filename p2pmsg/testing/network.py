@@ -64,6 +64,7 @@ class FaultyNetwork:
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._serial = 0
         self._latest: dict[Link, int] = {}
+        self._busy_ns: dict[tuple[str, str], int] = {}
         self._partitions: dict[tuple[str, str], int] = {}
         self._deaf: dict[tuple[str, str], float] = {}
         self._narrow: dict[tuple[str, str], float] = {}
@@ -164,7 +165,7 @@ class FaultyNetwork:
         elif kind == "PROBE":
             self.probes[name_of(link.source)] += 1
         self.note(f"{link.source}>{link.target} {kind} {zlib.crc32(frame):x}")
-        rng, now_ns = self.rng, self.clock.now_ns
+        rng = self.rng
         loss = self._losses[link.kind]
         is_lost = bool(loss) and rng.random() < loss
         if is_lost or self._is_parted(link) or self._is_too_large(link, frame):
@@ -173,7 +174,7 @@ class FaultyNetwork:
             if self._log is not None:
                 self._log("    lost")
             return
-        arrival_ns = now_ns + self._delay_ns
+        arrival_ns = self._leaves_ns(link, frame) + self._delay_ns
         if self._spread_ns:
             arrival_ns += int(rng.random() * self._spread_ns)
         options = self.options
@@ -186,6 +187,16 @@ class FaultyNetwork:
         if options.duplication and rng.random() < options.duplication:
             again_ns = to_ns(rng.random() * options.reordering_delay)
             self.at(arrival_ns + again_ns, self._arrive, link, frame)
+
+    def _leaves_ns(self, link: Link, frame: bytes) -> int:
+        """Return when a path has carried a frame, and what waits before it."""
+        now_ns, bytes_per_s = self.clock.now_ns, self.options.bytes_per_s
+        if not bytes_per_s:
+            return now_ns
+        path = name_of(link.source), name_of(link.target)
+        begun_ns = max(now_ns, self._busy_ns.get(path, 0))
+        self._busy_ns[path] = leaves_ns = begun_ns + to_ns(len(frame) / bytes_per_s)
+        return leaves_ns
 
     def kind_of(self, frame: bytes) -> str:
         """Return the name of a frame's kind; of one that a receiver has sealed, `SEALED`."""

@@ -53,6 +53,10 @@ class NetworkOptions:
     delay_max: float = 0.001
     """Longest time that a frame takes, in seconds, reordering aside."""
 
+    bytes_per_s: float = 0.0
+    """How many bytes a path between two carries a second, each way; what is sent sooner waits in
+    front of it, in order. 0: any number."""
+
     partitions_per_s: float = 0.0
     """How often a publisher and a subscriber are cut off from one another, on average. Frames
     between them are lost for `partition_time`, and no connection notices."""
@@ -219,7 +223,7 @@ class NetworkOptions:
             "publisher_crashes_per_s", "subscriber_crashes_per_s", "restart_delay", "read_time",
             "read_stops_per_s", "read_stop_time", "process_stops_per_s", "process_stop_time",
             "messages_per_s", "bytes_max", "commits_per_s", "forged_per_s", "rotations_per_s",
-            "heartbeats_per_s", "datagram_time",
+            "heartbeats_per_s", "datagram_time", "bytes_per_s",
         ):  # fmt: skip
             at_least(name, getattr(self, name), 0)
         at_least("delay_max", self.delay_max, self.delay_min)

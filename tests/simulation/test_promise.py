@@ -92,6 +92,43 @@ def test_a_path_on_which_no_data_comes_any_more_is_noticed_while_it_flows(option
         simulation.check(quiet=0.0)
 
 
+SLOW_PATHS = {
+    "a fifth is free": (20_000, 60),
+    "half is free": (20_000, 30),
+    "three quarters are free": (40_000, 60),
+}
+"""Bytes a second, and messages a second."""
+
+
+@pytest.mark.rounds(5, 60)
+@pytest.mark.parametrize("options", SLOW_PATHS.values(), ids=SLOW_PATHS)
+def test_a_slow_path_is_not_filled_with_what_has_been_asked_for_already(options, rounds):
+    """What was published in 20 s is missing. Where it was asked for again too soon, most came three
+    times, and what was missing next came after that, so late that it was given up."""
+    bytes_per_s, messages_per_s = options
+    repaired = twice = 0
+    for seed in range(rounds):
+        simulation = Simulation(
+            NetworkOptions(
+                seed=seed, bytes_per_s=bytes_per_s, messages_per_s=messages_per_s, topics=3,
+                bytes_max=120, queue_frames=1000, heartbeats_per_s=20,
+            )
+        )  # fmt: skip
+        publisher, subscriber = simulation.add_publisher(), simulation.add_subscriber()
+        assert simulation.settle(10.0), seed
+        simulation.part(publisher.name, subscriber.name, 20.0)
+        simulation.run(22.0)
+        simulation.heal()
+        assert simulation.settle(60.0), seed
+        simulation.check()
+        assert not simulation.lost, seed
+        receivers = [stream.receiver for stream in subscriber.core.streams]
+        repaired += sum(receiver.repaired for receiver in receivers)
+        twice += sum(receiver.duplicates for receiver in receivers)
+    assert repaired > rounds * 400
+    assert twice < repaired
+
+
 CLOSING = ("clean", "10 % lost", "50 % lost", "twice and out of order", "cuts", "reader stops",
          "reader stops, drop")  # fmt: skip
 

@@ -1,0 +1,78 @@
+"""A link of 2 Mbit/s that is down for a while: what is repaired crosses it about once.
+
+Two namespaces joined by veth with a token bucket, as in `test_udp_network`.
+"""
+
+import json
+import shutil
+import sys
+import textwrap
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from tests.bench.groups import SENDER_ADDRESS
+from tests.integration.peers import ROOT
+from tests.integration.test_udp_network import inside
+from tests.integration.test_udp_network import pytestmark as needs_root
+
+PLACE = f"tcp://{SENDER_ADDRESS}:5601"
+COUNT = 1200
+PUBLISHER = f"""
+    import sys, time, p2pmsg
+    with p2pmsg.Publisher("{PLACE}", name="feed", recovery_endpoint="{PLACE[:-1]}2") as publisher:
+        publisher.wait_for_subscribers(1, 60)
+        begun = time.monotonic()
+        for number in range({COUNT}):
+            publisher.publish("a", bytes(4000))
+            if number % 50 == 0:
+                publisher.publish("b", number)
+            if number == 100:
+                print("begun", flush=True)
+            time.sleep(max(0, begun + number / 40 - time.monotonic()))
+        sys.stdin.readline()
+"""
+SUBSCRIBER = f"""
+    import json, p2pmsg
+    with p2pmsg.Subscriber("{PLACE}", name="screen", start="earliest") as subscriber:
+        got = 0
+        while got < {COUNT + COUNT // 50}:
+            got += len(subscriber.receive_many(timeout=60))
+        stats = subscriber.stats()
+        print(json.dumps([stats.balanced, stats.lost, stats.repaired["buffer"], stats.duplicates]))
+"""
+
+
+def slow_down(pid, name):
+    rule = f"tc qdisc add dev {name} root tbf rate 2mbit burst 16kb latency 200ms"
+    if inside(pid, *rule.split()).wait(60):
+        pytest.skip("tc cannot make a link slow here")
+
+
+def run_in(pid, program):
+    return inside(
+        pid, sys.executable, "-c", textwrap.dedent(program),
+        cwd=ROOT, stdin=-1, stdout=-1, text=True,
+    )  # fmt: skip
+
+
+@needs_root
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("tc") is None, reason="needs tc")
+def test_a_slow_link_that_was_down_carries_each_repair_about_once(wire):
+    slow_down(wire.sender_pid, "va")
+    slow_down(wire.receiver_pid, "vb")
+    with ExitStack() as undo:
+        ends = [run_in(wire.sender_pid, PUBLISHER), run_in(wire.receiver_pid, SUBSCRIBER)]
+        for one in ends:
+            undo.callback(one.communicate)
+            undo.callback(one.kill)
+        assert ends[0].stdout.readline() == "begun\n"
+        assert not inside(wire.sender_pid, "ip", "link", "set", "va", "down").wait(60)
+        time.sleep(12)
+        assert not inside(wire.sender_pid, "ip", "link", "set", "va", "up").wait(60)
+        balanced, lost, repaired, twice = json.loads(ends[1].communicate(timeout=150)[0])
+    assert (balanced, lost) == (True, 0)
+    assert repaired > 300
+    assert twice < repaired  # it was more than twice as many, and took half as long again
