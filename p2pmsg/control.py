@@ -186,6 +186,10 @@ class Nack(codec.Struct, array_like=True):
     frame_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)] = 0
     """The largest frame that it takes, in bytes: a larger one would end the connection, so it is
     refused with `too_large`. 0: it does not say."""
+    received: Sequence | None = None
+    """How many frames it has received over the recovery channel, former connections included; None:
+    it does not say. Over TCP what was sent to it after these is on its way: it is not sent again.
+    """
 
 
 HISTORY = "history"

@@ -87,8 +87,6 @@ class Gap:
     """When it was last asked for."""
     skipped: bool = False
     """Its answer is not on its way: it was dropped here, or what was asked for later came first."""
-    answered: bool = False
-    """A part of it came."""
 
 
 class NackScheduler:
@@ -136,7 +134,6 @@ class NackScheduler:
         "_repeated",
         "_retry_ns",
         "_rng",
-        "_round_trip_ns",
         "_starts",
         "gaps_refused",
         "missing_count",
@@ -158,7 +155,7 @@ class NackScheduler:
         self._rng = rng
         self._due: DeadlineHeap[Gap] = DeadlineHeap()
         self._expiry: DeadlineHeap[Gap] = DeadlineHeap()
-        self._quiet_until_ns = self._round_trip_ns = 0
+        self._quiet_until_ns = 0
         self._front_progress_ns: int | None = None
         self._front_start = -1
         self._crowded = False
@@ -289,7 +286,7 @@ class NackScheduler:
         ages: list[int] = []
         remains: list[Gap] = []
         if repaired and self._feedback is None:
-            self._note_answered(low, now_ns)
+            self._note_passed(low, now_ns)
         due_ns = max(now_ns + self._answer_ns(), self._quiet_until_ns)
         for gap in self._gaps[low:high]:
             remains = self._cut(gap, start, stop)
@@ -596,21 +593,12 @@ class NackScheduler:
         if self._repeated:
             self._patience_ns = min(2 * self._patience_ns, self._ceiling_ns)
         else:
-            self._patience_ns = max(3 * self._patience_ns // 4, self._usual_patience_ns())
+            self._patience_ns = max(3 * self._patience_ns // 4, self._retry_ns)
         self._repeated = False
 
-    def _usual_patience_ns(self) -> int:
-        """Return how long an answer is waited for at least, by how long others took."""
-        return max(self._retry_ns, min(2 * self._round_trip_ns, self._ceiling_ns))
-
-    def _note_answered(self, index: int, now_ns: int) -> None:
-        """Note that an answer to the gap at `index` came: how long it took, and what it passed."""
+    def _note_passed(self, index: int, now_ns: int) -> None:
+        """Note that the gap at `index` is answered: what was asked for before has been passed."""
         gap, front = self._gaps[index], self._gaps[0]
-        if not gap.answered and gap.attempts:
-            gap.answered = True
-            took_ns = min(now_ns - gap.first_ns, self._ceiling_ns)
-            self._round_trip_ns = max(took_ns, 7 * self._round_trip_ns // 8)
-            self._patience_ns = max(self._patience_ns, self._usual_patience_ns())
         if index and 0 <= front.asked_ns <= gap.asked_ns and not front.skipped:
             front.skipped = True
             due_ns = front.asked_ns + self._retry_wait_ns(max(0, front.attempts - 1))

@@ -27,7 +27,8 @@ class RetransmitConfig:
 
     linger: float = 0.01
     """Time for which an answered range is not answered again to the same requester, in seconds.
-    0.01, as in Aeron: longer than most round trips, and half of a receiver's first retry."""
+    0.01, as in Aeron: longer than most round trips, and half of a receiver's first retry. One that
+    says how many frames it has received gets nothing again that is on its way, unless this is 0."""
 
     budget_bytes_s: int = 128 * 2**20
     """Bytes a second that one requester may have, at least 1. 128 MiB/s, a gigabit link: one
@@ -67,18 +68,38 @@ class RequesterStats:
 
 
 _ANSWERED_MAX = 4096
+_FLIGHT_NS = 30_000_000_000
+"""How long an answer may be on its way: as long as a slow link takes for what queues hold."""
 
 
 class _Requester:
-    __slots__ = ("answered", "bucket", "ranges_held", "stats", "wanted")
+    __slots__ = (
+        "_base", "_received", "answered", "bucket", "frames", "ranges_held", "stats", "wanted",
+    )  # fmt: skip
 
     def __init__(self, config: RetransmitConfig) -> None:
         self.bucket = TokenBucket(config.budget_bytes_s, config.budget_burst_bytes)
         self.wanted: dict[str, RangeSet] = {}
         self.ranges_held = 0
-        # (when, stream, start, stop) of the newest answers; a forgotten one costs a repetition.
-        self.answered: deque[tuple[int, str, int, int]] = deque(maxlen=_ANSWERED_MAX)
+        # Of the newest answers: when, stream, start, stop, and how many frames were sent with it.
+        # A forgotten one costs a repetition.
+        self.answered: deque[tuple[int, str, int, int, int]] = deque(maxlen=_ANSWERED_MAX)
+        self.frames = self._base = 0
+        self._received: int | None = None
         self.stats = RequesterStats()
+
+    def arrived(self, received: int | None) -> int:
+        """Return how many of the frames that were sent have come; all, where it is not said.
+
+        A requester counts on where its connection was made again, and we do not: what it had when
+        it first said so was none of ours. Where its number goes back it begins again.
+        """
+        if received is None:
+            return self.frames
+        if self._received is None or received < self._received:
+            self._base = self.frames - received
+        self._received = received
+        return self._base + received
 
     def add(self, stream: str, start: int, stop: int, ranges_max: int) -> bool:
         """Want `[start, stop)`, which is not empty; False where that would be a range too many."""
@@ -133,7 +154,7 @@ class RetransmitScheduler:
         requesters_refused: requests of new requesters refused because `requesters_max` was met.
         ranges_refused: ranges refused because a bound was met, over all requesters.
         ranges_malformed: ranges ignored because they were empty, reversed or negative.
-        messages_lingering: messages not answered because they had just been.
+        messages_lingering: messages not answered because they had just been, or are on their way.
 
     """
 
@@ -149,12 +170,19 @@ class RetransmitScheduler:
         self.messages_lingering = 0
 
     def request(
-        self, requester: bytes, stream: str, ranges: Iterable[tuple[int, int]], *, now_ns: int
+        self,
+        requester: bytes,
+        stream: str,
+        ranges: Iterable[tuple[int, int]],
+        *,
+        now_ns: int,
+        received: int | None = None,
     ) -> list[tuple[int, int]]:
         """Take a NACK; returns the ranges refused because a bound is met.
 
         Ranges are merged with what the requester waits for already. Parts answered to it within
-        `linger` are ignored, since that answer is on its way. Malformed ranges are counted.
+        `linger` are ignored, since that answer is on its way, and so are those that it cannot have
+        received yet, where it says how many frames it has `received`. Malformed ranges are counted.
         """
         well_formed: list[tuple[int, int]] = []
         for start, stop in ranges:
@@ -168,7 +196,7 @@ class RetransmitScheduler:
             self.ranges_refused += len(well_formed)
             return well_formed
         state.stats.requests += 1
-        parts = self._not_answered(state, stream, well_formed, now_ns)
+        parts = self._not_answered(state, stream, well_formed, now_ns, state.arrived(received))
         ranges_max = self._config.ranges_max
         refused = [(a, b) for a, b in parts if not state.add(stream, a, b, ranges_max)]
         self.ranges_refused += len(refused)
@@ -180,7 +208,15 @@ class RetransmitScheduler:
         return refused
 
     def answer_at_once(
-        self, requester: bytes, stream: str, start: int, stop: int, size: int, *, now_ns: int
+        self,
+        requester: bytes,
+        stream: str,
+        start: int,
+        stop: int,
+        size: int,
+        *,
+        now_ns: int,
+        received: int | None = None,
     ) -> bool:
         """Take a NACK of one range that goes out now, in `size` bytes; False: call `request`.
 
@@ -190,14 +226,15 @@ class RetransmitScheduler:
         state = self._known(requester)
         if state is None or state.wanted:
             return False
-        recent = state.answered
-        if recent and recent[-1][0] + self._linger_ns > now_ns:
+        recent, arrived = state.answered, state.arrived(received)
+        if recent and self._is_coming(recent[-1], arrived, now_ns):
             return False
         if not state.bucket.try_take(size, now_ns):
             return False
         recent.clear()
+        state.frames += 1
         if self._linger_ns:
-            recent.append((now_ns, stream, start, stop))
+            recent.append((now_ns, stream, start, stop, state.frames))
         stats = state.stats
         stats.requests += 1
         stats.bytes_sent += size
@@ -210,6 +247,7 @@ class RetransmitScheduler:
         if state is None:
             return
         state.stats.messages_sent -= stop - start
+        state.frames -= 1
         if not state.add(stream, start, stop, self._config.ranges_max):
             self.ranges_refused += 1
             state.stats.ranges_refused += 1
@@ -249,10 +287,17 @@ class RetransmitScheduler:
         state.stats.bytes_sent += size
         state.stats.messages_sent += stop - start
         state.bucket.take(size, now_ns)
+        state.frames += 1
         if self._linger_ns:
             self._remember(state, stream, start, stop, now_ns)
         self._settle(requester, state)
         self._park_if_throttled(requester, state, now_ns)
+
+    def note_frame(self, requester: bytes) -> None:
+        """Note that a frame that answers no NACK went to a requester, who counts it."""
+        state = self._requesters.get(requester)
+        if state is not None:
+            state.frames += 1
 
     def drop_range(self, requester: bytes, stream: str, start: int, stop: int) -> None:
         """Forget `[start, stop)`: it is not kept, and the requester was informed."""
@@ -311,16 +356,26 @@ class RetransmitScheduler:
             self._idle.move_to_end(requester)
         return state
 
+    def _is_coming(self, answer: tuple[int, str, int, int, int], arrived: int, now_ns: int) -> bool:
+        """Whether an answer is too young to be repeated, or is on its way for certain."""
+        age_ns, number = now_ns - answer[0], answer[4]
+        return age_ns < self._linger_ns or (number > arrived and age_ns < _FLIGHT_NS)
+
     def _not_answered(
-        self, state: _Requester, stream: str, ranges: list[tuple[int, int]], now_ns: int
+        self,
+        state: _Requester,
+        stream: str,
+        ranges: list[tuple[int, int]],
+        now_ns: int,
+        arrived: int,
     ) -> list[tuple[int, int]]:
-        """Return what of `ranges` was not answered within `linger`; count the rest."""
+        """Return what of `ranges` was not answered, or has to be again; count the rest."""
         recent = state.answered
-        while recent and recent[0][0] + self._linger_ns <= now_ns:
+        while recent and not self._is_coming(recent[0], arrived, now_ns):
             recent.popleft()
         if not recent:
             return ranges
-        answered = RangeSet((start, stop) for _, name, start, stop in recent if name == stream)
+        answered = RangeSet((start, stop) for _, name, start, stop, _ in recent if name == stream)
         parts = [part for start, stop in ranges for part in answered.missing(start, stop)]
         self.messages_lingering += sum(b - a for a, b in ranges) - sum(b - a for a, b in parts)
         return parts
@@ -328,13 +383,13 @@ class RetransmitScheduler:
     def _remember(self, state: _Requester, stream: str, start: int, stop: int, now_ns: int) -> None:
         recent = state.answered
         if recent:
-            when, name, first, last = recent[-1]
+            when, name, first, last, _ = recent[-1]
             if name == stream and last == start and now_ns - when < self._linger_ns // 8:
                 # A run of frames is one entry, by its first frame's time: its end may be answered
                 # an eighth of `linger` early, and its entries are few.
-                recent[-1] = (when, name, first, stop)
+                recent[-1] = (when, name, first, stop, state.frames)
                 return
-        recent.append((now_ns, stream, start, stop))
+        recent.append((now_ns, stream, start, stop, state.frames))
 
     def _settle(self, requester: bytes, state: _Requester) -> None:
         if not state.wanted and requester not in self._idle:

@@ -224,6 +224,7 @@ class RequestHandler:
         """Note that `reply` is on its way."""
         if not reply.topic:
             self._reply_left()
+            self.scheduler.note_frame(reply.requester)
             return
         self.frames_repaired += 1
         self.messages_repaired[reply.source] += reply.stop - reply.start
@@ -413,7 +414,7 @@ class RequestHandler:
         if nack.frame_bytes_max:
             self._note_limit(requester, nack.frame_bytes_max)
         if len(nack.ranges) == 1 and self._answer_at_once(
-            requester, nack.topic, *nack.ranges[0], now_ns
+            requester, nack.topic, *nack.ranges[0], now_ns, nack.received
         ):
             return
         earliest, following = self._served.head(nack.topic)
@@ -436,7 +437,9 @@ class RequestHandler:
         if evicted:
             self._refuse(requester, nack.topic, evicted, LossReason.EVICTED)
         if kept:
-            refused = self.scheduler.request(requester, nack.topic, kept, now_ns=now_ns)
+            refused = self.scheduler.request(
+                requester, nack.topic, kept, now_ns=now_ns, received=nack.received
+            )
             if refused:
                 self._refuse(requester, nack.topic, refused, LossReason.BUDGET)
 
@@ -448,7 +451,13 @@ class RequestHandler:
         limits[requester] = frame_bytes_max
 
     def _answer_at_once(
-        self, requester: bytes, topic: str, start: int, stop: int, now_ns: int
+        self,
+        requester: bytes,
+        topic: str,
+        start: int,
+        stop: int,
+        now_ns: int,
+        received: int | None,
     ) -> bool:
         """Answer a range that one frame of the replay buffer has, where nothing else waits.
 
@@ -467,7 +476,9 @@ class RequestHandler:
         size = len(kept.frame)
         if size > self._frame_bytes_max.get(requester, size):
             return False
-        if not self.scheduler.answer_at_once(requester, topic, start, stop, size, now_ns=now_ns):
+        if not self.scheduler.answer_at_once(
+            requester, topic, start, stop, size, now_ns=now_ns, received=received
+        ):
             return False
         self._at_once = Reply(requester, kept.frame, topic, start, stop)
         return True

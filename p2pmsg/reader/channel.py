@@ -102,6 +102,7 @@ class RangeChannel:
         group: who publishes to a group; None: it is no group, and one only is there.
         wanted: the session to be read at a relay or of a group; None: the only one, or the first.
         invalid: frames that were dropped because they were malformed.
+        received: how many replies came.
         keys: what is to be raised of refused connections.
         frame_bytes_max: as it was given.
         fetches: those under way, by session and topic; each passes on what belongs to another.
@@ -146,7 +147,7 @@ class RangeChannel:
         self.wanted: int | None = None
         self._relay_at: transports.Endpoint | None = None
         self._served: tuple[dict[int, SessionEntry], dict[int, Presence]] = {}, {}
-        self.invalid = 0
+        self.invalid = self.received = 0
         self.fetches: WeakValueDictionary[tuple[int, str], Fetch] = WeakValueDictionary()
         self._line: transports.ZmqReceiver | WelcomeLine | None = None
         self._client: transports.ZmqRecoveryClient | None = None
@@ -402,17 +403,23 @@ class RangeChannel:
         self.check_open()
         if self._client is None:
             return None
-        while (data := self._client.receive()) is not None and self.relay is not None:
+        while True:
+            # Before it: one that Ctrl-C took away would count as on its way, and not come again.
+            self.received += 1
+            data = self._client.receive()
+            if data is None:
+                self.received -= 1
+            if data is None or self.relay is None:
+                return data
             try:
                 frame = Frame(data)
                 if frame.kind != Kind.SESSIONS:
-                    break
+                    return data
                 self.relay.take(frame)
                 self._settle()
                 self.ask_sessions()
             except FrameError:
                 self.invalid += 1
-        return data
 
     def poll(self, until_ns: int) -> None:
         """Wait for a frame until that time, at least 1 ms; with security, for 50 ms at most.

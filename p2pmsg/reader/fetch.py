@@ -245,9 +245,11 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
     def _request(self, ranges: list[tuple[int, int]]) -> None:
         if self._is_other():
             return  # it is asked again when it is due
-        frame_bytes_max = self._channel.frame_bytes_max
-        body = control.Nack(self._topic, ranges, frame_bytes_max=frame_bytes_max)
-        self._channel.send(wire.control_frame(Kind.NACK, self._session, body))
+        channel = self._channel
+        body = control.Nack(
+            self._topic, ranges, frame_bytes_max=channel.frame_bytes_max, received=channel.received
+        )
+        channel.send(wire.control_frame(Kind.NACK, self._session, body))
 
     def _wait(self) -> None:
         """Nothing has come: ask, look who is there, and wait."""

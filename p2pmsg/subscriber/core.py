@@ -44,6 +44,7 @@ ENDINGS_MAX = 1024
 STOPPED_NS = 500 * _MS
 """A check that comes so late shows that this process was stopped, or had no processor time."""
 
+_MORE_THAN_SENT = 2**40  # frames that any publisher sends
 PATIENT_NS = 100 * _MS
 """How often the gaps of a stream are put off while nobody can answer: with many gaps it takes long,
 and each may be due at a time of its own."""
@@ -76,10 +77,13 @@ class SubscriberCore:
         endings: sessions that are over, until the shell has reported them.
         denials: what is not allowed, until the shell has reported it.
         servers: checks what servers may send, by `use_rights`; None: all of it.
+        counts_replies: whether publishers are to believe that what was sent and has not come is on
+            its way: a recovery channel that loses something ends then, as TCP does. Default False.
 
     """
 
     servers: Servers | None = None
+    counts_replies = False
 
     def __init__(
         self,
@@ -137,6 +141,7 @@ class SubscriberCore:
         self.peers, self.relays = self.joiner.peers, self.joiner.relays
         effects = self.joiner.effects
         self.commands, self.requests = effects.commands, effects.requests
+        self._received, self._received_more = effects.received, 0
         self.routes = Routes(self.lines)
         self.member: MulticastReceiver | None = None
         if datagram_lines:
@@ -307,6 +312,13 @@ class SubscriberCore:
         session = int.from_bytes(data[zero + 7 : zero + 15], "big")
         return self._stream(session, data[:zero].decode("utf-8", "replace"))
 
+    def forget_received(self) -> None:
+        """Let publishers send all again that is asked for: a frame may have been lost in here."""
+        self._received_more += _MORE_THAN_SENT
+
+    def _received_of(self, key: int) -> int:
+        return self._received_more + self._received.get(key, 0)
+
     def reject(self, reason: str, *, frames: int = 0) -> None:
         """Count what was dropped before it became a frame, and the packets that came."""
         self.frames_received += frames
@@ -352,6 +364,7 @@ class SubscriberCore:
 
     def receive_reply(self, key: int, data: bytes, *, now_ns: int) -> None:
         """Take a frame from the recovery channel of a session's publisher, or of a relay."""
+        self._received[key] = self._received.get(key, 0) + 1
         try:
             frame = Frame(data)
             if frame.kind == Kind.SESSIONS:
@@ -618,7 +631,9 @@ class SubscriberCore:
         for route, wanted in plan.asked:
             for at in range(0, len(wanted), control.RANGES_MAX):
                 part = wanted[at : at + control.RANGES_MAX]
-                body = control.Nack(topic, part, frame_bytes_max=self.config.frame_bytes_max)
+                received = self._received_of(route.key) if self.counts_replies else None
+                limit = self.config.frame_bytes_max
+                body = control.Nack(topic, part, frame_bytes_max=limit, received=received)
                 frame = wire.control_frame(Kind.NACK, peer.session, body)
                 self.requests.append((route.key, frame))
 

@@ -56,6 +56,7 @@ class Effects:
     Attributes:
         commands: what to do, oldest first.
         requests: (session or relay, frame) for its recovery channel, oldest first.
+        received: how many frames came over each.
         notes_asked: whether `take_asked` is called now and then.
 
     """
@@ -63,6 +64,7 @@ class Effects:
     def __init__(self) -> None:
         self.commands: deque[Command] = deque()
         self.requests: deque[tuple[int, bytes]] = deque()
+        self.received: dict[int, int] = {}
         self.notes_asked = False
         self._asked: set[int] = set()
         self._joined: set[int] = set()
@@ -74,6 +76,7 @@ class Effects:
     def disconnect(self, key: int) -> None:
         """Close the recovery channel of a session, or of a relay."""
         self.commands.append(Command(Action.DISCONNECT, session=key))
+        self.received.pop(key, None)
 
     def subscribe(self, line: int, kind: Kind, number: int) -> None:
         """Subscribe to the control frames of a kind with a number."""

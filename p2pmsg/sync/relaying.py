@@ -114,6 +114,7 @@ class RelayingPeer(ServingPeer):
             relay=self._core.id,
             datagram_lines=[at for at, place in enumerate(places) if place.is_datagram],
         )
+        self._source.counts_replies = True
         self._transfer = Transfer(self._source, self._core)
         try:
             self._receiving = self._open_receiving(places, names, receiving)

@@ -102,6 +102,7 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
             cursor=points,
             datagram_lines=[at for at, place in enumerate(places) if place.is_datagram],
         )  # fmt: skip
+        self._core.counts_replies = True
         self._active: Iterator[Message] = NOTHING
         self._values: Any = NO_VALUES
         self._batch: MessageBatch | None = None

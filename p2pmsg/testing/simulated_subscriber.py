@@ -186,6 +186,8 @@ class SimulatedSubscriber:
             relay=relay,
             datagram_lines=range(len(self.places)) if self._network.options.multicast else (),
         )
+        # Elsewhere single replies are lost, and no connection ends with them.
+        core.counts_replies = self._network.options.bytes_per_s > 0
         if self._network.options.sealed:
             core.use_seal()
         return core

@@ -446,16 +446,6 @@ def test_a_last_attempt_waits_until_no_answer_comes_any_more():
     assert nacks.expire(now_ns=35 * MS, answered_ns=15 * MS) == lost
 
 
-def test_where_answers_take_long_the_next_one_is_waited_for_as_long():
-    nacks = scheduler((0, 10), retry_interval=0.02)
-    for now_ms in (0, 20, 60, 140):
-        assert ask_all(nacks, now_ms)
-    nacks.fill(0, 10, now_ns=200 * MS, repaired=True)
-    nacks.add(20, 30, now_ns=1000 * MS)
-    asked = [now_ms for now_ms in range(1000, 3000, 20) if ask_all(nacks, now_ms)]
-    assert asked == [1000, 1400, 2200]
-
-
 def test_an_answer_that_was_dropped_is_asked_for_again_while_others_come():
     nacks = scheduler((0, 10), (20, 30), retry_interval=0.02)
     ask_all(nacks, 0)

@@ -710,3 +710,41 @@ def test_limits_of_requesters_are_bounded():
     for requester in (ALICE, BOB, b"carol"):
         ask(publisher, limited((0, 1), limit=65_536), requester=requester)
     assert len(publisher.requests._frame_bytes_max) == 2
+
+
+def nack_of(received, start, stop):
+    body = control.Nack("t", [(start, stop)], received=received)
+    return wire.control_frame(Kind.NACK, SESSION, body)
+
+
+@pytest.mark.parametrize("kept_on_disk", [False, True])
+def test_what_its_asker_cannot_have_received_yet_is_not_sent_again(kept_on_disk, monkeypatch):
+    publisher = core()
+    if kept_on_disk:  # so that nothing is answered at once
+        monkeypatch.setattr(publisher, "has_log", True)
+    ask(publisher, nack_of(7, 2, 3))
+    assert [what for _, what, _ in replies(publisher)] == ["DATA"]
+    ask(publisher, nack_of(7, 2, 3), now_ns=500 * MS)
+    assert replies(publisher, now_ns=500 * MS) == []
+    ask(publisher, nack_of(8, 2, 3), now_ns=900 * MS)
+    assert [what for _, what, _ in replies(publisher, now_ns=900 * MS)] == ["DATA"]
+
+
+def test_refusals_count_as_frames_that_came():
+    publisher = core()
+    ask(publisher, nack_of(0, 2, 3))
+    replies(publisher)
+    ask(publisher, nack((0, 1), topic="unknown"), now_ns=MS)
+    publisher.requests.send(ALICE, b"whatever")
+    assert len(list(iter_replies(publisher))) == 1
+    ask(publisher, nack_of(1, 3, 4), now_ns=500 * MS)
+    assert [what for _, what, _ in replies(publisher, now_ns=500 * MS)] == ["DATA"]
+    ask(publisher, nack_of(2, 3, 4), now_ns=900 * MS)
+    assert replies(publisher, now_ns=900 * MS) == []
+
+
+def iter_replies(publisher):
+    handler = publisher.requests
+    while (reply := handler.next_reply(now_ns=MS)) is not None:
+        handler.reply_sent(reply, now_ns=MS)
+        yield reply

@@ -288,3 +288,31 @@ def test_where_only_the_newest_values_matter_no_step_folds_much():
     assert max(waiting) <= 32 + 500
     assert len(talk.core.ready.entries) == 1
     assert sum(output.count for _, output in talk.core.ready) == 100_000
+
+
+def last_nack(talk):
+    return talk.asked(Kind.NACK)[-1][1]
+
+
+def test_a_nack_says_how_many_frames_came_over_the_recovery_channel():
+    talk = Talk(start="latest").join()
+    talk.hear(data(3))
+    talk.pass_ms(0)
+    assert last_nack(talk).received is None  # it may be that some are lost on the way
+    talk.core.counts_replies = True
+    for sequence in (0, 0):
+        talk.reply(data(sequence))
+    talk.reply(b"malformed")
+    talk.hear(data(5))
+    talk.pass_ms(0)
+    assert last_nack(talk).received == 3
+
+
+def test_a_recovery_channel_that_is_made_again_counts_from_its_start():
+    talk = Talk(start="latest").join()
+    talk.core.counts_replies = True
+    talk.hear(data(3))
+    talk.reply(data(0))
+    talk.hear(welcome(SESSION, recovery="tcp://127.0.0.1:9"))
+    talk.pass_ms(500)
+    assert last_nack(talk).received == 0

@@ -100,3 +100,12 @@ def test_whatever_is_cut_short_all_messages_come_once(case):
         spread = [(topic, n) for topic, start, size in found for n in range(start, start + size)]
         assert spread == expected, (step, where)
     assert part in places
+
+
+def test_what_was_cut_short_does_not_count_as_on_its_way():
+    talk = with_a_gap()
+    talk.core.counts_replies = True
+    heal(talk.core, now_ns=talk.now_ns)
+    talk.pass_ms(5)
+    nacks = [body for kind, body, _ in talk.asked() if kind == "NACK"]
+    assert nacks[-1].received > 2**32
