@@ -21,6 +21,7 @@ from recovery.receiver import ReceiverConfig, StreamReceiver
 from recovery.reorder import InsertResult, ReorderBuffer
 from recovery.replay_buffer import Kept, PartedFrame, ReplayBuffer, ReplayConfig
 from recovery.retransmit import RequesterStats, RetransmitConfig, RetransmitScheduler
+from recovery.sent_frames import SentFrames
 from recovery.stall import StallGuard
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ __all__ = [
     "RetransmitConfig",
     "RetransmitScheduler",
     "Rewound",
+    "SentFrames",
     "StallGuard",
     "StreamReceiver",
     "TokenBucket",

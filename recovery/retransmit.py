@@ -18,6 +18,7 @@ from recovery._renamed import renamed_fields
 from recovery.budget import TokenBucket
 from recovery.deadlines import DeadlineHeap
 from recovery.ranges import RangeSet
+from recovery.sent_frames import SentFrames
 
 
 @renamed_fields(linger_ms="linger")
@@ -73,33 +74,16 @@ _FLIGHT_NS = 30_000_000_000
 
 
 class _Requester:
-    __slots__ = (
-        "_base", "_received", "answered", "bucket", "frames", "ranges_held", "stats", "wanted",
-    )  # fmt: skip
+    __slots__ = ("answered", "bucket", "ranges_held", "stats", "wanted")
 
     def __init__(self, config: RetransmitConfig) -> None:
         self.bucket = TokenBucket(config.budget_bytes_s, config.budget_burst_bytes)
         self.wanted: dict[str, RangeSet] = {}
         self.ranges_held = 0
-        # Of the newest answers: when, stream, start, stop, and how many frames were sent with it.
+        # Of the newest answers: when, stream, start, stop, and the number of the frame.
         # A forgotten one costs a repetition.
         self.answered: deque[tuple[int, str, int, int, int]] = deque(maxlen=_ANSWERED_MAX)
-        self.frames = self._base = 0
-        self._received: int | None = None
         self.stats = RequesterStats()
-
-    def arrived(self, received: int | None) -> int:
-        """Return how many of the frames that were sent have come; all, where it is not said.
-
-        A requester counts on where its connection was made again, and we do not: what it had when
-        it first said so was none of ours. Where its number goes back it begins again.
-        """
-        if received is None:
-            return self.frames
-        if self._received is None or received < self._received:
-            self._base = self.frames - received
-        self._received = received
-        return self._base + received
 
     def add(self, stream: str, start: int, stop: int, ranges_max: int) -> bool:
         """Want `[start, stop)`, which is not empty; False where that would be a range too many."""
@@ -149,8 +133,11 @@ class RetransmitScheduler:
 
     Args:
         config: budget and bounds.
+        frames: numbers what goes to each requester; who else sends to them notes it there. Default:
+            one of its own.
 
     Attributes:
+        frames: as given.
         requesters_refused: requests of new requesters refused because `requesters_max` was met.
         ranges_refused: ranges refused because a bound was met, over all requesters.
         ranges_malformed: ranges ignored because they were empty, reversed or negative.
@@ -158,8 +145,9 @@ class RetransmitScheduler:
 
     """
 
-    def __init__(self, config: RetransmitConfig) -> None:
+    def __init__(self, config: RetransmitConfig, frames: SentFrames | None = None) -> None:
         self._config = config
+        self.frames = SentFrames() if frames is None else frames
         self._linger_ns = to_ns(config.linger)
         self._requesters: dict[bytes, _Requester] = {}
         # Each known requester is in exactly one of these three.
@@ -196,7 +184,8 @@ class RetransmitScheduler:
             self.ranges_refused += len(well_formed)
             return well_formed
         state.stats.requests += 1
-        parts = self._not_answered(state, stream, well_formed, now_ns, state.arrived(received))
+        arrived = self.frames.arrived(requester, received)
+        parts = self._not_answered(state, stream, well_formed, now_ns, arrived)
         ranges_max = self._config.ranges_max
         refused = [(a, b) for a, b in parts if not state.add(stream, a, b, ranges_max)]
         self.ranges_refused += len(refused)
@@ -226,15 +215,15 @@ class RetransmitScheduler:
         state = self._known(requester)
         if state is None or state.wanted:
             return False
-        recent, arrived = state.answered, state.arrived(received)
+        recent, arrived = state.answered, self.frames.arrived(requester, received)
         if recent and self._is_coming(recent[-1], arrived, now_ns):
             return False
         if not state.bucket.try_take(size, now_ns):
             return False
         recent.clear()
-        state.frames += 1
+        number = self.frames.note(requester)
         if self._linger_ns:
-            recent.append((now_ns, stream, start, stop, state.frames))
+            recent.append((now_ns, stream, start, stop, number))
         stats = state.stats
         stats.requests += 1
         stats.bytes_sent += size
@@ -247,7 +236,7 @@ class RetransmitScheduler:
         if state is None:
             return
         state.stats.messages_sent -= stop - start
-        state.frames -= 1
+        self.frames.take_back(requester)
         if not state.add(stream, start, stop, self._config.ranges_max):
             self.ranges_refused += 1
             state.stats.ranges_refused += 1
@@ -280,6 +269,7 @@ class RetransmitScheduler:
         self, requester: bytes, stream: str, start: int, stop: int, size: int, *, now_ns: int
     ) -> None:
         """Note that `[start, stop)` went to a requester in `size` bytes, and charge its budget."""
+        number = self.frames.note(requester)
         state = self._requesters.get(requester)
         if state is None:
             return
@@ -287,17 +277,10 @@ class RetransmitScheduler:
         state.stats.bytes_sent += size
         state.stats.messages_sent += stop - start
         state.bucket.take(size, now_ns)
-        state.frames += 1
         if self._linger_ns:
-            self._remember(state, stream, start, stop, now_ns)
+            self._remember(state, (now_ns, stream, start, stop, number))
         self._settle(requester, state)
         self._park_if_throttled(requester, state, now_ns)
-
-    def note_frame(self, requester: bytes) -> None:
-        """Note that a frame that answers no NACK went to a requester, who counts it."""
-        state = self._requesters.get(requester)
-        if state is not None:
-            state.frames += 1
 
     def drop_range(self, requester: bytes, stream: str, start: int, stop: int) -> None:
         """Forget `[start, stop)`: it is not kept, and the requester was informed."""
@@ -380,16 +363,17 @@ class RetransmitScheduler:
         self.messages_lingering += sum(b - a for a, b in ranges) - sum(b - a for a, b in parts)
         return parts
 
-    def _remember(self, state: _Requester, stream: str, start: int, stop: int, now_ns: int) -> None:
+    def _remember(self, state: _Requester, answer: tuple[int, str, int, int, int]) -> None:
         recent = state.answered
+        now_ns, stream, start, stop, number = answer
         if recent:
             when, name, first, last, _ = recent[-1]
             if name == stream and last == start and now_ns - when < self._linger_ns // 8:
                 # A run of frames is one entry, by its first frame's time: its end may be answered
                 # an eighth of `linger` early, and its entries are few.
-                recent[-1] = (when, name, first, stop, state.frames)
+                recent[-1] = (when, name, first, stop, number)
                 return
-        recent.append((now_ns, stream, start, stop, state.frames))
+        recent.append(answer)
 
     def _settle(self, requester: bytes, state: _Requester) -> None:
         if not state.wanted and requester not in self._idle:

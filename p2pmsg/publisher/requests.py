@@ -13,7 +13,7 @@ from p2pmsg.publisher.heads import HeadsMaker, NotNow
 from p2pmsg.publisher.permits import Permits, Rights
 from p2pmsg.publisher.served import Multicast, Served
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Kept, LossReason, RangeSet, RetransmitScheduler
+from recovery import Kept, LossReason, RangeSet, RetransmitScheduler, SentFrames
 from recovery._checks import to_ns
 
 _MS = 1_000_000
@@ -65,6 +65,8 @@ class RequestHandler:
         served: the session that is asked about.
         queue: takes the answers that go over the data path.
         config: bounds on what is asked for.
+        frames: numbers what goes to each requester, from others that answer there, too. Default:
+            there are none.
 
     Attributes:
         invalid: malformed or unexpected frames by reason.
@@ -81,10 +83,16 @@ class RequestHandler:
 
     """
 
-    def __init__(self, served: Served, queue: ControlQueue, config: PublisherConfig) -> None:
+    def __init__(
+        self,
+        served: Served,
+        queue: ControlQueue,
+        config: PublisherConfig,
+        frames: SentFrames | None = None,
+    ) -> None:
         self._served = served
         self._queue = queue
-        self.scheduler = RetransmitScheduler(config.retransmit)
+        self.scheduler = RetransmitScheduler(config.retransmit, frames)
         self._replies: deque[Reply] = deque()
         self._at_once: Reply | None = None
         self._reply_bytes = 0
@@ -224,7 +232,7 @@ class RequestHandler:
         """Note that `reply` is on its way."""
         if not reply.topic:
             self._reply_left()
-            self.scheduler.note_frame(reply.requester)
+            self.scheduler.frames.note(reply.requester)
             return
         self.frames_repaired += 1
         self.messages_repaired[reply.source] += reply.stop - reply.start

@@ -18,7 +18,7 @@ from p2pmsg.relay.requests import RelayRequests
 from p2pmsg.relay.session import LOSSES_MAX, RelayedSession, RelayedStream
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind, encoder
-from recovery import Delivery, HeartbeatSchedule, Loss, LossReason, ReplayBuffer
+from recovery import Delivery, HeartbeatSchedule, Loss, LossReason, ReplayBuffer, SentFrames
 
 SESSIONS_MAX: Final = 4096
 """Sessions served at once. Those that nobody publishes any more and of which nothing is kept make
@@ -99,7 +99,10 @@ class RelayCore:
         self.place = control.place_of(recovery)
         body = control.Welcome(name, recovery, self.stall_ms)
         self.welcome = wire.control_frame(Kind.WELCOME, relay, body, flags=wire.FLAG_RELAY)
-        self.requests = RelayRequests(relay, self.sessions, self.sessions_page, topics)
+        self._frames = SentFrames()
+        self.requests = RelayRequests(
+            relay, self.sessions, self.sessions_page, topics, frames=self._frames
+        )
         self.rights: Rights | None = None
         self._restore(now_ns)
 
@@ -160,6 +163,7 @@ class RelayCore:
             served = self.sessions[session] = RelayedSession(
                 session, name, hops, control.Welcome(name, self.recovery, self.stall_ms),
                 config=self.config, queue=self.control, replay=self.replay, log=self.log,
+                frames=self._frames,
             )  # fmt: skip
             served.closing = self.closing
             if self.rights is not None:

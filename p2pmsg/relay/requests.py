@@ -10,6 +10,7 @@ from p2pmsg.publisher.requests import REPLIES_MAX, KnownSubscriber, Reply, Reque
 from p2pmsg.relay.session import RelayedSession
 from p2pmsg.relay.uncarried import Uncarried
 from p2pmsg.wire import Frame, FrameError, Kind
+from recovery import SentFrames
 
 
 class RelayRequests:
@@ -20,6 +21,7 @@ class RelayRequests:
         sessions: those that it serves, by their ids; a view.
         list_sessions: returns a page of their list, from an index on, which says what it carries.
         topics: the topics and prefixes that the relay takes; none: all.
+        frames: numbers what goes to each requester, whatever it is.
 
     Attributes:
         uncarried: what is asked for, and the relay leaves out.
@@ -34,10 +36,13 @@ class RelayRequests:
         sessions: Mapping[int, RelayedSession],
         list_sessions: Callable[[int, list[str]], bytes],
         topics: Sequence[str] = (),
+        *,
+        frames: SentFrames,
     ) -> None:
         self._relay = relay
         self._sessions = sessions
         self._list_sessions = list_sessions
+        self._frames = frames
         self._topics = list(topics)
         self.uncarried = Uncarried(self._topics)
         self._own: list[Reply] = []
@@ -124,6 +129,7 @@ class RelayRequests:
         """As `RequestHandler.reply_sent`."""
         if self._current is None:
             self._own.pop(0)
+            self._frames.note(reply.requester)
         else:
             self._current.reply_sent(reply, now_ns=now_ns)
 

@@ -11,7 +11,7 @@ from p2pmsg.publisher.log import PublisherLog, first_kept
 from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.publisher.served import PublisherStream
 from p2pmsg.wire import Kind
-from recovery import HeartbeatSchedule, Kept, Loss, LossReason, ReplayBuffer
+from recovery import HeartbeatSchedule, Kept, Loss, LossReason, ReplayBuffer, SentFrames
 from recovery.loss import LossRanges
 
 LOSSES_MAX: Final = 1024
@@ -89,6 +89,7 @@ class RelayedSession:
         queue: ControlQueue,
         replay: ReplayBuffer,
         log: PublisherLog | None,
+        frames: SentFrames | None = None,
     ) -> None:
         self.session = session
         self.name = name
@@ -103,7 +104,7 @@ class RelayedSession:
         self._prefix = f"{session:016x}:"
         self._replay = replay
         self._log = log
-        self.requests = RequestHandler(self, queue, config)
+        self.requests = RequestHandler(self, queue, config, frames)
         self.heartbeats = HeartbeatSender(self, queue)
 
     def key(self, topic: str) -> str:

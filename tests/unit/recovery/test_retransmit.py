@@ -188,8 +188,8 @@ def test_what_has_come_and_was_dropped_is_sent_again_and_the_rest_is_not():
 def test_frames_that_answer_no_nack_count_too():
     scheduler = RetransmitScheduler(RetransmitConfig())
     scheduler.request(b"a", "s", [(0, 1)], now_ns=0, received=7)
-    scheduler.note_frame(b"a")
-    scheduler.note_frame(b"nobody")
+    scheduler.frames.note(b"a")
+    scheduler.frames.note(b"nobody")
     assert answered(scheduler, b"a", 0) == [0]
     scheduler.request(b"a", "s", [(0, 1)], now_ns=S, received=8)
     assert answered(scheduler, b"a", 1000) == []
