@@ -10,11 +10,13 @@ import transports
 from p2pmsg import wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.multicast import datagram
+from p2pmsg.multicast.repeated import RepeatedShare
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.sync.sending import UNSYNCED_MAX, Outgoing
 from p2pmsg.wire import Kind
 from recovery import TokenBucket
+from transports.own_log import own_log as _log
 from transports.platform import AnyReadable
 from transports.udp import DATAGRAM_BYTES_MAX, SEGMENTS_MAX
 
@@ -63,6 +65,7 @@ class DatagramSender:
         for one in self.lines:
             one.rebound = partial(self._readable.renew, one.fileno())
         self._bucket = TokenBucket(config.rate_limit_bytes_s, config.burst_bytes)
+        self._repeated = RepeatedShare(config.rate_limit_bytes_s)
         self._flows = config.flow_control and core.config.on_full != "drop"
         self._frame_bytes = multicast.frame_bytes
         self._keys = multicast.keys
@@ -161,6 +164,9 @@ class DatagramSender:
             self.datagrams_sent += 1
             self.multicast.window.sent(len(made) + _DATAGRAM_COST_BYTES)
             self._bucket.take(len(made), _now_ns())
+        said = self._repeated.look(self.bytes_sent, self.multicast.bytes_repaired, _now_ns())
+        if said is not None:
+            _log.warning("%s: %s", self.endpoint, said)
 
     def receive_subscriptions(self) -> list[bytes]:
         """Take what receivers have sent; there are no subscriptions."""
