@@ -17,7 +17,6 @@ from recovery.ranges import RangeSet
 _UNSURE_NS = 20_000_000
 _ENDLESS = 2**63 - 1
 _PUT_OFF_MAX = 10  # deadlines: the longest that a gap without progress is kept for other answers
-_QUIET_RETRIES = 10  # retries' time: no answer for so long means that none is on its way
 _LAPS_MAX = 50  # retries' time: the longest that a gap without space is not looked at
 
 
@@ -83,10 +82,6 @@ class Gap:
     """It waits until there is space for what it lacks."""
     first_ns: int = -1
     """When it was first asked for since its last progress; -1: it was not asked for yet."""
-    asked_ns: int = -1
-    """When it was last asked for."""
-    skipped: bool = False
-    """Its answer is not on its way: it was dropped here, or what was asked for later came first."""
 
 
 class NackScheduler:
@@ -96,9 +91,8 @@ class NackScheduler:
     for one. Receiver and publisher go through a stream from the front, so progress in the first
     gap also keeps those after it alive: they are only waiting for their turn.
 
-    Over TCP nothing is asked for again while answers come: on a slow link, or for a process with
-    little of a processor, its own is behind them. Asked for again, all of it would come twice, and
-    what is missing next would come after that.
+    Over TCP a gap is not given up while answers to others come: on a slow link, or for a process
+    with little of a processor, its own comes after them.
 
     Args:
         config: waits and bounds.
@@ -268,8 +262,8 @@ class NackScheduler:
         self._insert(low, gap, due_ns, self._expiry_ns(now_ns))
         self.missing_count += stop - start
 
-    def fill(self, start: int, stop: int, *, now_ns: int, repaired: bool = False) -> list[int]:
-        """Take out `[start, stop)`, which arrived, as an answer where it is `repaired`.
+    def fill(self, start: int, stop: int, *, now_ns: int) -> list[int]:
+        """Take out `[start, stop)`, which arrived.
 
         Returns, for each gap that is now wholly repaired, the time since it was detected in ns.
         What remains of a gap starts again: no attempts, a new deadline, and the next NACK in
@@ -285,8 +279,6 @@ class NackScheduler:
             return []
         ages: list[int] = []
         remains: list[Gap] = []
-        if repaired and self._feedback is None:
-            self._note_passed(low, now_ns)
         due_ns = max(now_ns + self._answer_ns(), self._quiet_until_ns)
         for gap in self._gaps[low:high]:
             remains = self._cut(gap, start, stop)
@@ -299,7 +291,7 @@ class NackScheduler:
         if low == 0:
             self._front_moved(now_ns)
             if self._crowded and self._gaps and not remains:
-                self._gaps[0].attempts, self._gaps[0].skipped = 0, True
+                self._gaps[0].attempts = 0
                 self._due.set(self._gaps[0], max(now_ns, self._quiet_until_ns))
         return ages
 
@@ -344,12 +336,6 @@ class NackScheduler:
         for gap in self._gaps[low:high]:
             gap.reason = reason
 
-    def note_dropped(self, start: int, stop: int) -> None:
-        """Note that what answered `[start, stop)` was dropped, or refused for now: ask again."""
-        low, high = self._touched(start, stop)
-        for gap in self._gaps[low:high]:
-            gap.skipped = True
-
     def postpone(
         self,
         *,
@@ -384,7 +370,6 @@ class NackScheduler:
         ranges_max: int = 64,
         window: int | None = None,
         crowded: bool = False,
-        answered_ns: int = -1,
     ) -> list[tuple[int, int]]:
         """Return the ranges to ask for now, sorted, touching ones coalesced, and count the attempt.
 
@@ -394,15 +379,10 @@ class NackScheduler:
         Answers for which there is no space are worse than none: what begins `window` sequences
         after the first gap waits for that to move. While it is `crowded` all but the first gap
         wait, and each gap that becomes the first is asked for at once.
-
-        `answered_ns` is when messages last came as an answer, of any stream, over a channel that
-        keeps their order. Until that is ten times `retry_interval` ago, nothing is asked for again,
-        unless it was skipped, or its stream had no progress for half of `deadline`.
         """
         by_attempt = self.due_by_attempt(
-            now_ns=now_ns, ranges_max=ranges_max, window=window, crowded=crowded,
-            answered_ns=answered_ns,
-        )  # fmt: skip
+            now_ns=now_ns, ranges_max=ranges_max, window=window, crowded=crowded
+        )
         if len(by_attempt) == 1:
             return list(next(iter(by_attempt.values())))
         return list(RangeSet(pair for ranges in by_attempt.values() for pair in ranges))
@@ -414,7 +394,6 @@ class NackScheduler:
         ranges_max: int = 64,
         window: int | None = None,
         crowded: bool = False,
-        answered_ns: int = -1,
     ) -> dict[int, RangeSet]:
         """Do as `due` does, and group the ranges by which attempt it is, from 1 on.
 
@@ -444,9 +423,6 @@ class NackScheduler:
                     self._admitted = min(self._admitted, gap.start)
                 self._due.set(gap, now_ns + min(max(laps, 1), _LAPS_MAX) * self._retry_ns)
                 continue
-            if (wait_ns := self._answers_wait_ns(gap, answered_ns, now_ns)) > 0:
-                self._due.set(gap, now_ns + wait_ns)
-                continue
             if gap.attempts >= self._attempts_max:
                 if self._waits_its_turn(gap, now_ns) is None:
                     continue  # its expiry is due, too
@@ -454,7 +430,6 @@ class NackScheduler:
             due_ns = now_ns + self._retry_wait_ns(gap.attempts)
             if not gap.attempts:
                 gap.first_ns = now_ns
-            gap.asked_ns, gap.skipped = now_ns, False
             gap.attempts += 1
             self._due.set(gap, due_ns)
             if gap.attempts >= self._attempts_max:
@@ -473,7 +448,8 @@ class NackScheduler:
         """Give up the gaps whose attempts or time are used up; returns them as losses, sorted.
 
         Those that end beyond `known` are looked at again soon: it may be that they are none. What
-        was asked for is not given up while other answers come; see `due` for `answered_ns`.
+        was asked for is not given up while other answers come, of any stream: `answered_ns` is when
+        the last one came, over a channel that keeps their order; -1: there was none.
         """
         losses: list[Loss] = []
         # The front first: as long as it goes on, those after it only wait for their turn.
@@ -595,25 +571,6 @@ class NackScheduler:
         else:
             self._patience_ns = max(3 * self._patience_ns // 4, self._retry_ns)
         self._repeated = False
-
-    def _note_passed(self, index: int, now_ns: int) -> None:
-        """Note that the gap at `index` is answered: what was asked for before has been passed."""
-        gap, front = self._gaps[index], self._gaps[0]
-        if index and 0 <= front.asked_ns <= gap.asked_ns and not front.skipped:
-            front.skipped = True
-            due_ns = front.asked_ns + self._retry_wait_ns(max(0, front.attempts - 1))
-            self._due.set(front, max(due_ns, now_ns, self._quiet_until_ns))
-
-    def _answers_wait_ns(self, gap: Gap, answered_ns: int, now_ns: int) -> int:
-        """Return for how long a gap that was asked for only waits its turn, in ns; else 0 or less.
-
-        What is sent over the channel then was asked for before.
-        """
-        if answered_ns < 0 or gap.asked_ns < 0 or gap.skipped:
-            return 0
-        quiet_ns = max(self._patience_ns, _QUIET_RETRIES * self._retry_ns)
-        progress_ns = max(gap.asked_ns, self._front_progress_ns or 0)
-        return min(answered_ns + quiet_ns, progress_ns + self._deadline_ns // 2) - now_ns
 
     def _answer_ns(self) -> int:
         """Return how long an answer that is on its way is waited for."""

@@ -277,7 +277,7 @@ class StreamReceiver(Generic[T]):
     ) -> None:
         """Give up what has been missing for too long, but nothing that ends beyond `known`.
 
-        `answered_ns`: when the last answer came; see `NackScheduler.due`.
+        `answered_ns`: when the last answer came; see `NackScheduler.expire`.
         """
         self._lose(self.nacks.expire(now_ns=now_ns, known=known, answered_ns=answered_ns))
 
@@ -475,11 +475,8 @@ class StreamReceiver(Generic[T]):
             ):
                 self.overflowed += 1
                 self.nacks.set_loss_reason(piece_start, piece_stop, LossReason.OVERFLOW)
-                self.nacks.note_dropped(piece_start, piece_stop)
                 continue
-            self._ages_ns += self.nacks.fill(
-                piece_start, piece_stop, now_ns=now_ns, repaired=repaired
-            )
+            self._ages_ns += self.nacks.fill(piece_start, piece_stop, now_ns=now_ns)
             if len(self._ages_ns) > _AGES_MAX:
                 self.ages_forgotten += len(self._ages_ns) - _AGES_MAX
                 del self._ages_ns[_AGES_MAX:]

@@ -607,13 +607,11 @@ class SubscriberCore:
                 self.member.ask(stream, window=window, crowded=crowded, now_ns=now_ns)
                 self.stream_table.settle(stream)
                 continue
-            answered_ns = stream.peer.repaired_ns
-            receiver.handle_timer(now_ns=now_ns, answered_ns=answered_ns)
+            receiver.handle_timer(now_ns=now_ns, answered_ns=stream.peer.repaired_ns)
             ranges = receiver.nacks.due(
                 now_ns=now_ns,
                 window=self.window.window(),
                 crowded=self.window.is_crowded(self.bytes_held),
-                answered_ns=answered_ns,
             )
             if ranges and not stream.peer.gone:
                 self._ask(stream, ranges, now_ns)
@@ -661,7 +659,6 @@ class SubscriberCore:
         if reason is LossReason.BUDGET:
             for start, stop in body.ranges:
                 receiver.nacks.set_loss_reason(start, stop, reason)
-                receiver.nacks.note_dropped(start, stop)
         elif not self.routes.has_others(peer, route) and not self.relays.unsettled(now_ns):
             for start, stop in body.ranges:
                 receiver.reject(start, stop, reason, now_ns=now_ns)
@@ -712,11 +709,8 @@ class SubscriberCore:
 
     def _admit_repair(self, stream: Stream, frame: Frame, now_ns: int) -> bool:
         """Whether a repair fits; later frames of its stream are evicted for it."""
-        held, receiver = self.bytes_held, stream.receiver
-        fits = self.window.admit_repair(receiver, frame, bytes_held=held, now_ns=now_ns)
-        if not fits:
-            receiver.nacks.note_dropped(frame.sequence, frame.sequence + frame.count)
-        return fits
+        held = self.bytes_held
+        return self.window.admit_repair(stream.receiver, frame, bytes_held=held, now_ns=now_ns)
 
     def _take(self, stream: Stream, frame: Frame, now_ns: int, *, repaired: bool) -> None:
         """Take a frame of a stream, which came by itself or as a repair."""

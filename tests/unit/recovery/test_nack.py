@@ -352,70 +352,9 @@ def test_what_was_put_off_is_asked_for_as_soon_as_there_is_space():
     assert nacks.due(now_ns=2 * MS, window=100) == [(5000, 5010)]
 
 
-def ask_all(nacks, now_ms, answered_ms=None):
-    answered_ns = -1 if answered_ms is None else answered_ms * MS
-    return nacks.due(now_ns=now_ms * MS, answered_ns=answered_ns)
-
-
-def test_while_answers_come_nothing_is_asked_for_again():
-    nacks = scheduler((0, 100), (200, 201), retry_interval=0.02)
-    assert ask_all(nacks, 0) == [(0, 100), (200, 201)]
-    for now_ms in range(15, 1500, 15):  # a slow link, and both are on their way
-        assert ask_all(nacks, now_ms, now_ms - 10) == []
-        nacks.fill(now_ms // 15 - 1, now_ms // 15, now_ns=now_ms * MS, repaired=True)
-    assert len(nacks) == 2
-    assert nacks.sent == 2
-
-
-def test_both_parts_of_a_gap_that_was_split_are_on_their_way():
-    nacks = scheduler((0, 100), retry_interval=0.02)
-    ask_all(nacks, 0)
-    nacks.fill(50, 51, now_ns=10 * MS)  # over another line
-    assert ask_all(nacks, 35, 30) == []
-
-
-def test_when_no_answer_comes_any_more_it_is_asked_for_again():
-    nacks = scheduler((0, 100), (200, 201), retry_interval=0.02)
-    ask_all(nacks, 0)
-    assert ask_all(nacks, 25, 10) == []
-    assert nacks.next_deadline_ns() == 210 * MS  # ten times the first wait
-    assert ask_all(nacks, 210, 10) == [(0, 100), (200, 201)]
-
-
-def test_what_is_new_is_asked_for_while_answers_come():
-    nacks = scheduler((0, 100), retry_interval=0.02)
-    ask_all(nacks, 0)
-    nacks.add(200, 201, now_ns=5 * MS)
-    assert ask_all(nacks, 5, 5) == [(200, 201)]
-
-
-def test_what_was_passed_over_is_asked_for_again_in_its_time():
-    nacks = scheduler((0, 1), (2, 9), retry_interval=0.02)
-    ask_all(nacks, 0)
-    nacks.fill(2, 3, now_ns=10 * MS, repaired=True)
-    assert ask_all(nacks, 19, 19) == []
-    assert ask_all(nacks, 20, 20) == [(0, 1)]
-    nacks.fill(3, 4, now_ns=30 * MS, repaired=True)  # it was on its way when that was asked
-    assert ask_all(nacks, 70, 65) == []
-
-
-def test_what_came_by_itself_passes_nothing_over():
-    nacks = scheduler((0, 1), (2, 9), retry_interval=0.02)
-    ask_all(nacks, 0)
-    nacks.fill(2, 3, now_ns=10 * MS)
-    assert ask_all(nacks, 25, 20) == []
-
-
-def test_without_progress_it_is_asked_for_again_once_in_half_of_the_deadline():
-    nacks = scheduler((0, 1), retry_interval=0.02, deadline=1.0)
-    ask_all(nacks, 0)
-    asked = [now_ms for now_ms in range(10, 1000, 10) if ask_all(nacks, now_ms, now_ms)]
-    assert asked == [500]
-
-
 def test_a_gap_is_kept_while_its_answer_may_come_after_others():
     nacks = scheduler((0, 1), deadline=1.0)
-    ask_all(nacks, 0)
+    nacks.due(now_ns=0)
     for now_ms in range(1000, 10_000, 500):
         assert nacks.expire(now_ns=now_ms * MS, answered_ns=(now_ms - 100) * MS) == []
     lost = [Loss(0, 1, LossReason.TIMEOUT)]
@@ -424,7 +363,7 @@ def test_a_gap_is_kept_while_its_answer_may_come_after_others():
 
 def test_a_gap_is_given_up_its_deadline_after_the_last_answer():
     nacks = scheduler((0, 1), deadline=1.0)
-    ask_all(nacks, 0)
+    nacks.due(now_ns=0)
     assert nacks.expire(now_ns=1_000 * MS, answered_ns=800 * MS) == []
     assert nacks.expire(now_ns=1_800 * MS - 1, answered_ns=800 * MS) == []
     lost = [Loss(0, 1, LossReason.TIMEOUT)]
@@ -439,34 +378,8 @@ def test_a_gap_that_was_never_asked_for_is_not_kept_for_others_answers():
 
 def test_a_last_attempt_waits_until_no_answer_comes_any_more():
     nacks = scheduler((0, 1), retry_interval=0.02, attempts_max=1)
-    ask_all(nacks, 0)
+    nacks.due(now_ns=0)
     assert nacks.expire(now_ns=20 * MS, answered_ns=15 * MS) == []
     assert nacks.expire(now_ns=35 * MS - 1, answered_ns=15 * MS) == []
     lost = [Loss(0, 1, LossReason.TIMEOUT)]
     assert nacks.expire(now_ns=35 * MS, answered_ns=15 * MS) == lost
-
-
-def test_an_answer_that_was_dropped_is_asked_for_again_while_others_come():
-    nacks = scheduler((0, 10), (20, 30), retry_interval=0.02)
-    ask_all(nacks, 0)
-    nacks.note_dropped(5, 6)
-    assert ask_all(nacks, 25, 25) == [(0, 10)]
-    assert ask_all(nacks, 65, 65) == []
-
-
-def test_with_space_again_what_had_been_dropped_is_asked_for_while_answers_come():
-    nacks = scheduler((0, 10), (2000, 2010), retry_interval=0.02)
-    assert ask_all(nacks, 0) == [(0, 10), (2000, 2010)]
-    for now_ms in (20, 50):  # it was dropped, and there is no space for it yet
-        nacks.note_dropped(2000, 2010)
-        nacks.due(now_ns=now_ms * MS, window=1000, answered_ns=now_ms * MS)
-    nacks.fill(0, 10, now_ns=60 * MS, repaired=True)
-    assert nacks.due(now_ns=60 * MS, window=1000, answered_ns=60 * MS) == [(2000, 2010)]
-
-
-def test_while_it_is_crowded_the_next_front_is_asked_for_although_answers_come():
-    nacks = scheduler((0, 1), (2, 3), retry_interval=0.02)
-    nacks.due(now_ns=0, answered_ns=0)
-    nacks.due(now_ns=MS, crowded=True, answered_ns=MS)
-    nacks.fill(0, 1, now_ns=2 * MS, repaired=True)
-    assert nacks.due(now_ns=2 * MS, crowded=True, answered_ns=2 * MS) == [(2, 3)]

@@ -226,3 +226,11 @@ def test_what_goes_out_at_once_is_not_repeated_while_it_is_on_its_way():
     assert answered(scheduler, b"a", 1000) == [1]
     scheduler.request(b"a", "s", [(1, 2)], now_ns=2 * S, received=6)
     assert answered(scheduler, b"a", 2000) == []
+
+
+def test_what_was_lost_with_a_connection_is_sent_over_the_next_one_at_once():
+    scheduler = RetransmitScheduler(RetransmitConfig())
+    scheduler.request(b"first", "s", [(0, 9)], now_ns=0, received=0)
+    answered(scheduler, b"first", 0)
+    scheduler.request(b"second", "s", [(4, 9)], now_ns=20 * MS, received=4)
+    assert answered(scheduler, b"second", 20) == [4, 5, 6, 7, 8]
