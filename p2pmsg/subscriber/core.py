@@ -84,6 +84,8 @@ class SubscriberCore:
 
     servers: Servers | None = None
     counts_replies = False
+    _received_more = 0
+    _full_since_ns: int | None = None
 
     def __init__(
         self,
@@ -131,7 +133,6 @@ class SubscriberCore:
         )  # fmt: skip
         self.gaps = self.stream_table.gaps
         self.last_stream: Stream | None = None
-        self._full_since_ns: int | None = None
         self.window = ReceiveWindow(config.receive_bytes, self.receiver_config)
         self.backlog = Backlog(self.gaps, self.window, config.multicast.history_messages)
         self.joiner = SessionJoiner(
@@ -141,7 +142,7 @@ class SubscriberCore:
         self.peers, self.relays = self.joiner.peers, self.joiner.relays
         effects = self.joiner.effects
         self.commands, self.requests = effects.commands, effects.requests
-        self._received, self._received_more = effects.received, 0
+        self._received = effects.received
         self.routes = Routes(self.lines)
         self.member: MulticastReceiver | None = None
         if datagram_lines:
