@@ -97,7 +97,16 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     sys.stderr = io.StringIO()
     if time.monotonic() - _last_s >= _AGAIN_S:
         _last_s = time.monotonic()
-        raise KeyboardInterrupt
+        asyncio: Any = sys.modules.get("asyncio")
+        if asyncio is None or (loop := asyncio._get_running_loop()) is None:
+            raise KeyboardInterrupt
+        # In the middle of the loop's own work it would lose a task's next step, and that task would
+        # be waited for without end.
+        loop.call_soon_threadsafe(_raise)
+
+
+def _raise() -> None:
+    raise KeyboardInterrupt
 
 
 def _end_at_once(number: int = 0, frame: FrameType | None = None) -> None:
