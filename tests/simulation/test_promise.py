@@ -100,13 +100,14 @@ SLOW_PATHS = {
 """Bytes a second, and messages a second."""
 
 
-@pytest.mark.rounds(2, 40)
+@pytest.mark.rounds(2, 30)
 @pytest.mark.parametrize("relayed", [False, True], ids=["one publisher", "a relay of two"])
 @pytest.mark.parametrize("options", SLOW_PATHS.values(), ids=SLOW_PATHS)
 def test_a_slow_path_is_not_filled_with_what_has_been_asked_for_already(options, relayed, rounds):
     """What was published in 20 s is missing. Where it was asked for again too soon, most came three
     times, and what was missing next came after that, so late that it was given up."""
     bytes_per_s, messages_per_s = options
+    bytes_per_s *= 1 + relayed  # a relay sends heartbeats of each session
     repaired = twice = 0
     for seed in range(rounds):
         simulation = Simulation(
@@ -120,7 +121,7 @@ def test_a_slow_path_is_not_filled_with_what_has_been_asked_for_already(options,
         if relayed:
             server = simulation.add_relay([server, simulation.add_publisher()])
         subscriber = simulation.add_subscriber([server])
-        assert simulation.settle(10.0), seed
+        assert simulation.settle(60.0), seed  # joining takes its time there, too
         simulation.part(server.name, subscriber.name, 20.0)
         simulation.run(22.0)
         simulation.heal()
