@@ -93,9 +93,9 @@ class Rarely:
         """Return how long until it may be said, in seconds."""
         return max(0.0, (self._due_ns - time.monotonic_ns()) / 1e9)
 
-    def is_due(self) -> bool:
-        """Whether it may be said now; then not again for a minute."""
-        now_ns = time.monotonic_ns()
+    def is_due(self, now_ns: int | None = None) -> bool:
+        """Whether it may be said now, by the clock if not given; then not again for a minute."""
+        now_ns = time.monotonic_ns() if now_ns is None else now_ns
         if now_ns < self._due_ns:
             return False
         self._due_ns = now_ns + _AGAIN_NS

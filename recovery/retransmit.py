@@ -69,6 +69,8 @@ class RequesterStats:
 
 
 _ANSWERED_MAX = 4096
+_Answer = tuple[int, str, int, int, int]
+"""When it was sent, stream, start, stop, and the number of its frame."""
 _FLIGHT_NS = 30_000_000_000
 """How long an answer may be on its way: as long as a slow link takes for what queues hold."""
 
@@ -80,9 +82,8 @@ class _Requester:
         self.bucket = TokenBucket(config.budget_bytes_s, config.budget_burst_bytes)
         self.wanted: dict[str, RangeSet] = {}
         self.ranges_held = 0
-        # Of the newest answers: when, stream, start, stop, and the number of the frame.
-        # A forgotten one costs a repetition.
-        self.answered: deque[tuple[int, str, int, int, int]] = deque(maxlen=_ANSWERED_MAX)
+        # The newest answers; a forgotten one costs a repetition.
+        self.answered: deque[_Answer] = deque(maxlen=_ANSWERED_MAX)
         self.stats = RequesterStats()
 
     def add(self, stream: str, start: int, stop: int, ranges_max: int) -> bool:
@@ -339,9 +340,10 @@ class RetransmitScheduler:
             self._idle.move_to_end(requester)
         return state
 
-    def _is_coming(self, answer: tuple[int, str, int, int, int], arrived: int, now_ns: int) -> bool:
+    def _is_coming(self, answer: _Answer, arrived: int, now_ns: int) -> bool:
         """Whether an answer is too young to be repeated, or is on its way for certain."""
-        age_ns, number = now_ns - answer[0], answer[4]
+        when_ns, *_, number = answer
+        age_ns = now_ns - when_ns
         return age_ns < self._linger_ns or (number > arrived and age_ns < _FLIGHT_NS)
 
     def _not_answered(
@@ -363,7 +365,7 @@ class RetransmitScheduler:
         self.messages_lingering += sum(b - a for a, b in ranges) - sum(b - a for a, b in parts)
         return parts
 
-    def _remember(self, state: _Requester, answer: tuple[int, str, int, int, int]) -> None:
+    def _remember(self, state: _Requester, answer: _Answer) -> None:
         recent = state.answered
         now_ns, stream, start, stop, number = answer
         if recent:

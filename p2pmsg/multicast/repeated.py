@@ -6,12 +6,13 @@ for again: nine tenths of what a publisher sends may be repairs, and nobody woul
 
 from typing import Final
 
+from p2pmsg.trouble import Rarely
+
 _MS: Final = 1_000_000
 PERIOD_NS: Final = 2_000 * _MS
 """So long is counted; a burst that is repaired within less is none of it."""
 LEAST_BYTES: Final = 2**20
 """Fewer repairs in that time are no burden."""
-AGAIN_NS: Final = 60_000 * _MS
 
 
 class RepeatedShare:
@@ -25,7 +26,8 @@ class RepeatedShare:
     def __init__(self, rate_limit: int) -> None:
         self._rate_limit = rate_limit
         self._since_ns: int | None = None
-        self._sent = self._repaired = self._due_ns = 0
+        self._sent = self._repaired = 0
+        self._rarely = Rarely()
 
     def look(self, sent: int, repaired: int, now_ns: int) -> str | None:
         """Return what is to be said now; called after repairs.
@@ -43,9 +45,8 @@ class RepeatedShare:
         self._since_ns, self._sent, self._repaired = now_ns, sent, repaired
         if since_ns is None or repaired_now < LEAST_BYTES or 2 * repaired_now < sent_now:
             return None
-        if now_ns < self._due_ns:
+        if not self._rarely.is_due(now_ns):
             return None
-        self._due_ns = now_ns + AGAIN_NS
         return (
             f"{repaired_now / 1e6:.1f} of the {sent_now / 1e6:.1f} MB that were sent in the last "
             f"{(now_ns - since_ns) / 1e9:.1f} s had been sent before: the network carries less "

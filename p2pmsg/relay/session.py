@@ -89,7 +89,7 @@ class RelayedSession:
         queue: ControlQueue,
         replay: ReplayBuffer,
         log: PublisherLog | None,
-        frames: SentFrames | None = None,
+        frames: SentFrames,
     ) -> None:
         self.session = session
         self.name = name

@@ -44,7 +44,6 @@ ENDINGS_MAX = 1024
 STOPPED_NS = 500 * _MS
 """A check that comes so late shows that this process was stopped, or had no processor time."""
 
-_MORE_THAN_SENT = 2**40  # frames that any publisher sends
 PATIENT_NS = 100 * _MS
 """How often the gaps of a stream are put off while nobody can answer: with many gaps it takes long,
 and each may be due at a time of its own."""
@@ -84,8 +83,6 @@ class SubscriberCore:
 
     servers: Servers | None = None
     counts_replies = False
-    _received_more = 0
-    _full_since_ns: int | None = None
 
     def __init__(
         self,
@@ -120,7 +117,6 @@ class SubscriberCore:
         self.lines = [Connection(heard_ns=now_ns, shared=one) for one in shared]
         for index, line in enumerate(self.lines):
             line.contacted = cursor is not None and cursor.contacted(index)
-        self._rng = rng
         self.receiver_config = ReceiverConfig(
             nack=config.nack, reorder_bytes_max=config.receive_bytes,
             wait_for_repair=wait_for_repair,
@@ -133,6 +129,7 @@ class SubscriberCore:
         )  # fmt: skip
         self.gaps = self.stream_table.gaps
         self.last_stream: Stream | None = None
+        self._full_since_ns: int | None = None
         self.window = ReceiveWindow(config.receive_bytes, self.receiver_config)
         self.backlog = Backlog(self.gaps, self.window, config.multicast.history_messages)
         self.joiner = SessionJoiner(
@@ -140,9 +137,8 @@ class SubscriberCore:
             forget_last=self.forget_last, denials=self.denials, rng=rng, now_ns=now_ns,
         )  # fmt: skip
         self.peers, self.relays = self.joiner.peers, self.joiner.relays
-        effects = self.joiner.effects
+        self._effects = effects = self.joiner.effects
         self.commands, self.requests = effects.commands, effects.requests
-        self._received = effects.received
         self.routes = Routes(self.lines)
         self.member: MulticastReceiver | None = None
         if datagram_lines:
@@ -313,13 +309,6 @@ class SubscriberCore:
         session = int.from_bytes(data[zero + 7 : zero + 15], "big")
         return self._stream(session, data[:zero].decode("utf-8", "replace"))
 
-    def forget_received(self) -> None:
-        """Let publishers send all again that is asked for: a frame may have been lost in here."""
-        self._received_more += _MORE_THAN_SENT
-
-    def _received_of(self, key: int) -> int:
-        return self._received_more + self._received.get(key, 0)
-
     def reject(self, reason: str, *, frames: int = 0) -> None:
         """Count what was dropped before it became a frame, and the packets that came."""
         self.frames_received += frames
@@ -365,7 +354,7 @@ class SubscriberCore:
 
     def receive_reply(self, key: int, data: bytes, *, now_ns: int) -> None:
         """Take a frame from the recovery channel of a session's publisher, or of a relay."""
-        self._received[key] = self._received.get(key, 0) + 1
+        self._effects.note_received(key)
         try:
             frame = Frame(data)
             if frame.kind == Kind.SESSIONS:
@@ -630,7 +619,7 @@ class SubscriberCore:
         for route, wanted in plan.asked:
             for at in range(0, len(wanted), control.RANGES_MAX):
                 part = wanted[at : at + control.RANGES_MAX]
-                received = self._received_of(route.key) if self.counts_replies else None
+                received = self._effects.received(route.key) if self.counts_replies else None
                 limit = self.config.frame_bytes_max
                 body = control.Nack(topic, part, frame_bytes_max=limit, received=received)
                 frame = wire.control_frame(Kind.NACK, peer.session, body)

@@ -11,6 +11,8 @@ from p2pmsg.wire import Kind
 
 _ANSWERED: Final = frozenset({Kind.NACK, Kind.HEADS_REQUEST})
 """What is answered over the recovery channel as soon as it comes."""
+_MORE_THAN_SENT: Final = 2**40
+"""Frames: no publisher sends so many."""
 _WARN_NS: Final = 60_000_000_000
 
 
@@ -56,7 +58,6 @@ class Effects:
     Attributes:
         commands: what to do, oldest first.
         requests: (session or relay, frame) for its recovery channel, oldest first.
-        received: how many frames came over each.
         notes_asked: whether `take_asked` is called now and then.
 
     """
@@ -64,7 +65,8 @@ class Effects:
     def __init__(self) -> None:
         self.commands: deque[Command] = deque()
         self.requests: deque[tuple[int, bytes]] = deque()
-        self.received: dict[int, int] = {}
+        self._received: dict[int, int] = {}
+        self._received_more = 0
         self.notes_asked = False
         self._asked: set[int] = set()
         self._joined: set[int] = set()
@@ -76,7 +78,19 @@ class Effects:
     def disconnect(self, key: int) -> None:
         """Close the recovery channel of a session, or of a relay."""
         self.commands.append(Command(Action.DISCONNECT, session=key))
-        self.received.pop(key, None)
+        self._received.pop(key, None)
+
+    def note_received(self, key: int) -> None:
+        """Note that a frame came over the recovery channel of a session, or of a relay."""
+        self._received[key] = self._received.get(key, 0) + 1
+
+    def received(self, key: int) -> int:
+        """Return how many frames came over a recovery channel, as NACKs say it."""
+        return self._received_more + self._received.get(key, 0)
+
+    def forget_received(self) -> None:
+        """Let publishers send all again that is asked for: a frame may have been lost in here."""
+        self._received_more += _MORE_THAN_SENT
 
     def subscribe(self, line: int, kind: Kind, number: int) -> None:
         """Subscribe to the control frames of a kind with a number."""

@@ -24,7 +24,7 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
         elif not isinstance(output, Rewound):
             kept[id(stream)] = (max(output.stop, before), messages)
     core.forget_last()
-    core.forget_received()
+    core.joiner.effects.forget_received()
     core.gaps.clear()
     core.stream_table.count = len(core.streams)
     _heal_peers(core, now_ns)

@@ -5,17 +5,15 @@ Two namespaces joined by veth with a token bucket, as in `test_udp_network`.
 
 import json
 import shutil
-import sys
-import textwrap
 import time
 from contextlib import ExitStack
 
 import pytest
 
 from tests.bench.groups import SENDER_ADDRESS
-from tests.integration.peers import ROOT
-from tests.integration.test_udp_network import inside
+from tests.integration.test_udp_network import inside, python
 from tests.integration.test_udp_network import pytestmark as needs_root
+from tests.integration.test_udp_refused import command
 
 PLACE = f"tcp://{SENDER_ADDRESS}:5601"
 COUNT = 1200
@@ -50,32 +48,36 @@ def slow_down(pid, name):
         pytest.skip("tc cannot make a link slow here")
 
 
-def run_in(pid, program):
-    return inside(
-        pid, sys.executable, "-c", textwrap.dedent(program),
-        cwd=ROOT, stdin=-1, stdout=-1, text=True,
-    )  # fmt: skip
+@pytest.fixture
+def run(wire):
+    """Make the link slow; start programs at its ends, which are ended with the test."""
+    slow_down(wire.sender_pid, "va")
+    slow_down(wire.receiver_pid, "vb")
+    with ExitStack() as undo:
+
+        def start(pid, program):
+            process = python(pid, program)
+            undo.callback(process.communicate)
+            undo.callback(process.kill)
+            return process
+
+        yield start
 
 
 @needs_root
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("tc") is None, reason="needs tc")
-def test_a_slow_link_that_was_down_carries_each_repair_about_once(wire):
-    slow_down(wire.sender_pid, "va")
-    slow_down(wire.receiver_pid, "vb")
-    with ExitStack() as undo:
-        ends = [run_in(wire.sender_pid, PUBLISHER), run_in(wire.receiver_pid, SUBSCRIBER)]
-        for one in ends:
-            undo.callback(one.communicate)
-            undo.callback(one.kill)
-        assert ends[0].stdout.readline() == "begun\n"
-        assert not inside(wire.sender_pid, "ip", "link", "set", "va", "down").wait(60)
-        time.sleep(12)
-        assert not inside(wire.sender_pid, "ip", "link", "set", "va", "up").wait(60)
-        balanced, lost, repaired, twice = json.loads(ends[1].communicate(timeout=150)[0])
+def test_a_slow_link_that_was_down_carries_each_repair_about_once(wire, run):
+    publisher, subscriber = run(wire.sender_pid, PUBLISHER), run(wire.receiver_pid, SUBSCRIBER)
+    assert publisher.stdout.readline() == "begun\n"
+    command(wire.sender_pid, "ip link set va down")
+    time.sleep(12)
+    command(wire.sender_pid, "ip link set va up")
+    balanced, lost, repaired, twice = json.loads(subscriber.communicate(timeout=150)[0])
     assert (balanced, lost) == (True, 0)
     assert repaired > 300
     assert twice < repaired / 20  # it was more than twice as many, and took twice as long
+
 
 READER = f"""
     import json
@@ -101,17 +103,10 @@ STORED = f"""
 @needs_root
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("tc") is None, reason="needs tc")
-def test_a_range_is_read_over_a_slow_link_in_frames_that_take_a_second_each(wire):
-    slow_down(wire.sender_pid, "va")
-    slow_down(wire.receiver_pid, "vb")
-    with ExitStack() as undo:
-        publisher = run_in(wire.sender_pid, STORED)
-        undo.callback(publisher.communicate)
-        undo.callback(publisher.kill)
-        assert publisher.stdout.readline() == "begun\n"
-        reader = run_in(wire.receiver_pid, READER)
-        undo.callback(reader.communicate)
-        undo.callback(reader.kill)
-        assert json.loads(reader.communicate(timeout=150)[0]) == [COUNT, 0]  # most were lost
-        sent = int(publisher.communicate("\n", timeout=60)[0])
+def test_a_range_is_read_over_a_slow_link_in_frames_that_take_a_second_each(wire, run):
+    publisher = run(wire.sender_pid, STORED)
+    assert publisher.stdout.readline() == "begun\n"
+    reader = run(wire.receiver_pid, READER)
+    assert json.loads(reader.communicate(timeout=150)[0]) == [COUNT, 0]  # most were lost
+    sent = int(publisher.communicate("\n", timeout=60)[0])
     assert sent < 1.2 * COUNT

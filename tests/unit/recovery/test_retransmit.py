@@ -156,81 +156,75 @@ def test_a_block_is_never_shortened():
     assert answers.next_deadline_ns(now_ns=0) == 5 * MS
 
 
-def answered(scheduler, requester, now_ms, stop=None):
-    """Send all that a requester waits for, each message in a frame; returns which."""
-    sent = []
-    while (job := scheduler.next_job(now_ns=now_ms * MS)) is not None and len(sent) != stop:
-        _, stream, start, _ = job
-        scheduler.sent(requester, stream, start, start + 1, 10, now_ns=now_ms * MS)
-        sent.append(start)
-    return sent
+def starts(of: RetransmitScheduler, now_ms: int, count: int = 100) -> list[int]:
+    return [start for *_, start in serve(of, count, now_ns=now_ms * MS)]
 
 
 def test_what_is_on_its_way_is_not_sent_again():
-    scheduler = RetransmitScheduler(RetransmitConfig())
-    scheduler.request(b"a", "s", [(0, 5)], now_ns=0, received=100)
-    assert answered(scheduler, b"a", 0) == [0, 1, 2, 3, 4]
-    scheduler.request(b"a", "s", [(0, 5)], now_ns=S, received=100)
-    assert answered(scheduler, b"a", 1000) == []
-    scheduler.request(b"a", "s", [(3, 5)], now_ns=2 * S, received=105)  # it has dropped some
-    assert answered(scheduler, b"a", 2000) == [3, 4]
+    answers = scheduler()
+    answers.request(b"a", "s", [(0, 5)], now_ns=0, received=100)
+    assert starts(answers, 0) == [0, 1, 2, 3, 4]
+    answers.request(b"a", "s", [(0, 5)], now_ns=S, received=100)
+    assert starts(answers, 1000) == []
+    answers.request(b"a", "s", [(3, 5)], now_ns=2 * S, received=105)  # it has dropped some
+    assert starts(answers, 2000) == [3, 4]
 
 
 def test_what_has_come_and_was_dropped_is_sent_again_and_the_rest_is_not():
-    scheduler = RetransmitScheduler(RetransmitConfig())
-    scheduler.request(b"a", "s", [(0, 4)], now_ns=0, received=0)
+    answers = scheduler()
+    answers.request(b"a", "s", [(0, 4)], now_ns=0, received=0)
     for now_ms in (0, 20, 40, 60):
-        assert len(answered(scheduler, b"a", now_ms, 1)) == 1
-    scheduler.request(b"a", "s", [(0, 4)], now_ns=S, received=2)
-    assert answered(scheduler, b"a", 1000) == [0, 1]
+        assert len(starts(answers, now_ms, 1)) == 1
+    answers.request(b"a", "s", [(0, 4)], now_ns=S, received=2)
+    assert starts(answers, 1000) == [0, 1]
 
 
 def test_frames_that_answer_no_nack_count_too():
-    scheduler = RetransmitScheduler(RetransmitConfig())
-    scheduler.request(b"a", "s", [(0, 1)], now_ns=0, received=7)
-    scheduler.frames.note(b"a")
-    scheduler.frames.note(b"nobody")
-    assert answered(scheduler, b"a", 0) == [0]
-    scheduler.request(b"a", "s", [(0, 1)], now_ns=S, received=8)
-    assert answered(scheduler, b"a", 1000) == []
-    scheduler.request(b"a", "s", [(0, 1)], now_ns=S, received=9)
-    assert answered(scheduler, b"a", 1000) == [0]
+    answers = scheduler()
+    answers.request(b"a", "s", [(0, 1)], now_ns=0, received=7)
+    answers.frames.note(b"a")
+    answers.frames.note(b"nobody")
+    assert starts(answers, 0) == [0]
+    answers.request(b"a", "s", [(0, 1)], now_ns=S, received=8)
+    assert starts(answers, 1000) == []
+    answers.request(b"a", "s", [(0, 1)], now_ns=S, received=9)
+    assert starts(answers, 1000) == [0]
 
 
 def test_a_requester_that_counts_again_is_believed_to_have_nothing_on_its_way():
-    scheduler = RetransmitScheduler(RetransmitConfig())
-    scheduler.request(b"a", "s", [(0, 5)], now_ns=0, received=100)
-    answered(scheduler, b"a", 0)
-    scheduler.request(b"a", "s", [(0, 2)], now_ns=S, received=3)
-    assert answered(scheduler, b"a", 1000) == [0, 1]
-    scheduler.request(b"a", "s", [(0, 2)], now_ns=2 * S, received=4)
-    assert answered(scheduler, b"a", 2000) == []
+    answers = scheduler()
+    answers.request(b"a", "s", [(0, 5)], now_ns=0, received=100)
+    starts(answers, 0)
+    answers.request(b"a", "s", [(0, 2)], now_ns=S, received=3)
+    assert starts(answers, 1000) == [0, 1]
+    answers.request(b"a", "s", [(0, 2)], now_ns=2 * S, received=4)
+    assert starts(answers, 2000) == []
 
 
 def test_nothing_is_on_its_way_for_longer_than_half_a_minute():
-    scheduler = RetransmitScheduler(RetransmitConfig())
-    scheduler.request(b"a", "s", [(0, 1)], now_ns=0, received=0)
-    answered(scheduler, b"a", 0)
-    scheduler.request(b"a", "s", [(0, 1)], now_ns=30 * S - 1, received=0)
-    assert answered(scheduler, b"a", 29_999) == []
-    scheduler.request(b"a", "s", [(0, 1)], now_ns=30 * S, received=0)
-    assert answered(scheduler, b"a", 30_000) == [0]
+    answers = scheduler()
+    answers.request(b"a", "s", [(0, 1)], now_ns=0, received=0)
+    starts(answers, 0)
+    answers.request(b"a", "s", [(0, 1)], now_ns=30 * S - 1, received=0)
+    assert starts(answers, 29_999) == []
+    answers.request(b"a", "s", [(0, 1)], now_ns=30 * S, received=0)
+    assert starts(answers, 30_000) == [0]
 
 
 def test_what_goes_out_at_once_is_not_repeated_while_it_is_on_its_way():
-    scheduler = RetransmitScheduler(RetransmitConfig())
-    assert scheduler.answer_at_once(b"a", "s", 0, 1, 10, now_ns=0, received=5)
-    assert not scheduler.answer_at_once(b"a", "s", 1, 2, 10, now_ns=S, received=5)
-    assert scheduler.answer_at_once(b"a", "s", 1, 2, 10, now_ns=S, received=6)
-    scheduler.take_back(b"a", "s", 1, 2)
-    assert answered(scheduler, b"a", 1000) == [1]
-    scheduler.request(b"a", "s", [(1, 2)], now_ns=2 * S, received=6)
-    assert answered(scheduler, b"a", 2000) == []
+    answers = scheduler()
+    assert answers.answer_at_once(b"a", "s", 0, 1, 10, now_ns=0, received=5)
+    assert not answers.answer_at_once(b"a", "s", 1, 2, 10, now_ns=S, received=5)
+    assert answers.answer_at_once(b"a", "s", 1, 2, 10, now_ns=S, received=6)
+    answers.take_back(b"a", "s", 1, 2)
+    assert starts(answers, 1000) == [1]
+    answers.request(b"a", "s", [(1, 2)], now_ns=2 * S, received=6)
+    assert starts(answers, 2000) == []
 
 
 def test_what_was_lost_with_a_connection_is_sent_over_the_next_one_at_once():
-    scheduler = RetransmitScheduler(RetransmitConfig())
-    scheduler.request(b"first", "s", [(0, 9)], now_ns=0, received=0)
-    answered(scheduler, b"first", 0)
-    scheduler.request(b"second", "s", [(4, 9)], now_ns=20 * MS, received=4)
-    assert answered(scheduler, b"second", 20) == [4, 5, 6, 7, 8]
+    answers = scheduler()
+    answers.request(b"first", "s", [(0, 9)], now_ns=0, received=0)
+    starts(answers, 0)
+    answers.request(b"second", "s", [(4, 9)], now_ns=20 * MS, received=4)
+    assert starts(answers, 20) == [4, 5, 6, 7, 8]
