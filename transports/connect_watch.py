@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import zmq
 
 from transports.own_log import own_log as _log
+from transports.platform import last_received_ms
 
 if TYPE_CHECKING:
     from transports.context import Context, Socket
@@ -61,6 +62,7 @@ class ConnectWatch:
         refusal: why the last connection was refused; "" where it was not.
         refusals: how often that happened, all in all.
         connections: how many there were, all in all.
+        fd: the descriptor of the connection; -1 where there is none.
 
     """
 
@@ -83,6 +85,7 @@ class ConnectWatch:
         self._again_ns = _AGAIN_NS
         self._log_due_ns = 0
         self.connected = False
+        self.fd = -1
         self.refusal = ""
         self.refusals = self.connections = self._refusals_seen = 0
 
@@ -107,6 +110,19 @@ class ConnectWatch:
             return False
         self._ended_ns = 0
         return True
+
+    def left(self) -> None:
+        """Note that the socket gives its connection up."""
+        self._read(time.monotonic_ns())
+        self.fd = -1
+
+    def quiet_ms(self) -> int | None:
+        """Read what happened; return how long ago the last byte came over the connection.
+
+        None: there is no connection, or nobody knows.
+        """
+        self._read(time.monotonic_ns())
+        return last_received_ms(self.fd) if self.connected and self.fd >= 0 else None
 
     def was_refused(self) -> bool:
         """Read what happened; return whether the connection was refused since the last call."""
@@ -154,11 +170,13 @@ class ConnectWatch:
                 self.connections += 1
                 self._hung_up, self._again_ns, self._log_due_ns = 0, _AGAIN_NS, 0
             elif what & _ENDED:
-                self.connected, self._broke_ns = False, now_ns
+                self.connected, self.fd, self._broke_ns = False, -1, now_ns
                 if self.curve is not None and what != zmq.EVENT_DISCONNECTED:
                     self._failed(self.curve, what, value)
             else:
                 self._broke_ns = 0
+                if what == zmq.EVENT_CONNECTED:
+                    self.fd = value
 
     def _failed(self, curve: "CurveClient", what: int, value: int) -> None:
         from transports.curve import fingerprint

@@ -241,6 +241,11 @@ class MemoryClient(MemorySocket, ABC):
         self.disconnect()
         self.connect()
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a frame is on its way to it, over the connection that it has now."""
+        return any(link.in_flight for link in self._links if link.kind != "request")
+
     def receive(self) -> bytes | None:
         """Return the next frame, or None."""
         taken = self._take()

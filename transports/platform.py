@@ -6,6 +6,8 @@ when its endpoint is parsed: `udp://`, `mold://` and abstract names of `ipc://`.
 
 import os
 import select
+import socket
+import struct
 import sys
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -24,6 +26,9 @@ IP_MTU: Final = 14
 IPV6_MTU: Final = 24
 SIOCGIFADDR: Final = 0x8915
 SIOCGIFMTU: Final = 0x8921
+_TCP_INFO: Final = 11
+_LAST_RECEIVED: Final = struct.Struct("=52xI")
+"""`tcpi_last_data_recv` of `struct tcp_info` (linux/tcp.h), in ms."""
 sched_yield: Final[Callable[[], object] | None] = getattr(os, "sched_yield", None)
 
 
@@ -60,3 +65,21 @@ def open_files() -> int | None:
         except OSError:
             continue  # not there, or no descriptor is left to read it with
     return None
+
+
+def last_received_ms(fd: int) -> int | None:
+    """Return how long ago the last byte came over a TCP connection; None where it is not known.
+
+    Args:
+        fd: its descriptor, which is another's.
+
+    """
+    if not IS_LINUX:
+        return None
+    try:
+        # Of a second descriptor: the first is closed by its owner, and by nobody else.
+        with socket.socket(fileno=os.dup(fd)) as own:
+            found = own.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _LAST_RECEIVED.size)
+    except OSError:
+        return None  # it was closed, or is no TCP connection, or no descriptor is left
+    return int(_LAST_RECEIVED.unpack(found)[0]) if len(found) == _LAST_RECEIVED.size else None

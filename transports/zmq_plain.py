@@ -108,6 +108,11 @@ class ZmqPlainSocket(ZmqSocket):
         return self._watch is None or self._watch.connected
 
     @property
+    def connections(self) -> int:
+        """How many connections it has made, one after the other; 0 where that is not known."""
+        return 0 if self._watch is None else self._watch.connections
+
+    @property
     def is_alone(self) -> bool:
         """Whether it is bound, and nobody is connected to it."""
         return self._connections is not None and not len(self._connections)
@@ -116,6 +121,10 @@ class ZmqPlainSocket(ZmqSocket):
     def refusal(self) -> str:
         """Why the last connection was refused, with `curve`; "" where it was not."""
         return "" if self._watch is None else self._watch.refusal
+
+    def quiet_ms(self) -> int | None:
+        """Do as `ZmqConnectingSocket.quiet_ms`; None for a socket that is bound."""
+        return None if self._watch is None or self.socket.closed else self._watch.quiet_ms()
 
     def look(self) -> None:
         """Check the connections; called a few times a second.

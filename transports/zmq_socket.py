@@ -289,7 +289,7 @@ class ZmqConnectingSocket(ZmqSocket):
             self._watch = watch_keys(self.socket, self._context, self.endpoint, self._curve)
 
     def watch_end(self) -> None:
-        """Follow the connection, for `was_ended_here`; before `connect`.
+        """Follow the connection, for `was_ended_here` and `quiet_ms`; before `connect`.
 
         Raises:
             TransportError: no descriptor is left for it; the socket is closed then.
@@ -314,6 +314,16 @@ class ZmqConnectingSocket(ZmqSocket):
         if watch is None or self._again_ns or self.socket.closed:
             return False
         return watch.was_ended_here()
+
+    def quiet_ms(self) -> int | None:
+        """Return how long ago the last byte came over the connection, of any frame, in ms.
+
+        So a large frame is seen to come that takes longer than a peer may be silent. None where it
+        is not known: without `watch_end` or `curve`, without a connection, over ipc and inproc, and
+        elsewhere than on Linux.
+        """
+        watch = self._watch
+        return None if watch is None or self.socket.closed else watch.quiet_ms()
 
     @property
     def refusal(self) -> str:
@@ -394,16 +404,30 @@ class ZmqConnectingSocket(ZmqSocket):
         ZeroMQ connects again by itself where a connection breaks or falls silent, except in one
         case: after a peer broke the protocol, or sent a frame above `frame_bytes_max`, it gives
         that endpoint up permanently. So call this when `was_ended_here`, when a peer is silent for
-        too long, or when a DEALER takes no more frames.
+        too long, or when a DEALER takes no more frames. From then on it is followed, as by
+        `watch_end`, if there are descriptors for that.
         """
         self.disconnect()
         if self._watch is not None:
             self._watch.renew_key(self.socket)
+        else:
+            self._try_to_watch()
         self.connect()
+
+    def _try_to_watch(self) -> None:
+        from transports.connect_watch import ConnectWatch
+
+        try:
+            self._watch = ConnectWatch(self.socket, self._context, self.endpoint)
+        except zmq.ZMQError:
+            if not self.socket.closed:
+                self.socket.disable_monitor()
 
     def disconnect(self) -> None:
         """Give up the connection, until `connect`; frames not received yet may be lost."""
         self._again_ns = 0
+        if self._watch is not None:
+            self._watch.left()
         try:
             self.socket.disconnect(self.endpoint)
         except zmq.ZMQError as error:

@@ -265,7 +265,7 @@ class PullerBase(ABC, Generic[T_co]):
                 if core.access.unreported is not None:
                     self._note_denied()
                 if came:
-                    has = len(core.ready) + len(core.open)
+                    has = len(core.ready) + len(core.unsure) + len(core.open)
                     self._flush_at = self._flush_at_of(max(has, self._prefetch))
                 if not came and not outbox:
                     break
@@ -289,6 +289,8 @@ class PullerBase(ABC, Generic[T_co]):
         if looks_at_ends:
             self._ends_due_ns = now_ns + _ENDS_NS
         for at, (core, client) in enumerate(zip(self._cores, self._clients, strict=True)):
+            if core.unsure and _comes(client):
+                core.note_coming(now_ns=now_ns)
             core.handle_timer(now_ns=now_ns)
             if core.warning:
                 _log.warning("%s: %s", client.endpoint, core.warning)
@@ -297,6 +299,8 @@ class PullerBase(ABC, Generic[T_co]):
                 self._say_ended(client.endpoint)
                 client.reconnect()
             elif now_ns - core.heard_ns > silence_ns:
+                if _comes(client, silence_ns // _MS):
+                    continue  # a large job
                 core.heard_ns = self._lost_ns[at] = now_ns
                 client.reconnect()
         if now_ns >= self._unanswered.next_ns:
@@ -355,7 +359,7 @@ class PullerBase(ABC, Generic[T_co]):
         invalid = Counter({"parts": sum(client.malformed for client in self._clients)})
         for core in cores:
             invalid.update(core.invalid)
-        ready = sum(len(core.ready) for core in cores)
+        ready = sum(len(core.ready) + len(core.unsure) for core in cores)
         return PullerStats(
             **{name: sum(getattr(core, name) for core in cores) for name in _COUNTERS},
             in_hand=ready + sum(len(core.open) for core in cores),
@@ -393,3 +397,9 @@ class PullerBase(ABC, Generic[T_co]):
         self._lock = PublishLock(nests=True)  # a thread of the parent's may have been inside
         for core in self._cores:
             core.abandon()  # so that the fast path finds nothing, and goes by `_unusable`
+
+
+def _comes(client: transports.ZmqQueueClient, within_ms: float = 2000) -> bool:
+    """Whether bytes come over a connection, though no frame is whole yet."""
+    quiet_ms = client.quiet_ms()
+    return quiet_ms is not None and quiet_ms < within_ms

@@ -47,6 +47,8 @@ class PullerCore:
 
     Attributes:
         ready: jobs that were not begun.
+        unsure: the same of a frame that came after the lease had ended: it is not known yet whether
+            they are still ours. What confirms a sign of life comes soon after it.
         open: jobs that were begun, by delivery. begun: the last of them.
         outbox: frames to send.
         invalid: frames that were dropped, by reason.
@@ -81,6 +83,7 @@ class PullerCore:
         self._warned_of = 0
         self.pusher = ""
         self.ready: deque[Job] = deque()
+        self.unsure: deque[Job] = deque()
         self.open: dict[int, Job] = {}
         self.begun: Job | None = None
         self.outbox: deque[bytes] = deque()
@@ -99,7 +102,7 @@ class PullerCore:
         self._process = process
         self._session = self._incarnation = 0
         self._ack_timeout_ns = self._job_timeout_ns = 0
-        self._lease_ns = self._deliveries_max = 0
+        self._lease_ns = self._unsure_ns = self._deliveries_max = 0
         self._beat_ns = self._idle_beat_ns = round(BEAT_MS * _MS)
         self._beat_due_ns = now_ns
         self._serial = self._confirmed = self._next_delivery = 0
@@ -142,9 +145,10 @@ class PullerCore:
 
     def abandon(self) -> None:
         """Drop all jobs and report none, in a forked child: they are the parent's."""
-        for job in (*self.ready, *self.open.values()):
+        for job in (*self.ready, *self.unsure, *self.open.values()):
             job._state = GONE
         self.ready.clear()
+        self.unsure.clear()
         self.open.clear()
 
     def resume(self) -> None:
@@ -216,10 +220,11 @@ class PullerCore:
 
     def receive(self, data: bytes, *, now_ns: int) -> None:
         """Take a frame from the pusher; what is malformed is counted."""
+        self.now_ns = now_ns
         try:
             frame = Frame(data)
             if frame.kind == Kind.JOBS:
-                self._receive_jobs(frame)
+                self._receive_jobs(frame, now_ns)
             elif frame.kind == Kind.QUEUE_CONFIRM:
                 self._receive_confirm(frame)
             elif frame.kind == Kind.QUEUE_WHO:
@@ -238,7 +243,7 @@ class PullerCore:
             return
         self.heard_ns = now_ns
 
-    def _receive_jobs(self, frame: Frame) -> None:
+    def _receive_jobs(self, frame: Frame, now_ns: int) -> None:
         if not self.joined or frame.session != self._session:
             raise FrameError("session")
         values, sequences, details, confirmed, delivered_ns = frames.read_jobs(frame)
@@ -256,7 +261,11 @@ class PullerCore:
         )
         detail: Iterable[Detail | None] = details if details is not None else repeat(None)
         deliveries = range(frame.sequence, frame.sequence + count)
-        self.ready.extend(map(Job, values, deliveries, each, repeat(origin), detail))
+        place = self.ready
+        if now_ns >= self._lease_ns and not (self.ready or self.open):
+            # A large frame over a slow network: what confirms signs of life comes after it.
+            place, self._unsure_ns = self.unsure, now_ns + self._ack_timeout_ns
+        place.extend(map(Job, values, deliveries, each, repeat(origin), detail))
         self.received += count
         self._confirm(confirmed)
 
@@ -278,7 +287,8 @@ class PullerCore:
         elif who.incarnation != self._incarnation:
             self._drop_ready()
             claims = [(job.delivery, job.sequence) for job in self._undecided()]
-        held = frames.ranges_of(job.delivery for job in (*self._undecided(), *self.ready))
+        here = (*self._undecided(), *self.ready, *self.unsure)
+        held = frames.ranges_of(job.delivery for job in here)
         self._say_hello(who.token, held, claims, now_ns)
         # A knock after it would be asked about, too, with a new token, and so on without an end.
         self._beat_due_ns = now_ns + self._beat_ns
@@ -300,9 +310,9 @@ class PullerCore:
         self._beat_ns = min(round(BEAT_MS * _MS), self._ack_timeout_ns // 5)
         self._idle_beat_ns = min(10 * self._beat_ns, self._ack_timeout_ns // 3)
         self.pusher = welcome.name
-        self._extend_lease(frame.base_timestamp_ns)
         for start, stop in welcome.gone:
             self._drop(start, stop)
+        self._extend_lease(frame.base_timestamp_ns)
         self._confirm(welcome.confirmed)
         if not self.joined:
             self.outbox.extend(report for _, report, _ in self._unconfirmed)
@@ -327,8 +337,8 @@ class PullerCore:
         if not self.joined:
             return
         released: list[int] = []
-        while self.ready and len(released) < recall.count:
-            released.append(self.ready.pop().delivery)
+        while (self.ready or self.unsure) and len(released) < recall.count:
+            released.append((self.unsure or self.ready).pop().delivery)
         self.given_back += len(released)
         self._released += frames.ranges_of(released)
         self._answers_recall = True
@@ -380,15 +390,21 @@ class PullerCore:
         self._unconfirmed.append((serial, frame, jobs))
         self.outbox.append(frame)
 
+    def note_coming(self, *, now_ns: int) -> None:
+        """Note that bytes come: what confirms that `unsure` jobs are ours may be among them."""
+        self._unsure_ns = now_ns + self._ack_timeout_ns
+
     def handle_timer(self, *, now_ns: int) -> None:
         """Do what is due: signs of life, jobs that take too long, a lease that ended."""
         self.now_ns = now_ns
-        if now_ns >= self._lease_ns and (self.ready or self.open):
+        has_ended = bool(self.ready or self.open) and now_ns >= self._lease_ns
+        if has_ended or (self.unsure and now_ns >= self._unsure_ns):
             self._lease_ended()
         self._time_out(now_ns)
         self.flush(now_ns=now_ns)
         if now_ns >= self._beat_due_ns and not self.leaving:
-            busy = self.ready or self.open or self._unconfirmed or not self.joined
+            here = self.ready or self.open or self.unsure
+            busy = here or self._unconfirmed or not self.joined
             self._beat_due_ns = now_ns + (self._beat_ns if busy else self._idle_beat_ns)
             if self.access.denial is not None:
                 self._beat_due_ns = now_ns + DENIED_NS
@@ -403,6 +419,8 @@ class PullerCore:
         due_ns = self._beat_due_ns
         if self.ready or self.open:
             due_ns = min(due_ns, self._lease_ns)
+        if self.unsure:
+            due_ns = min(due_ns, self._unsure_ns)
         return due_ns
 
     def leave(self, *, now_ns: int) -> None:
@@ -432,6 +450,9 @@ class PullerCore:
     def _extend_lease(self, sign_ns: int) -> None:
         # Counted from when the sign was sent: the pusher counts from when it came, hence longer.
         self._lease_ns = max(self._lease_ns, min(sign_ns, self.now_ns) + self._ack_timeout_ns)
+        if self.unsure and self._lease_ns > self.now_ns:
+            self.ready.extend(self.unsure)
+            self.unsure.clear()
 
     def _confirm(self, serial: int) -> None:
         if serial > self._serial:
@@ -456,19 +477,24 @@ class PullerCore:
             self._gone(job)
 
     def _drop_ready(self) -> None:
-        self.dropped += len(self.ready)
-        for job in self.ready:
+        self.dropped += len(self.ready) + len(self.unsure)
+        for job in (*self.ready, *self.unsure):
             job._state = GONE
         self.ready.clear()
+        self.unsure.clear()
         self._released = []
 
     def _drop(self, start: int, stop: int) -> None:
-        kept = [job for job in self.ready if not start <= job.delivery < stop]
-        self.dropped += len(self.ready) - len(kept)
-        self.ready = deque(kept)
+        self.ready = self._without(self.ready, start, stop)
+        self.unsure = self._without(self.unsure, start, stop)
         for job in list(self.open.values()):
             if start <= job.delivery < stop:
                 self._gone(job)
+
+    def _without(self, jobs: deque[Job], start: int, stop: int) -> deque[Job]:
+        kept = deque(job for job in jobs if not start <= job.delivery < stop)
+        self.dropped += len(jobs) - len(kept)
+        return kept
 
     def _gone(self, job: Job) -> None:
         job._state = GONE

@@ -421,6 +421,14 @@ class RangeChannel:
             except FrameError:
                 self.invalid += 1
 
+    def last_byte_ns(self, now_ns: int) -> int | None:
+        """Return when the last byte of an answer came, whole or not; None where it is not known.
+
+        It is, once the connection was made again: see `transports.ZmqConnectingSocket.quiet_ms`.
+        """
+        quiet_ms = None if self._client is None else self._client.quiet_ms()
+        return None if quiet_ms is None else now_ns - quiet_ms * MS
+
     def poll(self, until_ns: int) -> None:
         """Wait for a frame until that time, at least 1 ms; with security, for 50 ms at most.
 

@@ -35,6 +35,9 @@ class Connection:
     received: int = 0
     invalid: int = 0
     """Frames that were dropped, for any reason."""
+    invalid_before: int = 0
+    """How many of them had come when it was last heard, at `heard_before_ns`."""
+    heard_before_ns: int = -1
     relay: int | None = None
     """The relay at its end, if there is one; then `session` is None."""
     refused_until_ns: int | None = None

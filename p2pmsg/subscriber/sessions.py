@@ -241,9 +241,13 @@ class Session:
 
     def note_reply(self, now_ns: int) -> None:
         """Note that something came over a recovery channel."""
+        self.note_answering(now_ns)
+        self.replied = True
+
+    def note_answering(self, now_ns: int) -> None:
+        """Note that something comes over a recovery channel, whole or not."""
         self.before_ns, self.data_before_ns = self.came_ns, self.data_ns
         self.heard_ns = self.replied_ns = now_ns
-        self.replied = True
 
     def note_control(self, now_ns: int) -> None:
         """Note that something came over the data path that says nothing of streams."""

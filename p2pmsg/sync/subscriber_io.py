@@ -10,6 +10,7 @@ import transports
 from p2pmsg.errors import AuthenticationError, ClosedError, SecurityError, TransportError
 from p2pmsg.security.changes import RightsChanges
 from p2pmsg.security.use import curve_of_group
+from p2pmsg.subscriber import underway
 from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Command
 from p2pmsg.subscriber.heal import heal
@@ -41,6 +42,9 @@ _KEYS_NS = 20 * _MS
 """How often handshakes are checked, with security."""
 _ENDS_NS = 100 * _MS
 """How often connections are checked that ZeroMQ may have ended."""
+_FOLLOWED_MAX = 64
+"""With more endpoints recovery connections are followed only once they were made again: it takes
+two descriptors each, of the 1024 that a process mostly may have."""
 _REFUSAL_NS = 60_000 * _MS
 """How often a warning says that another publisher of a group was refused."""
 
@@ -212,6 +216,7 @@ class SubscriberIO:
             self._look_at_keys(now_ns)
         if now_ns >= self._ends_due_ns:
             self._look_at_ends(now_ns)
+            self._look_at_bytes(now_ns)
         deadline_ns = core.next_deadline_ns()
         if now_ns >= deadline_ns:
             if self._has_datagrams and not core.is_full:
@@ -350,6 +355,17 @@ class SubscriberIO:
                 with self.lock:
                     self._core.connection_ended(line, now_ns)
                 self.do_commands()
+
+    def _look_at_bytes(self, now_ns: int) -> None:
+        """Look where a part of a frame has come, that the core does not see yet."""
+        core = self._core
+        with self.lock:
+            for line in underway.silent_lines(core, now_ns):
+                if (came_ns := _last_byte_ns(self._receivers[line], now_ns)) is not None:
+                    underway.note_line(core, line, came_ns)
+            for key in underway.awaited_answers(core, now_ns):
+                if (came_ns := _last_byte_ns(self._clients.get(key), now_ns)) is not None:
+                    underway.note_answer(core, key, came_ns)
 
     def _look_at_keys(self, now_ns: int) -> None:
         """Check the handshakes of the connections, and make those again that were refused."""
@@ -530,6 +546,8 @@ class SubscriberIO:
             frame_bytes_max=self._core.config.frame_bytes_max,
             curve=self._curve_of(command.line, endpoint),
         )
+        if len(self._endpoints) <= _FOLLOWED_MAX:
+            client.watch_end()
         client.connect()
         self.fds_changed = True
         return client
@@ -574,6 +592,14 @@ class SubscriberIO:
             if client is not None:
                 client.send(frame)  # what has no space is asked for again
             requests.popleft()
+
+
+def _last_byte_ns(connection: object, now_ns: int) -> int | None:
+    """Return when the last byte came over a ZeroMQ connection; None where it is not known."""
+    if not isinstance(connection, transports.ZmqReceiver | transports.ZmqRecoveryClient):
+        return None
+    quiet_ms = connection.quiet_ms()
+    return None if quiet_ms is None else now_ns - quiet_ms * _MS
 
 
 def fds_of(client: "transports.ZmqRecoveryClient | MoldClient") -> set[int]:

@@ -7,7 +7,7 @@ here every frame meets its fate, drawn from one seeded source.
 import heapq
 import math
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import blake2b
@@ -64,7 +64,7 @@ class FaultyNetwork:
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._serial = 0
         self._latest: dict[Link, int] = {}
-        self._busy_ns: dict[tuple[str, str], int] = {}
+        self._slow: dict[tuple[str, str], deque[tuple[Link, bytes]]] = {}
         self._partitions: dict[tuple[str, str], int] = {}
         self._deaf: dict[tuple[str, str], float] = {}
         self._narrow: dict[tuple[str, str], float] = {}
@@ -174,7 +174,32 @@ class FaultyNetwork:
             if self._log is not None:
                 self._log("    lost")
             return
-        arrival_ns = self._leaves_ns(link, frame) + self._delay_ns
+        if self.options.bytes_per_s:
+            path = name_of(link.source), name_of(link.target)
+            waiting = self._slow.setdefault(path, deque())
+            waiting.append((link, frame))
+            if len(waiting) == 1:
+                self._carry(waiting)
+        else:
+            self._send_off(link, frame)
+
+    def _carry(self, waiting: deque[tuple[Link, bytes]]) -> None:
+        """Have a slow path carry the first frame that waits; what a cut link had takes no time."""
+        while waiting:
+            link, frame = waiting[0]
+            if link.connected:
+                self.after(len(frame) / self.options.bytes_per_s, self._carried, waiting)
+                return
+            waiting.popleft()
+
+    def _carried(self, waiting: deque[tuple[Link, bytes]]) -> None:
+        self._send_off(*waiting.popleft())
+        self._carry(waiting)
+
+    def _send_off(self, link: Link, frame: bytes) -> None:
+        """Decide when a frame arrives, and how often."""
+        rng = self.rng
+        arrival_ns = self.clock.now_ns + self._delay_ns
         if self._spread_ns:
             arrival_ns += int(rng.random() * self._spread_ns)
         options = self.options
@@ -187,16 +212,6 @@ class FaultyNetwork:
         if options.duplication and rng.random() < options.duplication:
             again_ns = to_ns(rng.random() * options.reordering_delay)
             self.at(arrival_ns + again_ns, self._arrive, link, frame)
-
-    def _leaves_ns(self, link: Link, frame: bytes) -> int:
-        """Return when a path has carried a frame, and what waits before it."""
-        now_ns, bytes_per_s = self.clock.now_ns, self.options.bytes_per_s
-        if not bytes_per_s:
-            return now_ns
-        path = name_of(link.source), name_of(link.target)
-        begun_ns = max(now_ns, self._busy_ns.get(path, 0))
-        self._busy_ns[path] = leaves_ns = begun_ns + to_ns(len(frame) / bytes_per_s)
-        return leaves_ns
 
     def kind_of(self, frame: bytes) -> str:
         """Return the name of a frame's kind; of one that a receiver has sealed, `SEALED`."""

@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves on request: cuts, partitions, stalls, latency and lost frames.
+"""A TCP proxy that misbehaves on request: cuts, partitions, stalls, latency, slow, lost frames.
 
 It stands between real sockets, where the simulator of this package stands between cores:
 
@@ -24,6 +24,10 @@ from transports.endpoint import Endpoint, parse_endpoint
 BUFFER_BYTES: Final = 4 * 1024 * 1024
 """How much each direction of a connection holds back at most; then its sender has to wait."""
 
+_CHUNKS_PER_S: Final = 100
+"""A slow connection passes on so many pieces a second …"""
+_HELD_S: Final = 0.2
+"""… and holds back what comes in so long, as a modem does."""
 _PREFIX_BYTES: Final = 512
 _CHUNK_BYTES: Final = 64 * 1024
 _MORE, _LONG, _COMMAND = 1, 2, 4
@@ -39,7 +43,8 @@ class TcpProxy:
 
     Attributes:
         endpoint: where clients connect to, such as `"tcp://127.0.0.1:40001"`.
-        delay, frame_loss: as given; they may be set at any time, for bytes that come later.
+        delay, frame_loss, bytes_per_s: as given; they may be set at any time, for bytes that come
+            later.
         connections: how many connections were taken up; those that were refused do not count.
         cuts: how many connections were reset by `cut` and `cut_every`.
         bytes_up, bytes_down: how many bytes were passed on to the server, and to clients.
@@ -59,6 +64,7 @@ class TcpProxy:
         frame_loss: float | None = None,
         loss_after_frames: int = 0,
         drop: Callable[[bytes], bool] | None = None,
+        bytes_per_s: float = 0.0,
     ) -> None:
         """Listen, and start the thread.
 
@@ -80,11 +86,15 @@ class TcpProxy:
                 that a welcome gets through. Default 0.
             drop: gets the first 512 bytes of each message; only where it returns True can that one
                 be dropped. Default None: any. What it raises stops the proxy; `close` raises it.
+            bytes_per_s: how many bytes a second each connection passes on, each way. Default 0: as
+                many as come.
 
         """
         if delay < 0 or not 0 <= (frame_loss or 0) <= 1:
             raise ValueError(f"out of range: {delay=} (from 0), {frame_loss=} (0 to 1)")
-        self.delay = delay
+        if bytes_per_s < 0:
+            raise ValueError(f"out of range: {bytes_per_s=} (from 0)")
+        self.delay, self.bytes_per_s = delay, bytes_per_s
         self.frame_loss = frame_loss if frame_loss is not None else float(drop is not None)
         self.connections = self.cuts = self.bytes_up = self.bytes_down = 0
         self.frames_passed = self.frames_dropped = 0
@@ -230,7 +240,7 @@ class TcpProxy:
                     self.bytes_down += connection.down.write()
             if events & selectors.EVENT_READ:
                 pipe = connection.up if used is connection.client else connection.down
-                pipe.read(self.delay)
+                pipe.read(self.delay, self.bytes_per_s)
         except BlockingIOError:
             return
         except OSError:
@@ -291,24 +301,32 @@ class _Pipe:
         self.source, self.sink, self.change = source, sink, change
         self.chunks: deque[tuple[float, bytes]] = deque()
         self.held_bytes = 0
+        self.held_max = BUFFER_BYTES
+        self.last_due = 0.0
         self.source_ended = self.ended = False
 
     @property
     def has_space(self) -> bool:
-        return not self.source_ended and self.held_bytes < BUFFER_BYTES
+        return not self.source_ended and self.held_bytes < self.held_max
 
     @property
     def due(self) -> float:
         return self.chunks[0][0] if self.chunks else math.inf
 
-    def read(self, delay_s: float) -> None:
-        chunk = self.source.recv(_CHUNK_BYTES)
+    def read(self, delay_s: float, bytes_per_s: float) -> None:
+        size, self.held_max, takes_s = _CHUNK_BYTES, BUFFER_BYTES, 0.0
+        if bytes_per_s:
+            size = min(size, max(1, int(bytes_per_s / _CHUNKS_PER_S)))
+            self.held_max = min(BUFFER_BYTES, max(1, int(bytes_per_s * _HELD_S)))
+        chunk = self.source.recv(size)
         self.source_ended = not chunk
         chunk = self.change(chunk)
         if chunk or self.source_ended:
+            if bytes_per_s:
+                takes_s = len(chunk) / bytes_per_s
             # Never before an earlier one, where the delay was lowered. An empty one is the end.
-            last_due = self.chunks[-1][0] if self.chunks else 0.0
-            self.chunks.append((max(time.monotonic() + delay_s, last_due), chunk))
+            self.last_due = max(time.monotonic() + delay_s, self.last_due) + takes_s
+            self.chunks.append((self.last_due, chunk))
             self.held_bytes += len(chunk)
 
     def write(self) -> int:

@@ -13,6 +13,7 @@ from p2pmsg.message import MessageBatch
 from p2pmsg.publisher.requests import matches
 from p2pmsg.relay.transfer import Resumption
 from p2pmsg.start import parse_start
+from p2pmsg.subscriber import underway
 from p2pmsg.subscriber.conflation import batch_of
 from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Action, Command, Send
@@ -263,6 +264,8 @@ class SimulatedSubscriber:
         if core is None or self.is_frozen or any(one.is_busy for one in groups):
             return
         now_ns = self._network.clock.now_ns
+        if self._network.options.bytes_per_s:
+            self._look_at_bytes(core, now_ns)
         if now_ns >= core.next_deadline_ns():
             unread = max((one.unread_bytes for one in groups), default=0)
             core.handle_timer(now_ns=now_ns, unread=unread)
@@ -330,6 +333,17 @@ class SimulatedSubscriber:
                 if shed or not self._read_frame(core, data, now_ns):
                     core.receive_frame(line, data, now_ns=now_ns, shed=shed)
         return taken
+
+    def _look_at_bytes(self, core: SubscriberCore, now_ns: int) -> None:
+        """Say where a part of a frame has come, as `SubscriberIO` does."""
+        for line in underway.silent_lines(core, now_ns):
+            receiver = self._receivers[line]
+            if isinstance(receiver, MemoryReceiver) and receiver.is_receiving:
+                underway.note_line(core, line, now_ns)
+        for key in underway.awaited_answers(core, now_ns):
+            client = self._clients.get(key)
+            if client is not None and client.is_receiving:
+                underway.note_answer(core, key, now_ns)
 
     def _take_replies(self, core: SubscriberCore, now_ns: int) -> int:
         taken = 0

@@ -110,3 +110,66 @@ def test_a_range_is_read_over_a_slow_link_in_frames_that_take_a_second_each(wire
     assert json.loads(reader.communicate(timeout=150)[0]) == [COUNT, 0]  # most were lost
     sent = int(publisher.communicate("\n", timeout=60)[0])
     assert sent < 1.2 * COUNT
+
+
+LARGE = f"""
+    import sys, time, p2pmsg
+    config = p2pmsg.PublisherConfig(message_bytes_max=2**22)
+    with p2pmsg.Publisher(
+        "{PLACE}", name="feed", recovery_endpoint="{PLACE[:-1]}2", config=config
+    ) as publisher:
+        for number in range(3):
+            publisher.publish("a", bytes([number]) * 1_500_000)
+        print("begun", flush=True)
+        sys.stdin.readline()
+        print(publisher.stats().messages_repaired)
+"""
+LATE = f"""
+    import json, p2pmsg
+    with p2pmsg.Subscriber("{PLACE}", start="earliest") as subscriber:
+        got = [subscriber.receive(timeout=120).value[0] for _ in range(3)]
+        stats = subscriber.stats()
+        print(json.dumps([got, stats.lost, stats.duplicates, stats.repaired["buffer"]]))
+"""
+
+
+@needs_root
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("tc") is None, reason="needs tc")
+def test_what_is_repaired_comes_though_a_message_takes_longer_than_a_peer_may_be_silent(wire, run):
+    """6 s each: an answer was given up after 2 s, a connection after 5, a message after 10."""
+    publisher = run(wire.sender_pid, LARGE)
+    assert publisher.stdout.readline() == "begun\n"
+    subscriber = run(wire.receiver_pid, LATE)
+    assert json.loads(subscriber.communicate(timeout=150)[0]) == [[0, 1, 2], 0, 0, 3]
+    assert publisher.communicate("\n", timeout=60)[0] == "3\n"
+
+
+PUSHER = f"""
+    import json
+    from p2pmsg.queue import PipelinePusher
+    with PipelinePusher("{PLACE}") as pusher:
+        for number in range(3):
+            pusher.push(bytes([number]) * 1_000_000)
+        pusher.drain(timeout=120)
+        stats = pusher.stats()
+        print(json.dumps([stats.done, stats.redealt, stats.undeliverable, stats.retransmitted]))
+"""
+PULLER = f"""
+    from p2pmsg.queue import PipelinePuller
+    with PipelinePuller("{PLACE}") as puller:
+        for number in range(3):
+            assert puller.receive(timeout=120).value[0] == number
+        puller.commit()
+"""
+
+
+@needs_root
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("tc") is None, reason="needs tc")
+def test_a_pipelines_jobs_come_that_take_longer_than_their_pusher_may_be_silent(wire, run):
+    """12 s for all three: they were given up, since connections ended each time that they came."""
+    pusher = run(wire.sender_pid, PUSHER)
+    puller = run(wire.receiver_pid, PULLER)
+    assert json.loads(pusher.communicate(timeout=150)[0]) == [3, 0, 0, 0]
+    assert puller.wait(60) == 0

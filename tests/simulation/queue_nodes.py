@@ -129,7 +129,7 @@ class WorkerNode:
                 if self.line is None or self.line is not line:
                     return
         line.flush(now_ns=now)
-        held = len(line.ready) + len(line.open)
+        held = len(line.ready) + len(line.unsure) + len(line.open)
         assert held <= line.prefetch_ceiling, (held, line.prefetch_ceiling)
         history = self.world.history
         history.most_held = max(history.most_held, held)

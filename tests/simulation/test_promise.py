@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from p2pmsg.config import SubscriberConfig
 from p2pmsg.publisher import heads
 from p2pmsg.subscriber import gaps
 from p2pmsg.subscriber.confirmation import Confirmation
@@ -133,6 +134,37 @@ def test_a_slow_path_is_not_filled_with_what_has_been_asked_for_already(options,
         twice += sum(receiver.duplicates for receiver in receivers)
     assert repaired > rounds * 400
     assert not twice
+
+
+@pytest.mark.rounds(2, 30)
+@pytest.mark.parametrize("relayed", [False, True], ids=["one publisher", "a relay"])
+def test_messages_come_that_take_longer_than_a_peer_may_be_silent(relayed, rounds):
+    """Of 40 kB at most, over 4 kB/s: 10 s, where connections that were silent for 1 s were made
+    again, and the messages began to come again."""
+    repaired = 0
+    for seed in range(rounds):
+        simulation = Simulation(
+            NetworkOptions(
+                seed=seed, bytes_per_s=4_000, messages_per_s=0.1, bytes_max=40_000,
+                queue_frames=1000, heartbeats_per_s=5, topics=2,
+            )
+        )  # fmt: skip
+        server = publisher = simulation.add_publisher()
+        if relayed:
+            server = simulation.add_relay([publisher])
+        config = SubscriberConfig(publisher_timeout=1.0)
+        subscriber = simulation.add_subscriber([server], config=config)
+        assert simulation.settle(60.0), seed
+        simulation.run(60.0)
+        simulation.part(server.name, subscriber.name, 6.0)
+        simulation.run(60.0)
+        simulation.heal()
+        assert simulation.settle(200.0), seed
+        assert not simulation.lost, seed
+        simulation.check(quiet=0.0 if relayed else 5.0)
+        receivers = [stream.receiver for stream in subscriber.core.streams]
+        repaired += sum(receiver.repaired for receiver in receivers)
+    assert repaired
 
 
 CLOSING = ("clean", "10 % lost", "50 % lost", "twice and out of order", "cuts", "reader stops",

@@ -24,6 +24,10 @@ _HELD_BYTES_MAX: Final = 64 * 2**20
 """So much is read before the application takes it; pushers deal a tenth of it."""
 _FRAMES_PER_READ: Final = 64
 _QUEUE_FRAMES: Final = 1000
+_MS: Final = 1_000_000
+_COMING_MS: Final = 2000
+"""A connection over which no byte came for so long brings nothing just now. What was lost on a slow
+network TCP sends again after 200 ms, then 400, then 800."""
 _SAY_NS: Final = 5_000_000
 _SIGN_NS: Final = 100_000_000
 _OF_SHARE: Final = (Kind.PIPE_JOBS, Kind.PIPE_HEAD, Kind.PIPE_GONE)
@@ -83,6 +87,7 @@ class Link:
         )  # fmt: skip
         self.access.use(rights, partial(server_of, self._client))
         try:
+            self._client.watch_end()
             self._client.connect()
         except BaseException:
             self._client.close()
@@ -201,6 +206,9 @@ class Link:
             answered = self._intake is not None or self.access.denial is not None
             self._unanswered.look([answered], [self.invalid], now_ns)
         if now_ns - self._heard_ns > _SILENT_NS:
+            # A large job takes long over a slow network, and then nothing else comes through.
+            self._heard_ns = max(self._heard_ns, self._last_byte_ns(now_ns))
+        if now_ns - self._heard_ns > _SILENT_NS:
             self._heard_ns = now_ns
             what = 'with mode="pipeline" ' if self._intake is None else ""
             found = self._unanswered.found[0]
@@ -208,6 +216,11 @@ class Link:
                 "no pusher %sanswers at %s%s", what, self.endpoint, f": {found}" if found else ""
             )
             self._client.reconnect()
+
+    def _last_byte_ns(self, now_ns: int) -> int:
+        """Return when the last byte came over either connection, as far as is known."""
+        found = [each.quiet_ms() for each in (self._client, self._pull) if each is not None]
+        return max((now_ns - one * _MS for one in found if one is not None), default=0)
 
     def say(self, part: int, *, now_ns: int) -> None:
         """Send a state where one is due: something is done or missing, or as a sign of life."""
@@ -218,11 +231,20 @@ class Link:
                 hello = frames.Hello(self._name)
                 self._client.send(control_frame(Kind.PIPE_HELLO, self._puller, hello))
             return
-        missing = intake.missing(now_ns=now_ns)
+        missing = [] if self._is_coming(intake, now_ns) else intake.missing(now_ns=now_ns)
         passed_ns = now_ns - self._said_ns
         has_changed = (self._up_to, part) != self._said
         if missing or passed_ns > _SIGN_NS or (has_changed and passed_ns > _SAY_NS):
             self._send_state(intake, part, missing, now_ns)
+
+    def _is_coming(self, intake: Intake, now_ns: int) -> bool:
+        """Whether what seems to be missing is on its way: it comes in order, and bytes come."""
+        if self._pull is None or intake.later or not intake.misses(now_ns=now_ns):
+            return False
+        if self._pull.connections > 1:
+            return False  # what was on its way when it broke does not come
+        quiet_ms = self._pull.quiet_ms()
+        return quiet_ms is not None and quiet_ms < _COMING_MS
 
     def say_done(self, part: int, *, now_ns: int) -> None:
         """Send a state now, where something is done that was not confirmed."""

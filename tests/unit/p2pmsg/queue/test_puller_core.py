@@ -166,6 +166,54 @@ def test_a_lease_ends_also_while_the_pusher_asks_who_this_is():
     assert not line.ack(job)
 
 
+def late_frame(pusher: PusherCore, line: PullerCore) -> int:
+    """Let a frame of two jobs come an hour after it was sent; return when that is."""
+    pusher.queue.store.push_run(JobRun(0, b"\xc0\xc0", [1, 2], 0))
+    pusher.handle_timer(now_ns=0)
+    now_ns = 3600_000 * MS
+    line.handle_timer(now_ns=now_ns)
+    line.receive(pusher.outbox.popleft()[1], now_ns=now_ns)
+    return now_ns
+
+
+def test_jobs_that_come_after_the_lease_are_begun_once_it_is_known_that_they_are_still_ours():
+    """A frame took longer than `ack_timeout` over a slow network, and each time it came again."""
+    pusher = make_pusher()
+    line = joined(pusher)
+    now_ns = late_frame(pusher, line)
+    assert line.take(now_ns=now_ns) is None
+    line.handle_timer(now_ns=now_ns + 1000 * MS)
+    up(line, pusher)
+    pusher.handle_timer(now_ns=0)
+    assert (line.dropped, len(line.unsure)) == (0, 2)
+    line.receive(pusher.outbox.popleft()[1], now_ns=now_ns + 1000 * MS)
+    assert (len(line.unsure), len(line.ready)) == (0, 2)
+    assert line.take(now_ns=now_ns + 1001 * MS)
+
+
+def test_jobs_that_come_after_the_lease_and_are_not_confirmed_are_dropped():
+    pusher = make_pusher()
+    line = joined(pusher)
+    now_ns = late_frame(pusher, line)
+    assert now_ns < line.next_deadline_ns() + 1
+    line.handle_timer(now_ns=now_ns + 29_000 * MS)
+    assert line.joined
+    assert line.next_deadline_ns() <= now_ns + 30_000 * MS
+    line.handle_timer(now_ns=now_ns + 30_000 * MS)
+    assert (line.joined, line.dropped, len(line.unsure)) == (False, 2, 0)
+
+
+def test_jobs_that_come_after_the_lease_are_given_back_and_taken_away_like_others():
+    pusher = make_pusher()
+    line = joined(pusher)
+    now_ns = late_frame(pusher, line)
+    recall = control_frame(Kind.QUEUE_RECALL, 7, frames.Recall(1))
+    line.receive(recall, now_ns=now_ns)
+    assert (line.given_back, len(line.unsure)) == (1, 1)
+    line.abandon()
+    assert not line.unsure
+
+
 def test_an_extension_is_reported_to_the_pusher():
     pusher = make_pusher()
     pusher.queue.hold_ns = 1000 * MS

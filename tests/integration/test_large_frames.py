@@ -1,0 +1,138 @@
+"""Frames that take longer than a peer may be silent: large ones over a slow connection.
+
+They were never there: the connection was made again before all of a frame had come, and the next
+one began with its first byte. Messages were lost as `timeout`, jobs became dead letters.
+"""
+
+import time
+
+import pytest
+
+import p2pmsg
+from p2pmsg.queue import Puller, PullerConfig, Pusher
+from p2pmsg.reader import RangeReader
+from p2pmsg.testing.proxy import TcpProxy
+from tests.integration import aio
+from tests.integration.peers import eventually
+from tests.unit.transports.sockets import LOOPBACK
+from transports import ZmqReceiver, ZmqRecoveryClient, ZmqRecoveryServer, ZmqSender, context
+
+shell = aio.shell
+
+SIZE, RATE = 600_000, 300_000
+"""A frame of so many bytes, at so many a second: 2 s."""
+
+
+@pytest.fixture
+def slow(opened):
+    return lambda endpoint, rate=RATE: opened.enter_context(TcpProxy(endpoint, bytes_per_s=rate))
+
+
+def test_it_is_seen_that_a_frame_is_on_its_way(opened, slow):
+    sender = ZmqSender(LOOPBACK, context=context(), welcome=b"hello")
+    receiver = ZmqReceiver(slow(sender.endpoint).endpoint, context=context())
+    opened.callback(sender.close)
+    opened.callback(receiver.close)
+    assert receiver.quiet_ms() is None
+    receiver.watch_end()
+    receiver.subscribe(b"")
+    receiver.connect()
+    eventually(sender.receive_subscriptions)
+    assert receiver.receive_wait(60_000) == b"hello"
+    eventually(lambda: receiver.quiet_ms() > 300)
+    sender.send(bytes(SIZE))
+    eventually(lambda: receiver.quiet_ms() < 200)
+    assert receiver.receive() is None  # it is not all there for 2 s
+    assert receiver.receive_wait(60_000) == bytes(SIZE)
+    receiver.disconnect()
+    assert receiver.quiet_ms() is None
+
+
+def test_a_connection_that_was_made_again_is_followed(opened):
+    server = ZmqRecoveryServer(LOOPBACK, context=context())
+    client = ZmqRecoveryClient(server.endpoint, context=context())
+    opened.callback(server.close)
+    opened.callback(client.close)
+    client.connect()
+    client.send(b"first")
+    eventually(server.receive)
+    assert client.quiet_ms() is None
+    client.reconnect()
+    client.send(b"again")
+    assert eventually(server.receive)[1] == b"again"
+    assert eventually(lambda: client.quiet_ms() is not None)
+
+
+def test_a_message_comes_that_takes_longer_than_its_publisher_may_be_silent(
+    make_publisher, make_subscriber, slow
+):
+    publisher = make_publisher()
+    proxy = slow(publisher.endpoint)
+    config = p2pmsg.SubscriberConfig(publisher_timeout=0.4)
+    subscriber = make_subscriber(proxy.endpoint, joins=publisher, config=config)
+    for number in range(2):
+        publisher.publish("t", bytes([number]) * SIZE)
+        assert subscriber.receive(timeout=60).value[0] == number
+    assert (proxy.connections, subscriber.stats().duplicates) == (1, 0)
+
+
+def test_a_publisher_that_is_silent_is_still_connected_to_again(
+    make_publisher, make_subscriber, slow
+):
+    """Also where a frame has begun to come."""
+    publisher = make_publisher()
+    proxy = slow(publisher.endpoint)
+    config = p2pmsg.SubscriberConfig(publisher_timeout=0.4)
+    subscriber = make_subscriber(proxy.endpoint, joins=publisher, config=config)
+    publisher.publish("t", bytes(SIZE))
+    time.sleep(0.5)
+    proxy.stall()
+    eventually(lambda: proxy.connections > 1)
+    proxy.resume()
+    assert len(subscriber.receive(timeout=60).value) == SIZE
+
+
+def test_a_range_comes_whose_messages_take_longer_than_the_timeout(make_publisher, slow):
+    publisher = make_publisher(name="feed")
+    values = [bytes([number]) * 900_000 for number in range(2)]
+    for value in values:
+        publisher.publish("t", value)
+    proxy = slow(publisher.recovery_endpoint)
+    nobody = "tcp://127.0.0.1:9"  # its welcome would lead past the proxy
+    with RangeReader(
+        nobody, recovery_endpoint=proxy.endpoint, session=publisher.session, timeout=2.5
+    ) as reader:
+        got = [message.value for part in reader.fetch("t", 0, 2) for message in part]
+    assert got == values
+    assert proxy.connections <= 2  # it is followed once it was made again
+
+
+def test_a_job_comes_that_takes_longer_than_its_pusher_may_be_silent(opened, slow):
+    pusher = opened.enter_context(Pusher(LOOPBACK))
+    proxy = slow(pusher.endpoint)
+    config = PullerConfig(pusher_timeout=0.4)
+    with Puller(proxy.endpoint, config=config) as puller:
+        for number in range(2):
+            pusher.push(bytes([number]) * SIZE)
+        for number in range(2):
+            with puller.receive(timeout=60) as job:
+                assert job.value[0] == number
+        pusher.drain(timeout=60)
+    stats = pusher.stats()
+    assert (stats.delivered, stats.done, stats.lost, proxy.connections) == (2, 2, 0, 1)
+
+
+@pytest.mark.parametrize("keys", [(None, None), ("a", "b")])
+def test_jobs_come_that_take_longer_than_the_lease(opened, slow, keys):
+    """What confirms the first one's lease comes after the second one."""
+    pusher = opened.enter_context(Pusher(LOOPBACK, ack_timeout=1.0))
+    with Puller(slow(pusher.endpoint).endpoint) as puller:
+        eventually(lambda: pusher.stats().workers)
+        time.sleep(0.3)
+        for key in keys:
+            pusher.push(bytes(SIZE), key=key)
+        for key in keys:
+            with puller.receive(timeout=60) as job:
+                assert (len(job.value), job.key, job.delivery_count) == (SIZE, key, 1)
+        pusher.drain(timeout=60)
+    assert pusher.stats().delivered == 2
