@@ -287,12 +287,13 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
             self._inbox.fill(time.monotonic_ns())
         return True
 
-    def _reply(self, where: bytes, reply: bytes) -> None:
-        super()._reply(where, reply)
+    def _reply(self, where: bytes, reply: bytes) -> bool:
+        is_sent = super()._reply(where, reply)
         # A send takes the descriptor's signal, so what has come must be looked for.
         is_worth_it = self._look.begin()
         if not self._is_in_turn and (is_worth_it or self._server.has_message()):
             self._driver.wake()
+        return is_sent
 
     def _take(self, arrival: Arrival) -> None:
         found = self._read(arrival)
@@ -302,7 +303,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         request, topic, value, until_ns = found
         is_new, reply = self._cache.begin(request, where, until_ns)
         if reply is not None:
-            self._reply(where, reply)
+            self._answer_again(where, request, reply)
         elif is_new and until_ns <= time.monotonic_ns():
             self._expire(request)
         elif is_new and topic in self._slow:

@@ -207,17 +207,18 @@ class Responder(ResponderBase, ClosesAtOnce):
         now_ns = time.monotonic_ns()
         if self._pool is None:
             reply = self._cache.find(request)
-            if reply is None:
-                if until_ns <= now_ns:
-                    self.expired += 1
-                    return
+            if reply is not None:
+                self._answer_again(where, request, reply)
+            elif until_ns <= now_ns:
+                self.expired += 1
+            else:
                 reply = self._work(request, topic, value)
                 self._cache.keep(request, reply, now_ns=now_ns)
-            self._answer(where, request, reply)
+                self._answer(where, request, reply)
             return
         is_new, reply = self._cache.begin(request, where, until_ns)
         if reply is not None:
-            self._reply(where, reply)
+            self._answer_again(where, request, reply)
         elif is_new:
             self._pool.submit(self._work_in_pool, request, topic, value)
 

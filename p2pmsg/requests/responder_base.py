@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Any], Any]
 H = TypeVar("H", bound=Handler)
+_OF_CONNECTION: Final = b"\0"
+"""How ZeroMQ's own routing ids begin, of which each connection has another one."""
+_UNDERWAY_NS: Final = 30_000_000_000
+"""How long a reply may be on its way."""
 NEVER_NS: Final = 2**63
 """When one stops waiting that does not say how long it waits."""
 Request = tuple[int, int, str, str]
@@ -54,6 +58,7 @@ class ReplyCache:
         self._age_ns = age_ns
         self._replies: OrderedDict[Request, tuple[bytes, int]] = OrderedDict()
         self._pending: dict[Request, tuple[bytes, int]] = {}
+        self._sent: dict[Request, tuple[bytes, int]] = {}
         self.bytes = 0
         self.hits = 0
 
@@ -75,8 +80,24 @@ class ReplyCache:
             full = len(replies) > self._count_max or self.bytes > self._bytes_max
             if not full and now_ns - at_ns < self._age_ns:
                 return
-            replies.popitem(last=False)
+            self._sent.pop(replies.popitem(last=False)[0], None)
             self.bytes -= len(oldest)
+
+    def note_sent(self, request: Request, where: bytes, *, now_ns: int) -> None:
+        """Note that the reply was sent over a connection; of one that is not kept, nothing."""
+        if request in self._replies:
+            self._sent[request] = where, now_ns
+
+    def is_underway(self, request: Request, where: bytes, *, now_ns: int) -> bool:
+        """Whether the reply was sent over this connection, which loses nothing while it lasts.
+
+        Over a slow network that takes longer than a requester waits until it asks again. Sent once
+        more, it would delay what comes next, which is asked for again, too, and so on.
+        """
+        sent = self._sent.get(request)
+        if sent is None or sent[0] != where or not where.startswith(_OF_CONNECTION):
+            return False
+        return now_ns - sent[1] < _UNDERWAY_NS
 
     def begin(
         self, request: Request, where: bytes, until_ns: int = NEVER_NS
@@ -372,15 +393,22 @@ class ResponderBase:
         """Send a reply, where its requester may still have it."""
         if self._rights is not None and not self._rights.may(*request[2:]):
             self._deny(where, request)  # the right was taken away meanwhile
-        else:
-            self._reply(where, reply)
+        elif self._reply(where, reply):
+            self._cache.note_sent(request, where, now_ns=time.monotonic_ns())
 
-    def _reply(self, where: bytes, reply: bytes) -> None:
+    def _answer_again(self, where: bytes, request: Request, reply: bytes) -> None:
+        """Send a reply that is kept to who asks again, unless it is on its way."""
+        if not self._cache.is_underway(request, where, now_ns=time.monotonic_ns()):
+            self._answer(where, request, reply)
+
+    def _reply(self, where: bytes, reply: bytes) -> bool:
+        """Send a reply; return whether it was."""
         try:
             if self._server.reply(where, reply):
                 self.answered += 1
                 transports.TURN.is_theirs = True
-            else:
-                self.unsent += 1
+                return True
+            self.unsent += 1
         except transports.PeerUnreachableError:
             pass  # it asks again over its next connection, and is answered from the cache
+        return False

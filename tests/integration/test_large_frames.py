@@ -136,3 +136,15 @@ def test_jobs_come_that_take_longer_than_the_lease(opened, slow, keys):
                 assert (len(job.value), job.key, job.delivery_count) == (SIZE, key, 1)
         pusher.drain(timeout=60)
     assert pusher.stats().delivered == 2
+
+
+def test_an_answer_on_its_way_is_not_sent_again(opened, slow):
+    """It was asked for after a third of the time, and each one more delayed the next answers."""
+    responder = opened.enter_context(p2pmsg.Responder(LOOPBACK, {"big": bytes}))
+    responder.start()
+    proxy = slow(responder.endpoint)
+    requester = opened.enter_context(p2pmsg.Requester(proxy.endpoint))
+    for _ in range(2):
+        assert len(requester.request("big", SIZE, timeout=4.5)) == SIZE
+    assert requester.retries
+    assert proxy.bytes_down < 2.2 * SIZE
