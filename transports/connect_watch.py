@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import zmq
 
 from transports.own_log import own_log as _log
-from transports.platform import last_received_ms
+from transports.platform import last_received_ms, unsent_bytes
 
 if TYPE_CHECKING:
     from transports.context import Context, Socket
@@ -123,6 +123,11 @@ class ConnectWatch:
         """
         self._read(time.monotonic_ns())
         return last_received_ms(self.fd) if self.connected and self.fd >= 0 else None
+
+    def is_sending(self) -> bool:
+        """Read what happened; return whether bytes that were sent have not arrived yet."""
+        self._read(time.monotonic_ns())
+        return self.connected and self.fd >= 0 and bool(unsent_bytes(self.fd))
 
     def was_refused(self) -> bool:
         """Read what happened; return whether the connection was refused since the last call."""

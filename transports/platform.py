@@ -4,11 +4,13 @@ Elsewhere (macOS) everything over TCP works, by what POSIX has. What cannot work
 when its endpoint is parsed: `udp://`, `mold://` and abstract names of `ipc://`.
 """
 
+import fcntl
 import os
 import select
 import socket
 import struct
 import sys
+import termios
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -27,6 +29,7 @@ IPV6_MTU: Final = 24
 SIOCGIFADDR: Final = 0x8915
 SIOCGIFMTU: Final = 0x8921
 _TCP_INFO: Final = 11
+_COUNT: Final = struct.Struct("=i")
 _LAST_RECEIVED: Final = struct.Struct("=52xI")
 """`tcpi_last_data_recv` of `struct tcp_info` (linux/tcp.h), in ms."""
 sched_yield: Final[Callable[[], object] | None] = getattr(os, "sched_yield", None)
@@ -83,3 +86,19 @@ def last_received_ms(fd: int) -> int | None:
     except OSError:
         return None  # it was closed, or is no TCP connection, or no descriptor is left
     return int(_LAST_RECEIVED.unpack(found)[0]) if len(found) == _LAST_RECEIVED.size else None
+
+
+def unsent_bytes(fd: int) -> int | None:
+    """Return how many bytes of a TCP connection have not arrived yet; None where not known.
+
+    Args:
+        fd: its descriptor, which is another's.
+
+    """
+    if not IS_LINUX:
+        return None
+    try:
+        found = fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(_COUNT.size))
+    except OSError:
+        return None  # it was closed, or is no connection
+    return int(_COUNT.unpack(found)[0])

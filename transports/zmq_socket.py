@@ -325,6 +325,11 @@ class ZmqConnectingSocket(ZmqSocket):
         watch = self._watch
         return None if watch is None or self.socket.closed else watch.quiet_ms()
 
+    def is_sending(self) -> bool:
+        """Whether bytes that were sent have not arrived yet; False where it is not known."""
+        watch = self._watch
+        return watch is not None and not self.socket.closed and watch.is_sending()
+
     @property
     def refusal(self) -> str:
         """Why the last connection was refused, with `curve`; "" where it was not."""

@@ -150,7 +150,6 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         self._spaces = Waiters(self._loop)
         self._clients = self._connect(0.0)
         for client in self._clients:
-            client.watch_end()
             client.connect()
         self._is_made = True
         close_in_children(self)  # a child would ask by the same id, and get our answers
@@ -465,7 +464,8 @@ class _Request:
         owner, count = self._owner, len(self._owner._clients)
         at = self._at = (self._first + self._attempt) % count
         self._attempt += 1
-        if at not in self._asked:
+        is_again = at in self._asked
+        if not is_again:
             self._asked.append(at)
         if owner._security is not None and (
             denied := owner._denied_here(at, self.topic, owner._clients[at])
@@ -473,9 +473,9 @@ class _Request:
             self.refuse(at, AccessDeniedError("respond", self.topic, denied))
             return self._part_ends()
         wait_ms = frames.wait_ms_of(self._until - now)
-        owner._send(at, self._number, frames.request_frame(
-            self._name, owner._id, self._number, wait_ms, self._packed
-        ))  # fmt: skip
+        data = frames.request_frame(self._name, owner._id, self._number, wait_ms, self._packed)
+        if not (is_again and owner._is_underway(owner._clients[at], data)):
+            owner._send(at, self._number, data)
         due = self._part_ends()
         if not owner._has_answered[at]:
             self._look_due = now + (due - now) / 4

@@ -212,8 +212,9 @@ class Requester(RequesterBase, ClosesAtOnce):
                         break
                     continue
                 self._try_again(clients[at])
-            self._send(at, clients[at], data)
-            transports.TURN.is_theirs = True
+            if not (at in asked and self._is_underway(clients[at], data)):
+                self._send(at, clients[at], data)
+                transports.TURN.is_theirs = True
             if at not in asked:
                 asked.append(at)
             found = self._await_or_look(clients, asked, number, until, now, at, refusals)

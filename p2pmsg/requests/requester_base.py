@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _TOPICS_MAX: Final = 1024
+_LARGE_BYTES: Final = 16 * 1024
+"""Of smaller requests it is not looked whether they have arrived."""
 Refusals = dict[int, str | AccessDeniedError]
 """Which responder refused the connection, and why; or what it denied."""
 _TIMEOUT_MAX: Final = 1e6
@@ -113,6 +115,7 @@ class RequesterBase:
                         at, context=context, busy_wait_us=busy_wait_us, curve=curve
                     )
                 )
+                clients[-1].watch_end()
         except BaseException:
             for client in clients:
                 client.close()
@@ -123,6 +126,14 @@ class RequesterBase:
         """Have a connection tried now that was refused before; with security, before asking."""
         client.look()
         client.retry()
+
+    @staticmethod
+    def _is_underway(client: transports.ZmqQueueClient, data: bytes) -> bool:
+        """Whether a large request that was sent is on its way still.
+
+        Sent once more, over a slow network, it would delay all that comes next, for nothing.
+        """
+        return len(data) >= _LARGE_BYTES and client.is_sending()
 
     def _reconnect(self, at: int, client: transports.ZmqQueueClient, why: str) -> None:
         """Make a connection again that takes no more requests; log that once a minute at most."""

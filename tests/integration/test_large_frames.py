@@ -4,11 +4,13 @@ They were never there: the connection was made again before all of a frame had c
 one began with its first byte. Messages were lost as `timeout`, jobs became dead letters.
 """
 
+import asyncio
 import time
 
 import pytest
 
 import p2pmsg
+import p2pmsg.aio
 from p2pmsg.queue import Puller, PullerConfig, Pusher
 from p2pmsg.reader import RangeReader
 from p2pmsg.testing.proxy import TcpProxy
@@ -21,6 +23,7 @@ shell = aio.shell
 
 SIZE, RATE = 600_000, 300_000
 """A frame of so many bytes, at so many a second: 2 s."""
+LARGE = 900_000
 
 
 @pytest.fixture
@@ -94,7 +97,7 @@ def test_a_publisher_that_is_silent_is_still_connected_to_again(
 
 def test_a_range_comes_whose_messages_take_longer_than_the_timeout(make_publisher, slow):
     publisher = make_publisher(name="feed")
-    values = [bytes([number]) * 900_000 for number in range(2)]
+    values = [bytes([number]) * LARGE for number in range(2)]
     for value in values:
         publisher.publish("t", value)
     proxy = slow(publisher.recovery_endpoint)
@@ -148,3 +151,30 @@ def test_an_answer_on_its_way_is_not_sent_again(opened, slow):
         assert len(requester.request("big", SIZE, timeout=4.5)) == SIZE
     assert requester.retries
     assert proxy.bytes_down < 2.2 * SIZE
+
+
+def test_a_request_on_its_way_is_not_sent_again(opened, slow):
+    """It took longer than a third of the time, and came three times; then nothing got through."""
+    responder = opened.enter_context(p2pmsg.Responder(LOOPBACK, {"size": len}))
+    responder.start()
+    proxy = slow(responder.endpoint)
+    requester = opened.enter_context(p2pmsg.Requester(proxy.endpoint))
+    for _ in range(2):
+        assert requester.request("size", bytes(LARGE), timeout=5.0) == LARGE
+    assert requester.retries
+    assert proxy.bytes_up < 2.2 * LARGE
+
+
+def test_a_request_on_its_way_is_not_sent_again_in_an_event_loop(opened, slow):
+    responder = opened.enter_context(p2pmsg.Responder(LOOPBACK, {"size": len}))
+    responder.start()
+    proxy = slow(responder.endpoint)
+
+    async def ask():
+        async with p2pmsg.aio.Requester(proxy.endpoint) as requester:
+            for _ in range(2):
+                assert await requester.request("size", bytes(LARGE), timeout=5.0) == LARGE
+            assert requester.retries
+
+    asyncio.run(ask())
+    assert proxy.bytes_up < 2.2 * LARGE
