@@ -442,9 +442,7 @@ class NackScheduler:
             self._adapt_patience()
         return found
 
-    def expire(
-        self, *, now_ns: int, known: int | None = None, answered_ns: int = -1
-    ) -> list[Loss]:
+    def expire(self, *, now_ns: int, known: int | None = None, answered_ns: int = -1) -> list[Loss]:
         """Give up the gaps whose attempts or time are used up; returns them as losses, sorted.
 
         Those that end beyond `known` are looked at again soon: it may be that they are none. What

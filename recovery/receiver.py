@@ -272,9 +272,7 @@ class StreamReceiver(Generic[T]):
         if head > expected:
             self._miss(head, now_ns)
 
-    def handle_timer(
-        self, *, now_ns: int, known: int | None = None, answered_ns: int = -1
-    ) -> None:
+    def handle_timer(self, *, now_ns: int, known: int | None = None, answered_ns: int = -1) -> None:
         """Give up what has been missing for too long, but nothing that ends beyond `known`.
 
         `answered_ns`: when the last answer came; see `NackScheduler.expire`.

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 import zmq
 
 from transports.own_log import own_log as _log
-from transports.platform import last_received_ms, unsent_bytes
 
 if TYPE_CHECKING:
     from transports.context import Context, Socket
     from transports.curve import CurveClient
 
 _EVENT: Final = struct.Struct("=hi")
-_TRIES: Final = int(zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_DELAYED | zmq.EVENT_CONNECT_RETRIED)
+_CONNECTED: Final = int(zmq.EVENT_CONNECTED)
+_TRIES: Final = _CONNECTED | int(zmq.EVENT_CONNECT_DELAYED | zmq.EVENT_CONNECT_RETRIED)
 _FAILED_AUTH: Final = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 _FAILED_PROTOCOL: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 _FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
@@ -49,6 +49,9 @@ _numbers: Final = count()
 
 class ConnectWatch:
     """Follows the connection of a socket that connects. One thread at a time uses it.
+
+    It has to be asked now and then: what the monitor reports has no bound, and comes 20 times a
+    second where something accepts connections and ends them.
 
     Args:
         socket: not connected yet.
@@ -116,18 +119,10 @@ class ConnectWatch:
         self._read(time.monotonic_ns())
         self.fd = -1
 
-    def quiet_ms(self) -> int | None:
-        """Read what happened; return how long ago the last byte came over the connection.
-
-        None: there is no connection, or nobody knows.
-        """
+    def connection_fd(self) -> int | None:
+        """Read what happened; return the connection's descriptor, or None where there is none."""
         self._read(time.monotonic_ns())
-        return last_received_ms(self.fd) if self.connected and self.fd >= 0 else None
-
-    def is_sending(self) -> bool:
-        """Read what happened; return whether bytes that were sent have not arrived yet."""
-        self._read(time.monotonic_ns())
-        return self.connected and self.fd >= 0 and bool(unsent_bytes(self.fd))
+        return self.fd if self.connected and self.fd >= 0 else None
 
     def was_refused(self) -> bool:
         """Read what happened; return whether the connection was refused since the last call."""
@@ -180,7 +175,7 @@ class ConnectWatch:
                     self._failed(self.curve, what, value)
             else:
                 self._broke_ns = 0
-                if what == zmq.EVENT_CONNECTED:
+                if what == _CONNECTED:
                     self.fd = value
 
     def _failed(self, curve: "CurveClient", what: int, value: int) -> None:

@@ -12,7 +12,7 @@ import struct
 import sys
 import termios
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 IS_LINUX: Final = sys.platform == "linux"
 IPC_PATH_BYTES_MAX: Final = 107 if IS_LINUX else 103
@@ -33,6 +33,10 @@ _COUNT: Final = struct.Struct("=i")
 _LAST_RECEIVED: Final = struct.Struct("=52xI")
 """`tcpi_last_data_recv` of `struct tcp_info` (linux/tcp.h), in ms."""
 sched_yield: Final[Callable[[], object] | None] = getattr(os, "sched_yield", None)
+
+
+ConnectionName = tuple[Any, Any]
+"""The addresses of both ends, the own one first."""
 
 
 class AnyReadable:
@@ -68,6 +72,20 @@ def open_files() -> int | None:
         except OSError:
             continue  # not there, or no descriptor is left to read it with
     return None
+
+
+def connection_of(fd: int) -> ConnectionName | None:
+    """Return the addresses of both ends of a connection; None where there is none.
+
+    Args:
+        fd: its descriptor, which is another's.
+
+    """
+    try:
+        with socket.socket(fileno=os.dup(fd)) as own:
+            return own.getsockname(), own.getpeername()
+    except OSError:
+        return None  # it was closed, or no descriptor is left
 
 
 def last_received_ms(fd: int) -> int | None:

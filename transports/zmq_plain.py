@@ -11,6 +11,7 @@ from transports.context import Context
 from transports.ended_here import EndedHere
 from transports.endpoint import Endpoint
 from transports.errors import ConnectError
+from transports.platform import last_received_ms
 from transports.zmq_socket import ZmqSocket, report_subscription, watch_keys
 
 if TYPE_CHECKING:
@@ -124,7 +125,9 @@ class ZmqPlainSocket(ZmqSocket):
 
     def quiet_ms(self) -> int | None:
         """Do as `ZmqConnectingSocket.quiet_ms`; None for a socket that is bound."""
-        return None if self._watch is None or self.socket.closed else self._watch.quiet_ms()
+        watch = self._watch
+        fd = None if watch is None or self.socket.closed else watch.connection_fd()
+        return None if fd is None else last_received_ms(fd)
 
     def look(self) -> None:
         """Check the connections; called a few times a second.

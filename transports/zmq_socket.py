@@ -22,6 +22,13 @@ from transports.errors import (
     translate,
     translate_bind,
 )
+from transports.platform import (
+    IS_LINUX,
+    ConnectionName,
+    connection_of,
+    last_received_ms,
+    unsent_bytes,
+)
 
 if TYPE_CHECKING:
     from transports.connect_watch import ConnectWatch
@@ -278,6 +285,9 @@ class ZmqConnectingSocket(ZmqSocket):
     """
 
     _watch: "ConnectWatch | None" = None
+    _source: "tuple[int, ConnectionName] | None" = None
+    """The connection's descriptor, and its addresses, where they were learned."""
+    _is_learning = False
     _again_ns = 0
     _returns_seen = 1
 
@@ -319,16 +329,50 @@ class ZmqConnectingSocket(ZmqSocket):
         """Return how long ago the last byte came over the connection, of any frame, in ms.
 
         So a large frame is seen to come that takes longer than a peer may be silent. None where it
-        is not known: without `watch_end` or `curve`, without a connection, over ipc and inproc, and
-        elsewhere than on Linux.
+        is not known: without a connection, over ipc and inproc, elsewhere than on Linux, and where
+        neither `watch_end`, `curve` nor `reconnect(learn=True)` shows which connection it is.
         """
-        watch = self._watch
-        return None if watch is None or self.socket.closed else watch.quiet_ms()
+        fd = self._connection_fd()
+        return None if fd is None else last_received_ms(fd)
 
     def is_sending(self) -> bool:
         """Whether bytes that were sent have not arrived yet; False where it is not known."""
+        fd = self._connection_fd()
+        return fd is not None and bool(unsent_bytes(fd))
+
+    def learn_connection(self) -> None:
+        """Do as `reconnect(learn=True)`, where that is needed and of use; see `end_learning`."""
+        is_tcp = self._endpoint.scheme == "tcp" and IS_LINUX
+        if is_tcp and self._watch is None and self._connection_fd() is None:
+            self.reconnect(learn=True)
+
+    def end_learning(self) -> None:
+        """End what `reconnect(learn=True)` began, and keep what was learned.
+
+        It is for sockets that nobody looks at all the time: what is reported of connections has no
+        bound. Where ZeroMQ connects again by itself, nothing is known of that connection.
+        """
         watch = self._watch
-        return watch is not None and not self.socket.closed and watch.is_sending()
+        if watch is None or not self._is_learning or self.socket.closed:
+            return
+        fd = watch.connection_fd()
+        name = None if fd is None else connection_of(fd)
+        self._source = None if fd is None or name is None else (fd, name)
+        self._watch, self._is_learning = None, False
+        self.socket.disable_monitor()
+        watch.close()
+
+    def _connection_fd(self) -> int | None:
+        if self.socket.closed:
+            return None
+        if self._watch is not None:
+            fd = self._watch.connection_fd()
+            if fd is not None and self._is_learning:
+                self.end_learning()
+            return fd
+        if self._source is not None and connection_of(self._source[0]) != self._source[1]:
+            self._source = None  # it ended, and another one has its descriptor
+        return None if self._source is None else self._source[0]
 
     @property
     def refusal(self) -> str:
@@ -403,34 +447,37 @@ class ZmqConnectingSocket(ZmqSocket):
             raise ConnectError(self.endpoint, error.strerror or str(error), error.errno) from error
         self._connected = True
 
-    def reconnect(self) -> None:
+    def reconnect(self, *, learn: bool = False) -> None:
         """Do as `Client.reconnect`.
+
+        With `learn`, `quiet_ms` and `is_sending` will know the connection; see `end_learning`.
 
         ZeroMQ connects again by itself where a connection breaks or falls silent, except in one
         case: after a peer broke the protocol, or sent a frame above `frame_bytes_max`, it gives
         that endpoint up permanently. So call this when `was_ended_here`, when a peer is silent for
-        too long, or when a DEALER takes no more frames. From then on it is followed, as by
-        `watch_end`, if there are descriptors for that.
+        too long, or when a DEALER takes no more frames.
         """
         self.disconnect()
+        if learn and self._watch is None:
+            self._learn()
         if self._watch is not None:
             self._watch.renew_key(self.socket)
-        else:
-            self._try_to_watch()
         self.connect()
 
-    def _try_to_watch(self) -> None:
+    def _learn(self) -> None:
         from transports.connect_watch import ConnectWatch
 
         try:
             self._watch = ConnectWatch(self.socket, self._context, self.endpoint)
-        except zmq.ZMQError:
+            self._is_learning = True
+        except zmq.ZMQError:  # no descriptor is left: it stays unknown
             if not self.socket.closed:
                 self.socket.disable_monitor()
 
     def disconnect(self) -> None:
         """Give up the connection, until `connect`; frames not received yet may be lost."""
         self._again_ns = 0
+        self._source = None
         if self._watch is not None:
             self._watch.left()
         try:

@@ -150,6 +150,7 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         self._spaces = Waiters(self._loop)
         self._clients = self._connect(0.0)
         for client in self._clients:
+            client.watch_end()
             client.connect()
         self._is_made = True
         close_in_children(self)  # a child would ask by the same id, and get our answers

@@ -424,7 +424,7 @@ class RangeChannel:
     def last_byte_ns(self, now_ns: int) -> int | None:
         """Return when the last byte of an answer came, whole or not; None where it is not known.
 
-        It is, once the connection was made again: see `transports.ZmqConnectingSocket.quiet_ms`.
+        It is, once the connection was made again by `reconnect`.
         """
         quiet_ms = None if self._client is None else self._client.quiet_ms()
         return None if quiet_ms is None else now_ns - quiet_ms * MS
@@ -447,6 +447,12 @@ class RangeChannel:
 
     def reconnect(self) -> None:
         """Connect again to a publisher that is silent; ZeroMQ gives up some permanently."""
-        for socket in (self._line, self._client):
-            if socket is not None:
-                socket.reconnect()
+        if self._line is not None:
+            self._line.reconnect()
+        if self._client is not None:
+            self._client.reconnect(learn=True)
+
+    def end_learning(self) -> None:
+        """Follow the connection no further, while nobody waits; see `reconnect`."""
+        if self._client is not None:
+            self._client.end_learning()

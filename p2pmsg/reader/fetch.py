@@ -97,6 +97,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
             return self._next_item()
         finally:
             self._left_ns = time.monotonic_ns()
+            self._channel.end_learning()
 
     def _next_item(self) -> MessageBatch | LossReport:
         output = self._next_output()

@@ -21,6 +21,7 @@ from p2pmsg.requests import frames
 from p2pmsg.requests.requester_base import (
     ATTEMPTS_CEILING,
     GIVEN_UP,
+    LARGE_BYTES,
     Refusals,
     RequesterBase,
     check_request,
@@ -186,6 +187,16 @@ class Requester(RequesterBase, ClosesAtOnce):
         self, topic: str, packed: bytes, timeout: float, attempts_max: int, kind: Any,
         clients: Clients,
     ) -> Any:  # fmt: skip
+        try:
+            return self._ask_each(topic, packed, timeout, attempts_max, kind, clients)
+        finally:
+            for client in clients if len(packed) >= LARGE_BYTES else ():
+                client.end_learning()
+
+    def _ask_each(
+        self, topic: str, packed: bytes, timeout: float, attempts_max: int, kind: Any,
+        clients: Clients,
+    ) -> Any:  # fmt: skip
         """Ask one after the other, until there is an answer."""
         self._check_usable()  # closed while this thread connected
         number = next(self._numbers)
@@ -212,11 +223,14 @@ class Requester(RequesterBase, ClosesAtOnce):
                         break
                     continue
                 self._try_again(clients[at])
-            if not (at in asked and self._is_underway(clients[at], data)):
-                self._send(at, clients[at], data)
-                transports.TURN.is_theirs = True
             if at not in asked:
                 asked.append(at)
+                if len(packed) >= LARGE_BYTES:
+                    clients[at].learn_connection()
+                self._send(at, clients[at], data)
+            elif not self._is_underway(clients[at], data):
+                self._send(at, clients[at], data)
+            transports.TURN.is_theirs = True
             found = self._await_or_look(clients, asked, number, until, now, at, refusals)
             if found is not None:
                 denial = self._denial_in(found[0], topic, found[1])

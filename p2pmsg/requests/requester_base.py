@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _TOPICS_MAX: Final = 1024
-_LARGE_BYTES: Final = 16 * 1024
+LARGE_BYTES: Final = 16 * 1024
 """Of smaller requests it is not looked whether they have arrived."""
 Refusals = dict[int, str | AccessDeniedError]
 """Which responder refused the connection, and why; or what it denied."""
@@ -115,7 +115,6 @@ class RequesterBase:
                         at, context=context, busy_wait_us=busy_wait_us, curve=curve
                     )
                 )
-                clients[-1].watch_end()
         except BaseException:
             for client in clients:
                 client.close()
@@ -133,7 +132,7 @@ class RequesterBase:
 
         Sent once more, over a slow network, it would delay all that comes next, for nothing.
         """
-        return len(data) >= _LARGE_BYTES and client.is_sending()
+        return len(data) >= LARGE_BYTES and client.is_sending()
 
     def _reconnect(self, at: int, client: transports.ZmqQueueClient, why: str) -> None:
         """Make a connection again that takes no more requests; log that once a minute at most."""

@@ -43,8 +43,10 @@ _KEYS_NS = 20 * _MS
 _ENDS_NS = 100 * _MS
 """How often connections are checked that ZeroMQ may have ended."""
 _FOLLOWED_MAX = 64
-"""With more endpoints recovery connections are followed only once they were made again: it takes
-two descriptors each, of the 1024 that a process mostly may have."""
+"""With more endpoints recovery connections are known only once they were made again: to follow one
+takes two descriptors, of the 1024 that a process mostly may have."""
+_EVERY_NS = 5000 * _MS
+"""How often all recovery connections are looked at."""
 _REFUSAL_NS = 60_000 * _MS
 """How often a warning says that another publisher of a group was refused."""
 
@@ -78,7 +80,7 @@ class SubscriberIO:
     frames_per_round = 64
     security: "Security | None" = None
     refused: SecurityError | None = None
-    _keys_due_ns = _refusal_due_ns = _ends_due_ns = 0
+    _keys_due_ns = _refusal_due_ns = _ends_due_ns = _every_due_ns = 0
     _changes: RightsChanges | None = None
 
     def __init__(
@@ -363,7 +365,10 @@ class SubscriberIO:
             for line in underway.silent_lines(core, now_ns):
                 if (came_ns := _last_byte_ns(self._receivers[line], now_ns)) is not None:
                     underway.note_line(core, line, came_ns)
-            for key in underway.awaited_answers(core, now_ns):
+            keys = underway.awaited_answers(core, now_ns)
+            if now_ns >= self._every_due_ns:  # what is reported of connections has no bound
+                self._every_due_ns, keys = now_ns + _EVERY_NS, set(self._clients)
+            for key in keys:
                 if (came_ns := _last_byte_ns(self._clients.get(key), now_ns)) is not None:
                     underway.note_answer(core, key, came_ns)
 
@@ -527,8 +532,11 @@ class SubscriberIO:
         elif what == "reconnect":
             self._receivers[command.line].reconnect()
             key = self._core.lines[command.line].key
-            if key in self._clients:
-                self._clients[key].reconnect()
+            client = None if key is None else self._clients.get(key)
+            if isinstance(client, transports.ZmqRecoveryClient):
+                client.reconnect(learn=True)
+            elif client is not None:
+                client.reconnect()
         elif what == "warn":
             place = f"{self._endpoints[command.line]}: " if command.line >= 0 else ""
             _log.warning("%s%s", place, command.text)

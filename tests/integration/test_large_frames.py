@@ -5,6 +5,7 @@ one began with its first byte. Messages were lost as `timeout`, jobs became dead
 """
 
 import asyncio
+import os
 import time
 
 import pytest
@@ -18,6 +19,8 @@ from tests.integration import aio
 from tests.integration.peers import eventually
 from tests.unit.transports.sockets import LOOPBACK
 from transports import ZmqReceiver, ZmqRecoveryClient, ZmqRecoveryServer, ZmqSender, context
+from transports.endpoint import as_endpoint
+from transports.zmq_plain import ZmqPlainSocket
 
 shell = aio.shell
 
@@ -51,7 +54,27 @@ def test_it_is_seen_that_a_frame_is_on_its_way(opened, slow):
     assert receiver.quiet_ms() is None
 
 
-def test_a_connection_that_was_made_again_is_followed(opened):
+def test_the_same_is_seen_of_a_pull_socket(opened, slow):
+    sizes = {"queue_messages": 10, "message_bytes_max": 2 * SIZE}
+    sender = ZmqPlainSocket("push", as_endpoint(LOOPBACK), binds=True, context=context(), **sizes)
+    at = as_endpoint(slow(sender.endpoint).endpoint)
+    receiver = ZmqPlainSocket("pull", at, binds=False, context=context(), **sizes)
+    opened.callback(sender.close)
+    opened.callback(receiver.close)
+    assert receiver.quiet_ms() is sender.quiet_ms() is None
+    receiver.open()
+    eventually(lambda: (receiver.quiet_ms() or 0) > 300)
+    assert receiver.connections == 1
+    assert sender.send([bytes(SIZE)])
+    eventually(lambda: receiver.quiet_ms() < 200)
+    assert eventually(lambda: receiver.receive_singles(1)[0]) == [bytes(SIZE)]
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_connection_that_was_learned_is_known_without_following_it(opened):
     server = ZmqRecoveryServer(LOOPBACK, context=context())
     client = ZmqRecoveryClient(server.endpoint, context=context())
     opened.callback(server.close)
@@ -59,11 +82,42 @@ def test_a_connection_that_was_made_again_is_followed(opened):
     client.connect()
     client.send(b"first")
     eventually(server.receive)
+    before = descriptors()
     assert client.quiet_ms() is None
-    client.reconnect()
+    client.reconnect(learn=True)
     client.send(b"again")
     assert eventually(server.receive)[1] == b"again"
     assert eventually(lambda: client.quiet_ms() is not None)
+    eventually(lambda: descriptors() <= before)  # it is not followed any more
+    assert client.quiet_ms() is not None
+    assert not client.is_sending()
+    client.learn_connection()  # there is nothing to learn
+    assert client.quiet_ms() is not None
+
+
+def test_a_connection_that_zeromq_makes_again_is_another_one(opened):
+    server = ZmqRecoveryServer(LOOPBACK, context=context())
+    proxy = opened.enter_context(TcpProxy(server.endpoint))
+    client = ZmqRecoveryClient(proxy.endpoint, context=context())
+    opened.callback(server.close)
+    opened.callback(client.close)
+    client.learn_connection()
+    assert eventually(lambda: client.quiet_ms() is not None)
+    proxy.cut()
+    eventually(lambda: proxy.connections == 2)
+    eventually(lambda: client.quiet_ms() is None)
+
+
+def test_learning_ends_where_nobody_is_there(opened):
+    client = ZmqRecoveryClient("tcp://127.0.0.1:9", context=context())
+    opened.callback(client.close)
+    client.connect()
+    before = descriptors()
+    client.reconnect(learn=True)
+    assert descriptors() > before
+    client.end_learning()
+    eventually(lambda: descriptors() <= before)
+    assert client.quiet_ms() is None
 
 
 def test_a_message_comes_that_takes_longer_than_its_publisher_may_be_silent(

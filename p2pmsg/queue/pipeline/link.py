@@ -25,6 +25,8 @@ _HELD_BYTES_MAX: Final = 64 * 2**20
 _FRAMES_PER_READ: Final = 64
 _QUEUE_FRAMES: Final = 1000
 _MS: Final = 1_000_000
+_LOOK_NS: Final = 100 * _MS
+"""How often it is looked what became of the connections."""
 _COMING_MS: Final = 2000
 """A connection over which no byte came for so long brings nothing just now. What was lost on a slow
 network TCP sends again after 200 ms, then 400, then 800."""
@@ -101,6 +103,7 @@ class Link:
         self._said = (0, 0)
         self._said_ns = self._hello_ns = -(2**62)
         self._heard_ns: int | None = None
+        self._look_due_ns = 0
         self._left_over: deque[Taken] = deque()
         self.lost = self.invalid = self.late = 0
         self._duplicates = 0
@@ -184,6 +187,12 @@ class Link:
         """Take what has come."""
         if self._heard_ns is None:
             self._heard_ns = now_ns
+        if now_ns >= self._look_due_ns:
+            self._look_due_ns = now_ns + _LOOK_NS
+            if self._client.was_ended_here():
+                self._client.reconnect()
+            if self._pull is not None:
+                self._pull.look()
         while (data := self._client.receive()) is not None:
             self._heard_ns = now_ns
             try:
@@ -241,9 +250,9 @@ class Link:
         """Whether what seems to be missing is on its way: it comes in order, and bytes come."""
         if self._pull is None or intake.later or not intake.misses(now_ns=now_ns):
             return False
+        quiet_ms = self._pull.quiet_ms()
         if self._pull.connections > 1:
             return False  # what was on its way when it broke does not come
-        quiet_ms = self._pull.quiet_ms()
         return quiet_ms is not None and quiet_ms < _COMING_MS
 
     def say_done(self, part: int, *, now_ns: int) -> None:
