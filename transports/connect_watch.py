@@ -77,10 +77,6 @@ class ConnectWatch:
         curve: "CurveClient | None" = None,
     ) -> None:
         address = f"inproc://p2pmsg-connect-monitor-{next(_numbers)}"
-        socket.monitor(address, _TRIES | _ENDED | _JOINED)
-        self._monitor: Socket = context.socket(zmq.PAIR)
-        self._monitor.set(zmq.RCVHWM, 0)  # at most a few events a second, with RECONNECT_IVL
-        self._monitor.connect(address)
         self._endpoint = endpoint
         self.curve = curve
         self._broke_ns = self._ended_ns = 0
@@ -91,6 +87,18 @@ class ConnectWatch:
         self.fd = -1
         self.refusal = ""
         self.refusals = self.connections = self._refusals_seen = 0
+        # ZeroMQ's thread waits, and all sockets of the process with it, where nobody could take
+        # what it reports: so who takes it comes first.
+        self._monitor: Socket = context.socket(zmq.PAIR)
+        try:
+            self._monitor.set(zmq.RCVHWM, 0)  # at most a few events a second, with RECONNECT_IVL
+            self._monitor.connect(address)
+            socket.monitor(address, _TRIES | _ENDED | _JOINED)
+        except BaseException:
+            if not socket.closed:
+                socket.disable_monitor()
+            self._monitor.close(linger=0)
+            raise
 
     def has_given_up(self) -> bool:
         """Read what happened; return whether ZeroMQ does not connect any more."""
@@ -117,7 +125,7 @@ class ConnectWatch:
     def left(self) -> None:
         """Note that the socket gives its connection up."""
         self._read(time.monotonic_ns())
-        self.fd = -1
+        self.fd, self.connected = -1, False  # of an end that we make it does not report anything
 
     def connection_fd(self) -> int | None:
         """Read what happened; return the connection's descriptor, or None where there is none."""

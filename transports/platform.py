@@ -8,11 +8,12 @@ import fcntl
 import os
 import select
 import socket
+import stat
 import struct
 import sys
 import termios
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 IS_LINUX: Final = sys.platform == "linux"
 IPC_PATH_BYTES_MAX: Final = 107 if IS_LINUX else 103
@@ -30,13 +31,23 @@ SIOCGIFADDR: Final = 0x8915
 SIOCGIFMTU: Final = 0x8921
 _TCP_INFO: Final = 11
 _COUNT: Final = struct.Struct("=i")
-_LAST_RECEIVED: Final = struct.Struct("=52xI")
-"""`tcpi_last_data_recv` of `struct tcp_info` (linux/tcp.h), in ms."""
+_RECEIVED: Final = struct.Struct("=52xI72xQ")
+"""`tcpi_last_data_recv`, in ms, and `tcpi_bytes_received` of `struct tcp_info` (linux/tcp.h)."""
 sched_yield: Final[Callable[[], object] | None] = getattr(os, "sched_yield", None)
 
 
 ConnectionName = tuple[Any, Any]
 """The addresses of both ends, the own one first."""
+
+
+class TcpState(NamedTuple):
+    """What the kernel says of a connection."""
+
+    name: ConnectionName
+    quiet_ms: int
+    """How long ago the last byte came, or the connection was made."""
+    received: int
+    """How many bytes have come."""
 
 
 class AnyReadable:
@@ -81,29 +92,32 @@ def connection_of(fd: int) -> ConnectionName | None:
         fd: its descriptor, which is another's.
 
     """
-    try:
-        with socket.socket(fileno=os.dup(fd)) as own:
-            return own.getsockname(), own.getpeername()
-    except OSError:
-        return None  # it was closed, or no descriptor is left
+    own = _second(fd)
+    if own is None:
+        return None
+    with own:
+        return _name_of(own)
 
 
-def last_received_ms(fd: int) -> int | None:
-    """Return how long ago the last byte came over a TCP connection; None where it is not known.
+def tcp_state(fd: int) -> TcpState | None:
+    """Return what the kernel says of a TCP connection; None where it is not known.
 
     Args:
         fd: its descriptor, which is another's.
 
     """
-    if not IS_LINUX:
+    own = _second(fd) if IS_LINUX else None
+    if own is None:
         return None
-    try:
-        # Of a second descriptor: the first is closed by its owner, and by nobody else.
-        with socket.socket(fileno=os.dup(fd)) as own:
-            found = own.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _LAST_RECEIVED.size)
-    except OSError:
-        return None  # it was closed, or is no TCP connection, or no descriptor is left
-    return int(_LAST_RECEIVED.unpack(found)[0]) if len(found) == _LAST_RECEIVED.size else None
+    with own:
+        name = _name_of(own)
+        try:
+            found = own.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _RECEIVED.size)
+        except OSError:
+            return None  # it is no TCP connection
+    if name is None or len(found) != _RECEIVED.size:
+        return None
+    return TcpState(name, *_RECEIVED.unpack(found))
 
 
 def unsent_bytes(fd: int) -> int | None:
@@ -116,7 +130,33 @@ def unsent_bytes(fd: int) -> int | None:
     if not IS_LINUX:
         return None
     try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return None  # its number is something else's now
         found = fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(_COUNT.size))
     except OSError:
         return None  # it was closed, or is no connection
     return int(_COUNT.unpack(found)[0])
+
+
+def _second(fd: int) -> socket.socket | None:
+    """Return a second descriptor of a socket: the first is closed by its owner, and nobody else."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return None
+        own = os.dup(fd)
+    except OSError:
+        return None  # it was closed, or no descriptor is left
+    try:
+        return socket.socket(fileno=own)
+    except BaseException as error:
+        os.close(own)
+        if isinstance(error, OSError):
+            return None
+        raise
+
+
+def _name_of(own: socket.socket) -> ConnectionName | None:
+    try:
+        return own.getsockname(), own.getpeername()
+    except OSError:
+        return None  # it is not connected any more

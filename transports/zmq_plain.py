@@ -11,7 +11,8 @@ from transports.context import Context
 from transports.ended_here import EndedHere
 from transports.endpoint import Endpoint
 from transports.errors import ConnectError
-from transports.platform import last_received_ms
+from transports.platform import tcp_state
+from transports.progress import ByteProgress
 from transports.zmq_socket import ZmqSocket, report_subscription, watch_keys
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class ZmqPlainSocket(ZmqSocket):
             self.socket.set(zmq.IMMEDIATE, 1)
         self.given_up = self._again_ns = 0
         self._watch: ConnectWatch | None = None
+        self._progress = ByteProgress()
         self._prefixes: set[bytes] | None = set() if kind == "pub" else None
         if binds:
             connections = self._watch_connections()
@@ -123,11 +125,11 @@ class ZmqPlainSocket(ZmqSocket):
         """Why the last connection was refused, with `curve`; "" where it was not."""
         return "" if self._watch is None else self._watch.refusal
 
-    def quiet_ms(self) -> int | None:
-        """Do as `ZmqConnectingSocket.quiet_ms`; None for a socket that is bound."""
+    def last_byte_ns(self, now_ns: int) -> int | None:
+        """Do as `ZmqConnectingSocket.last_byte_ns`; None for a socket that is bound."""
         watch = self._watch
         fd = None if watch is None or self.socket.closed else watch.connection_fd()
-        return None if fd is None else last_received_ms(fd)
+        return self._progress.note(None if fd is None else tcp_state(fd), now_ns)
 
     def look(self) -> None:
         """Check the connections; called a few times a second.

@@ -26,9 +26,11 @@ from transports.platform import (
     IS_LINUX,
     ConnectionName,
     connection_of,
-    last_received_ms,
+    tcp_state,
     unsent_bytes,
 )
+from transports.progress import ByteProgress
+from transports.signals import defer_signals
 
 if TYPE_CHECKING:
     from transports.connect_watch import ConnectWatch
@@ -295,11 +297,12 @@ class ZmqConnectingSocket(ZmqSocket):
         place = as_endpoint(endpoint).require_connectable().without_key()
         super().__init__(place, **options)
         self._connected = False
+        self._progress = ByteProgress()
         if self._curve is not None:
             self._watch = watch_keys(self.socket, self._context, self.endpoint, self._curve)
 
     def watch_end(self) -> None:
-        """Follow the connection, for `was_ended_here` and `quiet_ms`; before `connect`.
+        """Follow the connection, for `was_ended_here` and `last_byte_ns`; before `connect`.
 
         Raises:
             TransportError: no descriptor is left for it; the socket is closed then.
@@ -325,25 +328,27 @@ class ZmqConnectingSocket(ZmqSocket):
             return False
         return watch.was_ended_here()
 
-    def quiet_ms(self) -> int | None:
-        """Return how long ago the last byte came over the connection, of any frame, in ms.
+    def last_byte_ns(self, now_ns: int) -> int | None:
+        """Return when the last byte came over the connection, whole frame or not.
 
-        So a large frame is seen to come that takes longer than a peer may be silent. None where it
-        is not known: without a connection, over ipc and inproc, elsewhere than on Linux, and where
-        neither `watch_end`, `curve` nor `reconnect(learn=True)` shows which connection it is.
+        So a large frame is seen to come that takes longer than a peer may be silent. It is to be
+        called some times a second while that matters, since only what comes between two calls
+        counts, 1 KiB within 2 s at least. None where there was no such byte, or it is not known:
+        over ipc and inproc, elsewhere than on Linux, and where neither `watch_end`, `curve` nor
+        `reconnect(learn=True)` shows which connection it is.
         """
-        fd = self._connection_fd()
-        return None if fd is None else last_received_ms(fd)
+        fd = self.connection_fd()
+        return self._progress.note(None if fd is None else tcp_state(fd), now_ns)
 
     def is_sending(self) -> bool:
         """Whether bytes that were sent have not arrived yet; False where it is not known."""
-        fd = self._connection_fd()
+        fd = self.connection_fd()
         return fd is not None and bool(unsent_bytes(fd))
 
     def learn_connection(self) -> None:
         """Do as `reconnect(learn=True)`, where that is needed and of use; see `end_learning`."""
         is_tcp = self._endpoint.scheme == "tcp" and IS_LINUX
-        if is_tcp and self._watch is None and self._connection_fd() is None:
+        if is_tcp and self._watch is None and self.connection_fd() is None:
             self.reconnect(learn=True)
 
     def end_learning(self) -> None:
@@ -352,17 +357,25 @@ class ZmqConnectingSocket(ZmqSocket):
         It is for sockets that nobody looks at all the time: what is reported of connections has no
         bound. Where ZeroMQ connects again by itself, nothing is known of that connection.
         """
+        if self._is_learning and not self.socket.closed:
+            defer_signals(self._end_learning)
+
+    def _end_learning(self) -> None:
         watch = self._watch
-        if watch is None or not self._is_learning or self.socket.closed:
+        if watch is None:
             return
         fd = watch.connection_fd()
         name = None if fd is None else connection_of(fd)
         self._source = None if fd is None or name is None else (fd, name)
+        try:
+            self.socket.disable_monitor()
+        except zmq.ZMQError:
+            pass  # it was closed by another thread
         self._watch, self._is_learning = None, False
-        self.socket.disable_monitor()
         watch.close()
 
-    def _connection_fd(self) -> int | None:
+    def connection_fd(self) -> int | None:
+        """Return the connection's descriptor, which is ZeroMQ's; None where it is not known."""
         if self.socket.closed:
             return None
         if self._watch is not None:
@@ -450,16 +463,17 @@ class ZmqConnectingSocket(ZmqSocket):
     def reconnect(self, *, learn: bool = False) -> None:
         """Do as `Client.reconnect`.
 
-        With `learn`, `quiet_ms` and `is_sending` will know the connection; see `end_learning`.
+        With `learn`, `last_byte_ns` and `is_sending` will know the connection; see `end_learning`.
 
         ZeroMQ connects again by itself where a connection breaks or falls silent, except in one
         case: after a peer broke the protocol, or sent a frame above `frame_bytes_max`, it gives
         that endpoint up permanently. So call this when `was_ended_here`, when a peer is silent for
         too long, or when a DEALER takes no more frames.
         """
-        self.disconnect()
         if learn and self._watch is None:
-            self._learn()
+            defer_signals(self._learn)
+            return
+        self.disconnect()
         if self._watch is not None:
             self._watch.renew_key(self.socket)
         self.connect()
@@ -467,12 +481,13 @@ class ZmqConnectingSocket(ZmqSocket):
     def _learn(self) -> None:
         from transports.connect_watch import ConnectWatch
 
+        self.disconnect()
         try:
-            self._watch = ConnectWatch(self.socket, self._context, self.endpoint)
             self._is_learning = True
-        except zmq.ZMQError:  # no descriptor is left: it stays unknown
-            if not self.socket.closed:
-                self.socket.disable_monitor()
+            self._watch = ConnectWatch(self.socket, self._context, self.endpoint)
+        except zmq.ZMQError:
+            self._is_learning = False  # no descriptor is left: it stays unknown
+        self.connect()
 
     def disconnect(self) -> None:
         """Give up the connection, until `connect`; frames not received yet may be lost."""

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _MS: Final = 1_000_000
 _ENDS_NS: Final = 100 * _MS
+_COMING_NS: Final = 2000 * _MS
+"""A connection over which no byte came for so long brings nothing just now."""
 """How often connections are checked that ZeroMQ may have ended."""
 _ROUNDS_MAX: Final = 16
 _COUNTERS: Final = (
@@ -121,6 +123,8 @@ class PullerBase(ABC, Generic[T_co]):
             "pusher", places, now_ns=_monotonic_ns(), usual="ROUTER",
             has_keys=self._security is not None,
         )  # fmt: skip
+        self._judged = [(-1, 0)] * len(places)
+        """When each pusher was heard, and how many malformed frames had come by then."""
         self._turns = 0
         rights = None if self._security is None else self._security.rights
         self._changes = None if rights is None else RightsChanges(rights)
@@ -289,8 +293,11 @@ class PullerBase(ABC, Generic[T_co]):
         if looks_at_ends:
             self._ends_due_ns = now_ns + _ENDS_NS
         for at, (core, client) in enumerate(zip(self._cores, self._clients, strict=True)):
-            if core.unsure and _comes(client):
-                core.note_coming(now_ns=now_ns)
+            heard_ns = core.heard_ns
+            if core.unsure or now_ns - heard_ns > silence_ns / 2:
+                heard_ns = self._last_byte_ns(at, now_ns)
+                if core.unsure and now_ns - heard_ns < _COMING_NS:
+                    core.note_coming(now_ns=now_ns)
             core.handle_timer(now_ns=now_ns)
             if core.warning:
                 _log.warning("%s: %s", client.endpoint, core.warning)
@@ -298,9 +305,7 @@ class PullerBase(ABC, Generic[T_co]):
             if looks_at_ends and client.was_ended_here():
                 self._say_ended(client.endpoint)
                 client.reconnect()
-            elif now_ns - core.heard_ns > silence_ns:
-                if _comes(client, silence_ns // _MS):
-                    continue  # a large job
+            elif now_ns - max(heard_ns, core.heard_ns) > silence_ns:
                 core.heard_ns = self._lost_ns[at] = now_ns
                 client.reconnect()
         if now_ns >= self._unanswered.next_ns:
@@ -311,6 +316,20 @@ class PullerBase(ABC, Generic[T_co]):
         if not self._work(now_ns):
             return 0.0
         return self._wait_ms()
+
+    def _last_byte_ns(self, at: int, now_ns: int) -> int:
+        """Return when a pusher was last heard, or the last byte of a frame came that is not whole.
+
+        Where malformed frames came since, such bytes are no sign of it.
+        """
+        core = self._cores[at]
+        malformed = sum(core.invalid.values())
+        if self._judged[at][0] != core.heard_ns:
+            self._judged[at] = core.heard_ns, malformed
+        came_ns = self._clients[at].last_byte_ns(now_ns)
+        if came_ns is None or self._judged[at][1] != malformed:
+            return core.heard_ns
+        return max(core.heard_ns, came_ns)
 
     def _say_ended(self, endpoint: str) -> None:
         """Log that a connection was ended because of what came, once a minute at most."""
@@ -397,9 +416,3 @@ class PullerBase(ABC, Generic[T_co]):
         self._lock = PublishLock(nests=True)  # a thread of the parent's may have been inside
         for core in self._cores:
             core.abandon()  # so that the fast path finds nothing, and goes by `_unusable`
-
-
-def _comes(client: transports.ZmqQueueClient, within_ms: float = 2000) -> bool:
-    """Whether bytes come over a connection, though no frame is whole yet."""
-    quiet_ms = client.quiet_ms()
-    return quiet_ms is not None and quiet_ms < within_ms

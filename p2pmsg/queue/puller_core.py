@@ -29,6 +29,8 @@ _MS_MAX: Final = 1e12
 """30 years, in place of anything longer."""
 BEAT_MS: Final = 100.0
 """How often a worker that has jobs says that it lives; one that has none ten times as seldom."""
+_UNSURE_MAX: Final = 10
+"""So often `ack_timeout` jobs may be `unsure`."""
 UNCONFIRMED_MAX: Final = 64
 """Reports on their way; further answers wait for the next one."""
 Ranges = list[tuple[int, int]]
@@ -102,7 +104,7 @@ class PullerCore:
         self._process = process
         self._session = self._incarnation = 0
         self._ack_timeout_ns = self._job_timeout_ns = 0
-        self._lease_ns = self._unsure_ns = self._deliveries_max = 0
+        self._lease_ns = self._unsure_ns = self._unsure_since_ns = self._deliveries_max = 0
         self._beat_ns = self._idle_beat_ns = round(BEAT_MS * _MS)
         self._beat_due_ns = now_ns
         self._serial = self._confirmed = self._next_delivery = 0
@@ -264,6 +266,8 @@ class PullerCore:
         place = self.ready
         if now_ns >= self._lease_ns and not (self.ready or self.open):
             # A large frame over a slow network: what confirms signs of life comes after it.
+            if not self.unsure:
+                self._unsure_since_ns = now_ns
             place, self._unsure_ns = self.unsure, now_ns + self._ack_timeout_ns
         place.extend(map(Job, values, deliveries, each, repeat(origin), detail))
         self.received += count
@@ -392,7 +396,8 @@ class PullerCore:
 
     def note_coming(self, *, now_ns: int) -> None:
         """Note that bytes come: what confirms that `unsure` jobs are ours may be among them."""
-        self._unsure_ns = now_ns + self._ack_timeout_ns
+        last_ns = self._unsure_since_ns + _UNSURE_MAX * self._ack_timeout_ns
+        self._unsure_ns = max(self._unsure_ns, min(now_ns + self._ack_timeout_ns, last_ns))
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Do what is due: signs of life, jobs that take too long, a lease that ended."""

@@ -426,8 +426,7 @@ class RangeChannel:
 
         It is, once the connection was made again by `reconnect`.
         """
-        quiet_ms = None if self._client is None else self._client.quiet_ms()
-        return None if quiet_ms is None else now_ns - quiet_ms * MS
+        return None if self._client is None else self._client.last_byte_ns(now_ns)
 
     def poll(self, until_ns: int) -> None:
         """Wait for a frame until that time, at least 1 ms; with security, for 50 ms at most.
@@ -445,14 +444,17 @@ class RangeChannel:
             poller.register(each, zmq.POLLIN)
         poller.poll(max(1, -((time.monotonic_ns() - until_ns) // MS)))
 
-    def reconnect(self) -> None:
-        """Connect again to a publisher that is silent; ZeroMQ gives up some permanently."""
+    def reconnect(self, *, learn: bool = False) -> None:
+        """Connect again to a publisher that is silent; ZeroMQ gives up some permanently.
+
+        With `learn`, `last_byte_ns` will know the connection, until `end_learning`.
+        """
         if self._line is not None:
             self._line.reconnect()
         if self._client is not None:
-            self._client.reconnect(learn=True)
+            self._client.reconnect(learn=learn)
 
     def end_learning(self) -> None:
-        """Follow the connection no further, while nobody waits; see `reconnect`."""
+        """Follow the connection no further, while nobody waits."""
         if self._client is not None:
             self._client.end_learning()

@@ -265,7 +265,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
             channel.listen()
             if silence_ns > _RECONNECT_NS and now_ns - self._reconnected_ns > _RECONNECT_NS:
                 self._reconnected_ns = now_ns
-                channel.reconnect()
+                channel.reconnect(learn=True)
         if not self._may_be_there(now_ns):
             self._give_up(LossReason.PUBLISHER_GONE)
             return

@@ -606,8 +606,7 @@ def _last_byte_ns(connection: object, now_ns: int) -> int | None:
     """Return when the last byte came over a ZeroMQ connection; None where it is not known."""
     if not isinstance(connection, transports.ZmqReceiver | transports.ZmqRecoveryClient):
         return None
-    quiet_ms = connection.quiet_ms()
-    return None if quiet_ms is None else now_ns - quiet_ms * _MS
+    return connection.last_byte_ns(now_ns)
 
 
 def fds_of(client: "transports.ZmqRecoveryClient | MoldClient") -> set[int]:

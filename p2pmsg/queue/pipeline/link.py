@@ -27,7 +27,7 @@ _QUEUE_FRAMES: Final = 1000
 _MS: Final = 1_000_000
 _LOOK_NS: Final = 100 * _MS
 """How often it is looked what became of the connections."""
-_COMING_MS: Final = 2000
+_COMING_NS: Final = 2000 * _MS
 """A connection over which no byte came for so long brings nothing just now. What was lost on a slow
 network TCP sends again after 200 ms, then 400, then 800."""
 _SAY_NS: Final = 5_000_000
@@ -214,7 +214,7 @@ class Link:
         if now_ns >= self._unanswered.next_ns:
             answered = self._intake is not None or self.access.denial is not None
             self._unanswered.look([answered], [self.invalid], now_ns)
-        if now_ns - self._heard_ns > _SILENT_NS:
+        if now_ns - self._heard_ns > _SILENT_NS // 2:
             # A large job takes long over a slow network, and then nothing else comes through.
             self._heard_ns = max(self._heard_ns, self._last_byte_ns(now_ns))
         if now_ns - self._heard_ns > _SILENT_NS:
@@ -228,8 +228,8 @@ class Link:
 
     def _last_byte_ns(self, now_ns: int) -> int:
         """Return when the last byte came over either connection, as far as is known."""
-        found = [each.quiet_ms() for each in (self._client, self._pull) if each is not None]
-        return max((now_ns - one * _MS for one in found if one is not None), default=0)
+        both = [each for each in (self._client, self._pull) if each is not None]
+        return max(each.last_byte_ns(now_ns) or 0 for each in both)
 
     def say(self, part: int, *, now_ns: int) -> None:
         """Send a state where one is due: something is done or missing, or as a sign of life."""
@@ -248,12 +248,12 @@ class Link:
 
     def _is_coming(self, intake: Intake, now_ns: int) -> bool:
         """Whether what seems to be missing is on its way: it comes in order, and bytes come."""
-        if self._pull is None or intake.later or not intake.misses(now_ns=now_ns):
+        if self._pull is None or intake.next >= intake.head:
             return False
-        quiet_ms = self._pull.quiet_ms()
-        if self._pull.connections > 1:
+        came_ns = self._pull.last_byte_ns(now_ns)
+        if intake.later or self._pull.connections > 1:
             return False  # what was on its way when it broke does not come
-        return quiet_ms is not None and quiet_ms < _COMING_MS
+        return came_ns is not None and now_ns - came_ns < _COMING_NS
 
     def say_done(self, part: int, *, now_ns: int) -> None:
         """Send a state now, where something is done that was not confirmed."""

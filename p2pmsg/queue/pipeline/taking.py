@@ -65,13 +65,9 @@ class Intake:
                 self._ask_ns = now_ns + _PATIENCE_NS
             self.head = head
 
-    def misses(self, *, now_ns: int) -> bool:
-        """Whether it is time to ask for something."""
-        return self.next < self.head and now_ns >= self._ask_ns
-
     def missing(self, *, now_ns: int) -> list[tuple[int, int]]:
         """Return the ranges to ask for now, as [start, stop); empty while it is not time."""
-        if not self.misses(now_ns=now_ns):
+        if self.next >= self.head or now_ns < self._ask_ns:
             return []
         self._pause_ns = min(max(2 * self._pause_ns, _PATIENCE_NS), _PATIENCE_MAX_NS)
         self._ask_ns = now_ns + self._pause_ns
