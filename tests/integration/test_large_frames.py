@@ -5,8 +5,12 @@ one began with its first byte. Messages were lost as `timeout`, jobs became dead
 """
 
 import asyncio
+import contextlib
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -295,3 +299,39 @@ def test_a_request_on_its_way_is_not_sent_again_in_an_event_loop(opened, slow):
 
     asyncio.run(ask())
     assert proxy.bytes_up < 2.2 * LARGE
+
+
+FROZEN = """
+import time, p2pmsg
+publisher = p2pmsg.Publisher("tcp://127.0.0.1:0")
+print(publisher.endpoint, flush=True)
+for number in range(10**6):
+    publisher.publish("t", number)
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.long
+def test_what_a_frozen_publisher_does_not_answer_is_lost_in_time(opened, make_subscriber):
+    """It can still be connected to, which is no sign of it: that was 100 s, instead of 10."""
+    command = [sys.executable, "-c", FROZEN]
+    child = opened.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    opened.callback(child.kill)
+    place = child.stdout.readline().strip()
+    proxy = opened.enter_context(TcpProxy(place, drop=lambda start: start[:2] == b"t\0"))
+    proxy.frame_loss = 0.0
+    config = p2pmsg.SubscriberConfig(publisher_timeout=1.0)
+    losses = []
+    subscriber = make_subscriber(proxy.endpoint, config=config, on_gap=losses.append)
+    subscriber.receive(timeout=60)
+    proxy.delay, proxy.frame_loss = 0.6, 0.5
+    time.sleep(0.5)
+    os.kill(child.pid, signal.SIGSTOP)  # what comes now has gaps
+
+    def has_lost():
+        with contextlib.suppress(TimeoutError):
+            subscriber.receive(timeout=0.1)
+        return bool(losses)
+
+    eventually(has_lost)
+    assert losses[0].reason == "publisher_gone"
