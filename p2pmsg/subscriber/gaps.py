@@ -94,6 +94,10 @@ class GapScheduler:
         self._asked.discard(id(stream))
         self._answered_ns = now_ns
 
+    def answering(self, came_ns: int) -> None:
+        """Note that an answer comes, of whichever stream, that is not whole yet."""
+        self._answered_ns = max(self._answered_ns, came_ns)
+
     def pass_on(self, stream: Stream) -> None:
         """End the turn of a stream of which nothing was to be asked for."""
         self._asked.discard(id(stream))

@@ -37,7 +37,7 @@ def awaited_answers(core: "SubscriberCore", now_ns: int) -> set[int]:
     since_ns = now_ns - _ASKED_NS
     found = {
         route.key
-        for peer in core.peers.values()
+        for peer in (core.peers.values() if len(core.gaps) else ())
         for route in peer.routes
         if route.asked_ns is not None and route.asked_ns < since_ns
     }
@@ -71,6 +71,7 @@ def note_answer(core: "SubscriberCore", key: int, came_ns: int) -> None:
             if peer.tried_ns is not None and peer.current is route:
                 peer.tried_ns = max(peer.tried_ns, came_ns)
             peer.repaired_ns = max(peer.repaired_ns, came_ns)
+            core.gaps.answering(came_ns)
             if peer.group is not None:
                 peer.group.answered_ns = max(peer.group.answered_ns, came_ns)
             if came_ns > peer.heard_ns:

@@ -90,6 +90,22 @@ def test_it_is_waited_for_a_bounded_time(talk):
     assert 90 < number < 110  # ten times `repair_timeout`
 
 
+def test_streams_that_wait_for_their_turn_wait_on_while_an_answer_comes():
+    """Over a slow network what is asked for first takes longer than `repair_timeout`."""
+    topics = [f"t{number}" for number in range(300)]
+    talk = Talk(start="earliest", publisher_timeout=2.0)
+    talk.join(*(head(0, topic=topic) for topic in topics))
+    for topic in topics:
+        talk.hear(data(1, topic=topic))
+    for _ in range(30):
+        talk.hear(data(2 + _, topic=topics[0]))
+        pass_seconds(talk, 1, answer=True)
+    assert not talk.read()
+    for topic in topics:
+        talk.reply(data(0, topic=topic))
+    assert len({topic for topic, *_ in talk.read()}) == 300
+
+
 def test_answers_are_awaited_only_where_something_was_asked_for(talk):
     pass_seconds(talk, 1)
     talk.asked()
