@@ -262,43 +262,42 @@ def test_jobs_come_that_take_longer_than_the_lease(opened, slow, keys):
     assert pusher.stats().delivered == 2
 
 
-def test_an_answer_on_its_way_is_not_sent_again(opened, slow):
-    """It was asked for after a third of the time, and each one more delayed the next answers."""
-    responder = opened.enter_context(p2pmsg.Responder(LOOPBACK, {"big": bytes}))
+@pytest.fixture
+def responding(opened, slow):
+    """A slow connection to a responder."""
+    handlers = {"big": bytes, "size": len}
+    responder = opened.enter_context(p2pmsg.Responder(LOOPBACK, handlers))
     responder.start()
-    proxy = slow(responder.endpoint)
-    requester = opened.enter_context(p2pmsg.Requester(proxy.endpoint))
+    return slow(responder.endpoint)
+
+
+def test_an_answer_on_its_way_is_not_sent_again(opened, responding):
+    """It was asked for after a third of the time, and each one more delayed the next answers."""
+    requester = opened.enter_context(p2pmsg.Requester(responding.endpoint))
     for _ in range(2):
         assert len(requester.request("big", SIZE, timeout=4.5)) == SIZE
     assert requester.retries
-    assert proxy.bytes_down < 2.2 * SIZE
+    assert responding.bytes_down < 2.2 * SIZE
 
 
-def test_a_request_on_its_way_is_not_sent_again(opened, slow):
+def test_a_request_on_its_way_is_not_sent_again(opened, responding):
     """It took longer than a third of the time, and came three times; then nothing got through."""
-    responder = opened.enter_context(p2pmsg.Responder(LOOPBACK, {"size": len}))
-    responder.start()
-    proxy = slow(responder.endpoint)
-    requester = opened.enter_context(p2pmsg.Requester(proxy.endpoint))
+    requester = opened.enter_context(p2pmsg.Requester(responding.endpoint))
     for _ in range(2):
         assert requester.request("size", bytes(LARGE), timeout=5.0) == LARGE
     assert requester.retries
-    assert proxy.bytes_up < 2.2 * LARGE
+    assert responding.bytes_up < 2.2 * LARGE
 
 
-def test_a_request_on_its_way_is_not_sent_again_in_an_event_loop(opened, slow):
-    responder = opened.enter_context(p2pmsg.Responder(LOOPBACK, {"size": len}))
-    responder.start()
-    proxy = slow(responder.endpoint)
-
+def test_a_request_on_its_way_is_not_sent_again_in_an_event_loop(responding):
     async def ask():
-        async with p2pmsg.aio.Requester(proxy.endpoint) as requester:
+        async with p2pmsg.aio.Requester(responding.endpoint) as requester:
             for _ in range(2):
                 assert await requester.request("size", bytes(LARGE), timeout=5.0) == LARGE
             assert requester.retries
 
     asyncio.run(ask())
-    assert proxy.bytes_up < 2.2 * LARGE
+    assert responding.bytes_up < 2.2 * LARGE
 
 
 FROZEN = """
