@@ -82,7 +82,6 @@ class SubscriberCore:
     """
 
     servers: Servers | None = None
-    counts_replies = False
 
     def __init__(
         self,
@@ -143,6 +142,15 @@ class SubscriberCore:
         self.member: MulticastReceiver | None = None
         if datagram_lines:
             self.member = self.joiner.receive_multicast()
+
+    @property
+    def counts_replies(self) -> bool:
+        """Whether NACKs say how many frames came, as above."""
+        return self._effects.counts_replies
+
+    @counts_replies.setter
+    def counts_replies(self, counts: bool) -> None:
+        self._effects.counts_replies = counts
 
     def use_seal(self) -> None:
         """Take no datagrams except sealed ones, and ask for their keys; called before anything."""
@@ -619,7 +627,7 @@ class SubscriberCore:
         for route, wanted in plan.asked:
             for at in range(0, len(wanted), control.RANGES_MAX):
                 part = wanted[at : at + control.RANGES_MAX]
-                received = self._effects.received(route.key) if self.counts_replies else None
+                received = self._effects.received(route.key)
                 limit = self.config.frame_bytes_max
                 body = control.Nack(topic, part, frame_bytes_max=limit, received=received)
                 frame = wire.control_frame(Kind.NACK, peer.session, body)

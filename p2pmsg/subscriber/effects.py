@@ -59,6 +59,7 @@ class Effects:
         commands: what to do, oldest first.
         requests: (session or relay, frame) for its recovery channel, oldest first.
         notes_asked: whether `take_asked` is called now and then.
+        counts_replies: whether NACKs say how many frames came; see `SubscriberCore`.
 
     """
 
@@ -67,7 +68,7 @@ class Effects:
         self.requests: deque[tuple[int, bytes]] = deque()
         self._received: dict[int, int] = {}
         self._received_more = 0
-        self.notes_asked = False
+        self.notes_asked = self.counts_replies = False
         self._asked: set[int] = set()
         self._joined: set[int] = set()
 
@@ -84,8 +85,10 @@ class Effects:
         """Note that a frame came over the recovery channel of a session, or of a relay."""
         self._received[key] = self._received.get(key, 0) + 1
 
-    def received(self, key: int) -> int:
-        """Return how many frames came over a recovery channel, as NACKs say it."""
+    def received(self, key: int) -> int | None:
+        """Return how many frames came over a recovery channel, as NACKs say it; None: nothing."""
+        if not self.counts_replies:
+            return None
         return self._received_more + self._received.get(key, 0)
 
     def forget_received(self) -> None:

@@ -462,7 +462,10 @@ class MulticastReceiver:
             if receiver.nacks.stop > stream.confirmed:
                 self.confirmation.want(peer, stream.topic, now_ns)
             limit = self._frame_bytes_max
-            body = control.Nack(stream.topic, list(RangeSet(far)), frame_bytes_max=limit)
+            received = self._effects.received(peer.session)
+            body = control.Nack(
+                stream.topic, list(RangeSet(far)), frame_bytes_max=limit, received=received
+            )
             self._effects.send(peer.session, Kind.NACK, peer.session, body)
 
     def _is_near(self, stream: Stream, start: int, stop: int, attempt: int, now_ns: int) -> bool:
