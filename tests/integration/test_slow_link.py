@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.bench.groups import SENDER_ADDRESS
+from tests.bench.groups import RECEIVER_ADDRESS, SENDER_ADDRESS
 from tests.integration.test_udp_network import inside, python
 from tests.integration.test_udp_network import pytestmark as needs_root
 from tests.integration.test_udp_refused import command
@@ -173,3 +173,36 @@ def test_a_pipelines_jobs_come_that_take_longer_than_their_pusher_may_be_silent(
     puller = run(wire.receiver_pid, PULLER)
     assert json.loads(pusher.communicate(timeout=150)[0]) == [3, 0, 0, 0]
     assert puller.wait(60) == 0
+
+
+GROUP = "udp://239.255.12.9:5609?interface="
+KEPT = f"""
+    import sys, p2pmsg
+    with p2pmsg.Publisher("{GROUP}{SENDER_ADDRESS}", name="feed") as publisher:
+        for number in range({COUNT}):
+            publisher.publish("a", number.to_bytes(2, "big") * 500)
+        publisher.flush()
+        print("begun", flush=True)
+        sys.stdin.readline()
+"""
+MEMBER = f"""
+    import json, p2pmsg
+    with p2pmsg.Subscriber("{GROUP}{RECEIVER_ADDRESS}", start="earliest") as subscriber:
+        got = 0
+        while got < {COUNT}:
+            got += len(subscriber.receive_many(timeout=60))
+        stats = subscriber.stats()
+        print(json.dumps([got, stats.lost, stats.duplicates]))
+"""
+
+
+@needs_root
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("tc") is None, reason="needs tc")
+def test_a_groups_history_crosses_a_slow_link_about_once(wire, run):
+    publisher = run(wire.sender_pid, KEPT)
+    assert publisher.stdout.readline() == "begun\n"
+    member = run(wire.receiver_pid, MEMBER)
+    got, lost, twice = json.loads(member.communicate(timeout=150)[0])
+    assert (got, lost) == (COUNT, 0)
+    assert twice < COUNT / 10  # it came more than four times
