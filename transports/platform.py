@@ -7,13 +7,15 @@ when its endpoint is parsed: `udp://`, `mold://` and abstract names of `ipc://`.
 import fcntl
 import os
 import select
-import socket
 import stat
 import struct
 import sys
 import termios
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import socket
 
 IS_LINUX: Final = sys.platform == "linux"
 IPC_PATH_BYTES_MAX: Final = 107 if IS_LINUX else 103
@@ -29,6 +31,7 @@ IP_MTU: Final = 14
 IPV6_MTU: Final = 24
 SIOCGIFADDR: Final = 0x8915
 SIOCGIFMTU: Final = 0x8921
+_IPPROTO_TCP: Final = 6
 _TCP_INFO: Final = 11
 _COUNT: Final = struct.Struct("=i")
 _RECEIVED: Final = struct.Struct("=52xI72xQ")
@@ -112,7 +115,7 @@ def tcp_state(fd: int) -> TcpState | None:
     with own:
         name = _name_of(own)
         try:
-            found = own.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _RECEIVED.size)
+            found = own.getsockopt(_IPPROTO_TCP, _TCP_INFO, _RECEIVED.size)
         except OSError:
             return None  # it is no TCP connection
     if name is None or len(found) != _RECEIVED.size:
@@ -138,8 +141,10 @@ def unsent_bytes(fd: int) -> int | None:
     return int(_COUNT.unpack(found)[0])
 
 
-def _second(fd: int) -> socket.socket | None:
+def _second(fd: int) -> "socket.socket | None":
     """Return a second descriptor of a socket: the first is closed by its owner, and nobody else."""
+    import socket  # most processes never need it
+
     try:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
             return None
@@ -155,7 +160,7 @@ def _second(fd: int) -> socket.socket | None:
         raise
 
 
-def _name_of(own: socket.socket) -> ConnectionName | None:
+def _name_of(own: "socket.socket") -> ConnectionName | None:
     try:
         return own.getsockname(), own.getpeername()
     except OSError:

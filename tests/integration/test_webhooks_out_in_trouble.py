@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import socket
 import stat
 import threading
@@ -25,6 +26,14 @@ SLOW = Retry(delays=(0, 3600.0), jitter=0)
 QUICK = BreakerConfig(cooldown=0.05, cooldown_max=0.1)
 PATH = "/services/T0KEN/%61bcd%2Fé?key=S3CRET"
 SECRETS = ("T0KEN", "T%30KEN", "S3CRET", "abcd", "%61bcd")
+
+
+def secrets_in(text):
+    """Return which secrets are in a text; a random id may have `abcd` by chance."""
+    text = re.sub("msg_[0-9a-f]+", "", text)
+    return [token for token in SECRETS if token in text]
+
+
 GOOD = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 
@@ -154,7 +163,7 @@ def test_the_urls_path_and_query_are_in_no_text(sender, tmp_path, caplog, bad, h
     kept = [path.read_bytes().decode("latin-1") for path in folder.iterdir() if path.is_file()]
     said = "\n".join(["", caplog.text, repr((stats, events, letters, hook)), *kept])
     assert "webhook x: " in caplog.text
-    assert [token for token in SECRETS if token in said] == []
+    assert secrets_in(said) == []
 
 
 class Fails:
@@ -191,7 +200,7 @@ def test_the_command_shows_no_token(make_publisher, tmp_path):
             publisher.publish("t", 1)
             eventually(lambda: "down: ClientResponseError: " in running.said())
             said = running.said()
-    assert [token for token in SECRETS if token in said] == []
+    assert secrets_in(said) == []
 
 
 def test_letters_are_for_their_owner_alone(sender, tmp_path):
