@@ -19,7 +19,6 @@ import p2pmsg
 import p2pmsg.aio
 from p2pmsg.queue import Puller, PullerConfig, Pusher
 from p2pmsg.reader import RangeReader
-from p2pmsg.reader.channel import RangeChannel
 from p2pmsg.testing.proxy import TcpProxy
 from tests.integration import aio
 from tests.integration.peers import eventually
@@ -174,17 +173,6 @@ def test_learning_ends_where_nobody_is_there(opened):
     client.end_learning()
     eventually(lambda: descriptors() <= before)
     assert not client.connection_fd()
-
-
-def test_a_watch_of_heads_learns_no_connection(make_publisher):
-    publisher = make_publisher()
-    channel = RangeChannel(as_endpoint(publisher.endpoint))
-    eventually(lambda: [channel.listen(), channel.publisher][1])
-    time.sleep(0.5)  # all connections are there
-    before = descriptors()
-    channel.reconnect()
-    eventually(lambda: descriptors() <= before)
-    channel.close()
 
 
 def test_a_message_comes_that_takes_longer_than_its_publisher_may_be_silent(
