@@ -173,13 +173,17 @@ def test_learning_ends_where_nobody_is_there(opened):
     assert not client.connection_fd()
 
 
-def test_a_message_comes_that_takes_longer_than_its_publisher_may_be_silent(
-    make_publisher, make_subscriber, slow
-):
-    publisher = make_publisher()
-    proxy = slow(publisher.endpoint)
+@pytest.fixture
+def connect_slowly(connect_by_proxy):
+    """Make a publisher, a slow proxy to it, and a subscriber for which it is silent after 0.4 s."""
     config = p2pmsg.SubscriberConfig(publisher_timeout=0.4)
-    subscriber = make_subscriber(proxy.endpoint, joins=publisher, config=config)
+    return lambda: connect_by_proxy(proxy={"bytes_per_s": RATE}, config=config)
+
+
+def test_a_message_comes_that_takes_longer_than_its_publisher_may_be_silent(
+    connect_slowly,
+):
+    publisher, proxy, subscriber = connect_slowly()
     for number in range(2):
         publisher.publish("t", bytes([number]) * SIZE)
         assert subscriber.receive(timeout=60).value[0] == number
@@ -187,13 +191,10 @@ def test_a_message_comes_that_takes_longer_than_its_publisher_may_be_silent(
 
 
 def test_a_publisher_that_is_silent_is_still_connected_to_again(
-    make_publisher, make_subscriber, slow
+    connect_slowly,
 ):
     """Also where a frame has begun to come."""
-    publisher = make_publisher()
-    proxy = slow(publisher.endpoint)
-    config = p2pmsg.SubscriberConfig(publisher_timeout=0.4)
-    subscriber = make_subscriber(proxy.endpoint, joins=publisher, config=config)
+    publisher, proxy, subscriber = connect_slowly()
     publisher.publish("t", bytes(SIZE))
     time.sleep(0.5)
     proxy.stall()

@@ -15,6 +15,11 @@ from tests.integration.test_udp_network import inside, python
 from tests.integration.test_udp_network import pytestmark as needs_root
 from tests.integration.test_udp_refused import command
 
+pytestmark = [
+    needs_root,
+    pytest.mark.long,
+    pytest.mark.skipif(shutil.which("tc") is None, reason="needs tc"),
+]
 PLACE = f"tcp://{SENDER_ADDRESS}:5601"
 COUNT = 1200
 PUBLISHER = f"""
@@ -64,9 +69,13 @@ def run(wire):
         yield start
 
 
-@needs_root
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which("tc") is None, reason="needs tc")
+def begin(run, wire, program):
+    """Start a publisher, and wait until it has what it publishes first."""
+    publisher = run(wire.sender_pid, program)
+    assert publisher.stdout.readline() == "begun\n"
+    return publisher
+
+
 def test_a_slow_link_that_was_down_carries_each_repair_about_once(wire, run):
     publisher, subscriber = run(wire.sender_pid, PUBLISHER), run(wire.receiver_pid, SUBSCRIBER)
     assert publisher.stdout.readline() == "begun\n"
@@ -100,12 +109,8 @@ STORED = f"""
 """
 
 
-@needs_root
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which("tc") is None, reason="needs tc")
 def test_a_range_is_read_over_a_slow_link_in_frames_that_take_a_second_each(wire, run):
-    publisher = run(wire.sender_pid, STORED)
-    assert publisher.stdout.readline() == "begun\n"
+    publisher = begin(run, wire, STORED)
     reader = run(wire.receiver_pid, READER)
     assert json.loads(reader.communicate(timeout=150)[0]) == [COUNT, 0]  # most were lost
     sent = int(publisher.communicate("\n", timeout=60)[0])
@@ -133,13 +138,9 @@ LATE = f"""
 """
 
 
-@needs_root
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which("tc") is None, reason="needs tc")
 def test_what_is_repaired_comes_though_a_message_takes_longer_than_a_peer_may_be_silent(wire, run):
     """6 s each: an answer was given up after 2 s, a connection after 5, a message after 10."""
-    publisher = run(wire.sender_pid, LARGE)
-    assert publisher.stdout.readline() == "begun\n"
+    publisher = begin(run, wire, LARGE)
     subscriber = run(wire.receiver_pid, LATE)
     assert json.loads(subscriber.communicate(timeout=150)[0]) == [[0, 1, 2], 0, 0, 3]
     assert publisher.communicate("\n", timeout=60)[0] == "3\n"
@@ -164,9 +165,6 @@ PULLER = f"""
 """
 
 
-@needs_root
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which("tc") is None, reason="needs tc")
 def test_a_pipelines_jobs_come_that_take_longer_than_their_pusher_may_be_silent(wire, run):
     """12 s for all three: they were given up, since connections ended each time that they came."""
     pusher = run(wire.sender_pid, PUSHER)
@@ -196,12 +194,8 @@ MEMBER = f"""
 """
 
 
-@needs_root
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which("tc") is None, reason="needs tc")
 def test_a_groups_history_crosses_a_slow_link_about_once(wire, run):
-    publisher = run(wire.sender_pid, KEPT)
-    assert publisher.stdout.readline() == "begun\n"
+    begin(run, wire, KEPT)
     member = run(wire.receiver_pid, MEMBER)
     got, lost, twice = json.loads(member.communicate(timeout=150)[0])
     assert (got, lost) == (COUNT, 0)
