@@ -55,9 +55,9 @@ class PublisherDriver(ServingRounds):
         self.start = self._worker.start
         self.thread = self._worker.thread
         self._has_datagrams = not isinstance(self._sender, transports.ZmqSender)
-        # Rights, a log and subscriptions want rounds of their own.
+        # Rights and a log want rounds of their own.
         plain = self._core.rights is None and self._core.log is None
-        self._skips_rounds = self._has_datagrams and plain
+        self._skips_rounds = plain
         # A relay's requests, those of users with rights and a multicast's lead to other work.
         self._answers_alone = (
             self._publisher is not None and self._core.rights is None and not self._has_datagrams
@@ -200,7 +200,7 @@ class PublisherDriver(ServingRounds):
         core = self._publisher
         if core is None or not self._skips_rounds or self.ticking or self._outgoing.waits:
             return False
-        if core.control:
+        if core.control or self._has_more_subscriptions:
             return False
         rest_ns = min(self._but_beats_ns, self._round_due_ns - ROUND_NS + _SKIPPED_NS_MAX)
         due_ns = core.heartbeats.put_off_until_ns(now_ns)

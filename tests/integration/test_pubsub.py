@@ -586,3 +586,31 @@ def test_heads_that_would_not_fit_in_a_frame_come_in_pages(
     with p2pmsg.reader.HeadsWatch([publisher.endpoint]) as watch:
         eventually(lambda: watch.heads()[publisher.endpoint])
         assert len(watch.heads()[publisher.endpoint].streams) == len(topics)
+
+
+def test_a_round_is_left_out_while_messages_are_published_but_no_subscription(make_publisher):
+    """The times are given by hand, and its thread has ended."""
+    publisher = make_publisher()
+    publisher.publish("t", 0)
+    driver, core = publisher._driver, publisher._core
+    driver._worker.stop()
+    core.control.drain()
+    beat_ns = core.heartbeats.next_deadline_ns()
+    driver._round_due_ns, driver._but_beats_ns = beat_ns, beat_ns + 1_000_000_000
+    assert not driver._is_put_off(beat_ns)
+
+    core.heartbeats.put_off(core.streams["t"], beat_ns - 1)
+    assert driver._is_put_off(beat_ns)
+    assert driver._asleep_until_ns == beat_ns + 10_000_000 - 1
+    publisher._sender.has_more = True
+    assert not driver._is_put_off(beat_ns)
+
+
+def test_who_joins_with_many_topics_while_messages_are_published(pumping, make_subscriber):
+    publisher, pump = pumping()
+    topics = [TOPIC, *(f"t{number}" for number in range(3000))]
+    subscriber = make_subscriber(publisher.endpoint, topics=topics)
+    messages = take(subscriber, 1000)
+    messages = take_to(subscriber, pump.stop() - 1, messages)
+    check_exact(messages, range(messages[0].sequence, pump.published))
+    check_ledger(subscriber, outstanding=0, lost=0)
