@@ -13,7 +13,8 @@ class HeartbeatConfig:
 
     interval_min: float = 0.01
     """Wait after the last data, in seconds. 0.01: a lost tail is seen about as fast as a loss in
-    the middle of a stream, and a busy stream never sends one."""
+    the middle of a stream, and a busy stream never sends one. To more than 100 subscribers it is
+    0.1 ms for each."""
 
     interval_max: float = 1.0
     """Longest wait, in seconds. 1.0: an idle stream costs one small frame a second, and is noticed
@@ -54,10 +55,16 @@ class HeartbeatSchedule:
         self._wait_ns = self._initial_ns
         self._due_ns = now_ns + self._initial_ns
 
-    def data_sent(self, *, now_ns: int) -> None:
-        """Note that data went out: the next heartbeat is due `interval_min` from now."""
-        self._wait_ns = self._initial_ns
-        self._due_ns = now_ns + self._initial_ns
+    def data_sent(self, *, now_ns: int, least_ns: int = 0) -> None:
+        """Note that data went out: the next heartbeat is due `interval_min` from now.
+
+        Or `least_ns` where that is more, up to `interval_max`.
+        """
+        wait_ns = self._initial_ns
+        if least_ns > wait_ns:
+            wait_ns = min(least_ns, self._ceiling_ns)
+        self._wait_ns = wait_ns
+        self._due_ns = now_ns + wait_ns
 
     def due(self, *, now_ns: int) -> bool:
         """Return whether a heartbeat is due."""

@@ -51,6 +51,16 @@ def test_a_heartbeat_says_what_is_kept_and_of_which_life():
     assert sending.sender.sent == 1
 
 
+@pytest.mark.parametrize(("connections", "first_ms"), [(1, 10), (100, 10), (150, 15), (1000, 20)])
+def test_many_subscribers_have_the_first_heartbeat_later(connections, first_ms):
+    """But never later than the rarest."""
+    sending = Sending("t")
+    sending.queue.connections = connections
+    sending.sender.put_off(sending.streams[0], 5 * MS)
+    assert sending.sent((5 + first_ms) * MS - 1) == []
+    assert kinds(sending.sent((5 + first_ms) * MS)) == [("HEARTBEAT", "t", 5)]
+
+
 def test_heartbeats_become_rarer_until_data_comes():
     sending, times = Sending("t"), []
     for _ in range(4):
