@@ -66,8 +66,8 @@ class Gathering:
     """
 
     __slots__ = (
-        "_busy_ns", "_calls_ns", "_frame_ns", "_gather_ns", "_look_ns", "_most_ns", "_pace_ns",
-        "_pause_ns", "_send_ns", "_share_ns", "ahead_ns", "alone_ns", "busy_until_ns",
+        "_alone", "_busy_ns", "_calls_ns", "_frame_ns", "_gather_ns", "_look_ns", "_most_ns",
+        "_pace_ns", "_pause_ns", "_send_ns", "_share_ns", "ahead_ns", "alone_ns", "busy_until_ns",
         "inside_ns", "linger_ns", "sending_ns",
     )  # fmt: skip
 
@@ -79,6 +79,7 @@ class Gathering:
         self._share_ns = self.linger_ns // _SHARE
         self.inside_ns = self.sending_ns = self.busy_until_ns = 0
         self._calls_ns = self._send_ns = self._frame_ns = 0
+        self._alone: PublisherStream | None = None  # whose message went out by itself, and is small
         self._use_frame(0)
 
     def note_call(self, inside_ns: int, began_ns: int, ended_ns: int, *, made: bool) -> None:
@@ -116,9 +117,19 @@ class Gathering:
             self.busy_until_ns = ended_ns + min(least_ns, 4 * self.linger_ns)
 
     def note_alone(self, began_ns: int, ended_ns: int, connections: int) -> None:
-        """Note what a call took that made a frame of one message, and sent it."""
+        """Note what a call took that made a frame of one message, and sent it.
+
+        Where it took longer than messages are apart that are gathered, its stream counts as further
+        ahead: of a program that was kept from running on a busy machine, 32 messages went out alone
+        each time, which took as long as thousands do together.
+        """
         self.note_sent(began_ns, ended_ns, connections)
-        self._calls_ns += ended_ns - began_ns
+        took_ns = ended_ns - began_ns
+        self._calls_ns += took_ns
+        stream = self._alone
+        if stream is not None and 0 < self._pace_ns < took_ns:
+            most_ns = ended_ns - self.sending_ns + self.ahead_ns + self._look_ns
+            stream.next_ns = min(stream.next_ns + took_ns - self._pace_ns, most_ns)
         self._note_frame()
 
     def note_made(self, stream: "PublisherStream", count: int, now_ns: int, since_ns: int) -> None:
@@ -128,6 +139,7 @@ class Gathering:
         it is as one that has always been calm. `count` is 0 for a message that shares no frame
         because it is large: it says nothing of the others.
         """
+        self._alone = stream if count == 1 else None
         stream.made_ns = now_ns - self.inside_ns
         next_ns = max(stream.next_ns, since_ns - self.sending_ns) + count * self._pace_ns
         stream.next_ns = min(next_ns, now_ns - self.sending_ns + self.ahead_ns + self._look_ns)

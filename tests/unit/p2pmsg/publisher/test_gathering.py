@@ -148,6 +148,24 @@ def test_what_is_paced_leaves_most_of_a_slow_machine_to_others(gap_us):
     assert (len(one.counts) - before) * 14e-6 * slow < 0.2 * 0.3
 
 
+def test_after_a_pause_a_busy_program_sends_few_frames_that_take_long():
+    """One of those that share two cores is kept from running some hundred times a second."""
+    one = program(8)
+    one.run(0.1)
+    for _ in range(20):
+        one.now_ns += 3_000_000
+        before = len(one.counts)
+        one.run(0.002)
+        assert one.counts[before:].count(1) <= 8
+
+
+@pytest.mark.parametrize("slow", [1, 8])
+def test_nothing_is_gathered_where_that_is_said(slow):
+    one = program(slow, gather_within=0)
+    one.run(0.05, 20_000)
+    assert set(one.counts) == {1}
+
+
 def test_large_messages_that_share_no_frame_have_no_pace():
     one = program(4)
     core, large = one.core, bytes(64 * 1024)
