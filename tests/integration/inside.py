@@ -151,3 +151,21 @@ def is_watched(peer):
     names = ("_receiving", "_driver", "_io")
     receiving = next(getattr(peer, name) for name in names if hasattr(peer, name))
     return receiving._unanswered.next_ns < 2**63
+
+
+def put_off_round(publisher):
+    """Publish, and put off the round of a publisher whose thread has ended, by hand.
+
+    Return the thread's driver, the core, and when the heartbeat was due that was put off.
+    """
+    publisher.publish("t", 0)
+    driver, core = publisher._driver, publisher._core
+    driver._worker.stop()
+    core.control.drain()
+    beat_ns = core.heartbeats.next_deadline_ns()
+    driver._round_due_ns, driver._but_beats_ns = beat_ns, beat_ns + 1_000_000_000
+    assert not driver._is_put_off(beat_ns)
+    core.heartbeats.put_off(core.streams["t"], beat_ns - 1)
+    assert driver._is_put_off(beat_ns)
+    assert driver._asleep_until_ns == beat_ns + 10_000_000 - 1
+    return driver, core, beat_ns

@@ -10,6 +10,7 @@ import pytest
 import p2pmsg
 from p2pmsg import control
 from tests.integration.aio import shell
+from tests.integration.inside import put_off_round
 from tests.integration.peers import (
     LOOPBACK,
     TOPIC,
@@ -591,17 +592,7 @@ def test_heads_that_would_not_fit_in_a_frame_come_in_pages(
 def test_a_round_is_left_out_while_messages_are_published_but_no_subscription(make_publisher):
     """The times are given by hand, and its thread has ended."""
     publisher = make_publisher()
-    publisher.publish("t", 0)
-    driver, core = publisher._driver, publisher._core
-    driver._worker.stop()
-    core.control.drain()
-    beat_ns = core.heartbeats.next_deadline_ns()
-    driver._round_due_ns, driver._but_beats_ns = beat_ns, beat_ns + 1_000_000_000
-    assert not driver._is_put_off(beat_ns)
-
-    core.heartbeats.put_off(core.streams["t"], beat_ns - 1)
-    assert driver._is_put_off(beat_ns)
-    assert driver._asleep_until_ns == beat_ns + 10_000_000 - 1
+    driver, _, beat_ns = put_off_round(publisher)
     publisher._sender.has_more = True
     assert not driver._is_put_off(beat_ns)
 

@@ -16,7 +16,7 @@ import p2pmsg
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from recovery import GroupRepairConfig
 from tests.integration.aio import shell
-from tests.integration.inside import lose_on_line
+from tests.integration.inside import lose_on_line, put_off_round
 from tests.integration.peers import (
     check_exact,
     check_ledger,
@@ -632,17 +632,7 @@ def test_two_lines_may_be_any_two_endpoints(make_publisher, make_subscriber, mak
 def test_a_round_is_left_out_only_where_its_heartbeat_was_put_off(connect, endpoint):
     """The times are given by hand, and its thread has ended."""
     publisher, _ = connect(endpoint)
-    publisher.publish("t", 0)
-    driver, core = publisher._driver, publisher._core
-    driver._worker.stop()
-    core.control.drain()
-    beat_ns = core.heartbeats.next_deadline_ns()
-    driver._round_due_ns, driver._but_beats_ns = beat_ns, beat_ns + 1_000_000_000
-    assert not driver._is_put_off(beat_ns)
-
-    core.heartbeats.put_off(core.streams["t"], beat_ns - 1)
-    assert driver._is_put_off(beat_ns)
-    assert driver._asleep_until_ns == beat_ns + 10_000_000 - 1
+    driver, core, beat_ns = put_off_round(publisher)
     driver._but_beats_ns = beat_ns + 2_000_000
     assert driver._is_put_off(beat_ns)
     assert driver._asleep_until_ns == driver._but_beats_ns
