@@ -26,7 +26,8 @@ _BUSY_NS_MAX: Final = 3_000
 """On a slow machine a busy program's messages are further apart: a fiftieth of what a frame takes,
 up to this."""
 _PACE_NS_MAX: Final = 40_000
-"""Messages further apart than this are not gathered, however long a frame takes."""
+"""Messages further apart than this are not gathered, however long a frame takes, unless sending
+them one by one takes longer than their program leaves between them."""
 _QUICK_NS: Final = 50_000
 """With a short `linger` a stream that is not busy waits for as long as two frames take, up to this,
 and on a slow machine for half of what a frame takes: at least a third of the time is the program's.
