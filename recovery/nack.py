@@ -82,6 +82,9 @@ class Gap:
     """It waits until there is space for what it lacks."""
     first_ns: int = -1
     """When it was first asked for since its last progress; -1: it was not asked for yet."""
+    pauses: int = 0
+    """How many calls of `postpone` its attempts and its deadline follow; what came later counts
+    when it is looked at."""
 
 
 class NackScheduler:
@@ -124,11 +127,14 @@ class NackScheduler:
         "_hurried",
         "_line_ns",
         "_patience_ns",
+        "_pauses",
         "_quiet_until_ns",
         "_repeated",
+        "_restart_ns",
         "_retry_ns",
         "_rng",
         "_starts",
+        "_unanswerable",
         "gaps_refused",
         "missing_count",
         "sent",
@@ -154,6 +160,7 @@ class NackScheduler:
         self._front_start = -1
         self._crowded = False
         self._admitted = self._line_ns = self._hurried = 0
+        self._pauses = self._unanswerable = self._restart_ns = 0
         self.gaps_refused = self.splits_refused = self.missing_count = self.sent = 0
 
     def can_fill(self, start: int, stop: int) -> bool:
@@ -221,18 +228,20 @@ class NackScheduler:
         due_ns = max(now_ns + self._first_wait_ns(self._line_ns), self._quiet_until_ns)
         if low > 0 and low == len(self._gaps):
             last = self._gaps[-1]
+            self._note_pauses(last)
             # A gap whose answer is on its way waits for that; what is new must not wait with it.
             is_fresh = last.attempts == 0 and (self._due.get(last) or 0) <= due_ns
             if last.stop == start and is_fresh and last.reason is reason:
                 last.stop = stop
                 self.missing_count += stop - start
-                self._expiry.set(last, self._expiry_ns(now_ns))
+                self._restart_deadline(last, now_ns)
                 return True
         if len(self._gaps) >= self._config.gaps_max:
             self.gaps_refused += 1
             return False
         gap = Gap(start, stop, now_ns, reason)
-        self._insert(low, gap, due_ns, self._expiry_ns(now_ns))
+        self._insert(low, gap, due_ns)
+        self._restart_deadline(gap, now_ns)
         self.missing_count += stop - start
         return True
 
@@ -259,7 +268,8 @@ class NackScheduler:
             low -= 1
         gap = Gap(start, stop, detected_ns, reason)
         due_ns = max(now_ns + self._answer_ns(), self._quiet_until_ns)
-        self._insert(low, gap, due_ns, self._expiry_ns(now_ns))
+        self._insert(low, gap, due_ns)
+        self._restart_deadline(gap, now_ns)
         self.missing_count += stop - start
 
     def fill(self, start: int, stop: int, *, now_ns: int) -> list[int]:
@@ -287,7 +297,7 @@ class NackScheduler:
             for rest in remains:
                 rest.attempts = 0
                 self._due.set(rest, due_ns)
-                self._expiry.set(rest, self._expiry_ns(now_ns))
+                self._restart_deadline(rest, now_ns)
         if low == 0:
             self._front_moved(now_ns)
             if self._crowded and self._gaps and not remains:
@@ -324,8 +334,14 @@ class NackScheduler:
 
     def is_expiring(self, now_ns: int) -> bool:
         """Whether `expire` may have something to give up."""
-        first = self._expiry.first()
-        return first is not None and first[0] <= now_ns
+        while (first := self._expiry.first()) is not None and first[0] <= now_ns:
+            gap = first[1]
+            if gap.pauses == self._pauses:
+                return True
+            self._note_pauses(gap)
+            if gap not in self._due:
+                self._due.set(gap, self._quiet_until_ns)
+        return False
 
     def set_loss_reason(self, start: int, stop: int, reason: LossReason) -> None:
         """Set why the gaps that overlap `[start, stop)` are lost, should they be given up.
@@ -350,18 +366,22 @@ class NackScheduler:
         over, and a gap whose attempts are used up has one more. Deadlines move by `stopped_ns`
         instead where it is given: for so long nothing was done at all. With `unanswerable` nobody
         could answer so far: the last attempt went nowhere, so half of them are left at least.
+
+        Who has no space calls it at each look, without `stopped_ns`. So that costs the same for a
+        thousand gaps as for one: each follows it when its turn comes, or its deadline.
         """
         self._quiet_until_ns = max(self._quiet_until_ns, now_ns + delay_ns)
-        attempts_max = self._attempts_max
-        used_max = attempts_max // 2 if unanswerable else attempts_max - 1
+        if stopped_ns is None:
+            self._pauses += 1
+            self._restart_ns = self._quiet_until_ns + self._deadline_ns
+            if unanswerable:
+                self._unanswerable = self._pauses
+            return
         for gap in self._gaps:
-            due_ns = self._due.get(gap)
-            gap.attempts = min(gap.attempts, used_max)
-            self._due.set(gap, max(due_ns or 0, self._quiet_until_ns))
-            expiry_ns = self._quiet_until_ns + self._deadline_ns
-            if stopped_ns is not None:
-                expiry_ns = (self._expiry.get(gap) or now_ns) + stopped_ns
-            self._expiry.set(gap, expiry_ns)
+            self._note_pauses(gap)
+            gap.attempts = min(gap.attempts, self._attempts_max - 1)
+            self._due.set(gap, max(self._due.get(gap) or 0, self._quiet_until_ns))
+            self._expiry.set(gap, (self._expiry.get(gap) or now_ns) + stopped_ns)
 
     def due(
         self,
@@ -402,7 +422,7 @@ class NackScheduler:
         found: dict[int, RangeSet] = {}
         had_sent = self.sent
         taken, self._crowded = 0, crowded
-        if not self._gaps:
+        if not self._gaps or now_ns < self._quiet_until_ns:
             return found
         front = self._gaps[0]
         if self._feedback is not None and front.start != self._front_start:
@@ -423,6 +443,7 @@ class NackScheduler:
                     self._admitted = min(self._admitted, gap.start)
                 self._due.set(gap, now_ns + min(max(laps, 1), _LAPS_MAX) * self._retry_ns)
                 continue
+            self._note_pauses(gap)
             if gap.attempts >= self._attempts_max:
                 if self._waits_its_turn(gap, now_ns) is None:
                     continue  # its expiry is due, too
@@ -452,7 +473,9 @@ class NackScheduler:
         losses: list[Loss] = []
         # The front first: as long as it goes on, those after it only wait for their turn.
         expired: list[Gap] = []
-        while (gap := self._expiry.pop_due(now_ns)) is not None:
+        while self.is_expiring(now_ns):
+            gap = self._expiry.pop_due(now_ns)
+            assert gap is not None
             expired.append(gap)
         for gap in sorted(expired, key=lambda gap: gap.start):
             if known is not None and gap.stop > known:
@@ -476,6 +499,7 @@ class NackScheduler:
             due_ns = self._due.get(gap)
             if due_ns is None or gap.put_off:
                 continue
+            self._note_pauses(gap)
             wait_ns = self._retry_wait_ns(max(0, gap.attempts - 1))
             if not gap.attempts:  # it was asked for in a larger one, or not at all yet
                 wait_ns = max(wait_ns, self._first_wait_ns(self._line_ns))
@@ -504,7 +528,8 @@ class NackScheduler:
         due, expiry = self._due.first(), self._expiry.first()
         if due is None:
             return expiry[0] if expiry else None
-        return min(due[0], expiry[0]) if expiry else due[0]
+        due_ns = max(due[0], self._quiet_until_ns)
+        return min(due_ns, expiry[0]) if expiry else due_ns
 
     def _touched(self, start: int, stop: int) -> tuple[int, int]:
         """Find the indices of the gaps that overlap `[start, stop)`."""
@@ -515,13 +540,31 @@ class NackScheduler:
             low -= 1
         return low, bisect_left(self._starts, stop, low)
 
-    def _insert(self, index: int, gap: Gap, due_ns: int | None, expiry_ns: int | None) -> None:
+    def _insert(
+        self, index: int, gap: Gap, due_ns: int | None, expiry_ns: int | None = None
+    ) -> None:
         self._starts.insert(index, gap.start)
         self._gaps.insert(index, gap)
         if due_ns is not None:
             self._due.set(gap, due_ns)
         if expiry_ns is not None:
             self._expiry.set(gap, expiry_ns)
+
+    def _restart_deadline(self, gap: Gap, now_ns: int) -> None:
+        """Give a gap its full time from now on."""
+        gap.pauses = self._pauses
+        expiry_ns = max(now_ns, self._quiet_until_ns) + self._deadline_ns + self._line_ns
+        self._expiry.set(gap, expiry_ns)
+
+    def _note_pauses(self, gap: Gap) -> None:
+        """Let a gap follow what `postpone` was called with since it did so last."""
+        if gap.pauses == self._pauses:
+            return
+        is_unanswerable = gap.pauses < self._unanswerable
+        used_max = self._attempts_max // 2 if is_unanswerable else self._attempts_max - 1
+        gap.attempts = min(gap.attempts, used_max)
+        self._expiry.set(gap, max(self._expiry.get(gap) or 0, self._restart_ns))
+        gap.pauses = self._pauses
 
     def _delete(self, gap: Gap) -> None:
         index = bisect_left(self._starts, gap.start)
@@ -583,9 +626,6 @@ class NackScheduler:
                 self._due.set(gap, max(now_ns, self._quiet_until_ns))
         self._admitted = stop
 
-    def _expiry_ns(self, now_ns: int) -> int:
-        return max(now_ns, self._quiet_until_ns) + self._deadline_ns + self._line_ns
-
     def _front_moved(self, now_ns: int) -> None:
         """Note an answer for the first gap; the gap that is the first now has its full time."""
         if not self._gaps:
@@ -593,8 +633,9 @@ class NackScheduler:
             return
         self._front_progress_ns = now_ns
         front = self._gaps[0]
+        self._note_pauses(front)
         front.attempts = min(front.attempts, self._attempts_max - 1)
-        self._expiry.set(front, self._expiry_ns(now_ns))
+        self._restart_deadline(front, now_ns)
 
     def _waits_for_others(self, gap: Gap, answered_ns: int, now_ns: int) -> int | None:
         """Return until when a gap is kept because other answers come, if it is."""

@@ -47,7 +47,9 @@ class GapScheduler:
         self._asked: set[int] = set()
         self._waiting: dict[int, int] = {}  # since when, the longest first
         self._answered_ns = 0
-        self._quiet_until_ns = 0
+        self._quiet_until_ns = self._paused_until_ns = 0
+        self._pauses = 0
+        self._noted: dict[int, int] = {}  # which of them a stream follows
         self.bytes_held = 0
 
     def __len__(self) -> int:
@@ -67,6 +69,7 @@ class GapScheduler:
         if key in self._streams:
             return False
         self._streams[key] = stream
+        self._noted[key] = self._pauses
         return True
 
     def discard(self, stream: Stream) -> bool:
@@ -75,6 +78,7 @@ class GapScheduler:
         if self._streams.pop(key, None) is None:
             return False
         self.bytes_held -= self._bytes.pop(key)
+        del self._noted[key]
         self._due.discard(key)
         self._asked.discard(key)
         self._waiting.pop(key, None)
@@ -84,6 +88,7 @@ class GapScheduler:
         """Forget all streams."""
         self._streams.clear()
         self._bytes.clear()
+        self._noted.clear()
         self._due.clear()
         self._asked.clear()
         self._waiting.clear()
@@ -103,12 +108,21 @@ class GapScheduler:
         self._asked.discard(id(stream))
 
     def postpone(self, *, now_ns: int, delay_ns: int, stopped_ns: int | None = None) -> None:
-        """Ask for nothing before `now_ns + delay_ns`, and give nothing up for that."""
-        self._quiet_until_ns = now_ns + delay_ns
+        """Ask for nothing before `now_ns + delay_ns`, and give nothing up for that.
+
+        Who has no space calls it at each look, without `stopped_ns`: that costs the same for many
+        streams as for one, since each takes note of it when its turn comes.
+        """
+        self._quiet_until_ns = max(self._quiet_until_ns, now_ns + delay_ns)
         self._answered_ns = max(self._answered_ns, now_ns)
+        if stopped_ns is None:
+            self._pauses += 1
+            self._paused_until_ns = self._quiet_until_ns
+            return
         for key, stream in self._streams.items():
             if key in self._waiting:
                 continue  # its time counts from the start of its turn
+            self._note_pauses(key, stream)
             stream.receiver.nacks.postpone(now_ns=now_ns, delay_ns=delay_ns, stopped_ns=stopped_ns)
             self._set_due(key, stream.receiver.next_deadline_ns())
 
@@ -117,6 +131,7 @@ class GapScheduler:
         found: list[Stream] = []
         while (key := self._due.pop_due(now_ns)) is not None:
             stream = self._streams[key]
+            self._note_pauses(key, stream)
             if stream.peer.feedback is not None or stream.peer.gone or key in self._asked:
                 found.append(stream)
             else:
@@ -125,6 +140,7 @@ class GapScheduler:
             key = next(iter(self._waiting))
             stream, since_ns = self._streams[key], self._waiting.pop(key)
             self._asked.add(key)
+            self._noted[key] = self._pauses
             if since_ns < now_ns:
                 stream.receiver.nacks.postpone(
                     now_ns=now_ns, delay_ns=0, stopped_ns=now_ns - since_ns
@@ -132,7 +148,9 @@ class GapScheduler:
             found.append(stream)
         if self._waiting and now_ns >= self._given_up_ns():
             self._answered_ns = now_ns
-            found += [self._streams[key] for key in self._waiting]
+            for key in self._waiting:
+                self._noted[key] = self._pauses
+                found.append(self._streams[key])
             self._waiting.clear()
         return found
 
@@ -141,12 +159,19 @@ class GapScheduler:
         if not self._streams:
             return None
         first = self._due.first()
-        due_ns = None if first is None else first[0]
+        due_ns = None if first is None else max(first[0], self._paused_until_ns)
         if self._waiting:
             free = len(self._asked) < TURNS_MAX
             turn_ns = self._quiet_until_ns if free else self._given_up_ns()
+            turn_ns = max(turn_ns, self._paused_until_ns)
             due_ns = turn_ns if due_ns is None else min(due_ns, turn_ns)
         return due_ns
+
+    def _note_pauses(self, key: int, stream: Stream) -> None:
+        """Let a stream follow the calls of `postpone` since it did so last."""
+        if self._noted[key] != self._pauses:
+            self._noted[key] = self._pauses
+            stream.receiver.nacks.postpone(now_ns=self._paused_until_ns, delay_ns=0)
 
     def _given_up_ns(self) -> int:
         since_ns = next(iter(self._waiting.values()))

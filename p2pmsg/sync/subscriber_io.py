@@ -221,10 +221,13 @@ class SubscriberIO:
             self._look_at_bytes(now_ns)
         deadline_ns = core.next_deadline_ns()
         if now_ns >= deadline_ns:
+            taken = 0
             if self._has_datagrams and not core.is_full:
                 # What seems to be missing may have come: it is not to be asked for once more.
-                self._take_all()
+                taken = self._take_all()
             self._handle_timer(now_ns)
+            if taken and core.ready.entries:
+                return taken  # who waits for it can make space, and nobody else can
             deadline_ns = core.next_deadline_ns()
         wait_ms = max(0, min(wait_ms, _SLICE_MS, -((now_ns - deadline_ns) // _MS)))
         with self.lock:
@@ -232,7 +235,7 @@ class SubscriberIO:
         if intake is not Intake.READ:
             shed = intake is Intake.SHED
             taken = self._take_all(lines=shed, shed=shed)
-            if not taken and wait_ms:
+            if not taken and wait_ms and not core.ready.entries:
                 time.sleep(min(wait_ms, 5) / 1000)
             return taken
         if len(self._receivers) == 1 and not core.recovering:

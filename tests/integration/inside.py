@@ -5,7 +5,11 @@ moment that nobody outside can choose, or look at a bound that nobody outside ca
 """
 
 import contextlib
+import time
+import types
+from dataclasses import replace
 
+from p2pmsg.sync import subscriber_io
 from p2pmsg.testing.kernel_loss import lose
 from p2pmsg.wire import Frame, Kind
 
@@ -151,6 +155,27 @@ def is_watched(peer):
     names = ("_receiving", "_driver", "_io")
     receiving = next(getattr(peer, name) for name in names if hasattr(peer, name))
     return receiving._unanswered.next_ns < 2**63
+
+
+def sleeps_of_a_full_round(publisher, subscriber, monkeypatch):
+    """Let one message, which is all that there is space for, come as a check is due, in one round.
+
+    Return what the round took, and for each time that it slept whether the message was ready then.
+    """
+    slept, sleep, core, driver = [], time.sleep, core_of(subscriber), subscriber._driver
+    clock = types.SimpleNamespace(**vars(time))
+    clock.sleep = lambda seconds: slept.append(bool(core.ready.entries)) or sleep(seconds)
+    with driver.io_lock:
+        monkeypatch.setattr(subscriber_io, "time", clock)
+        core.config = replace(core.config, receive_bytes=2**16)
+        core.gaps.bytes_held += 2**16 - 1  # as if it were of frames that wait for a repair
+        publisher.publish("t", 1)
+        publisher.flush()
+        sleep(0.25)
+        assert core.next_deadline_ns() < time.monotonic_ns()
+        taken = driver.round(1000)
+        core.gaps.bytes_held -= 2**16 - 1
+    return taken, slept
 
 
 def put_off_round(publisher):

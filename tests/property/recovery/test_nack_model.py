@@ -18,7 +18,7 @@ STEP = st.one_of(
     ),
     st.tuples(st.just("miss_again"), st.integers(0, 60), st.integers(1, 12)),
     st.tuples(st.just("time"), st.integers(1, 400), st.just(0)),
-    st.tuples(st.just("postpone"), st.integers(1, 100), st.just(0)),
+    st.tuples(st.just("postpone"), st.integers(0, 100), st.integers(0, 2)),
 )
 
 
@@ -85,9 +85,14 @@ class Run:
     def cause(self, start: int, count: int) -> None:
         self.nacks.set_loss_reason(start, start + count, LossReason.BUDGET)
 
-    def postpone(self, delay_ms: int, _: int) -> None:
+    def postpone(self, delay_ms: int, kind: int) -> None:
         self.quiet_until_ns = max(self.quiet_until_ns, self.now_ns + delay_ms * MS)
-        self.nacks.postpone(now_ns=self.now_ns, delay_ns=delay_ms * MS)
+        self.nacks.postpone(
+            now_ns=self.now_ns,
+            delay_ns=delay_ms * MS,
+            stopped_ns=delay_ms * MS if kind == 1 else None,
+            unanswerable=kind == 2,
+        )
 
     def time(self, elapsed_ms: int, _: int) -> None:
         """Let time pass as a shell does: from deadline to deadline."""

@@ -3,6 +3,7 @@ from random import Random
 import pytest
 
 from recovery import Feedback, FeedbackConfig, Loss, LossReason, NackConfig, NackScheduler
+from tests.steps import lines_run
 
 MS = 1_000_000
 
@@ -166,6 +167,45 @@ def test_attempts_that_nobody_could_answer_leave_some_for_those_who_can():
         assert nacks.expire(now_ns=now_ns) == []
         assert nacks.due(now_ns=now_ns) == [(0, 1)]
     assert nacks.expire(now_ns=nacks.next_deadline_ns()) == [Loss(0, 1, LossReason.TIMEOUT)]
+
+
+def test_a_thousand_gaps_are_postponed_in_as_many_steps_as_one():
+    few, many = scheduler((0, 1)), scheduler(*((start, start + 1) for start in range(0, 2000, 2)))
+    for nacks in (few, many):
+        nacks.due(now_ns=0, ranges_max=2000)
+    steps = [
+        lines_run(lambda nacks=nacks: nacks.postpone(now_ns=5 * MS, delay_ns=5 * MS))
+        for nacks in (few, many)
+    ]
+    assert steps[0] == steps[1] > 0
+
+
+def test_who_is_postponed_for_long_gives_nothing_up_and_asks_once():
+    nacks = scheduler((0, 1), (5, 6), deadline=0.1)
+    assert nacks.due(now_ns=0) == [(0, 1), (5, 6)]
+    for now_ms in range(1, 1000, 5):
+        nacks.postpone(now_ns=now_ms * MS, delay_ns=5 * MS)
+        assert nacks.due(now_ns=(now_ms + 4) * MS) == []
+        assert nacks.expire(now_ns=(now_ms + 4) * MS) == []
+    assert nacks.due(now_ns=1001 * MS) == [(0, 1), (5, 6)]
+    assert nacks.expire(now_ns=1101 * MS - 1) == []
+    assert len(nacks.expire(now_ns=1101 * MS)) == 2
+
+
+def test_a_gap_found_after_a_pause_has_its_own_time():
+    nacks = scheduler((0, 1), deadline=0.1)
+    nacks.postpone(now_ns=10 * MS, delay_ns=0)
+    nacks.add(5, 6, now_ns=60 * MS)
+    assert nacks.expire(now_ns=110 * MS) == [Loss(0, 1, LossReason.TIMEOUT)]
+    assert nacks.expire(now_ns=160 * MS) == [Loss(5, 6, LossReason.TIMEOUT)]
+
+
+def test_being_stopped_after_a_pause_moves_the_deadline_that_the_pause_gave():
+    nacks = scheduler((0, 1), deadline=0.1)
+    nacks.postpone(now_ns=50 * MS, delay_ns=0)
+    nacks.postpone(now_ns=80 * MS, delay_ns=0, stopped_ns=20 * MS)
+    assert nacks.expire(now_ns=170 * MS - 1) == []
+    assert nacks.expire(now_ns=170 * MS) == [Loss(0, 1, LossReason.TIMEOUT)]
 
 
 def test_no_split_passes_the_bound():

@@ -8,6 +8,7 @@ from p2pmsg.subscriber.gaps import TURNS_MAX, GapScheduler, ReceiveWindow
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.wire import Frame
 from recovery import NackConfig, ReceiverConfig, StreamReceiver
+from tests.steps import lines_run
 from tests.unit.p2pmsg.subscriber_talk import MS, data, session
 
 DEADLINE_NS = 1000 * MS
@@ -119,6 +120,38 @@ def test_being_stopped_takes_no_time_from_anybody(many):
     assert troubled.next_deadline_ns() >= stopped_ns + 5 * MS
     ask(troubled, stopped_ns + 5 * MS)
     assert not any(stream.receiver.lost for stream in streams)
+
+
+def test_all_streams_are_postponed_in_as_many_steps_as_one(many):
+    few = GapScheduler(DEADLINE_NS)
+    few.note(make_streams(1)[0])
+    steps = [
+        lines_run(lambda gaps=gaps: gaps.postpone(now_ns=MS, delay_ns=5 * MS))
+        for gaps in (few, many[0])
+    ]
+    assert steps[0] == steps[1] > 0
+
+
+def test_streams_that_were_postponed_for_long_are_asked_for_again_and_none_is_given_up(many):
+    troubled, streams = many
+    ask(troubled, 0)
+    for now_ns in range(MS, 3 * DEADLINE_NS, 5 * MS):
+        troubled.postpone(now_ns=now_ns, delay_ns=5 * MS)
+        assert troubled.next_deadline_ns() >= now_ns + 5 * MS
+    assert ask(troubled, now_ns + 5 * MS) == streams[:TURNS_MAX]
+    ask(troubled, now_ns + DEADLINE_NS - 1)
+    assert not any(stream.receiver.lost for stream in streams)
+
+
+def test_a_stream_that_was_postponed_has_its_time_from_then_on(many):
+    troubled, streams = many
+    ask(troubled, 0)
+    troubled.postpone(now_ns=DEADLINE_NS // 2, delay_ns=0)
+    while (due_ns := troubled.next_deadline_ns()) is not None and due_ns <= 2 * DEADLINE_NS:
+        now_ns = due_ns
+        ask(troubled, now_ns)
+    assert now_ns == 3 * DEADLINE_NS // 2
+    assert [stream.receiver.lost for stream in streams] == [1] * len(streams)
 
 
 def test_what_the_streams_hold_is_summed_up():
