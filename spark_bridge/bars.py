@@ -134,8 +134,8 @@ def follow(
     pinned: Path,
     ended: threading.Event,
 ) -> int:
-    """Report progress until all rows are there or the time is up; returns the exit status."""
-    begun = time.monotonic()
+    """Report progress until all rows are there, or none come any more; returns the exit status."""
+    begun = came = time.monotonic()
     reported, reported_batch = 0, None
     ready = False
     while not ended.wait(_POLL_SECONDS):
@@ -144,11 +144,11 @@ def follow(
             _say(f"the query has ended: {error}" if error else "the query has ended")
             return EXIT_TIMEOUT
         if not ready and pinned.exists():
-            ready = True
+            ready, came = True, time.monotonic()
             _emit(event="ready")
         rows = result.rows
         if rows != reported:
-            reported = rows
+            reported, came = rows, time.monotonic()
             _emit(event="progress", rows=rows)
         lag = spark_bridge.lag_of(query.lastProgress or {}) if reported else None
         if lag is not None and lag.batch != reported_batch:
@@ -156,8 +156,9 @@ def follow(
             _emit(event="lag", behind=sum(lag.streams.values()), line=str(lag))
         if ready and rows >= arguments.expected_rows:
             break
-        if time.monotonic() - begun > arguments.timeout:
-            _say(f"{rows} of {arguments.expected_rows} rows came within {arguments.timeout} s")
+        if time.monotonic() - came > arguments.timeout:
+            came_rows = f"{rows} of {arguments.expected_rows} rows came"
+            _say(f"{came_rows}, and none for {arguments.timeout} s")
             break
     seconds = time.monotonic() - begun
     rows, bars = result.rows, result.bars
@@ -209,7 +210,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", required=True, help="endpoints, separated by commas")
     parser.add_argument("--topics", default="trades", help="topics, separated by commas")
     parser.add_argument("--expected-rows", type=int, required=True, help="stop when so many came")
-    parser.add_argument("--timeout", type=float, default=60.0, help="stop after so many seconds")
+    patience = "stop when no row came for so many seconds"
+    parser.add_argument("--timeout", type=float, default=60.0, help=patience)
     starts = ("latest", "earliest")
     parser.add_argument("--starting-offsets", choices=starts, default="latest", help="the start")
     parser.add_argument("--picture", help="draw the bars into this file (.png or .svg)")
