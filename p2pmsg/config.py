@@ -188,14 +188,17 @@ class PublisherConfig:
     linger: float = 0.001
     """How long a message waits at most for others to share its frame, in seconds. Only messages of
     a stream that has more than one a microsecond wait so long; those of a slower one wait for a
-    twentieth of it, or up to a millisecond where their program pauses, and where they are further
-    apart than `gather_within` not at all. Where a program publishes faster than frames can be made,
-    messages share them whatever this says, for as long as making four takes: less would make those
-    wait longer that come next. So 0 is no reason for a program to publish more slowly."""
+    twentieth of it, or as long as two frames take, or up to a millisecond where their program
+    pauses, and where they are further apart than `gather_within` not at all. Where a program
+    publishes faster than frames can be made, messages share them whatever this says, for as long as
+    making four takes: less would make those wait longer that come next. So 0 is no reason for a
+    program to publish more slowly."""
 
     gather_within: float = 0.000015
     """Messages closer together than this, in seconds, are gathered. Sending a frame takes a third
-    of that, and receiving it too, so a stream that is slower gains nothing from waiting."""
+    of that, and receiving it too, so a stream that is slower gains nothing from waiting. Where it
+    takes longer than this, messages are gathered that come faster than frames are made, up to
+    0.00004. With 0 none are."""
 
     gather_after: int = 32
     """So many messages that are closer together go out one by one before a stream gathers. Those

@@ -407,7 +407,7 @@ class PublisherCore:
         self.replay.append(topic, sequence, 1, kept, now_ns=now_ns, timestamp_ns_max=base_ns)
         self.outbox.append(frame)
         self.sealed_ns = now_ns
-        gathering.note_made(stream, 1, now_ns, now_ns)
+        gathering.note_made(stream, int(len(frame) < _LARGE_BYTES), now_ns, now_ns)
         return sequence
 
     def note_alone(self, topic: str, began_ns: int, ended_ns: int) -> None:
@@ -705,7 +705,8 @@ class PublisherCore:
             self._unsynced_from.setdefault(topic, sequence)
         else:
             self.outbox.append(frame)
-        self._note_frame(stream, count, now_ns, now_ns if since_ns is None else since_ns)
+        paced = 0 if count == 1 and len(frame) >= _LARGE_BYTES else count
+        self._note_frame(stream, paced, now_ns, now_ns if since_ns is None else since_ns)
 
     def _note_frame(self, stream: PublisherStream, count: int, now_ns: int, since_ns: int) -> None:
         """Note when a frame was made, of messages that came from `since_ns` on."""

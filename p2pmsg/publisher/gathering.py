@@ -11,11 +11,23 @@ if TYPE_CHECKING:
     from p2pmsg.publisher.served import PublisherStream
 
 _SHARE: Final = 20
-"""A stream that is not busy waits for a twentieth of `linger`: 50 µs. Sending a frame and receiving
-it takes a tenth of that at each end, so at any rate it leaves most of a core."""
+"""A stream that is not busy waits for a twentieth of `linger` at least: 50 µs. Sending a frame and
+receiving it takes a tenth of that at each end, so at any rate it leaves most of a core."""
+_FRAMES: Final = 2
+"""Where a frame takes long, on a slow machine or one whose cores others want, such a stream waits
+for as long as so many take, and two thirds of the time are the program's. Sending more frames than
+there is time for makes all of them late: at 200,000 messages a second, on two slow cores, by 40 ms.
+"""
 _BUSY_NS: Final = 1_000
 """A stream whose messages follow one another so closely is busy: what a frame more costs would
 keep its publisher from publishing."""
+_BUSY_SHARE: Final = 50
+_BUSY_NS_MAX: Final = 3_000
+"""On a slow machine a busy program's messages are further apart: a fiftieth of what a frame takes,
+up to this."""
+_PACE_NS_MAX: Final = 40_000
+"""Messages further apart than this are not gathered, however long a frame takes, unless sending
+them one by one takes longer than their program leaves between them."""
 _QUICK_NS: Final = 50_000
 """With a short `linger` a stream that is not busy waits for as long as two frames take, up to this,
 and on a slow machine for half of what a frame takes: at least a third of the time is the program's.
@@ -55,9 +67,9 @@ class Gathering:
     """
 
     __slots__ = (
-        "_calls_ns", "_frame_ns", "_gather_ns", "_look_ns", "_most_ns", "_pause_ns", "_send_ns",
-        "_share_ns", "ahead_ns", "alone_ns", "busy_until_ns", "inside_ns", "linger_ns",
-        "sending_ns",
+        "_alone", "_busy_ns", "_calls_ns", "_frame_ns", "_gather_ns", "_look_ns", "_most_ns",
+        "_pace_ns", "_pause_ns", "_send_ns", "_share_ns", "ahead_ns", "alone_ns", "busy_until_ns",
+        "inside_ns", "linger_ns", "sending_ns",
     )  # fmt: skip
 
     def __init__(self, config: "PublisherConfig") -> None:
@@ -67,7 +79,8 @@ class Gathering:
         self._look_ns = to_ns(max(config.linger, LINGER_MIN))
         self._share_ns = self.linger_ns // _SHARE
         self.inside_ns = self.sending_ns = self.busy_until_ns = 0
-        self._calls_ns = self._send_ns = 0
+        self._calls_ns = self._send_ns = self._frame_ns = 0
+        self._alone: PublisherStream | None = None  # whose message went out by itself, and is small
         self._use_frame(0)
 
     def note_call(self, inside_ns: int, began_ns: int, ended_ns: int, *, made: bool) -> None:
@@ -105,19 +118,31 @@ class Gathering:
             self.busy_until_ns = ended_ns + min(least_ns, 4 * self.linger_ns)
 
     def note_alone(self, began_ns: int, ended_ns: int, connections: int) -> None:
-        """Note what a call took that made a frame of one message, and sent it."""
+        """Note what a call took that made a frame of one message, and sent it.
+
+        Where it took longer than messages are apart that are gathered, its stream counts as further
+        ahead: of a program that was kept from running on a busy machine, 32 messages went out alone
+        each time, which took as long as thousands do together.
+        """
         self.note_sent(began_ns, ended_ns, connections)
-        self._calls_ns += ended_ns - began_ns
+        took_ns = ended_ns - began_ns
+        self._calls_ns += took_ns
+        stream = self._alone
+        if stream is not None and 0 < self._pace_ns < took_ns:
+            most_ns = ended_ns - self.sending_ns + self.ahead_ns + self._look_ns
+            stream.next_ns = min(stream.next_ns + took_ns - self._pace_ns, most_ns)
         self._note_frame()
 
     def note_made(self, stream: "PublisherStream", count: int, now_ns: int, since_ns: int) -> None:
         """Note when a frame was made, and how far the stream is ahead of an even pace.
 
         It is so by `linger` at most, or 0.1 ms, beyond what goes out one by one: after such a pause
-        it is as one that has always been calm.
+        it is as one that has always been calm. `count` is 0 for a message that shares no frame
+        because it is large: it says nothing of the others.
         """
+        self._alone = stream if count == 1 else None
         stream.made_ns = now_ns - self.inside_ns
-        next_ns = max(stream.next_ns, since_ns - self.sending_ns) + count * self._gather_ns
+        next_ns = max(stream.next_ns, since_ns - self.sending_ns) + count * self._pace_ns
         stream.next_ns = min(next_ns, now_ns - self.sending_ns + self.ahead_ns + self._look_ns)
 
     def note_filled(self, stream: "PublisherStream", batch: "Batch", now_ns: int) -> None:
@@ -168,16 +193,17 @@ class Gathering:
 
     def _is_calm(self, batch: "Batch", own_ns: int) -> bool:
         """Whether a batch's messages came further apart than those that are gathered."""
-        return own_ns - batch.own_ns >= batch.count * self._gather_ns
+        return own_ns - batch.own_ns >= batch.count * self._pace_ns
 
     def _wait_ns(self, count: int) -> int:
         """Return how old a batch may grow with so many messages, in ns.
 
         A stream that is busy gathers for as long as `linger`, or until a frame is full; another
-        one for a twentieth of that, or as long as making a frame takes; and a few messages, which
-        come seldom closer than `gather_within`, for no longer than as many of them would take.
+        one for a twentieth of that, or as long as making two frames takes; and a few messages,
+        which come seldom closer than those that are gathered, for no longer than as many of them
+        would take.
         """
-        return max(count * _BUSY_NS, min(self._pause_ns, count * self._gather_ns))
+        return max(count * self._busy_ns, min(self._pause_ns, count * self._pace_ns))
 
     def _note_frame(self) -> None:
         """Note what a frame and its batch took; a single slow one may be a stall of the machine."""
@@ -185,8 +211,16 @@ class Gathering:
         self._use_frame(min(took_ns, 2 * self._frame_ns + _FRAME_NS_FIRST, _FRAME_NS_MAX))
 
     def _use_frame(self, frame_ns: int) -> None:
-        """Decide by what a frame takes from now on."""
+        """Decide by what a frame takes from now on; of the last two, the quicker one."""
+        quick_ns = min(frame_ns, self._frame_ns)
         self._frame_ns = frame_ns
-        self._pause_ns = max(self._share_ns, frame_ns // 2, min(2 * frame_ns, _QUICK_NS))
-        self.alone_ns = max(self._gather_ns, self._pause_ns)
+        self._busy_ns = max(_BUSY_NS, min(quick_ns // _BUSY_SHARE, _BUSY_NS_MAX))
+        self._pace_ns = self._gather_ns and max(self._gather_ns, min(quick_ns, _PACE_NS_MAX))
+        self._pause_ns = max(
+            self._share_ns,
+            min(_FRAMES * quick_ns, self.linger_ns),
+            frame_ns // 2,
+            min(2 * frame_ns, _QUICK_NS),
+        )
+        self.alone_ns = max(self._pace_ns, self._pause_ns)
         self._most_ns = max(self._look_ns, _MOST_FRAMES * frame_ns)
