@@ -63,6 +63,8 @@ def test_so_does_a_pipeline(field, value, request):
     with make(endpoint) as pusher, p2pmsg.Puller(endpoint, mode="pipeline") as puller:
         pusher.push("job")
         assert puller.receive(60).value == "job"
+        with pytest.raises(TimeoutError):  # to ask for the next one says that this one is done
+            puller.receive(0)
 
 
 def test_a_frame_limit_that_no_pusher_reads_is_refused():
