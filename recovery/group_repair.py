@@ -142,8 +142,9 @@ class GroupRepair:
 
     def is_lone(self, stream: str, start: int, stop: int, requester: bytes) -> bool:
         """Whether a repair of `[start, stop)` goes to `requester` alone."""
-        recent = self._repaired(stream, start, stop)
-        return self._unicast and all(done.requester == requester for done in recent)
+        if not self._unicast:
+            return False
+        return all(done.requester == requester for done in self._repaired(stream, start, stop))
 
     def sent(
         self, requester: bytes, stream: str, start: int, stop: int, size: int, *, now_ns: int

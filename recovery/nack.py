@@ -334,14 +334,8 @@ class NackScheduler:
 
     def is_expiring(self, now_ns: int) -> bool:
         """Whether `expire` may have something to give up."""
-        while (first := self._expiry.first()) is not None and first[0] <= now_ns:
-            gap = first[1]
-            if gap.pauses == self._pauses:
-                return True
-            self._note_pauses(gap)
-            if gap not in self._due:
-                self._due.set(gap, self._quiet_until_ns)
-        return False
+        first_ns = self._first_expiry_ns(now_ns)
+        return first_ns is not None and first_ns <= now_ns
 
     def set_loss_reason(self, start: int, stop: int, reason: LossReason) -> None:
         """Set why the gaps that overlap `[start, stop)` are lost, should they be given up.
@@ -525,11 +519,11 @@ class NackScheduler:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `due` or `expire` has something to do, or None while there is no gap."""
-        due, expiry = self._due.first(), self._expiry.first()
+        expiry_ns, due = self._first_expiry_ns(self._quiet_until_ns), self._due.first()
         if due is None:
-            return expiry[0] if expiry else None
+            return expiry_ns
         due_ns = max(due[0], self._quiet_until_ns)
-        return min(due_ns, expiry[0]) if expiry else due_ns
+        return due_ns if expiry_ns is None else min(due_ns, expiry_ns)
 
     def _touched(self, start: int, stop: int) -> tuple[int, int]:
         """Find the indices of the gaps that overlap `[start, stop)`."""
@@ -565,6 +559,17 @@ class NackScheduler:
         gap.attempts = min(gap.attempts, used_max)
         self._expiry.set(gap, max(self._expiry.get(gap) or 0, self._restart_ns))
         gap.pauses = self._pauses
+
+    def _first_expiry_ns(self, until_ns: int) -> int | None:
+        """Return the first deadline; where it is up to `until_ns`, after what `postpone` did."""
+        while (first := self._expiry.first()) is not None:
+            expiry_ns, gap = first
+            if expiry_ns > until_ns or gap.pauses == self._pauses:
+                return expiry_ns
+            self._note_pauses(gap)
+            if gap not in self._due:
+                self._due.set(gap, self._quiet_until_ns)
+        return None
 
     def _delete(self, gap: Gap) -> None:
         index = bisect_left(self._starts, gap.start)

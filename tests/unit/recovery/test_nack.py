@@ -186,6 +186,7 @@ def test_who_is_postponed_for_long_gives_nothing_up_and_asks_once():
     for now_ms in range(1, 1000, 5):
         nacks.postpone(now_ns=now_ms * MS, delay_ns=5 * MS)
         assert nacks.due(now_ns=(now_ms + 4) * MS) == []
+        assert nacks.next_deadline_ns() >= (now_ms + 5) * MS
         assert nacks.expire(now_ns=(now_ms + 4) * MS) == []
     assert nacks.due(now_ns=1001 * MS) == [(0, 1), (5, 6)]
     assert nacks.expire(now_ns=1101 * MS - 1) == []
