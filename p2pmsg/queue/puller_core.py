@@ -2,10 +2,13 @@
 
 ::
 
-    KNOCKING ── WHO: hello, with its token ──▶ (waiting) ── WELCOME ──▶ JOINED
-       ▲  a hello without token every beat                                │  reports, signs of life
+    KNOCKING ── WHO: hello, with its token ──▶ WAITING ── WELCOME ──▶ JOINED
+       ▲  a hello without token every beat       that hello every beat  │  reports, signs of life
        └── WHO: the pusher does not know this connection; the lease ended ┘
            DENIED: no right to `pull` there; or the pusher has none to `push` here
+
+A hello without token over a connection that was welcomed says that all is lost: the pusher gives to
+others what is on the way. So none is sent while a WELCOME may be on its way, for `_WAITING_NS`.
 
 What the pusher confirms extends the *lease*: until it ends, no other worker gets what this one has.
 """
@@ -31,6 +34,8 @@ BEAT_MS: Final = 100.0
 """How often a worker that has jobs says that it lives; one that has none ten times as seldom."""
 _UNSURE_MAX: Final = 10
 """So often `ack_timeout` jobs may be `unsure`."""
+_WAITING_NS: Final = 5_000_000_000
+"""How long an answer to WHO is repeated: a busy process may take seconds for what came."""
 UNCONFIRMED_MAX: Final = 64
 """Reports on their way; further answers wait for the next one."""
 Ranges = list[tuple[int, int]]
@@ -103,6 +108,8 @@ class PullerCore:
         """Some recent time: when jobs that are taken now were begun, to a tenth of a second."""
         self._process = process
         self._session = self._incarnation = 0
+        self._token = self._waits_until_ns = 0
+        self._claims_all = False
         self._ack_timeout_ns = self._job_timeout_ns = 0
         self._lease_ns = self._unsure_ns = self._unsure_since_ns = self._deliveries_max = 0
         self._beat_ns = self._idle_beat_ns = round(BEAT_MS * _MS)
@@ -285,15 +292,14 @@ class PullerCore:
         if self._denied_at == (frame.session, who.incarnation, self._rules) and self.access.denial:
             return  # it is the one that may not push here
         self._released = []  # they are not held, so the pusher takes them back by that
-        claims: Ranges = []
+        self._claims_all = False
         if frame.session != self._session:
             self._forget()
         elif who.incarnation != self._incarnation:
             self._drop_ready()
-            claims = [(job.delivery, job.sequence) for job in self._undecided()]
-        here = (*self._undecided(), *self.ready, *self.unsure)
-        held = frames.ranges_of(job.delivery for job in here)
-        self._say_hello(who.token, held, claims, now_ns)
+            self._claims_all = True
+        self._token, self._waits_until_ns = who.token, now_ns + _WAITING_NS
+        self._answer_who(now_ns)
         # A knock after it would be asked about, too, with a new token, and so on without an end.
         self._beat_due_ns = now_ns + self._beat_ns
 
@@ -321,6 +327,7 @@ class PullerCore:
         if not self.joined:
             self.outbox.extend(report for _, report, _ in self._unconfirmed)
         self.joined = True
+        self._token = 0
         self._answers_recall = False
         self._beat_due_ns = now_ns
 
@@ -416,6 +423,8 @@ class PullerCore:
             if len(self.outbox) < UNCONFIRMED_MAX:
                 if self.joined:
                     self._send(Kind.QUEUE_REPORT, None, now_ns)
+                elif self._token and now_ns < self._waits_until_ns:
+                    self._answer_who(now_ns)
                 else:
                     self._say_hello(0, [], [], now_ns)  # 0 is no token: it is asked who it is
 
@@ -440,6 +449,14 @@ class PullerCore:
         self.joined = False
 
     # --------------------------------------------------------------------------------- private
+
+    def _answer_who(self, now_ns: int) -> None:
+        """Say which jobs are here, over the connection that was asked."""
+        undecided = self._undecided()
+        claims = [(job.delivery, job.sequence) for job in undecided] if self._claims_all else []
+        here = (*undecided, *self.ready, *self.unsure)
+        held = frames.ranges_of(job.delivery for job in here)
+        self._say_hello(self._token, held, claims, now_ns)
 
     def _say_hello(self, token: int, held: Ranges, claims: Ranges, now_ns: int) -> None:
         hello = Hello(
@@ -476,6 +493,7 @@ class PullerCore:
         # The pusher may have heard us all the while, and only its answers were lost: say again
         # what we have, which is nothing.
         self.joined = False
+        self._token = 0
         self._beat_due_ns = self.now_ns
         self._drop_ready()
         for job in list(self.open.values()):

@@ -119,7 +119,7 @@ class PusherCore:
         self._users: dict[int, str] = {}
         """Of workers, where there are rights."""
         self._absent: dict[int, Process] = {}
-        self._token = 0
+        self._token = incarnation  # so that no answer to another start's question fits
         self._due: list[WorkerConnection] = []
         self._check_due_ns = self._look_due_ns = 0
         self.rights: PullRights | None = None

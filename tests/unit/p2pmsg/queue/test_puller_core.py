@@ -8,16 +8,16 @@ from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.puller_core import Process, PullerCore
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import DeadJob, JobQueue, JobRun, QueueConfig, QueuedJob
-from p2pmsg.wire import Kind, control_frame
+from p2pmsg.wire import Frame, Kind, control_frame
 
 MS = 1_000_000
 KNOCK = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], []))
 """A hello without a token: one that sends it is asked who it is."""
 
 
-def make_pusher() -> PusherCore:
+def make_pusher(incarnation: int = 1) -> PusherCore:
     queue = JobQueue(QueueConfig(), wall_offset_ns=0, first_delivery=1, records=False)
-    return PusherCore(queue, name="jobs", session=7, incarnation=1)
+    return PusherCore(queue, name="jobs", session=7, incarnation=incarnation)
 
 
 def up(line: PullerCore, pusher: PusherCore, connection: bytes = b"a") -> None:
@@ -28,6 +28,26 @@ def up(line: PullerCore, pusher: PusherCore, connection: bytes = b"a") -> None:
 def down(pusher: PusherCore, line: PullerCore) -> None:
     while pusher.outbox:
         line.receive(pusher.outbox.popleft()[1], now_ns=0)
+
+
+def asked_token(pusher: PusherCore) -> int:
+    """Take out the question who this is, and return its token."""
+    return frames.read(Frame(pusher.outbox.popleft()[1]), frames.Who).token
+
+
+def knocking(pusher: PusherCore) -> PullerCore:
+    """Return a worker that was asked who it is, and has answered; nobody has read that yet."""
+    line = PullerCore(1, "worker", 4, Process(), now_ns=0)
+    line.handle_timer(now_ns=0)
+    up(line, pusher)
+    down(pusher, line)
+    return line
+
+
+def tokens_said(line: PullerCore) -> list[int]:
+    """Return the tokens of the hellos that wait to be sent."""
+    said = [Frame(data) for data in line.outbox]
+    return [frames.read(frame, Hello).token for frame in said if frame.kind == Kind.QUEUE_HELLO]
 
 
 def joined(pusher: PusherCore) -> PullerCore:
@@ -117,6 +137,49 @@ def test_who_hears_nothing_more_knocks_again_after_a_beat():
     assert not line.outbox
     line.handle_timer(now_ns=100 * MS)
     assert len(line.outbox) == 1
+
+
+def test_who_waits_for_its_welcome_says_the_same_again_and_loses_nothing():
+    """A busy process reads its WELCOME, and the jobs after it, late."""
+    pusher = make_pusher()
+    line = knocking(pusher)
+    line.handle_timer(now_ns=200 * MS)
+    first, again = tokens_said(line)
+    assert first == again != 0
+    up(line, pusher)
+    assert pusher.queue.workers[1].cut_ns is None
+    down(pusher, line)
+    assert line.joined
+    line.handle_timer(now_ns=400 * MS)
+    assert tokens_said(line) == []
+
+
+def test_who_waits_for_seconds_is_to_be_asked_again():
+    line = knocking(make_pusher())
+    line.outbox.clear()
+    for now_ms in range(100, 5100, 100):
+        line.handle_timer(now_ns=now_ms * MS)
+    *before, last = tokens_said(line)
+    assert 0 not in before
+    assert last == 0
+
+
+def test_an_answer_to_another_start_of_the_pusher_is_none():
+    line = knocking(make_pusher())
+    pusher = make_pusher(incarnation=2**60)
+    up(line, pusher)
+    assert not pusher.queue.workers
+    assert asked_token(pusher) not in tokens_said(line)
+
+
+def test_whose_lease_ends_while_it_waits_says_that_it_has_nothing():
+    pusher = make_pusher()
+    line = joined(pusher)
+    pusher.receive(b"a", KNOCK, now_ns=0)
+    down(pusher, line)
+    line._lease_ended()
+    line.handle_timer(now_ns=100 * MS)
+    assert tokens_said(line)[-1] == 0
 
 
 def test_a_frame_that_is_sent_twice_is_taken_once():
@@ -326,9 +389,9 @@ def test_what_a_worker_does_not_take_is_not_sent_to_it():
 
 def test_a_worker_of_an_earlier_release_gets_all_jobs():
     pusher = make_pusher()
-    token = 1
-    fields = ["old", "", 0, 0, 4, token, 0, [], [], 4]
     pusher.receive(b"a", KNOCK, now_ns=0)
+    token = asked_token(pusher)
+    fields = ["old", "", 0, 0, 4, token, 0, [], [], 4]
     hello = control_frame(Kind.QUEUE_HELLO, 1, fields)
     pusher.receive(b"a", hello, now_ns=0)
     assert pusher.queue.workers[1].takes(2**40)
