@@ -148,8 +148,10 @@ class JobRun:
         with self._lock:
             if self._left is None:
                 return True
+            if not self._left:
+                return False  # another one may give its turn back, and takes it again itself
             self._left -= 1
-            return self._left >= 0
+            return True
 
     def _give_back(self) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import p2pmsg
+from p2pmsg.queue.running import LOOK_S
 from tests.integration.aio import LOOPS, run
 from tests.integration.aio_peers import a_queue
 from tests.integration.peers import eventually
@@ -35,6 +36,21 @@ def test_each_job_is_done_once_and_a_failing_one_is_tried_again(loop, tasks):
             await pusher.join(timeout=60)
             assert pusher.stats().done == 100
         assert sorted(seen) == [*range(100)]
+
+    run(main, loop, debug=True)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_several_tasks_do_as_many_as_they_were_to_though_the_last_comes_late(loop):
+    async def main():
+        seen = []
+        async with a_queue() as (pusher, puller):
+            pusher.push(0)
+            pusher.push(1)
+            asyncio.get_running_loop().call_later(5 * LOOK_S, pusher.push, 2)
+            await puller.run(lambda job: seen.append(job.value), tasks=3, count=3)
+            assert sorted(seen) == [0, 1, 2]
+            await pusher.join(timeout=60)
 
     run(main, loop, debug=True)
 

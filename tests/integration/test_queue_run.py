@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import p2pmsg
+from p2pmsg.queue.running import LOOK_S
 from tests.integration.peers import eventually
 from tests.processes import is_asleep
 
@@ -52,6 +53,19 @@ def test_a_failing_job_is_tried_again_and_others_go_on(queue, caplog):
     assert pusher.stats().done == 3
     assert len([record for record in caplog.records if "job 1 failed" in record.message]) == 2
     assert caplog.records[0].exc_info[0] is ValueError
+
+
+def test_several_threads_do_as_many_as_they_were_to_though_the_last_comes_late(queue):
+    pusher, puller = queue
+    late = threading.Timer(5 * LOOK_S, pusher.push, [2])
+    seen = []
+    pusher.push(0)
+    pusher.push(1)
+    late.start()
+    puller.run(lambda job: seen.append(job.value), threads=3, count=3)
+    late.join()
+    assert sorted(seen) == [0, 1, 2]
+    pusher.drain(timeout=60)
 
 
 def test_a_job_is_discarded_at_its_first_failure(queue):
