@@ -25,7 +25,8 @@ class Notes:
         self.path = path
 
     def lines(self):
-        return self.path.read_text().splitlines() if self.path.exists() else []
+        text = self.path.read_text() if self.path.exists() else ""
+        return text[: text.rfind("\n") + 1].splitlines()  # the last one is being written
 
     def last(self):
         got = [line for line in self.lines() if line.startswith("got")]
