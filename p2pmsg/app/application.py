@@ -352,6 +352,8 @@ class App:
     def run(self, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
         """Run until SIGTERM, Ctrl-C or `stop`, in an event loop of its own.
 
+        SIGTERM is meant for the process: an app that runs after it stops as it begins.
+
         Args:
             loop_factory: makes the event loop, such as `uvloop.new_event_loop`. Default: asyncio's.
 

@@ -14,23 +14,26 @@ class StopSignals:
 
     The next signal does again what it did before the block, so that a program that does not end can
     be ended. In threads other than the main one nothing is changed: Python allows no handlers
-    there. A signal that is ignored stays so.
+    there. A signal that is ignored stays so. SIGTERM is meant for the process: later blocks call
+    `stop` as they begin.
 
     Args:
         stop: called by the signal handler; it must return at once.
         again: called at the second signal, in place of what that did before. Default: nothing.
 
     Attributes:
-        came: how many signals came.
+        is_terminated: whether SIGTERM came to a block of this process.
 
     """
+
+    is_terminated = False
 
     def __init__(
         self, stop: Callable[[], object], again: Callable[[], object] | None = None
     ) -> None:
-        self._calls = [stop] if again is None else [stop, again]
+        self._stop, self._last = stop, again or stop
+        self._calls = iter([stop] if again is None else [stop, again])
         self._before: dict[int, Any] = {}
-        self.came = 0
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -38,17 +41,20 @@ class StopSignals:
                 # None: the handler was not set by Python, and could not be put back.
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._handle)
+            if StopSignals.is_terminated:
+                self._stop()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._restore()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.came += 1
-        call = self._calls.pop(0)
-        if not self._calls:
+        StopSignals.is_terminated |= number == signal.SIGTERM
+        call = next(self._calls, None)
+        if call == self._last:
             self._restore()
-        call()
+        if call is not None:  # else it came while the last one was handled
+            call()
 
     def _restore(self) -> None:
         before, self._before = self._before, {}

@@ -744,7 +744,7 @@ def test_an_app_ends_with_its_feeds_after_the_last_message(app, make_feed, place
 
 def test_a_signal_that_another_thread_gets_stops_an_app_that_waits(app):
     def strike():
-        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
     app.on_start(lambda: threading.Timer(0.05, strike).start())
     app.timer(1000.0)(print_nothing_at_all)

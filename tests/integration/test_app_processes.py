@@ -300,6 +300,29 @@ def test_a_graceful_stop_and_start_handles_each_once(run, make_publisher, endpoi
     assert len(seen) == len(set(seen))
 
 
+TWO = """
+import os, signal, p2pmsg
+begun = []
+for name in ("first", "second"):
+    app = p2pmsg.App()
+    @app.timer(0.01)
+    def tick():
+        if not begun:
+            begun.append(name)
+            os.kill(os.getpid(), signal.SIGTERM)
+    app.on_stop(lambda: print(name, "stopped"))
+    app.run()
+print("begun", begun)
+"""
+
+
+def test_one_sigterm_ends_each_app_of_the_process():
+    child = subprocess.run(
+        [sys.executable, "-c", TWO], stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    )
+    assert child.stdout == "first stopped\nsecond stopped\nbegun ['first']\n"
+
+
 @pytest.mark.parametrize(
     ("target", "source", "text"),
     [
