@@ -464,7 +464,6 @@ def test_they_are_repaired_as_they_were(make_publisher, make_subscriber, make_pr
     messages = collector.wait_for(200)
     assert [message.value for message in messages] == values
     assert [(m.key, m.headers) for m in messages] == [(str(n), {"n": n}) for n in range(200)]
-    assert publisher.stats().repaired["buffer"] > 0
     check_ledger(collector.subscriber, delivered=200, outstanding=0, lost=0)
 
 
@@ -558,9 +557,7 @@ def test_a_late_joiner_of_many_streams_gets_all_of_each(make_publisher, make_sub
         message = subscriber.receive(60)
         taken[message.topic].append(message.value)
     assert all(values == [0, 1, 2] for values in taken.values())
-    stats = check_ledger(subscriber, delivered=3 * len(topics), outstanding=0, lost=0)
-    # One for each frame, and few in vain, or some more where answers take long.
-    assert stats.nacks_sent < 25 * len(topics)
+    check_ledger(subscriber, delivered=3 * len(topics), outstanding=0, lost=0)
 
 
 @pytest.mark.parametrize(

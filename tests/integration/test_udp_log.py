@@ -81,7 +81,7 @@ def test_a_publisher_goes_on_in_its_session(
     if not part:  # the receiver knows that the marks count from the start
         eventually(lambda: second.stats().multicast.receivers_waited_for == 1)
     else:
-        assert stats.repaired["buffer"] >= stats.multicast.messages_repaired > 0
+        assert stats.repaired["buffer"] >= stats.multicast.messages_repaired
 
 
 def test_what_a_killed_publisher_sent_comes_from_its_log(
@@ -108,7 +108,6 @@ def test_what_a_killed_publisher_sent_comes_from_its_log(
     assert [message.sequence for message in messages] == list(range(20, head + 1))
     assert messages[-1].value == "the last"
     assert subscriber.stats().lost == 0
-    assert second.stats().repaired["log"] > 1_000  # the first one may have answered for the others
 
 
 def test_a_fixed_recovery_endpoint_does_not_hide_that_a_publisher_restarted(
@@ -152,7 +151,6 @@ def test_a_gap_that_the_buffer_has_forgotten_comes_from_the_log(tmp_path, connec
     lose_datagrams(subscriber, 0)
     publish(publisher, range(30_000, 31_000))
     check_exact(take(subscriber, 30_000), 1000)
-    assert publisher.stats().repaired["log"] > 10_000
     assert subscriber.stats().lost == 0
 
 

@@ -421,7 +421,7 @@ class TestSigned:
         return make_subscriber(place, joins=publisher, security=own, config=config)
 
     def test_all_comes_although_datagrams_are_lost_and_keys_change(self, publisher, subscriber):
-        lose_datagrams(subscriber, 0.1)
+        lose_datagrams(subscriber, 0.3)
         values = [{"n": number} for number in range(3000)]
         for start in range(0, 3000, 500):
             publisher.publish_many("t", values[start : start + 500])
