@@ -217,7 +217,7 @@ class PublisherLog:
 
     def take_slot(self) -> "TailSlot | None":
         """Return space for a stream's messages in the tail file; None where there is none now."""
-        return self._tail.take() if self.failed is None else None
+        return self._tail.take()
 
     def give_back_slot(self, slot: "TailSlot") -> None:
         """Free what `take_slot` returned: its messages are in a frame that was appended."""
@@ -325,7 +325,6 @@ class PublisherLog:
         if self.config.on_error == "raise":
             raise LogFailedError(str(error), error.errno) from error
         self.failed = str(error)
-        self.keeps_batches = False
         # What follows is in no log, so the session must not be gone on with.
         self._writer.abandon()
 

@@ -23,6 +23,7 @@ from recovery import LossReason
 from tests.integration.log_kills import read
 from tests.integration.peers import LOOPBACK, eventually, in_threads
 from tests.places import lasting_place
+from tests.unit.p2pmsg.webhooks.test_seen import no_file_above
 
 log = pytest.importorskip("recovery.log")
 LogReader, verify = log.LogReader, log.verify
@@ -188,6 +189,24 @@ def test_a_full_disk_is_reported_and_what_was_written_stays(
         assert take(late, said["accepted"] + 1) == [*range(said["accepted"]), "next"]
     else:
         assert after.session != said["session"]  # its later sequences are in no log
+
+
+@pytest.mark.parametrize("topics", [1, 3])
+@pytest.mark.parametrize("size", [0, 1_000_000])
+def test_a_log_that_is_given_up_on_a_full_disk_takes_no_message_along(
+    tmp_path, make_publisher, make_subscriber, size, topics
+):
+    publisher = make_publisher(log=LogConfig(tmp_path, on_error="continue"))
+    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
+    sent = []
+    with no_file_above(size):
+        for number in range(6000):
+            topic, value = f"t{number % topics}", bytes(900 if number % 100 else 70_000)
+            sent.append((topic, publisher.publish(topic, value, key=str(number))))
+    assert publisher.stats().log.failed
+    publisher.flush()
+    got = [subscriber.receive(60) for _ in sent]
+    assert sorted((message.topic, message.sequence) for message in got) == sorted(sent)
 
 
 def test_a_directory_that_vanishes_is_reported(tmp_path, make_publisher):
