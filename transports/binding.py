@@ -15,8 +15,10 @@ import stat
 import time
 from typing import TYPE_CHECKING, Final
 
+import zmq
+
 from transports.endpoint import Endpoint
-from transports.errors import PERHAPS, AddressInUseError, BindError
+from transports.errors import AddressInUseError, BindError
 
 if TYPE_CHECKING:
     import socket
@@ -25,7 +27,14 @@ _BACKLOG: Final = 100
 """ZeroMQ's own default."""
 _WAIT_S: Final = 1.0
 """How long after `close` an endpoint is waited for. A millisecond is usual."""
-_closed: dict[str, float] = {}
+_OTHERS: Final = (
+    "another process on this machine has bound it (a forked child keeps what its parent had bound);"
+    " each process needs an endpoint of its own"
+)
+_IN_USE: Final = frozenset({errno.EADDRINUSE, errno.EEXIST})
+_bound: dict[str, float | None] = {}
+"""What this process has bound: None, or when it was closed."""
+os.register_at_fork(after_in_child=_bound.clear)
 
 
 class IpcFile:
@@ -41,7 +50,7 @@ class IpcFile:
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = str(endpoint)
+        self._endpoint = endpoint
         self._path = "" if endpoint.is_abstract else endpoint.path
         # Linux's abstract names begin with a zero byte, which endpoints write as "@".
         self._address = "\0" + endpoint.path[1:] if endpoint.is_abstract else endpoint.path
@@ -57,7 +66,7 @@ class IpcFile:
             self._listener.close()
             if isinstance(error, BindError):
                 raise
-            raise BindError(self._endpoint, error.strerror or str(error), error.errno) from error
+            raise translate_bind(error, endpoint) from error
         self.fd = self._listener.fileno()
 
     def given_away(self) -> None:
@@ -88,7 +97,8 @@ class IpcFile:
     def _remove_stale(self) -> None:
         """Remove what is at the path if it is a socket on which nobody listens."""
         if self._path and not stat.S_ISSOCK(os.lstat(self._path).st_mode):
-            raise BindError(self._endpoint, "the path is taken by something that is not a socket")
+            reason = "the path is taken by something that is not a socket"
+            raise BindError(str(self._endpoint), reason)
         with _unix_socket() as probe:
             probe.setblocking(False)
             try:
@@ -99,8 +109,7 @@ class IpcFile:
                 return
             except BlockingIOError:
                 pass  # its backlog is full: there is a listener, only busy
-        reason = f"somebody listens there, perhaps {PERHAPS}"
-        raise AddressInUseError(self._endpoint, reason, errno.EADDRINUSE)
+        raise OSError(errno.EADDRINUSE, "somebody listens there")
 
 
 def _unix_socket() -> "socket.socket":
@@ -109,18 +118,33 @@ def _unix_socket() -> "socket.socket":
     return socket(AF_UNIX, SOCK_STREAM)
 
 
+def translate_bind(error: zmq.ZMQError | OSError, endpoint: Endpoint) -> BindError:
+    """Return this package's error for `error`, met while binding `endpoint`."""
+    if error.errno not in _IN_USE:
+        why = zmq.strerror(error.errno) if error.errno else str(error)  # without the address again
+        return BindError(str(endpoint), why, error.errno)
+    is_ours = _bound.get(_name(endpoint), 0.0) is None
+    why = "this process has bound it already" if is_ours else _OTHERS
+    return AddressInUseError(str(endpoint), why, error.errno)
+
+
+def note_bound(endpoint: Endpoint) -> None:
+    """Note that this process has bound `endpoint`."""
+    _bound[_name(endpoint)] = None
+
+
 def note_closed(endpoint: Endpoint) -> None:
     """Note that a socket bound to `endpoint` was closed."""
     now = time.monotonic()
-    for name, when in list(_closed.items()):
-        if now - when > _WAIT_S:
-            _closed.pop(name, None)
-    _closed[_name(endpoint)] = now
+    for name, when in list(_bound.items()):
+        if when is not None and now - when > _WAIT_S:
+            _bound.pop(name, None)
+    _bound[_name(endpoint)] = now
 
 
 def wait_for(endpoint: Endpoint) -> bool:
     """Wait a little if `endpoint` was closed just now; False: somebody else has it."""
-    when = _closed.get(_name(endpoint))
+    when = _bound.get(_name(endpoint))
     if when is None or time.monotonic() - when > _WAIT_S:
         return False
     time.sleep(0.001)

@@ -12,9 +12,6 @@ A ZeroMQ error never leaves this package: `translate` turns it into one of these
 original as `__cause__`.
 """
 
-import errno
-from typing import Final
-
 import zmq
 
 
@@ -116,7 +113,6 @@ class ClosedError(TransportError):
         return f"the socket of {self.endpoint!r} is closed"
 
 
-_IN_USE = frozenset({errno.EADDRINUSE, errno.EEXIST})
 CLOSED = frozenset({int(zmq.ENOTSOCK), int(zmq.ETERM)})
 
 
@@ -125,16 +121,3 @@ def translate(error: zmq.ZMQError, endpoint: str) -> TransportError:
     if error.errno in CLOSED:
         return ClosedError(endpoint)
     return TransportError(f"{endpoint!r}: {error.strerror or error}")
-
-
-PERHAPS: Final = "a forked child of the process that had it before"
-"""Who may have an address, although its process has ended."""
-
-
-def translate_bind(error: zmq.ZMQError | OSError, endpoint: str) -> BindError:
-    """Return this package's error for `error`, met while binding `endpoint`."""
-    kind = AddressInUseError if error.errno in _IN_USE else BindError
-    why = zmq.strerror(error.errno) if error.errno else str(error)  # without the address again
-    if kind is AddressInUseError:
-        why += f", perhaps by {PERHAPS}"
-    return kind(endpoint, why, error.errno)

@@ -17,8 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from transports.binding import note_bound, note_closed, translate_bind
 from transports.endpoint import Endpoint, as_endpoint, is_address
-from transports.errors import ClosedError, EndpointError, TransportError, translate_bind
+from transports.errors import ClosedError, EndpointError, TransportError
 from transports.failing import Failing, is_program_error
 from transports.own_log import own_log as _log
 from transports.platform import (
@@ -159,7 +160,7 @@ class UdpSender(_UdpSocket):
             self.socket.bind((local, 0))
         except OSError as error:
             self.socket.close()
-            raise translate_bind(error, str(self._endpoint)) from error
+            raise translate_bind(error, self._endpoint) from error
         self.segmenting = _has_option(self.socket, UDP_SEGMENT)
         self._sendmsg: Callable[..., int] = self.socket.sendmsg
         self._sendto: Callable[..., int] = self.socket.sendto
@@ -375,8 +376,9 @@ class UdpReceiver(_UdpSocket):
             if place.is_multicast:
                 _change_membership(self.socket, place, join=True)
         except OSError as error:
-            raise translate_bind(error, str(self._endpoint)) from error
+            raise translate_bind(error, self._endpoint) from error
         self._connected = True
+        note_bound(self._endpoint)
 
     def reconnect(self) -> None:
         """Leave the group and join it again.
@@ -457,6 +459,9 @@ class UdpReceiver(_UdpSocket):
     def close(self) -> None:
         """Close; what is still queued is lost."""
         self.socket.close()
+        if self._connected:
+            self._connected = False
+            note_closed(self._endpoint)
         self.back.close()
 
 

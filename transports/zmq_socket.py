@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import zmq
 from zmq.backend import zmq_poll
 
-from transports.binding import IpcFile, note_closed, wait_for
+from transports.binding import IpcFile, note_bound, note_closed, translate_bind, wait_for
 from transports.busy_wait import BusyWait
 from transports.connections import Connections
 from transports.context import Context, Socket, note_linger
@@ -20,7 +20,6 @@ from transports.errors import (
     EndpointError,
     TransportError,
     translate,
-    translate_bind,
 )
 from transports.platform import (
     IS_LINUX,
@@ -238,7 +237,7 @@ class ZmqSocket:
                 self._ipc_file.given_away()
             self.close()
             if isinstance(error, zmq.ZMQError):
-                raise translate_bind(error, self.endpoint) from error
+                raise translate_bind(error, self._endpoint) from error
             raise
         if self._endpoint.scheme == "tcp":
             bound = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -247,6 +246,7 @@ class ZmqSocket:
                 self.domain.endpoint = self.endpoint
             self._bound_to = as_endpoint(address).with_port(self._endpoint.port)
         self._bound = True
+        note_bound(self._endpoint)
 
     def _require_keys(self) -> None:
         """Have connections authenticated, if there are keys."""

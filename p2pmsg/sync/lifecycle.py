@@ -22,7 +22,7 @@ import transports
 from p2pmsg.errors import ClosedError
 from transports.own_log import own_log as _log
 
-INHERITED: Final = "it belongs to the parent process"
+INHERITED: Final = "it belongs to the parent process; open another one in this process"
 """Why a forked child cannot use its copy of a peer."""
 EXIT_S: Final = 1.0
 """How long that may take in all, in seconds: as long as what a closed peer sent may linger."""

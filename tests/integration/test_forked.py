@@ -18,9 +18,10 @@ from p2pmsg.statsd.exact import StateFile
 from p2pmsg.webhooks.letters import LetterFile
 from p2pmsg.webhooks.seen import SeenIds
 from tests.integration.peers import LOOPBACK, eventually
+from tests.places import free_port
 from tests.processes import in_child
 
-INHERITED = "it belongs to the parent process"
+INHERITED = "it belongs to the parent process; open another one in this process"
 
 
 def outcomes(*calls):
@@ -201,15 +202,31 @@ def test_a_child_keeps_no_port_of_its_parent_s_collector(opened):
         assert collector.endpoints == again["listen"]
 
 
-def test_an_error_names_the_child_that_may_have_the_address(opened):
+def test_an_error_says_who_has_the_address(opened):
     with p2pmsg.Publisher(LOOPBACK) as publisher:
         where = publisher.endpoint
         child = opened.enter_context(contextlib.ExitStack())
         child.enter_context(a_child_that_lives())
-    with pytest.raises(p2pmsg.BindError, match="perhaps by a forked child"):
+        with pytest.raises(p2pmsg.BindError, match="this process has bound it already"):
+            p2pmsg.Publisher(where)
+        (said,) = outcomes(lambda: p2pmsg.Publisher(where))
+        assert "another process on this machine has bound it" in said
+    with pytest.raises(p2pmsg.BindError, match=r"a forked child keeps .* an endpoint of its own"):
         p2pmsg.Publisher(where)
     child.close()
     p2pmsg.Publisher(where).close()
+
+
+@pytest.mark.parametrize("scheme", ["ipc", "udp", "inproc"])
+def test_the_error_of_a_process_that_binds_an_endpoint_twice_says_so(scheme, tmp_path):
+    where = {
+        "ipc": f"ipc://{tmp_path}/feed",
+        "udp": f"udp://127.0.0.1:{free_port()}",
+        "inproc": "inproc://twice",
+    }[scheme]
+    peer = p2pmsg.Subscriber if scheme == "udp" else p2pmsg.Publisher
+    with peer(where), pytest.raises(p2pmsg.BindError, match="this process has bound it already"):
+        peer(where).receive(timeout=1.0)
 
 
 def test_a_child_keeps_no_port_of_its_parent_s_request_server(opened):

@@ -406,7 +406,8 @@ def test_a_forked_child_does_not_get_its_parents_answers(tmp_path, opened):
         child = start(opened, FORKS, place)
         said = [child.stdout.readline().strip() for _ in range(4)]
         assert child.wait(DEADLINE_S) == 0
-    refused = "the requester cannot be used: it belongs to the parent process"
+    why = "it belongs to the parent process; open another one in this process"
+    refused = f"the requester cannot be used: {why}"
     assert sorted(said) == sorted(["True", refused, "True", "0"])
     assert responder.cached == 0
 
