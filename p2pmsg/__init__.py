@@ -119,49 +119,16 @@ _HOMES = {
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-# Until the release after the next these names are here as well, with a warning.
-_MOVED = {
-    "p2pmsg.config": (
-        "HeartbeatConfig", "MulticastPublisherConfig", "MulticastSubscriberConfig", "NackConfig",
-        "ReplayConfig", "RetransmitConfig",
-    ),
-    "p2pmsg.errors": (
-        "AdminRefusedError", "CursorError", "CursorInUseError", "LogCorruptError",
-        "LogFailedError", "LogFormatError", "LogInUseError", "LossReason",
-        "MessageTooLargeError", "MissingExtraError", "NoHandlerError",
-        "ReentrantCallError", "RemoteError", "RewoundReport", "SessionEnd", "SessionEndedError",
-        "SessionRewoundError", "TransportError",
-    ),
-    "p2pmsg.log": ("LogReader",),
-    "p2pmsg.frames": ("decode_frame",),
-    "p2pmsg.message": ("FixedBatch", "Origin"),
-    "p2pmsg.moldudp64": ("MoldPublisher", "MoldPublisherStats"),
-    "p2pmsg.queue": (
-        "BreakerConfig", "DeadLetter", "DeadLetters", "PullerConfig",
-        "PullerStats", "PusherConfig", "PusherStats", "WorkerStats",
-    ),
-    "p2pmsg.reader": ("Heads", "HeadsWatch", "RangeReader", "SessionEntry", "StreamHead"),
-    "p2pmsg.relay": ("RelayStats", "RelayedSessionStats"),
-    "p2pmsg.requests": ("Answers", "RequesterStats"),
-    "p2pmsg.stats": (
-        "CursorStats", "LatencyHistogram", "LineStats", "LogStats", "MulticastLineStats",
-        "MulticastStats", "PublisherStats", "StreamLedger", "SubscriberStats",
-    ),
-}  # fmt: skip
-_MOVED_TO = {name: f"{home}.{name}" for home, names in _MOVED.items() for name in names} | {
-    "LogLockedError": "p2pmsg.errors.LogInUseError",
-    "LogSettings": "p2pmsg.queue.QueueLogConfig",
-    "QueueFullError": "p2pmsg.errors.SendQueueFullError",
-}
-_SUBMODULES = {home for home in (*_HOMES, *_MOVED) if home.count(".") == 1} | {
-    "p2pmsg.aio", "p2pmsg.metrics", "p2pmsg.statsd", "p2pmsg.testing", "p2pmsg.webhooks",
+_SUBMODULES = {
+    "aio", "app", "bridge", "config", "errors", "frames", "log", "message", "metrics", "moldudp64",
+    "queue", "reader", "relay", "requests", "security", "stats", "statsd", "testing", "webhooks",
 }  # fmt: skip
 
 del ctrl_c
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is first named here; warn of a name that has moved.
+    """Import what is first named here.
 
     Raises:
         AttributeError: there is no such name. `MissingExtraError`, which is one, names the extra to
@@ -174,14 +141,7 @@ def __getattr__(name: str) -> Any:
         value: Any = version("p2pmsg")
     elif name in _HOME:
         value = getattr(import_module(_HOME[name]), name)
-    elif name in _MOVED_TO:
-        from warnings import warn
-
-        home, _, now = _MOVED_TO[name].rpartition(".")
-        value = getattr(import_module(home), now)
-        warn(f"p2pmsg.{name} is {home}.{now} now", DeprecationWarning, stacklevel=2)
-        return value  # not kept, so that each place that names it gets a warning
-    elif f"p2pmsg.{name}" in _SUBMODULES:
+    elif name in _SUBMODULES:
         try:
             return import_module(f"p2pmsg.{name}")
         except ImportError as error:
@@ -195,4 +155,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *(home[7:] for home in _SUBMODULES)})
+    return sorted({*globals(), *__all__, *_SUBMODULES})

@@ -15,7 +15,6 @@ from recovery import (
     ReplayConfig,
     RetransmitConfig,
 )
-from recovery._renamed import renamed_fields
 
 if TYPE_CHECKING:
     from recovery import CursorConfig
@@ -54,7 +53,6 @@ DATAGRAM_BYTES_MAX: Final = 1452
 """A packet of Ethernet less the headers of IPv6 and UDP."""
 
 
-@renamed_fields(announce_ms="announce_interval")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MulticastPublisherConfig:
     """How a publisher uses `udp://`. `ConfigError` for a value out of its limits."""
@@ -113,7 +111,6 @@ class MulticastPublisherConfig:
         check("fec_parity", self.fec_parity, self.fec_parity <= 16, "at most 16")
 
 
-@renamed_fields(reorder_ms="reorder_wait", unasked_ms="unasked_wait", parity_wait_ms="parity_wait")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MulticastSubscriberConfig:
     """How a subscriber uses `udp://`. `ConfigError` for a value out of its limits."""
@@ -170,10 +167,6 @@ class MulticastSubscriberConfig:
         of_kind("reassembly", self.reassembly, ReassemblyConfig)
 
 
-@renamed_fields(
-    linger_ms="linger", gather_us="gather_within", stall_ms="stall_timeout",
-    subscriber_timeout_ms="subscriber_timeout",
-)  # fmt: skip
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherConfig:
     """How a publisher works. `ConfigError` for a value out of its limits."""
@@ -314,11 +307,6 @@ class PublisherConfig:
         return min(roomy, self.message_bytes_max)
 
 
-@renamed_fields(
-    publisher_timeout_ms="publisher_timeout", keep_alive_ms="keep_alive",
-    second_line_ms="second_line_wait", second_line_max_ms="second_line_max",
-    busy_wait_us="busy_wait",
-)  # fmt: skip
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriberConfig:
     """How a subscriber works. `ConfigError` for a value out of its limits."""

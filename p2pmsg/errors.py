@@ -51,14 +51,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import transports
-from recovery import Loss, _renamed
+from recovery import Loss
 from recovery import LossReason as LossReason
 from recovery import errors as recovery_errors
 from recovery._copied import CopiesWhole
-
-__getattr__ = _renamed.renamed_names(
-    __name__, LogLockedError="LogInUseError", QueueFullError="SendQueueFullError"
-)
 
 
 class P2PError(CopiesWhole, Exception):

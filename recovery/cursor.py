@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from recovery._checks import at_least
-from recovery._renamed import renamed_fields
 from recovery.errors import RecoveryError
 
 MAGIC: Final = b"p2cursor"
@@ -44,7 +43,6 @@ class CursorLockedError(RecoveryError):
     """Another subscriber, of this process or another, has the cursor."""
 
 
-@renamed_fields(fsync_interval_ms="fsync_interval")
 @dataclass(frozen=True, slots=True)
 class CursorConfig:
     """Where a subscriber keeps its position, and how. `ValueError` for a value out of limits.

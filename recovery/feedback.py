@@ -15,13 +15,8 @@ from math import exp, log
 from random import Random
 
 from recovery._checks import above, at_least, backed_off_ns, to_ns
-from recovery._renamed import renamed_fields
 
 
-@renamed_fields(
-    backoff_ms="backoff", retry_ms="retry_interval", retry_floor_ms="retry_min",
-    retry_ceiling_ms="retry_max",
-)  # fmt: skip
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackConfig:
     """How receivers of a multicast ask. Raises `ValueError` for a value out of limits."""

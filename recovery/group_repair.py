@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from recovery._checks import at_least, to_ns
-from recovery._renamed import renamed_fields
 from recovery.budget import TokenBucket
 from recovery.ranges import RangeSet
 from recovery.retransmit import RetransmitConfig, RetransmitScheduler
@@ -25,7 +24,6 @@ from recovery.retransmit import RetransmitConfig, RetransmitScheduler
 _LINGERING_MAX = 4096
 
 
-@renamed_fields(linger_ms="linger")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRepairConfig:
     """How a multicast publisher answers NACKs. Raises `ValueError` for a value out of limits."""

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 
 from recovery._checks import above, at_least, to_ns
-from recovery._renamed import renamed_fields
 
 
-@renamed_fields(initial_ms="interval_min", ceiling_ms="interval_max")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatConfig:
     """How often heartbeats go out. Raises `ValueError` for a value out of limits."""

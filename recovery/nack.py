@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from recovery._checks import above, at_least, at_most, backed_off_ns, to_ns
-from recovery._renamed import renamed_fields
 from recovery.deadlines import DeadlineHeap
 from recovery.feedback import Feedback
 from recovery.loss import Loss, LossReason
@@ -20,10 +19,6 @@ _PUT_OFF_MAX = 10  # deadlines: the longest that a gap without progress is kept 
 _LAPS_MAX = 50  # retries' time: the longest that a gap without space is not looked at
 
 
-@renamed_fields(
-    delay_ms="delay", retry_ms="retry_interval", retry_ceiling_ms="retry_max",
-    deadline_ms="deadline",
-)  # fmt: skip
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NackConfig:
     """How a receiver asks for what is missing. Raises `ValueError` for a value out of limits."""

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from recovery._checks import at_least, to_ns
-from recovery._renamed import renamed_fields
 
 K = TypeVar("K", bound=Hashable)
 
 
-@renamed_fields(age_ms_max="age_max")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassemblyConfig:
     """How much waits for its other parts. Raises `ValueError` for a value out of limits."""

@@ -9,10 +9,8 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from recovery._checks import above, at_least, to_ns
-from recovery._renamed import renamed_fields
 
 
-@renamed_fields(age_ms_max="age_max")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayConfig:
     """How much of what was sent is remembered. Raises `ValueError` for a value out of limits."""

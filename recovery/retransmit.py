@@ -14,14 +14,12 @@ from copy import copy
 from dataclasses import dataclass
 
 from recovery._checks import at_least, to_ns
-from recovery._renamed import renamed_fields
 from recovery.budget import TokenBucket
 from recovery.deadlines import DeadlineHeap
 from recovery.ranges import RangeSet
 from recovery.sent_frames import SentFrames
 
 
-@renamed_fields(linger_ms="linger")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetransmitConfig:
     """How NACKs are answered. Raises `ValueError` for a value out of limits."""

@@ -64,11 +64,6 @@ def _shorten_types(_: Any, doctree: nodes.document) -> None:
 def setup(app: Any) -> None:
     """Register what Sphinx has to call."""
     app.connect("doctree-read", _shorten_types)
-    app.connect("autodoc-skip-member", _is_former)
-
-
-def _is_former(_app: Any, _what: str, _name: str, member: Any, skip: bool, _options: Any) -> bool:
-    return skip or str(getattr(member, "__doc__", "")).startswith("Former name of")
 
 
 ROOT = Path(__file__).parents[2]

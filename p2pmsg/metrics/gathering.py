@@ -24,7 +24,6 @@ from p2pmsg.security.use import check_security
 from p2pmsg.statsd.metric import make_key
 from p2pmsg.sync.lifecycle import INHERITED, close_in_children
 from p2pmsg.sync.lock import PublishLock
-from recovery._renamed import renamed_arguments
 from transports.own_log import own_log as _log
 from transports.signals import defer_signals
 
@@ -44,7 +43,6 @@ class Gathering(ABC):
     it counts within a flush leaves with the next one. It cannot flush or close there.
     """
 
-    @renamed_arguments(interval_ms="interval")
     def __init__(
         self,
         endpoint: str,

@@ -16,7 +16,6 @@ from p2pmsg.queue.puller import Puller
 from p2pmsg.queue.pusher import Pusher
 from p2pmsg.queue.rules import BreakerConfig, QueueConfig
 from p2pmsg.queue.stats import PullerStats, PusherStats, WorkerStats
-from recovery._renamed import renamed_names
 
 __all__ = [
     "BreakerConfig",
@@ -40,5 +39,3 @@ __all__ = [
     "QueueLogConfig",
     "WorkerStats",
 ]
-
-__getattr__ = renamed_names(__name__, LogSettings="QueueLogConfig")

@@ -5,7 +5,6 @@ from typing import Literal
 
 from p2pmsg.checks import at_least, check, of_kind, whole
 from p2pmsg.queue.rules import QueueConfig
-from recovery._renamed import renamed_fields
 
 __all__ = ["PullerConfig", "PusherConfig"]
 
@@ -19,7 +18,6 @@ PREFETCH_CEILING = 2048
 """The same of `prefetch`."""
 
 
-@renamed_fields(job_timeout_ms="job_timeout", linger_ms="linger", gather_us="gather_within")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PusherConfig:
     """How a pusher works. `ConfigError` for a value out of its limits."""
@@ -85,7 +83,6 @@ class PusherConfig:
         check("queue.hold_timeout", hold, not hold or hold >= self.job_timeout, limit)
 
 
-@renamed_fields(pusher_timeout_ms="pusher_timeout", ack_linger_ms="ack_linger")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullerConfig:
     """How a puller works. `ConfigError` for a value out of its limits."""

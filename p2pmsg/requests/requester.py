@@ -31,7 +31,6 @@ from p2pmsg.requests.requester_base import (
 from p2pmsg.requests.thread_clients import Clients, R, ThreadClients
 from p2pmsg.sync.lifecycle import INHERITED, ClosesAtOnce, close_in_children
 from p2pmsg.wire import Frame
-from recovery._renamed import renamed_arguments
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
@@ -80,7 +79,6 @@ class Requester(RequesterBase, ClosesAtOnce):
 
     """
 
-    @renamed_arguments(busy_wait_us="busy_wait")
     def __init__(
         self,
         endpoints: str | Sequence[str],

@@ -14,7 +14,6 @@ from p2pmsg.errors import ClosedError
 from p2pmsg.requests.inbox import Arrival, Inbox
 from p2pmsg.requests.responder_base import Handler, Request, ResponderBase
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
-from recovery._renamed import renamed_arguments
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
@@ -68,7 +67,6 @@ class Responder(ResponderBase, ClosesAtOnce):
 
     """
 
-    @renamed_arguments(cache_seconds="cache_age", busy_wait_us="busy_wait")
     def __init__(
         self,
         endpoint: str,

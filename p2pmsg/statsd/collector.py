@@ -38,7 +38,6 @@ from p2pmsg.sync.lifecycle import (
 )
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.publisher import Publisher
-from recovery._renamed import renamed_arguments
 from transports.own_log import own_log as _log
 from transports.signals import defer_signals
 
@@ -260,7 +259,6 @@ class Collector(ClosesItself):
 
     _hurried_s = 0.5
 
-    @renamed_arguments(interval_s="interval")
     def __init__(
         self,
         listen: str | Sequence[str] = "udp://127.0.0.1:8125",

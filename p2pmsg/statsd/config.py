@@ -5,10 +5,8 @@ from itertools import pairwise
 
 from p2pmsg.checks import at_least, check, of_kind, whole
 from p2pmsg.statsd.dialect import STRICT, Dialect
-from recovery._renamed import renamed_fields
 
 
-@renamed_fields(interval_s="interval")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateConfig:
     """How metrics are added up. Raises `ConfigError` for a value out of its limits."""

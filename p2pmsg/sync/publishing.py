@@ -19,7 +19,6 @@ from p2pmsg.sync.opening import open_publisher
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.serving import ServingPeer, ServingRounds
 from p2pmsg.sync.settings import check_columns, check_name, publish_error, publisher_config
-from recovery._renamed import renamed_arguments
 from transports import TURN
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ class PublishingPeer(ServingPeer):
     _core: PublisherCore
     _rounds: ServingRounds
 
-    @renamed_arguments(stall_ms="stall_timeout")
     def __init__(
         self,
         endpoint: str | Sequence[str],

@@ -31,7 +31,6 @@ from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, publ
 from p2pmsg.sync.settings import subscriber_config as intake_config
 from p2pmsg.sync.subscriber_io import SubscriberIO
 from p2pmsg.trouble import Rarely, Refusals
-from recovery._renamed import renamed_arguments
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ class RelayingPeer(ServingPeer):
     _rounds: ServingRounds
     _receiving: SubscriberIO
 
-    @renamed_arguments(stall_ms="stall_timeout")
     def __init__(
         self,
         upstreams: str | Sequence[str],

@@ -12,7 +12,6 @@ from p2pmsg.config import OnEnd, OnFull, PublisherConfig, SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, MessageError, P2PError, translated
 from p2pmsg.publisher.batch import PACKING_ERRORS, packing_error
 from p2pmsg.topics import check_topic
-from recovery._renamed import warn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,9 +73,6 @@ def check_on_end(on_end: OnEnd) -> OnEnd:
 
 def check_commit(commit: Any, interval: float | None) -> tuple[Commit, float | None]:
     """Return `commit` and `commit_interval`, or raise `ConfigError`."""
-    if isinstance(commit, int | float) and not isinstance(commit, bool) and interval is None:
-        warn(f"commit={commit}, in ms,", f"commit_interval={commit / 1000}", stacklevel=3)
-        commit, interval = "explicit", commit / 1000
     check("commit", commit, commit in ("explicit", "message"), '"explicit" or "message"')
     if interval is not None:
         check("commit", commit, commit == "explicit", "left out where commit_interval is given")

@@ -2,7 +2,6 @@
 
 from p2pmsg.errors import ConfigError
 from recovery._checks import to_ns
-from recovery._renamed import renamed_arguments
 
 
 class ManualClock:
@@ -21,7 +20,6 @@ class ManualClock:
     def __init__(self, now_ns: int = 10**9) -> None:
         self.now_ns = now_ns
 
-    @renamed_arguments(ms="seconds")
     def advance(self, seconds: float = 0.0, *, ns: int = 0) -> int:
         """Move on by `seconds` and `ns` nanoseconds; returns the new time in ns.
 

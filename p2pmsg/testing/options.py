@@ -5,21 +5,8 @@ from typing import Literal
 
 from p2pmsg.checks import at_least, check
 from p2pmsg.config import OnFull
-from recovery._renamed import renamed_fields
 
 
-@renamed_fields(
-    reordering_ms="reordering_delay",
-    delay_min_ms="delay_min",
-    delay_max_ms="delay_max",
-    partition_ms="partition_time",
-    restart_ms="restart_delay",
-    read_ms="read_time",
-    read_stop_ms="read_stop_time",
-    process_stop_ms="process_stop_time",
-    stall_ms="stall_timeout",
-    repair_timeout_ms="repair_timeout",
-)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
     """The circumstances of a simulation. `ConfigError` for a value out of its limits.

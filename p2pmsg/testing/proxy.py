@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Self
 
-from recovery._renamed import renamed_fields
 from transports.endpoint import Endpoint, parse_endpoint
 
 BUFFER_BYTES: Final = 4 * 1024 * 1024
@@ -35,7 +34,6 @@ _Address = tuple[socket.AddressFamily, tuple[str, int]]
 _Change = Callable[[bytes], bytes]
 
 
-@renamed_fields(delay_ms="delay")
 class TcpProxy:
     """A TCP proxy on one thread of its own; a context manager.
 

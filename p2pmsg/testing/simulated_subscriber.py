@@ -30,7 +30,6 @@ from p2pmsg.testing.simulated_reader import SimulatedReader
 from p2pmsg.wire import Kind
 from recovery import Delivery, Loss
 from recovery._checks import to_ns
-from recovery._renamed import renamed_arguments
 from transports import MemoryReceiver, MemoryRecoveryClient
 
 _FULL_NS = 5 * MS
@@ -233,13 +232,11 @@ class SimulatedSubscriber:
                 self.core.recovery_returned(session)
             self.pump()
 
-    @renamed_arguments(ms="seconds")
     def stop_reading(self, seconds: float) -> None:
         """Let the application take nothing for a while."""
         self._stopped_until_ns = self._network.clock.now_ns + to_ns(seconds)
         self._network.at(self._stopped_until_ns, self.pump)
 
-    @renamed_arguments(ms="seconds")
     def stop_process(self, seconds: float) -> None:
         """Let the whole process do nothing for a while."""
         until_ns = self._network.clock.now_ns + to_ns(seconds)

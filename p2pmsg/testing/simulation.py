@@ -19,7 +19,6 @@ from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_stranger import Stranger
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from recovery._checks import to_ns
-from recovery._renamed import renamed_arguments
 
 _STEP_S = 0.02
 _CALM_S = 0.5
@@ -212,7 +211,6 @@ class Simulation:
         """
         return SimulatedCursor(name, self.network, self._history, [], [])
 
-    @renamed_arguments(duration_ms="seconds")
     def run(self, seconds: float) -> None:
         """Let so many `seconds` pass."""
         self.network.run_until(self.clock.now_ns + to_ns(seconds))
@@ -220,7 +218,6 @@ class Simulation:
         for subscriber in self.subscribers:
             subscriber.check_streams()
 
-    @renamed_arguments(limit_ms="timeout")
     def run_until(self, is_so: Callable[[], bool], timeout: float) -> bool:
         """Run from event to event until what `is_so` returns is true.
 
@@ -247,7 +244,6 @@ class Simulation:
             subscriber.revive()
             subscriber.hurry()
 
-    @renamed_arguments(limit_ms="timeout")
     def settle(self, timeout: float) -> bool:
         """Run until every subscriber has everything or knows it lost.
 
@@ -265,7 +261,6 @@ class Simulation:
         """What went wrong so far, without what `check` looks for at the end."""
         return list(self._history.violations)
 
-    @renamed_arguments(quiet_ms="quiet")
     def check(self, quiet: float = 2.0) -> None:
         """Raise `InvariantError` unless every promise was kept.
 
@@ -363,7 +358,6 @@ class Simulation:
     def _about(self, seconds: float) -> float:
         return seconds * (0.5 + self.network.rng.random())
 
-    @renamed_arguments(ms="seconds")
     def part(self, publisher: str, subscriber: str, seconds: float) -> None:
         """Let nothing pass between the processes named `publisher` and `subscriber`.
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from recovery._checks import above, at_least, to_ns, whole
-from recovery._renamed import renamed_fields
 
 FSYNC = ("interval", "always", "never")
 ACKNOWLEDGE = ("written", "synced", "gathered")
@@ -14,10 +13,6 @@ RESERVE_MAX = 2**40
 """So that a stream has sequences left, of 64 bits, after many crashes of the system."""
 
 
-@renamed_fields(
-    retention_age_s="retention_age", segment_age_s="segment_age",
-    fsync_interval_ms="fsync_interval",
-)  # fmt: skip
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     """A log's settings. Raises `ValueError` for a value out of limits."""

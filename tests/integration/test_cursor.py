@@ -529,10 +529,8 @@ def test_ctrl_c_anywhere_costs_no_message_and_no_commit(
     assert again.stats().streams[0].start == count
 
 
-def test_an_interval_in_milliseconds_is_taken_with_a_warning(make_publisher, resume):
+def test_an_interval_without_a_cursor_or_with_another_way_is_refused(make_publisher, resume):
     publisher = make_publisher()
-    with pytest.warns(DeprecationWarning, match=r"commit_interval=0\.02"):
-        assert commits_of(resume(publisher, commit=float(20))).tick_s == 0.01
     with pytest.raises(ConfigError, match="commit must be left out"):
         resume(publisher, commit="message", commit_interval=0.02)
     with pytest.raises(ConfigError, match="commit_interval must be left out without a cursor"):

@@ -172,18 +172,6 @@ def test_impossible_circumstances_are_refused(changes):
         NetworkOptions(**changes)
 
 
-def test_former_names_have_times_in_ms():
-    with pytest.warns(DeprecationWarning, match="restart_ms is restart_delay now, in seconds"):
-        assert NetworkOptions(restart_ms=40).restart_delay == 0.04
-    simulation = Simulation(NetworkOptions())
-    before_ns = simulation.clock.now_ns
-    with pytest.warns(DeprecationWarning, match="duration_ms is seconds now"):
-        simulation.run(duration_ms=20)
-    with pytest.warns(DeprecationWarning, match="ms is seconds now"):
-        simulation.clock.advance(ms=30)
-    assert simulation.clock.now_ns - before_ns == 50_000_000
-
-
 def test_all_faults_happen_under_everything():
     profile = Profile({**EVERYTHING, "receive_bytes": 64 * 1024}, publishers=2, run_time=2.0)
     simulation = build(replace(profile), 1)

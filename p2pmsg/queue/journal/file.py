@@ -31,7 +31,6 @@ from p2pmsg.queue.journal.records import JournalState, SegmentEnd
 from p2pmsg.queue.journal.reservations import Position, PositionFile, Reservations
 from p2pmsg.sync.lock import PublishLock
 from recovery import platform
-from recovery._renamed import renamed_fields
 from recovery.durable import (
     holder_of,
     lock_file,
@@ -46,7 +45,6 @@ _decode: Final = codec.make_decoder(list[Any]).decode
 _LOCK: Final = "queue.lock"
 
 
-@renamed_fields(fsync_interval_ms="fsync_interval")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLogConfig:
     """How a queue's log is kept. `ConfigError` for a value out of its limits."""

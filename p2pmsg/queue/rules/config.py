@@ -3,12 +3,10 @@
 from dataclasses import dataclass, field
 
 from recovery._checks import above, at_least, at_most, whole
-from recovery._renamed import renamed_fields
 
 PRIORITY_MAX = 9
 
 
-@renamed_fields(pause_ms="pause", pause_ceiling_ms="pause_max")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerConfig:
     """When failing jobs stop being handed out. `ValueError` for a value out of its limits."""
@@ -35,12 +33,6 @@ class BreakerConfig:
         at_least("pause_max", self.pause_max, self.pause)
 
 
-@renamed_fields(
-    ack_timeout_ms="ack_timeout", grace_ms="grace", retry_delay_ms="retry_delay",
-    retry_ceiling_ms="retry_max", recall_ms="recall_wait", hold_ms="hold_timeout",
-    extend_max_ms="extend_max", reject_delay_max_ms="reject_delay_max",
-    dedup_window_ms="dedup_window",
-)  # fmt: skip
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConfig:
     """How a `JobQueue` works. `ValueError` for a value out of its limits."""

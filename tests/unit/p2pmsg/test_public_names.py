@@ -1,4 +1,4 @@
-"""What a program imports: few names at the top, the rest by subject, old ones with a warning."""
+"""What a program imports: few names at the top, the rest by subject."""
 
 import importlib
 import subprocess
@@ -26,27 +26,6 @@ def test_a_subject_has_its_names(name):
 
     assert getattr(p2pmsg, name) is module
     assert all(hasattr(module, each) for each in getattr(module, "__all__", ()))
-
-
-@pytest.mark.parametrize(
-    ("name", "home", "now"),
-    [
-        ("NackConfig", "config", "NackConfig"),
-        ("CursorInUseError", "errors", "CursorInUseError"),
-        ("LogLockedError", "errors", "LogInUseError"),
-        ("QueueFullError", "errors", "SendQueueFullError"),
-        ("LogSettings", "queue", "QueueLogConfig"),
-        ("RangeReader", "reader", "RangeReader"),
-        ("MoldPublisher", "moldudp64", "MoldPublisher"),
-        ("RelayStats", "relay", "RelayStats"),
-        ("decode_frame", "frames", "decode_frame"),
-    ],
-)
-def test_a_former_name_works_and_says_where_it_is_now(name, home, now):
-    with pytest.warns(DeprecationWarning, match=now):
-        found = getattr(p2pmsg, name)
-
-    assert found is getattr(importlib.import_module(f"p2pmsg.{home}"), now)
 
 
 def test_an_unknown_name_is_refused_by_name():
