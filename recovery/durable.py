@@ -112,14 +112,12 @@ def discard_file(file: FileIO, path: str | os.PathLike[str]) -> None:
         os.unlink(path)
 
 
-def lock_file(
-    path: str | os.PathLike[str], *, says_holder: bool = True, waits: bool = False
-) -> FileIO:
+def lock_file(path: str | os.PathLike[str], *, waits: bool = False) -> FileIO:
     """Make a file where it is missing, and lock it until `unlock_file`, or the process's end.
 
-    The file is for the lock alone: with `says_holder` it gets the number of this process, for
-    `holder_of`. With `waits` it is waited for where another one has it. In a forked child its copy
-    of the file is closed.
+    The file is for the lock alone: it gets the number of this process, for `holder_of`. With
+    `waits` it is waited for where another one has it. In a forked child its copy of the file is
+    closed.
 
     Raises:
         BlockingIOError: another process, or object, has it.
@@ -133,16 +131,10 @@ def lock_file(
     except BaseException:
         file.close()
         raise
-    if says_holder:
-        say_holder(file)
-    return file
-
-
-def say_holder(file: FileIO) -> None:
-    """Write into a locked file which process has it."""
     with suppress(OSError):  # a full disk: the lock holds without it
         file.truncate(0)
         file.write(b"%d\n" % os.getpid())
+    return file
 
 
 def holder_of(path: str | os.PathLike[str]) -> int | None:

@@ -63,9 +63,8 @@ class _Session:
         self.committed_at = 0.0
 
 
-State = Mapping[str, Mapping[str, Sequence[int | Sequence[int]]]]
-"""What was delivered, as JSON has it: by query and batch, each partition with its `Mark`. Former
-releases noted the partition's number alone."""
+State = Mapping[str, Mapping[str, Sequence[Sequence[int]]]]
+"""What was delivered, as JSON has it: by query and batch, each partition with its `Mark`."""
 
 
 class Delivered:
@@ -77,27 +76,24 @@ class Delivered:
     """
 
     def __init__(self, state: State | None = None) -> None:
-        self._queries: OrderedDict[str, OrderedDict[int, dict[int, Mark | None]]] = OrderedDict()
+        self._queries: OrderedDict[str, OrderedDict[int, dict[int, Mark]]] = OrderedDict()
         for query, batches in (state or {}).items():
             self._queries[query] = OrderedDict(
-                (number, dict(map(_noted, found)))
+                (number, {partition: Mark(*mark) for partition, *mark in found})
                 for number, found in sorted((int(batch), each) for batch, each in batches.items())
             )
 
-    def state(self) -> dict[str, dict[str, list[int | list[int]]]]:
+    def state(self) -> dict[str, dict[str, list[list[int]]]]:
         """Return it as JSON takes it."""
         return {
             query: {
-                str(batch): [
-                    partition if mark is None else [partition, *mark]
-                    for partition, mark in sorted(found.items())
-                ]
+                str(batch): [[partition, *mark] for partition, mark in sorted(found.items())]
                 for batch, found in batches.items()
             }
             for query, batches in self._queries.items()
         }
 
-    def add(self, query: str, batch: int, partition: int, mark: Mark | None = None) -> bool:
+    def add(self, query: str, batch: int, partition: int, mark: Mark) -> bool:
         """Note that a partition of a batch is delivered; False where it was before."""
         if self.has(query, batch, partition):
             return False
@@ -120,17 +116,9 @@ class Delivered:
         return partition in batches.get(batch, ())
 
     def mark(self, query: str, batch: int, partition: int) -> Mark | None:
-        """Return the mark of a partition that was delivered, where it is known."""
+        """Return the mark of a partition that was delivered, unless its batch is forgotten."""
         batches = self._queries.get(query)
         return None if batches is None else batches.get(batch, {}).get(partition)
-
-
-def _noted(entry: int | Sequence[int]) -> tuple[int, Mark | None]:
-    """Return a partition and its mark out of an entry of `state()`."""
-    if isinstance(entry, int):
-        return entry, None
-    partition, rows, topics = entry
-    return partition, Mark(rows, topics)
 
 
 class CommittedRows:
@@ -218,7 +206,7 @@ class CommittedRows:
                     continue  # somebody else's message
         self._settle(batch.session, session)
 
-    def state(self) -> dict[str, dict[str, list[int | list[int]]]]:
+    def state(self) -> dict[str, dict[str, list[list[int]]]]:
         """Return what was delivered, for JSON; keep it with what was made of the rows."""
         return self._delivered.state()
 

@@ -128,11 +128,9 @@ def start_of_batch(start: Mapping[str, Any] | None, end: Mapping[str, Any]) -> P
     return None if start is None else from_json(start)
 
 
-def cut_of(end: Mapping[str, Any]) -> Cut | None:
-    """Return how a batch is cut by its end; None where that was written by a former release."""
+def cut_of(end: Mapping[str, Any]) -> Cut:
+    """Return how a batch is cut by its end; `BridgeError` where that does not say it."""
     cut = end.get("cut")
-    if cut is None:
-        return None
     if not (
         isinstance(cut, list) and len(cut) == 3 and all(type(each) is int for each in cut)
         and min(cut) > 0

@@ -284,7 +284,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         wanted = offsets.ranges(begin, offsets.from_json(end))
         if not wanted:
             return []
-        packed = offsets.pack(wanted, offsets.cut_of(end) or cut_by(self._options))
+        packed = offsets.pack(wanted, offsets.cut_of(end))
         left = self._locate(wanted)
         tasks = offsets.without_gone(packed, left) if left else []
         return [RangesPartition(each) for each in tasks]

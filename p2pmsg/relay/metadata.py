@@ -23,14 +23,6 @@ WRITE_NS: Final = 200_000_000
 """Losses come in crowds, so it is written at most so often."""
 
 
-def _known(reason: str) -> LossReason:
-    """Return a reason; one that a later version has written means here what it comes to."""
-    try:
-        return LossReason(reason)
-    except ValueError:
-        return LossReason.EVICTED
-
-
 class RelayMetadata:
     """The file next to a relay's log, in its store; not thread-safe.
 
@@ -63,7 +55,7 @@ class RelayMetadata:
             raise ValueError(content["version"])
         sessions = {int(key, 16): (str(a), int(b)) for key, (a, b) in content["sessions"].items()}
         losses = [
-            (int(session, 16), str(topic), Loss(int(start), int(stop), _known(reason)))
+            (int(session, 16), str(topic), Loss(int(start), int(stop), LossReason(reason)))
             for session, topic, start, stop, reason in content["losses"]
         ]
         self._sessions, self._losses = sessions, losses

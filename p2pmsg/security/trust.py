@@ -192,7 +192,7 @@ class KnownPeers:
         """
         path = self.path.resolve()
         make_folder(path.parent)
-        lock = lock_file(f"{path}.lock", says_holder=False, waits=True)
+        lock = lock_file(f"{path}.lock", waits=True)
         try:
             with self._lock:
                 self._seen = None

@@ -310,9 +310,9 @@ class ExactTotals:
                 key: list(map(_unpack, pair)) for key, pair in state["statistics"].items()
             }
             totals.losses = [LostDeltas(*loss) for loss in state["losses"]]
-            totals.forgotten = state.get("forgotten", 0)  # older files have none of these
-            totals._endpoints = dict.fromkeys(state.get("reached", ()), True)
-            for session, name, status in state.get("clients", ()):
+            totals.forgotten = state["forgotten"]
+            totals._endpoints = dict.fromkeys(state["reached"], True)
+            for session, name, status in state["clients"]:
                 # Until it is heard of again, what it has counted meanwhile is unknown.
                 totals._clients[session] = name, VANISHED if status == HERE else status
         except StateError:

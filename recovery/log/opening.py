@@ -133,9 +133,7 @@ def open_log(
 
 def _is_copy(store: LogStore, state: LogState) -> bool:
     """Whether it is out of a copy, as a whole or put in place of the files that were there."""
-    is_other = bool(state.identity) and state.identity != store.identity()
-    is_other |= bool(state.file) and state.file != store.identity(state_file.NAME)
-    return is_other
+    return (state.identity, state.file) != (store.identity(), store.identity(state_file.NAME))
 
 
 def _is_cut(store: LogStore, catalog: Catalog) -> bool:

@@ -20,7 +20,6 @@ from recovery.log.store import LogStore
 NAME: Final = "state"
 VERSION: Final = 1
 _TITLE: Final = "p2plog-state"
-_LATER: Final = ("gathered", "in_tail", "identity", "file")
 _UNLIMITED: Final = 2**63
 _SOON: Final = 20
 """Syncs; a stream that needs a new mark within so many, 2 s, gets twice as much each time."""
@@ -42,7 +41,7 @@ class LogState:
             in the log, at most.
         in_tail: how many sequences of a stream a crash of the system may take that are in the tail
             file only, at most.
-        identity: what distinguishes the log's lock file from its copy; empty: it is not known.
+        identity: what distinguishes the log's lock file from its copy.
         file: the same of the state file itself, whose content a copy put in its place may change.
         reserve, floor: a stream that is not in `marks` has no sequence at or above the sum; one
             that is new begins at `floor`.
@@ -303,11 +302,7 @@ class Reservations:
 
 def encode_state(state: LogState) -> bytes:
     """Return the file's content."""
-    fields = asdict(state)
-    for name in _LATER:
-        if not fields[name]:
-            del fields[name]  # an older version does not know it
-    body = json.dumps(fields, separators=(",", ":")).encode()
+    body = json.dumps(asdict(state), separators=(",", ":")).encode()
     return f"{_TITLE} {VERSION} {crc32c(body):08x}\n".encode() + body
 
 
@@ -321,9 +316,10 @@ def decode_state(data: bytes) -> LogState:
         raise ValueError(f"it has version {words[1]}; this library knows {VERSION}")
     if words[2] != f"{crc32c(body):08x}":
         raise ValueError("its checksum is wrong")
-    fields = json.loads(body)
-    # What a newer version has in addition does not change what is known here.
-    state = LogState(**{name: fields[name] for name in LogState.__slots__ if name in fields})
+    try:
+        state = LogState(**json.loads(body))
+    except TypeError as error:
+        raise ValueError(f"its fields are not those of version {VERSION}: {error}") from error
     state.skips = {
         topic: [(start, stop) for start, stop in ranges] for topic, ranges in state.skips.items()
     }

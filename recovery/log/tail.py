@@ -32,9 +32,7 @@ NAME: Final = "tail"
 PAGE: Final = 4096
 SLOTS_MAX: Final = 64
 """Streams whose messages may be gathered at a time; those of others are written one by one."""
-_MAGIC: Final = int.from_bytes(b"p2ptail2", "big")
-_FORMER_MAGIC: Final = int.from_bytes(b"p2ptail1", "big")
-"""Of a file that has no checksums, which is read all the same: an upgrade may follow a kill."""
+_MAGIC: Final = int.from_bytes(b"p2ptail1", "big")
 _U64: Final = struct.Struct("=Q")
 _FIXED: Final = struct.Struct("=3Q")
 _NUMBERS: Final = struct.Struct("=7Q")
@@ -84,7 +82,7 @@ class TailSlot:
         header[_TOPIC_BYTES] = len(topic)
         at = len(self.memory) - PAGE + _TOPIC_AT
         self.memory[at : at + len(topic)] = topic
-        header[_CHECKSUM] = self.checksum(topic) or 1
+        header[_CHECKSUM] = self.checksum(topic)
         header[_END] = origin
 
     def checksum(self, topic: bytes) -> int:
@@ -131,7 +129,7 @@ class TailContent:
         self.base_ns = base_ns - 2**64 if base_ns >= 2**63 else base_ns
         at = len(memory) - PAGE + _TOPIC_AT
         topic = memory[at : at + topic_bytes]
-        if header[_CHECKSUM] not in (slot.checksum(topic) or 1, 0):  # 0: in a former file
+        if header[_CHECKSUM] != slot.checksum(topic):
             raise ValueError(f"slot {slot.number} is damaged: its checksum is wrong")
         self.topic = topic.decode()
         self.values = memory[origin:end]
@@ -297,11 +295,9 @@ def _numbers(store: LogStore, data: bytes | None) -> tuple[int, ...] | None:
     if len(data) < PAGE:
         raise ValueError(f"it has {len(data)} bytes, which are too few")
     numbers = _NUMBERS.unpack_from(data)
-    if numbers[_MAGIC_AT] == _FORMER_MAGIC:
-        numbers = (*numbers[:_CHECKSUM_AT], 0, *numbers[_CHECKSUM_AT:-1])
-    elif numbers[_MAGIC_AT] != _MAGIC:
+    if numbers[_MAGIC_AT] != _MAGIC:
         raise ValueError("it is no tail of a log")
-    elif numbers[_CHECKSUM_AT] != crc32c(data[: _FIXED.size]):
+    if numbers[_CHECKSUM_AT] != crc32c(data[: _FIXED.size]):
         raise ValueError("its first page is damaged")
     if numbers[_BOOT_AT] != _boot_number(store):
         return None

@@ -2,11 +2,9 @@
 
 import os
 import signal
-import struct
 import subprocess
 import sys
 import time
-import zlib
 
 import p2pmsg
 from tests.integration.peers import LOOPBACK
@@ -98,20 +96,4 @@ def test_a_change_of_rights_makes_no_copy_of_a_log(tmp_path, caplog):
 
     with p2pmsg.Pusher("inproc://rights", log=tmp_path) as pusher:
         assert pusher.session == session
-    assert "copy" not in caplog.text
-
-
-def test_a_position_that_a_former_release_wrote_is_read(tmp_path, caplog):
-    with p2pmsg.Pusher("inproc://former", log=tmp_path) as pusher:
-        session = pusher.session
-        pusher.push(1)
-    place, lock = tmp_path / "queue.position", os.stat(tmp_path / "queue.lock")
-    ends = place.read_bytes()[-24:]
-    identity = struct.pack("!QQQ", os.stat(place).st_ino, lock.st_ino, lock.st_ctime_ns)
-    head = struct.pack("!4sI?", b"p2q1", zlib.crc32(identity), True)
-    place.write_bytes(head + identity + ends)
-
-    with p2pmsg.Pusher("inproc://former", log=tmp_path) as pusher:
-        assert pusher.session == session
-        assert pusher.stats().restored == 1
     assert "copy" not in caplog.text

@@ -114,17 +114,6 @@ def test_as_many_rows_of_other_topics_are_other_rows(place):
         rows.receive_many(timeout=60)
 
 
-def test_what_a_former_release_noted_is_recognised_by_its_number():
-    delivered = Delivered({"q": {"3": [0, 2]}})
-
-    assert delivered.has("q", 3, 2)
-    assert delivered.mark("q", 3, 2) is None
-    assert not delivered.has("q", 3, 1)
-    assert delivered.add("q", 3, 1, Mark(7, 9))
-    assert delivered.state() == {"q": {"3": [0, [1, 7, 9], 2]}}
-    assert Delivered(delivered.state()).mark("q", 3, 1) == Mark(7, 9)
-
-
 def test_rows_that_wait_are_bounded(place):
     endpoint, subscriber = place
     rows = spark_bridge.CommittedRows(subscriber, rows_max=10)
@@ -137,15 +126,16 @@ def test_rows_that_wait_are_bounded(place):
 def test_what_is_delivered_is_bounded_and_comes_back():
     delivered = Delivered()
     for batch in range(100):
-        assert delivered.add("q", batch, 0)
-        assert not delivered.add("q", batch, 0)
+        assert delivered.add("q", batch, 0, Mark(7, 9))
+        assert not delivered.add("q", batch, 0, Mark(7, 9))
     copy = Delivered(delivered.state())
 
     assert len(delivered.state()["q"]) == 16
     for batch in range(100):
         assert copy.has("q", batch, 0)
+    assert copy.mark("q", 99, 0) == Mark(7, 9)
     assert not copy.has("q", 100, 0)
     assert not copy.has("q", 99, 1)
     for number in range(1100):
-        copy.add(f"r{number}", 0, 0)
+        copy.add(f"r{number}", 0, 0, Mark(7, 9))
     assert len(copy.state()) == 1000

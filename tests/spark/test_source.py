@@ -312,7 +312,8 @@ def reader_of(publisher, **options):
 
 def test_what_a_session_owed_that_has_ended_is_lost_by_name(publisher):
     def offset(**positions):
-        return {"version": 1, "peers": {publisher.endpoint: {"00000000000000ab": positions}}}
+        peers = {publisher.endpoint: {"00000000000000ab": positions}}
+        return {"version": 1, "peers": peers, "cut": [4, 50_000, 4]}
 
     reader = reader_of(publisher)
     with pytest.raises(spark_bridge.DataLossError, match="publisher_gone") as failure:
@@ -382,15 +383,3 @@ def test_a_batch_that_is_taken_up_again_is_cut_as_before():
 
     assert [sum(stop - start for _, start, stop in each) for each in planned] == [667, 667, 666]
     assert left == [[r for r in each if r[0] == second.session] for each in planned]
-
-
-def test_a_batch_that_a_former_release_planned_is_read(publisher):
-    publisher.publish_many("t", [1] * 10)
-    sealed(publisher, "t", 10)
-    reader = reader_of(publisher, startingOffsets="earliest", minPartitions="2")
-    begin = reader.initialOffset()
-    end = reader.latestOffset(begin, ALL)
-    del end["cut"]
-    session = publisher.session
-    assert ranges_of(reader.partitions(begin, end)) == [[(session, 0, 5)], [(session, 5, 10)]]
-    reader.stop()

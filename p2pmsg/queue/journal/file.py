@@ -35,7 +35,6 @@ from recovery.durable import (
     holder_of,
     lock_file,
     make_folder,
-    say_holder,
     sync_path,
     unlock_file,
 )
@@ -121,9 +120,7 @@ class FileJournal:
         self._folder = Path(settings.directory)
         make_folder(self._folder)
         try:
-            # Who has it is said after the position was read: former releases know that by when
-            # the file of the lock was changed.
-            self._lock = lock_file(self._folder / _LOCK, says_holder=False)
+            self._lock = lock_file(self._folder / _LOCK)
         except BlockingIOError as error:
             pid = holder_of(self._folder / _LOCK)
             raise LogInUseError(str(self._folder), pid=pid) from error
@@ -144,7 +141,6 @@ class FileJournal:
         self._synced_at = time.monotonic()
         try:
             self._position.read()
-            say_holder(self._lock)
             settled = self._replay(state)
             self._reserved = Reservations(state, boot)
             self._warn_of_missing(state, *self._compare(state))
@@ -344,9 +340,8 @@ class FileJournal:
         )
         if state.is_copy:
             _log.warning(
-                "%s: this log was restored from a copy, or is of an earlier version: what was "
-                "pushed or done since then is not in it. It goes on as a new session, so that "
-                "no job is taken for another one",
+                "%s: this log was restored from a copy: what was pushed or done since then is not "
+                "in it. It goes on as a new session, so that no job is taken for another one",
                 self._folder,
             )
         elif state.has_crashed:

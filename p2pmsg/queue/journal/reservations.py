@@ -23,7 +23,6 @@ import hashlib
 import os
 import struct
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -36,13 +35,10 @@ from recovery.platform import identity_of
 RESERVE: Final = 1_000_000
 """How many numbers are reserved at a time: at 50,000 jobs a second, one more fsync in 10 s."""
 NAME: Final = "queue.position"
-_MAGIC: Final = b"p2q2"
-_FORMER_MAGIC: Final = b"p2q1"
-_HEAD: Final = struct.Struct("!4sI?")
-"""Magic, CRC-32 of the identity; of the former magic, whether times are usable here."""
+_MAGIC: Final = b"p2q1"
+_HEAD: Final = struct.Struct("!4sI")
+"""Magic, CRC-32 of the identity."""
 _IDENTITY_BYTES: Final = 24
-_FORMER_IDENTITY: Final = struct.Struct("!QQQ")
-"""Inode of this file; inode and change time of the lock file."""
 _ENDS: Final = struct.Struct("!QQQ")
 """Where the log ends, the next sequence, the next delivery number."""
 _ENDS_AT: Final = _HEAD.size + _IDENTITY_BYTES
@@ -146,7 +142,7 @@ class PositionFile:
             return
         try:
             data = os.pread(fd, _ENDS_AT + _ENDS.size, 0)
-            is_ours = data[:_ENDS_AT] in (self._head(fd), *self._former_heads(fd))
+            is_ours = data[:_ENDS_AT] == self._head(fd)
         finally:
             os.close(fd)
         if is_ours and len(data) == _ENDS_AT + _ENDS.size:
@@ -195,13 +191,4 @@ class PositionFile:
         """Return how the file begins: with what a copy of these files does not have."""
         files = f"{identity_of(fd)} {identity_of(self._lock_fd)}".encode()
         identity = hashlib.blake2b(files, digest_size=_IDENTITY_BYTES).digest()
-        return _HEAD.pack(_MAGIC, zlib.crc32(identity), False) + identity
-
-    def _former_heads(self, fd: int) -> Iterator[bytes]:
-        """Yield how former releases began it, by the times at which files were changed."""
-        lock, status = os.fstat(self._lock_fd), os.fstat(fd)
-        identity = _FORMER_IDENTITY.pack(status.st_ino, lock.st_ino, lock.st_ctime_ns)
-        # Programs that copy set the time of the last write to what the original has, and that of
-        # the last change is then another one; where times are usable.
-        for has_times in {False, status.st_mtime_ns == status.st_ctime_ns}:
-            yield _HEAD.pack(_FORMER_MAGIC, zlib.crc32(identity), has_times) + identity
+        return _HEAD.pack(_MAGIC, zlib.crc32(identity)) + identity

@@ -451,24 +451,6 @@ def test_what_is_written_once_has_a_checksum_in_the_tail_file():
         store.restore(files)
 
 
-def test_a_tail_file_without_checksums_of_a_former_version_is_read():
-    store = MemoryStore()
-    lost(store)
-    data, slot = store.read("tail"), -4096
-    magic, boot, size, _, *rest = struct.unpack_from("=7Q", data)
-    assert magic == int.from_bytes(b"p2ptail2", "big")
-    page = struct.pack("=7Q", magic - 1, boot, size, *rest, 0)
-    former = page + data[56:slot] + data[slot : slot + 56] + bytes(8) + data[slot + 64 :]
-    assert len(former) == len(data)
-    store.remove("tail")
-    store.write("tail", former)
-
-    assert list(verify("log", store=store)) == []
-    core = core_of(store, reserve=5)
-    assert core.log.next("t") == 13
-    assert reported(core, 0, 13) == []
-
-
 @pytest.mark.rounds(200, 20_000)
 def test_no_damage_of_the_tail_file_hinders_the_next_publisher(rounds):
     random, store = Random(7), MemoryStore()

@@ -1,7 +1,6 @@
 """The relay's core (others' frames in, the same frames and answers out), and its metadata."""
 
 import errno
-import json
 import os
 
 import pytest
@@ -294,20 +293,6 @@ class TestWithALog:
         assert (talk.sent(), talk.core.sessions[SESSION].head("t")) == ([], (0, 0))
         talk.core.frames_synced(1)
         assert (talk.sent(), talk.core.sessions[SESSION].head("t")) == ([data], (0, 3))
-
-    def test_a_reason_that_a_later_version_wrote_costs_nothing_else(self, store):
-        talk = RelayTalk(store=store).open()
-        talk.give(0)
-        talk.core.metadata.note_loss(SESSION, "t", Loss(1, 2, LossReason.CRASH))
-        talk.core.metadata.write()
-        content = json.loads(store.read(NAME))
-        content["losses"][0][-1] = "a reason of tomorrow"
-        store.replace(NAME, json.dumps(content).encode(), durable=True)
-        store.kill()
-        again = RelayTalk(store=store)
-        assert not again.core.metadata.is_damaged
-        assert again.core.sessions[SESSION].name == talk.core.sessions[SESSION].name != ""
-        assert again.core.metadata.losses(SESSION, "t") == [Loss(1, 2, LossReason.EVICTED)]
 
     def test_damaged_metadata_costs_the_names_only(self, store):
         talk = RelayTalk(store=store).open()

@@ -3,7 +3,7 @@
 import pytest
 
 from recovery.log import LogConfig, LogReader, LogWriter, MemoryStore, truncate, verify
-from recovery.log.state import LogState, decode_state, encode_state
+from recovery.log.state import decode_state
 from recovery.log.tail import SLOTS_MAX, Tail, read_end
 
 S = 10**9
@@ -164,25 +164,6 @@ def test_a_copy_that_is_shortened_stays_a_copy(is_closed):
         copy.write(name, store.read(name))
     assert opened(copy, moved, session=2).session == 1
     assert opened(store, session=2).opened.copied
-
-
-def test_a_log_of_an_older_version_is_no_copy():
-    store = left(5)
-    state = decode_state(store.read("state"))
-    state.identity = state.file = ""
-    store.write("state", encode_state(state))
-
-    writer = opened(store)
-    assert (writer.session, writer.next(1, "t")) == (1, 5)
-    assert decode_state(store.read("state")).identity == store.identity()
-
-
-def test_a_state_is_read_by_versions_that_know_more_and_less():
-    plain = encode_state(LogState(5))
-    assert b"gathered" not in plain
-    assert b"identity" not in plain
-    assert b"file" not in plain
-    assert decode_state(plain) == LogState(5)
 
 
 def test_slots_are_bounded_and_used_again():
