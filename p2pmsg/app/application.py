@@ -132,7 +132,7 @@ class App:
 
         Args:
             endpoints: of one publisher, or several.
-            topics: what to take: topics, and prefixes that end in `*`. Default: all.
+            topics: what to take: topics, and prefixes that end in `*`. Default: all, as with `"*"`.
             concurrency: how many messages are handled at once. Default 1: one after the other, in
                 order. With more, messages of a stream are begun in order, and end in any. At most
                 10,000.
@@ -161,7 +161,7 @@ class App:
 
         """
         check_endpoints(endpoints)
-        given = {**options, "topics": check_topics(topics)}
+        given = {**options, "topics": check_topics(topics) or None}
         _check_options(Subscriber, given, _OWN)
         _check_concurrency(concurrency)
         conflates = GapPolicy(options.get("on_gap", "wait")).any_conflates

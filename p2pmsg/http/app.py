@@ -23,7 +23,7 @@ from p2pmsg.http.resume import Patience, Resume, Step
 from p2pmsg.http.upstream import RangePool, Upstream, range_of
 from p2pmsg.json_text import to_json
 from p2pmsg.security.use import check_security
-from p2pmsg.sync.settings import check_name
+from p2pmsg.sync.settings import check_name, check_topics
 from p2pmsg.topics import check_topic
 from p2pmsg.webhooks.asgi import UNREAD, Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.bodies import value_of
@@ -175,9 +175,7 @@ class Gateway:
         self._security = check_security(security)
         self._endpoints = [endpoints] if isinstance(endpoints, str) else list(endpoints)
         check("endpoints", self._endpoints, bool(self._endpoints), "at least one")
-        self._topics = None if topics is None else tuple(topics)
-        for topic in self._topics or ():
-            check_topic(topic.removesuffix("*") or "t")
+        self._topics = check_topics(topics) or None
         self._publisher: Any = publisher
         self._is_async = asyncio.iscoroutinefunction(getattr(publisher, "drain", None))
         self._publishing: Publishing | None = None

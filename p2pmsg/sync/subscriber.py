@@ -31,7 +31,7 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
 
     Args:
         endpoints: of one publisher, or several.
-        topics: what to take: topics, and prefixes that end in `*`. Default: all.
+        topics: what to take: topics, and prefixes that end in `*`. Default: all, as with `"*"`.
         start: `latest` (default), `earliest`, a sequence, or a time (an aware datetime), as far as
             the replay buffer reaches. Where a publisher is gone before it has answered where that
             is, `earliest` and a time mean the earliest that it is known to have kept, or else 0:

@@ -60,6 +60,7 @@ BAD_SUBSCRIBERS = {
     "None": ({"endpoints": None}, p2pmsg.ConfigError, "endpoint"),
     "number": ({"endpoints": 5556}, p2pmsg.ConfigError, "endpoint"),
     "topic number": ({"topics": [5]}, p2pmsg.ConfigError, "topics"),
+    "no topic": ({"topics": []}, p2pmsg.ConfigError, "one, or None or '*' for all"),
     "topics number": ({"topics": 5}, p2pmsg.ConfigError, "topics"),
     "empty topic": ({"topics": [""]}, p2pmsg.ConfigError, "1 to 255 bytes"),
     "long topic": ({"topics": [LONG]}, p2pmsg.ConfigError, "255"),
@@ -124,6 +125,30 @@ def test_a_subscriber_refuses(arguments, kind, text):
     with pytest.raises(kind) as refused:
         p2pmsg.Subscriber(**{"endpoints": "tcp://127.0.0.1:9", **arguments})
     assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("foreign", "ours"),
+    [("a.*.b", "a.*"), ("a.>", "a.*"), ("a/#", "a/*"), ("a/+/b", "a/*"), ("#", "*")],
+)
+def test_a_wildcard_of_another_system_is_named(foreign, ours, caplog):
+    with p2pmsg.Subscriber(f"tcp://127.0.0.1:{free_port()}", topics=[foreign, "a>b", "c#", "d.*"]):
+        pass
+
+    warnings = [each.message for each in caplog.records if "wildcard" in each.message]
+    assert warnings == [
+        f"the topic {foreign!r} has no wildcard: only a '*' at the end is one, as in {ours!r}"
+    ]
+
+
+@pytest.mark.parametrize("topics", [None, "*", ["*"]])
+def test_all_topics(topics):
+    with (
+        p2pmsg.Publisher(LOOPBACK) as publisher,
+        p2pmsg.Subscriber(publisher.endpoint, topics=topics, start="earliest") as subscriber,
+    ):
+        publisher.publish("a.b", 1)
+        assert subscriber.receive(timeout=DEADLINE_S).topic == "a.b"
 
 
 @pytest.mark.parametrize(("kind", "field", "value"), BAD_CONFIGS)
