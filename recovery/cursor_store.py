@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 from recovery.cursor import MAGIC, CursorLockedError
-from recovery.durable import lock_file, make_folder, replace_file, sync_path, unlock_file
+from recovery.durable import lock_file, replace_file, require_folder, sync_path, unlock_file
 
 
 class CursorFileStore:
@@ -28,8 +28,8 @@ class CursorFileStore:
         return self._path
 
     def lock(self) -> None:
-        """Make the folder if it is missing, and keep others away; `CursorLockedError`."""
-        make_folder(os.path.dirname(self._path))
+        """Keep others away; `CursorLockedError`, `OSError` where there is no such folder."""
+        require_folder(os.path.dirname(self._path))
         try:
             self._lock = lock_file(self._path + ".lock")
         except BlockingIOError as error:

@@ -1,6 +1,5 @@
 """Files and folders that outlast a crash of the operating system, and locks that end with it."""
 
-import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -14,27 +13,36 @@ _locked: Final[WeakKeyDictionary[FileIO, int]] = WeakKeyDictionary()
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
-    """Make a folder, and those above it, where they are missing, and bring their names to the disk.
+    """Make a folder where it is missing, and bring its name to the disk.
 
     A file whose folder a crash takes away is gone, however often it was forced to the disk itself.
     A folder that may be written and not read cannot be forced there; it is left to the system.
+    Folders above it are not made: where one is missing, the path was mistyped.
 
     Raises:
-        OSError: one could not be made.
+        FileNotFoundError: there is no folder above it, which the error names.
+        OSError: it could not be made.
 
     """
-    made, place = [], os.path.abspath(path)
-    while not os.path.isdir(place) and os.path.dirname(place) != place:
-        made.append(place)
-        place = os.path.dirname(place)
-    try:
-        os.makedirs(path, exist_ok=True)
-    except FileExistsError as error:  # a file; "File exists" would be no reason
-        reason = os.strerror(errno.ENOTDIR)
-        raise NotADirectoryError(errno.ENOTDIR, reason, error.filename) from error
-    for name in made:
+    place = os.path.abspath(path)
+    if not os.path.isdir(place):
+        require_folder(os.path.dirname(place))
+        try:
+            os.mkdir(place)
+        except FileExistsError:
+            require_folder(place)  # another process has made it, or it is a file
         with suppress(PermissionError):
-            sync_path(os.path.dirname(name))
+            sync_path(os.path.dirname(place))
+
+
+def require_folder(path: str | os.PathLike[str]) -> None:
+    """Raise `FileNotFoundError` where a folder is missing, `NotADirectoryError` for a file."""
+    try:
+        os.scandir(name := os.fspath(path) or ".").close()
+    except FileNotFoundError as error:  # many callers say the reason without the name
+        raise FileNotFoundError(error.errno, f"there is no directory {name!r}") from error
+    except PermissionError:
+        pass  # it may be written, and not read
 
 
 def sync_path(path: str | os.PathLike[str]) -> None:

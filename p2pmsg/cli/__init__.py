@@ -79,11 +79,9 @@ def _answer(name: str) -> int:
 
         text = f"p2pmsg {version('p2pmsg')}"
     else:
-        *most, last = COMMANDS
-        kind = "option" if name.startswith("-") else "command"
-        what = f"there is no {kind} {name!r}; " * bool(name) + "name a command"
-        choice = f"{', '.join(most)} or {last}"
-        return _fail("p2pmsg", f"{what}: {choice} (p2pmsg --help says more)", _WRONG)
+        from p2pmsg.cli.command import choice
+
+        return _fail("p2pmsg", f"{choice(name, COMMANDS)} (p2pmsg --help says more)", _WRONG)
     try:
         print(text, flush=True)
     except OSError as error:

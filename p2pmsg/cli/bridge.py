@@ -69,7 +69,7 @@ def bridge(arguments: argparse.Namespace) -> int:
     (connects), ?curve=1 (connects, and the file of known peers has the key) or ?bind=1&curve=1.
 
     For example:
-      p2pmsg bridge --from zmq+sub://127.0.0.1:5555 --to tcp://127.0.0.1:5556 --log var/log
+      p2pmsg bridge --from zmq+sub://127.0.0.1:5555 --to tcp://127.0.0.1:5556 --log zmq.log
       p2pmsg bridge --from tcp://127.0.0.1:5557 --to 'zmq+push://*:5558?bind=1'
     """
     try:

@@ -11,8 +11,9 @@ import argparse
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 Run = Callable[[argparse.Namespace], int]
@@ -128,9 +129,8 @@ class CommandGroup:
         if words and words[0] in ("-h", "--help"):
             parser.print_help()
             parser.exit()
-        *most, last = by_name
-        what = f"there is no command {words[0]!r}" if words else "name a command"
-        parser.error(f"{what}: {', '.join(most)} or {last} ({parser.prog} --help says more)")
+        what = choice(words[0] if words else "", by_name)
+        parser.error(f"{what} ({parser.prog} --help says more)")
 
 
 def option(
@@ -214,6 +214,16 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             self.error(f"unknown arguments: {' '.join(unknown)}")
         return found, unknown
+
+
+def choice(word: str, names: Collection[str]) -> str:
+    """Return that a command is missing, or which one may have been meant, and which there are."""
+    if not word:
+        return f"name a command: {', '.join(names)}"
+    kind = "option" if word.startswith("-") else "command"
+    near = get_close_matches(word, names, 1)
+    meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+    return f"there is no {kind} {word!r}; {meant}"
 
 
 def one_line(text: str) -> str:

@@ -11,6 +11,7 @@ from p2pmsg.cli.arguments import count, input_file, output_file, seconds
 from p2pmsg.cli.command import OneOf, UsageError, command, flag, note, option
 from p2pmsg.demo.bars import write_csv
 from p2pmsg.demo.plan import FEED_SECONDS, MESSAGES_PER_S_MAX, TRANSPORTS, Source
+from recovery.durable import require_folder
 
 _TRADES = 200_000
 _SECONDS_MIN = 0.1
@@ -27,9 +28,8 @@ def _feed_seconds(text: str) -> float:
 def _log_directory(text: str) -> str:
     """Return the directory; it must hold nothing yet, since the demo begins at the beginning."""
     try:
-        found = os.listdir(text)
-    except FileNotFoundError:
-        return text
+        require_folder(os.path.dirname(os.path.abspath(text)))
+        found = os.listdir(text) if os.path.exists(text) else []
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error.strerror}") from None
     if found:
@@ -105,7 +105,7 @@ def demo(arguments: argparse.Namespace) -> int:
       p2pmsg demo --no-spark --trades 20000 --json
       p2pmsg demo --transport tcp
       p2pmsg demo --secure
-      p2pmsg demo --log var/demo
+      p2pmsg demo --log demo.log
     """
     # Status 0 only if every ledger balances, nothing is lost and the bars are equal. With --output
     # and Spark, also only if the picture was drawn.

@@ -2,7 +2,7 @@
 
 import argparse
 
-from p2pmsg.cli.command import CommandGroup, UsageError, command, option
+from p2pmsg.cli.command import CommandGroup, UsageError, choice, command, option
 from p2pmsg.cli.table import COMMANDS, load, overview
 
 
@@ -23,11 +23,11 @@ def help(arguments: argparse.Namespace) -> int:  # noqa: A001 - the command's na
     if not words:
         print(overview(), end="")
         return 0
-    found = load(words[0]) if words[0] in COMMANDS else None
-    for word in words[1:]:
-        among = found.commands if isinstance(found, CommandGroup) else ()
-        found = next((each for each in among if each.name.split()[-1] == word), None)
-    if found is None:
-        raise UsageError(f"there is no command {' '.join(words)!r} (p2pmsg help lists them)")
-    found.parser().print_help()
+    loaded = load(words[0]) if words[0] in COMMANDS else None
+    of_group = loaded.commands if isinstance(loaded, CommandGroup) else ()
+    found = {each.name: each for each in (loaded, *of_group) if each is not None}
+    name = " ".join(words)
+    if name not in found:
+        raise UsageError(f"{choice(name, [*COMMANDS, *found])} (p2pmsg help lists them)")
+    found[name].parser().print_help()
     return 0

@@ -88,9 +88,9 @@ def out(arguments: argparse.Namespace) -> int:
     Ctrl-C or SIGTERM.
 
     For example:
-      p2pmsg hook out tcp://127.0.0.1:5556 https://shop.example.com/hooks --state var/hooks \
+      p2pmsg hook out tcp://127.0.0.1:5556 https://shop.example.com/hooks --state hooks \
         --topics 'orders*' --secret-file hook.secret
-      p2pmsg hook out tcp://127.0.0.1:5556 http://127.0.0.1:8080/ --state var/hooks \
+      p2pmsg hook out tcp://127.0.0.1:5556 http://127.0.0.1:8080/ --state hooks \
         --allow 127.0.0.0/8 --format cloudevents --order key --concurrency 32
     """
     from p2pmsg.webhooks.endpoint import Endpoint
@@ -205,10 +205,10 @@ def in_(arguments: argparse.Namespace) -> int:
     taken once. /health and /metrics answer, too. It runs until Ctrl-C or SIGTERM.
 
     For example:
-      p2pmsg hook in --listen 0.0.0.0:8080 --publish 'tcp://*:5556' --log var/hooks \
+      p2pmsg hook in --listen 0.0.0.0:8080 --publish 'tcp://*:5556' --log hooks.log \
         --secret-file hook.secret
       p2pmsg hook in --scheme github --publish tcp://127.0.0.1:5556 --topic 'github.{type}' \
-        --secret-file github.secret --log var/github
+        --secret-file github.secret --log github.log
     """
     from p2pmsg.config import PublisherConfig
     from p2pmsg.sync.publisher import Publisher
@@ -293,9 +293,9 @@ def dead_letters(arguments: argparse.Namespace) -> int:
     next start.
 
     For example:
-      p2pmsg hook dead-letters ls var/hooks
-      p2pmsg hook dead-letters show var/hooks msg_caf309e21b63153c6f0493e9fc9b18e4
-      p2pmsg hook dead-letters retry var/hooks --all
+      p2pmsg hook dead-letters ls hooks
+      p2pmsg hook dead-letters show hooks msg_caf309e21b63153c6f0493e9fc9b18e4
+      p2pmsg hook dead-letters retry hooks --all
 
     Exit status 1: an id that was named is no dead letter.
 
@@ -377,9 +377,9 @@ hook = CommandGroup(
 Post streams to webhooks, publish webhooks, list dead letters.
 
 For example:
-  p2pmsg hook out tcp://127.0.0.1:5556 https://shop.example.com/hooks --state var/hooks
+  p2pmsg hook out tcp://127.0.0.1:5556 https://shop.example.com/hooks --state hooks
   p2pmsg hook in --publish tcp://127.0.0.1:5556 --secret-file hook.secret
-  p2pmsg hook dead-letters ls var/hooks
+  p2pmsg hook dead-letters ls hooks
 """,
     (out, in_, dead_letters),
 )

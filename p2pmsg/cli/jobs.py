@@ -18,7 +18,7 @@ from p2pmsg.cli.progress import Bar, looking, make_bar
 from p2pmsg.cli.pubsub import InputError, publish_lines
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import render_columns, value_text
-from p2pmsg.cli.waiting import Answers, Waiting
+from p2pmsg.cli.waiting import Answers, Waiting, several
 from p2pmsg.errors import SecurityError
 from p2pmsg.json_text import json_value, to_json
 from p2pmsg.queue.admin import LiveBox, LogBox
@@ -201,7 +201,8 @@ def _shown(pusher: Pusher | PipelinePusher, quiet: bool) -> Iterator[Bar]:
     option("--prefetch", "how many jobs to have received in advance (default 16, or what is done "
            "in 20 ms)", "N", kinds.count(1, 65_536)),
     option("--count", "end after so many jobs (default: never)", "N", kinds.count(1)),
-    option("--timeout", "end when no job came for so many seconds (default: never)", "S",
+    option("--timeout", "end when no job came for so many seconds; with status 1 where nobody "
+           "answers (default: never)", "S",
            kinds.seconds),
     option("--job-timeout", "kill the command after so many seconds, and have the job tried again",
            "S", kinds.seconds),
@@ -237,105 +238,96 @@ def pull(arguments: argparse.Namespace) -> int:
       p2pmsg pull tcp://127.0.0.1:5557 -- sh -c 'read n; echo $((n * n))'
       p2pmsg pull tcp://a:5557,tcp://b:5557 --prefetch 1 -- ./resize-picture
     """
-    command_line: list[str] = arguments.rest
-    check_program(command_line)
+    check_program(arguments.rest)
+    is_done = True
     if arguments.mode == "pipeline":
         _refuse(arguments, _PULL_ONLY)
-        return _pull_pipeline(arguments)
-    taken = 0
-    to_terminal = kinds.is_terminal(sys.stdout)
+        with PipelinePuller(
+            arguments.endpoints, name=arguments.name, security=security_of(arguments)
+        ) as workers:
+            for each in _jobs(workers, arguments):
+                is_done &= _do_of_pipeline(each, arguments)
+            workers.commit()
+        return 0 if is_done else 1
     with Puller(
-        arguments.endpoints,
-        prefetch=arguments.prefetch,
-        name=arguments.name,
+        arguments.endpoints, prefetch=arguments.prefetch, name=arguments.name,
         security=security_of(arguments),
-    ) as puller:
-        answers = Answers("no job")
-        waiting = Waiting("pull", lambda: _describe(puller, answers), quiet=arguments.quiet)
-        while arguments.count is None or taken < arguments.count:
-            job = _next_job(puller, arguments.timeout, waiting)
-            if job is None:
-                return 0
-            answers.came = True
-            taken += 1
-            if command_line:
-                _do(job, command_line, arguments.job_timeout)
-            else:
-                with job:
-                    print(value_text(job.value, to_terminal=to_terminal), flush=True)
-                if job.state == "gone":
-                    _say_gone(job)
+    ) as puller:  # fmt: skip
+        for job in _jobs(puller, arguments):
+            _do(job, arguments)
     return 0
 
 
-def _pull_pipeline(arguments: argparse.Namespace) -> int:
-    """Do the same with jobs of a pipeline; return the exit status."""
-    command_line: list[str] = arguments.rest
-    taken = failed = 0
-    to_terminal = kinds.is_terminal(sys.stdout)
-    with PipelinePuller(
-        arguments.endpoints, name=arguments.name, security=security_of(arguments)
-    ) as puller:
-        answers = Answers("no job")
-        waiting = Waiting("pull", lambda: _describe(puller, answers), quiet=arguments.quiet)
-        while arguments.count is None or taken < arguments.count:
-            job = _next_job(puller, arguments.timeout, waiting)
-            if job is None:
-                break
-            answers.came = True
-            taken += 1
-            if command_line:
-                own = {**os.environ, "P2PMSG_SEQUENCE": str(job.sequence)}
-                wrong, _, _ = run_program(
-                    command_line, job.value, timeout=arguments.job_timeout, environment=own
-                )
-                if wrong:
-                    failed += 1
-                    note("pull", f"job {job.sequence} failed: {wrong}")
-            else:
-                print(value_text(job.value, to_terminal=to_terminal), flush=True)
-        puller.commit()
-    return 1 if failed else 0
+@overload
+def _jobs(puller: Puller, arguments: argparse.Namespace) -> Iterator[Job]: ...
 
 
 @overload
-def _next_job(puller: Puller, timeout: float | None, waiting: Waiting) -> Job | None: ...
+def _jobs(puller: PipelinePuller, arguments: argparse.Namespace) -> Iterator[PipelineJob]: ...
 
 
-@overload
-def _next_job(
-    puller: PipelinePuller, timeout: float | None, waiting: Waiting
-) -> PipelineJob | None: ...
+def _jobs(
+    puller: Puller | PipelinePuller, arguments: argparse.Namespace
+) -> Iterator[Job] | Iterator[PipelineJob]:
+    """Yield as many jobs as are wanted and come in time; `TimeoutError` where nobody is there."""
+    answers = Answers("no job")
 
+    def describe() -> str:
+        endpoints = puller.stats().answering
+        return answers.describe(endpoints, [one for one, is_there in endpoints.items() if is_there])
 
-def _next_job(
-    puller: Puller | PipelinePuller, timeout: float | None, waiting: Waiting
-) -> Job | PipelineJob | None:
-    """Return the next job; None: none came in time."""
-    end_s = math.inf if timeout is None else time.monotonic() + timeout
-    while True:
-        left_s = max(0.0, end_s - time.monotonic())
+    waiting = Waiting("pull", describe, quiet=arguments.quiet)
+    timeout, taken, began_s = arguments.timeout, 0, time.monotonic()
+    while arguments.count is None or taken < arguments.count:
+        left_s = math.inf if timeout is None else began_s + timeout - time.monotonic()
         try:
-            return puller.receive(timeout=min(_SLICE_S, left_s))
+            job = puller.receive(timeout=max(0.0, min(_SLICE_S, left_s)))
         except SecurityError:
-            pass  # it was logged; it is tried again, and others may answer
+            continue  # it was logged; it is tried again, and others may answer
         except TimeoutError:
             waiting.look()
-            if left_s <= _SLICE_S:
-                return None
+            if left_s > _SLICE_S:
+                continue
+            if not taken and not any(puller.stats().answering.values()):
+                where = several(arguments.endpoints)
+                raise TimeoutError(f"no job for {timeout:g} s: nobody answers at {where}") from None
+            return
+        answers.came = True
+        taken += 1
+        yield job
+        began_s = time.monotonic()
 
 
-def _describe(puller: Puller | PipelinePuller, answers: Answers) -> str:
-    endpoints = puller.stats().answering
-    return answers.describe(endpoints, [one for one, answers in endpoints.items() if answers])
+def _print(value: Any) -> None:
+    print(value_text(value, to_terminal=kinds.is_terminal(sys.stdout)), flush=True)
 
 
-def _do(job: Job, command_line: list[str], job_timeout: float | None) -> None:
-    """Run the command, and settle the job by its exit status."""
+def _do_of_pipeline(job: PipelineJob, arguments: argparse.Namespace) -> bool:
+    """Do a job of a pipeline; return whether that went well."""
+    if not arguments.rest:
+        _print(job.value)
+        return True
+    own = {**os.environ, "P2PMSG_SEQUENCE": str(job.sequence)}
+    wrong, _, _ = run_program(
+        arguments.rest, job.value, timeout=arguments.job_timeout, environment=own
+    )
+    if wrong:
+        note("pull", f"job {job.sequence} failed: {wrong}")
+    return not wrong
+
+
+def _do(job: Job, arguments: argparse.Namespace) -> None:
+    """Print a job's value, or run the command, and settle the job by its exit status."""
+    if not arguments.rest:
+        with job:
+            _print(job.value)
+        if job.state == "gone":
+            _say_gone(job)
+        return
     extend = partial(job.extend, _EXTEND_S)
     extend()
     wrong, status, _ = run_program(
-        command_line, job.value, timeout=job_timeout, environment=_environment(job),
+        arguments.rest, job.value, timeout=arguments.job_timeout, environment=_environment(job),
         meanwhile=extend,
     )  # fmt: skip
     if wrong:

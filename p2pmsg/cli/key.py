@@ -93,12 +93,12 @@ def add(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@command("trust list", _TRUST)
-def list_(arguments: argparse.Namespace) -> int:
+@command("trust ls", _TRUST)
+def ls(arguments: argparse.Namespace) -> int:
     """Print the known peers: name, key, endpoints.
 
     For example:
-      p2pmsg trust list
+      p2pmsg trust ls
     """
     try:
         peers = list(KnownPeers(arguments.trust).peers())
@@ -131,7 +131,7 @@ Say whom this machine's peers know, by their public keys.
 
 For example:
   p2pmsg trust add prices KEY tcp://prices:5556
-  p2pmsg trust list
+  p2pmsg trust ls
 """,
-    (add, list_, remove),
+    (add, ls, remove),
 )

@@ -59,8 +59,8 @@ def ls(arguments: argparse.Namespace) -> int:
     is 1. Whole segments are not read for that, as verify does.
 
     For example:
-      p2pmsg log ls var/prices
-      p2pmsg log ls var/prices --disk 500GB --json
+      p2pmsg log ls prices.log
+      p2pmsg log ls prices.log --disk 500GB --json
     """
     directory = arguments.directory
     with open_log(directory) as reader:
@@ -213,8 +213,8 @@ def dump(arguments: argparse.Namespace) -> int:
     status is 1.
 
     For example:
-      p2pmsg log dump var/prices trades --from 9000000 --count 10
-      p2pmsg log dump var/prices --from 2024-08-09T09:30:00Z --to 2024-08-09T10:00Z | gzip > half.gz
+      p2pmsg log dump prices.log trades --from 9000000 --count 10
+      p2pmsg log dump prices.log --from 2024-08-09T09:30:00Z --to 2024-08-09T10:00Z | gzip > half.gz
     """
     with open_log(arguments.directory) as reader:
         cut = reader.find_cut()
@@ -256,7 +256,7 @@ def verify(arguments: argparse.Namespace) -> int:
     The status is 1 where anything is wrong. Nothing is changed.
 
     For example:
-      p2pmsg log verify var/prices
+      p2pmsg log verify prices.log
     """
     count, checked = 0, [0]
     bar = make_bar("bytes", quiet=arguments.quiet)
@@ -299,8 +299,8 @@ def truncate(arguments: argparse.Namespace) -> int:
     segment that somebody reads stays, and so do those after it.
 
     For example:
-      p2pmsg log truncate var/prices --before 2024-08-09T00:00:00Z
-      p2pmsg log truncate var/prices --keep 50GB
+      p2pmsg log truncate prices.log --before 2024-08-09T00:00:00Z
+      p2pmsg log truncate prices.log --keep 50GB
     """
     directory, before_ns, keep = arguments.directory, arguments.before, arguments.keep
     if before_ns is None and keep is None:
@@ -345,9 +345,9 @@ Inspect a local log, check it, replay it, shorten it.
 All but truncate only read, and may do so while a publisher writes.
 
 For example:
-  p2pmsg log ls var/prices
-  p2pmsg log dump var/prices trades --from 2024-08-09T09:30:00Z --count 10
-  p2pmsg log replay var/prices tcp://127.0.0.1:5556 --speed 10
+  p2pmsg log ls prices.log
+  p2pmsg log dump prices.log trades --from 2024-08-09T09:30:00Z --count 10
+  p2pmsg log replay prices.log tcp://127.0.0.1:5556 --speed 10
 """,
     (ls, dump, verify, replay, truncate),
 )

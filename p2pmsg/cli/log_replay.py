@@ -53,9 +53,9 @@ def replay(arguments: argparse.Namespace) -> int:
     log, or damaged, is reported on standard error, and the status is 1.
 
     For example:
-      p2pmsg log replay var/prices tcp://127.0.0.1:5556
-      p2pmsg log replay var/prices 'tcp://*:5556' 'trades.*' --from 2024-08-09T09:30:00Z --speed 10
-      p2pmsg log replay var/prices tcp://127.0.0.1:5556 --speed max --wait-for 2 --timeout 30
+      p2pmsg log replay prices.log tcp://127.0.0.1:5556
+      p2pmsg log replay prices.log 'tcp://*:5556' 'trades.*' --from 2024-08-09T09:30:00Z --speed 10
+      p2pmsg log replay prices.log tcp://127.0.0.1:5556 --speed max --wait-for 2 --timeout 30
     """
     security = security_of(arguments)
     with open_log(arguments.directory) as reader:

@@ -75,7 +75,7 @@ def pub(arguments: argparse.Namespace) -> int:
     For example:
       echo hello | p2pmsg pub tcp://127.0.0.1:5556 greetings
       p2pmsg pub 'tcp://*:5556' trades --json --key-field symbol --wait 2 < trades.jsonl
-      date | p2pmsg pub 'tcp://*:5556' clock --key here --log var/clock --recovery 'tcp://*:5566'
+      date | p2pmsg pub 'tcp://*:5556' clock --key here --log clock.log --recovery 'tcp://*:5566'
       p2pmsg pub 'tcp://*:5556' trades --security prices.key --access access.toml < trades.txt
     """
     source = kinds.standard_input()
@@ -250,7 +250,7 @@ def sub(arguments: argparse.Namespace) -> int:
       p2pmsg sub tcp://127.0.0.1:5556
       p2pmsg sub tcp://10.0.0.1:5556,tcp://10.0.0.2:5556 trades 'quotes.*' --json --start earliest
       p2pmsg sub tcp://127.0.0.1:5556 trades --count 10 --timeout 5 --stats
-      p2pmsg sub tcp://127.0.0.1:5556 trades --start earliest --cursor var/trades.cursor
+      p2pmsg sub tcp://127.0.0.1:5556 trades --start earliest --cursor trades.cursor
       p2pmsg sub tcp://127.0.0.1:5556 --format '{timestamp} {topic:12} {sequence:>8,} {value}'
       p2pmsg sub 'tcp://10.0.0.1:5556?key=PUBLIC_KEY' --security ~/.config/p2pmsg/id
     """

@@ -53,7 +53,7 @@ def relay(arguments: argparse.Namespace) -> int:
     where nobody answers is named on standard error.
 
     For example:
-      p2pmsg relay --from tcp://127.0.0.1:5556 --listen 'tcp://*:5557' --log var/relay
+      p2pmsg relay --from tcp://127.0.0.1:5556 --listen 'tcp://*:5557' --log relay.log
       p2pmsg relay --from tcp://a:5556,tcp://b:5556 --listen 'tcp://*:5557' --topics 'trades.*'
     """
     upstreams = [endpoint for several in arguments.upstreams for endpoint in several]

@@ -61,8 +61,7 @@ def respond(arguments: argparse.Namespace) -> int:
     try:
         try:
             defer_signals(responder.start)  # a command may run before it returns
-            if responder.endpoint != arguments.endpoint:
-                note("respond", f"listening at {responder.endpoint}")
+            note("respond", f"listening at {responder.endpoint}")
             wait_for(answers.enough)
         except BaseException:
             answers.stop()

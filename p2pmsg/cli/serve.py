@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "serve",
     option("endpoints", "publishers, or relays", "ENDPOINT[,ENDPOINT…]", kinds.connect_endpoints,
            nargs="?", default=[]),
-    option("--http", "where browsers connect (default: 127.0.0.1:8900; port 0 picks one)",
+    option("--listen", "where browsers connect (default: 127.0.0.1:8900; port 0 picks one)",
            "HOST:PORT", kinds.address, default=("127.0.0.1", 8900)),
     option("--topics", "what is served, and may be posted: topics, and prefixes that end in * "
            "(default: all)", "TOPIC",
@@ -62,8 +62,8 @@ def serve(arguments: argparse.Namespace) -> int:
 
     For example:
       p2pmsg serve tcp://127.0.0.1:5556
-      p2pmsg serve tcp://127.0.0.1:5556 --http 0.0.0.0:8900 --token-file tokens --topics 'public*'
-      p2pmsg serve --publish tcp://127.0.0.1:5557 --log var/posted
+      p2pmsg serve tcp://127.0.0.1:5556 --listen 0.0.0.0:8900 --token-file tokens --topics 'public*'
+      p2pmsg serve --publish tcp://127.0.0.1:5557 --log posted.log
     """
     from p2pmsg.config import PublisherConfig
     from p2pmsg.http.app import Gateway, GatewayConfig
@@ -101,7 +101,7 @@ def serve(arguments: argparse.Namespace) -> int:
             app, limits=limits, cert=arguments.cert, key=arguments.cert_key,
             who=("p2pmsg serve", "http"), rejected=app.rejected,
         )  # fmt: skip
-        with bind(*arguments.http) as socket:
+        with bind(*arguments.listen) as socket:
             host, port = socket.getsockname()[:2]
             scheme = "http" if arguments.cert is None else "https"
             shown = f"[{host}]" if ":" in host else host
@@ -131,10 +131,10 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("--cert and --cert-key go together")
     if arguments.query_token and not arguments.token_file:
         raise UsageError("--query-token goes with --token-file")
-    host = arguments.http[0]
+    host = arguments.listen[0]
     if not (arguments.token_file or arguments.insecure or _is_loopback(host)):
         raise UsageError(
-            f"--http {host}: others could read and publish: give --token-file, or --insecure"
+            f"--listen {host}: others could read and publish: give --token-file, or --insecure"
         )
 
 

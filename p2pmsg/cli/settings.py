@@ -1,4 +1,4 @@
-"""Defaults of options: `P2PMSG_SUB_JSON=1` in the environment, `[sub] json = true` in a file.
+"""Defaults of options and endpoints: `P2PMSG_SUB_JSON=1`, or `[sub] json = true` in a file.
 
 The file is named by P2PMSG_CONFIG, or is `p2pmsg.toml` in the current directory; with P2PMSG_CONFIG
 empty there is none. The command line goes before the environment, and that before the file.
@@ -17,6 +17,8 @@ from p2pmsg.cli.table import COMMANDS
 FILE = "p2pmsg.toml"
 _WORDS = {"1": True, "true": True, "yes": True, "on": True,
           "0": False, "false": False, "no": False, "off": False}  # fmt: skip
+_ENDPOINTS = ("endpoint", "endpoints")
+"""Positional arguments that may have defaults."""
 _KUBERNETES = re.compile(
     r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
 )
@@ -53,8 +55,9 @@ def _with_defaults(
     An option that the words give, or exclude, gets none.
     """
     known = {
-        option.name[2:]: option for each in command.options for option in _members(each)
-        if option.name.startswith("--")
+        option.name.removeprefix("--"): option
+        for each in command.options for option in _members(each)
+        if option.name.startswith("--") or option.name in _ENDPOINTS
     }  # fmt: skip
     if not (known or group) or {"-h", "--help"} & set(words):
         return command
@@ -63,10 +66,11 @@ def _with_defaults(
         _check_environment(group, environment)
     from_environment = _from_environment(command, known, environment)
     given = {word.partition("=")[0][2:] for word in words if word.startswith("--")}
+    given |= {name for name in _ENDPOINTS if name in known and _has(words, name, known)}
     options: list[Option | OneOf] = []
     for each in command.options:
         members = _members(each)
-        names = {option.name[2:] for option in members}
+        names = {option.name.removeprefix("--") for option in members}
         chosen = {name: value for name, value in from_file.items() if name in names}
         nearer = {name: value for name, value in from_environment.items() if name in names}
         chosen = nearer if _effective(nearer) else chosen | nearer
@@ -90,10 +94,27 @@ def _members(each: Option | OneOf) -> tuple[Option, ...]:
 
 
 def _with_default(option: Option, chosen: Mapping[str, Any]) -> Option:
-    if option.name[2:] not in chosen:
+    """Return it with its default. Endpoints become an option, so that topics may stand alone."""
+    name = option.name.removeprefix("--")
+    if name not in chosen:
         return option
-    settings = {key: value for key, value in option.settings.items() if key != "required"}
-    return Option(option.name, settings | {"default": chosen[option.name[2:]]})
+    left_out = ("required",) if option.name.startswith("--") else ("nargs", "help")
+    settings = {key: value for key, value in option.settings.items() if key not in left_out}
+    return Option(f"--{name}", settings | {"default": chosen[name]})
+
+
+def _has(words: Sequence[str], name: str, known: Mapping[str, Option]) -> bool:
+    """Whether a word, other than the value of an option, can be the endpoints of that name."""
+    for before, word in zip(("", *words), words, strict=False):
+        option = known.get(before[2:]) if before.startswith("--") else None
+        if word.startswith("-") or (option is not None and not option.is_flag):
+            continue
+        try:
+            _check_one(known[name].settings, word, name)
+        except UsageError:
+            continue
+        return True
+    return False
 
 
 def _from_environment(
@@ -204,6 +225,8 @@ def _checked(option: Option, value: Any, where: str) -> Any:
         if isinstance(value, bool):
             return value
         raise UsageError(f"{where}: must be true or false, not {value!r}")
+    if option.name in _ENDPOINTS and isinstance(value, list):
+        value = ",".join(map(str, value))
     if not _is_list(option):
         return _check_one(option.settings, value, where)
     several = value if isinstance(value, list) else [value]
@@ -211,7 +234,7 @@ def _checked(option: Option, value: Any, where: str) -> Any:
 
 
 def _is_list(option: Option) -> bool:
-    return option.settings.get("action") == "append" or "nargs" in option.settings
+    return option.settings.get("action") == "append" or option.settings.get("nargs") in ("*", "+")
 
 
 def _check_one(settings: Mapping[str, Any], value: Any, where: str) -> Any:

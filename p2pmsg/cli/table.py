@@ -86,6 +86,6 @@ options:
 commands (`p2pmsg help COMMAND` says more):
 {commands}
 
-Defaults of options: `[sub] json = true` in p2pmsg.toml, or in the file that P2PMSG_CONFIG names;
-P2PMSG_SUB_JSON=1 in the environment goes before it. `--no-json` undoes both.
+Defaults of options and endpoints: `[sub] json = true` in p2pmsg.toml, or in the file that
+P2PMSG_CONFIG names; P2PMSG_SUB_JSON=1 in the environment goes before it. `--no-json` undoes both.
 """

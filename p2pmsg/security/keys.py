@@ -18,7 +18,7 @@ from typing import Final
 
 from p2pmsg.errors import ConfigError
 from p2pmsg.security.read_file import read_file
-from recovery.durable import make_folder, sync_path
+from recovery.durable import make_folder, require_folder, sync_path
 from transports import CurveKeys, key_text, parse_key
 
 FILE_BYTES_MAX: Final = 4096
@@ -26,6 +26,19 @@ _MODE: Final = 0o600
 _TOO_WIDE: Final = 0o077
 KEY_LINE: Final = "secret-key"
 _COMMENT: Final = "# Secret key of a p2pmsg peer. Who has it is this peer."
+
+
+OWN_FOLDER: Final = "~/.config/p2pmsg"
+"""Where a peer's key and its known peers are by default."""
+
+
+def ready_folder(folder: Path) -> None:
+    """Make the default folder, also where its user has no `~/.config` yet; require any other."""
+    own = Path(os.path.expanduser(OWN_FOLDER))
+    if folder == own:
+        make_folder(own.parent)
+        make_folder(own)
+    require_folder(folder)
 
 
 def new_keys() -> CurveKeys:
@@ -37,7 +50,7 @@ def new_keys() -> CurveKeys:
 
 
 def write_key_file(path: str | os.PathLike[str], keys: CurveKeys) -> None:
-    """Write a new key file, mode 0600, and the folders above it; they are on the disk on return.
+    """Write a new key file, mode 0600, which is on the disk on return.
 
     Raises:
         ConfigError: there is something at `path` already; a key is never overwritten.
@@ -46,7 +59,7 @@ def write_key_file(path: str | os.PathLike[str], keys: CurveKeys) -> None:
     """
     place = Path(os.path.expanduser(path))
     text = f"{_COMMENT}\n{KEY_LINE} {key_text(keys.secret)}\n"
-    make_folder(place.parent)
+    ready_folder(place.parent)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         fd = os.open(place, flags, _MODE)

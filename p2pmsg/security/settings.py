@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import transports
 from p2pmsg.errors import AuthenticationError, ConfigError, KeyChangedError, translated
-from p2pmsg.security.keys import read_key_file
+from p2pmsg.security.keys import OWN_FOLDER, read_key_file
 from p2pmsg.security.revoked import Unlimited
 from p2pmsg.security.trust import KnownPeers
 from transports import CurveKeys, fingerprint, key_text, parse_key
@@ -15,8 +15,8 @@ from transports.endpoint import is_key_text
 if TYPE_CHECKING:
     from p2pmsg.security.rights import Rights
 
-KEY_PATH: Final = "~/.config/p2pmsg/id"
-TRUST_PATH: Final = "~/.config/p2pmsg/known_peers"
+KEY_PATH: Final = f"{OWN_FOLDER}/id"
+TRUST_PATH: Final = f"{OWN_FOLDER}/known_peers"
 _ENVIRONMENT: Final = "P2PMSG_SECURITY_"
 
 

@@ -22,9 +22,9 @@ from typing import Final
 
 import transports
 from p2pmsg.errors import ConfigError, KeyChangedError, translated
-from p2pmsg.security.keys import KEY_LINE
+from p2pmsg.security.keys import KEY_LINE, ready_folder
 from p2pmsg.security.read_file import read_file
-from recovery.durable import lock_file, make_folder, replace_file, sync_path, unlock_file
+from recovery.durable import lock_file, replace_file, sync_path, unlock_file
 from transports import fingerprint, key_text, parse_key
 from transports.own_log import own_log as _log
 
@@ -190,8 +190,8 @@ class KnownPeers:
 
         A link stays one: what it leads to is written.
         """
+        ready_folder(self.path.parent)
         path = self.path.resolve()
-        make_folder(path.parent)
         lock = lock_file(f"{path}.lock", waits=True)
         try:
             with self._lock:

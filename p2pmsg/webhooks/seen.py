@@ -20,7 +20,7 @@ from recovery.durable import (
     discard_file,
     holder_of,
     lock_file,
-    make_folder,
+    require_folder,
     sync_path,
     unlock_file,
     write_all,
@@ -97,7 +97,7 @@ class SeenIds:
                 raise LogFailedError(reason, error.errno) from error
 
     def _open(self, path: str, now: int) -> None:
-        make_folder(os.path.dirname(path))
+        require_folder(os.path.dirname(path))
         try:
             self._lock = lock_file(path + ".lock")
         except BlockingIOError as error:

@@ -34,7 +34,8 @@ class StateFolder:
         self.path = Path(path)
 
     def make(self) -> None:
-        """Make it where it is missing; only its owner may look into it."""
+        """Make it and the one above it where they are missing; only its owner may look into it."""
+        make_folder(self.path.parent)
         make_folder(self.path)
         with suppress(PermissionError):
             os.chmod(self.path, 0o700)

@@ -23,7 +23,7 @@ LONG_RUNNING = {
     "listen": ["udp://239.255.1.9:{port}?interface=127.0.0.1"],
     "relay": ["--from", "tcp://127.0.0.1:{port}", "--listen", "ipc://{folder}/relay"],
     "bridge": ["--from", "zmq+sub://127.0.0.1:{port}", "--to", "ipc://{folder}/stream"],
-    "serve": ["tcp://127.0.0.1:{port}", "--http", "127.0.0.1:0"],
+    "serve": ["tcp://127.0.0.1:{port}", "--listen", "127.0.0.1:0"],
     "hook out": [
         "tcp://127.0.0.1:{port}",
         "http://127.0.0.1:{port}/",

@@ -447,6 +447,7 @@ def test_a_folder_that_vanishes_is_reported_and_nothing_is_lost(
     make_publisher, make_subscriber, tmp_path, commit
 ):
     folder = tmp_path / "var"
+    folder.mkdir()
     cursor_path = folder / "a.cursor"
     publisher = make_publisher()
     publish(publisher, 100)
@@ -486,6 +487,7 @@ def test_a_folder_that_vanishes_is_reported_and_nothing_is_lost(
 
 def test_a_session_that_cannot_be_noted_hands_nothing_on(make_publisher, make_subscriber, tmp_path):
     folder = tmp_path / "var"
+    folder.mkdir()
     subscriber = make_subscriber(LOOPBACK.replace(":0", ":1"), cursor=folder / "a.cursor")
     subscriber.close()
     publisher = make_publisher()

@@ -16,7 +16,7 @@ from tests.integration.commands import ENDINGS, command, run_here
 from tests.integration.peers import eventually
 from tests.integration.test_serve import TOKEN, Events, ask, values
 
-HERE = ("--http", "127.0.0.1:0")
+HERE = ("--listen", "127.0.0.1:0")
 
 
 def port_of(running):
@@ -87,8 +87,8 @@ def test_it_ends_well_while_browsers_wait_for_what_they_missed(start, endpoint, 
     ("arguments", "named"),
     [
         ([], "endpoint"),
-        (["tcp://127.0.0.1:1", "--http", "0.0.0.0:0"], "--token-file"),
-        (["tcp://127.0.0.1:1", "--http", "nonsense"], "HOST:PORT"),
+        (["tcp://127.0.0.1:1", "--listen", "0.0.0.0:0"], "--token-file"),
+        (["tcp://127.0.0.1:1", "--listen", "nonsense"], "HOST:PORT"),
         (["tcp://127.0.0.1:1", "--log", "x"], "--publish"),
         (["tcp://127.0.0.1:1", "--query-token"], "--token-file"),
         (
@@ -210,7 +210,7 @@ def test_a_browser_reads_the_page_across_restarts(tmp_path, make_publisher):
         eventually(lambda: len(browser.evaluate(ROWS)) >= len(wanted))
         assert browser.evaluate(ROWS)[::-1] == wanted
 
-    with command(tmp_path, "serve", "--http", "127.0.0.1:0", endpoint) as running:
+    with command(tmp_path, "serve", "--listen", "127.0.0.1:0", endpoint) as running:
         port = port_of(running)
         publisher.wait_for_subscribers(1, timeout=60)
         browser = Browser(tmp_path)
@@ -226,7 +226,7 @@ def test_a_browser_reads_the_page_across_restarts(tmp_path, make_publisher):
             raise
     publisher.publish("a", "meanwhile")
     wanted.append('"meanwhile"')
-    with browser, command(tmp_path, "serve", "--http", f"127.0.0.1:{port}", endpoint) as running:
+    with browser, command(tmp_path, "serve", "--listen", f"127.0.0.1:{port}", endpoint) as running:
         port_of(running)
         publish("again", browser)
         assert "0 lost" in browser.evaluate("return document.getElementById('state').textContent")

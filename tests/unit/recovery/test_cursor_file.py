@@ -252,7 +252,7 @@ def test_streams_have_a_bound(store):
 
 
 def test_a_real_file_is_written_again_before_it_grows_without_end(tmp_path):
-    path = tmp_path / "deep" / "down" / "a.cursor"
+    path = tmp_path / "a.cursor"
     file = CursorFile(CursorFileStore(path), CONFIG)
     file.join(1, ALL, {}, [])
     limit = cursor.JOURNAL_BYTES_MAX

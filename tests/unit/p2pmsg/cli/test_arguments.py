@@ -20,9 +20,15 @@ SOMEWHERE = ["--from", "tcp://127.0.0.1:1", "--listen", "tcp://127.0.0.1:0"]
 
 WRONG = {
     "no command": ([], "name a command"),
-    "unknown command": (["watch"], "watch"),
+    "unknown command": (["watch"], "there is no command 'watch'"),
+    "mistyped command": (["replay"], "there is no command 'replay'; did you mean 'relay'?"),
+    "mistyped command of a group": (["log", "dmp"], "did you mean 'dump'?"),
+    "nothing like a command": (["qqq"], "there is no command 'qqq'; there are demo, pub, sub,"),
     "help: unknown command": (["help", "watch"], "watch"),
+    "help: mistyped command": (["help", "pubb"], "did you mean 'pub'?"),
     "help: unknown command of a group": (["help", "log", "watch"], "log watch"),
+    "help: mistyped command of a group": (["help", "log", "verfy"], "did you mean 'log verify'?"),
+    "access: no command": (["access"], "name a command: check (p2pmsg access --help says more)"),
     "unknown option": (["--bogus"], "--bogus"),
     "sub: no endpoint": (["sub"], "ENDPOINT"),
     "sub: endpoint without scheme": (["sub", "127.0.0.1:5556"], "127.0.0.1:5556"),
@@ -88,7 +94,7 @@ WRONG = {
     "bench: size too large": (["bench", "--size", "1000001"], "1000000"),
     "bench: negative seconds": (["bench", "--seconds", "-1"], "-1"),
     "bench: quick and seconds": (["bench", "--quick", "--seconds", "1"], "--quick"),
-    "log: no command": (["log"], "name a command: ls, dump, verify, replay or truncate"),
+    "log: no command": (["log"], "name a command: ls, dump, verify"),
     "log: unknown command": (["log", "list"], "list"),
     "log: unknown option": (["log", "--bogus"], "--bogus"),
     "ls: no directory": (["log", "ls"], "DIR"),
@@ -188,7 +194,7 @@ COMMAND_NAMES = [each.name for each in load_all() if isinstance(each, Command)]
 def prog_of(argv):
     """Return the longest beginning of `argv` that names a command, as errors begin."""
     for words in (argv[:2], argv[:1]):
-        if " ".join(words) in (*COMMAND_NAMES, "log"):
+        if " ".join(words) in (*COMMAND_NAMES, "log", "access"):
             return f"p2pmsg {' '.join(words)}: "
     return "p2pmsg: "
 
@@ -279,6 +285,13 @@ def test_a_failure_at_run_time_gets_one_line_and_status_1(capsys):
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == "p2pmsg sub: no message for 0 s; 0 came\n"
+
+
+def test_pull_gives_up_like_sub_where_nobody_is_there(capsys):
+    assert main(["pull", "ipc:///tmp/nobody-pushes-here", "--timeout", "0"]) == 1
+
+    said = "p2pmsg pull: no job for 0 s: nobody answers at ipc:///tmp/nobody-pushes-here\n"
+    assert capsys.readouterr() == ("", said)
 
 
 def test_a_directory_that_cannot_be_bound_in_is_reported_in_one_line(capsys):

@@ -31,7 +31,7 @@ def test_a_key_is_made_once_shown_and_trusted(capsys, tmp_path):
     assert status == 2
     assert secret not in text + shown
     assert run(capsys, "trust", "add", "a", public, "tcp://h:1", "--trust", known)[0] == 0
-    assert run(capsys, "trust", "list", "--trust", known) == (0, f"a {public} tcp://h:1\n")
+    assert run(capsys, "trust", "ls", "--trust", known) == (0, f"a {public} tcp://h:1\n")
     other = tmp_path / "other"
     run(capsys, "key", "new", "--key", other)
     new = read_key_file(other).public
@@ -41,7 +41,7 @@ def test_a_key_is_made_once_shown_and_trusted(capsys, tmp_path):
     assert fingerprint(keys.public) in text
     assert run(capsys, "trust", "add", "a", key_text(new), "--replace", "--trust", known)[0] == 0
     assert run(capsys, "trust", "remove", "a", "--trust", known)[0] == 0
-    assert run(capsys, "trust", "list", "--trust", known) == (0, "")
+    assert run(capsys, "trust", "ls", "--trust", known) == (0, "")
 
 
 def test_a_key_file_that_others_can_read_is_refused(capsys, tmp_path):
@@ -58,7 +58,7 @@ def test_a_key_file_that_others_can_read_is_refused(capsys, tmp_path):
     [
         (["key", "show", "--key", "none"], "--key: cannot read 'none': No such file or directory"),
         (["key", "new", "--key", "file/id"], "--key: cannot write 'file/id': Not a directory"),
-        (["trust", "list", "--trust", "."], "--trust: cannot read '.': Is a directory"),
+        (["trust", "ls", "--trust", "."], "--trust: cannot read '.': Is a directory"),
         (["trust", "remove", "a", "--trust", "."], "--trust: cannot use '.': Is a directory"),
         (["trust", "add", "a", "A" * 43, "--trust", "."], "--trust: cannot use '.': Is a dir"),
     ],

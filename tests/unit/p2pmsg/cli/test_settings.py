@@ -42,6 +42,39 @@ def test_what_is_required_may_stand_in_the_file(folder, monkeypatch):
     assert parse(load("relay"), ["--from", "tcp://d:1"]).upstreams == [["tcp://d:1"]]
 
 
+ENDPOINTS = {
+    "none": ([], {}, (["tcp://file:1"], [])),
+    "topics alone": (["a", "b*"], {}, (["tcp://file:1"], ["a", "b*"])),
+    "on the command line": (["tcp://c:1", "a"], {}, (["tcp://c:1"], ["a"])),
+    "last": (["a", "--count", "1", "tcp://c:1"], {}, None),
+    "a value of an option": (["--name", "tcp://c:1", "a"], {}, (["tcp://file:1"], ["a"])),
+    "in the environment": (["a"], {"SUB_ENDPOINTS": "tcp://e:1,tcp://f:1"},
+                           (["tcp://e:1", "tcp://f:1"], ["a"])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "variables", "found"), ENDPOINTS.values(), ids=ENDPOINTS)
+def test_endpoints_may_stand_in_the_file(words, variables, found, folder, monkeypatch, capsys):
+    text = '[sub]\nendpoints = "tcp://file:1"\n'
+    if found is None:  # the first word is the endpoint's, as without a file
+        with pytest.raises(SystemExit):
+            parsed(folder, monkeypatch, text, variables, "sub", *words)
+        assert "argument ENDPOINT" in capsys.readouterr().err
+        return
+    sub = parsed(folder, monkeypatch, text, variables, "sub", *words)
+    assert (sub.endpoints, sub.topics) == found
+
+
+def test_the_endpoint_of_each_kind_may_stand_in_the_file(folder, monkeypatch):
+    text = '[pull]\nendpoints = ["tcp://a:1", "tcp://b:1"]\n[pub]\nendpoint = "tcp://*:1"\n'
+    assert parsed(folder, monkeypatch, text, {}, "pull").endpoints == ["tcp://a:1", "tcp://b:1"]
+    pub = parse(load("pub"), ["greetings"])
+    assert (pub.endpoint, pub.topic) == ("tcp://*:1", "greetings")
+    (folder / "p2pmsg.toml").write_text('[log.replay]\nendpoint = "tcp://*:1"\n')
+    replay = parse(load("log"), ["replay", ".", "a"])
+    assert (replay.directory, replay.endpoint, replay.topics) == (".", "tcp://*:1", ["a"])
+
+
 def test_of_options_that_exclude_one_another_the_nearer_one_holds(folder, monkeypatch):
     words = ["capacity", "--rate", "5", "--size", "1"]
     text = '[capacity]\ndisk = "1GB"\n'

@@ -14,7 +14,7 @@ from transports import CurveKeys, key_text
 
 
 def test_a_key_file_is_for_its_owner_only(tmp_path):
-    path = tmp_path / "new" / "folder" / "id"
+    path = tmp_path / "id"
     keys = new_keys()
     before = os.umask(0)
     try:
