@@ -3,7 +3,6 @@
 import contextlib
 import os
 import queue
-import resource
 import signal
 import subprocess
 import sys
@@ -29,23 +28,6 @@ def eventually(condition, deadline_s=DEADLINE_S):
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.002)
     return value
-
-
-def short_of_descriptors(real, tries, count):
-    """Return `real`, whose first `count` calls find no descriptor; `tries` gets an entry a call."""
-
-    def make(*arguments, **options):
-        tries.append(1)
-        if len(tries) > count:
-            return real(*arguments, **options)
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-        try:
-            return real(*arguments, **options)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-    return make
 
 
 def take(subscriber, count, timeout=DEADLINE_S):

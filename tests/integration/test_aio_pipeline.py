@@ -359,25 +359,3 @@ def test_without_asyncio():
     finally:
         source.close_now()
         sink.close_now()
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_who_waits_for_jobs_that_a_puller_left_says_so(loop, monkeypatch, caplog):
-    monkeypatch.setattr("p2pmsg.queue.pipeline.pusher._SAY_NS", 50_000_000)
-
-    async def main():
-        async with pusher() as source:
-            async with puller(source.endpoint) as sink:
-                source.push_many(["begun", "not begun"])
-                assert (await sink.receive(DEADLINE_S)).value == "begun"
-            await eventually(lambda: not source.stats().pullers)
-            with pytest.raises(TimeoutError, match="2 jobs were not confirmed"):
-                await source.join(timeout=0.3)
-            name = source.name
-            await source.close(timeout=0.3)
-        what = "2 jobs are not confirmed, and no puller is there"
-        _, *said = [record.getMessage() for record in caplog.records]
-        lost = f"{name}: closed; {what}. What no puller has is lost"
-        assert said == [f"{name} waits: {what}"] * 2 + [lost]
-
-    run(main, loop)

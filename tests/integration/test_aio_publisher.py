@@ -35,7 +35,6 @@ from tests.integration.peers import (
     ExactCounter,
     check_exact,
     check_ledger,
-    eventually,
     in_threads,
     take,
 )
@@ -467,67 +466,11 @@ def test_a_disk_that_fails_is_reported_by_drain(monkeypatch, memory_path):
     run(main)
 
 
-@pytest.mark.parametrize("acknowledge", ["written", "synced"])
-def test_drains_share_a_commit(monkeypatch, memory_path, acknowledge):
-    """Many tasks that publish and drain: all is in the log when each drain returns."""
-
-    async def main():
-        config = LogConfig(memory_path / "log", acknowledge=acknowledge)
-        async with Publisher(LOOPBACK, log=config) as publisher:
-
-            async def use(task):
-                for number in range(20):
-                    publisher.publish(f"topic {task}", number)
-                    await publisher.drain()
-                    if acknowledge == "synced":
-                        log = publisher._core.log
-                        assert log.next(f"topic {task}") == number + 1
-
-            await asyncio.gather(*map(use, range(20)))
-            if acknowledge == "synced":
-                assert publisher._rounds.acknowledgements.ended < 200
-
-    run(main)
-
-
 def has_all(collector, count):
     """Check that what came is right; return whether it is all."""
     own = [message for message in collector.messages if message.topic == TOPIC]
     check_exact(own)
     return len(own) == count
-
-
-def test_what_the_buffer_has_forgotten_is_read_in_the_executor(make_subscriber, memory_path):
-    threads = set()
-
-    async def main():
-        config = LogConfig(memory_path / "log")
-        async with Publisher(LOOPBACK, log=config, replay_bytes=10_000) as publisher:
-            read = publisher._core.requests.read
-
-            def note(reply):
-                threads.add(threading.get_ident())
-                return read(reply)
-
-            publisher._core.requests.read = note
-            for at in range(0, 50_000, 5000):
-                publisher.publish_many(TOPIC, range(at, at + 5000))
-                await publisher.drain()
-            for _ in range(2):
-                subscriber = await join(
-                    publisher, make_subscriber, start="earliest", on_gap="raise"
-                )
-                collector = Collector(subscriber)
-                for number in range(1000):  # published meanwhile
-                    publisher.publish("other", number)
-                    await asyncio.sleep(0)
-                check = partial(has_all, collector, 50_000)
-                await asyncio.to_thread(eventually, check)
-            assert publisher.stats().repaired["log"] >= 90_000
-        assert threads
-        assert threading.get_ident() not in threads
-
-    run(main)
 
 
 def test_a_subclass_with_its_own_publish_is_called(make_subscriber):
@@ -563,27 +506,6 @@ def test_a_task_that_drains_all_the_time_lets_others_run():
                 await publisher.drain()
             task.cancel()
             assert turns > 5
-
-    run(main)
-
-
-def test_a_frame_that_follows_while_drain_wakes_is_no_reason_to_raise(make_subscriber, make_proxy):
-    async def main():
-        async with Publisher(LOOPBACK, stall_timeout=60.0) as publisher:
-            proxy = make_proxy(publisher)
-            await asyncio.to_thread(make_subscriber, proxy.endpoint)
-            await publisher.wait_for_subscribers(1, WAIT_S)
-            proxy.stall()
-            await fill(publisher, bytes(50_000))
-            outbox = publisher._core.outbox
-            drain = asyncio.create_task(publisher.drain())
-            await steps(3)
-            frames = [*outbox]
-            outbox.clear()
-            publisher._driver.notify()  # as after a turn that could send all
-            outbox.extend(frames)
-            await drain
-            await publisher.close(0.01)
 
     run(main)
 

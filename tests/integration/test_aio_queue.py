@@ -11,7 +11,6 @@ import p2pmsg
 from p2pmsg.aio.puller import Puller
 from p2pmsg.aio.pusher import Pusher
 from p2pmsg.errors import ClosedError, SendQueueFullError, WrongLoopError
-from p2pmsg.queue import pusher_base
 from p2pmsg.queue.journal.file import QueueLogConfig
 from tests.integration.aio import LOOPS, Strike, run
 from tests.integration.aio_peers import CANCELS, FAST, a_queue, eventually, work
@@ -45,32 +44,6 @@ def test_jobs_are_done_once_each(loop, kind, tmp_path):
         await asyncio.gather(*workers)  # they end with the puller
 
     run(main, loop, debug=True)
-
-
-def test_where_drain_found_space_push_has_it_though_the_workers_get_slower(monkeypatch):
-    monkeypatch.setattr(pusher_base, "IN_FLIGHT_MIN", 2)
-    done = 10
-
-    async def main():
-        nonlocal done
-        async with Pusher(LOOPBACK) as pusher:
-            monkeypatch.setattr(
-                type(pusher._core.queue.pace), "within_span", lambda *_, now_ns: done
-            )
-            for number in range(9):
-                pusher.push(number)
-            await pusher.drain(timeout=60)
-            done = 0
-            pusher.push(9)
-            with pytest.raises(SendQueueFullError):
-                pusher.push(10)
-            with pytest.raises(TimeoutError):
-                await pusher.drain(timeout=0.01)
-            with pytest.raises(SendQueueFullError):
-                pusher.push(10)
-            await pusher.close(timeout=0.0)
-
-    run(main)
 
 
 def test_a_threaded_puller_opposite(make_puller):
@@ -564,19 +537,3 @@ def test_a_loop_that_ends_closes_what_was_left_open_and_names_it(caplog):
     assert caplog.text.count("the pusher at tcp://") == 2
     assert caplog.text.count("was not closed before its event loop ended") == 4
     assert all("closed" in repr(each) for each in kept)
-
-
-@pytest.mark.parametrize("mode", ["queue", "pipeline"])
-def test_a_loop_that_was_closed_while_a_task_waited_keeps_nothing_from_closing(mode):
-    async def main():
-        puller = Puller("tcp://127.0.0.1:1", mode=mode)
-        waiting = asyncio.create_task(puller.receive())
-        await asyncio.sleep(0)
-        return puller, waiting
-
-    loop = asyncio.new_event_loop()
-    puller, waiting = loop.run_until_complete(main())
-    loop.close()
-    puller.close_now()  # as collecting it does; the task is never woken again
-    assert not waiting.done()
-    waiting._log_destroy_pending = False

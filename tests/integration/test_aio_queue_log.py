@@ -153,42 +153,6 @@ def test_a_slow_disk_holds_up_no_other_task(monkeypatch, memory_path, fsync):
     run(main)
 
 
-@pytest.mark.parametrize("fsync", ["interval", "always", "never"])
-def test_new_segments_hold_up_no_other_task(monkeypatch, memory_path, fsync):
-    """No fsync of a file, or of the folder with its name, runs in the loop's thread."""
-    log = QueueLogConfig(directory=memory_path, fsync=fsync, segment_bytes=4096)
-    threads = set()
-
-    def noted(call):
-        def sync(fd):
-            threads.add(threading.get_ident())
-            time.sleep(0.002)
-            call(fd)
-
-        return sync
-
-    async def main():
-        async with a_queue(log=log, prefetch=64) as (pusher, puller):
-            monkeypatch.setattr(platform, "sync_data", noted(platform.sync_data))
-            monkeypatch.setattr(os, "fsync", noted(os.fsync))
-            rounds = newest = 0
-            while newest <= 5:  # a segment begins when the former one is on the disk
-                rounds += 1
-                assert rounds < 2000
-                for number in range(20):
-                    pusher.push([number, "x" * 300])
-                await pusher.drain(timeout=60)
-                for _ in range(20):
-                    async with await puller.receive(timeout=60):
-                        pass
-                newest = int(segments(memory_path)[-1].stem[6:])
-            await pusher.join(timeout=60)
-        assert threads
-        assert threading.get_ident() not in threads
-
-    run(main)
-
-
 @pytest.mark.parametrize("fsync", ["always", "never"])
 def test_old_segments_are_emptied_while_others_run_and_no_job_is_forgotten(fsync, memory_path):
     log = QueueLogConfig(directory=memory_path, fsync=fsync, segment_bytes=4096)

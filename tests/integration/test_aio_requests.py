@@ -233,27 +233,6 @@ def test_requests_to_nobody_end_and_are_bounded(tmp_path):
     run(main)
 
 
-def test_who_is_dead_delays_no_request_to_others(tmp_path):
-    """ZeroMQ keeps 1,024 requests for a responder that is away; what exceeds them waits here."""
-    dead = f"ipc://{tmp_path}/dead"
-
-    async def main():
-        async with Responder(LOOPBACK, HANDLERS) as live:
-            async with Requester([dead, live.endpoint]) as asks:
-                answers = await asyncio.gather(
-                    *(asks.request("same", n, timeout=60, attempts_max=300) for n in range(1500))
-                )
-                assert answers == list(range(1500))
-                assert len(asks._unsent) == 0  # none is kept for the one that is dead
-                async for answer in asks.request_all("same", 7, deadline=60):
-                    assert answer == Answer(live.endpoint, 7)
-                    break
-                assert len(asks._unsent) == 1
-                assert [await asks.request("same", n, timeout=60) for n in range(9)] == [*range(9)]
-
-    run(main)
-
-
 def test_a_connection_that_zeromq_gave_up_is_made_again(opened, caplog):
     endpoint = opened.enter_context(a_responder_of_too_large_answers())
 

@@ -15,13 +15,10 @@ import pytest
 
 import p2pmsg
 from p2pmsg import aio
-from p2pmsg.aio import subscriber as subscriber_module
-from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.errors import ClosedError, CursorInUseError, WrongLoopError
-from p2pmsg.sync import lines as lines_module
 from tests.integration.aio import LOOPS, connected, run
 from tests.integration.mold import make_feed, place, reader_of
-from tests.integration.peers import LOOPBACK, TOPIC, eventually, publish_frames
+from tests.integration.peers import LOOPBACK, TOPIC, publish_frames
 from tests.places import free_port
 
 __all__ = ["make_feed", "place"]
@@ -130,57 +127,6 @@ def test_a_name_that_is_unknown_is_reported_where_it_is_awaited(monkeypatch):
         await closed.close()  # before it is found
 
     run(main, debug=True)
-
-
-@pytest.mark.parametrize("how", ["close", "cancel", "loop"])
-def test_what_a_thread_opens_for_one_that_is_left_is_closed_by_the_thread(how, monkeypatch):
-    """No port stays bound until the loop takes its next step, which it may never do."""
-    may_open, has_opened = threading.Event(), threading.Event()
-
-    def connect(*arguments):
-        assert may_open.wait(60)
-        lines = lines_module.connect(*arguments)
-        has_opened.set()
-        return lines
-
-    monkeypatch.setattr(subscriber_module, "connect", connect)
-    port = free_port()
-
-    def bind_again():
-        may_open.set()
-        assert has_opened.wait(60)  # nothing happens in the loop meanwhile
-        eventually(lambda: is_free(port))
-
-    async def main():
-        subscriber = aio.Subscriber(f"udp://localhost:{port}")
-        if how == "close":
-            await subscriber.close()
-        else:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01), subscriber:
-                    pass
-        if how == "loop":
-            return
-        bind_again()
-
-    run(main) if how != "loop" else run_and_drop(main, bind_again)
-
-
-def run_and_drop(main, after):
-    """Run in a loop that is closed without the end that `asyncio.run` makes."""
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(main())
-    loop.close()
-    after()
-
-
-def is_free(port):
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
-        try:
-            made.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
 
 
 def test_a_mold_feed_and_the_end_of_its_sessions(make_feed, place):
@@ -594,39 +540,6 @@ def test_in_trio():
     with contextlib.closing(publisher):
         publish(publisher, *range(2000))
         assert trio.run(main) == [*range(2000)]
-
-
-@pytest.mark.parametrize("how", ["nobody waits", "waiting", "full"])
-def test_the_loop_sleeps_while_there_is_nothing_to_do(how, monkeypatch):
-    turns = 0
-    real = LoopDriver.take_turn
-
-    def take_turn(driver):
-        nonlocal turns
-        turns += 1
-        real(driver)
-
-    monkeypatch.setattr(LoopDriver, "take_turn", take_turn)
-
-    async def main():
-        nonlocal turns
-        options = {"receive_bytes": 2**16, "on_gap": lambda report: None}
-        async with connected(publisher={"stall_timeout": 0.05}, **options) as (made, subscriber):
-            if how == "full":
-                await asyncio.to_thread(publish, made, *[bytes(1000)] * 1000)
-            task = asyncio.create_task(subscriber.receive()) if how == "waiting" else None
-            await asyncio.sleep(0.2)
-            before, turns = time.monotonic(), 0
-            await asyncio.sleep(0.3)
-            # Deadlines, heartbeats, ZeroMQ's own signals; a loop kept awake would take thousands.
-            assert turns < 400 * (time.monotonic() - before)
-            async with asyncio.timeout(60):
-                while turns < 2:
-                    await asyncio.sleep(0.01)
-            if task is not None:
-                task.cancel()
-
-    run(main)
 
 
 @pytest.mark.parametrize("awaits", [False, True])

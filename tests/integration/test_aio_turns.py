@@ -225,31 +225,3 @@ def test_in_trio():
                     await outcome(peer, peer.close(0.5))
 
     trio.run(main)
-
-
-def test_a_frame_that_comes_right_after_the_last_look_is_not_left_for_the_next_check(
-    driver, monkeypatch, make_publisher
-):
-    publisher = make_publisher()
-    subscriber = add(driver, aio.Subscriber(publisher.endpoint, topics=[TOPIC]))
-    driver.until(lambda: publisher.stats().subscribers)
-    publisher.publish(TOPIC, 0)
-    first = []
-    # `until` may ask twice in a turn, and a message comes once.
-    driver.until(lambda: first or first.extend(filter(None, [subscriber.receive_nowait()])))
-    io = subscriber._io
-    read, late = io.read, []
-
-    def read_and_publish(wait_ms):
-        taken = read(wait_ms)
-        if not taken and not late:
-            late.append(publisher.publish(TOPIC, 1))
-            publisher.flush()
-            assert io.zmq_receiver.socket.poll(int(1000 * DEADLINE_S))  # takes the signal, too
-        return taken
-
-    monkeypatch.setattr(io, "read", read_and_publish)
-    while not late:
-        wait_s = subscriber.turn()
-    assert wait_s == 0
-    assert subscriber.receive_nowait().value == 1

@@ -1,14 +1,11 @@
 """Bridges between p2pmsg and raw pyzmq sockets, which know nothing of it."""
 
-import contextlib
 import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -16,11 +13,8 @@ import zmq
 
 import p2pmsg
 from p2pmsg.bridge import BridgeConfig
-from p2pmsg.bridge.subscribed import FirstSubscriber, Verdict
 from p2pmsg.errors import BindError, ConfigError, EndpointError
-from tests.integration.inside import prefixes_of
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
-from tests.places import lasting_place
 
 HERE = Path(__file__).parent
 WAIT_MS = int(DEADLINE_S * 1000)
@@ -238,49 +232,6 @@ def test_a_plain_sub_with_a_full_queue_loses_and_is_counted(
     eventually(comes_again)
 
 
-def test_a_restarted_bridge_waits_until_its_subs_are_back(
-    stranger, make_publisher, tmp_path, monkeypatch
-):
-    all_are_there = threading.Event()
-    look = FirstSubscriber.look
-
-    def looking(self, is_there, *, now_ns):  # the time for further SUBs lasts until all are there
-        return look(self, is_there, now_ns=now_ns if all_are_there.is_set() else 0)
-
-    monkeypatch.setattr(FirstSubscriber, "look", looking)
-    publisher = make_publisher()
-    end = f"zmq+pub+ipc://{tmp_path}/out?bind=1"
-    options = {
-        "cursor": str(tmp_path / "cursor"), "start": "earliest",
-        "config": BridgeConfig(stall_timeout=DEADLINE_S),
-    }  # fmt: skip
-    publisher.publish_many("t", [b"%d" % number for number in range(100)])
-    subs = []
-    for last in (100, 200):
-        with p2pmsg.Bridge(publisher.endpoint, end, **options) as made:
-            eventually(lambda: made.stats().received)  # all that there is, with no SUB there
-            assert made.stats().passed_on == 0
-            for name in b"" if subs else b"123":
-                subs.append(stranger(zmq.SUB, f"ipc://{tmp_path}/out", connects=True))
-                subs[-1].subscribe(bytes([name]))  # by which it is known
-
-            def all_have_subscribed(made=made):  # again where they are asked for messages
-                assert not any(sub.poll(0) for sub in subs)
-                return {b"", b"1", b"2", b"3"} <= prefixes_of(made)
-
-            eventually(all_have_subscribed)
-            all_are_there.set()
-            got = {sub: [] for sub in subs}
-            while any(len(numbers) < 100 for numbers in got.values()):
-                for sub, numbers in got.items():
-                    numbers += [int(sub.recv_multipart()[1])] if sub.poll(5) else []
-            assert all(numbers == [*range(last - 100, last)] for numbers in got.values())
-            eventually(lambda: made.stats().passed_on == 100)
-            assert made.stats().without_subscriber == 0
-        all_are_there.clear()
-        publisher.publish_many("t", [b"%d" % number for number in range(last, last + 100)])
-
-
 def test_what_is_for_nobody_is_counted_and_said(stranger, bridge, make_publisher, caplog):
     publisher = make_publisher()
     made = bridge(
@@ -316,42 +267,6 @@ def test_what_is_for_nobody_is_counted_and_said(stranger, bridge, make_publisher
 
 BOUND_PUB = "zmq+pub://127.0.0.1:0?bind=1"
 PATIENT = {"start": "earliest", "config": BridgeConfig(stall_timeout=DEADLINE_S)}
-
-
-def test_when_all_subs_have_left_the_next_one_is_waited_for(
-    stranger, bridge, make_publisher, monkeypatch
-):
-    waits = threading.Event()
-    look = FirstSubscriber.look
-
-    def looking(self, is_there, *, now_ns):
-        verdict = look(self, is_there, now_ns=now_ns)
-        if verdict is Verdict.WAIT and not is_there:
-            waits.set()
-        return verdict
-
-    monkeypatch.setattr(FirstSubscriber, "look", looking)
-    publisher = make_publisher()
-    made = bridge(publisher.endpoint, BOUND_PUB, **PATIENT)
-
-    def all_is_passed_on():
-        return made.stats().passed_on == publisher.stats().published
-
-    def one_waits():  # until the end of a SUB's connection is seen, messages go to it
-        waits.clear()
-        publisher.publish("t", b"%d" % publisher.stats().published)
-        return eventually(lambda: waits.is_set() or all_is_passed_on()) and waits.is_set()
-
-    for _ in range(3):
-        eventually(one_waits)
-        waiting = publisher.stats().published - 1
-        assert made.stats().passed_on == waiting
-        sub = stranger(zmq.SUB, place_of(made.target), connects=True)
-        publisher.publish("t", b"%d" % (waiting + 1))
-        assert [int(sub.recv_multipart()[1]) for _ in range(2)] == [waiting, waiting + 1]
-        eventually(all_is_passed_on)
-        sub.close()
-    assert made.stats().without_subscriber == 0
 
 
 def test_a_peer_that_is_no_sub_is_no_subscriber(stranger, bridge, make_publisher):
@@ -416,16 +331,6 @@ def test_jobs_that_were_not_passed_on_are_given_back(bridge, make_pusher, make_p
     assert made.stats().unsent == 1
     with make_puller(pusher.endpoint).receive(DEADLINE_S) as job:
         assert (job.value, job.last_reason) == (b"job", "the bridge was closed")
-
-
-def test_a_push_that_nobody_connects_to_says_so(bridge, make_pusher, monkeypatch, caplog):
-    monkeypatch.setattr("p2pmsg.bridge.plain_ends.FIRST_NS", 0)
-    pusher = make_pusher()
-    bridge(pusher.endpoint, "zmq+push://127.0.0.1:0?bind=1")
-    pusher.push(b"job")
-    said = "nobody is connected to take messages; they wait at the source"
-    eventually(lambda: any(said in record.getMessage() for record in caplog.records))
-    assert pusher.stats().done == 0
 
 
 def test_plain_sockets_carry_jobs_between_two_strangers(stranger, bridge, tmp_path):
@@ -550,111 +455,7 @@ def test_what_has_come_already_is_passed_on_at_close(stranger, tmp_path):
         pusher.close(timeout=0.0)
 
 
-@pytest.mark.parametrize("kind", ["sub", "pull"])
-@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
-def test_a_part_that_is_too_large_is_counted_where_the_bridge_binds(
-    kind, scheme, bridge, tmp_path, caplog
-):
-    bound = "127.0.0.1:0" if scheme == "tcp" else str(tmp_path / "in")
-    prefix = f"zmq+{kind}://" if scheme == "tcp" else f"zmq+{kind}+ipc://"
-    config = BridgeConfig(part_bytes_max=1000)
-    made = bridge(f"{prefix}{bound}?bind=1", f"stream+{LOOPBACK}", topic_at="none", config=config)
-    place = made.source.partition("://")[2].partition("?")[0]
-    context = zmq.Context()
-    sender, other = (context.socket(zmq.XPUB if kind == "sub" else zmq.PUSH) for _ in range(2))
-    try:
-        for each in sender, other:
-            each.connect(f"{scheme}://{place}")
-            each.send(b"before")
-            if kind == "sub":
-                assert each.poll(WAIT_MS)
-                each.send(b"before")
-        eventually(lambda: made.stats().received >= 2)
-        watched = made._ends.connections[0].socket._connections.ended_here
-        eventually(lambda: len(watched._followed) == 2)
-        other.close(linger=0)  # one that goes is none that was ended
-        eventually(lambda: len(watched._followed) == 1)
-        sender.send(bytes(1001))
-        eventually(lambda: made.stats().reconnected == 1)
-        eventually(lambda: len(watched._followed) == 1)  # it has come again
-    finally:
-        context.destroy(linger=0)
-    eventually(lambda: not watched._followed)
-    assert made.stats().reconnected == 1
-    (said,) = [r.getMessage() for r in caplog.records if "part_bytes_max" in r.getMessage()]
-    assert "ZeroMQ ended a connection, whose peer makes another one" in said
-    assert said.endswith("; 1 times so far")
-
-
-def test_a_part_that_is_too_large_ends_the_connection_and_it_is_made_again(
-    stranger, bridge, make_subscriber, monkeypatch, caplog
-):
-    monkeypatch.setattr("transports.connect_watch._GIVEN_UP_NS", 300_000_000)
-    pub, place = stranger(zmq.XPUB)
-    made = bridge(f"zmq+sub://{place}", LOOPBACK, config=BridgeConfig(part_bytes_max=1000))
-    assert pub.recv() == b"\1"
-    pub.send_multipart([b"t", bytes(1001)])
-    assert pub.recv() == b"\0"
-    assert pub.recv() == b"\1"
-    pub.send_multipart([b"t", b"again"])
-    assert values_of(make_subscriber(made.endpoint, start="earliest"), 1) == [b"again"]
-    assert made.stats().reconnected == 1
-    (said,) = [r.getMessage() for r in caplog.records if "given up" in r.getMessage()]
-    assert place in said
-    assert "part_bytes_max" in said
-
-
 PEERS = {"PUSH": "a ZeroMQ PUSH socket is there", "closed": "nobody is there", "nng": "nng"}
-
-
-@pytest.mark.parametrize(("peer", "words"), PEERS.items(), ids=PEERS)
-def test_who_is_there_instead_is_said(stranger, bridge, monkeypatch, caplog, peer, words):
-    monkeypatch.setattr("p2pmsg.bridge.connection.FIRST_NS", 200_000_000)
-    with contextlib.ExitStack() as opened:
-        if peer == "PUSH":
-            _, place = stranger(zmq.PUSH)
-        elif peer == "closed":
-            place = lasting_place().removeprefix("tcp://")
-        else:
-            place = opened.enter_context(speaking_nng())
-        made = bridge(f"zmq+sub://{place}", LOOPBACK)
-        eventually(lambda: words in made.stats().unanswered)
-    eventually(lambda: [r for r in caplog.records if words in r.getMessage()])
-
-
-def test_who_is_not_there_is_said_while_a_job_waits(bridge, make_pusher, monkeypatch):
-    monkeypatch.setattr("p2pmsg.bridge.connection.FIRST_NS", 200_000_000)
-    pusher = make_pusher()
-    made = bridge(pusher.endpoint, f"zmq+push://{lasting_place().removeprefix('tcp://')}")
-    pusher.push(b"job")
-    eventually(lambda: "nobody is there" in made.stats().unanswered)
-    eventually(lambda: made.stats().received == 1)
-    assert made.stats().passed_on == 0
-
-
-@contextlib.contextmanager
-def speaking_nng():
-    """Greet all who connect as nng does; yields where."""
-    taken = []
-
-    def speak():
-        with contextlib.suppress(OSError):
-            while True:
-                taken.append(listener.accept()[0])
-                with contextlib.suppress(ConnectionError):
-                    taken[-1].sendall(b"\0SP\0\0\x20\0\0")
-
-    with contextlib.ExitStack() as opened:
-        listener = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
-        thread = threading.Thread(target=speak)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)  # `close` alone would leave it in `accept`
-            thread.join(DEADLINE_S)
-            for each in taken:
-                each.close()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Bridges between p2pmsg and nanomsg's and nng's sockets: pynng, and nng's own nngcat."""
 
-import itertools
 import shutil
 import subprocess
 import threading
@@ -13,10 +12,8 @@ from p2pmsg.bridge import BridgeConfig
 from p2pmsg.errors import BindError, ConfigError, EndpointError, NoHandlerError, RemoteError
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
 from tests.places import free_port
-from transports import TransportError, parse_endpoint
 
 pynng = pytest.importorskip("pynng", reason="the extra `nng` is not installed")
-from transports.sp_plain import SpPlainSocket  # noqa: E402 - it imports pynng
 
 
 @pytest.fixture
@@ -195,58 +192,6 @@ def test_where_no_rep_answers_the_requester_gets_the_reason(bridge, opened):
     requester = opened.enter_context(p2pmsg.Requester(made.source))
     with pytest.raises(RemoteError, match=r"nobody takes requests there|no answer within 0\.3 s"):
         requester.request("a", b"x", timeout=60, attempts_max=1)
-
-
-def test_request_all_reaches_all_respondents(stranger, bridge, opened):
-    config = p2pmsg.bridge.BridgeConfig(survey_time=5.0)
-    made = bridge(
-        LOOPBACK, "sp+surveyor://127.0.0.1:0?bind=1", topics=["who"], codec="json", config=config
-    )
-    requester = opened.enter_context(p2pmsg.Requester(made.source))
-    answers = requester.request_all("who", 0, deadline=60)
-    assert "no respondent is connected there" in str(answers.errors[made.source])
-
-    def serve(respondent, name):
-        for _ in range(20):
-            asked = respondent.recv()
-            respondent.send(b'["%s", %s]' % (name, asked))
-
-    threads = []
-    for name in (b"a", b"b", b"c"):
-        respondent = stranger(pynng.Respondent0, made.target)
-        threads.append(threading.Thread(target=serve, args=(respondent, name), daemon=True))
-        threads[-1].start()
-    pipes = made._ends.target._socket.socket
-    eventually(lambda: len(pipes.pipes) == 3)
-    for number in range(20):  # none waits for survey_time, since all answer
-        answers = requester.request_all("who", number, deadline=60)
-        got = answers.values[made.source]
-        assert sorted(got) == [["a", number], ["b", number], ["c", number]]
-    for thread in threads:
-        thread.join()
-
-
-def test_a_respondent_that_is_silent_or_late_is_left_out(stranger, bridge, opened):
-    config = p2pmsg.bridge.BridgeConfig(survey_time=0.2)
-    made = bridge(LOOPBACK, "sp+surveyor://127.0.0.1:0?bind=1", topics=["who"], config=config)
-    requester = opened.enter_context(p2pmsg.Requester(made.source))
-    prompt, late = (stranger(pynng.Respondent0, made.target) for _ in range(2))
-    pipes = made._ends.target._socket.socket
-    eventually(lambda: len(pipes.pipes) == 2)
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(requester.request_all, "who", b"1", deadline=60)
-        assert (prompt.recv(), late.recv()) == (b"1", b"1")
-        error = first.result().errors[made.source]
-        assert "none of 2 respondents answered within 0.2 s" in str(error)
-        late.send(b"an answer to 1, which is over")
-
-        def is_answered():  # on a busy machine the prompt one may be late, too
-            asked = pool.submit(requester.request_all, "who", b"2", deadline=60)
-            assert prompt.recv() == b"2"
-            prompt.send(b"yes")
-            return asked.result().values.get(made.source)
-
-        assert eventually(is_answered) == [b"yes"]
 
 
 def test_a_surveyor_is_answered_by_responders_of_ours(stranger, bridge, opened):
@@ -431,86 +376,6 @@ def test_an_empty_request_is_answered_also_with_nothing(stranger, bridge, opened
         req.send(data)
         assert req.recv_msg().bytes == data * 2
     assert made.stats().passed_on == 4
-
-
-@pytest.mark.parametrize("kind", ["req", "surveyor"])
-def test_an_empty_request_of_ours_is_answered_also_with_nothing(stranger, bridge, opened, kind):
-    config = p2pmsg.bridge.BridgeConfig(survey_time=5.0)
-    made = bridge(LOOPBACK, f"sp+{kind}://127.0.0.1:0?bind=1", topics=["t"], config=config)
-    asked = {"req": pynng.Rep0, "surveyor": pynng.Respondent0}[kind]
-    rep = stranger(asked, made.target)
-    values = [b"ab", b"", b"c"]
-
-    def serve():
-        for _ in values:
-            rep.send(rep.recv_msg().bytes)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    requester = opened.enter_context(p2pmsg.Requester(made.source))
-    eventually(lambda: made._ends.target._socket.peers)
-    for value in values:
-        answer = requester.request("t", value, timeout=60)
-        assert answer == (value if kind == "req" else [value])
-    thread.join()
-
-
-def test_an_error_takes_no_message_with_it_that_came_before(opened, stranger, monkeypatch):
-    made = SpPlainSocket(
-        "pull", parse_endpoint(LOOPBACK), binds=True, queue_messages=100, message_bytes_max=1000
-    )
-    opened.callback(made.close)
-    push = stranger(pynng.Push0, f"sp+{made.endpoint}")
-    for data in (b"1", b"2", b"3", b"4"):
-        push.send(data)
-    receive, calls = made.socket.recv, iter([True, True, pynng.NoMemory("full", 2), True, True])
-
-    def failing(block):
-        now = next(calls)
-        if now is not True:
-            raise now
-        return receive()
-
-    monkeypatch.setattr(made.socket, "recv", failing)
-    assert made.wait(60_000)
-    assert made.receive_many(100)[0] == [b"1", b"2"]
-    with pytest.raises(TransportError, match="full"):
-        made.wait(60_000)
-    assert made.receive_many(2)[0] == [b"3", b"4"]
-
-
-def test_a_batch_that_fails_takes_no_other_with_it(stranger, bridge, make_subscriber, monkeypatch):
-    made = bridge("sp+sub://127.0.0.1:0?bind=1", LOOPBACK)
-    pub = stranger(pynng.Pub0, made.source, send_buffer_size=1000)
-    plain, target = made._ends.plain, made._ends.target
-    read, write = plain.read, target.write
-    held, handed, numbers = [], [], itertools.count()
-
-    def read_two_topics(timeout):
-        held.extend(read(timeout))
-        if len({batch.topic for batch in held}) < 2:
-            return []
-        batches = sorted(held, key=lambda batch: batch.topic)
-        held.clear()
-        handed.extend(value for batch in batches if batch.topic == "b" for value in batch.values)
-        return batches
-
-    def fail_once(batch, is_over):
-        if batch.topic == "a" and handed and not made.stats().unsent:
-            raise OSError("no")
-        return write(batch, is_over)
-
-    monkeypatch.setattr(target, "write", fail_once)
-    monkeypatch.setattr(plain, "read", read_two_topics)
-
-    def is_there():
-        pub.send(b"a 1")
-        pub.send(b"b %d" % next(numbers))
-        return made.stats().unsent
-
-    eventually(is_there)
-    message = make_subscriber(made.endpoint, topics=["b"], start="earliest").receive(DEADLINE_S)
-    assert message.value == handed[0]
 
 
 def test_a_connection_that_ended_is_counted_and_said(opened, bridge, caplog):

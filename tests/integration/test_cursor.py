@@ -4,7 +4,6 @@ import json
 import shutil
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from p2pmsg.errors import CursorError, CursorInUseError
 from tests.integration.aio import shell
 from tests.integration.cursor_children import committing
 from tests.integration.cursors import committed, publish
-from tests.integration.inside import commits_of
 from tests.integration.peers import (
     LOOPBACK,
     TOPIC,
@@ -165,30 +163,6 @@ def test_by_interval_all_but_what_is_in_hand_is_committed(make_publisher, resume
                 subscriber.receive(0.05)
         head = subscriber.stats().streams[0].head
         eventually(lambda: committed(subscriber) == head)
-
-
-def test_by_interval_it_commits_as_often_as_was_said(make_publisher, resume):
-    """What a kill may repeat is what was returned since the last interval ended."""
-    publisher = make_publisher()
-    hour_ns = 3600 * 10**9
-    subscriber = resume(publisher, start=0, commit_interval=3600.0, joins=publisher)
-    commits = commits_of(subscriber)
-    now_ns = time.monotonic_ns() + hour_ns
-    commits.handle_timer(now_ns)
-    now_ns += hour_ns
-    publish(publisher, 100)
-    for turn in range(1, 10):
-        for _ in range(10):
-            subscriber.receive(60)
-        commits.handle_timer(now_ns - 1)
-        assert committed(subscriber) in (None, 0, 10 * turn - 11)
-        commits.handle_timer(now_ns)
-        assert committed(subscriber) == 10 * turn - 1  # except for the one in hand
-        now_ns += hour_ns
-
-
-def test_by_interval_the_thread_looks_twice_in_each(make_publisher, resume):
-    assert commits_of(resume(make_publisher(), commit_interval=0.02)).tick_s == 0.01
 
 
 def test_by_interval_it_commits_while_it_waits(make_publisher, resume):

@@ -344,19 +344,6 @@ def test_a_spark_that_fails_is_reported_by_its_last_words(stand_in):
         stand_in("raise ValueError('out of luck')\n")
 
 
-def test_a_spark_that_is_silent_is_given_up(stand_in, monkeypatch):
-    class Impatient(Progress):
-        """Has no more patience as soon as all but Spark is done: processes may start slowly."""
-
-        def update(self, state):
-            done = [one.delivered == state.total for one in state.subscribers.values()]
-            if state.spark == "reading" and done == [True, True]:
-                monkeypatch.setattr(demo_run, "PATIENCE_S", 1.0)
-
-    with pytest.raises(DemoError, match=r"nothing has changed for 1 s: .*Spark reading"):
-        stand_in("time.sleep(100)\n", Impatient())
-
-
 def test_a_child_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     (tmp_path / "stubborn.py").write_text(
         "import signal, time, json\n"

@@ -6,7 +6,6 @@ import copy
 import os
 import pickle
 import signal
-import threading
 
 import pytest
 
@@ -170,25 +169,6 @@ def test_a_child_s_collector_says_whose_it_is(opened):
     )
     assert found == ["None", "None", "True"]
     collector.flush()
-
-
-def test_a_child_s_collector_is_closed_whatever_its_parent_s_thread_did(opened):
-    collector = opened.enter_context(Collector("udp://127.0.0.1:0"))
-    inside, leave = threading.Event(), threading.Event()
-
-    def hold():
-        with collector._lock:
-            inside.set()
-            leave.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    inside.wait()
-    try:
-        assert outcomes(lambda: collector.stats().error, collector.close) == ["None", "None"]
-    finally:
-        leave.set()
-        thread.join()
 
 
 def test_a_child_keeps_no_port_of_its_parent_s_collector(opened):

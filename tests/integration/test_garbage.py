@@ -24,7 +24,6 @@ from tests.integration.hostile import (
     throw_bytes,
     unreadable_bodies,
 )
-from tests.integration.inside import answers_waiting
 from tests.integration.peers import (
     TOPIC,
     Collector,
@@ -140,21 +139,6 @@ def test_a_nack_for_everything_and_beyond(good_pair, stranger):
     while answers <= 10:
         answers += bool(dealer.recv())
     assert publisher.stats().published == 12_000
-
-
-def test_ten_thousand_requests_without_reading_the_replies(good_pair, stranger):
-    publisher, collector = good_pair
-    publisher.publish_many(TOPIC, range(20_000))
-    collector.wait_for(20_000)
-    dealers = [stranger(zmq.DEALER, publisher.recovery_endpoint, queue=10) for _ in range(3)]
-    for dealer in dealers:
-        dealer.sndtimeo = 60_000
-    heads = control_frame(Kind.HEADS_REQUEST, publisher.session)
-    everything = nack(publisher.session, (0, 20_000))
-    for n in range(10_000):
-        dealers[n % 3].send(heads if n % 2 else everything)
-    check_goes_on(publisher, collector)
-    assert answers_waiting(publisher) <= 4096
 
 
 def test_repairs_go_on_next_to_a_requester_that_wants_all(

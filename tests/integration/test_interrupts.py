@@ -1,6 +1,5 @@
 """Ctrl-C, signal handlers that use the peer they interrupt, and signals in large frames."""
 
-import collections
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from p2pmsg.sync import (
     subscriber,
 )
 from recovery import replay_buffer
-from tests.integration.peers import LOOPBACK, TOPIC, check_ledger, take, work_until
+from tests.integration.peers import TOPIC, check_ledger, take, work_until
 from tests.integration.strikes import Strike
 from transports import busy_wait, zmq_pubsub
 
@@ -308,28 +307,6 @@ class Handler:
             self.refused += 1
 
 
-class LineHandler(Handler):
-    """The same before the n-th line in `FILES`."""
-
-    def strike_in(self, number, work):
-        self.left = number
-        sys.settrace(self._trace)
-        try:
-            return work()
-        finally:
-            sys.settrace(None)
-
-    def _trace(self, frame, event, _):
-        if frame.f_code.co_filename not in FILES:
-            return None
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                sys.settrace(None)
-                signal.raise_signal(self.number)
-        return self._trace
-
-
 @pytest.mark.parametrize("own", ["publish", "publish_many", "mixed"])
 @pytest.mark.parametrize("handler", ["publish", "publish_many"])
 def test_what_a_handler_publishes_is_accepted_or_refused_and_nothing_else_suffers(
@@ -375,47 +352,6 @@ def test_a_handler_may_always_ask_for_the_counters(make_publisher):
     assert not struck.refused
     assert len(struck.results) > 5  # a message that joins a batch takes few calls
     assert struck.results == sorted(struck.results)
-
-
-@pytest.mark.parametrize(
-    "acknowledge", [None, pytest.param("written", marks=pytest.mark.long), "synced"]
-)
-@pytest.mark.parametrize("own", ["publish", "publish_many"])
-def test_a_handler_that_closes_never_waits_for_what_it_struck_in(
-    memory_path, opened, own, acknowledge
-):
-    """It closes, or is refused at once: the thread that it waits for needs no lock of its frame."""
-    ends = collections.Counter()
-    values = ["own"] * 700
-    at = 0
-    while at < 400:
-        at += 1 if at < 60 else at // 10
-        log = None if acknowledge is None else p2pmsg.LogConfig(
-            memory_path / str(at), acknowledge=acknowledge
-        )  # fmt: skip
-        sender = p2pmsg.Publisher(LOOPBACK, log=log)
-        opened.callback(sender.close, 0.0)
-
-        def work(sender=sender):
-            for _ in range(3):
-                if own == "publish":
-                    sender.publish(TOPIC, "own")
-                else:
-                    sender.publish_many(TOPIC, values)
-
-        driver = sender._driver
-        with LineHandler(partial(sender.close, timeout=30.0)) as struck:
-            try:
-                struck.strike_in(at, work)
-            except (p2pmsg.ClosedError, p2pmsg.errors.LogFailedError):  # without a last fsync
-                assert struck.results
-        ends["closed"] += len(struck.results)
-        ends["refused"] += struck.refused
-        if struck.results:
-            assert not driver.thread.is_alive()  # else it was given up after 5 s
-        sender.close(timeout=0.0)
-    assert ends["closed"]
-    assert ends["refused"]
 
 
 @pytest.mark.parametrize("what", ["flush", "close"])

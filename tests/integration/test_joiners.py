@@ -12,21 +12,16 @@ import zmq
 
 import p2pmsg
 import transports
-from p2pmsg import control, wire
-from p2pmsg.publisher import control_queue
-from p2pmsg.wire import Kind
-from tests.descriptors import no_descriptor_left
-from tests.integration.inside import joined_ids
+from p2pmsg import wire
 from tests.integration.joiners import Joiner, can_open, join_all, turn_until
 from tests.integration.peers import (
     DEADLINE_S,
     LOOPBACK,
     ROOT,
     eventually,
-    short_of_descriptors,
     take,
 )
-from transports import connections, reply_memory
+from transports import reply_memory
 
 JOIN_S = 60.0
 """How long they may take: a fallen-over publisher never answered."""
@@ -87,25 +82,6 @@ def check_answers(joiners):
     assert all(joiner.echoes <= joiner.probes for joiner in joiners)
 
 
-def check_all(publisher, joiners):
-    check_answers(joiners)
-    there = joined_ids(publisher)
-    assert turn_until(joiners, lambda: len(there) >= len(joiners), JOIN_S)
-    assert publisher.stats().control_dropped == 0
-
-
-@pytest.mark.long  # those that join a busy one are below
-def test_200_join_a_publisher_that_is_idle(publisher, join):
-    check_all(publisher, join(publisher.endpoint, 200))
-
-
-def test_200_join_a_publisher_that_is_busy(publisher, busy, join):
-    joiners = join(publisher.endpoint, 200)
-    before = len(busy)
-    assert turn_until(joiners, lambda: len(busy) > before + 5, JOIN_S)
-    check_all(publisher, joiners)
-
-
 @pytest.mark.usefixtures("busy")
 def test_100_join_a_relay_that_is_busy(publisher, make_relay, join):
     relay = make_relay(publisher.endpoint)
@@ -147,67 +123,6 @@ def test_1000_join_from_several_processes(publisher, is_busy, request):
     assert all(int(echoes) <= int(probes) for _, echoes, probes, _ in results), results
 
 
-class Former:
-    """Raw sockets that do as a subscriber of a former release does, and a very impatient one."""
-
-    def __init__(self, context, publisher, number):
-        self.probe = number
-        self.echoes = 0
-        self.data = context.socket(zmq.SUB)
-        self.data.set(zmq.SUBSCRIBE, b"")
-        self.data.set(zmq.SUBSCRIBE, wire.control_prefix(Kind.ECHO, self.probe))
-        self.data.connect(publisher.endpoint)
-        self.requests = context.socket(zmq.DEALER)
-        self.requests.connect(publisher.recovery_endpoint)
-        body = control.Probe(self.probe, ["*"], "latest")
-        self.question = wire.control_frame(Kind.PROBE, publisher.session, body)
-
-    def turn(self):
-        self.requests.send(self.question, zmq.NOBLOCK)
-        while self.data.poll(0):
-            data = self.data.recv()
-            self.echoes += data[:1] == b"\0" and data[4] == Kind.ECHO
-
-
-@pytest.fixture
-def small_ration(monkeypatch):
-    monkeypatch.setattr(control_queue, "BROAD_FRAMES_PER_S", 4000)
-    monkeypatch.setattr(control_queue, "BROAD_FRAMES_AT_ONCE", 400)
-
-
-def test_subscribers_of_a_former_release_cannot_livelock_a_publisher(
-    small_ration, publisher, busy, join
-):
-    """Each asks without end, and each answer goes to all of them: so many frames, and no more."""
-    context = zmq.Context()
-    former = [Former(context, publisher, number) for number in range(40)]
-    try:
-        # An answer takes fewer tokens while not all are counted.
-        eventually(lambda: publisher.stats().connections >= 2 * len(former))
-        begun, before = time.monotonic(), len(busy)
-        while (
-            time.monotonic() - begun < 0.7
-            or not publisher.stats().control_rationed
-            or len(busy) <= before + 5
-        ):
-            for one in former:
-                one.turn()
-            assert time.monotonic() < begun + JOIN_S
-        took = time.monotonic() - begun
-        stats = publisher.stats()
-        echoes = sum(one.echoes for one in former)
-        # Each answer takes as many tokens as there are connections, those of the others too.
-        assert 0 < echoes <= 400 + 4000 * took + 2 * len(former)
-        assert stats.control_rationed > 0
-        assert len(busy) > before + 5
-        join(publisher.endpoint, 1, first=1000)
-    finally:
-        for one in former:
-            one.data.close(linger=0)
-            one.requests.close(linger=0)
-        context.term()
-
-
 FILES = 200
 
 
@@ -245,31 +160,6 @@ def test_idle_connections_take_no_descriptor_that_the_log_needs(
         eventually(refuses)
     messages = take(make_subscriber(endpoint, start="earliest"), 1000)
     assert [message.sequence for message in messages] == list(range(1000))
-
-
-def test_connections_wait_where_no_descriptor_is_left(
-    publisher, make_subscriber, monkeypatch, caplog
-):
-    """Each try in vain was reported, 600,000 a second, and before what ends connections."""
-    for name in ("_said_s", "_looked_s"):  # another test may have seen it within the minute
-        monkeypatch.setattr(connections._files, name, -1e9)
-    subscriber = make_subscriber(publisher.endpoint, start="earliest")
-    take(subscriber, 1)
-    with contextlib.ExitStack() as opened:
-        waiting = [opened.enter_context(socket.socket()) for _ in range(20)]
-        before = publisher.stats().connections
-        with no_descriptor_left():
-            for one in waiting:
-                one.connect(address(publisher.endpoint))
-            eventually(lambda: "connections wait, since none can be accepted" in caplog.text)
-            for number in range(10):
-                publisher.publish("t", number)
-            take(subscriber, 10)
-            # A descriptor that another thread gives back in between lets one in.
-            assert publisher.stats().connections < before + len(waiting)
-        eventually(lambda: publisher.stats().connections == before + len(waiting))
-        eventually(lambda: "connections are accepted again" in caplog.text)
-    assert publisher.stats().connections_refused == 0
 
 
 @contextlib.contextmanager
@@ -490,16 +380,3 @@ def test_who_asks_and_never_reads_fills_no_memory():
             peer.close()
         context.term()
         server.close()
-
-
-def test_a_subscriber_joins_though_no_descriptor_was_left_for_a_moment(monkeypatch):
-    """It never asked again where repairs come from, and so never joined."""
-    tries = []
-    make = short_of_descriptors(transports.ZmqRecoveryClient, tries, 3)
-    monkeypatch.setattr(transports, "ZmqRecoveryClient", make)
-    with p2pmsg.Publisher(LOOPBACK) as publisher:
-        with p2pmsg.Subscriber(publisher.endpoint) as subscriber:
-            publisher.wait_for_subscribers(1, DEADLINE_S)
-            publisher.publish("t", 1)
-            assert subscriber.receive(DEADLINE_S).value == 1
-    assert len(tries) > 3

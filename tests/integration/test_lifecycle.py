@@ -4,6 +4,7 @@ import contextlib
 import errno
 import gc
 import os
+import re
 import signal
 import threading
 import time
@@ -13,7 +14,7 @@ import weakref
 import pytest
 
 import p2pmsg
-from tests.integration.inside import core_of, unheard_requests
+from tests.integration.inside import unheard_requests
 from tests.integration.peers import (
     LOOPBACK,
     TOPIC,
@@ -125,7 +126,7 @@ def test_a_port_in_use(make_publisher, tmp_path):
         with pytest.raises(p2pmsg.BindError) as refused:
             p2pmsg.Publisher(publisher.endpoint)
         assert isinstance(refused.value, OSError)
-        assert "in use" in str(refused.value) or "listens there" in str(refused.value)
+        assert re.search("in use|listens there|has bound it", str(refused.value))
         assert refused.value.errno == errno.EADDRINUSE
     taken = make_publisher()
     with pytest.raises(p2pmsg.BindError):
@@ -231,19 +232,3 @@ def test_forked_children_have_ids_of_their_own(make_publisher):
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-
-
-def test_a_publisher_of_rare_bursts_does_not_tick_between_them(make_publisher, monkeypatch):
-    publisher = make_publisher()
-    publisher.publish("t", 0)
-    core, looks = core_of(publisher), []
-    lingering = core.lingering
-    monkeypatch.setattr(
-        core, "lingering", lambda now_ns: looks.append(now_ns) or lingering(now_ns=now_ns)
-    )
-    for _ in range(20):
-        time.sleep(0.03)
-        for at in range(3):  # the first goes at once, the others wait for one another
-            publisher.publish("t", at)
-    time.sleep(0.03)
-    assert len(looks) <= 20 * 6  # ticking on for 30 ms, it were 160 and more

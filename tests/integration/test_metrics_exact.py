@@ -17,13 +17,10 @@ import pytest
 import p2pmsg
 from p2pmsg import control, metrics, wire
 from p2pmsg.errors import MessageTooLargeError
-from p2pmsg.statsd.aggregate import Aggregator
-from p2pmsg.statsd.config import AggregateConfig
-from p2pmsg.statsd.exact import ExactReceiver, StateFile
+from p2pmsg.statsd.exact import StateFile
 from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.testing import TcpProxy
 from p2pmsg.wire import Kind
-from tests.integration.inside import exact_of
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.statsd_tools import collecting
 from tests.places import lasting_place
@@ -268,20 +265,6 @@ def test_gauges_and_totals_stand_as_they_were_after_a_restart(tmp_path):
     assert (first["c", "c"]["count"], second["c", "c"]["count"]) == (0, 1)
 
 
-def test_what_was_kept_last_is_written_however_late_it_was_kept(tmp_path):
-    path, aggregator = tmp_path / "s", Aggregator(AggregateConfig())
-    with contextlib.closing(StateFile(path)) as state:
-        receiver = ExactReceiver(["tcp://127.0.0.1:1"], aggregator, threading.Lock(), state)
-        receiver.stop()
-        receiver.keep()
-        eventually(path.exists)
-        receiver._writer.join(0.2)  # who writes has nothing to do: it must not end for that
-        path.unlink()
-        receiver.keep()  # as the last flush does
-        receiver.close()
-    assert path.exists()
-
-
 def test_what_cannot_be_repeated_is_reported_with_its_range():
     config = p2pmsg.PublisherConfig(replay=p2pmsg.config.ReplayConfig(bytes_max=4096))
     with metrics.Client(LOOPBACK, interval=0.0, config=config) as client:
@@ -442,56 +425,6 @@ def test_a_gauge_beyond_64_bits_is_kept_over_a_restart(tmp_path):
             assert keep.flushes[-1]["g", "free"]["value"] == float(gauge["free"])
 
 
-def test_what_cannot_be_counted_or_encoded_ends_no_collector(tmp_path, monkeypatch, caplog):
-    """Both are defects of the collector; they cost the others nothing."""
-    apply, encode, state = ExactTotals.apply, ExactTotals.encode, tmp_path / "s"
-
-    def apply_or_fail(totals, session, sequence, value):
-        applied = apply(totals, session, sequence, value)
-        if "bad" in value["c"]:
-            raise OverflowError("int too big")
-        return applied
-
-    def encode_or_fail(totals):
-        if totals.counters.get("good") == 2:
-            raise OverflowError("int too big")
-        return encode(totals)
-
-    monkeypatch.setattr(ExactTotals, "apply", apply_or_fail)
-    monkeypatch.setattr(ExactTotals, "encode", encode_or_fail)
-    with metrics.Client(LOOPBACK, interval=0.0) as client:
-        with collecting(exact=client.endpoint, state=state) as (collector, _):
-            for name in ("good", "bad", "good"):
-                client.increment(name)
-            eventually(lambda: collector.totals().counters.get("good") == 2)
-            collector.flush()
-            totals = collector.totals()
-            assert (totals.malformed, totals.failed, totals.is_exact) == (1, "", False)
-            assert totals.state_errors > 0
-            client.increment("good")
-            eventually(lambda: collector.totals().counters["good"] == 3)
-    assert collector.stats().error is None
-    assert ExactTotals.decode(state.read_bytes()).counters["good"] == 3
-    said = [record.message for record in caplog.records if "statsd" in record.message]
-    assert len(said) == 3
-    assert "deltas could not be counted" in said[0]
-    assert "it cannot be encoded: OverflowError: int too big" in said[1]
-    assert "it works again" in said[2]
-
-
-def test_totals_of_a_collector_that_has_ended_are_not_exact(monkeypatch):
-    def fail(*_):
-        raise MemoryError("flush")
-
-    with metrics.Client(LOOPBACK, close_timeout=0.0) as client:
-        with collecting(exact=client.endpoint) as (collector, _):
-            eventually(lambda: collector.totals().is_exact)
-            monkeypatch.setattr(Aggregator, "flush", fail)
-            collector.flush()
-            eventually(lambda: collector.totals().failed == "MemoryError: flush")
-            assert not collector.totals().is_exact
-
-
 def test_a_state_that_is_none_is_refused(tmp_path):
     path = tmp_path / "state"
     path.write_bytes(b"something else")
@@ -529,37 +462,6 @@ def test_a_state_that_cannot_be_written_for_a_while_is_written_later(tmp_path, m
     assert len(said) == 2
     assert "No space left" in said[0]
     assert "again" in said[1]
-
-
-def test_what_is_counted_last_is_in_the_state_though_one_was_just_being_written(
-    tmp_path, monkeypatch
-):
-    state, save = tmp_path / "s", StateFile.save
-    begun, go_on = threading.Event(), threading.Event()
-
-    def wait(file, data):
-        begun.set()
-        go_on.wait(60)
-        save(file, data)
-
-    with metrics.Client(LOOPBACK, interval=0.0) as client:
-        with collecting(exact=client.endpoint, state=state, interval=0.05) as (collector, _):
-            monkeypatch.setattr(StateFile, "save", wait)
-            begun.wait(60)
-            client.increment("a", 3)
-            eventually(lambda: collector.totals().counters.get("a") == 3)
-            exact = exact_of(collector)
-            stop = exact.stop
-
-            def stop_late():
-                stop()
-                go_on.set()
-                eventually(lambda: exact._unsaved is None)
-                time.sleep(0.1)  # for its thread to look whether it may end
-                exact.totals.counters["a"] = 4  # what came after the last flush
-
-            monkeypatch.setattr(exact, "stop", stop_late)
-        assert ExactTotals.decode(state.read_bytes()).counters == {"a": 4}
 
 
 CALLS = 100

@@ -1,8 +1,6 @@
 """Pipelines over real sockets, with pullers that are killed, stopped, slow, and strangers."""
 
-import contextlib
 import logging
-import re
 import signal
 import subprocess
 import sys
@@ -11,13 +9,11 @@ import time
 from collections import Counter
 
 import pytest
-import zmq
 
 import p2pmsg
 from p2pmsg.queue import PipelineConfig
-from p2pmsg.queue.pipeline.dealing import FAILURES_MAX
 from p2pmsg.testing import TcpProxy
-from tests.integration.peers import LOOPBACK, ROOT, CuttingProxy, eventually
+from tests.integration.peers import LOOPBACK, ROOT, eventually
 
 VALUE = b"x" * 128
 PATIENT_S = 60.0
@@ -204,38 +200,6 @@ def test_push_waits_or_raises_at_its_bound():
         source.close()
 
 
-def test_strangers_change_nothing():
-    context = zmq.Context()
-    try:
-        with pusher() as source, puller(source.endpoint) as sink:
-            eventually(lambda: source.stats().pullers)
-            liar = context.socket(zmq.DEALER)
-            liar.connect(source.endpoint)
-            for junk in (b"", b"\0", b"\0p2\x01\x2d" + bytes(40), b"\0" * 60, b"x" * 1000):
-                liar.send(junk)
-            (at,) = [socket.endpoint for socket in source._shares._sockets.values()]
-            thief = context.socket(zmq.PULL)
-            thief.connect(at)
-            eventually(lambda: source.stats().frames_invalid >= 4)
-            # Every other frame goes to the thief: it is missed, asked for and sent again.
-            received = []
-            sent = 0
-            while not thief.poll(0):
-                source.push(sent)
-                sent += 1
-                source.flush()
-                time.sleep(0.001)
-            source.push_many([*range(sent, sent + 3000)])
-            while len(received) < sent + 3000:
-                received += sink.receive_many(1000, timeout=PATIENT_S)
-            sink.commit()
-            source.drain(PATIENT_S)
-            assert [job.value for job in received] == [*range(sent + 3000)]
-            assert source.stats().retransmitted
-    finally:
-        context.destroy(linger=0)
-
-
 def test_a_puller_goes_on_with_the_next_pusher_and_keeps_what_it_had(tmp_path):
     at = f"ipc://{tmp_path}/pipe"
     source = pusher(at)
@@ -275,79 +239,8 @@ def test_what_a_pipeline_does_not_have_is_refused_by_name(tmp_path, caplog):
         source.push("late")
 
 
-def test_leaving_does_not_wait_without_end_for_jobs_that_a_puller_left(monkeypatch, caplog):
-    monkeypatch.setattr("p2pmsg.queue.pipeline.pusher._SAY_NS", 50_000_000)
-    monkeypatch.setattr("p2pmsg.sync.lifecycle.ClosesItself._patience_s", 0.3)
-    with pusher() as source:
-        with puller(source.endpoint) as sink:
-            source.push_many(["begun", "not begun"])
-            assert sink.receive(PATIENT_S).value == "begun"
-        eventually(lambda: not source.stats().pullers)
-    assert source.stats().in_flight == 2
-    name = source.name
-    left, *waits, last = [record.getMessage() for record in caplog.records]
-    assert left.endswith(
-        ("left: its 2 jobs wait for another one", "its 1 job waits for another one")
-    )
-    assert waits == [f"{name} waits: 2 jobs are not confirmed, and no puller is there"]
-    lost = "2 jobs are not confirmed, and no puller is there. What no puller has is lost"
-    assert last == f"{name}: closed; {lost}"
-
-
-def test_who_waits_for_confirmations_hears_who_has_the_jobs(monkeypatch, caplog):
-    monkeypatch.setattr("p2pmsg.queue.pipeline.pusher._SAY_NS", 50_000_000)
-    with pusher() as source, puller(source.endpoint) as sink:
-        source.push("held")
-        assert sink.receive(PATIENT_S).value == "held"
-        with pytest.raises(TimeoutError, match="1 jobs were not confirmed"):
-            source.drain(timeout=0.3)
-        (said,) = [each.getMessage() for each in caplog.records if "waits" in each.getMessage()]
-        holder = "1 job is not confirmed; the puller '.+' has 1"
-        assert re.fullmatch(f"{source.name} waits: {holder}", said)
-        sink.commit()
-        source.drain(PATIENT_S)
-
-
 def is_large(prefix):
     return b"x" * 200 in prefix
-
-
-def test_a_job_at_which_both_connections_end_is_given_up_and_the_others_are_done(
-    monkeypatch, caplog
-):
-    monkeypatch.setattr("p2pmsg.queue.pipeline.dealing._RETRY_NS", 10_000_000)
-    with contextlib.ExitStack() as opened:
-        source = opened.enter_context(pusher(grace=5.0))
-        proxies = {}
-
-        def follow():
-            """Have each share's socket reached by a proxy with the same port."""
-            for socket in list(source._shares._sockets.values()):
-                if socket.endpoint not in proxies:
-                    port = int(socket.endpoint.rpartition(":")[2])
-                    proxy = CuttingProxy(socket.endpoint, is_large, "127.0.0.2", port)
-                    proxies[socket.endpoint] = opened.enter_context(proxy)
-
-        front = opened.enter_context(CuttingProxy(source.endpoint, is_large, "127.0.0.2"))
-        sinks = [opened.enter_context(puller(front.endpoint)) for _ in range(2)]
-        for number in range(40):
-            source.push("x" * 1000 if number == 20 else number)
-            source.flush()
-        done, deadline = set(), time.monotonic() + PATIENT_S
-        while source.stats().in_flight:
-            assert time.monotonic() < deadline, source.stats()
-            follow()
-            for sink in sinks:
-                with contextlib.suppress(TimeoutError):
-                    done.add(sink.receive(timeout=0.02).value)
-                    sink.commit()
-        stats = source.stats()
-    assert done == {*range(40)} - {20}
-    assert (stats.pushed, stats.done, stats.undeliverable) == (40, 39, 1)
-    assert front.cuts >= FAILURES_MAX
-    assert "job 20 (1," in caplog.text
-    assert "given up until now: 1" in caplog.text
-    assert "has given our share to others: frames of it" in caplog.text
 
 
 def test_frames_of_a_share_that_others_have_are_late_and_not_invalid():

@@ -10,7 +10,6 @@ import pytest
 import p2pmsg
 from p2pmsg import control
 from tests.integration.aio import shell
-from tests.integration.inside import put_off_round
 from tests.integration.peers import (
     LOOPBACK,
     TOPIC,
@@ -584,14 +583,6 @@ def test_heads_that_would_not_fit_in_a_frame_come_in_pages(
     with p2pmsg.reader.HeadsWatch([publisher.endpoint]) as watch:
         eventually(lambda: watch.heads()[publisher.endpoint])
         assert len(watch.heads()[publisher.endpoint].streams) == len(topics)
-
-
-def test_a_round_is_left_out_while_messages_are_published_but_no_subscription(make_publisher):
-    """The times are given by hand, and its thread has ended."""
-    publisher = make_publisher()
-    driver, _, beat_ns = put_off_round(publisher)
-    publisher._sender.has_more = True
-    assert not driver._is_put_off(beat_ns)
 
 
 def test_who_joins_with_many_topics_while_messages_are_published(pumping, make_subscriber):

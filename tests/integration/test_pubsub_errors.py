@@ -14,7 +14,6 @@ import zmq
 
 import p2pmsg
 from p2pmsg import PublisherConfig, SubscriberConfig
-from tests.integration.inside import core_of
 from tests.integration.peers import (
     DEADLINE_S,
     LOOPBACK,
@@ -400,19 +399,6 @@ def test_descriptors_that_are_kept_are_named(bound, caplog, monkeypatch):
     assert "open files are kept for all else (ulimit -n)" in caplog.text
 
 
-def test_one_that_subscribes_to_too_much_is_said(bound, caplog):
-    counted, endpoint = bound
-    with contextlib.ExitStack() as stack:
-        connect(stack, endpoint, 1)
-        eventually(lambda: counted.update() or len(counted))
-        (fd,) = counted._open
-        for number in range(11):
-            counted.subscribed(fd, b"%d" % number)
-        counted.update()
-    assert counted.oversubscribed == 1
-    assert "one may have 10 subscriptions" in caplog.text
-
-
 def test_a_relay_says_what_it_does_not_take_on(make_publisher, opened, caplog):
     publisher = make_publisher()
     for number in range(6):
@@ -434,11 +420,6 @@ def test_a_pusher_says_that_it_takes_on_no_more_workers(small_pusher, make_pulle
     for _ in range(2):
         make_puller(small_pusher.endpoint)
     eventually(lambda: "takes on no more workers than 1" in caplog.text)
-
-
-def test_a_pusher_says_that_it_takes_on_no_more_connections(small_pusher, caplog):
-    core_of(small_pusher).invalid["peers"] = 1  # as when each of them has joined
-    eventually(lambda: "may become one, than 2" in caplog.text)
 
 
 FEW_FILES = """

@@ -13,12 +13,10 @@ import pytest
 import zmq
 
 import p2pmsg
-from p2pmsg.queue import puller_base
 from p2pmsg.queue.admin import LiveBox
-from p2pmsg.queue.frames import Hello, Report
+from p2pmsg.queue.frames import Report
 from p2pmsg.queue.journal.file import QueueLogConfig
 from p2pmsg.queue.journal.reading import read_log, segments
-from p2pmsg.queue.puller_core import PullerCore
 from p2pmsg.testing.proxy import TcpProxy
 from p2pmsg.wire import Kind, control_frame
 from tests.integration.commands import eventually
@@ -88,26 +86,6 @@ def test_jobs_that_one_puller_cannot_take_go_to_another(make_pusher, make_puller
     assert len(take(large)) == 2**19
     pusher.drain(timeout=60)
     assert (pusher.stats().done, pusher.stats().failed) == (2, 0)
-
-
-def test_a_puller_whose_pusher_ignores_its_limit_says_why_it_was_cut_off(
-    make_pusher, make_puller, monkeypatch, caplog
-):
-    def core_without_limit(*arguments, frame_bytes_max, **options):
-        return PullerCore(*arguments, **options)
-
-    monkeypatch.setattr(puller_base, "PullerCore", core_without_limit)
-    config = p2pmsg.queue.PusherConfig(queue=p2pmsg.QueueConfig(deliveries_max=1))
-    pusher = make_pusher(config=config)
-    puller = make_puller(
-        pusher.endpoint, config=p2pmsg.queue.PullerConfig(frame_bytes_max=64 * 1024)
-    )
-    assert take_after(pusher, puller, "first") == "first"
-    pusher.push(bytes(2**19))
-    eventually(lambda: "a frame above frame_bytes_max (65,536 bytes" in caplog.text)
-    assert take_after(pusher, puller, "next") == "next"
-    pusher.drain(timeout=60)
-    assert (pusher.stats().done, pusher.stats().dead) == (2, 1)
 
 
 def test_a_dead_letter_of_any_size_is_listed_over_the_wire(make_pusher, make_puller):
@@ -348,25 +326,6 @@ def test_a_puller_that_closes_gives_everything_back(make_pusher, make_puller):
     puller = make_puller(pusher.endpoint)
 
     assert sorted(take(puller) for _ in range(8)) == list(range(8))
-
-
-def test_a_puller_that_is_asked_again_who_it_is_still_reports_what_it_did(make_pusher, make_puller):
-    pusher = make_pusher()
-    for number in range(10):
-        puller = make_puller(pusher.endpoint)
-        pusher.push(number)
-        job = puller.receive(timeout=60)
-        assert job.value == number
-        line = line_of(puller)
-        # As from a hello that had waited for the connection: the pusher asks who this is.
-        hello = Hello("", "", 0, 0, 1, 0, 0, [], [])
-        line.outbox.append(control_frame(Kind.QUEUE_HELLO, line.id, hello, timestamp_ns=0))
-        job.ack()
-        puller.close()
-        pusher.drain(timeout=60)
-
-    stats = pusher.stats()
-    assert (stats.done, stats.lost, stats.failed) == (10, 0, 0)
 
 
 def test_a_job_that_hangs_is_given_to_another(make_pusher, make_puller):

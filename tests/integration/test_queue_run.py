@@ -134,29 +134,6 @@ def test_several_threads_work_at_once(queue):
     assert pusher.stats().done == 4
 
 
-def test_close_waits_for_the_job_in_hand(queue):
-    pusher, puller = queue
-    pusher.push(1)
-    begun, finish = threading.Event(), threading.Event()
-
-    def work(job):
-        begun.set()
-        finish.wait(60)
-
-    runner = threading.Thread(target=puller.run, args=[work])
-    runner.start()
-    assert begun.wait(60)
-    closer = threading.Thread(target=puller.close, args=[10.0])
-    closer.start()
-    eventually(lambda: puller._run._is_stopping)
-    finish.set()
-    closer.join(60)
-    runner.join(60)
-
-    eventually(lambda: pusher.stats().done == 1)
-    assert not runner.is_alive()
-
-
 def test_a_handler_may_close_its_puller(queue):
     pusher, puller = queue
     pusher.push(1)

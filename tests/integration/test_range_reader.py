@@ -8,12 +8,10 @@ import pytest
 
 import p2pmsg
 from p2pmsg import LogConfig, LossReport, Message, MessageBatch
-from p2pmsg.errors import ClosedError, LossReason
+from p2pmsg.errors import LossReason
 from p2pmsg.message import Origin
 from p2pmsg.reader import RangeReader
 from p2pmsg.testing.proxy import TcpProxy
-from recovery import Loss
-from tests.integration.inside import core_of, count_rounds, held
 from tests.integration.peers import LOOPBACK, eventually, take
 from tests.integration.test_udp_multicast import GROUP
 from tests.places import free_port, lasting_place
@@ -106,17 +104,6 @@ def test_frames_partly_outside_are_cut(publisher, reader):
         assert [m.value for m in messages_of(batches)] == list(range(start, stop))
 
 
-def test_a_range_costs_no_whole_round_of_the_publisher(publisher, reader, monkeypatch):
-    for number in range(100):
-        publisher.publish("t", number)
-        publisher.flush()
-    assert values_of(reader.fetch("t", 0, 1)) == [0]
-    rounds = count_rounds(publisher, monkeypatch)
-    for number in range(100):
-        assert values_of(reader.fetch("t", number, number + 1)) == [number]
-    assert len(rounds) < 50  # for heartbeats
-
-
 def test_ranges_that_are_asked_for_all_the_time_keep_nobody_from_joining(publisher, reader):
     publisher.publish_many("t", range(1000))
     over = threading.Event()
@@ -197,23 +184,6 @@ def test_an_executor_connects_straight_and_sees_that_the_publisher_has_gone():
         assert reader.heads().session == second.session
 
 
-@pytest.mark.parametrize("is_announced", [True, False])
-def test_a_reader_that_is_kept_goes_on_with_the_publishers_next_session(is_announced):
-    with p2pmsg.Publisher(lasting_place()) as first:
-        endpoint = first.endpoint
-        first.publish("t", "first")
-        reader = RangeReader(endpoint)
-        assert values_of(reader.fetch("t", 0, 1, session=first.session)) == ["first"]
-    with publisher_at(endpoint) as second, reader:
-        second.publish_many("t", [1, 2, 3])
-        if is_announced:  # its welcome is there, and was not read yet
-            eventually(lambda: reader._channel._line.has_message())
-        assert values_of(reader.fetch("t", 0, 3, session=second.session)) == [1, 2, 3]
-        gone = reader.fetch("t", 1, 3, session=first.session, timeout=1000.0)
-        assert losses_of(gone) == [(1, 3, LossReason.PUBLISHER_GONE)]
-        assert [each.session for each in reader.sessions()] == [second.session]
-
-
 def test_a_reader_that_is_kept_does_not_take_a_publisher_that_has_ended_for_its_successor():
     with p2pmsg.Publisher(lasting_place()) as first:
         reader = RangeReader(first.endpoint)
@@ -223,21 +193,6 @@ def test_a_reader_that_is_kept_does_not_take_a_publisher_that_has_ended_for_its_
         assert losses_of(items) == [(0, 3, LossReason.TIMEOUT)]
         with pytest.raises(TimeoutError):
             reader.sessions(0.3)
-
-
-def test_a_relay_that_is_away_does_not_say_what_it_has(make_publisher, make_relay, monkeypatch):
-    monkeypatch.setattr("p2pmsg.reader.fetch._ABSENT_NS", 100_000_000)
-    publisher = make_publisher()
-    relay = make_relay(publisher.endpoint)
-    with RangeReader(relay.endpoint) as reader:
-        eventually(lambda: [each.session for each in reader.sessions()] == [publisher.session])
-        unknown = publisher.session ^ 1
-        items = reader.fetch("t", 0, 3, session=unknown, timeout=60.0)
-        assert losses_of(items) == [(0, 3, LossReason.PUBLISHER_GONE)]
-        reader.sessions()
-        relay.close(timeout=0.0)
-        items = reader.fetch("t", 0, 3, session=unknown, timeout=0.5)
-        assert losses_of(items) == [(0, 3, LossReason.TIMEOUT)]
 
 
 def test_a_restart_is_seen_in_the_heads():
@@ -531,30 +486,3 @@ def test_a_relays_log_is_refused_by_publishers_and_stays_the_relays(
     again = make_relay(publisher.endpoint, log=LogConfig(tmp_path))
     messages = take(make_subscriber(again.endpoint, start="earliest"), 100)
     assert [message.value for message in messages] == list(range(100))
-
-
-@pytest.mark.parametrize("reason", ["publisher_gone", "timeout", "rewound"])
-def test_a_loss_on_the_way_to_the_relay_keeps_its_reason(make_publisher, make_relay, read, reason):
-    (publisher,), relay = filled(make_publisher, make_relay)
-    lost = Loss(1000, 1010, LossReason(reason))
-    with held(relay):
-        core_of(relay).lose(publisher.session, "t", lost, now_ns=time.monotonic_ns())
-    items = list(read(relay, timeout=5.0).fetch("t", 900, 1010))
-    assert values(items[:-1]) == list(range(900, 1000))
-    report = items[-1]
-    assert (report.start, report.stop, report.reason.value) == (1000, 1010, reason)
-
-
-def test_cancel_ends_what_waits_in_another_thread():
-    with RangeReader(lasting_place(), timeout=600.0) as reader:
-        waiting = threading.Thread(target=expect_closed, args=(reader,))
-        waiting.start()
-        eventually(lambda: reader._channel.sockets)
-        reader.cancel()
-        waiting.join(60)
-        assert not waiting.is_alive()
-
-
-def expect_closed(reader):
-    with pytest.raises(ClosedError):
-        next(reader.fetch("a", 0, 1, session=1))

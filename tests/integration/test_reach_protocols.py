@@ -10,7 +10,6 @@ import pytest
 import zmq
 
 import p2pmsg
-from p2pmsg.queue import PipelineConfig
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
 from tests.integration.webhooks import SECRET
 from tests.places import lasting_place
@@ -128,22 +127,6 @@ def test_at_a_bridge_that_binds_a_socket_of_nng(bridge, opened, kind, make_pulle
                 assert job.value == b"ab"
         else:
             assert asks.recv() == b"abab"
-
-
-def test_at_the_ports_of_a_pipeline():
-    config = PipelineConfig(ack_timeout=30.0)
-    with p2pmsg.Pusher(LOOPBACK, mode="pipeline", config=config) as pusher:
-        with p2pmsg.Puller(pusher.endpoint, mode="pipeline") as puller:
-            eventually(lambda: pusher.stats().pullers)
-            (data,) = [each.endpoint for each in pusher._shares._sockets.values()]
-            with strangers(pusher.endpoint), strangers(data):
-                pusher.push_many(range(1000))
-                values = []
-                while len(values) < 1000:
-                    values += [job.value for job in puller.receive_many(1000, timeout=DEADLINE_S)]
-                puller.commit()
-                pusher.drain(DEADLINE_S)
-        assert values == list(range(1000))
 
 
 def test_at_the_port_that_takes_webhooks(make_publisher):

@@ -18,10 +18,8 @@ from p2pmsg.config import NackConfig
 from p2pmsg.moldudp64 import MoldPublisher
 from p2pmsg.reader import RangeReader
 from p2pmsg.subscriber import quiet
-from tests.integration.inside import core_of
 from tests.integration.peers import LOOPBACK, eventually
 from tests.places import free_port, lasting_place
-from transports.zmq_frame import SHARED_BYTES
 
 pytest.importorskip("recovery.log")
 
@@ -444,26 +442,6 @@ def test_a_publishers_log_is_refused(tmp_path):
         publisher.publish("t", 1)
     with pytest.raises(p2pmsg.ConfigError, match="this is a publisher's"):
         Relay("tcp://127.0.0.1:1", LOOPBACK, log=LogConfig(tmp_path))
-
-
-def test_large_frames_are_kept_in_zeromqs_memory_by_publishers_and_relays(
-    make_publisher, make_relay, make_subscriber
-):
-    publisher = make_publisher()
-    relay = make_relay(publisher.endpoint)
-    subscriber = make_subscriber(relay.endpoint, start="earliest")
-    publisher.publish("t", bytes(65536))
-    publisher.publish_many("t", [bytes(128)] * 2000)
-    assert len(take(subscriber, 2001)) == 2001
-    kept = core_of(publisher).replay.frames("t", 0, 2001, 2**30)
-    (served,) = core_of(relay).sessions.values()
-    relayed = core_of(relay).replay.frames(served.key("t"), 0, 2001, 2**30)
-    assert [one.stop for one in kept][-1] == [one.stop for one in relayed][-1] == 2001
-    # What stands alone a publisher keeps as the caller's own bytes.
-    assert type(kept[0].frame) is bytes
-    large = [one.frame for one in (*kept[1:], *relayed) if len(one.frame) >= SHARED_BYTES]
-    assert len(large) >= 3
-    assert all(isinstance(frame.obj, zmq.Frame) for frame in large)
 
 
 pytest.importorskip("recovery.log")

@@ -40,18 +40,6 @@ def test_with_chacha20_where_the_processor_has_no_aes(
     check_ledger(subscriber, lost=0, delivered=3000)
 
 
-def test_the_processor_is_asked_once(make_publisher, peers, monkeypatch):
-    asked = []
-    monkeypatch.setattr(opening, "read_proc", lambda name: asked.append(name) or "")
-    opening.cpu_flags.cache_clear()
-    try:
-        for group in (2, 3):
-            make_publisher(place(group), security=peers.security("pub"))
-    finally:
-        opening.cpu_flags.cache_clear()
-    assert asked == ["cpuinfo"]
-
-
 def test_two_lines_bring_what_one_loses(make_publisher, make_subscriber, peers):
     lines = [place(4), place(5)]
     publisher = make_publisher(lines, security=peers.security("pub", "sub"))

@@ -1,7 +1,6 @@
 """Browsers that have got more than the gateway that they come to has read."""
 
 import asyncio
-import contextlib
 import shutil
 import threading
 
@@ -10,8 +9,6 @@ import pytest
 pytest.importorskip("uvicorn", reason="serving over HTTP needs uvicorn (extra http)")
 
 from p2pmsg import LogConfig
-from p2pmsg.http import GatewayConfig
-from p2pmsg.testing.proxy import TcpProxy
 from tests.integration.peers import eventually
 from tests.integration.test_serve import Events, serving, values
 from tests.places import lasting_place
@@ -128,45 +125,3 @@ def test_a_publisher_that_is_really_at_an_earlier_place_is_reported(make_publish
         assert (kind, data["start"], data["stop"]) == ("rewound", 51, 100)
         publisher.publish("a", "newer")
         assert values(events.messages(1)) == ["newer"]
-
-
-def test_what_a_publisher_that_is_gone_sent_elsewhere_is_not_sent_again(make_publisher, tmp_path):
-    """Neither while others go on, nor when it is there again and this gateway gets the rest."""
-    log, endpoint = LogConfig(tmp_path / "log"), lasting_place()
-    gone, other = make_publisher(endpoint, log=log), make_publisher()
-    path, config = "/topics?topic=a&topic=b", GatewayConfig(resume_timeout=3.0)
-    with contextlib.ExitStack() as stack:
-        proxy = stack.enter_context(TcpProxy(endpoint))
-        first, _ = stack.enter_context(serving([endpoint, other.endpoint]))
-        second, less = stack.enter_context(serving([proxy.endpoint, other.endpoint], config=config))
-        other.wait_for_subscribers(2, timeout=60)
-        gone.wait_for_subscribers(2, timeout=60)
-
-        def publish():
-            gone.publish("a", 0)
-            other.publish("b", 0)
-            eventually(lambda: less.stats().messages == 2)
-            proxy.refuse()
-            proxy.cut()
-            for number in range(1, 10):
-                gone.publish("a", number)
-
-        place = place_of(first, path, publish, 11)
-        gone.close(timeout=0.0)  # in 5 s it would be asked over its recovery channel, and answer
-        with begin(second, path, place) as events:
-            other.publish("b", 1)
-            assert sequences(events.messages(1)) == [1]
-            eventually(lambda: any(view.ahead for view in less._fanout.views.values()))
-            other.publish("b", 2)
-            assert sequences(events.messages(1)) == [2]
-            assert less.stats().messages == 4
-            gone = make_publisher(endpoint, log=log)
-            proxy.refuse(False)
-            while events.next() is not None:
-                pass  # it ends, since that stream moves again
-            place = events.last_id
-        with begin(second, path, place) as events:
-            gone.publish("a", 10)
-            other.publish("b", 3)
-            found = {(data["topic"], data["sequence"]) for _, data in events.messages(2)}
-        assert found == {("a", 10), ("b", 3)}

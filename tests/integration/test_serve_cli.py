@@ -124,16 +124,6 @@ def test_a_publisher_that_is_away_is_waited_for_aloud(tmp_path):
         eventually(lambda: said in running.said())
 
 
-def test_a_failure_at_the_start_is_one_line_and_no_status_of_the_servers(monkeypatch):
-    def fail(*_, **__):
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr("p2pmsg.http.app.Upstream", fail)
-    ended = run_here("serve", "tcp://127.0.0.1:1", *HERE)
-    assert ended.returncode == 1
-    assert ended.stderr.decode() == "p2pmsg serve: Too many open files\n"
-
-
 def test_tokens_are_read_from_a_file(tmp_path, make_publisher):
     publisher = make_publisher()
     tokens = tmp_path / "tokens"

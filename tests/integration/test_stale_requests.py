@@ -1,7 +1,6 @@
 """Responders of all kinds, and requests whose requesters have stopped waiting."""
 
 import asyncio
-import threading
 import time
 
 import pytest
@@ -12,7 +11,6 @@ from p2pmsg import aio
 from p2pmsg.requests import frames
 from p2pmsg.wire import Frame
 from tests.integration.aio import run
-from tests.integration.aio_peers import eventually as eventually_in_loop
 from tests.integration.commands import eventually
 from tests.integration.test_app import app, serve
 from tests.integration.test_requests import LOOPBACK, make_requester, make_responder
@@ -52,73 +50,6 @@ def test_what_nobody_waits_for_is_not_begun(make_responder, make_requester):
     assert make_requester(responder.endpoint).request("slow", "new", timeout=60) == "new"
 
 
-def test_what_nobody_waits_for_is_not_begun_by_a_pool(make_responder, make_requester):
-    worked, gate = [], threading.Event()
-
-    def slow(value):
-        worked.append(value)
-        gate.wait(60)
-        return value
-
-    responder = make_responder({"slow": slow}, threads=2)
-
-    def wait():
-        eventually(lambda: responder._cache.pending == 20)
-        time.sleep(0.3)
-        gate.set()
-
-    try:
-        give_up_on(responder.endpoint, 20, wait)
-        assert make_requester(responder.endpoint).request("slow", "new", timeout=60) == "new"
-    finally:
-        gate.set()
-    eventually(lambda: responder._cache.pending == 0)
-    assert sorted(map(str, worked)) == ["0", "1", "new"]
-    assert responder.expired == 18
-
-
-def test_what_waited_for_a_pool_that_ended_is_done_when_it_is_asked_again(opened):
-    """`serve` ended by a handler's SystemExit, and was called again."""
-    gate, begun = threading.Event(), threading.Semaphore(0)
-
-    def slow(value):
-        begun.release()
-        gate.wait(60)
-        return value
-
-    def end(value):
-        eventually(lambda: responder._cache.pending == 8)
-        raise SystemExit
-
-    responder = p2pmsg.Responder(LOOPBACK, {"slow": slow, "end": end}, threads=2)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as other:
-        other.set(zmq.LINGER, 0)
-        other.connect(responder.endpoint)
-
-        def ask():
-            other.send(frames.request_frame(b"slow", 1, 1, 0, b"\x07"))
-            other.send(frames.request_frame(b"end", 1, 2, 0, b"\x07"))
-            for number in range(3, 9):
-                other.send(frames.request_frame(b"slow", 1, number, 0, b"\x07"))
-            for _ in range(2):
-                begun.acquire(timeout=20)
-            time.sleep(0.2)  # the pool is shut down meanwhile
-            gate.set()
-
-        asking = threading.Thread(target=ask)
-        asking.start()
-        with pytest.raises(SystemExit):
-            responder.serve()
-        asking.join()
-        with responder:
-            for number in range(3, 9):
-                other.send(frames.request_frame(b"slow", 1, number, 0, b"\x07"))
-            answered = set()
-            while not answered >= set(range(3, 9)):
-                assert other.poll(10_000), answered
-                answered.add(Frame(other.recv()).sequence)
-
-
 @pytest.mark.parametrize("make", [p2pmsg.Responder, aio.Responder], ids=["threads", "loop"])
 def test_a_request_that_does_not_say_how_long_it_waits_is_done(make, opened):
     """The frame's count is 0."""
@@ -151,40 +82,6 @@ def test_a_request_that_does_not_say_how_long_it_waits_is_done(make, opened):
         asyncio.run(main())
     eventually(lambda: responder.answered == 5)
     assert responder.expired == 0
-
-
-def test_no_coroutine_is_begun_for_what_nobody_waits_for():
-    """A responder worked 9 s on 100 requests whose requesters had waited for 1 s."""
-    worked = []
-
-    async def main():
-        gate = asyncio.Event()
-
-        async def slow(value):
-            worked.append(value)
-            await gate.wait()
-            return value
-
-        handlers = {"slow": slow, "made": lambda value: slow(value)}
-        async with aio.Responder(LOOPBACK, handlers, tasks_max=1) as responder:
-            async with aio.Requester(responder.endpoint) as asks:
-                given_up = await asyncio.gather(
-                    *(
-                        asks.request(topic, n, timeout=0.1, attempts_max=2)
-                        for n in range(10)
-                        for topic in ("slow", "made")
-                    ),
-                    return_exceptions=True,
-                )
-                assert {type(each) for each in given_up} == {TimeoutError}
-                await eventually_in_loop(lambda: responder._cache.pending == 20)
-                await asyncio.sleep(0.3)  # the time-outs, counted from their receipt
-                gate.set()
-                assert await asks.request("slow", "new", timeout=60) == "new"
-                assert worked == [0, "new"]
-                assert responder.expired == 19
-
-    run(main)
 
 
 def test_a_function_is_not_called_for_what_nobody_waits_for():
@@ -291,18 +188,3 @@ def test_an_attempt_whose_time_has_passed_is_left_out(silent):
         with pytest.raises(TimeoutError):
             asks.request("t", timeout=0.001, attempts_max=1000)
         assert 1 <= count() < 1000
-
-
-def test_an_answer_that_came_is_taken_by_one_who_looks_late(make_responder, make_requester):
-    responder = make_responder({"t": lambda value: value})
-    asks = make_requester(responder.endpoint)
-    clients = asks._connect(0.0)
-    try:
-        clients[0].connect()
-        clients[0].send(frames.request_frame(b"t", asks._id, 1, 60_000, b"\x07"))
-        eventually(clients[0].has_message)
-        found = asks._await(clients, [0], 1, 1.0, 2.0, 0, {})
-    finally:
-        clients[0].close()
-    assert found is not None
-    assert frames.body_of(found[1]) == 7

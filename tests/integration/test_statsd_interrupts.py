@@ -1,7 +1,6 @@
 """Ctrl-C and signal handlers in calls of a collector: nothing that it received is lost by them."""
 
 import itertools
-import logging
 import os
 import signal
 import subprocess
@@ -168,54 +167,6 @@ def test_a_close_that_ctrl_c_ended_is_finished_when_the_program_ends(tmp_path):
 
     assert ended.stdout == "flushed\n"
     assert ended.stderr.endswith("KeyboardInterrupt\n"), ended.stderr
-
-
-class Asking(logging.Handler):
-    """Asks for a collector's counters at each record."""
-
-    def __init__(self):
-        super().__init__()
-        self.collector, self.answers = None, []
-
-    def emit(self, record):
-        if self.collector is not None:
-            self.answers.append((self.collector.stats(), self.collector.totals()))
-
-
-def test_a_handler_of_logging_may_ask_for_the_counters(monkeypatch):
-    asking = Asking()
-    logger = logging.getLogger("p2pmsg")
-    logger.addHandler(asking)
-    try:
-        with collecting() as (collector, _):
-            asking.collector = collector
-
-            def fail(*_):
-                raise ZeroDivisionError("on purpose")
-
-            monkeypatch.setattr(aggregate.Aggregator, "feed", fail)
-            with open_client(collector.endpoints[0]) as client:
-                client.send(b"a:1|c")
-                eventually(lambda: asking.answers)
-            monkeypatch.undo()
-    finally:
-        logger.removeHandler(asking)
-    assert asking.answers[0][0].read_failures == 1
-
-
-def test_waking_a_collector_that_has_ended_writes_to_no_other_file():
-    with collecting() as (collector, _):
-        found = collector._sockets
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    os.dup2(writer, found._wake_write)
-    try:
-        found.wake()
-        with pytest.raises(BlockingIOError):
-            os.read(reader, 1)
-    finally:
-        for each in {reader, writer, found._wake_write}:
-            os.close(each)
 
 
 def test_a_state_without_exact_clients_is_refused_by_name(tmp_path):

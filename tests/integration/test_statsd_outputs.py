@@ -176,48 +176,6 @@ def scraping_threads():
     return sum("process_request" in thread.name for thread in threading.enumerate())
 
 
-@pytest.mark.parametrize("bound", ["_SILENT_S", "_CONNECTION_S"])
-def test_unfinished_requests_end(bound, monkeypatch):
-    monkeypatch.setattr(f"p2pmsg.statsd.outputs.prometheus.{bound}", 0.5)
-    prometheus = PrometheusOutput(port=0)
-    with collecting(outputs=[prometheus]) as (collector, _), contextlib.ExitStack() as stack:
-        feed_and_flush(collector, b"n:1|c")
-        for waiting in half_requests(stack, prometheus.port, 10):
-            assert waiting.recv(1) == b""
-        eventually(lambda: prometheus._server.connections == 0)
-        assert "n 1.0" in scrape(prometheus.port)
-
-
-def test_a_request_that_never_ends_is_ended_though_it_goes_on(monkeypatch):
-    monkeypatch.setattr("p2pmsg.statsd.outputs.prometheus._CONNECTION_S", 1.0)
-    prometheus = PrometheusOutput(port=0)
-    with collecting(outputs=[prometheus]), contextlib.ExitStack() as stack:
-        (slow,) = half_requests(stack, prometheus.port, 1)
-
-        def is_ended():
-            try:
-                slow.sendall(b"X: y\r\n")
-            except OSError:
-                return True
-            return False
-
-        eventually(is_ended)
-
-
-def test_connections_beyond_the_bound_are_refused_and_counted():
-    prometheus = PrometheusOutput(port=0)
-    with collecting(outputs=[prometheus]) as (collector, _), contextlib.ExitStack() as stack:
-        feed_and_flush(collector, b"n:1|c")
-        kept = half_requests(stack, prometheus.port, 64)
-        eventually(lambda: prometheus._server.connections == 64)
-        with pytest.raises(OSError):  # noqa: PT011, which one depends on how far it comes
-            scrape(prometheus.port)
-        assert dict(prometheus.status())["connections_refused"] == 1
-        kept[0].close()
-        eventually(lambda: prometheus._server.connections == 63)
-        assert "n 1.0" in scrape(prometheus.port)
-
-
 def test_closing_ends_unfinished_requests():
     prometheus = PrometheusOutput(port=0)
     with contextlib.ExitStack() as stack:
@@ -479,55 +437,6 @@ def test_a_carbon_whose_name_is_none_is_named(caplog):
         feed_and_flush(collector, b"a:1|c")
         eventually(lambda: output.failures >= 2)
         assert len(texts(caplog, "statsd: carbon at no..name:2003")) == 1
-
-
-def test_counters_that_fall_are_named_ten_at_most(scraped, caplog):
-    collector, prometheus = scraped
-    names = [b"seats%d" % number for number in range(12)]
-    feed_and_flush(collector, b"\n".join(b"%s:10|c" % name for name in names))
-    for _ in range(2):
-        feed_and_flush(collector, b"\n".join(b"%s:-2|c" % name for name in names))
-    assert dict(prometheus.status())["negative"] == 24
-    assert len(texts(caplog, "has fallen")) == 10
-    assert len(texts(caplog, "further counters that fall")) == 1
-    feed_and_flush(collector, b"\n".join(b"%s:5|c" % name for name in names))
-    assert dict(prometheus.status())["negative"] == 24
-    assert set(prometheus._values.values()) >= {11.0}
-
-
-@contextlib.contextmanager
-def silent_carbon(accepts):
-    """A port at which connections are not accepted, or accepted and never read from."""
-    with contextlib.ExitStack() as opened, socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        server.bind(("127.0.0.1", 0))
-        server.listen(1 if accepts else 0)
-        for _ in range(0 if accepts else 3):
-            waiting = opened.enter_context(socket.socket())
-            waiting.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                waiting.connect(server.getsockname())
-        yield server.getsockname()[1]
-
-
-@pytest.mark.parametrize("accepts", [False, True], ids=["no connection", "nothing is read"])
-def test_what_carbon_has_not_taken_at_the_close_is_counted(accepts, caplog):
-    caplog.set_level("WARNING", "p2pmsg")
-    with silent_carbon(accepts) as port:
-        output = GraphiteOutput("127.0.0.1", port)
-        piece = b"x" * 20_000_000  # more than the kernel's buffers take
-        output.begin(None)
-        for _ in range(2):
-            output._put(piece)
-        eventually(lambda: len(output._queue) == 1 and bool(output.connects) == accepts)
-        waits, join = [], output._thread.join
-        output._thread.join = waits.append
-        output.close(0.25)
-        assert waits == [0.25]
-        assert output.dropped_bytes == 2 * len(piece)
-        assert f"{2 * len(piece)} bytes" in caplog.records[-1].getMessage()
-    join(60)
-    assert output.dropped_bytes == 2 * len(piece)
 
 
 def test_nothing_is_counted_as_dropped_where_carbon_has_all_at_the_close(carbon):

@@ -23,7 +23,6 @@ from p2pmsg.control import (
 )
 from p2pmsg.multicast import datagram
 from recovery import GroupRepairConfig
-from tests.integration.inside import core_of, count_joined
 from tests.integration.peers import check_ledger, eventually
 from tests.integration.test_udp_multicast import GROUP
 from tests.places import free_port
@@ -288,20 +287,6 @@ class TestStrangers:
         self.flow(publisher, subscriber, 100)
         self.check(subscriber)
 
-    def test_places_and_sizes_that_are_announced_without_end_cost_little(self, joined):
-        """Each one made every receiver ask its publisher who is there: 6,000 times a second."""
-        publisher, subscriber, forger = joined
-        said = count_joined(subscriber)
-        feedback = core_of(subscriber).peers[publisher.session].feedback
-        began = time.monotonic()
-        for number in range(1000):
-            body = Welcome(publisher.name, f"tcp://127.0.0.1:{number + 9}", 1000.0, 2**62, 0.0)
-            forger.send(wire.control_frame(wire.Kind.WELCOME, publisher.session, body))
-            self.flow(publisher, subscriber, 1)
-            assert forger.spoofed or feedback.group_size <= 10
-        assert len(said) <= 3 + 10 * (time.monotonic() - began)
-        self.check(subscriber)
-
     def test_streams_that_never_were(self, joined):
         publisher, subscriber, forger = joined
         for number in range(2000):
@@ -334,23 +319,6 @@ class TestStrangers:
         self.flow(publisher, subscriber, 1000)
         assert publisher.stats().multicast.receivers_waited_for <= 1
         assert publisher.stats().stalls == 0
-        self.check(subscriber)
-
-    def test_sessions_that_never_were_and_places_that_are_not_its(self, joined):
-        publisher, subscriber, forger = joined
-        session, closing = publisher.session, wire.FLAG_CLOSING
-        for number in range(200):
-            forger.welcome(number, "tcp://127.0.0.1:9")
-            forger.welcome(session, f"tcp://127.0.0.1:{9 + number % 3}")
-            forger.welcome(session, publisher.recovery_endpoint)
-            forger.welcome(session, publisher.recovery_endpoint, flags=closing)
-            self.flow(publisher, subscriber, 1)
-        known = core_of(subscriber).peers
-        assert known[session].recovery == publisher.recovery_endpoint
-        assert len(known) <= 65
-        # Of those beyond 64, all but what takes the place of one that was forgotten meanwhile.
-        assert subscriber.stats().frames_invalid["sessions_unconfirmed"] > 0
-        self.flow(publisher, subscriber, 100)
         self.check(subscriber)
 
     def test_parts_marks_parity_and_hints(self, joined):

@@ -16,7 +16,7 @@ import p2pmsg
 from p2pmsg.testing.kernel_loss import lose_datagrams
 from recovery import GroupRepairConfig
 from tests.integration.aio import shell
-from tests.integration.inside import lose_on_line, put_off_round, sleeps_of_a_full_round
+from tests.integration.inside import lose_on_line
 from tests.integration.peers import (
     check_exact,
     check_ledger,
@@ -616,28 +616,3 @@ def test_two_lines_may_be_any_two_endpoints(make_publisher, make_subscriber, mak
     assert straight.first + longer.first == sequence + 101
     assert longer.lag_ms > straight.lag_ms
     check_ledger(subscriber, lost=0)
-
-
-def test_who_has_no_space_takes_a_message_as_soon_as_it_is_there(connect, endpoint, monkeypatch):
-    publisher, subscriber = connect(endpoint)
-    publisher.publish("t", 0)
-    take(subscriber, 1)
-    taken, slept = sleeps_of_a_full_round(publisher, subscriber, monkeypatch)
-    assert (taken, slept) == (1, [])
-    assert values_of(take(subscriber, 1)) == [1]
-
-
-def test_a_round_is_left_out_only_where_its_heartbeat_was_put_off(connect, endpoint):
-    """The times are given by hand, and its thread has ended."""
-    publisher, _ = connect(endpoint)
-    driver, core, beat_ns = put_off_round(publisher)
-    driver._but_beats_ns = beat_ns + 2_000_000
-    assert driver._is_put_off(beat_ns)
-    assert driver._asleep_until_ns == driver._but_beats_ns
-    assert not driver._is_put_off(driver._but_beats_ns)
-    core.control.notices.append(b"")
-    assert not driver._is_put_off(beat_ns)
-    core.control.drain()
-    assert driver._is_put_off(beat_ns)
-    driver.ticking = True
-    assert not driver._is_put_off(beat_ns)

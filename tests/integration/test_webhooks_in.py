@@ -401,16 +401,6 @@ def test_requests_have_a_rate(publisher):
     assert app.published == number
 
 
-def test_a_failure_of_the_publisher_is_no_2xx(publisher):
-    app = receive(publisher, secrets=SECRET, topic="t")
-    publisher.close()
-    with serving(app) as port:
-        status, headers, _ = post(port, b"{}", signed(b"{}"))
-        assert (status, headers["retry-after"]) == (503, "5")
-        assert post(port, None, {}, "/health", method="GET")[0] == 503
-    assert len(app._seen) == 0
-
-
 def test_health_and_metrics(publisher):
     app = receive(publisher, secrets=SECRET, topic="t")
     with serving(app) as port:

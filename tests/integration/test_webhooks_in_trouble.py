@@ -1,11 +1,9 @@
 """Webhooks into a stream where something fails: what is said, counted, and made good for later."""
 
 import logging
-import os
 import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -15,7 +13,6 @@ from p2pmsg.webhooks import receive
 from tests.integration.peers import eventually
 from tests.integration.test_webhooks_in import serving, signed
 from tests.integration.webhooks import SECRET, post
-from tests.unit.p2pmsg.webhooks.test_seen import no_file_above
 
 
 def send(port, hook_id):
@@ -25,65 +22,6 @@ def send(port, hook_id):
 def get(port, path):
     status, _, body = post(port, None, {}, path, method="GET")
     return status, body.decode()
-
-
-def test_ids_are_on_the_disk_also_where_no_request_follows(make_publisher, tmp_path):
-    app = receive(make_publisher(), secrets=SECRET, topic="t", seen=tmp_path / "seen")
-    with serving(app) as port:
-        assert send(port, "a") == 204
-        eventually(lambda: app._seen.is_settled)
-        assert send(port, "b") == 204
-        eventually(lambda: app._seen.is_settled)
-
-
-def test_a_disk_that_is_slow_holds_nobody_up(make_publisher, tmp_path, monkeypatch):
-    fsync, begun, is_over = os.fsync, threading.Event(), threading.Event()
-
-    def slow(fd):
-        if os.readlink(f"/proc/self/fd/{fd}").startswith(str(path)):
-            begun.set()
-            is_over.wait(120)  # longer than an answer is waited for
-        fsync(fd)
-
-    path = tmp_path / "seen"
-    app = receive(make_publisher(), secrets=SECRET, topic="t", seen=path)
-    monkeypatch.setattr(os, "fsync", slow)
-    with serving(app) as port:
-        try:
-            assert send(port, "a") == 204
-            assert begun.wait(60)
-            assert [send(port, "b"), send(port, "a"), send(port, "b")] == [204] * 3
-            assert get(port, "/health") == (200, "ok\n")
-            assert "p2pmsg_webhooks_ids_unwritten 0\n" in get(port, "/metrics")[1]
-            assert not app._seen.is_settled
-        finally:
-            is_over.set()
-        eventually(lambda: app._seen.is_settled)
-    assert (app.published, app.duplicates) == (2, 2)
-
-
-def test_webhooks_are_taken_while_the_file_of_ids_cannot_be_written(
-    make_publisher, tmp_path, caplog
-):
-    path = tmp_path / "seen"
-    app = receive(make_publisher(), secrets=SECRET, topic="t", seen=path)
-    with serving(app) as port:
-        assert send(port, "a") == 204
-        with no_file_above(path.stat().st_size):
-            assert [send(port, f"m{number}") for number in range(20)] == [204] * 20
-            assert send(port, "m0") == 204
-            text = "ok, but 20 ids could not be written to the file yet\n"
-            assert get(port, "/health") == (200, text)
-            metrics = get(port, "/metrics")[1]
-            assert "p2pmsg_webhooks_ids_unwritten 20\n" in metrics
-            assert "p2pmsg_webhooks_healthy 1\n" in metrics
-            assert "p2pmsg_webhooks_journal_failures_total 0\n" not in metrics
-        eventually(lambda: app._seen.is_settled)  # no request follows
-        assert get(port, "/health") == (200, "ok\n")
-    assert (app.published, app.duplicates) == (21, 1)
-    said = [record.getMessage() for record in caplog.records if str(path) in record.getMessage()]
-    assert len(said) == 2
-    assert "it works again" in said[1]
 
 
 def test_a_publisher_that_fails_is_named_once(make_publisher, caplog):

@@ -1,9 +1,7 @@
 """Streams to webhooks over real HTTP: at least once, equal ids, order kept."""
 
 import asyncio
-import contextlib
 import datetime
-import gc
 import ipaddress
 import json
 import logging
@@ -12,7 +10,6 @@ import signal
 import socket
 import ssl
 import threading
-import time
 
 import pytest
 
@@ -21,12 +18,11 @@ pytest.importorskip("aiohttp", reason="webhooks out need aiohttp (extra webhooks
 from p2pmsg import LogConfig
 from p2pmsg.cli import main
 from p2pmsg.errors import ClosedError, ConfigError, LogInUseError, ReentrantCallError
-from p2pmsg.webhooks import BreakerConfig, Endpoint, Retry, Sender, channel, client, delivery
+from p2pmsg.webhooks import BreakerConfig, Endpoint, Retry, Sender, channel, delivery
 from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Failure
 from p2pmsg.webhooks.formats import Request
 from p2pmsg.webhooks.signatures import content_of, is_signed, verifiers
-from p2pmsg.webhooks.state_folder import StateFolder
 from tests.integration.commands import command, run_here
 from tests.integration.peers import eventually
 from tests.integration.webhooks import LOOPBACK, SECRET, Receiver
@@ -279,46 +275,6 @@ def test_the_sender_is_not_closed_by_its_own_callback(publisher, receiver, sende
         made[0].resume("hook")
 
 
-@pytest.mark.parametrize(
-    ("where", "step"), [(channel.Channel, "_open_letters"), (StateFolder, "make")]
-)
-def test_ctrl_c_while_it_opens_leaves_nothing_open(sender, monkeypatch, caplog, where, step):
-    """What had begun to open went on while `close` ran, and was never closed."""
-    real_step = getattr(where, step)
-
-    def interrupt(self):
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        time.sleep(0.2)
-        return real_step(self)
-
-    monkeypatch.setattr(where, step, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        sender()
-    gc.collect()
-    assert caplog.messages == []
-    assert "p2pmsg-webhooks" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_ctrl_c_while_it_closes_lets_it_finish(publisher, receiver, sender, monkeypatch, caplog):
-    hook = sender()
-    publisher.publish("t", 1)
-    eventually(lambda: hook.stats().delivered == 1)
-    commit = channel.Channel._commit
-
-    async def interrupt(self):
-        monkeypatch.setattr(channel.Channel, "_commit", commit)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        await asyncio.sleep(0.2)
-        await commit(self)
-
-    monkeypatch.setattr(channel.Channel, "_commit", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        hook.close()
-    gc.collect()
-    assert caplog.messages == []
-    assert "p2pmsg-webhooks" not in {thread.name for thread in threading.enumerate()}
-
-
 def test_a_forked_child_has_no_sender(sender):
     hook = sender()
     child = os.fork()
@@ -468,68 +424,6 @@ def test_of_a_long_answer_only_the_beginning_is_read(publisher, sender):
 
 OPEN = b"\r\n\r\nbye"
 SHORT = b"\r\nContent-Length: 100\r\n\r\nbye"
-BAD_CHUNK = b"\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"
-
-
-@contextlib.contextmanager
-def raw_answers(answer, is_closed):
-    """Answer each request with these bytes; yields the URL, and the connections that came."""
-    connections = []
-
-    def serve(connection):
-        with contextlib.suppress(OSError):
-            while connection.recv(65_536):  # a small request comes at once
-                connection.sendall(answer)
-                if is_closed:
-                    return connection.close()
-
-    def accept():
-        with contextlib.suppress(OSError):
-            while True:
-                connections.append(listener.accept()[0])
-                threading.Thread(target=serve, args=connections[-1:], daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/", connections
-        listener.shutdown(socket.SHUT_RDWR)
-    for connection in connections:
-        connection.close()
-
-
-@pytest.mark.parametrize("is_closed", [True, False])
-@pytest.mark.parametrize("rest", [OPEN, SHORT, BAD_CHUNK], ids=["open", "short", "chunk"])
-def test_status_and_headers_decide_where_the_body_does_not_end_well(rest, is_closed, monkeypatch):
-    monkeypatch.setattr(client, "_BODY_S", 0.05)
-    request = Request({}, b"{}")
-
-    async def posted(answer):
-        with raw_answers(b"HTTP/1.1 " + answer + rest, is_closed) as (url, connections):
-            hook = Client(Endpoint(url, allow=LOOPBACK, timeout=30.0))
-            try:
-                found = [await hook.post(request, "msg_1") for _ in range(2)]
-            finally:
-                await hook.close()
-            assert len(connections) == 2  # one whose body did not end is not used again
-            return found
-
-    assert asyncio.run(posted(b"200 OK")) == [200, 200]
-    for gone in asyncio.run(posted(b"410 Gone")):
-        assert gone.status == 410
-    for held in asyncio.run(posted(b"429 Slow\r\nRetry-After: 30")):
-        assert (held.status, held.retry_after) == (429, 30.0)
-        assert held.reason == "answered 429" + (": bye" if rest != BAD_CHUNK else "")
-
-
-def test_an_answered_message_is_settled_where_the_body_does_not_end(publisher, sender, monkeypatch):
-    monkeypatch.setattr(client, "_BODY_S", 0.05)
-    with raw_answers(b"HTTP/1.1 200 OK" + OPEN, is_closed=False) as (url, connections):
-        hook = sender(url, timeout=1.0)
-        publisher.publish("t", 1)
-        eventually(lambda: hook.stats().delivered == 1)
-        stats = hook.stats().endpoints["hook"]
-        assert (stats.requests, stats.failures, stats.statuses) == (1, 0, {200: 1})
-        assert len(connections) == 1
 
 
 class Names:
