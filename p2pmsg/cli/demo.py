@@ -142,11 +142,9 @@ def demo(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(summarize(state)))
     else:
-        print(render_report(state))
-        if arguments.output:
-            print(f"the bars are in {arguments.output}")
-            if picture is not None and _written_ns(picture) != before:
-                print(f"a picture of Spark's bars is {picture}")
+        print(render_report(state, arguments.output))
+        if picture is not None and _written_ns(picture) != before:
+            print(f"a picture of Spark's bars is {picture}")
     sys.stdout.flush()
     if state.spark.startswith("left out:"):
         note("demo", f"Spark was {state.spark}")

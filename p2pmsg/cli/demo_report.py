@@ -11,7 +11,8 @@ from p2pmsg.demo.plan import Plan
 from p2pmsg.demo.run import LOSS, Progress, State
 
 _LINE_EVERY_S = 1.0
-_BARS_SHOWN_MAX = 20
+_BARS_SHOWN = 5
+"""All that is printed at the end fits on a terminal of 80 columns and 24 lines."""
 _TALLY_FIELDS = (
     "delivered", "repaired", "lost", "outstanding", "duplicates", "kernel_drops", "balanced",
 )  # fmt: skip
@@ -117,10 +118,10 @@ def _live_table(state: State) -> Any:
     return table
 
 
-def render_report(state: State) -> str:
-    """Return the ledger, the bars, and whether all went well."""
+def render_report(state: State, output: str | None = None) -> str:
+    """Return the ledger, a few bars, and whether all went well; `output` has all bars."""
     equation = ("published", "= delivered", "+ outstanding", "+ lost")
-    titles = ("subscriber", *equation, "repaired", "duplicates", "ledger")
+    titles = ("", *equation, "repaired", "twice", "ledger")
     rows = []
     for name, t in state.subscribers.items():
         holds = t.balanced and state.published == t.delivered + t.outstanding + t.lost
@@ -140,30 +141,28 @@ def render_report(state: State) -> str:
         render_columns(titles, rows, 1),
         spark,
         "",
-        f"one-second bars, {len(state.bars):,}:",
-        render_bars(state.bars),
+        f"one-second bars, {len(state.bars):,} (UTC):",
+        render_bars(state.bars, output),
         f"the bars are {equal} those computed straight from the input",
     ]
     return "\n".join(lines)
 
 
-def render_bars(bars: Sequence[Bar]) -> str:
-    """Lay bars out as a table: the first and the last ones, and how many are between them."""
+def render_bars(bars: Sequence[Bar], output: str | None = None) -> str:
+    """Lay the first bars out as a table, and say how many others there are, and where."""
     titles = ("symbol", "window", "open", "high", "low", "close", "volume", "trades")
-    left_out = max(0, len(bars) - _BARS_SHOWN_MAX)
-    half = _BARS_SHOWN_MAX // 2
-    shown = [*bars[:half], *bars[-half:]] if left_out else bars
-    lines = render_columns(titles, map(_bar_row, shown), 2).split("\n")
-    if left_out:
-        lines.insert(1 + half, f"… {left_out:,} more")
-    return "\n".join(lines)
+    table = render_columns(titles, map(_bar_row, bars[:_BARS_SHOWN]), 2)
+    where = f"all are in {output}" if output else "--output FILE writes all"
+    left_out = len(bars) - _BARS_SHOWN
+    more = f"… {left_out:,} more: " if left_out > 0 else ""
+    return f"{table}\n{more}{where}" if more or output else table
 
 
 def _bar_row(bar: Bar) -> tuple[str, ...]:
     window_start = datetime.fromtimestamp(bar.window_start_ns // WINDOW_NS, UTC)
-    prices = (f"{price:,.2f}" for price in (bar.open, bar.high, bar.low, bar.close))
-    volume, trades = f"{bar.volume:,.5f}", f"{bar.trades:,}"
-    return bar.symbol, f"{window_start:%Y-%m-%d %H:%M:%S}", *prices, volume, trades
+    prices = (f"{price:.2f}" for price in (bar.open, bar.high, bar.low, bar.close))
+    volume, trades = f"{bar.volume:.3f}", f"{bar.trades:,}"
+    return bar.symbol, f"{window_start:%H:%M:%S}", *prices, volume, trades
 
 
 def summarize(state: State) -> dict[str, Any]:

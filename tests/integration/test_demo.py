@@ -1,10 +1,17 @@
 """`p2pmsg demo` as a process, and its coordinator with a stand-in for the Spark child."""
 
+import contextlib
+import fcntl
 import gzip
 import importlib.util
 import json
 import os
+import pty
+import re
 import shutil
+import struct
+import subprocess
+import termios
 from pathlib import Path
 
 import pytest
@@ -16,7 +23,7 @@ from p2pmsg.demo.plan import Source
 from p2pmsg.demo.processes import Children, DemoError
 from p2pmsg.demo.run import Progress, run_demo
 from tests.data import ours, read_bars, shared
-from tests.integration.commands import command, eventually, run
+from tests.integration.commands import P2PMSG, command, eventually, run
 
 HAS_SPARK = bool(
     importlib.util.find_spec("pyspark")
@@ -97,6 +104,30 @@ def test_the_demo_shows_progress_the_ledger_and_the_bars():
     lines = ended.stdout.decode().splitlines()
     assert lines[0].startswith("playing 2,000 trades of a random walk within 3 s")
     assert sum("published" in line and "dropped" in line for line in lines) >= 3
+    assert sum(line.endswith("balances") for line in lines) == 2
+    assert lines[-1] == "the bars are equal to those computed straight from the input"
+
+
+def test_on_a_terminal_the_last_screen_is_the_result():
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    options = ("--no-spark", "--trades", "5000", *SHORT)
+    with subprocess.Popen(
+        [*P2PMSG, "demo", *options], stdin=its, stdout=its, stderr=its, start_new_session=True,
+        env=os.environ | {"TERM": "xterm"},
+    ) as demo:  # fmt: skip
+        os.close(its)
+        shown = b""
+        with contextlib.suppress(OSError):  # at the end of the other side
+            while data := os.read(ours, 65536):
+                shown += data
+        os.close(ours)
+        assert demo.wait() == 0
+
+    # Of what was drawn over, nothing comes after the last control sequence.
+    lines = re.split(r"\x1b\[[?0-9;]*[A-Za-z]", shown.decode())[-1].strip().splitlines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
     assert sum(line.endswith("balances") for line in lines) == 2
     assert lines[-1] == "the bars are equal to those computed straight from the input"
 

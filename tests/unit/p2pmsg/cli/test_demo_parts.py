@@ -171,21 +171,37 @@ def bar(symbol, window=0, high=2.5):
 
 def test_a_short_table_of_bars_shows_every_row():
     assert render_bars([bar("A"), bar("LONGER", 61, high=12345.678)]).splitlines() == [
-        "symbol  window               open       high   low  close   volume  trades",
-        "A       1970-01-01 00:00:00  1.00       2.50  0.50   2.00  3.25000       4",
-        "LONGER  1970-01-01 00:01:01  1.00  12,345.68  0.50   2.00  3.25000       4",
+        "symbol  window    open      high   low  close  volume  trades",
+        "A       00:00:00  1.00      2.50  0.50   2.00   3.250       4",
+        "LONGER  00:01:01  1.00  12345.68  0.50   2.00   3.250       4",
     ]
     assert render_bars([]).split()[0] == "symbol"
-    assert len(render_bars([bar("A")] * 20).splitlines()) == 21
 
 
-def test_a_long_table_of_bars_shows_the_first_and_the_last_rows_and_counts_the_rest():
-    lines = render_bars([bar("A", window) for window in range(2_020)]).splitlines()
+@pytest.mark.parametrize(
+    ("output", "where"), [(None, "--output FILE writes all"), ("b.csv", "all are in b.csv")]
+)
+def test_a_long_table_of_bars_shows_five_and_says_where_the_rest_is(output, where):
+    lines = render_bars([bar("A", window) for window in range(2_005)], output).splitlines()
 
-    windows = [line.split()[2] if line.startswith("A") else line for line in lines[1:]]
-    first, last = range(10), range(30, 40)
-    assert windows == [
-        *(f"00:00:{second:02}" for second in first),
-        "… 2,000 more",
-        *(f"00:33:{second:02}" for second in last),
-    ]
+    assert [line.split()[1] for line in lines[1:-1]] == [f"00:00:0{second}" for second in range(5)]
+    assert lines[-1] == f"… 2,000 more: {where}"
+
+
+def test_the_report_fits_on_a_small_terminal():
+    """With the prompt, and a line for each of what else is said."""
+    many, names = 10**6, ("fast", "slow")
+    tally = Tally(published=many, delivered=many, repaired=many, seen=many)
+    bars = [Bar("BTCUSDT", at, *[99_999.99] * 4, 99_999.999, 99_999) for at in range(1000)]
+    report = render_report(
+        make_state(
+            published=many, seconds=100.0, spark_rows=many, spark_seconds=100.0, bars=bars,
+            transport="tcp", cuts=100, restarts=1, subscribers=dict.fromkeys(names, tally),
+        ),
+        "/tmp/bars.csv",
+    )  # fmt: skip
+    lines = report.splitlines()
+
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "the bars are equal to those computed straight from the input"
