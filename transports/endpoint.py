@@ -166,6 +166,20 @@ class Endpoint:
         bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
         return replace(self, host=_parse_host(f"tcp://{bracketed}:{self.port}", bracketed))
 
+    def reached_by(self, host: str) -> Self:
+        """Return what a peer announced as it is connected to from here.
+
+        Args:
+            host: by which that peer is reached. A wildcard stands for it; and a zone is its zone,
+                since one is of no use to another host (RFC 4007).
+
+        """
+        if self.is_wildcard:
+            return self.with_host(host)
+        address, has_zone, _ = self.host.partition("%")
+        zone = host.partition("%")[2]
+        return self.with_host(f"{address}%{zone}") if has_zone and zone else self
+
     def require_connectable(self) -> Self:
         """Return the endpoint itself if one can connect to it.
 

@@ -204,13 +204,13 @@ class RangeChannel:
         self._line = self._client = None
 
     def address(self, text: str) -> transports.Endpoint:
-        """Return where to ask for ranges; a wildcard host stands for the publisher's host."""
+        """Return where to ask for ranges, by what the publisher announced."""
         with translated():
             address = transports.parse_endpoint(text)
-            if address.is_wildcard and self.endpoint.has_port:
+            if self.endpoint.has_port:
                 line = self._line
                 host = line.host if isinstance(line, WelcomeLine) else self.endpoint.host
-                address = address.with_host(host)
+                address = address.reached_by(host)
             if address.scheme not in ("tcp", "ipc", "inproc"):
                 raise transports.EndpointError(text, "scheme", "it is not one of ZeroMQ's")
             return address.require_connectable()

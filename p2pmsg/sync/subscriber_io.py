@@ -549,7 +549,8 @@ class SubscriberIO:
                 left.disconnect()
 
     def _connect(self, command: Command) -> transports.ZmqRecoveryClient:
-        endpoint = _recovery_address(command.endpoint, self._host_of(command))
+        announced = transports.parse_endpoint(command.endpoint).without_key()
+        endpoint = announced.reached_by(self._host_of(command)).require_connectable()
         client = transports.ZmqRecoveryClient(
             endpoint,
             context=transports.context(),
@@ -587,7 +588,7 @@ class SubscriberIO:
         return client
 
     def _host_of(self, command: Command) -> str:
-        """Return the host that a publisher's wildcard stands for."""
+        """Return the host by which a publisher is reached."""
         member = self._core.member
         if member is not None and command.session in member.sources:
             return host_of(member.sources[command.session][1])
@@ -617,11 +618,3 @@ def fds_of(client: "transports.ZmqRecoveryClient | MoldClient") -> set[int]:
     if isinstance(client, transports.ZmqRecoveryClient):
         return {client.fileno()}
     return set() if client.socket is None else {client.socket.fileno()}
-
-
-def _recovery_address(text: str, host: str) -> transports.Endpoint:
-    """Return where to ask for repairs: a wildcard stands for the host that the line goes to."""
-    endpoint = transports.parse_endpoint(text).without_key()
-    if endpoint.is_wildcard:
-        endpoint = endpoint.with_host(host)
-    return endpoint.require_connectable()

@@ -176,6 +176,15 @@ def test_port_and_host_can_be_replaced():
     assert str(parse_endpoint("tcp://[::1]:1").with_port(2)) == "tcp://[::1]:2"
 
 
+def test_what_a_peer_announces_has_the_zone_and_the_host_by_which_it_is_reached():
+    link_local = parse_endpoint("tcp://[fe80::1%va]:7")
+    assert str(link_local.reached_by("fe80::1%vb")) == "tcp://[fe80::1%vb]:7"
+    assert str(link_local.reached_by("fe80::2%3")) == "tcp://[fe80::1%3]:7"
+    assert str(link_local.reached_by("localhost")) == "tcp://[fe80::1%va]:7"
+    assert str(parse_endpoint("tcp://[fd77::1]:7").reached_by("fe80::1%vb")) == "tcp://[fd77::1]:7"
+    assert str(parse_endpoint("tcp://*:7").reached_by("fe80::1%vb")) == "tcp://[fe80::1%vb]:7"
+
+
 @pytest.mark.parametrize(
     "port", [-1, 65536, 1 << 40000, True, "1"], ids=lambda port: type(port).__name__
 )
