@@ -18,6 +18,7 @@ from typing import Any
 
 from docutils import nodes
 from sphinx.ext import napoleon
+from sphinx.util import logging
 
 from p2pmsg.cli import main
 from p2pmsg.cli.table import load_all
@@ -29,6 +30,7 @@ html_theme = "furo"
 html_copy_source = False
 html_show_copyright = False
 html_show_sourcelink = False
+logger = logging.getLogger(__name__)
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
@@ -38,7 +40,9 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 autodoc_class_signature = "mixed"
-autodoc_default_options = {"members": True}
+# Up to those classes that are not ours.
+FOREIGN = "BaseException, OSError, ImportError, AttributeError, Sequence, str, tuple, object"
+autodoc_default_options = {"members": True, "inherited-members": FOREIGN}
 napoleon_use_ivar = True
 python_maximum_signature_line_length = 88
 
@@ -64,6 +68,17 @@ def _shorten_types(_: Any, doctree: nodes.document) -> None:
 def setup(app: Any) -> None:
     """Register what Sphinx has to call."""
     app.connect("doctree-read", _shorten_types)
+    app.connect("env-check-consistency", _check_members)
+
+
+def _check_members(_: Any, env: Any) -> None:
+    """Warn of public methods of public classes that are in no page, which fails `make docs`."""
+    shown = set(env.get_domain("py").objects)
+    for value, page in PAGE_OF.items():
+        for name, member in inspect.getmembers(value) if inspect.isclass(value) else ():
+            is_ours = getattr(member, "__module__", "").partition(".")[0] in PACKAGES
+            if is_ours and name[0] != "_" and f"{page}.{name}" not in shown:
+                logger.warning("%s.%s is in no page of the reference", page, name)
 
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +91,7 @@ MODULES = (
     "p2pmsg.bridge", "p2pmsg.webhooks", "p2pmsg.http", "spark_bridge",
 )  # fmt: skip
 PACKAGES = ("p2pmsg", "transports", "recovery", "spark_bridge")
+PAGE_OF: dict[object, str] = {}
 LONG_NAME = re.compile(r"~(?:\w+\.)+(\w+)")
 LINK = re.compile(r"\[([^]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 
@@ -94,7 +110,7 @@ def toc(names: list[str]) -> list[str]:
 
 def write_reference() -> None:
     """Write a page for each public class and function, and the list of them."""
-    index, pages = ["# Reference", ""], dict[object, str]()
+    index = ["# Reference", ""]
     for module_name in MODULES:
         module = importlib.import_module(module_name)
         index += [f"## {module_name}", "", summary(module), "", "| name | what it is |"]
@@ -102,11 +118,11 @@ def write_reference() -> None:
         for name in sorted(names_of(module)):
             value = getattr(module, name)
             if inspect.isclass(value) or inspect.isfunction(value):
-                page = pages.setdefault(value, f"{module_name}.{name}")
+                page = PAGE_OF.setdefault(value, f"{module_name}.{name}")
                 index.append(f"| [{name}]({page}.md) | {summary(value)} |")
                 write(f"reference/{page}.md", [f"# {name}", "", *reference(value, page)])
         index.append("")
-    write("reference/index.md", index + toc(list(pages.values())))
+    write("reference/index.md", index + toc(list(PAGE_OF.values())))
 
 
 def names_of(module: ModuleType) -> list[str]:
