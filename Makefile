@@ -129,12 +129,12 @@ bench: setup $(BENCH_STAMP) ## measure against the peers; ONLY=area, JSON=file
 $(DOCS_STAMP): pyproject.toml $(DEV_STAMP)
 	@$(PIP_INSTALL) --editable '.[docs]' && touch $@
 
-docs: setup $(DOCS_STAMP) ## build the guide and the reference: build/guide/index.html
-	@$(BIN)/sphinx-build --quiet --fail-on-warning -c examples/guide -d build/doctrees \
-		examples/guide/pages build/guide && echo build/guide/index.html
+docs: setup $(DOCS_STAMP) ## build the guide and the reference: build/docs/index.html
+	@$(BIN)/sphinx-build --quiet --fail-on-warning -d build/doctrees docs build/docs && \
+		echo build/docs/index.html
 
 pictures: setup $(DOCS_STAMP) ## draw the README's and the guide's pictures again
-	@$(BIN)/python examples/guide/pictures.py
+	@$(BIN)/python docs/pictures.py
 
 clean: ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 MADE = {"commands", "inside", "reference"}
-TREES = ("p2pmsg", "recovery", "transports", "spark_bridge", "examples", "tests")
+TREES = ("p2pmsg", "recovery", "transports", "spark_bridge", "examples", "docs", "tests")
 SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".service"}
 
 
@@ -107,7 +107,7 @@ def files(trees: tuple[str, ...]) -> Iterator[Path]:
     """Yield the files that are written by hand; `make docs` makes some folders of pages."""
     for tree in trees:
         for path in (ROOT / tree).rglob("*"):
-            is_made = path.parent.name in MADE and path.parent.parent.name == "pages"
+            is_made = path.parent.name in MADE and path.parent.parent.name == "docs"
             if path.suffix in SUFFIXES and not is_made:
                 yield path
 

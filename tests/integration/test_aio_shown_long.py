@@ -29,7 +29,7 @@ SHOWN = {
 }
 ALONE = {
     anchor: found[0]
-    for anchor, section in sections(GUIDE / "asyncio.md").items()
+    for anchor, section in sections(GUIDE / "guide" / "asyncio.md").items()
     if (found := blocks(section, "python"))
     and "asyncio.run(" in found[0]
     and (len(found) == 1 or anchor == "#asyncio")

@@ -118,7 +118,7 @@ def test_jobs_with_keys(tmp_path, peers, mode):
 @pytest.mark.long
 def test_the_guide_s_five_commands(tmp_path):
     """With folders as machines, and three of them."""
-    page = Path(__file__).parents[2] / "examples" / "guide" / "pages" / "security.md"
+    page = Path(__file__).parents[2] / "docs" / "guide" / "security.md"
     (block,) = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         place = f"tcp://127.0.0.1:{probe.getsockname()[1]}"

@@ -14,7 +14,7 @@ import pytest
 from tests.places import free_port
 
 ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "examples" / "guide" / "pages"
+GUIDE = ROOT / "docs"
 GENERATED = {"commands", "inside", "reference"}
 PAGES = sorted(path for path in GUIDE.rglob("*.md") if path.parent.name not in GENERATED)
 PROGRAMS = {path.stem: path.read_text() for path in PAGES if "```python" in path.read_text()}
@@ -200,7 +200,7 @@ def test_a_recipe_leads_to_the_same_in_the_other_style(recipe, page, anchor):
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *(ROOT / "examples").glob("*/*.md"), *PAGES])
 def test_links_lead_somewhere(page):
-    generated = ("../inside/", "reference/", "commands/")
+    generated = ("../../inside/", "reference/", "commands/")
     missing = [
         target
         for target, _ in LINK.findall(page.read_text())

@@ -27,7 +27,7 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-ALL_FILES = python_files(*PACKAGES, "tests", "examples")
+ALL_FILES = python_files(*PACKAGES, "tests", "examples", "docs")
 BRIDGE_FILES = python_files("spark_bridge")
 PACKAGE_FILES = {relative(path) for path in python_files(*PACKAGES) if path.name == "__init__.py"}
 SUBPACKAGES = sorted(

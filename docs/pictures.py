@@ -1,6 +1,6 @@
 """Draw what a command shows on a terminal, as an SVG that plays.
 
-`python examples/guide/pictures.py` draws all pictures of the README and the guide again, each
+`python docs/pictures.py` draws all pictures of the README and the guide again, each
 from a run of the real command. It needs `pip install 'p2pmsg[docs]'` (pyte, a terminal in Python).
 """
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pyte
 
-FOLDER = Path(__file__).parent / "pages" / "pictures"
+FOLDER = Path(__file__).parent / "pictures"
 CELL_WIDTH, CELL_HEIGHT, MARGIN = 8.4, 18, 14
 FRAME_SECONDS, PLAYED_SECONDS, LAST_SECONDS = 0.5, 20.0, 6.0
 COLOURS = {

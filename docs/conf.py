@@ -1,7 +1,7 @@
 """Sphinx builds the guide: `make docs`.
 
-The pages are in `pages/`; the reference, the commands and the packages' READMEs are made here, in
-folders of `pages/` that git ignores, before Sphinx reads them.
+The reference, the commands and the packages' READMEs are made here, in folders that git ignores,
+before Sphinx reads them.
 """
 
 import contextlib
@@ -76,13 +76,13 @@ def _check_members(_: Any, env: Any) -> None:
     shown = set(env.get_domain("py").objects)
     for value, page in PAGE_OF.items():
         for name, member in inspect.getmembers(value) if inspect.isclass(value) else ():
-            is_ours = getattr(member, "__module__", "").partition(".")[0] in PACKAGES
+            is_ours = str(getattr(member, "__module__", "")).partition(".")[0] in PACKAGES
             if is_ours and name[0] != "_" and f"{page}.{name}" not in shown:
                 logger.warning("%s.%s is in no page of the reference", page, name)
 
 
-ROOT = Path(__file__).parents[2]
-PAGES = Path(__file__).parent / "pages"
+PAGES = Path(__file__).parent
+ROOT = PAGES.parent
 MODULES = (
     "p2pmsg", "p2pmsg.aio", "p2pmsg.aio.metrics", "p2pmsg.config", "p2pmsg.errors",
     "p2pmsg.message", "p2pmsg.frames", "p2pmsg.stats",
