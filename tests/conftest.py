@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests import areas
 from tests.spark_home import make_home
@@ -54,7 +54,9 @@ class Watch:
         self.stderr = os.dup(2)
 
 
-settings.register_profile("p2pmsg", deadline=None)  # a slow machine is no finding
+settings.register_profile(  # a slow machine is no finding
+    "p2pmsg", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("p2pmsg")
 
 

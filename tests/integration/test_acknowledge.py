@@ -113,6 +113,7 @@ def check_one(tmp_path, options, how):
             assert message.timestamp_ns == columns.get("timestamp_ns", message.timestamp_ns)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["one", "threads"])
 def test_what_was_gathered_is_skipped_and_reported(tmp_path, how):
     returned = kill_one(tmp_path, how, acknowledge="gathered")
@@ -144,6 +145,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.long
 def test_the_command_line_reports_what_is_in_no_frame_yet(tmp_path):
     subprocess.run([sys.executable, "-c", GATHERS, tmp_path], check=False)
     with contextlib.closing(LogReader(tmp_path)) as reader:
@@ -159,6 +161,7 @@ def test_the_command_line_reports_what_is_in_no_frame_yet(tmp_path):
         assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["a byte", "deleted"])
 def test_a_tail_file_that_is_damaged_is_known_and_no_publisher_is_hindered(tmp_path, how, caplog):
     directory = tmp_path / "log"
@@ -207,6 +210,7 @@ def test_a_refused_message_takes_no_accepted_one_along(tmp_path):
     assert {sequence: message.value for sequence, message in found.items()} == accepted
 
 
+@pytest.mark.long
 def test_a_log_that_was_cut_goes_on_past_what_was_in_it(tmp_path, caplog):
     returned = kill_one(tmp_path, "one", at_least=10_000)
     newest = max((tmp_path / "log").glob("*.log"))

@@ -3,8 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
+
+import pytest
 import p2pmsg
 assert not [name for name in sys.modules if name.startswith(("p2pmsg.aio", "asyncio"))]
 from p2pmsg import aio
@@ -51,6 +55,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 def test_no_event_loop_waits_for_what_is_imported(tmp_path):
     command = [sys.executable, "-c", PROGRAM]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=100)
@@ -58,5 +63,6 @@ def test_no_event_loop_waits_for_what_is_imported(tmp_path):
     assert ended.stdout.split() == []
 
 
+@pytest.mark.long
 def test_where_a_loop_runs_each_is_imported_when_it_is_named(tmp_path):
     subprocess.run([sys.executable, "-c", IN_A_LOOP], check=True, cwd=tmp_path, timeout=100)

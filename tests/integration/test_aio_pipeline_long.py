@@ -12,7 +12,6 @@ from tests.integration.test_pipeline import (
     test_a_puller_goes_on_with_the_next_pusher_and_keeps_what_it_had,
     test_a_slow_puller_does_not_hold_up_the_others,
     test_a_stopped_pullers_share_goes_to_another_and_it_may_come_back,
-    test_strangers_change_nothing,
 )
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "test_a_puller_goes_on_with_the_next_pusher_and_keeps_what_it_had",
     "test_a_slow_puller_does_not_hold_up_the_others",
     "test_a_stopped_pullers_share_goes_to_another_and_it_may_come_back",
-    "test_strangers_change_nothing",
 ]
 
 pytestmark = pytest.mark.long

@@ -555,6 +555,7 @@ def test_opening_may_be_done_in_the_executor(monkeypatch, memory_path, make_subs
     run(main)
 
 
+@pytest.mark.long
 def test_in_a_forked_child_it_is_closed(make_subscriber):
     async def main():
         async with Publisher(LOOPBACK) as publisher:

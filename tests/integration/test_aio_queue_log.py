@@ -272,6 +272,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 def test_a_killed_worker_gives_its_job_back_at_once():
     async def main():
         async with Pusher(LOOPBACK) as pusher:  # with the ack_timeout of 30 s
@@ -361,6 +362,7 @@ def test_what_push_returned_outlives_a_killed_pusher(fsync, memory_path, rounds)
     run(main)
 
 
+@pytest.mark.long
 @pytest.mark.rounds(2, 60)
 def test_a_pusher_that_is_killed_while_it_empties_segments_forgets_no_job(memory_path, rounds):
     rng = Random(6)

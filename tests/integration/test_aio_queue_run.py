@@ -228,6 +228,7 @@ def start(pusher, tasks, loop="asyncio", program=WORKER):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "tasks", "loop"),
     [
@@ -252,6 +253,7 @@ def test_a_signal_lets_the_job_in_hand_finish(make_pusher, number, tasks, loop):
     eventually(lambda: pusher.stats().done == 1)
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_ends_it_in_the_middle_of_a_job(make_pusher):
     pusher = make_pusher(config=FAST)
     pusher.push(1)

@@ -729,6 +729,7 @@ def test_a_killed_responder_is_left_for_another_and_found_again(tmp_path):
     run(main)
 
 
+@pytest.mark.long
 def test_a_forked_child_is_refused():
     async def main():
         async with Responder(LOOPBACK, HANDLERS) as responder:

@@ -40,6 +40,7 @@ def in_child(call):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.long
 def test_a_child_forked_in_a_loop_is_refused_and_the_parent_unharmed():
     async def main():
         async with (

@@ -151,6 +151,7 @@ def test_what_is_not_allowed(driver):
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_a_fork_leaves_the_parents_peer_alone(driver):
     publisher = add(driver, aio.Publisher(LOOPBACK))
     with p2pmsg.Subscriber(publisher.endpoint, topics=[TOPIC]) as subscriber:

@@ -103,6 +103,7 @@ async def on():
 SHORT = {("plain message", signal.SIGINT), ("job", signal.SIGTERM), ("request", signal.SIGTERM)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "number"),
     [
@@ -159,6 +160,7 @@ def stuck():
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "body",
     [pytest.param(STUCK, marks=pytest.mark.long), STUCK_THREAD],
@@ -175,6 +177,7 @@ def test_a_handler_that_never_ends_is_named_and_the_process_ends(run, body):
     assert "Traceback" not in errors
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_waits_for_no_handler(run):
     body = """
 @app.on_start
@@ -351,6 +354,7 @@ def test_a_wrong_app_is_named_in_one_line(tmp_path, monkeypatch, capsys, target,
     assert ("line 1, in <module>" in errors) == (source in ("1 / 0", "import nowhere"))
 
 
+@pytest.mark.long
 def test_a_change_restarts_it_gracefully(run, tmp_path):
     body = """
 @app.timer(0.01, at_start=True)

@@ -528,6 +528,7 @@ def program(request, opened):
     return make
 
 
+@pytest.mark.long
 def test_a_pub_in_another_language_becomes_a_stream(program, bridge, make_subscriber):
     made = bridge("zmq+sub://127.0.0.1:0?bind=1", LOOPBACK)
     program("pub", made.source, 100)
@@ -535,6 +536,7 @@ def test_a_pub_in_another_language_becomes_a_stream(program, bridge, make_subscr
     assert values_of(subscriber, 100) == [b"%d" % number for number in range(100)]
 
 
+@pytest.mark.long
 def test_a_stream_reaches_a_sub_in_another_language(program, bridge, make_publisher):
     publisher = make_publisher()
     made = bridge(publisher.endpoint, "zmq+pub://127.0.0.1:0?bind=1")
@@ -548,6 +550,7 @@ def test_a_stream_reaches_a_sub_in_another_language(program, bridge, make_publis
     assert sub.stdout.read().splitlines() == 10 * [b"t value"]
 
 
+@pytest.mark.long
 def test_a_push_reaches_a_pull_in_another_language_through_a_queue(program, bridge, tmp_path):
     inward = bridge("zmq+pull://127.0.0.1:0?bind=1", LOOPBACK, log=str(tmp_path / "log"))
     outward = bridge(inward.endpoint, "zmq+push://127.0.0.1:0?bind=1")

@@ -209,6 +209,7 @@ def test_a_surveyor_is_answered_by_responders_of_ours(stranger, bridge, opened):
         assert got == [number, 10 * number]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tool", ["nngcat", "nanocat"])
 def test_their_own_tools_ask_and_answer_surveys(bridge, opened, tool):
     package, dial, _ = TOOLS[tool]
@@ -256,6 +257,7 @@ TOOLS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tool", TOOLS)
 def test_their_own_tools_push_and_pull(bridge, make_pusher, make_puller, tool):
     package, dial, options = TOOLS[tool]

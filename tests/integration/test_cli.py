@@ -55,6 +55,7 @@ def test_json_values_arrive_with_topic_sequence_and_key(start, endpoint):
     assert pub.returncode == 0
 
 
+@pytest.mark.long
 def test_values_of_500_levels_are_published_printed_and_dumped(start, endpoint, tmp_path):
     list_, object_ = "[" * 500 + "]" * 500, '{"a":' * 500 + "1" + "}" * 500
     lines = f"{list_}\n{object_}\n".encode()
@@ -82,6 +83,7 @@ def test_a_line_that_is_nested_too_deeply_is_refused(endpoint, levels):
     assert ended.stderr.count(b"\n") == 1
 
 
+@pytest.mark.long
 def test_bytes_that_are_no_text_are_marked(start, endpoint):
     subs = [start("sub", endpoint, "--count", "1", *json) for json in ((), ("--json",))]
     assert run_here("pub", endpoint, "t", "--wait", "2", stdin=b"\xff\n").returncode == 0
@@ -113,6 +115,7 @@ def test_pub_continues_a_log_and_serves_repairs_where_it_is_said(endpoint, tmp_p
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_who_comes_late_gets_all_from_earliest_while_pub_lingers(start, endpoint):
     pub = start("pub", endpoint, "t", "--wait", "0", "--linger", "1000")
     pub.write(b"a\nb\nc\n")
@@ -191,6 +194,7 @@ def test_a_loss_is_reported_on_standard_error(start, make_publisher, make_proxy)
 ASCII = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -206,6 +210,7 @@ def test_text_is_written_where_the_locale_has_no_space_for_it(arguments):
     assert (done.stdout + done.stderr).decode()
 
 
+@pytest.mark.long
 def test_a_jobs_text_is_printed_as_utf_8_whatever_the_locale(tmp_path):
     place = f"ipc://{tmp_path}/queue"
     with command(tmp_path, "push", place, env=ASCII) as push:
@@ -216,6 +221,7 @@ def test_a_jobs_text_is_printed_as_utf_8_whatever_the_locale(tmp_path):
         assert push.wait() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [("pub", "t"), ("push",)])
 def test_a_closed_standard_input_is_reported_in_one_line(arguments, tmp_path):
     name, *rest = arguments
@@ -254,6 +260,7 @@ def test_a_time_out_is_reported_in_one_line(name, endpoint):
     assert ended.stderr == b"p2pmsg %s: %s\n" % (name.encode(), says)
 
 
+@pytest.mark.long
 def test_a_line_that_is_no_json_is_reported_by_number_and_those_before_it_arrive(start, endpoint):
     sub = start("sub", endpoint, "--count", "1")
     pub = run_here("pub", endpoint, "t", "--json", stdin=b'"good"\n{bad\n"never"\n')
@@ -265,6 +272,7 @@ def test_a_line_that_is_no_json_is_reported_by_number_and_those_before_it_arrive
     assert sub.output() == b"good\n"
 
 
+@pytest.mark.long
 def test_sub_ends_quietly_when_nobody_reads_it_any_more(start, make_publisher):
     publisher = make_publisher()
     reading, writing = os.pipe()
@@ -280,6 +288,7 @@ def test_sub_ends_quietly_when_nobody_reads_it_any_more(start, make_publisher):
     assert sub.errors() == ""
 
 
+@pytest.mark.long
 def test_a_full_disk_is_reported_in_one_line(start, make_publisher):
     publisher = make_publisher()
     with open("/dev/full", "wb") as full:
@@ -292,6 +301,7 @@ def test_a_full_disk_is_reported_in_one_line(start, make_publisher):
     assert sub.errors() == "p2pmsg sub: No space left on device\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     [
@@ -333,6 +343,7 @@ def test_sub_ends_by_a_signal_and_still_prints_its_ledger(how, start, make_publi
     assert sub.errors().splitlines()[1].split() == ["t", "feed", "1", "1", "0", "0"]
 
 
+@pytest.mark.long
 def test_sub_that_had_an_end_of_its_own_and_was_stopped_before_has_failed(start, make_publisher):
     publisher = make_publisher(name="feed")
     sub = start("sub", publisher.endpoint, "--count", "2")
@@ -341,6 +352,7 @@ def test_sub_that_had_an_end_of_its_own_and_was_stopped_before_has_failed(start,
     assert sub.wait(60) == 143
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_pub_ends_by_a_signal_while_it_waits_for_subscribers(how, start, endpoint):
     pub = start("pub", endpoint, "t")
@@ -359,6 +371,7 @@ def reads_input(process):
     return words[1:2] == ["0x0"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.long)])
 def test_pub_ends_by_a_signal_while_it_waits_for_input(how, start, endpoint, make_subscriber):
     subscriber = make_subscriber(endpoint)
@@ -371,6 +384,7 @@ def test_pub_ends_by_a_signal_while_it_waits_for_input(how, start, endpoint, mak
     assert_ended(pub, how)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_bench_ends_by_a_signal_with_its_process(how, start):
     bench = start("bench", "--seconds", "100")
@@ -397,6 +411,7 @@ def test_respond_answers_with_what_a_command_prints(start, endpoint):
     assert said == "p2pmsg respond: a request failed: exit status 1"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ENDINGS)
 def test_respond_ends_by_a_signal_with_its_command(how, start, endpoint, tmp_path):
     mark = tmp_path / "begun"
@@ -411,6 +426,7 @@ def test_respond_ends_by_a_signal_with_its_command(how, start, endpoint, tmp_pat
     assert eventually(lambda: not respond.processes())
 
 
+@pytest.mark.long
 def test_latency_is_measured_against_a_server(start, endpoint):
     server = start("latency", "--serve", endpoint)
     eventually(server.errors)
@@ -435,6 +451,7 @@ def test_bench_prints_a_table():
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_bench_prints_json():
     bench = run("bench", "--seconds", "0.1", "--size", "0", "--json")
 

@@ -60,6 +60,7 @@ def test_what_is_wrong_is_one_line(arguments, words):
     assert words in line
 
 
+@pytest.mark.long
 def test_a_publisher_that_is_away_is_waited_for_aloud(tmp_path):
     place = f"ipc://{tmp_path}/nobody"
     with command(

@@ -119,12 +119,14 @@ def interrupt(name, seconds, folder, *, again=None, as_module=False):
         struck.finish()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("as_module", [False, True], ids=["script", "module"])
 def test_ctrl_c_ends_a_command_that_has_only_begun(as_module, tmp_path):
     for number in range(2):
         assert interrupt("sub", 0.12 * number, tmp_path / str(number), as_module=as_module)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "is_command"),
     [
@@ -145,6 +147,7 @@ def test_another_program_of_that_name_keeps_its_own_ctrl_c(text, is_command, tmp
     assert run.stdout.split() == [str(not is_command)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.long] * (name in ELSEWHERE)) for name in LONG_RUNNING],

@@ -75,6 +75,7 @@ def test_ctrl_c_shows_what_was_heard_before_the_first_interval(place, capsys):
     assert f"{publisher.session:016x}  trades" in row
 
 
+@pytest.mark.long
 def test_it_shows_a_mold_feed(place, tmp_path):
     with p2pmsg.moldudp64.MoldPublisher(f"mold://{place}", session="FEED") as feed:
         ended = threading.Event()

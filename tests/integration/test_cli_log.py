@@ -124,6 +124,7 @@ def test_dump_prints_one_session(log):
         assert ended.stderr == f"p2pmsg log dump: there is no session {named} in the log\n".encode()
 
 
+@pytest.mark.long
 def test_dump_ends_quietly_when_nobody_reads_it_any_more(log, start):
     reading, writing = os.pipe()
     ended = start("log", "dump", log.path, stdout=writing)
@@ -135,6 +136,7 @@ def test_dump_ends_quietly_when_nobody_reads_it_any_more(log, start):
     assert ended.errors() == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.long)])
 def test_dump_ends_by_a_signal(log, start, how):
     number, status = ENDINGS[how]
@@ -255,6 +257,7 @@ def test_no_log_is_reported_in_one_line(tmp_path):
         assert ended.stderr.count(b"\n") == 1
 
 
+@pytest.mark.long
 def test_a_log_is_read_while_it_is_written(log):
     with log.writing() as write:
         write("trades", [{"id": 1000}], [T0], now_ns=T0 + 100 * S)
@@ -281,6 +284,7 @@ def test_replay_publishes_every_message_as_it_was(log, start, endpoint):
         ] == [{key: message[key] for key in message if key != "session"} for message in expected]
 
 
+@pytest.mark.long
 def test_replay_of_a_part_is_a_stream_of_its_own(log, start, endpoint):
     sub = start("sub", endpoint, "--json", "--count", "10")
     replay = run_here(
@@ -296,6 +300,7 @@ def test_replay_of_a_part_is_a_stream_of_its_own(log, start, endpoint):
     assert sub.errors() == ""  # nor does it expect what it does not take
 
 
+@pytest.mark.long
 def test_replay_of_what_a_subscriber_does_not_take_is_reported_there(tmp_path, start, endpoint):
     made = LogFiles(tmp_path / "large")
     with made.writing() as write:
@@ -326,6 +331,7 @@ def test_replay_of_nothing_does_not_wait_for_anybody(log, endpoint):
     assert ended.stdout == b""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_replay_ends_by_a_signal_while_it_waits_for_subscribers(log, start, endpoint, how):
     number, status = ENDINGS[how]
@@ -339,6 +345,7 @@ def test_replay_ends_by_a_signal_while_it_waits_for_subscribers(log, start, endp
     assert (replay.output(), replay.errors()) == (b"", said)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.long)])
 def test_replay_ends_by_a_signal_between_two_messages(log, start, endpoint, how, make_subscriber):
     number, status = ENDINGS[how]
@@ -378,6 +385,7 @@ def test_replay_draws_a_bar_on_a_terminal_and_ctrl_c_removes_it(log, opened, end
     assert drawn.endswith(b"\r\x1b[K")
 
 
+@pytest.mark.long
 def test_a_publishers_own_log_can_be_replayed(tmp_path, make_publisher, start, endpoint):
     directory = str(tmp_path / "own")
     publisher = make_publisher(log=p2pmsg.LogConfig(directory))

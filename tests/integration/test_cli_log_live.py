@@ -99,6 +99,7 @@ def test_a_publisher_goes_on_in_a_log_that_was_shortened(tmp_path, make_publishe
     assert 0 < values[0] < 300
 
 
+@pytest.mark.long
 def test_truncate_refuses_what_it_cannot_do(segmented, tmp_path):
     before = names(segmented)
     with segmented.writing():
@@ -159,6 +160,7 @@ def test_a_log_is_looked_at_while_its_publisher_writes(tmp_path, make_publisher)
     assert publisher.stats().log.errors == 0
 
 
+@pytest.mark.long
 def test_what_retention_deletes_under_a_dump_is_reported(segmented, start):
     reading, writing = os.pipe()
     dump = start("log", "dump", segmented.path, stdout=writing)
@@ -180,6 +182,7 @@ def test_what_retention_deletes_under_a_dump_is_reported(segmented, start):
         assert rest == list(range(400))
 
 
+@pytest.mark.long
 def test_dump_into_head(segmented):
     dump = f"{' '.join(P2PMSG)} log dump '{segmented.path}' trades"
     shell = subprocess.run(
@@ -228,6 +231,7 @@ def test_replay_of_hours_takes_a_moment_if_asked_to(tmp_path, endpoint, make_sub
         subscriber.close()
 
 
+@pytest.mark.long
 def test_replay_ends_by_ctrl_c_in_the_middle(segmented, endpoint, start, make_subscriber):
     subscriber = make_subscriber(endpoint)
     replay = start("log", "replay", segmented.path, endpoint, "trades", "--speed", "50")

@@ -73,6 +73,7 @@ def test_a_subscriber_without_keys_says_that_they_are_needed(peers):
     assert "a ZeroMQ socket that needs keys is there: give security" in sub.stderr.decode()
 
 
+@pytest.mark.long
 def test_a_topic_that_is_denied_is_named_and_others_come(tmp_path, peers):
     access = tmp_path / "access.toml"
     access.write_text('[[rule]]\nwho = ["sub"]\nsubscribe = ["open"]\n')
@@ -88,6 +89,7 @@ def test_a_topic_that_is_denied_is_named_and_others_come(tmp_path, peers):
     assert "subscribe 'closed' is not allowed" in sub.stderr.decode()
 
 
+@pytest.mark.long
 def test_requests_with_keys(tmp_path, peers):
     for name, *known in (("respond", "request"), ("request",)):
         peers.security(name, *known)
@@ -99,6 +101,7 @@ def test_requests_with_keys(tmp_path, peers):
         check_silence(peers, respond.said(), asked.stderr.decode())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["queue", pytest.param("pipeline", marks=pytest.mark.long)])
 def test_jobs_with_keys(tmp_path, peers, mode):
     for name, *known in (("push", "pull"), ("pull",)):

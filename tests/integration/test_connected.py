@@ -100,6 +100,7 @@ def test_a_group_in_which_nothing_is_heard_is_named(make_subscriber, caplog, mon
         eventually(lambda: subscriber.connected == 1 and not subscriber.stats().lines[0].found)
 
 
+@pytest.mark.long
 def test_commands_say_what_they_wait_for_on_standard_error(start, make_publisher, endpoint):
     feed = make_publisher(name="feed").endpoint
     sub, quiet = start("sub", feed, "trades"), start("sub", feed, "trades", "--quiet")

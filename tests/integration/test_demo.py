@@ -74,6 +74,7 @@ def test_the_demo_without_spark(tmp_path, transport):
     assert read_bars(bars_file) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transport", ["udp", pytest.param("tcp", marks=pytest.mark.long)])
 def test_the_publisher_is_killed_and_goes_on_from_its_log(tmp_path, transport):
     ended = run(
@@ -88,6 +89,7 @@ def test_the_publisher_is_killed_and_goes_on_from_its_log(tmp_path, transport):
     assert summary["restarts"] == 1
 
 
+@pytest.mark.long
 def test_the_demo_with_keys():
     ended = run("demo", "--secure", "--trades", "5000", "--json", *SHORT, timeout=DEMO_TIMEOUT_S)
     assert ended.returncode == 0, ended.stderr
@@ -97,6 +99,7 @@ def test_the_demo_with_keys():
     assert run("demo", "--secure", "--transport", "udp").returncode == 2
 
 
+@pytest.mark.long
 def test_the_demo_shows_progress_the_ledger_and_the_bars():
     ended = run("demo", "--no-spark", "--trades", "2000", "--seconds", "3")
 
@@ -132,6 +135,7 @@ def test_on_a_terminal_the_last_screen_is_the_result():
     assert lines[-1] == "the bars are equal to those computed straight from the input"
 
 
+@pytest.mark.long
 def test_without_java_the_demo_runs_all_else_and_says_what_is_missing(tmp_path):
     if importlib.util.find_spec(demo_run.SPARK_MODULE) is None:
         pytest.skip(f"{demo_run.SPARK_MODULE} is not there")
@@ -160,6 +164,7 @@ importlib.machinery.PathFinder.find_spec = find_spec
     return os.environ | {"PYTHONPATH": str(folder)}
 
 
+@pytest.mark.long
 def test_the_demo_runs_all_but_spark_without_the_extras(tmp_path):
     env = without(tmp_path, "rich", "pyspark", "pyarrow", "matplotlib")
     ended = run("demo", "--trades", "2000", "--json", *SHORT, env=env)
@@ -170,6 +175,7 @@ def test_the_demo_runs_all_but_spark_without_the_extras(tmp_path):
     assert "pip install 'p2pmsg[spark]'" in spark
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("package", ["matplotlib", "pyspark"])
 def test_output_without_what_draws_is_refused_before_it_begins(package, tmp_path):
     bars_file = tmp_path / "bars.csv"
@@ -183,6 +189,7 @@ def test_output_without_what_draws_is_refused_before_it_begins(package, tmp_path
     assert not bars_file.exists()
 
 
+@pytest.mark.long
 @MARKETS
 def test_the_demo_over_a_market_without_spark(find, tmp_path):
     market = find("market.jsonl.gz")
@@ -217,6 +224,7 @@ def test_the_demo_over_a_recorded_market_with_spark(tmp_path):
     assert read_bars(bars_file) == compute_bars(events)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @needs_spark
 def test_the_demo_of_a_random_walk_with_spark(tmp_path):
@@ -234,6 +242,7 @@ def test_the_demo_of_a_random_walk_with_spark(tmp_path):
     assert summary["spark_rows"] == 20_000
 
 
+@pytest.mark.long
 def test_an_input_that_is_no_feed_is_reported_by_its_line(tmp_path):
     feed = tmp_path / "feed.jsonl.gz"
     good = next(random_walk(1)).line
@@ -247,6 +256,7 @@ def test_an_input_that_is_no_feed_is_reported_by_its_line(tmp_path):
     assert ended.stderr.decode() == line
 
 
+@pytest.mark.long
 def test_an_empty_input_is_refused(tmp_path):
     feed = tmp_path / "feed.jsonl"
     feed.write_bytes(b"\n")
@@ -264,6 +274,7 @@ MOMENTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_ctrl_c_ends_all_processes(moment, tmp_path):
     with command(tmp_path, "demo", "--no-spark", "--trades", "100000") as demo:
@@ -276,6 +287,7 @@ def test_ctrl_c_ends_all_processes(moment, tmp_path):
         assert not demo.processes()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @needs_spark
 def test_ctrl_c_ends_spark_too(tmp_path):
@@ -295,6 +307,7 @@ WITH_SPARK = pytest.param(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "count"), [pytest.param(("--no-spark",), 4, id="without Spark"), WITH_SPARK]
 )
@@ -352,6 +365,7 @@ def stand_in(tmp_path, monkeypatch):
     return make
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ending", "errors"),
     [
@@ -370,11 +384,13 @@ def test_what_spark_says_is_judged(ending, errors, stand_in):
         assert (state.spark, state.spark_rows) == ("left out: no Java", None)
 
 
+@pytest.mark.long
 def test_a_spark_that_fails_is_reported_by_its_last_words(stand_in):
     with pytest.raises(DemoError, match="Spark failed: ValueError: out of luck"):
         stand_in("raise ValueError('out of luck')\n")
 
 
+@pytest.mark.long
 def test_a_child_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     (tmp_path / "stubborn.py").write_text(
         "import signal, time, json\n"

@@ -93,6 +93,7 @@ def test_the_manifests_agree_with_themselves():
     assert all(any(str(port) in word for word in container["args"]) for port in ports.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
 def test_a_dockerfile_installs_what_there_is_and_needs_no_root(path):
     lines = logical_lines(path)
@@ -111,6 +112,7 @@ def test_a_dockerfile_installs_what_there_is_and_needs_no_root(path):
     assert subprocess.run(["sh", "-n", "-c", script], capture_output=True).returncode == 0
 
 
+@pytest.mark.long
 def test_systemd_has_nothing_to_say_of_the_units(tmp_path):
     systemd = shutil.which("systemd-analyze")
     if systemd is None:

@@ -106,6 +106,7 @@ def test_durable_consumer():
     assert "Traceback" not in errors
 
 
+@pytest.mark.long
 def test_durable_consumer_alone_goes_on_where_it_was(tmp_path, make_publisher):
     publisher = make_publisher()
     command = [sys.executable, EXAMPLES / "durable_consumer.py", publisher.endpoint, tmp_path]
@@ -203,6 +204,7 @@ def test_aio_service(run_here, tmp_path):
     assert errors == ""
 
 
+@pytest.mark.long
 def test_bridge_zeromq():
     shown, _ = run_example("bridge_zeromq.py")
 

@@ -97,6 +97,7 @@ def check(name, seconds, folder):
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "seconds"),
     [
@@ -147,6 +148,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_spawned_process_never_gets_what_was_held_back(tmp_path):
     """The first one starts multiprocessing's tracker too, which lets signals through again."""
     script = tmp_path / "spawns.py"
@@ -156,6 +158,7 @@ def test_a_spawned_process_never_gets_what_was_held_back(tmp_path):
     assert sorted(done.stdout.split()) == [b"False", b"True"], done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("patient", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_an_error_leaves_no_process_either(patient):
     script = "exec sleep 100" if patient else "trap '' TERM; while :; do sleep 0.1; done"
@@ -187,6 +190,7 @@ ctrl_c.run(main)
 """
 
 
+@pytest.mark.long
 def test_ctrl_c_does_not_wait_for_a_process_that_starts():
     """As a JVM is one, for 20 seconds on a busy machine."""
     process = subprocess.Popen(

@@ -174,6 +174,7 @@ atexit.register(client.increment, "late", 5)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("python", PYTHONS)
 def test_a_client_that_is_first_used_at_exit_needs_no_thread(run, python):
     finish(run(python, "import p2pmsg.metrics\n" + LATE))
@@ -191,6 +192,7 @@ raise SystemExit(0)
 """
 
 
+@pytest.mark.long
 def test_a_collector_that_is_not_closed_ends_silently_and_keeps_its_state(run, tmp_path):
     with p2pmsg.metrics.Client(LOOPBACK, interval=0.0) as client:
         client.increment("orders", 7)
@@ -214,6 +216,7 @@ threading.Thread(target=puller.receive, daemon=True).start()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("python", PYTHONS)
 def test_daemon_threads_at_work_are_not_complained_of(run, python):
     finish(run(python, DAEMON))
@@ -261,6 +264,7 @@ publisher.wait_for_subscribers(3, 60)
 """
 
 
+@pytest.mark.long
 def test_loops_and_requests_in_daemon_threads_are_not_complained_of(run):
     finish(run(sys.executable, LOOPS))
 
@@ -272,6 +276,7 @@ del peers
 """
 
 
+@pytest.mark.long
 def test_what_was_left_open_is_named_where_resource_warnings_are_shown():
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-c", f"import p2pmsg\n{LEFT}"],
@@ -296,6 +301,7 @@ while relay.stats().received < 20_000:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("python", PYTHONS)
 def test_what_a_relay_received_before_its_program_ended_is_served_and_logged(
     run, make_publisher, make_subscriber, tmp_path, python
@@ -326,6 +332,7 @@ for number in range(100):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("python", PYTHONS)
 def test_a_mold_session_ends_with_its_program(run, make_subscriber, tmp_path, python):
     place = f"mold://239.255.11.7:{free_port()}?interface=127.0.0.1"
@@ -361,6 +368,7 @@ def open_socket():
         yield opener
 
 
+@pytest.mark.long
 def test_large_frames_leave_unharmed_after_the_program_has_ended(open_socket):
     # glibc overwrites with this what is freed, so that a frame freed too early shows.
     environment = {**os.environ, "MALLOC_PERTURB_": "165"}
@@ -406,6 +414,7 @@ proxy.close()
 """
 
 
+@pytest.mark.long
 def test_a_connection_reset_while_the_queue_is_full_does_not_abort_the_process():
     # libzmq issues 3937, 4364, 4767: with ZMTP heartbeats it does, hence transports has none.
     done = subprocess.run(

@@ -268,6 +268,7 @@ def test_a_frozen_subscriber_process_holds_nobody_up_for_long(
     assert child.wait() == 0
 
 
+@pytest.mark.long
 def test_a_subscriber_that_was_frozen_until_the_end_has_not_got_everything(
     make_publisher, make_child, caplog
 ):
@@ -534,6 +535,7 @@ MIB = 2**20
 FRAME_BYTES = 64 * 1024
 
 
+@pytest.mark.long
 def test_memory_is_bounded_with_a_subscriber_that_never_reads(make_child):
     """The publisher keeps 4 MiB for replay and a queue of 4 MiB; the subscriber 1 MiB."""
     publisher = make_child("grow", LOOPBACK, 4 * MIB, 80 * 10**6, FRAME_BYTES)
@@ -553,6 +555,7 @@ def test_memory_is_bounded_with_a_subscriber_that_never_reads(make_child):
     assert subscriber.wait() == 0
 
 
+@pytest.mark.long
 def test_memory_is_bounded_with_a_frozen_subscriber(make_child):
     import signal
 
@@ -600,6 +603,7 @@ def test_a_subscriber_that_waits_for_a_repair_holds_no_more_than_it_may(
     assert subscriber.stats().lost == 0
 
 
+@pytest.mark.long
 def test_an_idle_pair_costs_next_to_nothing(make_child):
     child = make_child("idle", 1)
     shares = list(map(float, child.line(30).split()))

@@ -110,6 +110,7 @@ def test_a_child_gets_no_jobs_of_the_parent_s_puller(opened):
             assert job.value == expected
 
 
+@pytest.mark.long
 def test_a_child_gets_no_jobs_of_the_parent_s_pipeline(opened):
     pusher = opened.enter_context(p2pmsg.Pusher(LOOPBACK, mode="pipeline"))
     puller = opened.enter_context(p2pmsg.Puller(pusher.endpoint, mode="pipeline"))
@@ -160,6 +161,7 @@ def test_a_child_s_other_peers_say_whose_they_are(opened):
     assert_refused(found)
 
 
+@pytest.mark.long
 def test_a_child_s_collector_says_whose_it_is(opened):
     collector = opened.enter_context(Collector("udp://127.0.0.1:0", exact="tcp://127.0.0.1:9"))
     found = outcomes(collector.flush, collector.totals)
@@ -171,6 +173,7 @@ def test_a_child_s_collector_says_whose_it_is(opened):
     collector.flush()
 
 
+@pytest.mark.long
 def test_a_child_keeps_no_port_of_its_parent_s_collector(opened):
     at = {"listen": ["udp://127.0.0.1:0", "tcp://127.0.0.1:0"], "management": "tcp://127.0.0.1:0"}
     prometheus = PrometheusOutput(port=0)
@@ -209,6 +212,7 @@ def test_the_error_of_a_process_that_binds_an_endpoint_twice_says_so(scheme, tmp
         peer(where).receive(timeout=1.0)
 
 
+@pytest.mark.long
 def test_a_child_keeps_no_port_of_its_parent_s_request_server(opened):
     where = "mold://239.255.9.250:31045?interface=127.0.0.1"
     with MoldPublisher(where, session="S1") as publisher:
@@ -236,6 +240,7 @@ def test_a_child_keeps_no_lock_of_a_parent_that_was_killed(tmp_path, hold):
         os.close(go)
 
 
+@pytest.mark.long
 def test_a_child_cannot_iterate_over_the_parent_s_peers_of_asyncio():
     async def iterate(source):
         return [each async for each in source]

@@ -90,6 +90,7 @@ def test_a_publisher_says_that_the_disk_is_full_and_goes_on_when_it_has_space(
     assert child.wait() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["threads", "loop"])
 def test_a_publisher_that_outruns_its_rounds_does_not_fill_the_disk_with_what_is_too_old(
     on_small_disk, how
@@ -102,6 +103,7 @@ def test_a_publisher_that_outruns_its_rounds_does_not_fill_the_disk_with_what_is
     assert child.wait() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["written", "synced"])
 def test_a_publisher_that_begins_on_a_full_disk_says_so(on_small_disk, how):
     child = on_small_disk("begin", how, "8m")
@@ -133,6 +135,7 @@ def test_a_pusher_says_that_the_disk_is_full_and_goes_on_when_it_has_space(
     assert child.wait() == 0
 
 
+@pytest.mark.long
 def test_webhooks_are_known_over_kills_on_a_full_disk(on_small_disk):
     child = on_small_disk("seen", "", "64k")
     before, during, after = (json.loads(child.line()) for _ in range(3))

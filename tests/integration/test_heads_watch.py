@@ -242,6 +242,7 @@ def test_a_relay_begun_again_has_what_it_has_now(make_publisher, make_relay, fol
     eventually(lambda: nexts(watch, relay) == {"feed": 10})
 
 
+@pytest.mark.long
 def test_a_watch_in_a_forked_child_is_closed(make_publisher, follow):
     publisher = make_publisher()
     watch = follow(publisher)

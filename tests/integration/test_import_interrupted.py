@@ -5,6 +5,8 @@ import random
 import subprocess
 import sys
 
+import pytest
+
 FORKS = 20
 PROGRAM = """
 import os, random, signal, sys
@@ -40,6 +42,7 @@ print(counts)
 """
 
 
+@pytest.mark.long
 def test_an_interrupted_import_of_the_codec_does_not_end_the_process_by_a_fault():
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(random.randrange(2**32)), str(FORKS)],

@@ -140,6 +140,7 @@ def strangers(endpoint, count):
         yield
 
 
+@pytest.mark.long
 def test_idle_connections_take_no_descriptor_that_the_log_needs(
     memory_path, make_child, make_subscriber
 ):

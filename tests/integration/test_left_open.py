@@ -128,6 +128,7 @@ def test_one_with_threads_ends_silently(start, name, where):
     assert (child.returncode, said) == (0, "")
 
 
+@pytest.mark.long
 def test_a_collector_says_once_that_its_publisher_was_closed_first(start):
     child = start(
         """
@@ -144,6 +145,7 @@ with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
     assert said.count("the output stream drops what is flushed to it") == 1
 
 
+@pytest.mark.long
 def test_a_thread_that_counts_when_the_program_ends_says_nothing(start):
     child = start(
         """
@@ -161,6 +163,7 @@ time.sleep(600)
     assert "Traceback" not in interrupt(child)
 
 
+@pytest.mark.long
 def test_what_a_publisher_had_accepted_when_its_loop_ended_arrives_and_is_logged(
     start, make_subscriber, tmp_path
 ):

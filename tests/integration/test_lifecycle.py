@@ -189,6 +189,7 @@ def test_a_closed_peer_can_be_collected(make_publisher):
     eventually(lambda: gc.collect() >= 0 and not any(peer() for peer in watched))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how", ["with", pytest.param("close", marks=pytest.mark.long), "raise", "interrupt"]
 )
@@ -199,6 +200,7 @@ def test_a_process_that_publishes_and_ends_at_once(make_subscriber, make_child, 
     assert child.wait() == {"raise": 3, "interrupt": -2}.get(how, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how", ["held", pytest.param("dropped", marks=pytest.mark.long), "cycle", "blocked"]
 )
@@ -208,6 +210,7 @@ def test_a_process_that_ends_with_open_peers_ends(make_child, how):
     assert child.wait(60) == 0
 
 
+@pytest.mark.long
 def test_a_forked_child_cannot_use_the_peers_and_the_parent_goes_on(make_child):
     child = make_child("fork", LOOPBACK)
     assert child.line(40) == "0"
@@ -215,6 +218,7 @@ def test_a_forked_child_cannot_use_the_peers_and_the_parent_goes_on(make_child):
     assert child.wait() == 0
 
 
+@pytest.mark.long
 def test_forked_children_have_ids_of_their_own(make_publisher):
     """Two subscribers with one id would count as one."""
     publisher = make_publisher()

@@ -222,6 +222,7 @@ def wait_for_more(collector):
     eventually(lambda: len(collector.totals().counters) > taken)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("collector_is", ["there", pytest.param("late", marks=pytest.mark.long)])
 @pytest.mark.rounds(2, 10)
 def test_what_a_client_with_a_log_accepted_arrives_once_however_often_it_is_killed(
@@ -316,6 +317,7 @@ def test_all_calls_arrive_over_both_channels(opened, exact):
     assert flushed["ms", "app.function|#x:y"]["count"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize(
     ("role", "expected"),
@@ -473,6 +475,7 @@ def run_short(place, ending):
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["close", "exit", "no_threads", "fork"])
 @pytest.mark.rounds(1, 10)
 def test_short_programs_in_turn_lose_nothing(ending, rounds):
@@ -488,6 +491,7 @@ def test_short_programs_in_turn_lose_nothing(ending, rounds):
     assert totals.is_exact, totals.unfinished
 
 
+@pytest.mark.long
 @pytest.mark.rounds(1, 4)
 def test_short_programs_lose_nothing_though_collectors_are_killed_in_between(tmp_path, rounds):
     """A program that learned that its deltas arrived is gone: the disk has to have them."""
@@ -503,6 +507,7 @@ def test_short_programs_lose_nothing_though_collectors_are_killed_in_between(tmp
             eventually(lambda totals=collector.totals: totals().is_exact)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["close", "exit", "interrupt"])
 def test_a_program_whose_collector_is_away_says_how_much_went_nowhere(ending):
     code = f"""
@@ -523,6 +528,7 @@ statsd_children.short({LOOPBACK!r}, {ending!r})
     assert ('"undelivered": 1' in done.stdout) is (ending == "close")
 
 
+@pytest.mark.long
 def test_the_collector_names_a_program_that_was_killed():
     place = lasting_place()
     with collecting(exact=place) as (collector, _):
@@ -536,6 +542,7 @@ def test_the_collector_names_a_program_that_was_killed():
     assert not totals.is_exact
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delays", [(0, 0.01), pytest.param(
     [number / 500 for number in range(40)], marks=pytest.mark.long
 )])  # fmt: skip

@@ -40,6 +40,7 @@ def collector_that_falls_silent(endpoint, number):
             process.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_closing_waits_for_no_collector_that_was_killed_or_hangs_if_another_has_all(number):
     with metrics.Client(LOOPBACK, config=PATIENT, close_timeout=3600) as client:
@@ -52,6 +53,7 @@ def test_closing_waits_for_no_collector_that_was_killed_or_hangs_if_another_has_
                 assert collector.totals().counters == {"a": 2}
 
 
+@pytest.mark.long
 def test_closing_in_a_loop_waits_for_no_collector_that_was_killed_if_another_has_all():
     async def main():
         async with aio_metrics.Client(LOOPBACK, config=PATIENT, close_timeout=3600) as client:

@@ -152,6 +152,7 @@ def test_committing_each_message_the_loop_ends_with_the_session(
     assert subscriber.stats().streams[0].committed == 4
 
 
+@pytest.mark.long
 def test_the_command_line_ends_with_the_session_and_a_line(make_feed, place):
     feed = make_feed("MON")
     feed.publish_many([b"1", b"2", b"3"])
@@ -199,6 +200,7 @@ def test_a_feed_that_begins_again_under_its_name_is_delivered_again(
     eventually(lambda: subscriber.stats().publishers == ["SIM"])
 
 
+@pytest.mark.long
 def test_after_a_restart_a_cursor_finds_the_second_life_of_a_name(make_child, place, cursor_path):
     def read(count):
         where = f"{place}&request={server}"

@@ -88,6 +88,7 @@ VALUES = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_reader_reads_values_of_all_types_with_other_columns(start):
     with p2pmsg.Publisher(LOOPBACK) as publisher:
         publisher.publish_many("t", [value for value, _ in VALUES])
@@ -98,6 +99,7 @@ def test_a_reader_reads_values_of_all_types_with_other_columns(start):
     assert lines == [f"{number} {text}" for number, text in enumerate(shown)]
 
 
+@pytest.mark.long
 def test_a_reader_names_what_cannot_be_had_and_goes_on(start):
     config = p2pmsg.PublisherConfig(replay=p2pmsg.config.ReplayConfig(bytes_max=4096))
     with (
@@ -119,6 +121,7 @@ def test_a_reader_names_what_cannot_be_had_and_goes_on(start):
     assert [line.split()[0] for line in rest] == [stop, str(int(stop) + 1)]
 
 
+@pytest.mark.long
 def test_a_reader_goes_on_after_a_restart_of_a_publisher_with_a_log(start, tmp_path, caplog):
     endpoint = f"ipc://{tmp_path}/feed"
     log = p2pmsg.LogConfig(str(tmp_path / "log"))

@@ -468,6 +468,7 @@ def start(opened):
     return start
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("files", [40, pytest.param(64, marks=pytest.mark.long)])
 def test_with_few_open_files_some_are_served_and_nothing_fails(start, make_subscriber, files):
     child = start(FEW_FILES, str(files))
@@ -482,6 +483,7 @@ def test_with_few_open_files_some_are_served_and_nothing_fails(start, make_subsc
     assert (child.returncode, "Traceback" in said, "failed" in said) == (0, False, False), said
 
 
+@pytest.mark.long
 def test_who_does_not_answer_is_looked_for_again_when_there_is_a_descriptor(start):
     child = start(UNANSWERED, f"tcp://127.0.0.1:{free_port()}")
     output, said = child.communicate(timeout=60)

@@ -77,6 +77,7 @@ def test_what_a_users_tests_do(run):
     ended.assert_outcomes(passed=5)
 
 
+@pytest.mark.long
 def test_what_tests_of_a_service_in_asyncio_do(run):
     ended = run(
         """
@@ -159,6 +160,7 @@ def test_a_failure_reports_its_seed_and_the_seed_repeats_the_run(run):
     assert f"seed {seed};" in again
 
 
+@pytest.mark.long
 def test_what_is_wrong_is_named(run):
     ended = run(
         """
@@ -185,6 +187,7 @@ def test_what_is_wrong_is_named(run):
     )
 
 
+@pytest.mark.long
 def test_a_run_that_does_not_use_it_imports_nothing_of_it(run):
     ended = run(
         """
@@ -200,5 +203,6 @@ def test_a_run_that_does_not_use_it_imports_nothing_of_it(run):
     ended.assert_outcomes(passed=1)
 
 
+@pytest.mark.long
 def test_the_marker_is_explained(run):
     assert "lossy=0.0" in run("", "--markers").stdout.str()

@@ -605,6 +605,7 @@ def test_a_killed_worker_gives_its_job_back_at_once(make_pusher, make_puller, ma
     job.ack()
 
 
+@pytest.mark.long
 def test_a_killed_worker_gives_its_job_back_although_a_child_of_it_lives(
     make_pusher, make_puller, make_worker
 ):
@@ -723,6 +724,7 @@ def test_a_worker_that_rejects_everything_is_stopped(make_pusher, make_puller, c
     eventually(lambda: pusher.stats().breaker == "closed")
 
 
+@pytest.mark.long
 def test_a_forked_child_cannot_push_into_the_parent_s_open_batch(make_pusher):
     pusher = make_pusher()
     for number in range(5):  # they follow closely: a batch is open

@@ -30,6 +30,7 @@ def test_each_line_is_a_job_and_the_exit_status_decides(tmp_path, place):
     assert sorted((tmp_path / "done").read_text().split()) == ["1", "2", "3", "4"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [[], ["--mode", "pipeline"]], ids=["queue", "pipeline"])
 def test_jobs_before_a_line_that_is_refused_are_done(tmp_path, place, mode):
     bad = b"[" * 2000 + b"]" * 2000
@@ -44,6 +45,7 @@ def test_jobs_before_a_line_that_is_refused_are_done(tmp_path, place, mode):
     assert "0 not done" in pushing.errors()
 
 
+@pytest.mark.long
 def test_a_job_and_a_dead_letter_of_500_levels_are_shown(tmp_path, place):
     text = b"[" * 500 + b"]" * 500 + b"\n"
     with command(tmp_path, "pull", place, "--count", "1") as pulling:
@@ -57,6 +59,7 @@ def test_a_job_and_a_dead_letter_of_500_levels_are_shown(tmp_path, place):
     assert f"value: {text.decode()}" in shown.stdout.decode()
 
 
+@pytest.mark.long
 def test_a_pull_without_a_command_prints_and_ends_by_count(tmp_path, place):
     with command(tmp_path, "pull", place, "--count", "2") as pulling:
         lines = b'{"k":"a"}\n{"k":"b"}\n'
@@ -67,6 +70,7 @@ def test_a_pull_without_a_command_prints_and_ends_by_count(tmp_path, place):
         assert pulling.output() == b'{"k":"a"}\n{"k":"b"}\n'
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("end", "status"), [([], 0), (["--count", "9"], 143)])
 def test_a_pull_is_stopped_cleanly_unless_it_had_an_end_of_its_own(tmp_path, place, end, status):
     with p2pmsg.Pusher(place) as pusher, command(tmp_path, "pull", place, *end) as pulling:
@@ -77,6 +81,7 @@ def test_a_pull_is_stopped_cleanly_unless_it_had_an_end_of_its_own(tmp_path, pla
         assert pulling.errors() == ""
 
 
+@pytest.mark.long
 def test_a_pipeline_prints_its_jobs_and_both_ends_say_who_is_missing(tmp_path, place):
     with command(tmp_path, "pull", place, "--mode", "pipeline", "--count", "3") as pulling:
         eventually(lambda: "nobody answers there yet" in pulling.said())
@@ -88,6 +93,7 @@ def test_a_pipeline_prints_its_jobs_and_both_ends_say_who_is_missing(tmp_path, p
         assert pulling.output() == b'1\n{"a":2}\nx\n'
 
 
+@pytest.mark.long
 def test_a_pipelines_command_that_fails_is_named_and_its_job_not_tried_again(tmp_path, place):
     script = f'read n; echo "$n $P2PMSG_SEQUENCE" >> {tmp_path}/done; [ "$n" != b ]'
     with command(tmp_path, "push", place, "--mode", "pipeline") as pushing:
@@ -102,6 +108,7 @@ def test_a_pipelines_command_that_fails_is_named_and_its_job_not_tried_again(tmp
     assert (tmp_path / "done").read_text() == "a 0\nb 1\nc 2\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("own", [[], ["--job-timeout", "60"]], ids=["without", "with"])
 def test_a_command_may_take_longer_than_the_pushers_job_timeout(tmp_path, place, own):
     script = f"touch {tmp_path}/begun; until [ -e {tmp_path}/go ]; do sleep 0.05; done"
@@ -121,6 +128,7 @@ def test_a_command_may_take_longer_than_the_pushers_job_timeout(tmp_path, place,
         assert pusher.stats().done == 1
 
 
+@pytest.mark.long
 def test_a_result_that_does_not_count_is_said(tmp_path, place):
     script = f"touch {tmp_path}/begun; until [ -e {tmp_path}/go ]; do sleep 0.05; done"
     arguments = ("pull", place, "--count", "1", "--", "sh", "-c", script)
@@ -136,6 +144,7 @@ def test_a_result_that_does_not_count_is_said(tmp_path, place):
     assert "job 0 was done, but its result does not count: " in pulling.errors()
 
 
+@pytest.mark.long
 def test_a_pipelines_puller_that_is_stopped_gives_back_what_it_had(tmp_path, place):
     with (
         p2pmsg.Pusher(place, mode="pipeline") as pusher,
@@ -248,6 +257,7 @@ def test_a_directory_without_a_log(tmp_path):
         assert ended.stderr.count(b"\n") == 1
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_push_and_pull(tmp_path, place):
     script = f"touch {tmp_path}/begun; exec sleep 60"
     with command(tmp_path, "pull", place, "--", "sh", "-c", script) as pulling:

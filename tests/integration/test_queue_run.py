@@ -216,6 +216,7 @@ def test_a_signal_lets_the_job_in_hand_finish(make_pusher, number, threads):
     eventually(lambda: pusher.stats().done == 1)
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_ends_it_in_the_middle_of_a_job(make_pusher):
     pusher = make_pusher(config=FAST)
     pusher.push(1)

@@ -93,6 +93,7 @@ def with_a_dead_letter(pusher, puller):
     eventually(lambda: len(pusher.dead_letters()) == 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("endpoint", "admin"), [(EVERYWHERE, "local"), ("tcp://127.0.0.1:0", "never")]
 )

@@ -53,6 +53,7 @@ def balanced(subscriber, delivered, lost=0):
     return stats
 
 
+@pytest.mark.long
 def test_a_relay_alone_serves_when_its_publisher_is_gone_for_good(
     tmp_path, make_child, make_relay, make_subscriber
 ):

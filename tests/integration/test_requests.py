@@ -595,6 +595,7 @@ print(len(requester._threads), *said, sep="\\n")
 CLOSED = "ClosedError: the requester cannot be used: it is closed"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("program", "output"),
     [

@@ -172,6 +172,7 @@ def test_two_lines_with_two_keys_and_one_that_is_refused(peers):
             assert refused(lambda: subscriber.receive(TIMEOUT)).endpoint == b.endpoint
 
 
+@pytest.mark.long
 def test_a_forked_child_has_connections_of_its_own(peers):
     security = peers.security("pub", "sub")
     with Publisher(LOOPBACK, security=security) as publisher:

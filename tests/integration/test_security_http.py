@@ -110,6 +110,7 @@ def test_no_key_is_pinned(peers, tmp_path):
         )  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_commands_serve_and_hook(tmp_path, peers):
     """What is posted to one gateway comes out of another one, over keys, and of a webhook."""
     peers.security("in", "out")
@@ -149,6 +150,7 @@ def test_a_gateway_that_cannot_start_says_so_without_a_traceback(peers):
     assert b"Traceback" not in ended.stderr
 
 
+@pytest.mark.long
 def test_a_gateway_reads_what_it_publishes_at_all_addresses(tmp_path):
     with command(tmp_path, "serve", *HERE, "--publish", "tcp://*:0") as running:
         port = port_of(running)

@@ -43,6 +43,7 @@ def test_the_command_serves_publishes_and_ends_well(tmp_path, ending):
         assert "Traceback" not in running.said()
 
 
+@pytest.mark.long
 def test_what_is_within_the_limit_is_published(tmp_path, make_subscriber):
     posted = f"ipc://{tmp_path}/posted"
     with command(tmp_path, "serve", *HERE, "--publish", posted) as running:
@@ -57,6 +58,7 @@ def test_what_is_within_the_limit_is_published(tmp_path, make_subscriber):
     assert sizes == [2**20, 2**18 - 1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long)])
 def test_it_ends_well_while_browsers_wait_for_what_they_missed(start, endpoint, ending):
     """They wait for a publisher that does not answer, most of the reads for a thread first."""
@@ -117,6 +119,7 @@ def test_wrong_arguments_are_refused_in_a_line(arguments, named):
     assert len(said.strip().splitlines()) == 1
 
 
+@pytest.mark.long
 def test_a_publisher_that_is_away_is_waited_for_aloud(tmp_path):
     place = f"ipc://{tmp_path}/nobody"
     with command(tmp_path, "serve", *HERE, place) as running:
@@ -124,6 +127,7 @@ def test_a_publisher_that_is_away_is_waited_for_aloud(tmp_path):
         eventually(lambda: said in running.said())
 
 
+@pytest.mark.long
 def test_tokens_are_read_from_a_file(tmp_path, make_publisher):
     publisher = make_publisher()
     tokens = tmp_path / "tokens"

@@ -81,6 +81,7 @@ def test_a_relay_gets_again_what_its_log_has_lost(feed, make_subscriber):
         assert (stats.lost, stats.balanced) == (0, True)
 
 
+@pytest.mark.long
 def test_what_only_the_relays_log_had_is_reported_lost(feed, make_publisher, make_subscriber):
     place = feed.publisher.endpoint
     feed.publisher.close(timeout=5.0)
@@ -130,6 +131,7 @@ def test_a_mold_session_whose_closed_log_was_cut_uses_no_sequence_again(tmp_path
     assert goes_on(place, tmp_path, last)
 
 
+@pytest.mark.long
 def test_a_mold_session_that_was_killed_and_cut_uses_no_sequence_again(tmp_path, place, opened):
     child = start_child("mold_returned", place, tmp_path, "interval")
     opened.callback(child.finish)
@@ -157,6 +159,7 @@ print(last)
 """
 
 
+@pytest.mark.long
 def test_a_mold_session_whose_log_was_given_up_uses_no_sequence_again(tmp_path, place):
     ended = subprocess.run(
         [sys.executable, "-c", GIVES_UP, place, tmp_path], capture_output=True, timeout=60

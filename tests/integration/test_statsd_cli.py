@@ -51,6 +51,7 @@ def test_what_was_gathered_is_flushed_when_it_is_asked_to_end(start, carbon, num
     assert "Traceback" not in errors
 
 
+@pytest.mark.long
 def test_sigterm_again_and_again_disturbs_no_flush_and_changes_no_status(start, carbon):
     started, places = start(
         *ANYWHERE, "--interval", "3600", "--graphite", f"127.0.0.1:{carbon.port}"
@@ -65,6 +66,7 @@ def test_sigterm_again_and_again_disturbs_no_flush_and_changes_no_status(start, 
     assert "Traceback" not in started.errors()
 
 
+@pytest.mark.long
 def test_whatever_was_dropped_is_reported_at_the_end(start, tmp_path):
     listen = f"tcp://127.0.0.1:0,unixstream://{tmp_path}/frames"
     started, places = start("--listen", listen, "--console", "--interval", "0.2", "--stats")
@@ -99,6 +101,7 @@ def test_after_sigkill_the_next_one_takes_over(start, tmp_path):
     assert second.wait() == 130
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("others", [(), ("--console", "--publish", "tcp://127.0.0.1:0")])
 def test_a_table_that_nobody_reads_any_more_ends_the_command_only_where_it_is_all(tmp_path, others):
     reader, writer = os.pipe()

@@ -157,6 +157,7 @@ with Collector("udp://127.0.0.1:0", exact=["ipc://{folder}/nobody"], outputs=[Sl
 """
 
 
+@pytest.mark.long
 def test_a_close_that_ctrl_c_ended_is_finished_when_the_program_ends(tmp_path):
     program = ENDED.replace("{folder}", str(tmp_path))
     ended = subprocess.run(

@@ -43,6 +43,7 @@ def followed(monkeypatch):
     return lambda: sum(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["receive_many", pytest.param("iterate", marks=pytest.mark.long)])
 def test_a_busy_subscriber_still_does_what_is_due(flood, followed, how):
     """Its keep-alives go out: the publisher forgets who is silent for longer than a second."""

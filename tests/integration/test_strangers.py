@@ -252,6 +252,7 @@ def test_whatever_is_there_is_named_once(stranger, caplog, client):
             assert expected in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["request", "dead-letters"])
 def test_a_command_that_waited_in_vain_says_who_is_there(stranger, command):
     endpoint, words = stranger("PUSH")
@@ -355,6 +356,7 @@ def test_looking_is_no_connection_to_the_peer():
             assert subscriber.receive(timeout=60).value == 1
 
 
+@pytest.mark.long
 def test_a_process_that_is_stopped_is_thought_of():
     """The system takes connections for it, and no byte comes: as of a server that waits."""
     script = (

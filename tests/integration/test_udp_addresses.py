@@ -57,6 +57,7 @@ def run(wire, ours, theirs, count, midway=None):
             one.communicate()
 
 
+@pytest.mark.long
 def test_where_tcp_is_blocked_on_one_line_it_is_used_over_the_other(wire):
     add_addresses(wire, "10.78.0.1/24", "10.78.0.2/24")
     filter_datagrams(wire.sender_pid, f"ip daddr {SENDER_ADDRESS} meta l4proto tcp drop")
@@ -66,6 +67,7 @@ def test_where_tcp_is_blocked_on_one_line_it_is_used_over_the_other(wire):
     assert (in_order, lost, connected) == (True, 0, [True, True])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lines", [[A.format("va"), V6], [V6, A.format("va")]])
 def test_a_subscriber_of_the_ipv6_line_alone_joins(wire, lines):
     add_addresses(wire, "fd77::1/64", "fd77::2/64")
@@ -73,6 +75,7 @@ def test_a_subscriber_of_the_ipv6_line_alone_joins(wire, lines):
     assert run(wire, ours, V6.format("vb"), 20) == [True, 0, [True]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lines", [[A.format("va"), V6], [V6, A.format("va")]])
 def test_a_subscriber_of_the_ipv4_line_alone_joins(wire, lines):
     add_addresses(wire, "fd77::1/64", "fd77::2/64")

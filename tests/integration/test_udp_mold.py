@@ -150,6 +150,7 @@ def test_a_feed_goes_on_as_a_stream_of_its_own(make_feed, make_subscriber, make_
     assert [message.value for message in take(reader, 500)] == values
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_wireshark_reads_what_we_send(tmp_path):
     """Its dissector of MoldUDP64, on a capture file that we write around our packets."""

@@ -80,6 +80,7 @@ def test_a_session_goes_on_where_it_was(make_feed, make_subscriber, place):
     check_ledger(late, lost=0)
 
 
+@pytest.mark.long
 def test_a_killed_publisher_goes_on_with_all_that_it_had_sent(
     make_child, make_feed, make_subscriber, place, tmp_path
 ):

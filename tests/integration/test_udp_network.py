@@ -101,6 +101,7 @@ def end(publisher, subscriber, timeout=110):
             one.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "percent", [50, *(pytest.param(percent, marks=pytest.mark.long) for percent in (1, 5, 20))]
 )
@@ -112,6 +113,7 @@ def test_random_drops_on_the_network_lose_nothing(wire, percent):
     assert repaired > 0
 
 
+@pytest.mark.long
 def test_ipv6_groups_work_alike(wire):
     for pid, name, address in (
         (wire.sender_pid, "va", "fd77::1"),
@@ -137,6 +139,7 @@ OPEN = """
 """
 
 
+@pytest.mark.long
 def test_an_interface_without_an_address_is_joined_and_not_sent_through(wire):
     """As when the machine starts, before DHCP."""
 
@@ -162,6 +165,7 @@ def test_an_interface_without_an_address_is_joined_and_not_sent_through(wire):
     assert (in_order, got, balanced, lost) == (True, COUNT, True, 0)
 
 
+@pytest.mark.long
 def test_a_partition_heals(wire):
     publisher, subscriber = start(wire)
     assert publisher.stdout.readline() == "half\n"
@@ -172,6 +176,7 @@ def test_a_partition_heals(wire):
     assert (in_order, got, balanced, lost) == (True, COUNT, True, 0)
 
 
+@pytest.mark.long
 def test_what_a_killed_publisher_owed_is_reported(wire):
     publisher, subscriber = start(wire, repair_timeout=1.0, idle=2.0)
     assert publisher.stdout.readline() == "half\n"

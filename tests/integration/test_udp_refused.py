@@ -176,6 +176,7 @@ def add_ipv6(wire):
         inside(pid, "ip", "addr", "add", f"fd77::{end}/64", "dev", name, "nodad").wait(60)
 
 
+@pytest.mark.long
 @needs_root
 @pytest.mark.parametrize(
     "part",
@@ -206,6 +207,7 @@ PLACES = {
 }
 
 
+@pytest.mark.long
 @needs_root
 @pytest.mark.parametrize(
     ("group", "ours", "theirs"),
@@ -229,6 +231,7 @@ def test_an_interface_that_is_made_again_carries_the_group_again(wire, run, grou
     assert one.heard()[0] == [True]
 
 
+@pytest.mark.long
 @needs_root
 @pytest.mark.parametrize("interface", [RECEIVER_ADDRESS, "vb"])
 def test_a_receiver_says_once_that_its_interface_is_away_and_when_it_is_back(wire, interface):
@@ -288,6 +291,7 @@ def test_listen_goes_on_with_an_interface_that_is_made_again(wire):
             one.communicate()
 
 
+@pytest.mark.long
 @needs_root
 @pytest.mark.parametrize(
     "line", [pytest.param(0, marks=pytest.mark.long, id="A"), pytest.param(1, id="B")]

@@ -323,6 +323,7 @@ LARGE = {
 }
 
 
+@pytest.mark.long
 def test_the_command_takes_what_is_within_the_limit(tmp_path, make_subscriber):
     with command(tmp_path, "hook", "in", "--listen", "127.0.0.1:0", "--publish",
                  f"ipc://{tmp_path}/in", "--log", str(tmp_path / "log"), "--scheme", "token",

@@ -55,6 +55,7 @@ def test_what_the_server_refuses_is_said_once_and_counted(make_publisher, caplog
     assert caplog.text.count("Exceeded concurrency limit.") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [
     "from p2pmsg.webhooks import receive; receive(p, secrets='t', scheme='token', topic='t')",
     "from p2pmsg.http import Gateway; Gateway(p.endpoint, publisher=p)",

@@ -111,6 +111,7 @@ def test_a_state_folder_has_one_sender(publisher, sender, tmp_path):
     sender()
 
 
+@pytest.mark.long
 def test_a_second_command_on_the_same_folder_says_who_has_it(tmp_path):
     words = ("hook", "out", f"ipc://{tmp_path}/nobody", "http://a.example/")
     state = ("--state", str(tmp_path / "hooks"))
@@ -275,6 +276,7 @@ def test_the_sender_is_not_closed_by_its_own_callback(publisher, receiver, sende
         made[0].resume("hook")
 
 
+@pytest.mark.long
 def test_a_forked_child_has_no_sender(sender):
     hook = sender()
     child = os.fork()
@@ -627,6 +629,7 @@ def test_a_state_that_is_no_folder_is_named(tmp_path, capsys, state):
     assert said.endswith(" cannot be used: Not a directory\n")
 
 
+@pytest.mark.long
 def test_a_publisher_that_is_away_is_waited_for_aloud(tmp_path):
     place = f"ipc://{tmp_path}/nobody"
     arguments = (

@@ -190,6 +190,7 @@ def test_an_unknown_error_is_shown_without_the_token(make_publisher, tmp_path, c
     assert "T0KEN" not in caplog.text
 
 
+@pytest.mark.long
 def test_the_command_shows_no_token(make_publisher, tmp_path):
     publisher = make_publisher()
     state = tmp_path / "hooks"
@@ -282,6 +283,7 @@ def test_a_restart_ends_a_pause(make_publisher, tmp_path):
             eventually(lambda: hook.stats().delivered == 1)
 
 
+@pytest.mark.long
 def test_the_command_says_that_it_pauses(make_publisher, tmp_path):
     publisher = make_publisher()
     with Receiver(lambda request: (429, {"retry-after": "600"})) as receiver:

@@ -47,6 +47,7 @@ def as_rows(computed):
     ]
 
 
+@pytest.mark.long
 def test_the_picture_is_drawn_when_the_result_is_reported(tmp_path, monkeypatch):
     """One that waits for the result may end it then, as the demo does."""
     pytest.importorskip("matplotlib")
@@ -98,6 +99,7 @@ def test_bars_end_on_a_signal(publisher):
     assert child.returncode == 1, errors
 
 
+@pytest.mark.long
 def test_bars_without_java_say_so_in_one_line(publisher, tmp_path):
     child = start_bars(publisher, 1, environment={**os.environ, "JAVA_HOME": str(tmp_path)})
     output, errors = child.communicate(timeout=300)

@@ -25,6 +25,7 @@ def offsets(frame, topic="t"):
     return sorted(row.offset for row in frame.collect() if row.topic == topic)
 
 
+@pytest.mark.long
 def test_the_ends_of_a_batch_stand_when_the_frame_is_made(spark, publisher):
     publisher.publish_many("t", [b"x"] * 100)
     sealed(publisher, "t", 100)

@@ -102,6 +102,7 @@ def memory(lives):
         yield made
 
 
+@pytest.mark.long
 def test_a_batch_has_every_session_that_a_relay_holds(spark, lives, memory):
     for count in (500, 70, 3000):
         lives.live(count, memory)
@@ -113,6 +114,7 @@ def test_a_batch_has_every_session_that_a_relay_holds(spark, lives, memory):
     assert frame.option("startingOffsets", starting).load().count() == 10
 
 
+@pytest.mark.long
 def test_sessions_of_a_relay_are_read_apart_through_all_restarts(spark, lives, memory, tmp_path):
     sink = Collector()
     checkpoint = tmp_path / "checkpoint"

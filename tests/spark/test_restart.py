@@ -105,6 +105,7 @@ def kill_worker(driver):
         time.sleep(0.01)
 
 
+@pytest.mark.long
 @pytest.mark.rounds(1, 10)
 def test_a_driver_killed_again_and_again_misses_nothing_and_repeats_nothing(
     spark, publisher, tmp_path, rounds

@@ -105,6 +105,7 @@ def test_a_missing_package_is_named(monkeypatch, module, what):
         assert e.value.what == what
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call", ["register(None)", "require_spark()", "source"])
 def test_a_pyspark_that_is_too_old_is_named_with_what_it_lacks(call):
     """As 4.0 and 4.1 are, which have no such module."""
@@ -170,6 +171,7 @@ def site(tmp_path):
     return site
 
 
+@pytest.mark.long
 @needs_spark
 def test_the_wheel_has_what_spark_looks_for(site, tmp_path):
     """A module `pyspark_*` that can be imported anywhere, with a class `DefaultSource`."""

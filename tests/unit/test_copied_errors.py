@@ -211,6 +211,7 @@ def test_a_pool_does_not_wait_for_an_error_that_cannot_arrive():
             pool.apply_async(fail, ("MessageError",)).get(timeout=60)
 
 
+@pytest.mark.long
 def test_errors_are_read_without_the_class_s_module_being_there_first():
     data = pickle.dumps(made(errors.MessageTooLargeError))
     code = "import pickle, sys; print(repr(pickle.load(sys.stdin.buffer)))"

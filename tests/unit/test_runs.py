@@ -68,6 +68,7 @@ def test_an_unknown_area_is_refused_with_all_that_there_are(text):
     assert all(area in str(raised.value) for area in [*areas.AREAS, *areas.ALIASES])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "ran", "count"),
     [
@@ -88,6 +89,7 @@ def test_what_is_long_runs_where_it_is_wanted(tmp_path, arguments, ran, count):
     assert count is None or f"rounds: {count}\n" in said
 
 
+@pytest.mark.long
 def test_pytest_refuses_an_unknown_area(tmp_path):
     status, said = collect(tmp_path, "--only", "nope")
 

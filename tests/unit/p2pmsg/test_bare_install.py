@@ -120,6 +120,7 @@ else:
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("statement", BARE.values(), ids=BARE)
 def test_with_nothing_but_what_is_needed_the_package_can_be_looked_at(statement):
     output_of(ONLY + statement)

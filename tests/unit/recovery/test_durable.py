@@ -93,6 +93,7 @@ def test_a_lock_given_back_is_free_although_a_forked_child_has_a_copy(tmp_path):
     os.close(copy)
 
 
+@pytest.mark.long
 def test_a_forked_child_does_not_give_back_its_parent_s_lock(tmp_path):
     held = lock_file(tmp_path / "lock")
     in_child(lambda _: unlock_file(held))

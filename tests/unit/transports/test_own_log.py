@@ -109,6 +109,7 @@ print(had)
 """
 
 
+@pytest.mark.long
 def test_what_is_said_first_when_no_descriptor_is_left_is_written():
     done = subprocess.run(
         [sys.executable, "-c", NO_DESCRIPTOR, str(ROOT)],

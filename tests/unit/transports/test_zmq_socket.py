@@ -152,6 +152,7 @@ def run_script(script, *arguments):
     return ran.stdout
 
 
+@pytest.mark.long
 def test_ctrl_c_right_after_binding_takes_no_descriptor_from_zeromq(tmp_path):
     """pyzmq runs handlers of signals after each call. ZeroMQ's thread aborted the process then."""
     script = """
@@ -184,6 +185,7 @@ for number in range(3):
     assert run_script(script, f"ipc://{tmp_path}/feed").split() == ["interrupted"] * 3
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_wait_for_the_last_frames_at_exit_silently():
     script = """
 import atexit, sys
@@ -231,6 +233,7 @@ assert t.context() is parents
     run_script(script)
 
 
+@pytest.mark.long
 def test_a_context_that_was_ended_is_replaced():
     run_script("import transports as t; t.context().term(); assert not t.context().closed")
 
@@ -251,6 +254,7 @@ client.close(5000)
     assert frames == [b"%d" % number for number in range(1000)]
 
 
+@pytest.mark.long
 def test_linger_does_not_hold_up_an_exit_for_longer():
     script = """
 import transports as t

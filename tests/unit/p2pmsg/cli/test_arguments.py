@@ -242,6 +242,7 @@ def test_help_of_a_command_is_what_its_option_prints(words, capsys):
     assert printed == capsys.readouterr()
 
 
+@pytest.mark.long
 def test_the_list_of_commands_imports_none_of_them():
     """So that `p2pmsg --help` and the completion of commands come at once."""
     code = "import sys; from p2pmsg.cli import main; main(['--help']); print(*sys.modules)"

@@ -39,6 +39,7 @@ def test_bash_completes_what_was_typed(capsys):
     assert (log, sub) == ("", "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_script_has_all_commands_and_is_right_to_its_shell(shell, capsys):
     script = script_of(shell, capsys)

@@ -34,6 +34,7 @@ def test_what_runs_is_stopped_and_what_is_added_later_too():
             stop(process)
 
 
+@pytest.mark.long
 def test_ctrl_c_while_it_starts_leaves_no_process(tmp_path):
     script = f'echo $$ > {tmp_path}/"$(date +%N)"; kill -INT $PPID; exec sleep 100'
     for _ in range(3):
@@ -54,10 +55,12 @@ def test_the_status_the_output_and_a_time_out_are_returned():
     assert (wrong, status, output) == ("killed after 0.05 s", -signal.SIGKILL, b"")
 
 
+@pytest.mark.long
 def test_the_longest_time_out_that_the_options_take():
     assert run_program(["cat"], "it", timeout=1e9, output=subprocess.PIPE) == ("", 0, b"it")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("timeout", [None, 60])
 def test_something_is_done_while_it_runs(tmp_path, monkeypatch, timeout):
     monkeypatch.setattr(program, "_SLICE_S", 0.01)
@@ -76,6 +79,7 @@ def test_something_is_done_while_it_runs(tmp_path, monkeypatch, timeout):
     assert found == ("", 0, value)
 
 
+@pytest.mark.long
 def test_one_that_does_not_end_when_it_is_asked_to_is_killed(monkeypatch):
     monkeypatch.setattr(program, "_TERMINATE_S", 0.1)
     script = "trap '' TERM; echo begun; while :; do sleep 0.05; done"

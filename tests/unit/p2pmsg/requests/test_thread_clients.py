@@ -157,6 +157,7 @@ def test_what_cannot_all_be_connected_is_closed():
     assert len(threads) == 0
 
 
+@pytest.mark.long
 def test_a_forked_child_closes_none_of_its_parents():
     threads, made = ThreadClients(), Made()
     thread, ending = hold(threads, made)

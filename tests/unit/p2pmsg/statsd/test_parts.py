@@ -285,6 +285,7 @@ def test_a_place_is_written_as_it_was_read(text):
     assert str(parse_listen(text)) == text
 
 
+@pytest.mark.long
 def test_importing_p2pmsg_is_enough_and_brings_no_numpy():
     script = (
         "import sys, p2pmsg; assert p2pmsg.metrics.Client and p2pmsg.statsd.parse_line;"

@@ -119,6 +119,7 @@ def test_a_forked_child_neither_holds_nor_gives_back_the_lock(tmp_path):
     log.close()
 
 
+@pytest.mark.long
 def test_a_child_that_writes_into_its_parents_log_fails(tmp_path):
     log = log_in(tmp_path, segment_bytes=4096, retention_age=5)
     log.append()

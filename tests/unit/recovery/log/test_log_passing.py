@@ -348,6 +348,7 @@ def test_what_cannot_be_read_for_lack_of_a_descriptor_is_not_missing(tmp_path):
     log.close()
 
 
+@pytest.mark.long
 def test_a_forked_child_leaves_the_reserve_of_its_parent(tmp_path):
     log = open_log(tmp_path)
     before = sorted(os.listdir(tmp_path))
