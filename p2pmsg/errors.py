@@ -45,6 +45,7 @@ those of the same names here inherit from them. A malformed frame off the wire i
 raised.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -249,10 +250,14 @@ class AdminRefusedError(P2PError):
 
 
 class LogCorruptError(LogFormatError):
-    """A queue's log has an unreadable record, where only a crash of the disk leaves one."""
+    """A queue's log has an unreadable record, where only a crash of the disk leaves one.
+
+    `p2pmsg log repair` keeps every record that is intact.
+    """
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
-        super().__init__(path, offset, f"{path} is damaged at byte {offset}: {reason}")
+        keeps = f"`p2pmsg log repair {os.path.dirname(path)}` keeps what is intact"
+        super().__init__(path, offset, f"{path} is damaged at byte {offset}: {reason}; {keeps}")
 
 
 class RequestError(P2PError):

@@ -1,4 +1,4 @@
-"""`p2pmsg log`: inspect a local log, check it, replay it, shorten it."""
+"""`p2pmsg log`: inspect a local log, check it, mend it, replay it, shorten it."""
 
 import argparse
 import os
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from p2pmsg.cli import text
@@ -30,6 +31,8 @@ from p2pmsg.cli.progress import drawn, make_bar
 from p2pmsg.json_text import to_json
 from p2pmsg.message import MessageBatch
 from p2pmsg.publisher.kept_batch import frame_of
+from p2pmsg.queue.journal import repair as queue_repair
+from p2pmsg.queue.journal.reading import segments
 from p2pmsg.wire import Frame, FrameError, decode_columns
 
 if TYPE_CHECKING:
@@ -281,6 +284,50 @@ def verify(arguments: argparse.Namespace) -> int:
     return 0
 
 
+@command("log repair", DIRECTORY)
+def repair(arguments: argparse.Namespace) -> int:
+    """Keep what is intact in a damaged log, of messages or of a queue.
+
+    Each segment with damage is written again without it. What could not be kept is printed: file,
+    offset, what is wrong there, and the messages or jobs that are gone, at most. They are reported
+    lost where they are missed; a job whose completion was not kept is done again. The status is 1
+    where anything could not be kept. A log that a publisher or pusher has open is refused.
+
+    For example:
+      p2pmsg log repair var/prices
+    """
+    directory = arguments.directory
+    lines = _repair_queue(directory) if segments(Path(directory)) else _repair_log(directory)
+    for line in lines:
+        print(one_line(line))
+    print("everything else was kept" if lines else "there is nothing to repair")
+    return 1 if lines else 0
+
+
+def _repair_queue(directory: str) -> list[str]:
+    unkept = queue_repair.repair(directory)
+    places = [f"{path}:{at}: {size} bytes" for path, at, size in unkept.places]
+    return [*places, *(f"jobs [{start}, {stop}) are gone" for start, stop in unkept.jobs)]
+
+
+def _repair_log(directory: str) -> list[str]:
+    with translated() as log:
+        unkept = log.repair(directory, _stream_of)
+    places = [f"{place.path}:{place.offset}: {place.what}" for place in unkept.places]
+    return places + [
+        f"at most [{start}, {stop}) of {topic!r} (session {text.session_text(session)}) are gone"
+        for session, topic, start, stop in unkept.messages
+    ]
+
+
+def _stream_of(data: bytes) -> Key:
+    try:
+        frame = Frame(data)
+    except FrameError as error:
+        raise ValueError(f"no frame: {error}") from error
+    return frame.session, frame.topic
+
+
 @command(
     "log truncate", DIRECTORY,
     option("--before", "delete segments whose newest message was appended before this time, such "
@@ -340,14 +387,14 @@ def _ranges(directory: str) -> dict[Key, tuple[int, int]]:
 log = CommandGroup(
     "log",
     """\
-Inspect a local log, check it, replay it, shorten it.
+Inspect a local log, check it, mend it, replay it, shorten it.
 
-All but truncate only read, and may do so while a publisher writes.
+All but repair and truncate only read, and may do so while a publisher writes.
 
 For example:
   p2pmsg log ls prices.log
   p2pmsg log dump prices.log trades --from 2024-08-09T09:30:00Z --count 10
   p2pmsg log replay prices.log tcp://127.0.0.1:5556 --speed 10
 """,
-    (ls, dump, verify, replay, truncate),
+    (ls, dump, verify, repair, replay, truncate),
 )

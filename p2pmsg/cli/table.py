@@ -31,7 +31,7 @@ COMMANDS = {
         "statsd",
         "Receive metrics of StatsD and DogStatsD clients, aggregate them, and pass them on",
     ),
-    "log": ("log", "Inspect a local log, check it, replay it, shorten it"),
+    "log": ("log", "Inspect a local log, check it, mend it, replay it, shorten it"),
     "key": ("key", "Make a peer's key, or show its public part"),
     "trust": ("key", "Say whom this machine's peers know, by their public keys"),
     "access": ("access", "Say what an access file allows, and which rule decides"),

@@ -10,6 +10,7 @@ from recovery.log.maintenance import truncate, verify
 from recovery.log.memory_store import MemoryStore
 from recovery.log.opening import OpenReport
 from recovery.log.reader import LogReader, Record
+from recovery.log.repair import repair
 from recovery.log.store import FileStore, LogFile, LogStore
 from recovery.log.sync import PendingSync
 from recovery.log.tail import Tail, TailContent, TailSlot
@@ -35,6 +36,7 @@ __all__ = [
     "Tail",
     "TailContent",
     "TailSlot",
+    "repair",
     "truncate",
     "verify",
 ]

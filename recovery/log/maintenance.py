@@ -9,6 +9,7 @@ from recovery.log.catalog import Finding, Scan, list_log, read_index, scan, segm
 from recovery.log.config import LogConfig
 from recovery.log.format import SEGMENT_HEADER
 from recovery.log.index import Key, SegmentIndex, first_record_of, index_name, segment_name
+from recovery.log.opening import OpenReport
 from recovery.log.reader import INDEX_BYTES
 from recovery.log.store import FileStore, LogStore
 from recovery.log.tail import NAME as TAIL
@@ -178,6 +179,20 @@ def truncate(
     """
     files: LogStore = FileStore(directory) if store is None else store
     list_log(files)
+    before = sum_sizes(files)
+    open_once(files, directory, bytes_max, before_ns)
+    return before - sum_sizes(files)
+
+
+def open_once(
+    files: LogStore,
+    directory: "str | os.PathLike[str]",
+    bytes_max: int | None = None,
+    before_ns: int | None = None,
+    *,
+    is_cut: bool = False,
+) -> OpenReport:
+    """Open a log as its writer does, delete what is older, and close it; see `truncate`."""
     config = LogConfig(
         directory,
         retention_bytes=_ALL if bytes_max is None else bytes_max,
@@ -188,15 +203,14 @@ def truncate(
     # A log without a state would get a session that nobody has chosen: it stays without.
     has_state = files.read("state") is not None
     now_ns = 0 if before_ns is None else before_ns
-    before = sum_sizes(files)
-    writer = LogWriter(config, session=0, now_ns=now_ns, store=files, goes_on=False)
+    writer = LogWriter(config, session=0, now_ns=now_ns, store=files, goes_on=False, is_cut=is_cut)
     try:
         writer.expire(now_ns)
     finally:
         writer.close(now_ns)
     if not has_state:
         files.remove("state")
-    return before - sum_sizes(files)
+    return writer.opened
 
 
 def sum_sizes(files: LogStore) -> int:

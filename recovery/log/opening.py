@@ -73,11 +73,12 @@ class _Found:
 
 
 def open_log(
-    store: LogStore, config: LogConfig, session: int, *, goes_on: bool = True
+    store: LogStore, config: LogConfig, session: int, *, goes_on: bool = True, is_cut: bool = False
 ) -> tuple[LogState, Catalog, OpenReport]:
     """Read what is there and mend it; the state is yet to be written.
 
     Without `goes_on` a copy keeps the session that it has, and `state.identity` says what it is.
+    `is_cut`: the newest segment is known to have been longer.
 
     Raises:
         LogFormatError: a file is foreign, of another version, or the state is damaged.
@@ -104,7 +105,7 @@ def open_log(
     found = _Found(Catalog(), has_crashed)
     for number in numbers:
         _open_segment(store, config, number, number == numbers[-1], is_clean, found)
-    found.is_damaged |= not has_crashed and _is_cut(store, found.catalog)
+    found.is_damaged |= is_cut or (not has_crashed and _is_cut(store, found.catalog))
     if state is not None and not is_clean and not has_crashed:
         # What a killed process had accepted, and had in no frame yet, may be gone.
         found.is_damaged |= find_damage(store) is not None
@@ -117,7 +118,9 @@ def open_log(
         found.is_damaged |= ends != [state.end]  # something is gone without a trace
     was_gathering = not is_clean and state.gathered > 0
     crashed = not is_new and (has_crashed or found.is_damaged or was_gathering)
-    skipped = [*_note_holes(state, found), *_skip(state, found)] if crashed else []
+    # What is missing in segments that had no index, as after a repair, was not known before.
+    holes = _note_holes(state, found) if crashed or found.scanned > (not is_clean) else []
+    skipped = [*holes, *(_skip(state, found) if crashed else ())]
     if found.catalog.segments:
         _take_up_names(state, found.catalog, found.catalog.segments[-1])
     return state, found.catalog, OpenReport(

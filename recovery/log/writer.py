@@ -46,6 +46,7 @@ class LogWriter:
             none, for one thread.
         goes_on: whether messages are to be appended. Without, a copy of another directory stays one
             for the next one that opens it. Default True.
+        is_cut: whether the newest segment is known to have been longer. Default False.
 
     Attributes:
         session: the session of the log's own streams.
@@ -73,6 +74,7 @@ class LogWriter:
         store: LogStore | None = None,
         gathered_max: int = 0,
         goes_on: bool = True,
+        is_cut: bool = False,
         make_lock: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._config = config
@@ -98,7 +100,7 @@ class LogWriter:
         try:
             self._store.lock()
             try:
-                self._open(session, now_ns, goes_on=goes_on)
+                self._open(session, now_ns, goes_on=goes_on, is_cut=is_cut)
             except BaseException:
                 self._store.unlock()
                 raise
@@ -107,9 +109,9 @@ class LogWriter:
         except OSError as error:
             raise LogWriteError(f"the log {config.directory} cannot be opened", error) from error
 
-    def _open(self, session: int, now_ns: int, *, goes_on: bool) -> None:
+    def _open(self, session: int, now_ns: int, *, goes_on: bool, is_cut: bool) -> None:
         self._state, self._catalog, self.opened = open_log(
-            self._store, self._config, session, goes_on=goes_on
+            self._store, self._config, session, goes_on=goes_on, is_cut=is_cut
         )
         state, catalog = self._state, self._catalog
         self.session = state.session

@@ -185,6 +185,61 @@ def test_verify_and_dump_report_a_flipped_byte(log):
     assert b"\n1,040 messages in " in listed.stdout
 
 
+def test_repair_keeps_what_is_intact(log):
+    session = f"{log.session:016x}"
+    ended = run_here("log", "repair", log.path)
+    assert (ended.returncode, ended.stdout) == (0, b"there is nothing to repair\n")
+
+    path, offset = log.flip(b"\xa2id\xcd\x01\xf4")  # 500 of trades
+    ended = run_here("log", "repair", log.path)
+    lines = ended.stdout.decode().splitlines()
+    assert (ended.returncode, ended.stderr) == (1, b"")
+    place, said = lines[0].removeprefix(f"{path}:").split(": ", 1)
+    assert (int(place) < offset, said) == (True, "the frame's checksum is wrong")
+    assert f"at most [500, 510) of 'trades' (session {session}) are gone" in lines
+    assert lines[-1] == "everything else was kept"
+    assert run_here("log", "repair", log.path).returncode == 0
+    assert run_here("log", "verify", log.path).returncode == 0
+    messages = [json.loads(line) for line in run_here("log", "dump", log.path).stdout.splitlines()]
+    trades = [message for message in messages if message["topic"] == "trades"]
+    assert ids(trades) == [*range(500), *range(510, 1000)]
+    assert len(messages) - len(trades) == 50
+
+
+def test_repair_of_a_streams_name(log):
+    log.flip(log.session.to_bytes(8, "big") + b"quotes.btc")
+    ended = run_here("log", "repair", log.path)
+    assert ended.returncode == 1
+    assert b"the frame's checksum is wrong" in ended.stdout
+    assert len(dump(log, "quotes.btc")) == 50
+    assert len(dump(log, "trades")) == 1000
+
+
+def test_repair_refuses_a_log_that_is_in_use_and_mends_the_log_of_a_queue(tmp_path):
+    with p2pmsg.Pusher("tcp://127.0.0.1:0", log=tmp_path) as pusher:
+        for number in range(100):
+            pusher.push(f"job {number}", key=str(number))
+        assert b"in use" in run_here("log", "repair", tmp_path).stderr
+    files = LogFiles(tmp_path)
+    path, _ = files.flip(b"job 50")
+    with pytest.raises(p2pmsg.errors.LogCorruptError, match=f"p2pmsg log repair {tmp_path}`"):
+        p2pmsg.Pusher("tcp://127.0.0.1:0", log=tmp_path)
+    ended = run_here("log", "repair", tmp_path)
+    place, jobs, last = ended.stdout.decode().splitlines()
+    assert place.startswith(f"{path}:")
+    assert (jobs, last) == ("jobs [50, 51) are gone", "everything else was kept")
+    assert ended.returncode == 1
+    assert run_here("log", "repair", tmp_path).returncode == 0
+    with p2pmsg.Pusher("tcp://127.0.0.1:0", log=tmp_path) as pusher:
+        assert pusher.push("next") == 100
+        with p2pmsg.Puller(pusher.endpoint) as puller:
+            got = set()
+            while len(got) < 100:
+                with puller.receive(timeout=60) as job:
+                    got.add(job.value)
+    assert got == {f"job {number}" for number in range(100)} - {"job 50"} | {"next"}
+
+
 def test_verify_goes_on_after_a_header_that_is_damaged(log):
     (path,) = (path for path in log.files() if path.suffix == ".log")
     data = bytearray(path.read_bytes())

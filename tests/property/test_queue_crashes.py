@@ -12,6 +12,7 @@ from p2pmsg.errors import LogCorruptError
 from p2pmsg.queue.journal.file import _close_all
 from p2pmsg.queue.journal.reading import segments
 from p2pmsg.queue.journal.records import change_record
+from p2pmsg.queue.journal.repair import repair
 from p2pmsg.queue.journal.reservations import Reservations
 from p2pmsg.queue.rules import Done
 from tests.unit.p2pmsg.queue.journal.crashes import Disk, opened, push
@@ -38,8 +39,12 @@ class Log:
         self.open()
 
     def open(self):
-        boot = f"boot {self.boots}"
-        self.journal, self.state = opened(self.folder, boot, fsync=self.fsync, defers=self.defers)
+        how = {"boot": f"boot {self.boots}", "fsync": self.fsync, "defers": self.defers}
+        try:
+            self.journal, self.state = opened(self.folder, **how)
+        except LogCorruptError:  # a crash has left a hole
+            assert repair(self.folder).places
+            self.journal, self.state = opened(self.folder, **how)
         self.next = self.state.next_sequence
         self.syncs = []
 

@@ -4,6 +4,7 @@ What is of use in the oldest one is appended to the newest before it is deleted,
 about twice what it has to keep, and no copy is ever long. `reading` has the files' format.
 """
 
+import errno
 import os
 import secrets
 import threading
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -86,6 +88,14 @@ def log_settings(log: Any) -> QueueLogConfig | None:
     return QueueLogConfig(**known)
 
 
+def lock_folder(folder: Path) -> FileIO:
+    """Lock a log; `LogInUseError` where another process, or object, has it."""
+    try:
+        return lock_file(folder / _LOCK)
+    except BlockingIOError as error:
+        raise LogInUseError(str(folder), pid=holder_of(folder / _LOCK)) from error
+
+
 class FileJournal:
     """An open log; `state` gets what it has.
 
@@ -119,11 +129,7 @@ class FileJournal:
         self._boot = boot
         self._folder = Path(settings.directory)
         make_folder(self._folder)
-        try:
-            self._lock = lock_file(self._folder / _LOCK)
-        except BlockingIOError as error:
-            pid = holder_of(self._folder / _LOCK)
-            raise LogInUseError(str(self._folder), pid=pid) from error
+        self._lock = lock_folder(self._folder)
         self._fd = -1
         self.is_always = settings.fsync == "always"
         self.defers = False
@@ -503,8 +509,15 @@ class FileJournal:
         return bool(self._segments) and self.size > limit
 
     def read_oldest(self) -> list[bytes]:
-        """Return the records of the oldest segment; any thread may call this."""
-        return [record for record, _ in read_records(self._segments[0][0].read_bytes())]
+        """Return the records of the oldest segment; any thread may call this.
+
+        Raises `OSError` where it cannot be read as a whole, and then it must stay.
+        """
+        path, size = self._segments[0]
+        found = list(read_records(path.read_bytes()))
+        if size and (not found or found[-1][1] < size):
+            raise OSError(errno.EIO, "it was damaged while it was in use", str(path))
+        return [record for record, _ in found]
 
     def copy(self, found: list[bytes]) -> None:
         """Write again what of these records is still to be kept."""

@@ -11,6 +11,7 @@ there, too, another record says so.
 """
 
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from p2pmsg.errors import LogCorruptError
 from p2pmsg.queue.journal.records import JournalState
 
 _HEADER: Final = struct.Struct("!II")
+_BEGINS: Final = re.compile(rb"[\x91-\x9f][\x01-\x0c]")
+"""How a record begins: an array, and in it a type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +81,30 @@ def read_log(directory: str | os.PathLike[str]) -> JournalState:
 
 
 def apply_segment(state: JournalState, path: Path, data: bytes) -> FoundSegment:
-    """Have `state` take a segment's records, up to the first that is cut off or damaged.
+    """Have `state` take a segment's records, up to the end or where it is torn.
 
     Raises:
-        LogCorruptError: a record is none.
+        LogCorruptError: a record is none, or it is damaged and intact ones follow.
 
     """
     good = left_out = 0
     before = state.next_sequence
     for record, end in read_records(data):
-        try:
-            state.apply(record)
-        except ValueError as error:
-            raise LogCorruptError(str(path), good, str(error)) from error
+        apply(state, record, path, good)
         if not good:
             left_out = state.next_sequence - before
         good = end
+    if next_record(data, good) is not None:
+        raise LogCorruptError(str(path), good, "a record is damaged, and intact ones follow")
     return FoundSegment(path, segment_number(path), len(data), good, left_out)
+
+
+def apply(state: JournalState, record: bytes, path: Path, at: int) -> None:
+    """Have `state` take a record, which is in that file, at that byte; `LogCorruptError`."""
+    try:
+        state.apply(record)
+    except ValueError as error:
+        raise LogCorruptError(str(path), at, str(error)) from error
 
 
 def check_ends(
@@ -143,9 +153,8 @@ def check_ends(
     return doubtful
 
 
-def read_records(data: bytes) -> Iterator[tuple[bytes, int]]:
+def read_records(data: bytes, at: int = 0) -> Iterator[tuple[bytes, int]]:
     """Return the records up to the first that is cut off or damaged, each with where it ends."""
-    at = 0
     while at + _HEADER.size <= len(data):
         length, crc = _HEADER.unpack_from(data, at)
         start = at + _HEADER.size
@@ -154,6 +163,28 @@ def read_records(data: bytes) -> Iterator[tuple[bytes, int]]:
             return
         at = start + length
         yield record, at
+
+
+def next_record(data: bytes, at: int) -> int | None:
+    """Return where the next intact record is after the damage at `at`; None where there is none."""
+    view = memoryview(data)
+    for found in _BEGINS.finditer(data, at + _HEADER.size):
+        start = found.start()
+        length, crc = _HEADER.unpack_from(data, start - _HEADER.size)
+        record = view[start : start + length]
+        if 0 < length == len(record) and zlib.crc32(record) == crc:
+            return start - _HEADER.size
+    return None
+
+
+def intact_records(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """Return as `read_records` all records that are intact, also those after damage."""
+    at: int | None = 0
+    while at is not None:
+        for record, end in read_records(data, at):
+            at = end
+            yield record, end
+        at = next_record(data, at)
 
 
 def segments(folder: Path) -> list[Path]:

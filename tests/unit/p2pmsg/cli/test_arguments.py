@@ -123,6 +123,7 @@ WRONG = {
     "replay: speed in words": (["log", "replay", HERE, PORT_0, "--speed", "fast"], "'fast'"),
     "replay: negative wait": (["log", "replay", HERE, PORT_0, "--wait-for", "-1"], "at least 0"),
     "replay: timeout inf": (["log", "replay", HERE, PORT_0, "--timeout", "inf"], "inf"),
+    "repair: no directory": (["log", "repair"], "DIR"),
     "truncate: no directory": (["log", "truncate"], "DIR"),
     "truncate: it is not there": (["log", "truncate", "/nonexistent", "--keep", "1"], "no such"),
     "truncate: nothing is to go": (["log", "truncate", HERE], "--before TIME, --keep BYTES"),
@@ -187,7 +188,7 @@ WRONG = {
     ),
     "relay: a word too many": (["relay", *SOMEWHERE, "more"], "unknown arguments: more"),
 }  # fmt: skip
-GROUPS = {"": COMMANDS, "log": ("ls", "dump", "verify", "replay", "truncate")}
+GROUPS = {"": COMMANDS, "log": ("ls", "dump", "verify", "repair", "replay", "truncate")}
 COMMAND_NAMES = [each.name for each in load_all() if isinstance(each, Command)]
 
 

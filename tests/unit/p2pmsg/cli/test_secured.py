@@ -40,6 +40,7 @@ OPEN = {
     "log ls": "it reads files",
     "log verify": "it reads files",
     "log dump": "it reads files",
+    "log repair": "it writes files",
     "log truncate": "it writes files",
     "key new": "it writes files",
     "key show": "it reads files",

@@ -5,7 +5,7 @@ from struct import pack_into
 import pytest
 from crc32c import crc32c
 
-from recovery.log import LogFormatError, MemoryStore, verify
+from recovery.log import LogFormatError, MemoryStore, repair, verify
 from recovery.log.format import SEGMENT_HEADER, pack_head
 from recovery.log.state import decode_state
 from tests.unit.recovery.log.logs import (
@@ -396,3 +396,34 @@ def test_verify_finds_nothing_while_the_log_is_written():
                 assert next(findings, None) is None
         assert list(findings) == []
         log.now_ns += S
+
+
+def nameless(frame):
+    raise ValueError("it is not asked for")
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["killed", "closed"])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_repair_keeps_all_but_what_is_damaged_in_any_segment(closed, at):
+    log = small_log(closed=closed, sessions=False)
+    name = segments(log.store)[at]
+    data = log.store.read(name)
+    *_, start = (where for where in boundaries(data) if b"a1/a/" in data[where : where + 80])
+    log = copied(log, **{name: flipped(data, start + 60, 1)})
+    gone = [one for one in log.written if one[:2] == (SESSION, "a")][2 * at + 1]
+
+    unkept = repair("log", nameless, store=log.store)
+    assert [(place.path, place.offset) for place in unkept.places] == [(name, start)]
+    gone_range = (SESSION, "a", *gone[2:4])
+    if at < 2:
+        assert unkept.messages == (gone_range,)
+    else:  # where the stream had ended is not known any more
+        (lost,) = [one for one in unkept.messages if one[1] == "a"]
+        assert lost[2] <= gone[2] < gone[3] <= lost[3]
+    assert read_all(log.reader()) == [one for one in log.written if one != gone]
+    again = repair("log", nameless, store=log.store)
+    assert again == ([], ())
+    log.open()
+    assert log.writer.skips(SESSION, "a")[0][:1] == (gone[2],)
+    assert log.writer.next(SESSION, "a") >= log.next[SESSION, "a"]
+    assert log.writer.next(SESSION, "b") == 2 or at == 2

@@ -10,7 +10,8 @@ from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig
 from p2pmsg.queue.journal.records import JournalState, push_record
 from p2pmsg.queue.rules import QueuedJob
 
-WAYS = ("cut", "zeros", "hole")
+TORN = ("cut", "zeros")
+WAYS = (*TORN, "hole")
 """What is where a file lacks something: nothing; zeros; zeros, and then what was written last."""
 
 

@@ -13,6 +13,7 @@ from p2pmsg.queue.journal import file as journal_file
 from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig, log_settings
 from p2pmsg.queue.journal.reading import read_log, segments
 from p2pmsg.queue.journal.records import JournalState, change_record, push_record
+from p2pmsg.queue.journal.repair import repair
 from p2pmsg.queue.journal.reservations import RESERVE, Reservations
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rules import (
@@ -127,6 +128,74 @@ def test_damage_in_the_midst_is_refused(tmp_path):
 
     with pytest.raises(LogCorruptError, match=r"queue-0+1\.log is damaged at byte"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_damage_with_intact_records_after_it_is_refused_and_repair_keeps_these(tmp_path, share):
+    journal, _ = opened(tmp_path)
+    for sequence in range(600):
+        journal.append(push_record(job(sequence)))
+    journal.forget()
+    path = segments(tmp_path)[-1]
+    data = path.read_bytes()
+    at = data.index(push_record(job(int(600 * share))))
+    path.write_bytes(flip(data, at + 20))
+
+    for read in (read_log, opened):
+        with pytest.raises(LogCorruptError, match=f"byte {at - 8}: .*`p2pmsg log repair") as caught:
+            read(tmp_path)
+        assert (caught.value.path, caught.value.offset) == (str(path), at - 8)
+    assert path.stat().st_size == len(data)
+
+    size = 8 + len(push_record(job(int(600 * share))))
+    unkept = repair(tmp_path)
+    assert unkept.places == [(str(path), at - 8, size)]
+    assert list(unkept.jobs) == [(int(600 * share), int(600 * share) + 1)]
+    assert repair(tmp_path).places == []
+    journal, state = opened(tmp_path)
+    assert state.open.keys() == {*range(600)} - {int(600 * share)}
+    assert state.is_short
+    assert state.next_sequence == 600
+    with pytest.raises(LogInUseError):
+        repair(tmp_path)
+    journal.close()
+
+
+def test_repair_of_damage_in_several_segments(tmp_path):
+    for begin in range(0, 30, 10):
+        journal, state = opened(tmp_path)
+        for sequence in range(begin, begin + 10):
+            journal.append(push_record(job(sequence)))
+        journal.append(change_record(Done(begin, begin + 4)))
+        journal.close()
+    first, second, third = segments(tmp_path)
+    for path, sequence in ((first, 2), (second, 15)):
+        data = path.read_bytes()
+        path.write_bytes(flip(data, data.index(push_record(job(sequence))) + 20))
+    os.truncate(third, third.stat().st_size - 5)
+
+    unkept = repair(tmp_path)
+    assert [path for path, _, _ in unkept.places] == [str(first), str(second), str(third)]
+    assert list(unkept.jobs) == [(15, 16)]  # the other one was done
+    assert repair(tmp_path).places == []
+    journal, state = opened(tmp_path)
+    expected = {*range(4, 10), *range(14, 20), *range(24, 30)} - {15}
+    assert state.open.keys() == expected
+    assert state.is_short
+    assert state.next_sequence == 30
+    journal.close()
+    assert read_log(tmp_path).open.keys() == expected
+
+
+def test_a_segment_that_was_damaged_while_it_was_in_use_is_not_emptied(tmp_path):
+    journal, state = opened(tmp_path, segment_bytes=4096)
+    push(journal, state, 100)
+    path = segments(tmp_path)[0]
+    path.write_bytes(flip(path.read_bytes(), 2000))
+    with pytest.raises(OSError, match="damaged while it was in use"):
+        journal.read_oldest()
+    assert path.exists()
+    journal.forget()
 
 
 def test_one_process_has_it_open(tmp_path):

@@ -14,6 +14,7 @@ from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.journal.reservations import Reservations
 from tests.places import files_open_in
 from tests.unit.p2pmsg.queue.journal.crashes import (
+    TORN,
     WAYS,
     Disk,
     damaged,
@@ -114,7 +115,7 @@ def test_the_next_segment_begins_when_the_former_one_is_on_the_disk(tmp_path):
     assert len(read_log(tmp_path).open) == IN_FORMER + IN_NEWEST + 101
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", TORN)
 def test_the_former_segment_may_lack_any_part_that_was_not_on_the_disk(tmp_path, way):
     journal = rolled(tmp_path)
     journal.forget()
@@ -201,7 +202,7 @@ NEWEST = {
 
 
 @pytest.mark.parametrize("change", NEWEST.values(), ids=NEWEST)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", TORN)
 def test_a_log_is_opened_after_a_crash_and_goes_on(tmp_path, caplog, way, change):
     journal = rolled(tmp_path)
     journal.forget()

@@ -1,0 +1,98 @@
+"""Mending a queue's log: what is intact stays, and what could not be kept is named."""
+
+import os
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from p2pmsg import codec
+from p2pmsg.queue.journal import records
+from p2pmsg.queue.journal.file import lock_folder
+from p2pmsg.queue.journal.reading import (
+    apply,
+    intact_records,
+    packed,
+    segment_number,
+    segments,
+)
+from p2pmsg.queue.journal.records import JournalState
+from p2pmsg.wire import encoder
+from recovery import RangeSet
+from recovery.durable import replace_file, sync_path, unlock_file
+
+_decode: Final = codec.make_decoder(list[Any]).decode
+_HEAD_FIELDS: Final = 5
+"""Of a segment's first record, before where the former segment ended."""
+
+
+class Unkept(NamedTuple):
+    """What could not be kept.
+
+    Attributes:
+        places: file, offset, and how many bytes are unreadable there, or missing at the file's end.
+        jobs: the sequences of jobs that were there, of which nothing else says that they were done.
+
+    """
+
+    places: list[tuple[str, int, int]]
+    jobs: RangeSet
+
+
+def repair(directory: str | os.PathLike[str]) -> Unkept:
+    """Write each segment again without what is damaged, if anything is; return what that was.
+
+    The next run takes the log for one that is shorter than it was: numbers are not used again, and
+    jobs with keys wait until it is certain that no worker has one of them.
+
+    Raises:
+        LogCorruptError: an intact record is unknown: it is of another version.
+        LogInUseError: a pusher has it open.
+        OSError: the operating system refuses.
+
+    """
+    folder = Path(directory)
+    lock = lock_folder(folder)
+    try:
+        paths = segments(folder)
+        unkept = _find(paths)
+        for path in paths if unkept.places else ():
+            found = (_alone(record) for record, _ in intact_records(path.read_bytes()))
+            replace_file(path, b"".join(map(packed, filter(None, found))), mode=0o644).close()
+        sync_path(folder)
+    finally:
+        unlock_file(lock)
+    return unkept
+
+
+def _find(paths: list[Path]) -> Unkept:
+    """Read everything, and find what is missing."""
+    places, jobs, state, sizes = [], RangeSet(), JournalState(), {}
+    for path in paths:
+        data, at = path.read_bytes(), 0
+        for record, end in intact_records(data):
+            start, following = end - len(packed(record)), state.next_sequence
+            apply(state, record, path, start)
+            if start > at:
+                places.append((str(path), at, start - at))
+            at, fields = end, _decode(record)
+            if fields[0] == records.PUSH and fields[1] > following and state.session is not None:
+                jobs.add(following, fields[1])
+            elif fields[0] == records.DONE and fields[2] > fields[1]:
+                jobs.remove(fields[1], fields[2])
+        if at < len(data):
+            places.append((str(path), at, len(data) - at))
+        sizes[path] = len(data)
+    for path, size in sizes.items():
+        end_said = state.ends.get(segment_number(path))
+        if end_said is not None and end_said.size > size:
+            places.append((str(path), size, end_said.size - size))
+    for sequence in (*state.open, *state.dead):
+        jobs.remove(sequence, sequence + 1)
+    return Unkept(places, jobs if places else RangeSet())
+
+
+def _alone(record: bytes) -> bytes | None:
+    """Return a record without where other segments ended, which is not so any more."""
+    fields = _decode(record)
+    if fields[0] == records.END:
+        return None
+    return encoder.encode(fields[:_HEAD_FIELDS]) if fields[0] == records.HEAD else record
