@@ -43,8 +43,6 @@ SUCCESSOR_NS: Final = 1000 * _MS
 five announcements."""
 GIVE_UP_NS: Final = 2000 * _MS
 """How long a loss waits for the publisher to confirm that the messages existed."""
-JOIN_TRIES_MAX: Final = 8
-"""Unanswered questions for a token, after which the publisher's release counts as having none."""
 WARN_NS: Final = 60_000 * _MS
 """The shortest time between two warnings about sessions never joined: anybody announces some."""
 DOUBT_NS: Final = 10_000 * _MS
@@ -190,7 +188,7 @@ class Confirmation:
                 state.suspect_asked_ns = now_ns
             return
         state.token, state.life, state.parity = body.token, body.life, body.parity
-        state.suspect, state.is_old, state.join_tries = None, False, 0
+        state.suspect = None
         if former is not None and former != body.life:
             self._begin_again(peer, now_ns)
         elif suspect is not None:
@@ -212,32 +210,22 @@ class Confirmation:
     def is_new_life(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
         """Whether a session's publisher was started again, on its log, since it was last heard.
 
-        Its recovery endpoint shows it, the life that it is of, or the time of its start. Of a
-        session that was joined it is believed only if its publisher does not say otherwise. The
-        time does not count where the life is the known one: an announcement may come seconds after
-        it was made, since it waits for receivers, as messages do, and in the kernel's buffer.
+        Its recovery endpoint shows it, or the life that it is of. Of a session that was joined it
+        is believed only if its publisher does not say otherwise.
         """
-        began_ns = now_ns - int(welcome.age_ms * _MS)
-        moved = welcome.recovery != peer.recovery
-        is_known = welcome.life != 0 and welcome.life == peer.life
-        changed = moved or (began_ns > peer.began_ns + SUCCESSOR_NS and not is_known)
+        moved, is_known = welcome.recovery != peer.recovery, welcome.life == peer.life
+        changed = moved or (peer.life != 0 and not is_known)
         state = peer.group
         if peer.gone or state is None or not changed:
-            peer.began_ns = began_ns
-            is_other = welcome.life not in (0, peer.life) and peer.life
             is_late = is_known and peer.handshake.has_last  # it was made before the farewell
-            is_asked = peer.joined and ((peer.closing and not is_late) or is_other)
-            if changed or peer.gone or not is_asked:
+            if changed or peer.gone or not (peer.joined and peer.closing and not is_late):
                 return changed
         elif not peer.joined:
             if now_ns - state.met_ns < SILENT_NS:
                 return False  # the place that was named first has its time
-            state.met_ns, peer.began_ns = now_ns, began_ns
+            state.met_ns = now_ns
             return moved
-        if not self._suspect(peer, line, welcome, now_ns):
-            return False
-        peer.began_ns = began_ns
-        return True
+        return self._suspect(peer, line, welcome, now_ns)
 
     def _suspect(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
         """Note that a datagram reported another life of a session; return whether to believe it.
@@ -261,7 +249,7 @@ class Confirmation:
         if state.answered_ns >= state.suspect_ns:
             self._invalid["forged"] += 1
             return False
-        state.life, state.token, state.join_tries = None, 0, 0
+        state.life, state.token = None, 0
         return True
 
     def is_silent(self, peer: Session, now_ns: int) -> bool:
@@ -465,7 +453,7 @@ class Confirmation:
 
     def _check_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
         """Ask for the token again, if the answer was lost or another life is suspected."""
-        if not peer.joined or ((state.token or state.is_old) and state.suspect is None):
+        if not peer.joined or (state.token and state.suspect is None):
             return
         self._ask_for_token(peer, state, now_ns)
 
@@ -482,9 +470,6 @@ class Confirmation:
         if not peer.joined or (cursor is not None and peer in cursor.newcomers):
             self.want(peer, "", now_ns)  # it has joined once the cursor has recorded it
             return
-        if not state.token:
-            state.join_tries += 1
-            state.is_old = state.join_tries > JOIN_TRIES_MAX
         self._note_asked(state, now_ns)
         self._joiner.send_joined(peer, now_ns)
 

@@ -652,7 +652,7 @@ class MulticastReceiver:
         peer = self._peers.get(frame.session)
         if peer is None or not peer.joined or peer.group is None:
             return
-        if not peer.group.sends_parity:
+        if not peer.group.parity:
             raise FrameError("parity")
         peer.heard_ns = self._lines[line].heard_ns = now_ns
         if self.parity is None:

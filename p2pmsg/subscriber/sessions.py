@@ -90,8 +90,6 @@ class GroupState:
     """Which life of the session it is; None: not known."""
     parity: int = 0
     """How many parity datagrams it sends after a block, once `life` is known."""
-    is_old: bool = False
-    """Its publisher does not answer as those do that give tokens."""
     answered_ns: int = -1
     """When anything last came over the recovery channel."""
     proof: int | None = None
@@ -110,7 +108,6 @@ class GroupState:
     suspect_asked_ns: int | None = None
     """When it was first asked since; None: not yet."""
     join_ns: int = 0
-    join_tries: int = 0
     topics: dict[str, int] = field(default_factory=dict)
     """What to ask about, and the head that was heard of; 0: none."""
     everything: bool = False
@@ -135,13 +132,7 @@ class GroupState:
     @property
     def is_answered_soon(self) -> bool:
         """Whether its publisher has been asked for anything: heads, a token, or its life."""
-        wants_token = not self.token and not self.is_old
-        return self.is_asking or wants_token or self.suspect is not None
-
-    @property
-    def sends_parity(self) -> bool:
-        """Whether parity of it may be believed."""
-        return self.parity > 0 or self.is_old
+        return self.is_asking or not self.token or self.suspect is not None
 
 
 @dataclass(slots=True, eq=False)
@@ -176,8 +167,6 @@ class Session:
     """When data last came, or a heartbeat, where something else came since."""
     noted_ns: int = -1
     """In a multicast, when an announcement or a mark last came."""
-    began_ns: int = 0
-    """In a multicast, when its publisher started, as its last announcement has it."""
     streams: "dict[str, Stream]" = field(default_factory=dict)
     former: "list[Stream]" = field(default_factory=list)
     """Streams that ended because the publisher has gone back, the oldest first."""
@@ -226,7 +215,6 @@ class Session:
         self.origin = Origin(self.session, welcome.name)
         self.recovery, self.stall_ms = welcome.recovery, welcome.stall_ms
         self.heard_ns = self.met_ns = self.data_before_ns = now_ns
-        self.began_ns = now_ns - int(welcome.age_ms * 1e6)
         self.own = Route(self.session, -1, 0, now_ns=now_ns)
         self.handshake = self.own.handshake
 

@@ -12,7 +12,6 @@ import pytest
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.publisher import heads
 from p2pmsg.subscriber import gaps
-from p2pmsg.subscriber.confirmation import Confirmation
 from p2pmsg.testing import NetworkOptions, Simulation
 from tests.simulation.profiles import MULTICAST, PROFILES, Profile, build, run
 
@@ -451,22 +450,3 @@ def test_a_stranger_on_the_recovery_channel_changes_no_ledger(name, rounds):
         assert simulation.published, seed
         forged += simulation.stranger.forged
     assert forged["NACK"] + forged["JOINED"] >= 2 * rounds
-
-
-@pytest.mark.rounds(2, 150)
-@pytest.mark.parametrize("name", ["5 % lost", "large messages", "logs"])
-def test_subscribers_that_send_no_token_are_repaired_over_the_recovery_channel(
-    name, rounds, monkeypatch
-):
-    """Those of earlier releases; their NACKs by UDP are as good as a stranger's."""
-    monkeypatch.setattr(Confirmation, "receive_admitted", lambda *_: None)
-    refused = 0
-    for seed in range(rounds):
-        simulation = build(MULTICAST[name], seed)
-        run(simulation, MULTICAST[name])
-        for publisher in simulation.publishers:
-            group = publisher.multicast
-            refused += group.invalid["token"]
-            assert (group.nacks, group.window.receivers) == (0, 0)
-        assert not simulation.lost.get("timeout"), seed
-    assert refused > rounds

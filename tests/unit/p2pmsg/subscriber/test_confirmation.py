@@ -471,7 +471,7 @@ def test_one_that_cannot_be_asked_yet_is_not_taken_for_silent():
 def test_a_second_without_an_answer_is_counted_from_the_question_on():
     member = Member()
     peer = member.core.peers[SESSION]
-    peer.group.is_old = True  # such a one is not asked for a token but here
+    peer.group.token = 5  # it is not asked for a token but here
     peer.group.join_ns = member.now_ns  # it was asked just now
     closing(member)
     assert not asked_for_token(member)
