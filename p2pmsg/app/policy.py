@@ -65,8 +65,7 @@ class Retry:
     attempts: int = 3
     """How often it is tried in all; for jobs, how often it is delivered. 3: enough for what passes
     by itself in a second. A job whose pusher has a lower `deliveries_max` (5 by default) gets no
-    more than that: `then` is applied at its last delivery, and a warning says so. A pusher of an
-    earlier release does not say which one that is, and makes the job its own dead letter."""
+    more than that: `then` is applied at its last delivery, and a warning says so."""
 
     delay: float = 0.1
     """The first pause, in seconds; each further one is twice as long. 0.1."""

@@ -68,11 +68,11 @@ class Hello(codec.Struct, array_like=True):
     """Deliveries that it has, or has settled in a report that is not confirmed."""
     claims: Annotated[list[tuple[Sequence, Sequence]], codec.Meta(max_length=RANGES_MAX)]
     """The same as (delivery, sequence), where the pusher has another incarnation."""
-    prefetch_ceiling: Annotated[int, codec.Meta(ge=0, le=2**31)] = 0
+    prefetch_ceiling: Annotated[int, codec.Meta(ge=0, le=2**31)]
     """How many jobs it may have where it is fast, if that is more than `prefetch`."""
-    frame_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)] = 0
+    frame_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)]
     """The largest frame that it takes, in bytes: a larger one would end the connection, so that it
-    is not sent. 0: it does not say."""
+    is not sent."""
 
 
 class QueueWelcome(codec.Struct, array_like=True):
@@ -85,10 +85,10 @@ class QueueWelcome(codec.Struct, array_like=True):
     job_timeout_ms: float
     """0: a job may take as long as it likes."""
     gone: Ranges
-    message_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)] = 0
-    """How large a job may be, packed, in bytes; 0: it does not say."""
-    deliveries_max: Annotated[int, codec.Meta(ge=0, le=2**31)] = 0
-    """After how many failures a job becomes a dead letter; 0: it does not say."""
+    message_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)]
+    """How large a job may be, packed, in bytes."""
+    deliveries_max: Annotated[int, codec.Meta(ge=1, le=2**31)]
+    """After how many failures a job becomes a dead letter."""
 
 
 HEADERS_BYTES: Final = 512
@@ -165,7 +165,7 @@ class Detail(codec.Struct, array_like=True, frozen=True, gc=False):
     first_delivered_ns: int
     reason: str
     pushed_ns: int
-    failures: int = 0
+    failures: int
     """How many of its deliveries count as failures, against `deliveries_max`."""
 
 

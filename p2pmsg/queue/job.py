@@ -53,8 +53,8 @@ class Origin(codec.Struct, gc=False):
     session: int
     pushed_ns: int
     delivered_ns: int
-    deliveries_max: int = 0
-    """Of the pusher; 0: it does not say."""
+    deliveries_max: int
+    """Of the pusher."""
 
 
 class Job(codec.Struct, Generic[T_co], gc=False):
@@ -120,13 +120,9 @@ class Job(codec.Struct, Generic[T_co], gc=False):
 
     @property
     def is_last_delivery(self) -> bool:
-        """Whether the pusher makes it a dead letter if it fails this time (`deliveries_max`).
-
-        False where that is not known, as with a pusher of an earlier release.
-        """
-        limit = self._origin.deliveries_max
+        """Whether the pusher makes it a dead letter if it fails this time (`deliveries_max`)."""
         failures = self._detail.failures if self._detail is not None else 0
-        return 0 < limit <= failures + 1
+        return failures + 1 >= self._origin.deliveries_max
 
     @property
     def pushed_ns(self) -> int:

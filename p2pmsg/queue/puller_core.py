@@ -50,7 +50,7 @@ class PullerCore:
         prefetch: how many jobs it may have in flight.
         process: by which the pusher sees whether it lives.
         ceiling: how many jobs it may have where it is fast, if that is more.
-        frame_bytes_max: the largest frame that it takes; 0: nothing is said.
+        frame_bytes_max: the largest frame that it takes.
 
     Attributes:
         ready: jobs that were not begun.
@@ -79,7 +79,7 @@ class PullerCore:
         process: Process,
         *,
         ceiling: int = 0,
-        frame_bytes_max: int = 0,
+        frame_bytes_max: int = 16 * 2**20,
         now_ns: int,
     ) -> None:
         self.id = puller_id
@@ -334,7 +334,7 @@ class PullerCore:
     def _note_limit(self, welcome: QueueWelcome) -> None:
         """Warn, once for a pusher, that its jobs may be too large for this puller."""
         limit, most = self._frame_bytes_max, welcome.message_bytes_max
-        if not limit or most + frames.HEADERS_BYTES <= limit or self._warned_of == self._session:
+        if most + frames.HEADERS_BYTES <= limit or self._warned_of == self._session:
             return
         self._warned_of = self._session
         self.warning = (
@@ -558,7 +558,7 @@ def _typed(
     if bad:
         details = [None] * len(values) if details is None else list(details)
         for at in bad:
-            details[at] = details[at] or Detail(None, 0, None, None, 1, 0, "", pushed_ns)
+            details[at] = details[at] or Detail(None, 0, None, None, 1, 0, "", pushed_ns, 0)
     return made, details
 
 

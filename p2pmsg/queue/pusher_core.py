@@ -70,7 +70,7 @@ class PusherCore:
         job_timeout: how long a job may take, in seconds; 0: as long as it likes.
         is_gone: whether the process (host, pid, started) is known to have ended.
         admin_refusal: why dead letters are not administered over the wire; None where they are.
-        message_bytes_max: how large a job may be, for pullers that take less; 0: nothing is said.
+        message_bytes_max: how large a job may be, for pullers that take less.
 
     Attributes:
         outbox: frames to send, each with the connection's identity.
@@ -92,7 +92,7 @@ class PusherCore:
         job_timeout: float = 0.0,
         is_gone: IsGone = lambda host, pid, started: False,
         admin_refusal: str | None = None,
-        message_bytes_max: int = 0,
+        message_bytes_max: int = 2**20,
     ) -> None:
         self.queue = queue
         self.name = name
@@ -345,7 +345,7 @@ class PusherCore:
     def _warn_of_limit(self, worker: Worker) -> None:
         """Say that a worker may get jobs that it cannot take."""
         limit, most = worker.frame_bytes_max, self._message_bytes_max
-        if limit and most + frames.HEADERS_BYTES > limit:
+        if most + frames.HEADERS_BYTES > limit:
             text = (
                 f"takes frames of up to {limit:,} bytes (its frame_bytes_max), and a job may have "
                 f"{most:,} (message_bytes_max) and headers: what is larger goes to others, or "

@@ -1,7 +1,7 @@
 """Frames of requests and replies, over the wire format of `p2pmsg.wire`.
 
 REQUEST has the topic ahead, the requester's id where the header has the session, the request's
-number as the sequence, how long the requester waits, in ms, as the count (0: it does not say), and
+number as the sequence, how long the requester waits, in ms, as the count (0: without limit), and
 the value as body.
 REPLY has the same id and number, a `Status` as the count, and as body the value, ``[type, text]``
 of an exception, or ``["request", why]`` where the requester has no right to the topic.

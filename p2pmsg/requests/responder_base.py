@@ -30,7 +30,7 @@ _OF_CONNECTION: Final = b"\0"
 _UNDERWAY_NS: Final = 30_000_000_000
 """How long a reply may be on its way."""
 NEVER_NS: Final = 2**63
-"""When one stops waiting that does not say how long it waits."""
+"""When one stops waiting that waits without limit."""
 Request = tuple[int, int, str, str]
 """The requester's id, the request's number, and with keys the user id and the topic.
 

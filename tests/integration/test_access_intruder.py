@@ -69,7 +69,9 @@ def intrude(peers):
 def ask_a_queue(intruder, session, worker, token):
     """Send all that a puller or an administrator may send, as another one and as itself."""
     for who in (7, worker):
-        hello = queue.Hello("bob", "", 0, 0, 100, token, 0, [(0, 2**62)], [(1, 0), (2, 1)])
+        hello = queue.Hello(
+            "bob", "", 0, 0, 100, token, 0, [(0, 2**62)], [(1, 0), (2, 1)], 0, 2**24
+        )
         intruder.send(Kind.QUEUE_HELLO, who, hello)
         intruder.send(Kind.QUEUE_REPORT, who)
         report = queue.Report([(0, 2**62)], [queue.Refusal(1, True, "", -1.0)], [(0, 2**62)], True)
@@ -125,7 +127,7 @@ def test_one_who_may_pull_takes_on_no_other_worker(peers, server, intrude, tmp_p
             (worker,) = pusher._core._users
             intruder = intrude(pusher.endpoint)
             for kind in (Kind.QUEUE_HELLO, Kind.QUEUE_LEAVE, Kind.QUEUE_REPORT):
-                hello = queue.Hello("bob", "", 0, 0, 100, 2, 0, [], [])
+                hello = queue.Hello("bob", "", 0, 0, 100, 2, 0, [], [], 0, 2**24)
                 intruder.send(kind, worker, hello if kind == Kind.QUEUE_HELLO else None)
             eventually(lambda: pusher.stats().frames_invalid.get("worker") == 3)
             assert held.ack()

@@ -165,7 +165,9 @@ class Hostile:
             frame = Frame(self.socket.recv())
             if frame.kind == Kind.QUEUE_WHO:
                 token = frames.read(frame, frames.Who).token
-                hello = frames.Hello("hostile", "", 0, 0, 2**31, token, self.serial, [], [])
+                hello = frames.Hello(
+                    "hostile", "", 0, 0, 2**31, token, self.serial, [], [], 0, 2**24
+                )
                 self.send(Kind.QUEUE_HELLO, hello)
             elif frame.kind == Kind.JOBS:
                 self.jobs += range(frame.sequence, frame.sequence + frame.count)

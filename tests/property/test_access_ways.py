@@ -116,7 +116,9 @@ def check_queue(rng, rights):
             give(core, identity, user, Kind.QUEUE_REPORT, worker, body, sequence=step + 1)
         else:
             token = next((c.token for i, c in core._connections.items() if i == identity), 0)
-            hello = frames.Hello("w", "", 0, 0, 4, token if kind == "hello" else 0, step, [], [])
+            hello = frames.Hello(
+                "w", "", 0, 0, 4, token if kind == "hello" else 0, step, [], [], 0, 2**24
+            )
             sent = Kind.QUEUE_LEAVE if kind == "leave" else Kind.QUEUE_HELLO
             give(core, identity, user, sent, worker, None if kind == "leave" else hello)
         for one in USERS:

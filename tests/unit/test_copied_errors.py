@@ -44,7 +44,7 @@ class NoCore:
 
 
 def job(state=3):
-    return Job({"a": 1}, 5, 6, JobOrigin(NoCore(), 7, 8, 9), None, state)
+    return Job({"a": 1}, 5, 6, JobOrigin(NoCore(), 7, 8, 9, 5), None, state)
 
 
 LINE = errors.ConfigError("line 1", "a peer", "x")
@@ -264,7 +264,7 @@ def test_statistics_equal_their_copies():
 
 
 @pytest.mark.parametrize(
-    "detail", [None, Detail("k", 1, "id", {"a": 1}, 2, 3, "why", 4)], ids=["plain", "detailed"]
+    "detail", [None, Detail("k", 1, "id", {"a": 1}, 2, 3, "why", 4, 1)], ids=["plain", "detailed"]
 )
 def test_the_copy_of_a_job_can_be_read_and_is_nobody_s(detail):
     held = job(0)

@@ -114,13 +114,13 @@ class JobQueue:
         prefetch: int,
         *,
         ceiling: int = 0,
-        frame_bytes_max: int = 0,
+        frame_bytes_max: int = 16 * 2**20,
         now_ns: int,
     ) -> Worker | None:
         """Take a worker on, or back after its connection broke; None where there are too many.
 
         `prefetch`: how many jobs it may have; `ceiling`: how many if it is fast; `frame_bytes_max`:
-        the largest frame that it takes, 0 where that is not known.
+        the largest frame that it takes.
         """
         prefetch = max(1, min(prefetch, self.config.prefetch_max))
         worker = self.workers.get(worker_id)
@@ -131,7 +131,7 @@ class JobQueue:
             self.workers[worker_id] = worker
         worker.prefetch = prefetch
         worker.prefetch_ceiling = max(prefetch, min(ceiling, self.config.prefetch_max))
-        worker.frame_bytes_max = frame_bytes_max and max(frame_bytes_max, FRAME_BYTES_MIN)
+        worker.frame_bytes_max = max(frame_bytes_max, FRAME_BYTES_MIN)
         worker.heard_ns = now_ns
         worker.cut_ns = None
         worker.recalling = False

@@ -128,7 +128,7 @@ class Worker:
         is_overdue: whether its jobs without keys were taken back since then.
         paused_ns: until when it gets nothing more, since it held jobs for too long.
         warned: the kinds of warnings about it that were logged.
-        frame_bytes_max: the largest frame that it takes; 0: any, as far as is known.
+        frame_bytes_max: the largest frame that it takes.
         frame_jobs_max: how many jobs its next frame may have.
 
     """
@@ -162,7 +162,7 @@ class Worker:
 
     def takes(self, frame_bytes: int) -> bool:
         """Whether it takes a frame of so many bytes."""
-        return not self.frame_bytes_max or frame_bytes <= self.frame_bytes_max
+        return frame_bytes <= self.frame_bytes_max
 
     def limit(self, *, now_ns: int) -> int:
         """Return how many jobs it may have by how fast it does them, and once it is proven."""

@@ -34,7 +34,7 @@ class Pusher:
         ]
         self.core.outbox.clear()
         held, claims = fields.get("held", []), fields.get("claims", [])
-        hello = frames.Hello("w", "", 0, 0, prefetch, who.token, 0, held, claims)
+        hello = frames.Hello("w", "", 0, 0, prefetch, who.token, 0, held, claims, 0, 2**24)
         self.give(identity, Kind.QUEUE_HELLO, worker, hello)
 
     def report(self, identity, worker, number, **fields):

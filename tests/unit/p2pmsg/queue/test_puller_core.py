@@ -11,7 +11,7 @@ from p2pmsg.queue.rules import DeadJob, JobQueue, JobRun, QueueConfig, QueuedJob
 from p2pmsg.wire import Frame, Kind, control_frame
 
 MS = 1_000_000
-KNOCK = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], []))
+KNOCK = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], [], 0, 2**24))
 """A hello without a token: one that sends it is asked who it is."""
 
 
@@ -387,16 +387,6 @@ def test_what_a_worker_does_not_take_is_not_sent_to_it():
     assert (dead.job.sequence, dead.why) == (1, "deliveries_max")
 
 
-def test_a_worker_of_an_earlier_release_gets_all_jobs():
-    pusher = make_pusher()
-    pusher.receive(b"a", KNOCK, now_ns=0)
-    token = asked_token(pusher)
-    fields = ["old", "", 0, 0, 4, token, 0, [], [], 4]
-    hello = control_frame(Kind.QUEUE_HELLO, 1, fields)
-    pusher.receive(b"a", hello, now_ns=0)
-    assert pusher.queue.workers[1].takes(2**40)
-
-
 @pytest.mark.parametrize("other", [True, False])
 def test_jobs_that_did_not_arrive_are_suspected_where_the_connection_ended(other):
     pusher = make_pusher()
@@ -428,7 +418,8 @@ def test_jobs_that_did_not_arrive_are_suspected_where_the_connection_ended(other
 )
 def test_a_pusher_may_say_long_times_and_no_others(field, said_ms, is_time):
     times = {"ack_timeout_ms": 1000.0, "job_timeout_ms": 1000.0, field: said_ms}
-    welcome = frames.QueueWelcome("jobs", 1, 0, gone=[], **times)
+    limits = {"message_bytes_max": 2**20, "deliveries_max": 5}
+    welcome = frames.QueueWelcome("jobs", 1, 0, gone=[], **times, **limits)
     line = PullerCore(1, "worker", 4, Process(), now_ns=0)
     line.receive(control_frame(Kind.QUEUE_WELCOME, 7, welcome), now_ns=0)
     assert line.joined is is_time

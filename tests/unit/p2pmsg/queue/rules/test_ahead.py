@@ -56,7 +56,7 @@ class Working:
         (2 * MS, 8192, 16),
         (100 * MS, 8192, 16),
         (10_000, 16, 16),
-        (10_000, 0, 16),  # by a puller of an earlier release, or one that named its prefetch
+        (10_000, 0, 16),  # by a puller that named its prefetch
     ],
 )
 def test_a_worker_has_what_it_does_within_20_ms(each_ns, ceiling, limit):
