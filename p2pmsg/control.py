@@ -42,9 +42,9 @@ class Welcome(codec.Struct, array_like=True):
     age_ms: Annotated[float, codec.Meta(ge=0, le=1e12)] = 0.0
     """In a multicast, how long ago the publisher started; a session may be older, by its log."""
     life: Id = 0
-    """Random, and new at each start of the publisher; 0: it does not say."""
+    """Random, and new at each start of the publisher; 0: a relay's."""
     message_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)] = 0
-    """How large its messages may be, packed, in bytes; 0: it does not say."""
+    """How large its messages may be, packed, in bytes; 0: a relay's, which others publish."""
 
 
 class Probe(codec.Struct, array_like=True):
@@ -69,7 +69,7 @@ class Head(codec.Struct, array_like=True):
     next: Sequence
     start: Sequence = 0
     began: Sequence | None = None
-    """Where the stream stood when its publisher's process opened its log; None: it does not say."""
+    """Where the stream stood when its publisher's process opened its log; None: a relay's."""
 
 
 class Heads(codec.Struct, array_like=True):
@@ -185,10 +185,10 @@ class Nack(codec.Struct, array_like=True):
     """By UDP: what `Admitted` brought."""
     frame_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)] = 0
     """The largest frame that it takes, in bytes: a larger one would end the connection, so it is
-    refused with `too_large`. 0: it does not say."""
+    refused with `too_large`. 0: without limit."""
     received: Sequence | None = None
     """How many frames it has received over the recovery channel, former connections included; None:
-    it does not say. Over TCP what was sent to it after these is on its way: it is not sent again.
+    it does not count. Over TCP what was sent to it after these is on its way: it is not sent again.
     """
 
 
@@ -200,7 +200,7 @@ class Refused(codec.Struct, array_like=True):
     """Publisher to subscriber: these cannot be had (`evicted`), or not now (`budget`).
 
     `denied` and `too_old` say that there is no right to them, or not to so much history;
-    `too_large`, which only who gave a `frame_bytes_max` gets, that they are larger than that.
+    `too_large` that they are larger than the `frame_bytes_max` of the NACK, or of a relay.
 
     Without ranges: the NACK was heard, and it is not known yet whether what it asks for can be had.
     """
@@ -258,7 +258,7 @@ class Sessions(codec.Struct, array_like=True):
     settled: bool = True
     """Whether it knows of all that its upstreams have: none of them is away, or has just begun."""
     carries: Annotated[list[Pattern], codec.Meta(max_length=CARRIES_MAX)] = []
-    """The topics and prefixes that it takes, where it leaves others out; empty: it does not say."""
+    """The topics and prefixes that it takes, where it leaves some out; empty: all, or many."""
 
 
 def place_of(recovery: str) -> int:

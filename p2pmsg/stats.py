@@ -154,7 +154,7 @@ class MulticastStats:
         receivers_waited_for: how many the flow control looks at.
         window_waits: times that it made the publisher wait.
         invalid: datagrams that came in and were dropped, by reason; `token` are those of unknown
-            senders, and of subscribers of releases that send none.
+            senders.
         kernel_drops: datagrams from receivers that the kernel dropped for lack of space.
         buffer_bytes: size in bytes of the kernel's buffer for them, at the smallest socket.
         lines: one entry an endpoint, with what could not be sent there.
@@ -328,8 +328,6 @@ class PublisherStats:
         control_dropped: answers that were dropped, to joining subscribers and over the recovery
             channel: too many waited, or they found no space for a second, or no descriptor was left
             to read the log with. A peer that gets no answer asks again.
-        control_rationed: rounds in which answers to joining subscribers waited, because somebody
-            takes everybody's, as subscribers of former releases do: 250,000 frames a second leave.
         heads_throttled: questions about heads that were not answered, because who asked had used up
             its budget.
         connections: connections to both of its sockets now, also those of unknown programs.
@@ -371,7 +369,6 @@ class PublisherStats:
     repaired: dict[str, int] = field(default_factory=dict)
     log: LogStats | None = None
     control_dropped: int = 0
-    control_rationed: int = 0
     heads_throttled: int = 0
     connections: int = 0
     connections_refused: int = 0

@@ -9,8 +9,7 @@ The thread in `publish` never sends them, so it never waits for them. What has n
 
 A probe and the subscription to its echo come over two connections. Where the data path reports
 subscriptions, an answer waits for its own: sent before, it would reach nobody, and be asked for
-again. Where somebody takes everybody's echoes, as subscribers of former releases do, N that join
-cost N² frames: then so many of them leave in a second, and no more.
+again.
 """
 
 from collections import OrderedDict, deque
@@ -19,7 +18,6 @@ from typing import Final
 
 from p2pmsg import wire
 from recovery import StallGuard
-from recovery.budget import TokenBucket
 from transports.base import DataSender
 
 ANSWERS_MAX: Final = 4096
@@ -41,10 +39,6 @@ HELD_NS: Final = 1_000_000_000
 before the probe; it may wait in a busy publisher's sockets."""
 SUBSCRIBED_MAX: Final = 8192
 """Subscriptions to echoes that are remembered, for probes that are repeated."""
-BROAD_FRAMES_PER_S: Final = 250_000
-"""Frames of answers, at all connections together, while somebody takes everybody's: 0.25 s of
-libzmq's thread. A thousand subscribers of former releases join in 4 s so."""
-BROAD_FRAMES_AT_ONCE: Final = 25_000
 _ECHO: Final = wire.control_prefix(wire.Kind.ECHO)
 _ECHO_OF_ONE: Final = len(wire.control_prefix(wire.Kind.ECHO, 0))
 
@@ -57,7 +51,6 @@ class ControlQueue:
             made when it goes: messages that left before it count.
         dropped: answers that were dropped, for lack of space or because they were too old.
         sent: how many control frames were sent.
-        rationed: how often answers had to wait because they go to more than who asked.
         awaits_subscriptions: whether `note_subscription` is called for those on the data path.
         connections: how many the data path has.
 
@@ -67,13 +60,10 @@ class ControlQueue:
         self.notices: deque[bytes | Callable[[], bytes]] = deque()
         self.awaits_subscriptions = False
         self.connections = 1
-        self.rationed = 0
         # By probe, whether the subscription to its echo stands; False: it has been given up.
         self._subscribed: OrderedDict[int, bool] = OrderedDict()
         self._held: OrderedDict[int, tuple[int, list[bytes]]] = OrderedDict()
         self._held_pages = 0
-        self._broad: set[bytes] = set()
-        self._bucket = TokenBucket(BROAD_FRAMES_PER_S, BROAD_FRAMES_AT_ONCE)
         self._answers: deque[tuple[int, int, bytes]] = deque()
         self._pages: dict[int, int] = {}
         self._bytes = 0
@@ -123,12 +113,8 @@ class ControlQueue:
 
         Of a prefix that several want only the first and the last carry information.
         """
-        if note[1:2] > b"\0":
-            return  # of a topic
         prefix, is_wanted = note[1:], note[:1] == b"\1"
-        if _ECHO.startswith(prefix):
-            (self._broad.add if is_wanted else self._broad.discard)(prefix)
-        elif len(prefix) == _ECHO_OF_ONE and prefix.startswith(_ECHO):
+        if len(prefix) == _ECHO_OF_ONE and prefix.startswith(_ECHO):
             probe = int.from_bytes(prefix[-8:], "big")
             if not is_wanted:
                 if probe in self._subscribed:
@@ -148,31 +134,24 @@ class ControlQueue:
                 return
             self._release(probe, now_ns)
 
-    def may_answer(self, *, now_ns: int) -> bool:
-        """Whether an answer may leave now; False, and counted, where too many reach everybody."""
-        if not self._broad or not self._answers or self._bucket.available(now_ns) > 0:
-            return True
-        self.rationed += 1
-        return False
-
     def reach(self, frame: bytes) -> int:
         """Return how many queues what `next` returned may be put into."""
         is_answer = bool(self._answers) and self._answers[0][2] is frame
-        return 1 if is_answer and not self._broad else max(1, self.connections)
+        return 1 if is_answer else max(1, self.connections)
 
     def _release(self, probe: int, now_ns: int) -> None:
         _, pages = self._held.pop(probe)
         self._held_pages -= len(pages)
         self._answers.extend((probe, now_ns, page) for page in pages)
 
-    def next(self, *, data_waits: bool, may_answer: bool = True) -> bytes | None:
+    def next(self, *, data_waits: bool) -> bytes | None:
         """Return what to send next, or None; then call `leave` or `put_back`.
 
         Answers and notices take turns; notices must not overtake messages that wait for space
-        (`data_waits`). Without `may_answer` it is no answer.
+        (`data_waits`).
         """
         notices = () if data_waits else self.notices
-        if may_answer and self._answers and (self._answers_turn or not notices):
+        if self._answers and (self._answers_turn or not notices):
             return self._answers[0][2]
         return _made(notices[0]) if notices else None
 
@@ -180,8 +159,6 @@ class ControlQueue:
         """Note that what `next` returned was sent."""
         self.sent += 1
         if self._answers and self._answers[0][2] is frame:
-            if self._broad:
-                self._bucket.take(self.reach(frame), now_ns)
             self._forget_first()
             self._answers_turn = False
         else:
@@ -247,8 +224,7 @@ def send_some(
     for _ in range(_AT_ONCE):
         if writes <= 0:
             return
-        may_answer = queue.may_answer(now_ns=now_ns)
-        frame = queue.next(data_waits=data_waits, may_answer=may_answer)
+        frame = queue.next(data_waits=data_waits)
         if frame is None:
             return
         writes -= queue.reach(frame)

@@ -565,8 +565,6 @@ class RequestHandler:
     def _refuse(
         self, requester: bytes, topic: str, ranges: list[tuple[int, int]], reason: LossReason
     ) -> None:
-        if reason is LossReason.TOO_LARGE and requester not in self._frame_bytes_max:
-            reason = LossReason.EVICTED  # what a relay has lost so; its asker may be an older one
         body = control.Refused(topic, ranges, reason.value)
         self._reply(requester, wire.control_frame(Kind.REFUSED, self._served.session, body))
 

@@ -57,7 +57,7 @@ class RelayStats:
             that is tried again.
         undelivered: subscribers that had not got everything when the relay was closed.
         subscribers_forgotten: as in `PublisherStats`.
-        control_dropped, control_rationed, heads_throttled: as in `PublisherStats`.
+        control_dropped, heads_throttled: as in `PublisherStats`.
         connections, connections_refused, connections_oversubscribed: as there.
         unanswered: what is at upstreams' endpoints from which no welcome has ever come, for
             people, by endpoint. It is examined after 5 s, then each minute.
@@ -97,7 +97,6 @@ class RelayStats:
     subscribers_forgotten: dict[str, int] = field(default_factory=dict)
     streams_rewound: int = 0
     control_dropped: int = 0
-    control_rationed: int = 0
     heads_throttled: int = 0
     connections: int = 0
     connections_refused: int = 0

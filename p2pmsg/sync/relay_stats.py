@@ -98,7 +98,6 @@ def _counts(core: RelayCore, source: SubscriberCore) -> dict[str, int]:
         "control_dropped": core.control.dropped
         + core.requests.replies_dropped
         + sum(handler.replies_dropped for handler in handlers),
-        "control_rationed": core.control.rationed,
         "heads_throttled": sum(handler.heads.throttled for handler in handlers),
         "memo_errors": 0 if core.metadata is None else core.metadata.errors,
     }

@@ -50,7 +50,6 @@ def publisher_stats(
         undelivered=undelivered,
         subscribers_forgotten=requests.forgotten_names,
         control_dropped=core.control.dropped + requests.replies_dropped,
-        control_rationed=core.control.rationed,
         heads_throttled=requests.heads.throttled,
         **connection_counts(sender, server),
         multicast=_multicast_stats(sender),

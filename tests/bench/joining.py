@@ -5,7 +5,7 @@
     a process with the publisher      idle, or publishing all the while in a thread of its own
     processes of subscribers' cores   over real sockets, some hundreds in one thread each
 
-By itself: `python -m tests.bench.joining [--count 1000] [--rate 20] [--old] [--json]`.
+By itself: `python -m tests.bench.joining [--count 1000] [--rate 20] [--json]`.
 """
 
 import argparse
@@ -105,12 +105,12 @@ class Joining:
     def __init__(self) -> None:
         self._joiners: list[Any] = []
 
-    def join(self, endpoint: str, count: int, first: int, old: bool) -> dict[str, float]:
+    def join(self, endpoint: str, count: int, first: int) -> dict[str, float]:
         """Let all of them join; return how long it took, and what they sent and got."""
         if not can_open(count):
             raise TrialError("the system allows too few open files")
         cpu = time.process_time()
-        self._joiners, seconds = join_all(endpoint, count, DEADLINE_SECONDS, first=first, old=old)
+        self._joiners, seconds = join_all(endpoint, count, DEADLINE_SECONDS, first=first)
         return {
             "seconds": seconds,
             "joined": sum(joiner.joined for joiner in self._joiners),
@@ -127,15 +127,12 @@ class Joining:
         os._exit(0)  # closing a thousand sockets is not what is measured
 
 
-def measure(
-    count: int = COUNT, *, rate: float = 0.0, old: bool = False, topic_count: int = 1
-) -> dict[str, float]:
+def measure(count: int = COUNT, *, rate: float = 0.0, topic_count: int = 1) -> dict[str, float]:
     """Let `count` subscribers join at once; return the seconds until the last one has.
 
     Args:
         count: how many; in four processes.
         rate: messages a second that the publisher publishes meanwhile. Default 0: it is idle.
-        old: whether they ask for everybody's echoes, as those of former releases do.
         topic_count: topics of the publisher.
 
     """
@@ -146,7 +143,7 @@ def measure(
         endpoint, each = feed.call("endpoint"), count // PROCESSES
         feed.call("begin")
         for at, crowd in enumerate(crowds):
-            crowd.begin("join", endpoint, each, 1 + at * each, old)
+            crowd.begin("join", endpoint, each, 1 + at * each)
         parts = gather(crowds, DEADLINE_SECONDS + 20)
         cost = feed.call("end")
         call_all(crowds, "linger")
@@ -171,10 +168,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--topics", type=int, default=1)
     parser.add_argument("--rate", type=float, default=0.0, help="messages a second (default: none)")
-    parser.add_argument("--old", action="store_true", help="as subscribers of former releases")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = measure(options.count, rate=options.rate, old=options.old, topic_count=options.topics)
+    found = measure(options.count, rate=options.rate, topic_count=options.topics)
     if options.json:
         print(json.dumps(found))
         return

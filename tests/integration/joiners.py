@@ -42,7 +42,7 @@ class Joiner:
 
     """
 
-    def __init__(self, endpoint, number, topics=(), *, old=False):
+    def __init__(self, endpoint, number, topics=()):
         self.core = SubscriberCore(
             topics=list(topics), lines=1, start=Start("latest"), subscriber=number,
             name=f"joiner {number}", config=SubscriberConfig(), wait_for_repair=True,
@@ -53,8 +53,6 @@ class Joiner:
         )
         self.clients = {}
         self.probes = self.echoes = self.delivered = 0
-        if old:  # what took all topics with the empty prefix, and so all control frames
-            self.receiver.subscribe(b"")
         self.receiver.connect()
 
     @property
@@ -104,9 +102,9 @@ class Joiner:
             client.close()
 
 
-def join_all(endpoint, count, deadline_s, topics=(), first=1, *, old=False):
+def join_all(endpoint, count, deadline_s, topics=(), first=1):
     """Let `count` subscribers join at the same time; return them, and how long that took in s."""
-    joiners = [Joiner(endpoint, number, topics, old=old) for number in range(first, first + count)]
+    joiners = [Joiner(endpoint, number, topics) for number in range(first, first + count)]
     begun = time.monotonic()
     turn_until(joiners, lambda: all(joiner.joined for joiner in joiners), deadline_s)
     return joiners, time.monotonic() - begun

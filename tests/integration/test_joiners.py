@@ -13,7 +13,7 @@ import zmq
 import p2pmsg
 import transports
 from p2pmsg import wire
-from tests.integration.joiners import Joiner, can_open, join_all, turn_until
+from tests.integration.joiners import can_open, join_all
 from tests.integration.peers import (
     DEADLINE_S,
     LOOPBACK,
@@ -87,21 +87,6 @@ def test_100_join_a_relay_that_is_busy(publisher, make_relay, join):
     relay = make_relay(publisher.endpoint)
     relay.wait_for_streams(timeout=JOIN_S)
     check_answers(join(relay.endpoint, 100))
-
-
-@pytest.mark.usefixtures("busy")
-def test_100_of_the_former_release_join_a_publisher_that_is_busy(publisher, join):
-    """They take all topics with the empty prefix, so each gets everybody's echoes."""
-    join(publisher.endpoint, 100, old=True)
-
-
-def test_others_join_while_one_of_the_former_release_does_not_read(publisher, opened, join):
-    """Its queue fills with the others' echoes, and then it is the one who misses them."""
-    deaf = Joiner(publisher.endpoint, 999, old=True)
-    opened.callback(deaf.close)
-    assert turn_until([deaf], lambda: deaf.joined, JOIN_S)
-    join(publisher.endpoint, 150)
-    publisher.publish("t", b"and publishing goes on")
 
 
 @pytest.mark.long

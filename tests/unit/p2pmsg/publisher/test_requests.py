@@ -696,15 +696,6 @@ def test_what_a_log_has_is_refused_by_its_size_as_well():
     assert refusals(found[1:2]) == [([(1, 2)], "too_large")]
 
 
-def test_what_a_relay_lost_so_has_a_reason_that_its_asker_knows():
-    served = FakeServed(kept(0), heads={"t": (0, 2)}, losses=[Loss(1, 2, LossReason.TOO_LARGE)])
-    handler = RequestHandler(served, ControlQueue(), PublisherConfig())
-
-    assert refusals(answers(handler, ALICE, nack((1, 2)))) == [([(1, 2)], "evicted")]
-    found = answers(handler, BOB, limited((1, 2), limit=65_536))
-    assert refusals(found) == [([(1, 2)], "too_large")]
-
-
 def test_limits_of_requesters_are_bounded():
     publisher = sizes_of(1, 100_000, retransmit=RetransmitConfig(requesters_max=2))
     for requester in (ALICE, BOB, b"carol"):

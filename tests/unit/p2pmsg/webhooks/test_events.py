@@ -36,7 +36,7 @@ def test_different_events_are_not_taken_for_each_other():
     assert len(found) == len(pairs) + len(requests)
 
 
-def test_ids_of_the_former_release_are_still_known():
+def test_ids_without_spaces_are_seen_as_they_are():
     event = of_cloud_event("/orders", "7%20paid")
     assert event.id == event.seen_as == "/orders 7%20paid"
     assert of_request("msg_2%20x").seen_as == "msg_2%20x"
