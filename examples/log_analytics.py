@@ -8,11 +8,11 @@ import ctrl_c
 import tempfile
 
 from arguments import none
+from demo.feed import random_walk
 from pyspark.sql import SparkSession
 
 import p2pmsg
 import spark_bridge
-from p2pmsg.demo.feed import random_walk
 
 TRADES = 50_000
 SCHEMA = "symbol string, price double, size double, _timestamp timestamp, _offset long"

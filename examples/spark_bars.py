@@ -13,12 +13,12 @@ import threading
 import time
 
 from arguments import Parser, file, picture
+from demo.feed import random_walk, read_feed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 import p2pmsg
 import spark_bridge
-from p2pmsg.demo.feed import random_walk, read_feed
 from spark_bridge.picture import write_picture
 
 TRADES = 20_000

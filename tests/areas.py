@@ -36,7 +36,7 @@ AREAS = {
     "spark": ("spark/*",),
     "cli": ("unit/p2pmsg/cli/*", "*/test_*cli*.py"),
     "app": ("unit/p2pmsg/app/*", "integration/test_app*.py", "integration/test_hidden_async.py"),
-    "demo": ("unit/p2pmsg/demo/*", "*/test_*demo*.py", "*/test_*examples.py"),
+    "demo": ("unit/demo/*", "*/test_*demo*.py", "*/test_*examples.py"),
     "testing": ("simulation/test_simulator.py", "integration/test_proxy.py",
                 "unit/p2pmsg/testing/*", "integration/test_pytest_plugin.py"),
     "asyncio": ("unit/p2pmsg/aio/*", "integration/test_aio_*.py"),

@@ -98,13 +98,11 @@ def _unwritten(prog: str, error: OSError) -> int:
 def _status_of(error: Exception) -> int:
     """Return the exit status for a failure that people cause; raise all others again."""
     from p2pmsg.cli.command import UsageError
-    from p2pmsg.demo.feed import FeedError
-    from p2pmsg.demo.processes import DemoError
     from p2pmsg.errors import ConfigError, P2PError
 
     if isinstance(error, ConfigError | UsageError):
         return _WRONG
-    if isinstance(error, P2PError | DemoError | FeedError | OSError):  # as TimeoutError is
+    if isinstance(error, P2PError | OSError):  # as TimeoutError is
         return _FAILED
     raise error
 

@@ -1,16 +1,12 @@
 """`p2pmsg demo`: a market feed from a publisher to two subscribers and into Spark."""
 
 import argparse
-import json
 import os
-import shutil
-import sys
+from importlib import import_module
 from importlib.util import find_spec
 
 from p2pmsg.cli.arguments import count, input_file, output_file, seconds
-from p2pmsg.cli.command import OneOf, UsageError, command, flag, note, option
-from p2pmsg.demo.bars import write_csv
-from p2pmsg.demo.plan import FEED_SECONDS, MESSAGES_PER_S_MAX, TRANSPORTS, Source
+from p2pmsg.cli.command import OneOf, command, flag, option
 from recovery.durable import require_folder
 
 _TRADES = 200_000
@@ -37,35 +33,6 @@ def _log_directory(text: str) -> str:
     return text
 
 
-def _transport(arguments: argparse.Namespace) -> str:
-    """Return the transport of the feed."""
-    chosen: str | None = arguments.transport
-    if arguments.secure and chosen == "udp":
-        raise UsageError("--secure goes with --transport tcp")
-    return chosen or ("udp" if arguments.log is None and not arguments.secure else "tcp")
-
-
-def _require_picture() -> None:
-    """Raise `UsageError` where Spark, or what draws its bars, is missing."""
-    missing = [name for name in ("matplotlib", "pyspark", "pyarrow") if find_spec(name) is None]
-    if missing:
-        lacks = f"the package {missing[0]}: pip install 'p2pmsg[plot,spark]'"
-    elif not (os.environ.get("JAVA_HOME") or shutil.which("java")):
-        lacks = "Java 17 or newer"
-    else:
-        return
-    raise UsageError(
-        f"--output draws Spark's bars too, which needs {lacks}; --no-spark writes the CSV alone"
-    )
-
-
-def _written_ns(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except FileNotFoundError:
-        return 0
-
-
 @command(
     "demo",
     OneOf((
@@ -75,15 +42,15 @@ def _written_ns(path: str) -> int:
                count(1), default=_TRADES),
     )),
     option("--seconds", "play the feed within so many seconds, or longer where that would be more "
-           f"than {MESSAGES_PER_S_MAX:,} messages a second (default {FEED_SECONDS:g})", "S",
-           _feed_seconds, default=FEED_SECONDS),
+           "than 35,000 messages a second (default 6)", "S",
+           _feed_seconds, default=6.0),
     option("--output", "write the bars as CSV, and a picture of Spark's (FILE.png; needs the "
            "extras plot and spark; with --no-spark there is none)", "FILE", output_file),
     flag("--json", "print one JSON object at the end, nothing else"),
     option("--log", "keep the publisher's log in this directory, kill the publisher midway and "
            "start it again", "DIR", _log_directory),
-    option("--transport", "how the feed is sent: udp, by multicast (default with the extra udp), "
-           "or tcp (default without it, with --log and with --secure)", choices=TRANSPORTS),
+    option("--transport", "how the feed is sent: udp, by multicast (default), or tcp (default "
+           "with --log and with --secure)", choices=("udp", "tcp")),
     flag("--no-spark", "leave Spark out"),
     flag("--secure", "over TCP: encrypt all connections, with fresh keys, and let nobody else "
          "connect; Spark is left out"),
@@ -107,47 +74,7 @@ def demo(arguments: argparse.Namespace) -> int:
       p2pmsg demo --secure
       p2pmsg demo --log demo.log
     """
-    # Status 0 only if every ledger balances, nothing is lost and the bars are equal. With --output
-    # and Spark, also only if the picture was drawn.
     # Not above: each other command would load the proxy and the simulator with it.
-    from p2pmsg.cli.demo_report import choose_progress, render_report, summarize
-    from p2pmsg.demo.run import run_demo
-
-    progress = choose_progress(arguments.json)
-    source = Source(path=arguments.input, trades=arguments.trades)
-    transport = _transport(arguments)
-    with_spark = not (arguments.no_spark or arguments.secure)
-    picture, before = None, 0
-    if arguments.output and with_spark:
-        _require_picture()
-        try:
-            picture = output_file(f"{arguments.output}.png")
-        except argparse.ArgumentTypeError as refused:
-            raise UsageError(f"--output: {refused}") from refused
-        before = _written_ns(picture)
-    state = run_demo(
-        source,
-        progress,
-        with_spark=with_spark,
-        log=arguments.log,
-        transport=transport,
-        seconds=arguments.seconds,
-        picture=picture,
-        secure=arguments.secure,
-    )
-    if arguments.output:
-        write_csv(state.bars, arguments.output)
-    if picture is not None and _written_ns(picture) == before:  # an old one is not the new one
-        state.errors.append(f"the picture {picture!r} was not drawn: Spark {state.spark}")
-    if arguments.json:
-        print(json.dumps(summarize(state)))
-    else:
-        print(render_report(state, arguments.output))
-        if picture is not None and _written_ns(picture) != before:
-            print(f"a picture of Spark's bars is {picture}")
-    sys.stdout.flush()
-    if state.spark.startswith("left out:"):
-        note("demo", f"Spark was {state.spark}")
-    for error in state.errors:
-        note("demo", error)
-    return 1 if state.errors else 0
+    place = "p2pmsg.demo" if find_spec("p2pmsg.demo") else "examples.demo"  # a wheel, or a clone
+    status: int = import_module(f"{place}.command").main(arguments)
+    return status

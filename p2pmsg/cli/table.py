@@ -38,8 +38,6 @@ COMMANDS = {
     "capacity": (
         "capacity", "Say how long a window a disk holds, or how much disk a window needs",
     ),
-    "bench": ("bench", "Measure this machine: two processes over TCP loopback"),
-    "latency": ("latency", "Measure latency between two processes: one way and round trip"),
     "completion": (
         "completion", "Print a script that completes commands and options in a shell",
     ),

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2pmsg.demo.bars import Bar
+from examples.demo.bars import Bar
 
 OURS = Path(__file__).parent
 SHARED = OURS.parents[2] / "shared" / "data"

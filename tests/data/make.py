@@ -5,7 +5,7 @@ import json
 import struct
 from random import Random
 
-from p2pmsg.demo.feed import random_walk
+from examples.demo.feed import random_walk
 from tests.data import ours
 
 TRADES, QUOTES_PER_TRADE = 600, 3

@@ -1,4 +1,4 @@
-"""`p2pmsg pub`, `sub` and `bench` as processes, over real sockets."""
+"""`p2pmsg pub`, `sub` and `respond` as processes, over real sockets."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import p2pmsg
+from tests.bench.between import Server, measure
 from tests.integration.commands import (
     ENDINGS,
     P2PMSG,
@@ -384,15 +385,6 @@ def test_pub_ends_by_a_signal_while_it_waits_for_input(how, start, endpoint, mak
     assert_ended(pub, how)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("how", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long)])
-def test_bench_ends_by_a_signal_with_its_process(how, start):
-    bench = start("bench", "--seconds", "100")
-    eventually(lambda: len(bench.processes()) == 2)
-
-    assert_ended(bench, how)
-
-
 def test_respond_answers_with_what_a_command_prints(start, endpoint):
     script = 'read n; [ "$n" != 0 ] && echo $((n * n))'
     respond = start(
@@ -426,37 +418,10 @@ def test_respond_ends_by_a_signal_with_its_command(how, start, endpoint, tmp_pat
     assert eventually(lambda: not respond.processes())
 
 
-@pytest.mark.long
-def test_latency_is_measured_against_a_server(start, endpoint):
-    server = start("latency", "--serve", endpoint)
-    eventually(server.errors)
-    measured = run_here("latency", endpoint, "--count", "100", "--rate", "5k", "--json")
-
-    result = json.loads(measured.stdout)
+def test_latency_is_measured_between_two_machines(endpoint):
+    with Server(endpoint):
+        result = measure(endpoint, count=100, rate=5000.0, size=128)
     assert (result["count"], result["clock_error_us"]) == (100, 0)
     for times in (result["one_way_us"], result["round_trip_us"]):
         assert list(times) == ["median", "p90", "p99", "p99.9", "max"]
         assert 0 < times["median"] <= times["p90"] <= times["p99"] <= times["max"]
-    server.process.send_signal(signal.SIGTERM)
-    assert (server.wait(), server.errors()) == (0, f"p2pmsg latency: listening at {endpoint}\n")
-
-
-@pytest.mark.long  # it takes longer than the next one, which measures the same
-def test_bench_prints_a_table():
-    bench = run("bench", "--quick")
-
-    assert bench.returncode == 0, bench.stderr
-    assert [line.split(",")[0] for line in bench.stdout.decode().splitlines()] == [
-        "128-byte values", "publish", "publish_many", "ping-pong",
-    ]  # fmt: skip
-
-
-@pytest.mark.long
-def test_bench_prints_json():
-    bench = run("bench", "--seconds", "0.1", "--size", "0", "--json")
-
-    result = json.loads(bench.stdout)
-    assert result["size_bytes"] == 0
-    assert result["publish_messages_s"] > 0
-    assert result["publish_many_messages_s"] > 0
-    assert 0 < result["latency_median_us"] <= result["latency_p99_us"]

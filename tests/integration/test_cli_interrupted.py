@@ -40,10 +40,8 @@ LONG_RUNNING = {
     "request": ["tcp://127.0.0.1:{port}", "t", "v", "--timeout", "30"],
     "respond": ["tcp://127.0.0.1:{port}", "t", "--echo"],
     "statsd": ["--listen", "udp://127.0.0.1:0", "--publish", "ipc://{folder}/statsd"],
-    "bench": ["--seconds", "5"],
-    "latency": ["--count", "10000"],
 }
-ELSEWHERE = {"demo", "pub", "sub", "listen", "bench", "respond", "push --mode pipeline",
+ELSEWHERE = {"demo", "pub", "sub", "listen", "respond", "push --mode pipeline",
              "pull --mode pipeline"}  # fmt: skip
 """Those that Ctrl-C ends in the tests of the command, or that end as the other mode does."""
 SHORT = {

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from p2pmsg.demo import run as demo_run
-from p2pmsg.demo.bars import compute_bars
-from p2pmsg.demo.feed import random_walk, read_feed
-from p2pmsg.demo.plan import Source
-from p2pmsg.demo.processes import Children, DemoError
-from p2pmsg.demo.run import Progress, run_demo
+from examples.demo import run as demo_run
+from examples.demo.bars import compute_bars
+from examples.demo.feed import random_walk, read_feed
+from examples.demo.plan import Source
+from examples.demo.processes import Children, DemoError
+from examples.demo.run import Progress, run_demo
 from tests.data import ours, read_bars, shared
 from tests.integration.commands import P2PMSG, command, eventually, run
 
@@ -324,8 +324,8 @@ def test_when_the_demo_is_killed_no_process_stays(options, count, tmp_path):
 
 STAND_IN = """\
 import json, sys, time
-from p2pmsg.demo.bars import compute_bars
-from p2pmsg.demo.feed import random_walk
+from examples.demo.bars import compute_bars
+from examples.demo.feed import random_walk
 import msgspec
 
 def report(**fields):

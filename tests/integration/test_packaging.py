@@ -1,5 +1,6 @@
 """The sdist makes a wheel that has everything; installed, it runs README's quickstart."""
 
+import json
 import os
 import re
 import subprocess
@@ -37,6 +38,9 @@ def test_the_sdist_makes_the_wheel_of_this_tree(tmp_path):
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+    wanted |= {
+        f"p2pmsg/demo/{path.name}": path.read_bytes() for path in ROOT.glob("examples/demo/*.py")
+    }
     wanted["pyspark_p2pmsg/__init__.py"] = wanted.pop("spark_bridge/discovery.py")
     assert {name: data for name, data in content.items() if ".dist-info/" not in name} == wanted
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(wanted)
@@ -45,6 +49,18 @@ def test_the_sdist_makes_the_wheel_of_this_tree(tmp_path):
     assert b"p2pmsg = p2pmsg.cli:main" in about["entry_points.txt"]
     assert b"[pytest11]\np2pmsg = p2pmsg.pytest_plugin" in about["entry_points.txt"]
     assert {"tests", "examples", "LICENSE", "CHANGELOG.md"} <= {p.name for p in source.iterdir()}
+
+
+def test_a_wheel_has_the_demo(tmp_path):
+    with zipfile.ZipFile(build(ROOT, "wheel", tmp_path)) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    words = ["demo", "--no-spark", "--trades", "2000", "--seconds", "0.5", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "p2pmsg", *words], cwd=tmp_path / "installed", timeout=100,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "installed")}, capture_output=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout)["published"] == 2000
 
 
 @pytest.mark.skipif(not INSTALLED, reason="`make test-pythons` installs the wheel and names them")

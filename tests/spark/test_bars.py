@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from p2pmsg.demo.bars import compute_bars
-from p2pmsg.demo.feed import random_walk, read_feed
+from examples.demo.bars import compute_bars
+from examples.demo.feed import random_walk, read_feed
 from spark_bridge import bars
 from tests.data import shared_or_ours
 from tests.spark.conftest import ROOT

@@ -51,7 +51,6 @@ LINE = errors.ConfigError("line 1", "a peer", "x")
 ARGUMENTS = {
     "p2pmsg.cli.pubsub.InputError": (3, "no topic"),
     "p2pmsg.codec.converters.ValidationError": ("no int", "$.a"),
-    "p2pmsg.demo.feed.FeedError": ("a.json", 3, "no JSON"),
     "p2pmsg.errors.AccessDeniedError": ("publish", "t", "no rule"),
     "p2pmsg.errors.AdminRefusedError": ("tcp://h:1", "not here"),
     "p2pmsg.errors.AuthenticationError": ("tcp://h:1", "another key"),

@@ -30,11 +30,9 @@ WORDS = {
     "hook in": ["hook", "in", "--publish", TCP, "--secret", "s", "--listen", "127.0.0.1:0"],
     "statsd": ["statsd", "--publish", TCP, "--listen", "udp://127.0.0.1:0"],
     "log replay": ["log", "replay", ".", TCP],
-    "latency": ["latency", TCP],
 }
 OPEN = {
     "demo": "its processes are its own; --secure gives them keys",
-    "bench": "its processes are its own, over loopback",
     "listen": "it reads datagrams, and has no keys to open sealed ones",
     "hook dead-letters": "it reads and writes files",
     "log ls": "it reads files",
@@ -92,7 +90,7 @@ def test_what_has_no_options_opens_no_peers():
     peers = re.compile(
         r"\b(Publisher|Subscriber|Relay|Pusher|Puller|Requester|Responder|LiveBox)\("
     )
-    for name in OPEN.keys() - {"demo", "bench"}:
+    for name in OPEN.keys() - {"demo"}:
         command = next(each for each in load_all() if each.name == name)
         source = inspect.getsource(command.run)
         assert not peers.search(source), name

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2pmsg.demo.feed import LINE_BYTES_MAX, SPAN_MS, FeedError, random_walk, read_feed
+from examples.demo.feed import LINE_BYTES_MAX, SPAN_MS, FeedError, random_walk, read_feed
 from tests.data import ours, shared
 
 TRADE_LINE = (

@@ -2,18 +2,18 @@ import io
 
 import pytest
 
-from p2pmsg import codec
-from p2pmsg.cli.demo_report import (
+from examples.demo.bars import WINDOW_NS, Bar
+from examples.demo.plan import MESSAGES_PER_S_MAX, Plan, Source, make_plan
+from examples.demo.report import (
     Lines,
     choose_progress,
     render_bars,
     render_report,
     summarize,
 )
-from p2pmsg.demo.bars import WINDOW_NS, Bar
-from p2pmsg.demo.plan import MESSAGES_PER_S_MAX, Plan, Source, make_plan
-from p2pmsg.demo.run import State, first_difference, ledger_errors
-from p2pmsg.demo.subscribing import SequenceCheck, Tally
+from examples.demo.run import State, first_difference, ledger_errors
+from examples.demo.subscribing import SequenceCheck, Tally
+from p2pmsg import codec
 from p2pmsg.message import MessageBatch
 
 BAR = Bar("BTCUSDT", 1_000_000_000, 1.0, 3.0, 0.5, 2.0, 1.5, 4)

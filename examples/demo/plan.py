@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from p2pmsg import codec
-from p2pmsg.demo.bars import Bar, compute_bars
-from p2pmsg.demo.feed import FeedEvent, random_walk, read_feed
+
+from .bars import Bar, compute_bars
+from .feed import FeedEvent, random_walk, read_feed
 
 if TYPE_CHECKING:
     from p2pmsg.security import Security

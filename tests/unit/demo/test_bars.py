@@ -3,8 +3,8 @@ import random
 import msgspec
 import pytest
 
-from p2pmsg.demo.bars import WINDOW_NS, Bar, compute_bars, write_csv
-from p2pmsg.demo.feed import FeedEvent, random_walk, read_feed
+from examples.demo.bars import WINDOW_NS, Bar, compute_bars, write_csv
+from examples.demo.feed import FeedEvent, random_walk, read_feed
 from tests.data import ours, read_bars, shared
 
 HEADER_LINE = "symbol,window_start_ns,open,high,low,close,volume,trades\n"

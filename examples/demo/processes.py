@@ -17,21 +17,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
+from p2pmsg.errors import P2PError
+
 Event = dict[str, Any]
 
-_LAUNCH = "from p2pmsg.demo.child import main; main()"
+_LAUNCH = f"from {__package__}.child import main; main()"
 _STDERR_BYTES_MAX = 8192
 _CHUNK_BYTES = 1 << 16
 _POLL_S = 0.1
 _KILL_AFTER_S = 1.0
 
 
-class DemoError(Exception):
-    """The demo or the bench cannot continue; says why."""
+class DemoError(P2PError):
+    """The demo cannot continue; says why."""
 
 
 class Child:
-    """A process that runs a module by `p2pmsg.demo.child`.
+    """A process that runs a module by `child.py`.
 
     Attributes:
         name: for people.

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from p2pmsg.cli.text import plural, render_columns
-from p2pmsg.demo.bars import WINDOW_NS, Bar
-from p2pmsg.demo.plan import Plan
-from p2pmsg.demo.run import LOSS, Progress, State
+
+from .bars import WINDOW_NS, Bar
+from .plan import Plan
+from .run import LOSS, Progress, State
 
 _LINE_EVERY_S = 1.0
 _BARS_SHOWN = 5

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from os import PathLike
 
 from p2pmsg import codec
-from p2pmsg.demo.feed import FeedEvent, Trade
+
+from .feed import FeedEvent, Trade
 
 WINDOW_NS = 1_000_000_000
 VOLUME_PLACES = 8

@@ -12,7 +12,7 @@ from random import Random
 from typing import Annotated, BinaryIO, Literal, cast
 
 from p2pmsg import codec
-from recovery._copied import CopiesWhole
+from p2pmsg.errors import P2PError
 
 GZIP_MAGIC = b"\x1f\x8b"
 LINE_BYTES_MAX = 1 << 20
@@ -28,7 +28,7 @@ _BURST_COUNT_MAX = 6
 _VALUE_CHARACTERS_MAX = 60
 
 
-class FeedError(CopiesWhole, ValueError):
+class FeedError(P2PError):
     """A feed cannot be read; says in which file and line, and what is wrong there."""
 
     def __init__(self, path: str, line_number: int, reason: str) -> None:

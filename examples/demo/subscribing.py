@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from p2pmsg import codec
-from p2pmsg.demo.bars import Bar, compute_bars
-from p2pmsg.demo.child import emit
-from p2pmsg.demo.feed import FeedEvent
-from p2pmsg.demo.plan import TOPICS, security_in
 from p2pmsg.errors import LossReport
 from p2pmsg.message import MessageBatch
 from p2pmsg.stats import SubscriberStats
 from p2pmsg.sync.subscriber import Subscriber
 from p2pmsg.testing.kernel_loss import lose_datagrams
+
+from .bars import Bar, compute_bars
+from .child import emit
+from .feed import FeedEvent
+from .plan import TOPICS, security_in
 
 _SLOW_COUNT, _SLOW_PAUSE_S = 64, 0.02
 """The slow one reads so many messages and then pauses: at most 3,200 a second."""

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from p2pmsg import codec
 from p2pmsg.config import PublisherConfig
-from p2pmsg.demo.child import emit, next_command
-from p2pmsg.demo.plan import TOPICS, Plan, security_in
 from p2pmsg.sync.publisher import Publisher
 from recovery import ReplayConfig
 from recovery.log import LogConfig
+
+from .child import emit, next_command
+from .plan import TOPICS, Plan, security_in
 
 STALL_S = 0.1
 """How long the slow subscriber may hold up the feed in all; after that it needs repairs."""

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from p2pmsg import codec
-from p2pmsg.demo.bars import Bar, round_volume
-from p2pmsg.demo.plan import FEED_SECONDS, Plan, Source, make_plan, write_keys
-from p2pmsg.demo.processes import Child, Children, DemoError, Event
-from p2pmsg.demo.subscribing import Role, Tally
 from p2pmsg.testing import TcpProxy
+
+from .bars import Bar, round_volume
+from .plan import FEED_SECONDS, Plan, Source, make_plan, write_keys
+from .processes import Child, Children, DemoError, Event
+from .subscribing import Role, Tally
 
 LOSS = 0.05
 """Over UDP, the part of each subscriber's datagrams that the kernel drops."""
@@ -189,7 +190,7 @@ class _Demo:
 
     def _start(self, name: str, module: str, argument: Any) -> Child:
         text = codec.json_encode(argument).decode()
-        return self._children.start(name, f"p2pmsg.demo.{module}", text)
+        return self._children.start(name, f"{__package__}.{module}", text)
 
     def _restart_publisher(self) -> None:
         """Kill the publisher, and start it again on its log, in the same place."""

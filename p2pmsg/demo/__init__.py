@@ -1,1 +1,0 @@
-"""The market feed demo: `p2pmsg demo`."""
