@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from recovery.budget import TokenBucket
 from recovery.deadlines import DeadlineHeap
 from recovery.errors import RecoveryError
-from recovery.feedback import Feedback, FeedbackConfig
+from recovery.feedback import AnswerTime, Feedback, FeedbackConfig
 from recovery.group_repair import GroupRepair, GroupRepairConfig
 from recovery.heartbeat import HeartbeatConfig, HeartbeatSchedule
 from recovery.latency import LatencyHistogram
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from recovery.window import FlowWindow
 
 __all__ = [
+    "AnswerTime",
     "CursorConfig",
     "CursorFile",
     "CursorFileError",

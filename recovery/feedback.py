@@ -51,6 +51,38 @@ FULL_GROUP: int = 1000
 the same time, down to nothing for a lone receiver."""
 
 
+class AnswerTime:
+    """How long an answer is waited for, by how long answers took (RFC 6298, section 2).
+
+    Args:
+        initial_ns: before one was timed.
+        floor_ns: at least.
+        ceiling_ns: at most.
+
+    Attributes:
+        wait_ns: how long to wait for the answer to a first question.
+
+    """
+
+    __slots__ = ("_ceiling_ns", "_floor_ns", "_rtt", "wait_ns")
+
+    def __init__(self, initial_ns: int, floor_ns: int, ceiling_ns: int) -> None:
+        self._floor_ns, self._ceiling_ns = floor_ns, ceiling_ns
+        self.wait_ns = max(floor_ns, initial_ns)
+        self._rtt: tuple[float, float] | None = None  # smoothed, and its variation
+
+    def answered(self, elapsed_ns: int) -> None:
+        """Note how long an answer took."""
+        if self._rtt is None:
+            smoothed, variation = float(elapsed_ns), elapsed_ns / 2
+        else:
+            smoothed, variation = self._rtt
+            variation += (abs(smoothed - elapsed_ns) - variation) / 4
+            smoothed += (elapsed_ns - smoothed) / 8
+        self._rtt = smoothed, variation
+        self.wait_ns = max(self._floor_ns, min(self._ceiling_ns, round(smoothed + 4 * variation)))
+
+
 class Feedback:
     """Draws the waits of one receiver, for all streams of one publisher.
 
@@ -64,20 +96,17 @@ class Feedback:
 
     """
 
-    __slots__ = (
-        "_ceiling_ns", "_config", "_floor_ns", "_retry_ns", "_rng", "_rtt", "group_size",
-        "unread_ns",
-    )  # fmt: skip
+    __slots__ = ("_answer", "_ceiling_ns", "_config", "_rng", "group_size", "unread_ns")
 
     def __init__(self, config: FeedbackConfig, rng: Random) -> None:
         self._config = config
         self._rng = rng
         self.group_size = config.group_size
         self.unread_ns = 0
-        self._floor_ns = to_ns(config.retry_min)
         self._ceiling_ns = to_ns(config.retry_max)
-        self._retry_ns = max(self._floor_ns, to_ns(config.retry_interval))
-        self._rtt: tuple[float, float] | None = None  # smoothed, and its variation
+        self._answer = AnswerTime(
+            to_ns(config.retry_interval), to_ns(config.retry_min), self._ceiling_ns
+        )
 
     @property
     def backoff_ns(self) -> int:
@@ -98,17 +127,9 @@ class Feedback:
 
     def retry_ns(self, attempt: int) -> int:
         """Draw how long to wait for the answer to question `attempt` (0-based), in ns."""
-        wait_ns = backed_off_ns(self._retry_ns, self._ceiling_ns, attempt, 0.2, self._rng)
+        wait_ns = backed_off_ns(self._answer.wait_ns, self._ceiling_ns, attempt, 0.2, self._rng)
         return max(wait_ns, self.unread_ns)
 
     def answered(self, elapsed_ns: int) -> None:
-        """Note how long the answer to a first question took (RFC 6298, section 2)."""
-        if self._rtt is None:
-            smoothed, variation = float(elapsed_ns), elapsed_ns / 2
-        else:
-            smoothed, variation = self._rtt
-            variation += (abs(smoothed - elapsed_ns) - variation) / 4
-            smoothed += (elapsed_ns - smoothed) / 8
-        self._rtt = smoothed, variation
-        wait_ns = round(smoothed + 4 * variation)
-        self._retry_ns = max(self._floor_ns, min(self._ceiling_ns, wait_ns))
+        """Note how long the answer to a first question took."""
+        self._answer.answered(elapsed_ns)

@@ -9,7 +9,7 @@ from random import Random
 
 from recovery._checks import above, at_least, at_most, backed_off_ns, to_ns
 from recovery.deadlines import DeadlineHeap
-from recovery.feedback import Feedback
+from recovery.feedback import AnswerTime, Feedback
 from recovery.loss import Loss, LossReason
 from recovery.ranges import RangeSet
 
@@ -27,9 +27,9 @@ class NackConfig:
     """Wait before the first NACK, in seconds. 0, because TCP does not reorder: a gap is a loss."""
 
     retry_interval: float = 0.02
-    """Wait before the second NACK, in seconds; it doubles with each one, and where answers come
-    twice, since the process has no time to take them before it asks again. 0.02 is twice the time
-    for which a publisher ignores repeated NACKs, so that a retry is never ignored."""
+    """Wait before the second NACK, in seconds, longer where the publisher's answers took longer; it
+    doubles with each one. 0.02 is twice the time for which a publisher ignores repeated NACKs, so
+    that a retry is never ignored."""
 
     retry_max: float = 1.0
     """Longest wait between two NACKs of a gap, in seconds. 1.0, the same as the rarest heartbeat: a
@@ -63,6 +63,11 @@ class NackConfig:
         above("deadline", self.deadline, 0)
         at_least("gaps_max", self.gaps_max, 1)
 
+    def answer_time(self) -> AnswerTime:
+        """Return what times the answers of one publisher."""
+        retry_ns = to_ns(self.retry_interval)
+        return AnswerTime(retry_ns, retry_ns, to_ns(self.retry_max))
+
 
 @dataclass(slots=True, eq=False)
 class Gap:
@@ -76,7 +81,7 @@ class Gap:
     put_off: bool = False
     """It waits until there is space for what it lacks."""
     first_ns: int = -1
-    """When it was first asked for since its last progress; -1: it was not asked for yet."""
+    """Since when it waits for an answer: it was asked for, or had one; -1: not asked for yet."""
     pauses: int = 0
     """How many calls of `postpone` its attempts and its deadline follow; what came later counts
     when it is looked at."""
@@ -96,6 +101,7 @@ class NackScheduler:
         config: waits and bounds.
         rng: source of the jitter.
         feedback: draws the waits instead, for a multicast. Default None: those of `config`.
+        answer: how long answers take, for all streams of a publisher. Default None: of its own.
 
     Attributes:
         gaps_refused: `add` calls that would have passed `gaps_max`.
@@ -107,6 +113,7 @@ class NackScheduler:
 
     __slots__ = (
         "_admitted",
+        "_answer",
         "_attempts_max",
         "_ceiling_ns",
         "_config",
@@ -121,10 +128,8 @@ class NackScheduler:
         "_gaps",
         "_hurried",
         "_line_ns",
-        "_patience_ns",
         "_pauses",
         "_quiet_until_ns",
-        "_repeated",
         "_restart_ns",
         "_retry_ns",
         "_rng",
@@ -136,17 +141,23 @@ class NackScheduler:
         "splits_refused",
     )
 
-    def __init__(self, config: NackConfig, rng: Random, feedback: Feedback | None = None) -> None:
+    def __init__(
+        self,
+        config: NackConfig,
+        rng: Random,
+        feedback: Feedback | None = None,
+        answer: AnswerTime | None = None,
+    ) -> None:
         self._config = config
         self._starts: list[int] = []
         self._gaps: list[Gap] = []
         self._feedback = feedback
         self._delay_ns = to_ns(config.delay)
-        self._retry_ns = self._patience_ns = to_ns(config.retry_interval)
-        self._repeated = False
+        self._retry_ns = to_ns(config.retry_interval)
         self._deadline_ns = to_ns(config.deadline)
         self._attempts_max = _ENDLESS if config.attempts_max is None else config.attempts_max
         self._ceiling_ns = to_ns(config.retry_max)
+        self._answer = answer or config.answer_time()
         self._rng = rng
         self._due: DeadlineHeap[Gap] = DeadlineHeap()
         self._expiry: DeadlineHeap[Gap] = DeadlineHeap()
@@ -284,14 +295,16 @@ class NackScheduler:
             return []
         ages: list[int] = []
         remains: list[Gap] = []
-        due_ns = max(now_ns + self._answer_ns(), self._quiet_until_ns)
         for gap in self._gaps[low:high]:
+            if gap.first_ns >= 0:
+                self._answer.answered(now_ns - gap.first_ns)
+                gap.first_ns = now_ns
             remains = self._cut(gap, start, stop)
             if not remains:
                 ages.append(now_ns - gap.detected_ns)
             for rest in remains:
                 rest.attempts = 0
-                self._due.set(rest, due_ns)
+                self._due.set(rest, max(now_ns + self._answer_ns(), self._quiet_until_ns))
                 self._restart_deadline(rest, now_ns)
         if low == 0:
             self._front_moved(now_ns)
@@ -409,7 +422,6 @@ class NackScheduler:
         With feedback a gap that has just become the first starts again.
         """
         found: dict[int, RangeSet] = {}
-        had_sent = self.sent
         taken, self._crowded = 0, crowded
         if not self._gaps or now_ns < self._quiet_until_ns:
             return found
@@ -438,7 +450,7 @@ class NackScheduler:
                     continue  # its expiry is due, too
                 gap.attempts -= 1
             due_ns = now_ns + self._retry_wait_ns(gap.attempts)
-            if not gap.attempts:
+            if gap.first_ns < 0:
                 gap.first_ns = now_ns
             gap.attempts += 1
             self._due.set(gap, due_ns)
@@ -448,8 +460,6 @@ class NackScheduler:
             found.setdefault(gap.attempts, RangeSet()).add(gap.start, gap.stop)
             self.sent += 1
             taken += 1
-        if self.sent > had_sent:
-            self._adapt_patience()
         return found
 
     def expire(self, *, now_ns: int, known: int | None = None, answered_ns: int = -1) -> list[Loss]:
@@ -493,14 +503,6 @@ class NackScheduler:
             if not gap.attempts:  # it was asked for in a larger one, or not at all yet
                 wait_ns = max(wait_ns, self._first_wait_ns(self._line_ns))
             self._due.set(gap, min(due_ns, max(now_ns + wait_ns, self._quiet_until_ns)))
-
-    def note_repeat(self) -> None:
-        """Note that an answer had come before: it was asked for again too early.
-
-        A process that has too little of a processor takes longer than `retry_interval` for answers
-        that have come. Asking again meanwhile would bring it mostly what it has.
-        """
-        self._repeated = True
 
     def give_up(self, reason: LossReason) -> list[Loss]:
         """Give up every gap for `reason`; returns them as losses, sorted."""
@@ -603,19 +605,11 @@ class NackScheduler:
         if self._feedback is not None:
             return self._feedback.retry_ns(attempt)
         jitter = self._config.jitter
-        return backed_off_ns(self._patience_ns, self._ceiling_ns, attempt, jitter, self._rng)
-
-    def _adapt_patience(self) -> None:
-        """Wait twice as long where an answer came twice since the last NACK; else less again."""
-        if self._repeated:
-            self._patience_ns = min(2 * self._patience_ns, self._ceiling_ns)
-        else:
-            self._patience_ns = max(3 * self._patience_ns // 4, self._retry_ns)
-        self._repeated = False
+        return backed_off_ns(self._answer.wait_ns, self._ceiling_ns, attempt, jitter, self._rng)
 
     def _answer_ns(self) -> int:
         """Return how long an answer that is on its way is waited for."""
-        return self._patience_ns if self._feedback is None else self._feedback.retry_ns(0)
+        return self._answer.wait_ns if self._feedback is None else self._feedback.retry_ns(0)
 
     def _admit(self, stop: int, now_ns: int) -> None:
         """Ask at once for gaps before `stop` that were put off for lack of space."""
@@ -643,7 +637,7 @@ class NackScheduler:
             return None
         is_last = gap.attempts >= self._attempts_max
         until_ns = min(
-            answered_ns + (self._patience_ns if is_last else self._deadline_ns),
+            answered_ns + (self._answer.wait_ns if is_last else self._deadline_ns),
             gap.first_ns + _PUT_OFF_MAX * self._deadline_ns,
         )
         return until_ns if until_ns > now_ns else None

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from recovery._checks import at_least
 from recovery.errors import RecoveryError
-from recovery.feedback import Feedback
+from recovery.feedback import AnswerTime, Feedback
 from recovery.loss import Delivery, Loss, LossRanges, LossReason, LostRecord
 from recovery.nack import NackConfig, NackScheduler
 from recovery.reorder import InsertResult, ReorderBuffer
@@ -62,6 +62,7 @@ class StreamReceiver(Generic[T]):
     Args:
         config: waits and bounds.
         rng: source of the jitter.
+        feedback, answer: see `NackScheduler`.
 
     Attributes:
         nacks: when what is missing is asked for, and given up.
@@ -110,10 +111,14 @@ class StreamReceiver(Generic[T]):
     )
 
     def __init__(
-        self, config: ReceiverConfig, rng: Random, feedback: Feedback | None = None
+        self,
+        config: ReceiverConfig,
+        rng: Random,
+        feedback: Feedback | None = None,
+        answer: AnswerTime | None = None,
     ) -> None:
         self._config = config
-        self.nacks = NackScheduler(config.nack, rng, feedback)
+        self.nacks = NackScheduler(config.nack, rng, feedback, answer)
         # Kept frames are (sequence of the item's first message, item), cut to what was new.
         self._reorder: ReorderBuffer[tuple[int, T]] = ReorderBuffer(
             config.reorder_bytes_max, config.reorder_frames_max
@@ -486,8 +491,6 @@ class StreamReceiver(Generic[T]):
             late = self._lost.count(known, stop)
             self.late += late
             self.duplicates += held_before - late
-            if repaired:
-                self.nacks.note_repeat()
             if late:
                 self.lost -= self._lost.came_late(known, stop, start, item)
 

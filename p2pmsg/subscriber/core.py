@@ -396,7 +396,7 @@ class SubscriberCore:
                 peer.repaired_ns = now_ns
                 if not self._admit_repair(stream, frame, now_ns):
                     return
-                self.gaps.answered(stream, now_ns)
+                self.gaps.answering(now_ns)
                 if self.member is not None and not route.hops:
                     self.member.note_repair(peer, frame, now_ns)
                 before = stream.receiver.repaired
@@ -407,7 +407,7 @@ class SubscriberCore:
                 self._note_denied(peer.name, frame)
             elif frame.kind == Kind.REFUSED:
                 stream = self._receive_refused(peer, route, frame, now_ns)
-                self.gaps.answered(stream, now_ns)
+                self.gaps.answering(now_ns)
                 self.stream_table.settle(stream)
             elif frame.kind == Kind.HEADS and self.joiner.quiet.receive(peer, route, frame, now_ns):
                 pass

@@ -94,11 +94,6 @@ class GapScheduler:
         self._waiting.clear()
         self.bytes_held = 0
 
-    def answered(self, stream: Stream, now_ns: int) -> None:
-        """Note an answer about a stream, which ends its turn."""
-        self._asked.discard(id(stream))
-        self._answered_ns = now_ns
-
     def answering(self, came_ns: int) -> None:
         """Note that an answer comes, of whichever stream, that is not whole yet."""
         self._answered_ns = max(self._answered_ns, came_ns)

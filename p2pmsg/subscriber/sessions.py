@@ -12,7 +12,16 @@ from p2pmsg.subscriber.handshake import Handshake
 from p2pmsg.subscriber.nack_path import NackPath
 from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.wire import FLAG_PLAIN, SEQUENCE_MAX, Frame, single_struct, stream_prefix
-from recovery import Delivery, Feedback, Loss, LossReason, RangeSet, ReceiverConfig, StreamReceiver
+from recovery import (
+    AnswerTime,
+    Delivery,
+    Feedback,
+    Loss,
+    LossReason,
+    RangeSet,
+    ReceiverConfig,
+    StreamReceiver,
+)
 
 if TYPE_CHECKING:
     from p2pmsg.stats import StreamLedger
@@ -208,6 +217,8 @@ class Session:
     """Whose session it is, by the key of its publisher; "" where that is not asked."""
     feedback: Feedback | None = None
     """How to ask in a multicast; None: it is none."""
+    answer: AnswerTime | None = None
+    """How long answers to its NACKs take; None: it has no streams yet."""
     group: GroupState | None = None
     """In a multicast, what its publisher said over the recovery channel; None: it is none."""
 
@@ -282,6 +293,7 @@ class Stream:
     topic: str
     config: InitVar[ReceiverConfig]
     rng: InitVar[Random]
+    answer: InitVar[AnswerTime | None]
     receiver: StreamReceiver[Frame] = field(init=False)
     prefix: bytes = b""
     """How its frames begin."""
@@ -341,12 +353,12 @@ class Stream:
     doubt_ns: int = -1
     """Since when a loss waits for the publisher to say so; -1: none does."""
 
-    def __post_init__(self, config: ReceiverConfig, rng: Random) -> None:
+    def __post_init__(self, config: ReceiverConfig, rng: Random, answer: AnswerTime | None) -> None:
         session = self.peer.session
         self.prefix = stream_prefix(self.topic, session)
         self.plain_prefix = stream_prefix(self.topic, session, FLAG_PLAIN)
         self.single = single_struct(len(self.prefix))
-        self.receiver = StreamReceiver(config, rng, self.peer.feedback)
+        self.receiver = StreamReceiver(config, rng, self.peer.feedback, answer)
 
     def block(self, is_blocked: bool) -> None:
         """Let no frame take the fast path, where its server may not send it any more."""

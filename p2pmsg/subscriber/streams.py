@@ -92,7 +92,8 @@ class StreamTable:
             config = self._group_config
         if self.policy.skips(topic):
             config = replace(config, wait_for_repair=False)
-        stream = Stream(peer, topic, config, self._rng)
+        peer.answer = peer.answer or self.receiver_config.nack.answer_time()
+        stream = Stream(peer, topic, config, self._rng, None if unasked else peer.answer)
         stream.unasked = unasked is not None
         stream.typed = self.types.of(topic)
         if peer.group is not None:

@@ -7,7 +7,13 @@ import pytest
 from p2pmsg.subscriber.gaps import TURNS_MAX, GapScheduler, ReceiveWindow
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.wire import Frame
-from recovery import NackConfig, ReceiverConfig, StreamReceiver
+from recovery import (
+    NackConfig,
+    ReceiverConfig,
+    RetransmitConfig,
+    RetransmitScheduler,
+    StreamReceiver,
+)
 from tests.steps import lines_run
 from tests.unit.p2pmsg.subscriber_talk import MS, data, session
 
@@ -18,7 +24,8 @@ def make_streams(count, now_ns=0):
     """Streams of which the first message is missing."""
     peer = session(7)
     config = ReceiverConfig(nack=NackConfig(jitter=0.0, deadline=1.0))
-    streams = [Stream(peer, f"t{n}", config, Random(n)) for n in range(count)]
+    peer.answer = config.nack.answer_time()
+    streams = [Stream(peer, f"t{n}", config, Random(n), peer.answer) for n in range(count)]
     for stream in streams:
         stream.receiver.start_at(0, now_ns=now_ns)
         stream.receiver.observe_head(1, now_ns=now_ns)
@@ -42,7 +49,7 @@ def ask(troubled, now_ns):
 
 
 def answer(troubled, stream, now_ns):
-    troubled.answered(stream, now_ns)
+    troubled.answering(now_ns)
     stream.receiver.receive(0, 1, 10, "frame", now_ns=now_ns, repaired=True)
     troubled.discard(stream)
 
@@ -72,19 +79,50 @@ def test_who_has_a_turn_keeps_it_for_its_next_attempts(many):
     assert ask(troubled, 20 * MS) == streams[:TURNS_MAX]
 
 
-def test_an_answer_ends_a_turn_though_more_is_missing(many):
+def test_a_turn_lasts_until_all_that_was_asked_for_has_come(many):
     troubled, streams = many
     first = streams[0]
     first.receiver.observe_head(9, now_ns=0)
     ask(troubled, 0)
-    troubled.answered(first, 1 * MS)
+    troubled.answering(1 * MS)
     first.receiver.receive(0, 1, 10, "frame", now_ns=1 * MS, repaired=True)
     troubled.note(first)
-    assert ask(troubled, 1 * MS) == [streams[TURNS_MAX]]
-    assert first not in ask(troubled, 25 * MS)  # it is due, and after those that wait
-    for stream in streams[1:TURNS_MAX]:
-        answer(troubled, stream, 26 * MS)
-    assert ask(troubled, 26 * MS) == [*streams[TURNS_MAX + 1 :], first]
+    assert ask(troubled, 1 * MS) == []
+    first.receiver.receive(1, 8, 80, "frame", now_ns=2 * MS, repaired=True)
+    troubled.discard(first)
+    assert ask(troubled, 2 * MS) == [streams[TURNS_MAX]]
+
+
+def test_a_publisher_that_answers_slowly_is_asked_for_no_more_than_it_keeps():
+    troubled, streams = GapScheduler(60_000 * MS), make_streams(4 * TURNS_MAX)
+    publisher = RetransmitScheduler(RetransmitConfig())
+    by_topic = {stream.topic: stream for stream in streams}
+    for stream in streams:
+        stream.receiver.observe_head(5, now_ns=0)
+        troubled.note(stream)
+    asked = now_ns = 0
+    while len(troubled):
+        now_ns += MS
+        for stream in troubled.take_due(now_ns=now_ns):
+            ranges = stream.receiver.nacks.due(now_ns=now_ns)
+            if not ranges:
+                troubled.pass_on(stream)
+            asked += len(ranges)
+            assert publisher.request(b"me", stream.topic, ranges, now_ns=now_ns) == []
+            troubled.note(stream)
+        if (job := publisher.next_job(now_ns=now_ns)) is None:
+            continue
+        requester, topic, start, _ = job  # one frame of one message each millisecond
+        publisher.sent(requester, topic, start, start + 1, 100, now_ns=now_ns)
+        stream = by_topic[topic]
+        stream.receiver.receive(start, 1, 100, "frame", now_ns=now_ns, repaired=True)
+        troubled.answering(now_ns)
+        if stream.receiver.missing:
+            troubled.note(stream)
+        else:
+            troubled.discard(stream)
+    assert [stream.receiver.repaired for stream in streams] == [5] * len(streams)
+    assert asked < 3 * 5 * len(streams)
 
 
 def test_what_waits_for_its_turn_is_not_given_up_while_there_are_answers(many):

@@ -34,7 +34,7 @@ class Exit:
     def __init__(self, policy="wait", start=0):
         self.invalid = Counter()
         self.queue = ReadyQueue(GapPolicy(policy), self.invalid)
-        self.stream = Stream(session(), "t", ReceiverConfig(), Random(1))
+        self.stream = Stream(session(), "t", ReceiverConfig(), Random(1), None)
         self.stream.receiver.start_at(start, now_ns=0)
         self.following = start
 
@@ -249,7 +249,7 @@ class Several(Exit):
     def __init__(self, *topics, policy="latest"):
         super().__init__(policy)
         self.streams = {
-            topic: Stream(session(), topic, ReceiverConfig(), Random(1)) for topic in topics
+            topic: Stream(session(), topic, ReceiverConfig(), Random(1), None) for topic in topics
         }
         self.sequences = dict.fromkeys(topics, 0)
         for stream in self.streams.values():
@@ -572,7 +572,7 @@ def test_a_loss_alone_is_no_message():
 
 def test_all_streams_are_folded_in_one_pass_and_what_is_malformed_is_lost_in_its_place():
     one = Exit("latest")
-    other = Stream(session(), "u", ReceiverConfig(), Random(2))
+    other = Stream(session(), "u", ReceiverConfig(), Random(2), None)
     other.receiver.start_at(0, now_ns=0)
     for first in (0, 2):
         one.add(2)
