@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import transports
+from p2pmsg.wire import VERSION
 from transports.own_log import own_log as _log
 
 FIRST_NS: Final = 5_000_000_000
@@ -158,7 +159,10 @@ class Unanswered:
         if found == self._usual:
             found += f", as a {self._expected} has: one that is busy, or no p2pmsg peer"
         if strange:
-            found = f"frames that are not p2pmsg's come from it; {found}"
+            found = (
+                "frames that are not p2pmsg's, or not of wire version "
+                f"{VERSION}, come from it; {found}"
+            )
         if index not in self._waiting:
             return  # it has answered meanwhile
         self.found[index] = found

@@ -1,4 +1,1 @@
 """What the log of a p2pmsg.aio.Publisher does in the executor, so that the loop goes on."""
-
-
-

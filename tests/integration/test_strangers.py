@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 import p2pmsg
-from p2pmsg import statsd
+from p2pmsg import statsd, wire
 from p2pmsg.queue.admin import LiveBox
 from p2pmsg.sync import unanswered
 from tests.integration.commands import run
@@ -299,6 +299,19 @@ def test_a_plain_pub_is_named(plain, caplog, topics):
         if topics is None:
             assert line.frames_invalid > 0
             assert "frames that are not p2pmsg's" in line.found
+
+
+def test_a_publisher_of_another_wire_version_is_refused_by_name(plain, caplog):
+    publisher, endpoint = plain(zmq.PUB)
+    with p2pmsg.Subscriber(endpoint) as subscriber:
+        frame = bytearray(wire.control_frame(wire.Kind.HEARTBEAT, 7, [0, 0, 0], topic=b"t"))
+        frame[4] = 2
+        for _ in range(100):
+            publisher.send(frame)
+            with pytest.raises(TimeoutError):
+                subscriber.receive(timeout=0.01)
+        warned(caplog, endpoint, "or not of wire version 1, come from it")
+        assert subscriber.stats().frames_invalid["version"] > 0
 
 
 STRANGERS = {
