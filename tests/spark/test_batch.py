@@ -77,6 +77,7 @@ def test_a_batch_of_many_rows_is_split_and_pruned_by_options(spark, publisher):
     assert wrong == 0
 
 
+@pytest.mark.long
 def test_a_silent_peer_fails_a_batch_by_name(spark, publisher):
     silent = lasting_place()
     publisher.publish_many("t", [b"x"] * 10)
@@ -178,6 +179,7 @@ def test_maps_arrive_as_dicts_and_are_read_back_with_their_schema(spark, publish
     assert row.asDict(recursive=True) == found.value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
@@ -204,6 +206,7 @@ def test_a_sink_refuses_by_name(spark, columns, options, message):
         writer.mode("append").save()
 
 
+@pytest.mark.long
 def test_rows_that_nobody_would_get_are_not_written(spark):
     rows = spark.range(0, 3, 1, numPartitions=1)  # others would wait for the endpoint, in vain
     writer = rows.selectExpr("id value").write.format("p2pmsg")
@@ -244,6 +247,7 @@ def test_a_stream_is_written_once_though_its_batches_come_again(spark, publisher
     assert sum(len(partitions) for partitions in batches.values()) == 2 * rounds
 
 
+@pytest.mark.long
 def test_a_stream_goes_through_a_plain_subscriber_as_well(spark, publisher, tmp_path):
     endpoint = lasting_place()
     publisher.publish_many("t", [{"n": number} for number in range(10)])

@@ -75,6 +75,7 @@ def test_bars_with_a_watermark_and_their_picture(play, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_typed_columns(play):
     text = play("spark_typed.py")
@@ -83,11 +84,13 @@ def test_typed_columns(play):
     assert "|  10000|" in text
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_sink(play):
     assert "500 rows in committed batches" in play("spark_sink.py")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_sql_over_a_log(play):
     assert "|BTCUSDT|" in play("log_analytics.py")

@@ -133,6 +133,7 @@ def test_a_query_that_is_stopped_goes_on_where_it_was(spark, publisher, tmp_path
     assert sink.offsets() == list(range(total))
 
 
+@pytest.mark.long
 def test_available_now_reads_all_even_in_a_second_run_of_a_new_checkpoint(
     spark, publisher, tmp_path
 ):
@@ -144,6 +145,7 @@ def test_available_now_reads_all_even_in_a_second_run_of_a_new_checkpoint(
     assert sink.offsets() == list(range(10))
 
 
+@pytest.mark.long
 def test_two_peers_and_two_topics(spark, publisher, tmp_path):
     with p2pmsg.Publisher("tcp://127.0.0.1:0", name="second") as second:
         for peer, count in ((publisher, 1000), (second, 2000)):
@@ -157,6 +159,7 @@ def test_two_peers_and_two_topics(spark, publisher, tmp_path):
     assert sink.offsets("u", "feed") == sink.offsets("u", "second") == list(range(10))
 
 
+@pytest.mark.long
 def test_an_unreachable_peer_stops_nobody_and_joins_later(spark, publisher, tmp_path):
     endpoint = lasting_place()
     publisher.publish_many("t", [b"x"] * 100)
@@ -208,6 +211,7 @@ def test_a_range_that_is_gone_fails_the_query_by_name(spark, tmp_path):
     assert len(sink.rows) == 100
 
 
+@pytest.mark.long
 def test_after_a_failure_the_skipped_range_is_counted(spark, tmp_path):
     """Spark takes up the failed batch out of its log, and asks for no heads then."""
     with small_buffer() as publisher:
@@ -225,6 +229,7 @@ def test_after_a_failure_the_skipped_range_is_counted(spark, tmp_path):
     assert [(lag.batch, lag.missing) for lag in lags] == [(1, earliest - 100)]
 
 
+@pytest.mark.long
 def test_a_range_that_is_gone_is_skipped_exactly(spark, tmp_path):
     with small_buffer() as publisher:
         frame, sink, earliest = owe(spark, publisher, tmp_path, failOnDataLoss="false")
@@ -233,6 +238,7 @@ def test_a_range_that_is_gone_is_skipped_exactly(spark, tmp_path):
     assert sink.offsets() == [*range(100), *range(earliest, 2100)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_publisher_that_restarts_is_taken_up_from_its_first_message(spark, tmp_path, fail):
     sink = Collector()
@@ -257,6 +263,7 @@ def test_a_publisher_that_restarts_is_taken_up_from_its_first_message(spark, tmp
     assert sink.offsets("t", "second") == list(range(50))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("peers", "options", "message"),
     [
@@ -290,6 +297,7 @@ def planners_of(spark):
     return found
 
 
+@pytest.mark.long
 def test_no_process_and_no_connection_is_left_after_a_query(spark, publisher, tmp_path):
     before = planners_of(spark)
     query = start(read_stream(spark, [publisher.endpoint]), tmp_path, Collector())

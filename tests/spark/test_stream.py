@@ -28,6 +28,7 @@ def read(spark, peers, **options):
     return spark.readStream.format("p2pmsg").options(peers=",".join(peers), **options)
 
 
+@pytest.mark.long
 def test_topics_by_pattern_and_those_that_come_later(spark, publisher, tmp_path):
     publisher.publish_many("trades.a", [b"x"] * 10)
     publisher.publish_many("quotes.a", [b"x"] * 10)
@@ -48,6 +49,7 @@ def test_topics_by_pattern_and_those_that_come_later(spark, publisher, tmp_path)
     assert {row.topic for row in sink.rows} == {"trades.a", "trades.b"}
 
 
+@pytest.mark.long
 def test_publishers_by_name_from_offsets_of_their_own(spark, publisher, tmp_path):
     with p2pmsg.Publisher("tcp://127.0.0.1:0", name="second") as second:
         for peer in (publisher, second):
@@ -67,6 +69,7 @@ def test_publishers_by_name_from_offsets_of_their_own(spark, publisher, tmp_path
     assert len(sink.rows) == 27
 
 
+@pytest.mark.long
 def test_from_a_time_on_without_headers(spark, publisher, tmp_path):
     for number in range(100):
         publisher.publish("t", number, timestamp_ns=number * 1_000_000_000)
@@ -79,6 +82,7 @@ def test_from_a_time_on_without_headers(spark, publisher, tmp_path):
     assert frame.columns[-1] == "timestamp"
 
 
+@pytest.mark.long
 def test_a_limit_holds_and_shares(spark, publisher, tmp_path):
     publisher.publish_many("t", [b"x"] * 1000)
     publisher.publish_many("u", [b"x"] * 10)
@@ -117,6 +121,7 @@ def test_typed_columns_of_dicts(spark, publisher, tmp_path):
         collect_now(reader.schema("symbol string, price double").load(), tmp_path / "refused")
 
 
+@pytest.mark.long
 def test_a_peer_that_is_away_keeps_its_place_and_is_caught_up(spark, publisher, tmp_path):
     with p2pmsg.Publisher("tcp://127.0.0.1:0", name="hidden") as hidden:
         with TcpProxy(hidden.endpoint) as front:
@@ -155,6 +160,7 @@ def test_cut_connections_repeat_nothing_and_lose_nothing(spark, publisher, tmp_p
     assert [int(row.value) for row in sink.rows] == list(range(total))
 
 
+@pytest.mark.long
 def test_a_file_of_peers_is_read_again(spark, publisher, tmp_path):
     path = tmp_path / "peers"
     path.write_text(publisher.endpoint)
@@ -174,6 +180,7 @@ def test_a_file_of_peers_is_read_again(spark, publisher, tmp_path):
     assert sink.offsets("t", "second") == list(range(7))
 
 
+@pytest.mark.long
 def test_lag_is_reported(spark, publisher, tmp_path):
     lags = []
     listener = spark_bridge.LagListener(lags.append)
@@ -202,6 +209,7 @@ def test_lag_is_reported(spark, publisher, tmp_path):
     assert "0 behind in 2 streams" in str(newest)
 
 
+@pytest.mark.long
 def test_a_publisher_that_is_gone_for_good_fails_by_name_in_time(spark, tmp_path):
     sink = Collector()
     endpoint = lasting_place()
@@ -268,6 +276,7 @@ def test_what_retention_takes_from_a_running_query_is_counted_exactly(spark, tmp
     assert len(offsets) + sum(lag.missing for lag in lags) == total - topics["t"]
 
 
+@pytest.mark.long
 def test_hostile_answers_fail_the_query_and_not_the_session(spark, tmp_path):
     with HostilePublisher() as peer:
         options = {"startingOffsets": "earliest", "fetchTimeoutMs": "300", "fetchRetries": "1"}
