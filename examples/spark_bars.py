@@ -14,12 +14,12 @@ import time
 
 from arguments import Parser, file, picture
 from demo.feed import random_walk, read_feed
+from demo.picture import write_picture
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 import p2pmsg
 import spark_bridge
-from spark_bridge.picture import write_picture
 
 TRADES = 20_000
 FIELDS = "kind string, symbol string, price double, size double, _timestamp timestamp, _offset long"

@@ -17,7 +17,7 @@ from .subscribing import Role, Tally
 
 LOSS = 0.05
 """Over UDP, the part of each subscriber's datagrams that the kernel drops."""
-SPARK_MODULE = "spark_bridge.bars"
+SPARK_MODULE = f"{__package__}.spark"
 SPARK_MISSING_STATUS = 3
 """The exit status of the Spark child where Java or PySpark is missing."""
 _SPARK_PATIENCE_S = 110.0

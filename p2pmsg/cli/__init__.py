@@ -116,8 +116,8 @@ def _write_any_text() -> None:
 
 
 def _split(words: "list[str]", name: str) -> "tuple[list[str], list[str]]":
-    """Cut off the command that `pull` or `respond` runs, which may have options of its own."""
-    if "--" not in words or name not in ("pull", "respond"):
+    """Cut off a command that is run, or completed, and may have options of its own."""
+    if "--" not in words or name not in ("pull", "respond", "completion"):
         return words, []
     at = words.index("--")
     return words[:at], words[at + 1 :]

@@ -11,7 +11,7 @@ import argparse
 import inspect
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -73,6 +73,11 @@ class Command:
         """The first line of the description, without its full stop."""
         return self.description.partition("\n")[0].rstrip(".")
 
+    def all_options(self) -> Iterator[Option]:
+        """Yield each option, also of those that exclude one another."""
+        for each in self.options:
+            yield from each.options if isinstance(each, OneOf) else (each,)
+
     def parser(self) -> "Parser":
         """Return the parser of what stands after the command's name."""
         parser = Parser(f"p2pmsg {self.name}", self.description, usage=self.usage)
@@ -84,12 +89,12 @@ class Command:
                     group.add_argument(option.name, **option.settings)
             else:
                 parser.add_argument(each.name, **each.settings)
-            for option in each.options if isinstance(each, OneOf) else (each,):
-                if option.is_flag and not option.name.startswith("--no-"):  # undoes a default
-                    parser.add_argument(
-                        f"--no-{option.name[2:]}", dest=option.name[2:].replace("-", "_"),
-                        action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS,
-                    )  # fmt: skip
+        for option in self.all_options():
+            if option.is_flag and not option.name.startswith("--no-"):  # undoes a default
+                parser.add_argument(
+                    f"--no-{option.name[2:]}", dest=option.name[2:].replace("-", "_"),
+                    action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS,
+                )  # fmt: skip
         return parser
 
     def runs_until_stopped(self, arguments: argparse.Namespace) -> bool:

@@ -3,10 +3,10 @@
 import math
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from tempfile import TemporaryFile
+from typing import Any
 
 from p2pmsg.cli.command import UsageError
 from p2pmsg.json_text import to_json
@@ -80,72 +80,41 @@ def run_program(
     """
     running = Running() if running is None else running
     begun: list[Process] = []
+    end_s = math.inf if timeout is None else time.monotonic() + timeout
+    printed, is_late = None, False
+    with TemporaryFile() as source:
+        source.write(_input(value))
+        source.seek(0)
 
-    def begin() -> None:
-        begun.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=output, env=environment))
-        running.add(begun[0])
+        def begin() -> None:
+            begun.append(subprocess.Popen(words, stdin=source, stdout=output, env=environment))
+            running.add(begun[0])
 
-    try:
-        defer_signals(begin)  # Ctrl-C in the middle of it would leave a process that nobody knows
-        process = begun[0]
-        with _Watch(process, timeout, meanwhile) as watch:
-            printed, _ = process.communicate(_input(value))
-    except BaseException:
-        for process in begun:
-            stop(process)
-            _close_pipes(process)
-        raise
-    finally:
-        for process in begun:
-            running.discard(process)
+        try:
+            defer_signals(begin)  # Ctrl-C in the middle of it would leave an unknown process
+            process = begun[0]
+            while printed is None and process.returncode is None:
+                left_s = max(0.0, end_s - time.monotonic())
+                try:
+                    printed = process.communicate(timeout=min(left_s, _SLICE_S))[0]
+                except subprocess.TimeoutExpired:
+                    if is_late := time.monotonic() >= end_s:
+                        process.kill()
+                        process.communicate()
+                    elif meanwhile is not None:
+                        meanwhile()
+        finally:
+            for process in begun:
+                if process.returncode is None:
+                    stop(process)
+                if process.stdout is not None:
+                    process.stdout.close()
+                running.discard(process)
     status = process.returncode
-    if watch.killed:
+    if is_late:
         return f"killed after {timeout} s", status, b""
     how = f"signal {-status}" if status < 0 else f"exit status {status}"
     return how if status else "", status, printed or b""
-
-
-class _Watch:
-    """Kills a program that takes too long, and does something else while it runs.
-
-    In a thread of its own: `communicate` takes no more than 24 days, and where it is called again
-    after a timeout it forgets what it has not given to the program yet.
-
-    Attributes:
-        killed: whether it took too long.
-
-    """
-
-    def __init__(
-        self, process: Process, timeout: float | None, meanwhile: Callable[[], object] | None
-    ) -> None:
-        self.killed = False
-        self._process = process
-        self._end_s = math.inf if timeout is None else time.monotonic() + timeout
-        self._meanwhile = meanwhile
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="p2pmsg-program", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _work(self) -> None:
-        while True:
-            left_s = self._end_s - time.monotonic()
-            is_over = self._ended.wait(max(0.0, min(left_s, _SLICE_S)))
-            if is_over or self._process.poll() is not None:
-                return
-            if time.monotonic() >= self._end_s:
-                self.killed = True
-                self._process.kill()
-                return
-            if self._meanwhile is not None:
-                self._meanwhile()
 
 
 def stop(process: Process) -> None:
@@ -156,15 +125,6 @@ def stop(process: Process) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _close_pipes(process: Process) -> None:
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                pass  # it had not read all of its input
 
 
 def _input(value: Any) -> bytes:

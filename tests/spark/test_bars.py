@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
+from examples.demo import spark as bars
 from examples.demo.bars import compute_bars
 from examples.demo.feed import random_walk, read_feed
-from spark_bridge import bars
 from tests.data import shared_or_ours
 from tests.spark.conftest import ROOT
 
@@ -19,7 +19,7 @@ from tests.spark.conftest import ROOT
 def start_bars(publisher, expected_rows, *, environment=None):
     return subprocess.Popen(
         [
-            sys.executable, "-m", "spark_bridge.bars",
+            sys.executable, "-m", "examples.demo.spark",
             "--peers", publisher.endpoint, "--topics", "trades,quotes",
             "--expected-rows", str(expected_rows), "--timeout", "600",
             "--starting-offsets", "earliest",

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import spark_bridge
-from spark_bridge.picture import write_picture
+from examples.demo.picture import write_picture
 from tests.integration.test_guide import SHOWN, pages, programs, recipes
 from tests.spark.conftest import ROOT
 

@@ -1,6 +1,6 @@
-"""One-second bars of a market feed by Spark: `python -m spark_bridge.bars --peers A,B …`.
+"""The demo's Spark process: one-second bars of a market feed.
 
-It is the Spark part of `p2pmsg demo`. Each message's value is one JSON line. Standard output has
+Each message's value is one JSON line. Standard output has
 JSON lines only: `ready`, `progress` now and then, and `result` at the end.
 
 The same aggregation counts the messages, so that the count is part of Spark's exactly-once state: a
@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import spark_bridge
-from spark_bridge.picture import write_picture
+
+from .picture import write_picture
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -206,7 +207,7 @@ def _end(ended: threading.Event) -> None:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m spark_bridge.bars", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", required=True, help="endpoints, separated by commas")
     parser.add_argument("--topics", default="trades", help="topics, separated by commas")
     parser.add_argument("--expected-rows", type=int, required=True, help="stop when so many came")
