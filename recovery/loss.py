@@ -201,26 +201,21 @@ class LostRecord(Generic[T]):
         ranges_max: how many ranges are kept.
         late_max: from how many frames on that came late no more are taken; 0: none ever.
 
-    Attributes:
-        forgotten: ranges that had to be forgotten.
-
     """
 
-    __slots__ = ("_late", "_late_max", "_ranges", "_ranges_max", "forgotten")
+    __slots__ = ("_late", "_late_max", "_ranges", "_ranges_max")
 
     def __init__(self, ranges_max: int, late_max: int) -> None:
         self._ranges = LossRanges()
         self._ranges_max = ranges_max
         self._late: deque[Delivery[T]] = deque()
         self._late_max = late_max
-        self.forgotten = 0
 
     def add(self, loss: Loss) -> None:
         """Note a loss."""
         self._ranges.add(loss)
         if len(self._ranges) > self._ranges_max:
             self._ranges.forget_first()
-            self.forgotten += 1
 
     def count(self, start: int, stop: int) -> int:
         """Return how many messages of `[start, stop)` are known to be lost."""

@@ -104,8 +104,6 @@ class NackScheduler:
         answer: how long answers take, for all streams of a publisher. Default None: of its own.
 
     Attributes:
-        gaps_refused: `add` calls that would have passed `gaps_max`.
-        splits_refused: `fill` and `reject` calls that would have split a gap past `gaps_max`.
         missing_count: how many messages are missing now.
         sent: NACKs counted, one a gap and attempt.
 
@@ -135,10 +133,8 @@ class NackScheduler:
         "_rng",
         "_starts",
         "_unanswerable",
-        "gaps_refused",
         "missing_count",
         "sent",
-        "splits_refused",
     )
 
     def __init__(
@@ -167,7 +163,7 @@ class NackScheduler:
         self._crowded = False
         self._admitted = self._line_ns = self._hurried = 0
         self._pauses = self._unanswerable = self._restart_ns = 0
-        self.gaps_refused = self.splits_refused = self.missing_count = self.sent = 0
+        self.missing_count = self.sent = 0
 
     def can_fill(self, start: int, stop: int) -> bool:
         """Return False where taking `[start, stop)` out would split a gap past `gaps_max`."""
@@ -221,10 +217,10 @@ class NackScheduler:
     ) -> bool:
         """Record `[start, stop)` as missing; it must overlap no gap that is known.
 
-        Returns False, with nothing recorded and `gaps_refused` raised, where `gaps_max` is met. A
-        range that touches the last gap before it was asked for becomes part of it. `reason` is
-        that of its loss if it is given up; see `set_loss_reason`. Raises `ValueError` for an empty
-        range or one that overlaps a gap.
+        Returns False, with nothing recorded, where `gaps_max` is met. A range that touches the last
+        gap before it was asked for becomes part of it. `reason` is that of its loss if it is given
+        up; see `set_loss_reason`. Raises `ValueError` for an empty range or one that overlaps a
+        gap.
         """
         if not 0 <= start < stop:
             raise ValueError(f"a gap needs 0 <= start < stop, not [{start}, {stop})")
@@ -243,7 +239,6 @@ class NackScheduler:
                 self._restart_deadline(last, now_ns)
                 return True
         if len(self._gaps) >= self._config.gaps_max:
-            self.gaps_refused += 1
             return False
         gap = Gap(start, stop, now_ns, reason)
         self._insert(low, gap, due_ns)
@@ -284,11 +279,9 @@ class NackScheduler:
         Returns, for each gap that is now wholly repaired, the time since it was detected in ns.
         What remains of a gap starts again: no attempts, a new deadline, and the next NACK in
         `retry_interval`, since the answer is on its way. Where a split would pass `gaps_max`
-        nothing happens but a count in `splits_refused`: the caller asks `can_fill` first, and
-        drops.
+        nothing happens: the caller asks `can_fill` first, and drops.
         """
         if not self.can_fill(start, stop):
-            self.splits_refused += 1
             return []
         low, high = self._touched(start, stop)
         if low == high:
@@ -316,11 +309,10 @@ class NackScheduler:
     def reject(self, start: int, stop: int, reason: LossReason, *, now_ns: int) -> list[Loss]:
         """Take out `[start, stop)`, which cannot be had; returns what of it was missing.
 
-        Where a split would pass `gaps_max` nothing happens but a count in `splits_refused`: the
-        range stays missing, is asked for again and ends by a later refusal or by its deadline.
+        Where a split would pass `gaps_max` nothing happens: the range stays missing, is asked for
+        again and ends by a later refusal or by its deadline.
         """
         if not self.can_fill(start, stop):
-            self.splits_refused += 1
             return []
         low, high = self._touched(start, stop)
         losses: list[Loss] = []

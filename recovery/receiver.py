@@ -73,12 +73,6 @@ class StreamReceiver(Generic[T]):
             `wait_for_repair` handed on as late where there is space.
         early: messages below `start`; dropped.
         repaired: messages that were missing and then arrived with `repaired=True`.
-        displaced: frames that gave their space to ones nearer, and are asked for again.
-        reordered: messages that were missing and then arrived on their own.
-        overflowed: frames, or parts of them, dropped because a bound was met.
-        heads_refused: times that a higher head was ignored because `gaps_max` was met.
-        retracted: messages taken back by `retract`: frames had announced them, and they were false.
-        ages_forgotten: repair ages that were dropped because nobody drained them.
 
     """
 
@@ -95,19 +89,13 @@ class StreamReceiver(Generic[T]):
         "_reorder",
         "_slot",
         "_start",
-        "ages_forgotten",
-        "displaced",
         "duplicates",
         "early",
         "handed",
-        "heads_refused",
         "late",
         "lost",
         "nacks",
-        "overflowed",
-        "reordered",
         "repaired",
-        "retracted",
     )
 
     def __init__(
@@ -130,9 +118,7 @@ class StreamReceiver(Generic[T]):
         self._ages_ns: list[int] = []
         self._start = self._expected = self._head = -1  # -1: not started, matches no frame
         self._head_early = self._first_early = self._earliest_early = -1
-        self.handed = self.lost = self.duplicates = self.late = self.early = 0
-        self.repaired = self.reordered = self.overflowed = self.heads_refused = 0
-        self.ages_forgotten = self.displaced = self.retracted = 0
+        self.handed = self.lost = self.duplicates = self.late = self.early = self.repaired = 0
 
     def start_at(
         self,
@@ -249,7 +235,6 @@ class StreamReceiver(Generic[T]):
         self.nacks.forget_from(head)
         count = self._head - head
         self._head = head
-        self.retracted += count
         return count
 
     def reject(self, start: int, stop: int, reason: LossReason, *, now_ns: int) -> None:
@@ -301,7 +286,6 @@ class StreamReceiver(Generic[T]):
         taken = self._reorder.evict_beyond(beyond, size, bytes_max, frames_max=gaps_left)
         for frame in taken:
             nacks.miss_again(frame.start, frame.stop, now_ns=now_ns)
-        self.displaced += len(taken)
         return bool(taken)
 
     def next_deadline_ns(self) -> int | None:
@@ -447,16 +431,9 @@ class StreamReceiver(Generic[T]):
         """What was lost, sorted, coalesced by reason; the lowest are forgotten at `losses_max`."""
         return list(self._lost)
 
-    @property
-    def lost_ranges_forgotten(self) -> int:
-        """Losses that `lost_ranges` had to forget."""
-        return self._lost.forgotten
-
     def _hold_early(self, start: int, stop: int, size: int, item: T) -> None:
         result = self._reorder.insert(start, stop, size, (start, item))
-        if result is InsertResult.FULL:
-            self.overflowed += 1
-        elif result is InsertResult.DUPLICATE:
+        if result is InsertResult.DUPLICATE:
             self.duplicates += stop - start
         self._note_early(start, stop)
 
@@ -476,17 +453,12 @@ class StreamReceiver(Generic[T]):
             if not self.nacks.can_fill(piece_start, piece_stop) or not self._keep(
                 piece_start, piece_stop, size, start, item, now_ns
             ):
-                self.overflowed += 1
                 self.nacks.set_loss_reason(piece_start, piece_stop, LossReason.OVERFLOW)
                 continue
             self._ages_ns += self.nacks.fill(piece_start, piece_stop, now_ns=now_ns)
-            if len(self._ages_ns) > _AGES_MAX:
-                self.ages_forgotten += len(self._ages_ns) - _AGES_MAX
-                del self._ages_ns[_AGES_MAX:]
+            del self._ages_ns[_AGES_MAX:]
             if repaired:
                 self.repaired += piece_stop - piece_start
-            else:
-                self.reordered += piece_stop - piece_start
         if held_before:
             late = self._lost.count(known, stop)
             self.late += late
@@ -501,7 +473,6 @@ class StreamReceiver(Generic[T]):
         if self._keep(piece_start, stop, size, start, item, now_ns):
             self._head = stop
             return
-        self.overflowed += 1
         if not self._config.wait_for_repair:
             self._head = stop
             self._lose([Loss(piece_start, stop, LossReason.OVERFLOW)])
@@ -527,7 +498,6 @@ class StreamReceiver(Generic[T]):
             self._lose([Loss(start, stop, LossReason.SKIPPED)])
             return True
         if not self.nacks.add(start, stop, now_ns=now_ns, reason=reason):
-            self.heads_refused += 1
             return False
         self._head = stop
         return True

@@ -106,10 +106,8 @@ class ReplayBuffer:
 
     Attributes:
         bytes_held: bytes of the frames kept now.
-        frames_evicted: frames dropped to keep a bound, those never kept included.
-        messages_evicted: messages in them.
-        frames_refused: those of `frames_evicted` that were never kept: larger than `bytes_max`, or
-            of one stream too many.
+        messages_evicted: messages dropped to keep a bound, those never kept included: in a frame
+            larger than `bytes_max`, or of one stream too many.
 
     """
 
@@ -124,8 +122,6 @@ class ReplayBuffer:
         "_streams",
         "_streams_max",
         "bytes_held",
-        "frames_evicted",
-        "frames_refused",
         "messages_evicted",
     )
 
@@ -140,9 +136,7 @@ class ReplayBuffer:
         self._order: deque[_Stream] = deque()  # one entry a kept frame
         self._appended_ns: deque[int] = deque()  # as _order, only where age matters
         self.bytes_held = 0
-        self.frames_evicted = 0
         self.messages_evicted = 0
-        self.frames_refused = 0
 
     def append(
         self,
@@ -156,13 +150,13 @@ class ReplayBuffer:
     ) -> None:
         """Remember a frame of `count` messages from `start` on, not below `next(stream)`.
 
-        A frame larger than `bytes_max` evicts nothing: it is not kept, and counted in
-        `frames_refused`. Raises `ValueError` for a count below 1 or a sequence that goes back.
+        A frame larger than `bytes_max` evicts nothing: it is not kept. Raises `ValueError` for a
+        count below 1 or a sequence that goes back.
         """
         kept = self._streams.get(stream)
         if kept is None:
             if len(self._streams) >= self._streams_max:
-                self._refuse(count)
+                self.messages_evicted += count
                 return
             kept = self._streams[stream] = _Stream()
         if start < kept.next or count < 1:
@@ -172,7 +166,7 @@ class ReplayBuffer:
         stop, size = start + count, len(frame)
         if size > self._bytes_max:
             kept.next = stop
-            self._refuse(count)
+            self.messages_evicted += count
             return
         if timestamp_ns_max > kept.newest_ns:
             kept.newest_ns = timestamp_ns_max
@@ -326,11 +320,6 @@ class ReplayBuffer:
         """Number of frames kept now."""
         return len(self._order)
 
-    def _refuse(self, count: int) -> None:
-        self.frames_refused += 1
-        self.frames_evicted += 1
-        self.messages_evicted += count
-
     def _evict_oldest(self) -> None:
         kept = self._order[0]
         rows, first = kept.rows, kept.first
@@ -345,7 +334,6 @@ class ReplayBuffer:
             first = 0
         kept.first = first
         self.bytes_held -= size
-        self.frames_evicted += 1
         self.messages_evicted += stop - start
         self._order.popleft()
         if self._age_ns is not None:

@@ -137,9 +137,7 @@ class RetransmitScheduler:
 
     Attributes:
         frames: as given.
-        requesters_refused: requests of new requesters refused because `requesters_max` was met.
         ranges_refused: ranges refused because a bound was met, over all requesters.
-        ranges_malformed: ranges ignored because they were empty, reversed or negative.
         messages_lingering: messages not answered because they had just been, or are on their way.
 
     """
@@ -153,8 +151,7 @@ class RetransmitScheduler:
         self._ready: OrderedDict[bytes, None] = OrderedDict()
         self._parked: DeadlineHeap[bytes] = DeadlineHeap()
         self._idle: OrderedDict[bytes, None] = OrderedDict()
-        self.requesters_refused = self.ranges_refused = self.ranges_malformed = 0
-        self.messages_lingering = 0
+        self.ranges_refused = self.messages_lingering = 0
 
     def request(
         self,
@@ -169,17 +166,11 @@ class RetransmitScheduler:
 
         Ranges are merged with what the requester waits for already. Parts answered to it within
         `linger` are ignored, since that answer is on its way, and so are those that it cannot have
-        received yet, where it says how many frames it has `received`. Malformed ranges are counted.
+        received yet, where it says how many frames it has `received`. Malformed ranges are ignored.
         """
-        well_formed: list[tuple[int, int]] = []
-        for start, stop in ranges:
-            if 0 <= start < stop:
-                well_formed.append((start, stop))
-            else:
-                self.ranges_malformed += 1
+        well_formed = [(start, stop) for start, stop in ranges if 0 <= start < stop]
         state = self._known(requester)
         if state is None:
-            self.requesters_refused += 1
             self.ranges_refused += len(well_formed)
             return well_formed
         state.stats.requests += 1

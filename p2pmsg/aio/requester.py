@@ -560,7 +560,6 @@ class _Gathering(AsyncIterator[Answer]):
         self._came: deque[Answer] = deque()
         self._error: Exception | None = None
         self._readers = Waiters(owner._loop)
-        self._has_looked = False
 
     def take(self, at: int, frame: Frame) -> bool:
         if at not in self._waiting:

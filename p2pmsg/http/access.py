@@ -57,11 +57,6 @@ class Access:
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
 
-    @property
-    def has_tokens(self) -> bool:
-        """Whether a token is asked for."""
-        return bool(self._digests)
-
     def check_host(self, headers: Mapping[str, str]) -> None:
         """Refuse a request for a name that is not known: that is how DNS rebinding comes."""
         host = _host_of(headers.get("host", ""))

@@ -84,7 +84,6 @@ class View:
         members: who reads it.
         entries: of each stream its part of the ids; the ones that are silent for longest first.
         id_bytes: length of an id.
-        is_too_wide: whether ids would be too long, and nobody can be served.
 
     """
 
@@ -98,7 +97,6 @@ class View:
         self.members: dict[Member, None] = {}
         self.entries: dict[Key, str] = {}
         self.id_bytes = 0
-        self.is_too_wide = False
         self._with_topic = single_topic(topics) is None
         self._beginning = beginning
         self._buffer_bytes = buffer_bytes
@@ -354,7 +352,6 @@ class Fanout:
         while view.id_bytes > ID_BYTES_MAX:
             oldest = self._superseded(view)
             if oldest is None:
-                view.is_too_wide = True
                 for member in view.members:
                     member.cut("too many streams")
                 return

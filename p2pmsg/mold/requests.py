@@ -82,7 +82,6 @@ class MoldRequests:
 
     Attributes:
         outgoing: (server, packet) to send, oldest first.
-        requests_sent: packets put there.
         silenced: servers that went out of rotation, until the shell has reported them.
         returned: servers that came back into it, likewise.
 
@@ -100,7 +99,6 @@ class MoldRequests:
         self._wait_ns = WAIT_NS
         self._asked: dict[int, _Asked] = {}
         self.outgoing: deque[tuple[int, bytes]] = deque()
-        self.requests_sent = 0
         self.silenced: deque[int] = deque(maxlen=64)
         self.returned: deque[int] = deque(maxlen=64)
 
@@ -224,5 +222,4 @@ class MoldRequests:
                 server.asked_ns = now_ns
             server.unanswered += 1
         packet = codec.request(self._name, start, count)
-        self.requests_sent += len(servers)
         self.outgoing.extend((server, packet) for server in servers)

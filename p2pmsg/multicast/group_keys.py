@@ -131,11 +131,6 @@ class GroupKeys:
         return len(self._holders)
 
     @property
-    def is_rotating(self) -> bool:
-        """Whether a next key waits to be confirmed."""
-        return self._next is not None
-
-    @property
     def is_settled(self) -> bool:
         """Whether all whose connections are there have confirmed the newest key."""
         return self._next is None and not self._lacking

@@ -94,7 +94,6 @@ class Listener:
     Attributes:
         streams: by (session, topic).
         invalid: datagrams that are none of ours, by reason.
-        unlisted: datagrams of streams past the bound.
 
     """
 
@@ -102,7 +101,6 @@ class Listener:
         self._mold = mold
         self.streams: dict[tuple[str, str], StreamView] = {}
         self.invalid: dict[str, int] = {}
-        self.unlisted = 0
         self._names: dict[int, str] = {}
 
     def receive(self, data: memoryview, segment: int, address: Any) -> None:
@@ -161,7 +159,6 @@ class Listener:
         view = self.streams.get(key)
         if view is None:
             if len(self.streams) >= STREAMS_MAX:
-                self.unlisted += 1
                 return None
             where = f"{address[0]}:{address[1]}"
             view = self.streams[key] = StreamView(session, topic, publisher, where)

@@ -75,7 +75,6 @@ class PusherCore:
     Attributes:
         outbox: frames to send, each with the connection's identity.
         invalid: frames that were dropped, by reason.
-        reports: reports that were taken.
         admin_refused: requests about dead letters that were refused.
         frames_at_once: how many frames of jobs `pump` makes at most; it is called again then.
         rights: what those who ask may have, by `use_rights`; None: everything.
@@ -99,7 +98,6 @@ class PusherCore:
         self.session = session
         self.outbox: deque[tuple[bytes, bytes]] = deque()
         self.invalid: dict[str, int] = {}
-        self.reports = 0
         self.frames_at_once = 2**31
         self._incarnation = incarnation
         self._job_timeout = job_timeout
@@ -276,7 +274,6 @@ class PusherCore:
 
     def _take_report(self, worker: Worker, report: Report, now_ns: int) -> None:
         queue = self.queue
-        self.reports += 1
         for start, stop in report.acks:
             queue.ack(worker, start, min(stop, queue.next_delivery), now_ns=now_ns)
         for _, extend_ms in report.extended:

@@ -108,8 +108,6 @@ class Aggregator:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._gauge_changes: list[_GaugeChange] = []
-        self.order_repairs = 0
-        """Batches in which the same gauge was both set in bulk and changed by a parsed line."""
         self._interval = 1
         prefix = self.config.prefix_stats
         self._own_rows = [
@@ -212,7 +210,6 @@ class Aggregator:
         if late and len(lines):
             shared = np.isin(where, [row for _, row, _, _ in late])
             if shared.any():
-                self.order_repairs += 1
                 chosen = lines[shared]
                 late += zip(
                     chosen.tolist(), rows[chosen].tolist(), values[chosen].tolist(), repeat(False)

@@ -82,7 +82,6 @@ class Confirmation:
 
     Attributes:
         streams: those that no publisher has confirmed yet, by (session, topic).
-        retracted: messages that were taken for published, and were not.
         unconfirmed: messages that datagrams reported, or brought, and that were neither delivered
             nor reported lost: their publisher was gone before it confirmed them.
         sessions_unjoined: sessions of which anything came and that were never joined.
@@ -113,7 +112,7 @@ class Confirmation:
         self._pages = control.HeadPages(settings.config.streams_max)
         self.sessions_unjoined = 0
         self.streams: dict[tuple[int, str], Stream] = {}
-        self.retracted = self.unconfirmed = 0
+        self.unconfirmed = 0
         self._warn_ns = -WARN_NS
         self.due_ns = _NEVER_NS
 
@@ -432,11 +431,8 @@ class Confirmation:
         self.streams.pop((peer.session, head.topic), None)
         if not receiver.started:
             self._table.begin(stream, now_ns=now_ns)
-        if head.next < state.snapshot.get(head.topic, 0):
-            taken_back = receiver.retract(head.next)
-            self.retracted += taken_back
-            if taken_back:
-                stream.distrusted = false = True
+        if head.next < state.snapshot.get(head.topic, 0) and receiver.retract(head.next):
+            stream.distrusted = false = True
         receiver.observe_head(head.next, now_ns=now_ns)
         if stream.hinted <= max(head.next, hinted):
             stream.hinted = 0

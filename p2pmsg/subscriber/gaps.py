@@ -186,16 +186,12 @@ class ReceiveWindow:
         bytes_max: what may wait for the application or for a repair, over all streams.
         receiver: the settings of its streams.
 
-    Attributes:
-        repairs_dropped: repairs that did not fit; they are asked for again.
-
     """
 
     def __init__(self, bytes_max: int, receiver: ReceiverConfig) -> None:
         self._bytes_max = bytes_max
         self._frames_max = receiver.reorder_frames_max
         self._frames = self._messages = self._bytes = 0
-        self.repairs_dropped = 0
 
     def note(self, frame: Frame) -> None:
         """Take note of a frame that came."""
@@ -237,7 +233,4 @@ class ReceiveWindow:
             return True
         free = self._bytes_max - bytes_held + receiver.bytes_held
         stop, size = frame.sequence + frame.count, len(frame.data)
-        if receiver.evict_beyond(stop, size, now_ns=now_ns, bytes_max=free):
-            return True
-        self.repairs_dropped += 1
-        return False
+        return receiver.evict_beyond(stop, size, now_ns=now_ns, bytes_max=free)

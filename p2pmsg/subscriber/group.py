@@ -105,8 +105,6 @@ class MulticastReceiver:
         parity: works out what was lost, once a publisher has sent parity.
         marks: which of the publishers' marks were read.
         keys: opens sealed datagrams; None: those without a seal are taken, and no others.
-        nacks_sent: NACKs sent by UDP.
-        outgoing_dropped: datagrams not sent because too many waited.
 
     """
 
@@ -148,8 +146,6 @@ class MulticastReceiver:
         )  # fmt: skip
         self.reassembler: Reassembler[_Key] = Reassembler(config.multicast.reassembly)
         self.control_parts: Reassembler[_Key] = Reassembler(CONTROL_PARTS)
-        self.nacks_sent = 0
-        self.outgoing_dropped = 0
         self.marks = ProgressMarks()
         self.parity: ParityReader | None = None
         self._wanted: dict[bytes, bool] = {}
@@ -529,12 +525,10 @@ class MulticastReceiver:
         line, address = place
         nack.token = peer.group.token
         frame = wire.control_frame(Kind.NACK, peer.session, nack)
-        self.nacks_sent += 1
         self._put(peer, line, address, frame)
 
     def _put(self, peer: Session, line: int, address: Any, frame: bytes) -> None:
         if len(self.outgoing) >= OUTGOING_MAX:
-            self.outgoing_dropped += 1
             return
         keys = self.keys
         made = datagram.with_checksum(frame) if keys is None else keys.seal(peer, frame)

@@ -434,7 +434,7 @@ def test_a_frame_that_the_replay_buffer_cannot_keep_is_sent_all_the_same():
     publish(publisher, "b", now_ns=2 * MS)
     assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1), ("DATA", 2, 1)]
     assert publisher.head("t") == (0, 3)
-    assert publisher.replay.frames_refused == 1
+    assert publisher.replay.messages_evicted == 1
 
 
 @pytest.mark.parametrize(("pause_ns", "is_sampled"), [(MS, True), (30 * MS, False)])
