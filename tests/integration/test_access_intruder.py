@@ -84,6 +84,7 @@ def ask_a_queue(intruder, session, worker, token):
         intruder.send(kind, session)
 
 
+@pytest.mark.internal
 def test_an_intruder_gets_no_job_and_no_dead_letter_and_settles_nothing(peers, server, intrude):
     config = PusherConfig(admin="always")
     with Pusher(LOOPBACK, name="jobs", security=server, deliveries_max=1, config=config) as pusher:
@@ -115,6 +116,7 @@ def test_an_intruder_gets_no_job_and_no_dead_letter_and_settles_nothing(peers, s
         assert [worker.name for worker in stats.workers if worker.name == "bob"] == []
 
 
+@pytest.mark.internal
 def test_one_who_may_pull_takes_on_no_other_worker(peers, server, intrude, tmp_path):
     (tmp_path / "access.toml").write_text(ANN + BOB.replace("others", "jobs"))
     server = peers.security("server", "ann", "bob", access=tmp_path / "access.toml")
@@ -136,6 +138,7 @@ def test_one_who_may_pull_takes_on_no_other_worker(peers, server, intrude, tmp_p
             assert pusher.stats().lost == pusher.stats().recalled == 0
 
 
+@pytest.mark.internal
 def test_an_intruder_gets_no_frame_of_a_pipeline(peers, server, intrude):
     with Pusher(LOOPBACK, name="jobs", security=server, mode="pipeline") as pusher:
         where = peers.pinned(pusher.endpoint, "server")
@@ -176,6 +179,7 @@ def test_an_intruder_gets_no_frame_of_a_pipeline(peers, server, intrude):
             pull.close()
 
 
+@pytest.mark.internal
 def test_an_intruder_reaches_no_handler_and_reads_no_kept_answer(peers, server, intrude):
     asked = []
 

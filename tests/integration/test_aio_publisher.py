@@ -438,6 +438,7 @@ def test_the_loop_goes_on_while_the_disk_is_waited_for(
     run(main)
 
 
+@pytest.mark.internal
 def test_a_disk_that_fails_is_reported_by_drain(monkeypatch, memory_path):
     fails = []
 

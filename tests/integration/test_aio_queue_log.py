@@ -111,6 +111,7 @@ def slow_disk(monkeypatch, seconds):
     monkeypatch.setattr(platform, "sync_data", sync_data)
 
 
+@pytest.mark.internal
 @pytest.mark.parametrize("fsync", ["interval", "always"])
 def test_a_slow_disk_holds_up_no_other_task(monkeypatch, memory_path, fsync):
     log = QueueLogConfig(directory=memory_path, fsync=fsync, fsync_interval=0.01)
@@ -188,6 +189,7 @@ def test_old_segments_are_emptied_while_others_run_and_no_job_is_forgotten(fsync
     assert not kept
 
 
+@pytest.mark.internal
 def test_with_fsync_always_drain_means_on_the_disk_and_workers_wait_for_it(
     monkeypatch, memory_path
 ):

@@ -60,6 +60,7 @@ def register(app, places, cursor, do, plain):
 ENDINGS = ["stop", "stop twice", "cancel", "time-out", "failure"]
 
 
+@pytest.mark.internal
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_each_event_is_counted_once(make_publisher, make_pusher, endpoint, tmp_path, ending):
     publisher, pusher = make_publisher(), make_pusher()

@@ -99,6 +99,7 @@ def balance(app):
     ]
 
 
+@pytest.mark.internal
 def test_what_waits_for_its_key_before_a_message_that_is_done_is_handled(stopping):
     app = App()
 
@@ -117,6 +118,7 @@ def test_after_half_of_the_time_nothing_more_is_begun(stopping, caplog):
     assert (app.stats()[0].left, balance(app)) == (2, [0])
 
 
+@pytest.mark.internal
 def test_nothing_is_handled_in_vain_after_a_message_that_is_left(stopping):
     app = App()
 
@@ -140,6 +142,7 @@ def test_nothing_is_begun_once_a_handler_was_cancelled(stopping):
     assert (app.stats()[0].cancelled, balance(app)) == (1, [0])
 
 
+@pytest.mark.internal
 def test_nothing_is_begun_after_a_handler_that_stops_the_app_by_its_failure(stopping):
     app = App()
 

@@ -42,6 +42,7 @@ def test_a_puller_knows_how_many_pushers_answer(opened, endpoint):
     assert puller.connected == 0
 
 
+@pytest.mark.internal
 def test_a_topic_that_nobody_publishes_is_named(
     make_publisher, make_subscriber, caplog, monkeypatch
 ):
@@ -59,6 +60,7 @@ def test_a_topic_that_nobody_publishes_is_named(
     )
 
 
+@pytest.mark.internal
 @pytest.mark.parametrize("kind", [p2pmsg.Relay, aio.Relay], ids=["threads", "asyncio"])
 def test_a_topic_that_a_relay_leaves_out_is_named_at_both_sides(
     make_publisher, make_subscriber, opened, caplog, monkeypatch, kind
@@ -86,6 +88,7 @@ def test_a_topic_that_a_relay_leaves_out_is_named_at_both_sides(
     assert relay.stats().requests_uncarried
 
 
+@pytest.mark.internal
 def test_a_group_in_which_nothing_is_heard_is_named(make_subscriber, caplog, monkeypatch):
     monkeypatch.setattr(unanswered, "FIRST_NS", 10**8)
     place = f"udp://239.255.11.2:{free_port()}?interface=127.0.0.1"
@@ -121,6 +124,7 @@ def test_commands_say_what_they_wait_for_on_standard_error(start, make_publisher
     assert quiet.said() == ""
 
 
+@pytest.mark.internal
 @pytest.mark.parametrize("is_relay", [False, True], ids=["publisher", "relay"])
 def test_who_is_heard_but_not_reached_for_questions_is_said(
     tmp_path, monkeypatch, caplog, is_relay

@@ -285,6 +285,7 @@ def test_a_subscriber_that_was_frozen_until_the_end_has_not_got_everything(
     child.signal(signal.SIGKILL)
 
 
+@pytest.mark.internal
 def test_a_data_path_that_is_cut_permanently_loses_nothing(connect_by_proxy, caplog, monkeypatch):
     cut = []
     monkeypatch.setattr(quiet, "QUIET_NS", 300_000_000)

@@ -390,6 +390,7 @@ def test_refused_connections_are_said_with_endpoint_limit_and_count(bound, caplo
         assert len(caplog.records) == 2
 
 
+@pytest.mark.internal
 def test_descriptors_that_are_kept_are_named(bound, caplog, monkeypatch):
     counted, endpoint = bound
     monkeypatch.setattr(resource, "getrlimit", lambda _: (2, 2))

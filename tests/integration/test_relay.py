@@ -513,6 +513,7 @@ def test_a_mold_feed_is_logged_and_served_on_after_it_has_ended(tmp_path, make_s
         assert isinstance(again.stats(), p2pmsg.relay.RelayStats)
 
 
+@pytest.mark.internal
 def test_a_data_path_from_a_relay_that_is_cut_permanently_loses_nothing(
     make_publisher, make_relay, make_proxy, make_subscriber, caplog, monkeypatch
 ):

@@ -25,6 +25,7 @@ def pinned(endpoint, peers):
     return f"{endpoint}&key={peers.text('pub')}"
 
 
+@pytest.mark.internal
 def test_with_chacha20_where_the_processor_has_no_aes(
     make_publisher, make_subscriber, peers, monkeypatch
 ):
@@ -75,6 +76,7 @@ def test_members_come_and_go_while_keys_change(make_publisher, make_subscriber, 
     check_ledger(stays, lost=0, delivered=sent)
 
 
+@pytest.mark.internal
 def test_a_publisher_that_is_started_again_has_other_keys(
     make_publisher, make_subscriber, peers, tmp_path
 ):
@@ -110,6 +112,7 @@ def changed(data, rng):
     return data[:4] + rng.randbytes(rng.randrange(200))
 
 
+@pytest.mark.internal
 @pytest.mark.rounds(10, 1000)
 @pytest.mark.timeout(900)
 def test_hostile_datagrams_change_no_ledger_and_are_answered_by_fewer_bytes(

@@ -102,6 +102,7 @@ def test_a_subscriber_that_is_not_known_is_refused_and_heals(peers, caplog):
     assert publisher.endpoint in caplog.text
 
 
+@pytest.mark.internal
 def test_keys_on_one_side_only(peers):
     with (
         Publisher(LOOPBACK) as plain,

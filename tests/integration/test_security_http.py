@@ -49,6 +49,7 @@ def test_a_gateway_that_is_refused_says_so_and_heals(peers, caplog):
             eventually(lambda: ask(port, "GET", "/health")[0] == 200)
 
 
+@pytest.mark.internal
 def test_a_range_that_a_peer_refuses_is_read_from_another_one(peers):
     """A gateway's second endpoint has the stream; the first one does not admit it any more."""
     from p2pmsg import Relay
@@ -76,6 +77,7 @@ def test_a_range_that_a_peer_refuses_is_read_from_another_one(peers):
         assert (piece.messages, piece.losses) == (1, 0)
 
 
+@pytest.mark.internal
 def test_webhooks_of_a_publisher_with_keys(peers, tmp_path, monkeypatch):
     monkeypatch.setattr(channel, "_AGAIN_S", 0.1)
     security, own = peers.security("pub"), peers.security("hook")

@@ -31,6 +31,7 @@ def test_only_a_known_collector_reads(peers):
         metrics.Client("udp://127.0.0.1:8125", security=security)
 
 
+@pytest.mark.internal
 def test_a_collector_that_is_refused_goes_on(peers):
     security = peers.security("client")
     with metrics.Client(LOOPBACK, security=security, interval=0, close_timeout=0) as client:

@@ -61,6 +61,7 @@ def test_a_pusher_with_another_key_or_none(peers, mode):
                 make("tcp://127.0.0.1:1", security="id", mode=mode)
 
 
+@pytest.mark.internal
 def test_a_puller_without_keys(peers):
     with (
         Pusher(LOOPBACK, security=peers.security("pusher")) as pusher,

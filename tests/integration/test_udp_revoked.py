@@ -22,6 +22,7 @@ def pinned(endpoint, peers, name="pub"):
     return f"{endpoint}&key={peers.text(name)}"
 
 
+@pytest.mark.internal
 def test_who_is_revoked_reads_nothing_more_of_a_sealed_multicast(
     make_publisher, make_subscriber, endpoint, peers
 ):

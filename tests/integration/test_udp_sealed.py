@@ -95,6 +95,7 @@ def test_answers_go_to_no_address_that_the_publisher_has_not_said(
     assert "it did not say so" in caplog.text
 
 
+@pytest.mark.internal
 def test_one_whose_recovery_connection_was_gone_gets_the_next_key_when_it_returns(pair):
     publisher, subscriber = pair
     keys = publisher._sender.multicast.keys
@@ -175,6 +176,7 @@ def test_a_socket_that_joined_the_group_sees_no_content(pair, endpoint):
             assert wire.Frame(datagram.open_datagram(data)).kind == wire.Kind.WELCOME
 
 
+@pytest.mark.internal
 def test_replayed_and_forged_datagrams_change_no_ledger(pair, endpoint):
     """From a socket of their own, and from the publisher's very address, as an onlooker could."""
     publisher, subscriber = pair
@@ -215,6 +217,7 @@ def test_replayed_and_forged_datagrams_change_no_ledger(pair, endpoint):
     assert stats.duplicates == before.duplicates
 
 
+@pytest.mark.internal
 def test_what_strangers_send_to_the_publisher_is_dropped(pair, endpoint):
     publisher, subscriber = pair
     nack = wire.control_frame(wire.Kind.NACK, publisher.session, None)
@@ -227,6 +230,7 @@ def test_what_strangers_send_to_the_publisher_is_dropped(pair, endpoint):
     assert subscriber.receive(60).value == 1
 
 
+@pytest.mark.internal
 def test_a_rotation_while_messages_flow_loses_nothing(pair):
     publisher, subscriber = pair
     rotations, count = 5, 20_000
@@ -272,6 +276,7 @@ def test_another_key_than_the_pinned_one_is_refused(
     assert subscriber.stats().delivered == 0
 
 
+@pytest.mark.internal
 def test_a_key_is_pinned_by_the_endpoint_or_by_the_known_peers(
     make_publisher, make_subscriber, endpoint, peers
 ):
@@ -340,6 +345,7 @@ def test_range_readers_and_listeners_say_that_they_cannot_read(pair, endpoint, c
     assert not listener.streams
 
 
+@pytest.mark.internal
 def test_who_loses_the_right_to_all_topics_loses_the_keys(
     make_publisher, make_subscriber, endpoint, peers, tmp_path
 ):
@@ -371,6 +377,7 @@ def test_only_a_sealed_multicast_has_keys_to_rotate(make_publisher, endpoint, pe
         make_publisher(pinned(endpoint, peers), security=peers.security("pub"))
 
 
+@pytest.mark.internal
 @pytest.mark.parametrize("source", ["group", "signed"])
 def test_in_an_event_loop(endpoint, peers, source):
     config = PublisherConfig(multicast=MulticastPublisherConfig(source=source))
@@ -432,6 +439,7 @@ class TestSigned:
         assert sum(stats.repaired.values()) > 0
         assert "signature" not in stats.frames_invalid
 
+    @pytest.mark.internal
     def test_what_a_member_forges_is_dropped_counted_and_warned_of(
         self, publisher, subscriber, make_subscriber, endpoint, peers, caplog
     ):

@@ -356,6 +356,7 @@ def test_losses_are_reported(receiver, sender, make_publisher, caplog):
     assert "lost" in caplog.text
 
 
+@pytest.mark.internal
 def test_a_full_window_leaves_the_stream_to_the_log(
     tmp_path, receiver, sender, make_publisher, monkeypatch
 ):

@@ -258,6 +258,7 @@ def test_a_handshake_may_ask_for_a_pause_too(sender):
     assert [request.method for request in receiver.requests] == ["OPTIONS", "OPTIONS", "POST"]
 
 
+@pytest.mark.internal
 def test_short_pauses_are_said_once_a_minute_and_a_long_one_at_once(sender, caplog, monkeypatch):
     monkeypatch.setattr(delivery, "_PAUSE_S", 0.01)
     pauses = ["0", "0", "0", "600"]

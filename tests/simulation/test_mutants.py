@@ -89,6 +89,7 @@ def simulate(profile, seed):
     simulation.check(quiet=0.0)
 
 
+@pytest.mark.internal
 @pytest.mark.parametrize(("way", "what"), MUTANTS)
 def test_a_mistake_is_found(way, what, monkeypatch):
     name, applies, profile, _ = WAYS[way]
@@ -101,6 +102,7 @@ def test_a_mistake_is_found(way, what, monkeypatch):
     pytest.fail(f"not found by {SEEDS_MAX} seeds")
 
 
+@pytest.mark.internal
 def test_old_values_in_the_place_of_new_ones_are_found(monkeypatch):
     def add(self, output, batch, real=Newest.add):
         real(self, output, list(batch)[::-1])
@@ -111,6 +113,7 @@ def test_old_values_in_the_place_of_new_ones_are_found(monkeypatch):
             simulate(CONFLATED, seed)
 
 
+@pytest.mark.internal
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_is_taken_and_found_right(way, monkeypatch):
     name, applies, profile, _ = WAYS[way]

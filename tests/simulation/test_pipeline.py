@@ -268,6 +268,7 @@ def test_a_gap_is_asked_for_at_once_and_a_lost_tail_after_a_while():
     assert intake.bytes == 0
 
 
+@pytest.mark.internal
 @given(
     jobs=st.lists(st.integers(1, 9), min_size=1, max_size=12),
     poison=st.sets(st.integers(0, 60), max_size=3),

@@ -26,6 +26,7 @@ def test_the_promise_holds(profile, rounds):
         assert simulation.published, seed
 
 
+@pytest.mark.internal
 @pytest.mark.rounds(1, 25)
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_the_promise_holds_where_streams_wait_for_their_turn(profile, rounds, monkeypatch):
@@ -339,6 +340,7 @@ SHARED = {
 }
 
 
+@pytest.mark.internal
 @pytest.mark.rounds(2, 300)
 @pytest.mark.parametrize("shape", SHARED.values(), ids=SHARED)
 def test_no_publisher_seems_to_have_gone_back(shape, rounds, monkeypatch):

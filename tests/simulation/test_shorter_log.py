@@ -92,6 +92,7 @@ def test_a_heartbeat_of_less_than_came_shows_it_though_all_welcomes_were_lost(se
     assert any(subscriber.oracle.rewound for subscriber in simulation.subscribers)
 
 
+@pytest.mark.internal
 def test_the_checks_find_messages_that_nobody_got(monkeypatch):
     monkeypatch.setattr("p2pmsg.subscriber.joining.find_rewound", lambda *_: [])
     monkeypatch.setattr("p2pmsg.subscriber.joining.find_below", lambda *_: ())
@@ -171,6 +172,7 @@ def test_a_publisher_that_has_passed_the_position_again_is_known_to_have_gone_ba
     assert rewound > 2 * rounds
 
 
+@pytest.mark.internal
 def test_the_checks_find_a_publisher_that_passed_unseen(monkeypatch):
     monkeypatch.setattr("p2pmsg.subscriber.joining.take_life", lambda *_: None)
     found = 0

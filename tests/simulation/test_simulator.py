@@ -118,6 +118,7 @@ TAMPERINGS = {
 }
 
 
+@pytest.mark.internal
 @pytest.mark.parametrize(("tamper", "message"), TAMPERINGS.values(), ids=TAMPERINGS)
 def test_the_checks_find(tamper, message, monkeypatch):
     def hand_over(self, stream, output, real=SimulatedSubscriber.hand_over):

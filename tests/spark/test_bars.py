@@ -47,6 +47,7 @@ def as_rows(computed):
     ]
 
 
+@pytest.mark.internal
 @pytest.mark.long
 def test_the_picture_is_drawn_when_the_result_is_reported(tmp_path, monkeypatch):
     """One that waits for the result may end it then, as the demo does."""

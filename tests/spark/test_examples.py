@@ -96,6 +96,7 @@ def test_sql_over_a_log(play):
     assert "|BTCUSDT|" in play("log_analytics.py")
 
 
+@pytest.mark.internal
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "program", [each for found in (recipes(), pages()) for each in programs(found, spark=True)]

@@ -217,6 +217,7 @@ def test_a_limit_below_the_number_of_streams_serves_all_in_turn():
     assert offsets.limit({}, end, 1) == end  # what is pinned only is no message
 
 
+@pytest.mark.internal
 def test_heads_with_a_time(monkeypatch):
     asked = p2pmsg.reader.Heads(
         publisher="p1", session=1, recovery_endpoint="tcp://a:2",
@@ -230,6 +231,7 @@ def test_heads_with_a_time(monkeypatch):
     assert start(A, "u", heads(1, t=(4, 9))) == 0
 
 
+@pytest.mark.internal
 def test_a_peer_that_goes_before_it_has_said_what_it_had_at_a_time_is_reported(monkeypatch):
     """As an end it would be its earliest, and nothing of it would be read."""
     monkeypatch.setattr(asking, "ask_once", lambda *_, **more: {})
