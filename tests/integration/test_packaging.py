@@ -63,6 +63,23 @@ def test_a_wheel_has_the_demo(tmp_path):
     assert json.loads(done.stdout)["published"] == 2000
 
 
+def test_nothing_of_a_release_is_promised_before_there_is_one():
+    registry = re.compile(r"pypi\.\w{2,3}\b|npmjs\.\w{2,3}\b|pythonhosted\.")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    files = [ROOT / name for name in listed.stdout.splitlines()]
+    if not files:
+        pytest.skip("no clone: git lists no files")
+    texts = {each: each.read_bytes().decode(errors="replace") for each in files if each.is_file()}
+    assert [str(each) for each, text in texts.items() if registry.search(text)] == []
+    assert "pip install p2pmsg" not in texts[ROOT / "README.md"] + texts[ROOT / "docs/index.md"]
+
+
+def test_an_extra_can_be_added_to_what_is_installed():
+    """As the README, and errors about what is missing, say; p2pmsg itself is in no index."""
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "p2pmsg[statsd]"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
 @pytest.mark.skipif(not INSTALLED, reason="`make test-pythons` installs the wheel and names them")
 def test_an_installed_wheel_runs_the_quickstart(tmp_path):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

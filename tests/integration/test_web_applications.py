@@ -1,0 +1,153 @@
+"""Each program of the guide's page on web applications runs under the server that it is for."""
+
+import contextlib
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+import p2pmsg
+from tests.integration.peers import DEADLINE_S
+from tests.integration.test_guide import GUIDE, blocks
+from tests.places import lasting_place
+
+PAGE = (GUIDE / "guide" / "web_applications.md").read_text()
+FILES = {re.match(r"# ([\w. ]+)\n", program)[1]: program for program in blocks(PAGE, "python")}
+COMMANDS = {
+    "shop": "uvicorn shop:app --workers 2",
+    "shop_flask": "gunicorn shop_flask:app --workers 2 --preload",
+    "gevent_worker": "gunicorn shop_flask:app --workers 2 --worker-class gevent_worker.Worker",
+}
+COUNT = 20
+FAR_S = 100
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, program in FILES.items():
+        (tmp_path / name).write_text(program)
+    return tmp_path
+
+
+@contextlib.contextmanager
+def running(command, folder):
+    """Start a server in a folder; it ends by SIGTERM, with status 0."""
+    module = command[0]
+    with open(folder / "said", "w") as said:
+        child = subprocess.Popen(
+            [sys.executable, "-m", module, *command[1:]], cwd=folder, stdout=said, stderr=said
+        )
+    try:
+        yield
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(DEADLINE_S) == 0, (folder / "said").read_text()
+    finally:
+        child.kill()
+        child.wait()
+    assert "Traceback" not in (folder / "said").read_text()
+
+
+def run(name, folder):
+    """Run a program of the page; return what it prints."""
+    command = [sys.executable, name]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=FAR_S)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def check_served(folder, name):
+    """Post orders to an application; the page's reader gets all of them."""
+    command = COMMANDS[name].split()
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    at = ["--port", str(port)] if command[0] == "uvicorn" else ["--bind", f"127.0.0.1:{port}"]
+    with running([*command, *at], folder):
+        for number in range(COUNT):
+            post(f"http://127.0.0.1:{port}/orders/{number}")
+        assert run("reader.py", folder) == f"{[*range(COUNT)]}\n"
+
+
+def post(url):
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=30).close()
+            return
+        except OSError:  # it has not begun yet
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def test_fastapi_under_uvicorn(folder):
+    pytest.importorskip("fastapi", reason="fastapi is not installed")
+    check_served(folder, "shop")
+
+
+def test_flask_under_gunicorn_preloaded(folder):
+    pytest.importorskip("flask", reason="flask is not installed")
+    pytest.importorskip("gunicorn", reason="gunicorn is not installed")
+    check_served(folder, "shop_flask")
+
+
+@pytest.mark.long
+def test_flask_under_gunicorn_with_gevent(folder):
+    for each in ("flask", "gunicorn", "gevent"):
+        pytest.importorskip(each, reason=f"{each} is not installed")
+    check_served(folder, "gevent_worker")
+
+
+@pytest.mark.long
+def test_celery_prefork(folder):
+    pytest.importorskip("celery", reason="celery is not installed")
+    (folder / "broker").mkdir()
+    call = "from tasks import charge\nfor number in range(20): charge.delay(number)"
+    subprocess.run([sys.executable, "-c", call], cwd=folder, check=True, timeout=FAR_S)
+    with running(["celery", "--app", "tasks", "worker", "--concurrency", "2"], folder):
+        assert run("reader.py", folder) == f"{[*range(COUNT)]}\n"
+
+
+@pytest.mark.long
+def test_jupyter():
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    cell = nbformat.v4.new_code_cell
+    program = FILES["a cell"].replace("tcp://127.0.0.1:5556", lasting_place())
+    program, shown = program.replace("  # prints [1, 2, 3]", ""), "[1, 2, 3]\n"
+    cells = [cell(program), cell(program), cell("publisher.close()"), cell(program)]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    nbclient.NotebookClient(notebook, timeout=FAR_S, allow_errors=True).execute()
+
+    (first,), (second,), (), (last,) = (each.outputs for each in notebook.cells)
+    assert (first.text, last.text) == (shown, shown)
+    assert (second.ename, "this process has bound it already" in second.evalue) == (
+        "BindError", True,
+    )  # fmt: skip
+
+
+def test_multiprocessing(folder):
+    expected = [f"{method} [45, 46]" for method in ("fork", "spawn", "forkserver")]
+    assert run("pool.py", folder).splitlines() == expected
+
+
+def test_the_commands_are_those_of_the_page():
+    assert [each.strip() for each in blocks(PAGE, "sh")] == [*COMMANDS.values()]
+
+
+def test_what_goes_wrong_is_said_as_the_page_says():
+    with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
+        for call, kind in (
+            (lambda: p2pmsg.Publisher(publisher.endpoint), p2pmsg.BindError),
+            (lambda: pickle.dumps(publisher), TypeError),
+        ):
+            with pytest.raises(kind) as error:
+                call()
+            row = re.search(rf"`{kind.__name__}`: (?!another)(.*) \|", PAGE)[1]
+            assert str(error.value).endswith(row.removeprefix("it "))
