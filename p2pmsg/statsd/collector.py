@@ -54,7 +54,7 @@ _FAILURES_LOGGED = 3
 
 
 class Flushing:
-    """Passes snapshots to outputs, some rows a step."""
+    """Passes snapshots to outputs, some rows a step, each by a call of its own."""
 
     def __init__(self, outputs: Sequence[Output]) -> None:
         self._outputs = outputs
@@ -147,9 +147,12 @@ class Flushing:
                 yield
         for output in self._outputs:
             self._call(output, output.begin, snapshot)
+            for event in snapshot.events:
+                self._call(output, output.write_event, event)
         for rows in snapshot.rows():
             for output in self._outputs:
-                self._call(output, output.write, rows)
+                for row in rows:
+                    self._call(output, output.write, row)
             yield
         for output in self._outputs:
             self._call(output, output.end, snapshot)

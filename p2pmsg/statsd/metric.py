@@ -131,7 +131,7 @@ REASONS = {
     "bad_tags": "tags that do not parse",
     "mixed_tag_styles": "tags both in the name and after |#",
     "packed_values": "several values where the type or the dialect takes one",
-    "bad_timestamp": "not T and seconds, or with a type that takes none",
+    "bad_timestamp": "not T and seconds up to the year 2116, or with a type that takes none",
     "bad_container": "not c: and an id",
     "unknown_section": "a section that no version of the protocol has",
     "repeated_section": "a section that is there twice",

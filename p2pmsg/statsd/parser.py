@@ -4,7 +4,7 @@ Sources: statsd's docs/metric_types.md; DataDog's "DogStatsD datagram format", v
 """
 
 import re
-from typing import Any
+from typing import Any, Final
 
 from p2pmsg.statsd import etsy
 from p2pmsg.statsd.dialect import Dialect
@@ -26,6 +26,8 @@ _KINDS = {kind.value: kind for kind in Kind}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _RATE = re.compile(r"[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?")
 _SECONDS = re.compile(r"[0-9]{1,12}")
+TIMESTAMP_MAX_S: Final = 2**62 // 10**9
+"""The last second that a message's timestamp can be: in February 2116."""
 _MARKS = ("@", "#", "T", "c:", "e:", "card:")
 """How the protocol's sections begin; any order, each once. External data (1.5) and cardinality
 (1.6) are accepted and ignored."""
@@ -158,7 +160,8 @@ def _parse_rate(text: str, dialect: Dialect) -> float:
 
 
 def _parse_timestamp(text: str, kind: Kind, dialect: Dialect) -> int | None:
-    if _SECONDS.fullmatch(text) and kind in (Kind.COUNTER, Kind.GAUGE):
+    is_time = _SECONDS.fullmatch(text) and int(text) <= TIMESTAMP_MAX_S
+    if is_time and kind in (Kind.COUNTER, Kind.GAUGE):
         return int(text)
     if dialect.bad_rate == "ignore":
         return None

@@ -24,10 +24,12 @@ class Keep(Output):
 
     def begin(self, snapshot):
         self._rows = []
-        self.events += snapshot.events
 
-    def write(self, rows):
-        self._rows += rows
+    def write_event(self, event):
+        self.events.append(event)
+
+    def write(self, row):
+        self._rows.append(row)
 
     def end(self, snapshot):
         self.flushes.append({(row.kind.value, row.key): row.fields for row in self._rows})

@@ -9,7 +9,15 @@ import time
 import pytest
 
 import p2pmsg
-from p2pmsg.statsd import AggregateConfig, Collector, Event, GraphiteOutput, ServiceCheck
+from p2pmsg.statsd import (
+    AggregateConfig,
+    Collector,
+    Event,
+    GraphiteOutput,
+    ServiceCheck,
+    StreamOutput,
+)
+from p2pmsg.statsd.parser import TIMESTAMP_MAX_S
 from p2pmsg.statsd.receive import BulkReader, PlainReader
 from tests.descriptors import no_descriptor_left
 from tests.integration.inside import held
@@ -313,13 +321,33 @@ def test_an_output_that_fails_is_counted_and_stops_nothing():
     class Broken(Keep):
         name = "broken"
 
-        def write(self, rows):
-            raise ValueError("on purpose")
+        def write(self, row):
+            if row.key == "bad":
+                raise ValueError("on purpose")
+            super().write(row)
 
-    with collecting(outputs=[Broken()]) as (collector, keep):
-        feed_and_flush(collector, b"a:1|c")
-        assert collector.stats().output_failures["broken"] >= 1
-    assert keep.counts()["a"] == 1
+    broken = Broken()
+    with collecting(outputs=[broken]) as (collector, keep):
+        feed_and_flush(collector, b"a:1|c\nbad:1|c\nb:1|c")
+        assert collector.stats().output_failures["broken"] == 1
+    assert keep.counts().keys() > broken.counts().keys() >= {"a", "b"}
+
+
+def test_a_row_that_cannot_be_published_takes_no_other_along():
+    config = p2pmsg.PublisherConfig(message_bytes_max=1024)
+    with p2pmsg.Publisher("tcp://127.0.0.1:0", config=config) as publisher:
+        with collecting(outputs=[StreamOutput(publisher)]) as (collector, _):
+            with p2pmsg.Subscriber(publisher.endpoint, topics=["metrics"]) as subscriber:
+                publisher.wait_for_subscribers(1, timeout=60)
+                lines = [b"a%d:1|c|T%d" % (n, TIMESTAMP_MAX_S) for n in range(20)]
+                lines[10] = b"long" * 300 + b":1|c|T9"
+                feed_and_flush(collector, b"\n".join(lines))
+                assert collector.stats().output_failures["stream"] == 1
+                wanted = {f"a{n}": TIMESTAMP_MAX_S for n in range(20) if n != 10}
+                found = {}
+                while not wanted.items() <= found.items():
+                    message = subscriber.receive(timeout=60)
+                    found[message.key] = message.timestamp_ns // 10**9
 
 
 def test_flushes_come_by_themselves():

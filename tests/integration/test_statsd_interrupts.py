@@ -149,7 +149,7 @@ class Slow(Output):
     def begin(self, snapshot):
         time.sleep(1.0)
         print("flushed", flush=True)
-    def write(self, rows):
+    def write(self, row):
         pass
 
 with Collector("udp://127.0.0.1:0", exact=["ipc://{folder}/nobody"], outputs=[Slow()], interval=60):

@@ -3,16 +3,18 @@
 from collections.abc import Iterable
 from typing import Protocol
 
+from p2pmsg.statsd.metric import Event, ServiceCheck
 from p2pmsg.statsd.snapshot import Row, Snapshot
 
 
 class Output(Protocol):
-    """Receives flushes, some rows at a time.
+    """Receives flushes, row by row.
 
-    The collector's thread makes all calls but `close`. It reads its sockets between two calls of
-    `write`, so no call may block. Exceptions are logged and counted, and the flush goes on. A
-    subclass may leave out `begin`, `end` and `close`, which do nothing. An int `failures`, if there
-    is one, is counted with the exceptions: of what the output does by itself, such as sending.
+    The collector's thread makes all calls but `close`. It reads its sockets in between, so no call
+    may block. Exceptions are logged and counted, and the flush goes on with the next row. A
+    subclass may leave out `begin`, `write_event`, `end` and `close`, which do nothing. An int
+    `failures`, if there is one, is counted with the exceptions: of what the output does by itself,
+    such as sending.
     """
 
     name: str
@@ -22,8 +24,12 @@ class Output(Protocol):
         """Begin a flush; `snapshot` has its time and settings."""
         return
 
-    def write(self, rows: list[Row]) -> None:
-        """Take some `rows` of the flush, one a metric."""
+    def write_event(self, event: Event | ServiceCheck) -> None:
+        """Take an event or a service check of the flush; they come before the rows."""
+        return
+
+    def write(self, row: Row) -> None:
+        """Take a row of the flush: a metric."""
         ...
 
     def end(self, snapshot: Snapshot) -> None:

@@ -50,11 +50,10 @@ class ConsoleOutput:
         """Begin a table for `snapshot`."""
         self._rows, self._left_out = [], 0
 
-    def write(self, rows: list[Row]) -> None:
-        """Keep the busiest of `rows`."""
-        if not self._idle:
-            rows = [row for row in rows if _weight(row) > 0 or row.kind is Kind.GAUGE]
-        self._rows += rows
+    def write(self, row: Row) -> None:
+        """Keep `row` where it is one of the busiest."""
+        if self._idle or _weight(row) > 0 or row.kind is Kind.GAUGE:
+            self._rows.append(row)
         if len(self._rows) > 4 * self._rows_max:
             self._shrink()
 

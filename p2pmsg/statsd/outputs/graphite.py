@@ -235,18 +235,17 @@ class GraphiteOutput:
         self._taken.clear()
         self._flushed = 0
 
-    def write(self, rows: list[Row]) -> None:
-        """Take `rows`."""
-        for row in rows:
-            at = round(row.timestamp_s)
-            refused = self.refused.get("names", 0)
-            for path, value in self._names.paths(row, self.refused, self._taken):
-                if math.isfinite(value):
-                    self._paths.append((path, value, at))
-                else:
-                    self.refused["values"] += 1
-            if not self._refused_name and self.refused.get("names", 0) > refused:
-                self._refused_name = row.key
+    def write(self, row: Row) -> None:
+        """Take a row."""
+        at = round(row.timestamp_s)
+        refused = self.refused.get("names", 0)
+        for path, value in self._names.paths(row, self.refused, self._taken):
+            if math.isfinite(value):
+                self._paths.append((path, value, at))
+            else:
+                self.refused["values"] += 1
+        if not self._refused_name and self.refused.get("names", 0) > refused:
+            self._refused_name = row.key
         if len(self._paths) >= _PICKLE_METRICS_MAX:
             self._send_paths()
 

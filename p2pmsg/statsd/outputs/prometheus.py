@@ -274,23 +274,20 @@ class PrometheusOutput(Output):
         seen, self._seen = self._seen, None
         self._forgetting = self._forget(seen, kept, snapshot.config.names_max)
 
-    def write(self, rows: list[Row]) -> None:
-        """Add rows to what is served."""
-        flush_s, seen, absent = self._flush_s, self._seen, self._absent
-        for row in rows:
-            name = metric_name(row.name)
-            kind = _KINDS.get(row.kind, "summary")
-            key = row.key + _APART.get(row.kind, "")
-            is_known = self._kinds.get(name) == kind and key in self._values
-            if not is_known and not self._take_series(name, kind, key):
-                continue
-            if row.timestamp_s == flush_s:  # one with its own time may be in a flush repeatedly
-                self._written += 1
-            if seen is not None:
-                seen.add(key)
-            if absent:
-                absent.pop(key, None)
-            self._update(row, key)
+    def write(self, row: Row) -> None:
+        """Add a row to what is served."""
+        name = metric_name(row.name)
+        kind = _KINDS.get(row.kind, "summary")
+        key = row.key + _APART.get(row.kind, "")
+        is_known = self._kinds.get(name) == kind and key in self._values
+        if not is_known and not self._take_series(name, kind, key):
+            return
+        if row.timestamp_s == self._flush_s:  # one with its own time may be in a flush repeatedly
+            self._written += 1
+        if self._seen is not None:
+            self._seen.add(key)
+        self._absent.pop(key, None)
+        self._update(row, key)
 
     def _forget(self, seen: set[str] | None, kept: int, absent_max: int) -> Iterator[None]:
         """Note what was not in this flush, and end what has been absent for `kept` flushes."""

@@ -36,20 +36,16 @@ class StreamOutput(Output):
         self._published = 0
         self._last_s = 0.0
 
-    def begin(self, snapshot: Snapshot) -> None:
-        """Publish events and service checks."""
-        for event in snapshot.events:
-            kind = "events" if isinstance(event, Event) else "checks"
-            self._publisher.publish(f"{self._topic}.{kind}", _encode(event), _event_key(event))
+    def write_event(self, event: Event | ServiceCheck) -> None:
+        """Publish an event or a service check."""
+        kind = "events" if isinstance(event, Event) else "checks"
+        self._publisher.publish(f"{self._topic}.{kind}", _encode(event), _event_key(event))
 
-    def write(self, rows: list[Row]) -> None:
-        """Publish rows."""
-        if not rows:
-            return
-        values = [_encode(row_object(row)) for row in rows]
-        times = [int(row.timestamp_s * _SECOND_NS) for row in rows]
-        self._publisher.publish_many(self._topic, values, [row.key for row in rows], times)
-        self._published += len(rows)
+    def write(self, row: Row) -> None:
+        """Publish a row."""
+        value, at_ns = _encode(row_object(row)), int(row.timestamp_s * _SECOND_NS)
+        self._publisher.publish(self._topic, value, row.key, at_ns)
+        self._published += 1
 
     def end(self, snapshot: Snapshot) -> None:
         """Send what was gathered."""

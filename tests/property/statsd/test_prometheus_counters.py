@@ -42,8 +42,9 @@ class Exposed:
     def flush(self):
         snapshot = self.aggregator.flush(float(next(self.times)))
         self.output.begin(snapshot)
-        for rows in snapshot.rows():
-            self.output.write([row for row in rows if row.key == KEY])
+        for row in itertools.chain.from_iterable(snapshot.rows()):
+            if row.key == KEY:
+                self.output.write(row)
         self.output.end(snapshot)
         return self.output._values.get(KEY)
 

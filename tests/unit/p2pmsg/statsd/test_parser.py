@@ -18,7 +18,7 @@ from p2pmsg.statsd.metric import (
     make_key,
     split_key,
 )
-from p2pmsg.statsd.parser import LINE_BYTES_MAX, parse_line
+from p2pmsg.statsd.parser import LINE_BYTES_MAX, TIMESTAMP_MAX_S, parse_line
 from tests.unit.p2pmsg.statsd.cases import load_cases
 
 C, G, MS, S = Kind.COUNTER, Kind.GAUGE, Kind.TIMER, Kind.SET
@@ -88,6 +88,8 @@ BAD = {
     b"a:1|c|c:": "bad_container",
     b"a:1|ms|T12": "bad_timestamp",
     b"a:1|c|T-12": "bad_timestamp",
+    b"a:1|c|T16565810400": "bad_timestamp",
+    b"a:1|c|T%d" % (TIMESTAMP_MAX_S + 1): "bad_timestamp",
     b"a:1::2|c": "no_value",
     b"_e{9,9}:a|b": "bad_event",
     b"_e{1,1}:a|bc": "bad_event",
