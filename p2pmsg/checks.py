@@ -3,13 +3,59 @@
 import functools
 import inspect
 import math
-from collections.abc import Coroutine
-from typing import Any, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, ParamSpec, TypeVar
 
 from p2pmsg.errors import ConfigError
+from recovery._checks import Bound, fit, fit_fields
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+BUSY_WAIT: Final = (0, 0.001)
+"""The bounds of how long a wait may look before it sleeps, in seconds."""
 _FOREVER_S: Final = 1e9
 """Above it the system's calls refuse a time to wait."""
+
+
+def check_fields(config: Any, **bounds: Bound) -> None:
+    """Check the fields of a dataclass against their annotations, and numbers against bounds.
+
+    A number of bytes may be given as "64MiB". In `bounds` is the least value of a number, or the
+    least and the largest; else it is at least 0.
+
+    Raises:
+        ConfigError: a field is not as it must be.
+
+    """
+    fit_fields(_refuse, config, bounds)
+
+
+def checked(**bounds: Bound) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a constructor, or a function, check its arguments as `check_fields` does."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def checking(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                given = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                is_method = function.__name__ == "__init__"
+                name = type(args[0]).__name__ if is_method else function.__name__
+                raise TypeError(f"{name}() {error}") from None
+            for name, size in fit(_refuse, function, given.arguments, bounds):
+                given.arguments[name] = size
+            return function(*given.args, **given.kwargs)
+
+        return checking
+
+    return decorate
+
+
+def _refuse(field_name: str, limit: str, value: Any) -> None:
+    raise ConfigError(field_name, limit, value)
 
 
 def check(field_name: str, value: Any, ok: bool, limit: str) -> None:
@@ -49,17 +95,6 @@ def check_visible(field_name: str, text: str) -> None:
     """Raise `ConfigError` unless `text` is visible characters of ASCII, as a header has them."""
     ok = isinstance(text, str) and text.isascii() and text.isprintable() and " " not in text
     check(field_name, text, ok and bool(text), "visible characters of ASCII, one at least")
-
-
-def check_busy_wait(seconds: float) -> None:
-    """Raise `ConfigError` unless it is how long a wait may look before it sleeps."""
-    at_least("busy_wait", seconds, 0)
-    check("busy_wait", seconds, seconds <= 0.001, "at most 0.001")
-
-
-def of_kind(field_name: str, value: Any, kind: type) -> None:
-    """Raise `ConfigError` unless `value` is a `kind`."""
-    check(field_name, value, isinstance(value, kind), f"a {kind.__name__}")
 
 
 def is_async(function: Any) -> bool:

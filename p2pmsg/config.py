@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from p2pmsg.checks import at_least, check, check_busy_wait, of_kind, whole
+from p2pmsg.checks import BUSY_WAIT, check_fields
 from p2pmsg.codec import EncHook
 from recovery import (
     FeedbackConfig,
@@ -96,19 +96,11 @@ class MulticastPublisherConfig:
     datagrams of each train together, which takes up to 162 bytes and some µs for each."""
 
     def __post_init__(self) -> None:
-        check("source", self.source, self.source in ("group", "signed"), "'group' or 'signed'")
-        whole("rate_limit_bytes_s", self.rate_limit_bytes_s, 1000)
-        whole("burst_bytes", self.burst_bytes, 1500)
-        if self.datagram_bytes is not None:
-            whole("datagram_bytes", self.datagram_bytes, 512)
-            fits = self.datagram_bytes <= DATAGRAM_BYTES_MAX
-            check("datagram_bytes", self.datagram_bytes, fits, f"at most {DATAGRAM_BYTES_MAX}")
-        of_kind("repair", self.repair, GroupRepairConfig)
-        at_least("announce_interval", self.announce_interval, 0.01)
-        whole("fec_data", self.fec_data, 0)
-        check("fec_data", self.fec_data, self.fec_data <= 64, "at most 64")
-        whole("fec_parity", self.fec_parity, 1)
-        check("fec_parity", self.fec_parity, self.fec_parity <= 16, "at most 16")
+        check_fields(
+            self, rate_limit_bytes_s=1000, burst_bytes=1500,
+            datagram_bytes=(512, DATAGRAM_BYTES_MAX), announce_interval=0.01,
+            fec_data=(0, 64), fec_parity=(1, 16),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,16 +147,7 @@ class MulticastSubscriberConfig:
     `MulticastPublisherConfig.source`. Default: also of those that trust all who have their keys."""
 
     def __post_init__(self) -> None:
-        check("source", self.source, self.source in ("group", "signed"), "'group' or 'signed'")
-        whole("buffer_bytes", self.buffer_bytes, 4096)
-        of_kind("feedback", self.feedback, FeedbackConfig)
-        at_least("reorder_wait", self.reorder_wait, 0)
-        at_least("unasked_wait", self.unasked_wait, 0.001)
-        if self.parity_wait is not None:
-            at_least("parity_wait", self.parity_wait, 0)
-        whole("attempts_max", self.attempts_max, 0)
-        whole("history_messages", self.history_messages, 1)
-        of_kind("reassembly", self.reassembly, ReassemblyConfig)
+        check_fields(self, buffer_bytes=4096, unasked_wait=0.001, history_messages=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,28 +246,10 @@ class PublisherConfig:
     refused."""
 
     def __post_init__(self) -> None:
-        exact = self.exact_types
-        check("exact_types", exact, exact is None or isinstance(exact, bool), "a bool or None")
-        hook = self.enc_hook
-        check("enc_hook", hook, hook is None or callable(hook), "a callable or None")
-        whole("frame_bytes", self.frame_bytes, 1024)
-        at_least("linger", self.linger, 0)
-        at_least("gather_within", self.gather_within, 0)
-        whole("gather_after", self.gather_after, 0)
-        whole("message_bytes_max", self.message_bytes_max, 1024)
-        whole("queue_frames", self.queue_frames, 1, _INT_MAX)
-        at_least("stall_timeout", self.stall_timeout, 0.001)
-        whole("streams_max", self.streams_max, 1)
-        at_least("subscriber_timeout", self.subscriber_timeout, 0.1)
-        of_kind("replay", self.replay, ReplayConfig)
-        of_kind("retransmit", self.retransmit, RetransmitConfig)
-        of_kind("heartbeat", self.heartbeat, HeartbeatConfig)
-        of_kind("multicast", self.multicast, MulticastPublisherConfig)
-        check(
-            "message_bytes_max", self.message_bytes_max, self.message_bytes_max < 2**31, "< 2**31"
-        )
-        modes = ("block", "drop", "raise")
-        check("on_full", self.on_full, self.on_full in modes, f"one of {modes}")
+        check_fields(
+            self, frame_bytes=1024, message_bytes_max=(1024, 2**31 - 1), queue_frames=(1, _INT_MAX),
+            stall_timeout=0.001, streams_max=1, subscriber_timeout=0.1,
+        )  # fmt: skip
 
     @property
     def announced_bytes_max(self) -> int:
@@ -363,18 +328,11 @@ class SubscriberConfig:
     """What matters where an endpoint is `udp://`."""
 
     def __post_init__(self) -> None:
-        whole("receive_bytes", self.receive_bytes, 64 * 1024)
-        whole("queue_frames", self.queue_frames, 1, _INT_MAX)
-        whole("frame_bytes_max", self.frame_bytes_max, 64 * 1024, _FRAME_BYTES_MAX)
-        at_least("publisher_timeout", self.publisher_timeout, 0.2)
-        whole("streams_max", self.streams_max, 1)
-        at_least("keep_alive", self.keep_alive, 0.01)
-        of_kind("nack", self.nack, NackConfig)
-        at_least("second_line_wait", self.second_line_wait, 0)
-        at_least("second_line_max", self.second_line_max, 0)
-        check_busy_wait(self.busy_wait)
-        of_kind("busy_wait_always", self.busy_wait_always, bool)
-        of_kind("multicast", self.multicast, MulticastSubscriberConfig)
+        check_fields(
+            self, receive_bytes=64 * 1024, queue_frames=(1, _INT_MAX),
+            frame_bytes_max=(64 * 1024, _FRAME_BYTES_MAX), publisher_timeout=0.2, streams_max=1,
+            keep_alive=0.01, busy_wait=BUSY_WAIT,
+        )  # fmt: skip
 
 
 GapMode = Literal["wait", "raise", "skip", "latest"] | Callable[..., object]

@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from recovery._checks import at_least
+from recovery._checks import check_fields
 from recovery.errors import RecoveryError
 
 MAGIC: Final = b"p2cursor"
@@ -76,13 +76,9 @@ class CursorConfig:
     are forgotten first. As many as a subscriber takes."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str | Path) or not str(self.path):
-            raise ValueError(f"path must be a str or a Path, not {self.path!r}")
-        if self.fsync not in ("always", "interval", "never"):
-            raise ValueError(f'fsync must be "always", "interval" or "never", not {self.fsync!r}')
-        at_least("fsync_interval", self.fsync_interval, 0.001)
-        at_least("sessions_max", self.sessions_max, 1)
-        at_least("streams_max", self.streams_max, 1)
+        check_fields(self, fsync_interval=0.001, sessions_max=1, streams_max=1)
+        if not str(self.path):
+            raise ValueError("path must be a str or a Path, not ''")
 
 
 @dataclass(slots=True)

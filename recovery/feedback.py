@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import exp, log
 from random import Random
 
-from recovery._checks import above, at_least, backed_off_ns, to_ns
+from recovery._checks import at_least, backed_off_ns, check_fields, to_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +39,7 @@ class FeedbackConfig:
     """Longest wait for an answer, in seconds."""
 
     def __post_init__(self) -> None:
-        at_least("backoff", self.backoff, 0)
-        at_least("group_size", self.group_size, 1)
-        above("retry_interval", self.retry_interval, 0)
-        above("retry_min", self.retry_min, 0)
+        check_fields(self, group_size=1, retry_interval=1e-9, retry_min=1e-9)
         at_least("retry_max", self.retry_max, self.retry_min)
 
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from recovery._checks import at_least, to_ns
+from recovery._checks import check_fields, to_ns
 from recovery.budget import TokenBucket
 from recovery.ranges import RangeSet
 from recovery.retransmit import RetransmitConfig, RetransmitScheduler
@@ -50,9 +50,7 @@ class GroupRepairConfig:
     """Bounds on what each requester may ask for: half of the rate above."""
 
     def __post_init__(self) -> None:
-        at_least("linger", self.linger, 0)
-        at_least("rate_bytes_s", self.rate_bytes_s, 1)
-        at_least("burst_bytes", self.burst_bytes, 1)
+        check_fields(self, rate_bytes_s=1, burst_bytes=1)
 
 
 @dataclass(slots=True)

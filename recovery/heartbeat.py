@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from recovery._checks import above, at_least, to_ns
+from recovery._checks import at_least, check_fields, to_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +29,8 @@ class HeartbeatConfig:
     heartbeats from first to rarest, so that the tail survives many losses in a row."""
 
     def __post_init__(self) -> None:
-        at_least("interval_min", self.interval_min, 0.000001)
+        check_fields(self, interval_min=1e-6, factor=1, per_second_max=1e-9)
         at_least("interval_max", self.interval_max, self.interval_min)
-        at_least("factor", self.factor, 1)
-        above("per_second_max", self.per_second_max, 0)
 
 
 class HeartbeatSchedule:

@@ -1,7 +1,5 @@
 """A histogram of times that costs the same however many are recorded."""
 
-from recovery._checks import above, at_most
-
 _EXPONENT_MAX = 62
 _BUCKETS = _EXPONENT_MAX * 4
 
@@ -58,8 +56,8 @@ class LatencyHistogram:
 
         Never above `max`; 0 while nothing is recorded. Raises `ValueError` unless 0 < p <= 100.
         """
-        above("p", p, 0)
-        at_most("p", p, 100)
+        if not 0 < p <= 100:
+            raise ValueError(f"p must be above 0 and at most 100, not {p!r}")
         wanted = self.count * p / 100
         seen = 0
         for index, count in enumerate(self._buckets):

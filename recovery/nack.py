@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from random import Random
 
-from recovery._checks import above, at_least, at_most, backed_off_ns, to_ns
+from recovery._checks import at_least, backed_off_ns, check_fields, to_ns
 from recovery.deadlines import DeadlineHeap
 from recovery.feedback import AnswerTime, Feedback
 from recovery.loss import Loss, LossReason
@@ -53,15 +53,10 @@ class NackConfig:
     recorded. 4096 gaps cost about 2 MiB, and are more than any repairable stream has."""
 
     def __post_init__(self) -> None:
-        at_least("delay", self.delay, 0)
-        at_least("retry_interval", self.retry_interval, 0.000001)
+        check_fields(
+            self, retry_interval=1e-6, jitter=(0, 1), attempts_max=1, deadline=1e-9, gaps_max=1
+        )
         at_least("retry_max", self.retry_max, self.retry_interval)
-        at_least("jitter", self.jitter, 0)
-        at_most("jitter", self.jitter, 1)
-        if self.attempts_max is not None:
-            at_least("attempts_max", self.attempts_max, 1)
-        above("deadline", self.deadline, 0)
-        at_least("gaps_max", self.gaps_max, 1)
 
     def answer_time(self) -> AnswerTime:
         """Return what times the answers of one publisher."""

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from recovery._checks import at_least, to_ns
+from recovery._checks import check_fields, to_ns
 
 K = TypeVar("K", bound=Hashable)
 
@@ -29,10 +29,7 @@ class ReassemblyConfig:
     lives."""
 
     def __post_init__(self) -> None:
-        at_least("bytes_max", self.bytes_max, 0)
-        at_least("wholes_max", self.wholes_max, 1)
-        at_least("whole_bytes_max", self.whole_bytes_max, 1)
-        at_least("age_max", self.age_max, 0)
+        check_fields(self, wholes_max=1, whole_bytes_max=1)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Generic, TypeVar
 
-from recovery._checks import at_least
+from recovery._checks import at_least, check_fields
 from recovery.errors import RecoveryError
 from recovery.feedback import AnswerTime, Feedback
 from recovery.loss import Delivery, Loss, LossRanges, LossReason, LostRecord
@@ -47,9 +47,7 @@ class ReceiverConfig:
     order before different reasons are merged. 1024 cost some 200 KiB."""
 
     def __post_init__(self) -> None:
-        at_least("reorder_bytes_max", self.reorder_bytes_max, 0)
-        at_least("reorder_frames_max", self.reorder_frames_max, 0)
-        at_least("losses_max", self.losses_max, 1)
+        check_fields(self, losses_max=1)
 
 
 class StreamReceiver(Generic[T]):

@@ -8,7 +8,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import NamedTuple
 
-from recovery._checks import above, at_least, to_ns
+from recovery._checks import check_fields, to_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,7 @@ class ReplayConfig:
     Frames of a stream past it are not kept. 65,536 cost some 20 MiB."""
 
     def __post_init__(self) -> None:
-        at_least("bytes_max", self.bytes_max, 0)
-        if self.age_max is not None:
-            above("age_max", self.age_max, 0)
-        at_least("frames_max", self.frames_max, 1)
-        at_least("streams_max", self.streams_max, 1)
+        check_fields(self, age_max=1e-9, frames_max=1, streams_max=1)
 
 
 class Kept(NamedTuple):

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
 
-from recovery._checks import at_least, to_ns
+from recovery._checks import check_fields, to_ns
 from recovery.budget import TokenBucket
 from recovery.deadlines import DeadlineHeap
 from recovery.ranges import RangeSet
@@ -46,11 +46,7 @@ class RetransmitConfig:
     the new one is refused. 4096, as many as one publisher may have subscribers."""
 
     def __post_init__(self) -> None:
-        at_least("linger", self.linger, 0)
-        at_least("budget_bytes_s", self.budget_bytes_s, 1)
-        at_least("budget_burst_bytes", self.budget_burst_bytes, 1)
-        at_least("ranges_max", self.ranges_max, 1)
-        at_least("requesters_max", self.requesters_max, 1)
+        check_fields(self, budget_bytes_s=1, budget_burst_bytes=1, ranges_max=1, requesters_max=1)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import Pace, Waiters, in_executor, is_looked_up, until_of
-from p2pmsg.checks import at_least, time_to_wait, whole
+from p2pmsg.checks import at_least, checked, time_to_wait, whole
 from p2pmsg.errors import ClosedError, SendQueueFullError, translated
 from p2pmsg.message import T_co
 from p2pmsg.queue.pipeline.config import PipelineConfig
@@ -53,6 +53,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
 
     """
 
+    @checked()
     def __init__(
         self,
         endpoint: str,

@@ -14,7 +14,7 @@ from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.unsent import UnsentRequests
 from p2pmsg.aio.waiting import SLICE_NS, Look, Reply, Waiters
-from p2pmsg.checks import time_to_wait, whole
+from p2pmsg.checks import BUSY_WAIT, checked, time_to_wait
 from p2pmsg.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -25,6 +25,7 @@ from p2pmsg.errors import (
 )
 from p2pmsg.message import T
 from p2pmsg.requests import frames
+from p2pmsg.requests.frames import MESSAGE_BYTES
 from p2pmsg.requests.requester_base import (
     ATTEMPTS_CEILING,
     GIVEN_UP,
@@ -124,6 +125,7 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
 
     """
 
+    @checked(busy_wait=BUSY_WAIT, message_bytes_max=MESSAGE_BYTES, pending_max=1)
     def __init__(
         self,
         endpoints: str | Sequence[str],
@@ -138,7 +140,6 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
             f"the requester of {places}", self._turn, at_loop_end=self.close_now, by_caller=True
         )
         self._loop = self._driver.loop
-        whole("pending_max", pending_max, 1)
         self._pending_max = pending_max
         self._configure(endpoints, message_bytes_max, busy_wait, security)
         self._look = Look(busy_wait)

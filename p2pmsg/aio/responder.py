@@ -14,8 +14,9 @@ from p2pmsg.aio.closing import ClosesInLoop
 from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import Look, Pace, in_executor, is_looked_up
-from p2pmsg.checks import check_busy_wait, is_async, time_to_wait, whole
+from p2pmsg.checks import BUSY_WAIT, checked, is_async, time_to_wait
 from p2pmsg.errors import ClosedError, InvalidRequestError, translated
+from p2pmsg.requests.frames import MESSAGE_BYTES
 from p2pmsg.requests.inbox import Arrival, Inbox
 from p2pmsg.requests.responder_base import (
     Handler,
@@ -101,6 +102,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
 
     """
 
+    @checked(busy_wait=BUSY_WAIT, message_bytes_max=MESSAGE_BYTES, tasks_max=1, pending_max=1)
     def __init__(
         self,
         endpoint: str,
@@ -123,8 +125,6 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         self._loop = self._driver.loop
         with translated():
             place = transports.parse_endpoint(endpoint)
-        whole("tasks_max", tasks_max, 1)
-        check_busy_wait(busy_wait)
         self._tasks_max = tasks_max
         self._slow: set[str] = set()
         self._configure(

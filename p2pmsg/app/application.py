@@ -25,9 +25,8 @@ from p2pmsg.app.sources import (
     WorkerSource,
 )
 from p2pmsg.app.wakeup import woken_by_signals
-from p2pmsg.checks import at_least, check, whole
+from p2pmsg.checks import at_least, check, checked, whole
 from p2pmsg.errors import ClosedError, ConfigError, translated
-from p2pmsg.security.use import check_security
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.sync.settings import check_endpoints, check_topics
 from p2pmsg.sync.stop_signals import StopSignals
@@ -86,6 +85,7 @@ class App:
 
     """
 
+    @checked(threads=1)
     def __init__(
         self,
         name: str = "",
@@ -94,9 +94,7 @@ class App:
         threads: int = 16,
         security: "Security | None" = None,
     ) -> None:
-        self.security = check_security(security)
-        at_least("stop_timeout", stop_timeout, 0)
-        whole("threads", threads, 1)
+        self.security = security
         self.name = name
         self.state = SimpleNamespace()
         self.stop_timeout = stop_timeout

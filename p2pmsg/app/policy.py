@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any, Literal
 
 from p2pmsg.app.events import Event
-from p2pmsg.checks import at_least, check, check_runs, of_kind, whole
+from p2pmsg.checks import at_least, check, check_fields, check_runs
 from p2pmsg.topics import check_topic
 
 _WORDS = ("log", "retry", "dead_letter", "stop")
@@ -45,13 +45,11 @@ class DeadLetter:
     """Called with the event and the exception instead, plain or async. Default None."""
 
     def __post_init__(self) -> None:
+        check_fields(self, message_bytes_max=1024)
         given = [each for each in (self.publish, self.push, self.call) if each is not None]
         check("DeadLetter", self, len(given) == 1, "given one of publish, push and call")
-        check("call", self.call, self.call is None or callable(self.call), "a function")
         check_runs("call", self.call)
         check_topic(self.topic)
-        if self.message_bytes_max is not None:
-            whole("message_bytes_max", self.message_bytes_max, 1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +77,7 @@ class Retry:
     not acknowledged by `log`: it becomes a dead letter of its pusher."""
 
     def __post_init__(self) -> None:
-        whole("attempts", self.attempts, 1)
-        at_least("delay", self.delay, 0)
+        check_fields(self, attempts=1)
         at_least("delay_max", self.delay_max, self.delay)
         ok = self.then in ("log", "stop", "dead_letter") if isinstance(self.then, str) else True
         ok = ok and (isinstance(self.then, str | DeadLetter) or callable(self.then))
@@ -119,5 +116,5 @@ def parse(on_error: Any, kind: str) -> tuple[Retry | None, Any]:
         ok = retry is None and on_error in ("log", "stop")
         check("on_error", on_error, ok, f'"log" or "stop" for a {kind}')
     if retry is not None:
-        of_kind("on_error", retry, Retry)
+        check("on_error", retry, isinstance(retry, Retry), "a Retry")
     return retry, on_error

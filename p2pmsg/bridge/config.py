@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from p2pmsg.checks import at_least, check, whole
+from p2pmsg.checks import check, check_fields
 from p2pmsg.topics import check_topic
 
 TOPICS_AT: Final = ("part", "prefix", "none")
@@ -76,20 +76,13 @@ class BridgeConfig:
     many have answered as are connected. Default 0.5: half of what `request_all` waits."""
 
     def __post_init__(self) -> None:
-        ok = isinstance(self.separator, bytes) and 0 < len(self.separator) <= 255
+        check_fields(
+            self, queue_messages=(1, _QUEUE_MAX), part_bytes_max=(1, _PART_BYTES_MAX),
+            in_flight_max=1, prefetch=1, request_timeout=(0.001, _ANSWER_S_MAX),
+            survey_time=(0.001, _ANSWER_S_MAX),
+        )  # fmt: skip
+        ok = 0 < len(self.separator) <= 255
         check("separator", self.separator, ok, "1 to 255 bytes")
-        ok = self.sequence_per in ("topic", "all")
-        check("sequence_per", self.sequence_per, ok, '"topic" or "all"')
-        whole("queue_messages", self.queue_messages, 1, _QUEUE_MAX)
-        whole("part_bytes_max", self.part_bytes_max, 1, _PART_BYTES_MAX)
-        at_least("stall_timeout", self.stall_timeout, 0)
-        at_least("commit_interval", self.commit_interval, 0)
-        whole("in_flight_max", self.in_flight_max, 1)
-        for name in ("request_timeout", "survey_time"):
-            seconds = getattr(self, name)
-            at_least(name, seconds, 0.001)
-            check(name, seconds, seconds <= _ANSWER_S_MAX, f"at most {_ANSWER_S_MAX:.0f}")
-        whole("prefetch", self.prefetch, 1)
 
 
 def check_choices(topic: str, topic_at: str | None, codec: str) -> None:

@@ -31,7 +31,7 @@ from p2pmsg.errors import ConfigError, MissingExtraError
 from p2pmsg.queue.puller import Puller
 from p2pmsg.queue.pusher import Pusher
 from p2pmsg.requests import Requester
-from p2pmsg.security.use import check_security, curve_client, curve_server, warn_if_open
+from p2pmsg.security.use import curve_client, curve_server, warn_if_open
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.subscriber import Subscriber
 from transports.zmq_plain import ZmqPlainSocket
@@ -89,7 +89,6 @@ class Ends:
 def open_ends(wishes: Wishes) -> Ends:
     """Open both ends, the target first; raises what `Bridge` says. All is open, or nothing."""
     check_choices(wishes.topic, wishes.topic_at, wishes.codec)
-    check_security(wishes.security)
     source, target = parse_end(wishes.source), parse_end(wishes.target)
     source, target = _with_role(source, target), _with_role(target, source)
     _check(wishes, source, target)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote
 
 from p2pmsg import codec
-from p2pmsg.checks import at_least, check, whole
+from p2pmsg.checks import check, check_fields, checked
 from p2pmsg.errors import MessageError, P2PError
 from p2pmsg.http.access import Access
 from p2pmsg.http.encoding import FORMATS, KEEP_ALIVE, Format, encode_event, encode_id, loss_fields
@@ -22,7 +22,6 @@ from p2pmsg.http.positions import Key, read_positions, write_positions
 from p2pmsg.http.resume import Patience, Resume, Step
 from p2pmsg.http.upstream import RangePool, Upstream, range_of
 from p2pmsg.json_text import to_json
-from p2pmsg.security.use import check_security
 from p2pmsg.sync.settings import check_name, check_topics
 from p2pmsg.topics import check_topic
 from p2pmsg.webhooks.asgi import UNREAD, Receive, Scope, Send, headers_of, read_body
@@ -79,13 +78,10 @@ class GatewayConfig:
     """Messages a second that are published; more are answered with 429. Default: not limited."""
 
     def __post_init__(self) -> None:
-        whole("buffer_bytes", self.buffer_bytes, 64 * 1024)
-        whole("connections_max", self.connections_max, 1)
-        whole("body_bytes_max", self.body_bytes_max, 1)
-        for name in ("keep_alive", "retry", "resume_timeout", "body_timeout"):
-            at_least(name, getattr(self, name), 0.001)
-        if self.rate is not None:
-            whole("rate", self.rate, 1)
+        check_fields(
+            self, buffer_bytes=64 * 1024, connections_max=1, body_bytes_max=1, keep_alive=0.001,
+            retry=0.001, resume_timeout=0.001, body_timeout=0.001, rate=1,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -158,6 +154,7 @@ class Gateway:
 
     """
 
+    @checked()
     def __init__(
         self,
         endpoints: str | Sequence[str],
@@ -172,7 +169,7 @@ class Gateway:
         config: GatewayConfig | None = None,
         security: "Security | None" = None,
     ) -> None:
-        self._security = check_security(security)
+        self._security = security
         self._endpoints = [endpoints] if isinstance(endpoints, str) else list(endpoints)
         check("endpoints", self._endpoints, bool(self._endpoints), "at least one")
         self._topics = check_topics(topics) or None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from p2pmsg.checks import at_least
+from p2pmsg.checks import checked
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import (
     ClosedError,
@@ -20,7 +20,6 @@ from p2pmsg.errors import (
 )
 from p2pmsg.metrics.deltas import Deltas, check_name, check_number, check_tags
 from p2pmsg.metrics.sinks import Sink
-from p2pmsg.security.use import check_security
 from p2pmsg.statsd.metric import make_key
 from p2pmsg.sync.lifecycle import INHERITED, close_in_children
 from p2pmsg.sync.lock import PublishLock
@@ -43,6 +42,7 @@ class Gathering(ABC):
     it counts within a flush leaves with the next one. It cannot flush or close there.
     """
 
+    @checked()
     def __init__(
         self,
         endpoint: str,
@@ -56,15 +56,13 @@ class Gathering(ABC):
         close_timeout: float = 5.0,
         security: "Security | None" = None,
     ) -> None:
-        self._security = check_security(security)
-        at_least("interval", interval, 0)
-        at_least("close_timeout", close_timeout, 0)
+        self._security = security
         self._close_timeout = close_timeout
         self._prefix = f"{check_name(prefix)}." if prefix else ""
         self._tags = check_tags(tags)
         self._keys: dict[tuple[str, tuple[str, ...]], str] = {}
         self._interval_s = interval
-        scheme = endpoint.partition(":")[0] if isinstance(endpoint, str) else ""
+        scheme = endpoint.partition(":")[0]
         self._sink: Sink
         if scheme in _RELIABLE:
             self._sink = self._publish_at(endpoint, name, config, log)

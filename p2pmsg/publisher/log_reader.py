@@ -2,6 +2,7 @@
 
 import os
 
+from p2pmsg.checks import checked
 from p2pmsg.publisher.log import log_errors
 from recovery import log
 from recovery.log import LogStore
@@ -10,6 +11,7 @@ from recovery.log import LogStore
 class LogReader(log.LogReader):  # noqa: D101
     __doc__ = log.LogReader.__doc__
 
+    @checked()
     def __init__(self, directory: str | os.PathLike[str], *, store: LogStore | None = None) -> None:
         with log_errors():
             super().__init__(directory, store=store)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import transports
+from p2pmsg.checks import checked
 from p2pmsg.errors import (
     AdminRefusedError,
     AuthenticationError,
@@ -21,7 +22,7 @@ from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig
 from p2pmsg.queue.journal.reading import read_log
 from p2pmsg.queue.journal.records import JournalState, change_record
 from p2pmsg.queue.rules import Dropped, Retried
-from p2pmsg.security.use import check_security, curve_client
+from p2pmsg.security.use import curve_client
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 
 if TYPE_CHECKING:
@@ -47,8 +48,9 @@ class LiveBox:
 
     """
 
+    @checked()
     def __init__(self, endpoint: str, timeout: float, security: "Security | None" = None) -> None:
-        self._security = check_security(security)
+        self._security = security
         self._timeout = timeout
         self._endpoint = endpoint
         with translated():

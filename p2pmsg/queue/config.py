@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from p2pmsg.checks import at_least, check, of_kind, whole
+from p2pmsg.checks import check, check_fields
 from p2pmsg.queue.rules import QueueConfig
 
 __all__ = ["PullerConfig", "PusherConfig"]
@@ -64,20 +64,10 @@ class PusherConfig:
     """Acknowledgements, redelivery, dead letters, the window for `message_id`, the breaker."""
 
     def __post_init__(self) -> None:
-        if self.in_flight_max is not None:
-            whole("in_flight_max", self.in_flight_max, 1)
-        whole("in_flight_bytes_max", self.in_flight_bytes_max, 1024)
-        whole("message_bytes_max", self.message_bytes_max, 64)
-        fits = self.message_bytes_max < 2**31
-        check("message_bytes_max", self.message_bytes_max, fits, "< 2**31")
-        at_least("job_timeout", self.job_timeout, 0)
-        at_least("linger", self.linger, 0)
-        at_least("gather_within", self.gather_within, 0)
-        whole("frame_bytes", self.frame_bytes, 1024)
-        whole("frame_jobs", self.frame_jobs, 1)
-        of_kind("queue", self.queue, QueueConfig)
-        check("admin", self.admin, self.admin in ("local", "always", "never"),
-              'one of "local", "always", "never"')  # fmt: skip
+        check_fields(
+            self, in_flight_max=1, in_flight_bytes_max=1024, message_bytes_max=(64, 2**31 - 1),
+            frame_bytes=1024, frame_jobs=1,
+        )  # fmt: skip
         hold = self.queue.hold_timeout
         limit = f"0, None, or at least job_timeout ({self.job_timeout})"
         check("queue.hold_timeout", hold, not hold or hold >= self.job_timeout, limit)
@@ -106,10 +96,7 @@ class PullerConfig:
     closely."""
 
     def __post_init__(self) -> None:
-        if self.prefetch is not None:
-            whole("prefetch", self.prefetch, 1, 65_536)
-        whole("frame_bytes_max", self.frame_bytes_max, 64 * 1024)
-        fits = self.frame_bytes_max <= FRAME_BYTES_CEILING
-        check("frame_bytes_max", self.frame_bytes_max, fits, "at most 2**62")
-        at_least("pusher_timeout", self.pusher_timeout, 0.1)
-        at_least("ack_linger", self.ack_linger, 0)
+        check_fields(
+            self, prefetch=(1, 65_536), frame_bytes_max=(64 * 1024, FRAME_BYTES_CEILING),
+            pusher_timeout=0.1,
+        )  # fmt: skip

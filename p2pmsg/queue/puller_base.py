@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Generic
 
 import transports
-from p2pmsg.checks import check, of_kind
+from p2pmsg.checks import check, checked
 from p2pmsg.errors import ClosedError, InvalidJobError, translated
 from p2pmsg.message import T_co
 from p2pmsg.queue.config import PREFETCH_CEILING, PREFETCH_MIN, PullerConfig
@@ -20,7 +20,7 @@ from p2pmsg.queue.process_id import this_process, worker_name
 from p2pmsg.queue.puller_core import PullerCore
 from p2pmsg.queue.stats import PullerStats
 from p2pmsg.security.changes import RightsChanges
-from p2pmsg.security.use import check_security, curve_client, server_of
+from p2pmsg.security.use import curve_client, server_of
 from p2pmsg.subscriber.typed import Misfit, value_type
 from p2pmsg.sync.key_watch import EVERY_NS, KeyWatch
 from p2pmsg.sync.lifecycle import INHERITED
@@ -55,6 +55,7 @@ class PullerBase(ABC, Generic[T_co]):
     _frames_per_round: ClassVar[int] = 64
     """How many frames are read between two looks at what there is to send, and at the time."""
 
+    @checked()
     def __init__(
         self,
         endpoints: str | Sequence[str],
@@ -72,7 +73,7 @@ class PullerBase(ABC, Generic[T_co]):
         )
         self._on_invalid, self._misfits = check_on_invalid(on_invalid), 0
         self._values = None if type is None else value_type("type", type)
-        self._security = check_security(security)
+        self._security = security
         self._curves = [curve_client(security, at) for at in check_endpoints(endpoints)]
         self._keys = KeyWatch()
         self._prepare(endpoints)
@@ -94,7 +95,6 @@ class PullerBase(ABC, Generic[T_co]):
         config: PullerConfig | None,
     ) -> None:
         config = config if config is not None else PullerConfig()
-        of_kind("config", config, PullerConfig)
         self._config = replace(config, prefetch=prefetch) if prefetch is not None else config
         self._name = check_name(name if name is not None else worker_name())
         places = check_endpoints(endpoints)

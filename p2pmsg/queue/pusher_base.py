@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import transports
-from p2pmsg.checks import at_least, check, of_kind
+from p2pmsg.checks import at_least, check, checked
 from p2pmsg.codec import exact_encoder
 from p2pmsg.errors import (
     ClosedError,
@@ -39,7 +39,7 @@ from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.pusher_io import PusherIO
 from p2pmsg.queue.rules import PRIORITY_MAX, JobQueue, QueuedJob
 from p2pmsg.queue.stats import PusherStats, WorkerStats
-from p2pmsg.security.use import check_security, curve_server, warn_if_open
+from p2pmsg.security.use import curve_server, warn_if_open
 from p2pmsg.sync.lifecycle import INHERITED
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
@@ -82,6 +82,7 @@ class PusherBase(ABC):
 
     _driver: Wakes
 
+    @checked(ack_timeout=0.05, deliveries_max=(1, 1_000_000))
     def __init__(
         self,
         endpoint: str,
@@ -100,7 +101,7 @@ class PusherBase(ABC):
             "mode", mode, mode == "queue", '"queue", or "pipeline" where the class itself is called'
         )
         changed = _config_of(config, ack_timeout, deliveries_max, in_flight_max, job_timeout)
-        self._security = check_security(security)
+        self._security = security
         self._configure(endpoint, log, name, changed)
         self._begin()
 
@@ -575,18 +576,13 @@ def _config_of(
 ) -> PusherConfig:
     """Return `config` with the keywords that were given."""
     config = config if config is not None else PusherConfig()
-    of_kind("config", config, PusherConfig)
     queue: dict[str, Any] = {}
     changes: dict[str, Any] = {}
     if ack_timeout is not None:
-        at_least("ack_timeout", ack_timeout, 0.05)
         queue["ack_timeout"] = ack_timeout
     if deliveries_max is not None:
-        if type(deliveries_max) is not int or not 1 <= deliveries_max <= 1_000_000:
-            raise ConfigError("deliveries_max", "an int from 1 to 1000000", deliveries_max)
         queue["deliveries_max"] = deliveries_max
     if job_timeout is not None:
-        at_least("job_timeout", job_timeout, 0)
         changes["job_timeout"] = job_timeout
     if in_flight_max is not None:
         changes["in_flight_max"] = in_flight_max

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg import control, wire
-from p2pmsg.checks import at_least, time_to_wait
+from p2pmsg.checks import checked, time_to_wait
 from p2pmsg.errors import AccessDeniedError, ClosedError, ConfigError, P2PError, SecurityError
 from p2pmsg.reader.channel import MS, PeerSocket, RangeChannel
 from p2pmsg.reader.fetch import denied_by
 from p2pmsg.reader.reader import Heads, StreamHead, check_patterns, heads_of
 from p2pmsg.reader.sessions import Presence
-from p2pmsg.security.use import check_security, curve_client
+from p2pmsg.security.use import curve_client
 from p2pmsg.sync.key_watch import EVERY_NS
 from p2pmsg.sync.lifecycle import INHERITED, ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints
@@ -324,6 +324,7 @@ class HeadsWatch(ClosesAtOnce):
 
     """
 
+    @checked(refresh=0.001)
     def __init__(
         self,
         endpoints: Iterable[str],
@@ -332,8 +333,7 @@ class HeadsWatch(ClosesAtOnce):
         refresh: float = 0.05,
         security: "Security | None" = None,
     ) -> None:
-        self._security = check_security(security)
-        at_least("refresh", refresh, 0.001)
+        self._security = security
         self._topics = None if topics is None else check_patterns(sorted(topics))
         self._refresh_ns = to_ns(refresh)
         self._wanted = self._checked(endpoints)

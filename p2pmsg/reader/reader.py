@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import control, wire
-from p2pmsg.checks import at_least, whole
+from p2pmsg.checks import at_least, checked
 from p2pmsg.errors import AccessDeniedError, ConfigError, LossReport, MessageError
 from p2pmsg.frames import typed_decode
 from p2pmsg.message import MessageBatch
 from p2pmsg.reader.channel import FRAME_BYTES_MAX, MS, SILENCE_NS, RangeChannel
 from p2pmsg.reader.fetch import RangeFetch, denied_by
 from p2pmsg.reader.sessions import Presence, SessionEntry
-from p2pmsg.security.use import check_security
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.topics import check_topic
@@ -102,6 +101,7 @@ class RangeReader(ClosesAtOnce):
 
     """
 
+    @checked(timeout=0.001, frame_bytes_max=(64 * 1024, 2**62), session=(0, 2**64 - 1))
     def __init__(
         self,
         endpoint: str,
@@ -113,12 +113,8 @@ class RangeReader(ClosesAtOnce):
         security: "Security | None" = None,
         frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
-        self._security = check_security(security)
+        self._security = security
         (at,) = check_endpoints(str(endpoint))
-        at_least("timeout", timeout, 0.001)
-        whole("frame_bytes_max", frame_bytes_max, 64 * 1024, 2**62)
-        if session is not None and not (type(session) is int and 0 <= session < 2**64):
-            raise ConfigError("session", "an int of 64 bits", session)
         if recovery_endpoint is not None and session is None:
             raise ConfigError("session", "given where recovery_endpoint is", session)
         self._timeout_ns = to_ns(timeout)

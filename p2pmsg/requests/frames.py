@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from p2pmsg import codec
-from p2pmsg.checks import check, whole
 from p2pmsg.control import decoded
 from p2pmsg.wire import HEADER, MAGIC, VERSION, Frame, Kind, encoder
 from transports.zmq_socket import FRAME_BYTES_MAX
@@ -22,6 +21,8 @@ _ErrorDecode = Callable[[memoryview], tuple[str, str]]
 _decode_error: Final[_ErrorDecode] = codec.make_decoder(tuple[str, str]).decode
 _COUNT_MAX: Final = 2**32 - 1
 _ERROR_CHARACTERS_MAX: Final = 16_384
+MESSAGE_BYTES: Final = (64, FRAME_BYTES_MAX)
+"""The bounds of `message_bytes_max`: no frame carries more."""
 VALUE_BYTES_MAX: Final = FRAME_BYTES_MAX - 1024
 """Largest packed value of a request or a reply: a frame takes 16 MiB with its topic and header, and
 who gets a larger one ends the connection."""
@@ -34,14 +35,6 @@ class Status(enum.IntEnum):
     RAISED = 1
     NO_HANDLER = 2
     DENIED = 3
-
-
-def value_limit(message_bytes_max: int) -> int:
-    """Return how large a packed value may be; `ConfigError` for a limit that no frame carries."""
-    whole("message_bytes_max", message_bytes_max, 64)
-    limit = f"at most {FRAME_BYTES_MAX}, which is what a frame carries"
-    check("message_bytes_max", message_bytes_max, message_bytes_max <= FRAME_BYTES_MAX, limit)
-    return min(message_bytes_max, VALUE_BYTES_MAX)
 
 
 def wait_ms_of(seconds: float) -> int:

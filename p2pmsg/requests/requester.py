@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import transports
+from p2pmsg.checks import BUSY_WAIT, checked
 from p2pmsg.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -18,6 +19,7 @@ from p2pmsg.errors import (
 )
 from p2pmsg.message import T
 from p2pmsg.requests import frames
+from p2pmsg.requests.frames import MESSAGE_BYTES
 from p2pmsg.requests.requester_base import (
     ATTEMPTS_CEILING,
     GIVEN_UP,
@@ -79,6 +81,7 @@ class Requester(RequesterBase, ClosesAtOnce):
 
     """
 
+    @checked(busy_wait=BUSY_WAIT, message_bytes_max=MESSAGE_BYTES)
     def __init__(
         self,
         endpoints: str | Sequence[str],

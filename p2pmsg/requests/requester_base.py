@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import transports
 from p2pmsg import codec
-from p2pmsg.checks import check, check_busy_wait, whole
+from p2pmsg.checks import check, whole
 from p2pmsg.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -24,7 +24,7 @@ from p2pmsg.errors import (
 from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
-from p2pmsg.security.use import check_security, curve_client, server_of
+from p2pmsg.security.use import curve_client, server_of
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.topics import check_topic
@@ -66,11 +66,10 @@ class RequesterBase:
         busy_wait: float,
         security: "Security | None",
     ) -> None:
-        self._security = check_security(security)
+        self._security = security
         self._endpoints = check_endpoints(endpoints)
         self._curves = [curve_client(security, at) for at in self._endpoints]
-        check_busy_wait(busy_wait)
-        self._bytes_max = frames.value_limit(message_bytes_max)
+        self._bytes_max = min(message_bytes_max, frames.VALUE_BYTES_MAX)
         self._id = secrets.randbits(64)
         self._numbers = itertools.count(1)
         self._topics: dict[str, bytes] = {}

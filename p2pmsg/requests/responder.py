@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import transports
-from p2pmsg.checks import check, check_busy_wait, is_async, whole
+from p2pmsg.checks import BUSY_WAIT, check, checked, is_async
 from p2pmsg.errors import ClosedError
+from p2pmsg.requests.frames import MESSAGE_BYTES
 from p2pmsg.requests.inbox import Arrival, Inbox
 from p2pmsg.requests.responder_base import Handler, Request, ResponderBase
 from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
@@ -67,6 +68,7 @@ class Responder(ResponderBase, ClosesAtOnce):
 
     """
 
+    @checked(busy_wait=BUSY_WAIT, message_bytes_max=MESSAGE_BYTES, threads=1, pending_max=1)
     def __init__(
         self,
         endpoint: str,
@@ -83,8 +85,6 @@ class Responder(ResponderBase, ClosesAtOnce):
         busy_wait: float = transports.BUSY_WAIT_US / 1e6,
         security: "Security | None" = None,
     ) -> None:
-        whole("threads", threads, 1)
-        check_busy_wait(busy_wait)
         self._threads = threads
         self._configure(
             handlers, pending_max, cache_max, cache_bytes_max, cache_age, message_bytes_max,

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import transports
-from p2pmsg.checks import at_least, check, check_result, check_runs, whole
+from p2pmsg.checks import check, check_result, check_runs
 from p2pmsg.errors import ClosedError, ConfigError, InvalidRequestError, translated
 from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
 from p2pmsg.requests.inbox import Arrival
-from p2pmsg.security.use import check_security, curve_server, warn_if_open
+from p2pmsg.security.use import curve_server, warn_if_open
 from p2pmsg.subscriber.typed import Misfit, ValueType, ValueTypes
 from p2pmsg.sync.lifecycle import INHERITED
 from p2pmsg.topics import check_topic
@@ -181,16 +181,12 @@ class ResponderBase:
         kinds: Mapping[str, Any] | None,
         security: "Security | None",
     ) -> None:
-        self._security = check_security(security)
-        whole("pending_max", pending_max, 1)
-        whole("cache_max", cache_max, 0)
-        whole("cache_bytes_max", cache_bytes_max, 0)
-        at_least("cache_age", cache_age, 0)
+        self._security = security
         self._types = ValueTypes(kind, kinds, "raise")
         self._type_of: dict[str, ValueType | None] = {}
         self.invalid_values = 0
         self._pending_max = pending_max
-        self._bytes_max = frames.value_limit(message_bytes_max)
+        self._bytes_max = min(message_bytes_max, frames.VALUE_BYTES_MAX)
         self._cache = ReplyCache(cache_max, cache_bytes_max, to_ns(cache_age))
         self._handlers: dict[str, Handler] = {}
         for topic, handler in (handlers or {}).items():

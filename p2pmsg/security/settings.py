@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final, Self
 
 import transports
+from p2pmsg.checks import checked
 from p2pmsg.errors import AuthenticationError, ConfigError, KeyChangedError, translated
 from p2pmsg.security.keys import OWN_FOLDER, read_key_file
 from p2pmsg.security.revoked import Unlimited
@@ -50,6 +51,7 @@ class Security:
 
     __slots__ = ("_access", "_known_changes", "grants", "keys", "known", "rights")
 
+    @checked()
     def __init__(
         self,
         key: "str | os.PathLike[str] | CurveKeys" = KEY_PATH,

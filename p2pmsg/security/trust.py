@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 import transports
+from p2pmsg.checks import checked
 from p2pmsg.errors import ConfigError, KeyChangedError, translated
 from p2pmsg.security.keys import KEY_LINE, ready_folder
 from p2pmsg.security.read_file import read_file
@@ -94,6 +95,7 @@ class KnownPeers:
 
     """
 
+    @checked()
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.expanduser(path))
         self._lock = threading.Lock()

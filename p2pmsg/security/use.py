@@ -76,16 +76,6 @@ def check_datagrams(security: "Security | None", endpoint: transports.Endpoint) 
         raise ConfigError("security", "given where an endpoint pins a key", endpoint.address)
 
 
-def check_security(security: "Security | None") -> "Security | None":
-    """Return `security`, or raise `ConfigError`."""
-    if security is not None:
-        from p2pmsg.security.settings import Security
-
-        if not isinstance(security, Security):
-            raise ConfigError("security", "a Security or None", type(security).__name__)
-    return security
-
-
 def warn_if_open(
     security: "Security | None", endpoint: str, give: str = "security=Security(…), or --security"
 ) -> None:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg.checks import time_to_wait, whole
+from p2pmsg.checks import checked, time_to_wait, whole
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
@@ -262,6 +262,7 @@ class Collector(ClosesItself):
 
     _hurried_s = 0.5
 
+    @checked(percentiles=(-100, 100), interval=0.01)
     def __init__(
         self,
         listen: str | Sequence[str] = "udp://127.0.0.1:8125",

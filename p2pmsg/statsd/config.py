@@ -1,9 +1,10 @@
 """Settings of the aggregation, with the reason for each default."""
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-from p2pmsg.checks import at_least, check, of_kind, whole
+from p2pmsg.checks import check, check_fields
 from p2pmsg.statsd.dialect import STRICT, Dialect
 
 
@@ -57,15 +58,10 @@ class AggregateConfig:
     """First part of the names of the collector's own metrics."""
 
     def __post_init__(self) -> None:
-        of_kind("dialect", self.dialect, Dialect)
-        at_least("interval", self.interval, 0.01)
-        for percentile in self.percentiles:
-            number = isinstance(percentile, int | float) and not isinstance(percentile, bool)
-            ok = number and -100 <= percentile <= 100
-            check("percentiles", percentile, ok, "from -100 to 100")
+        check_fields(
+            self, interval=0.01, percentiles=(-100, 100), histogram=(-math.inf, math.inf),
+            gauge_age_max=1, names_max=1, set_values_max=1, values_max=1,
+        )  # fmt: skip
         for _, bounds in self.histogram:
             rising = all(a < b for a, b in pairwise(bounds))
             check("histogram", bounds, rising, "pairs of a name's part and ascending bounds")
-        for field in ("gauge_age_max", "names_max", "set_values_max", "values_max"):
-            whole(field, getattr(self, field), 1)
-        of_kind("prefix_stats", self.prefix_stats, str)

@@ -1,20 +1,14 @@
 """The differences between StatsD servers, each as a setting."""
 
+import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
+from p2pmsg.checks import check, check_fields
 from p2pmsg.errors import ConfigError
 
 TAG_STYLES = ("dogstatsd", "influx", "librato", "graphite", "signalfx")
 """`n:1|c|#k:v`, `n,k=v:1|c`, `n#k=v:1|c`, `n;k=v:1|c`, `n[k=v]:1|c`."""
-
-_CHOICES = {
-    "unknown_type": ("reject", "counter"),
-    "bad_rate": ("reject", "ignore"),
-    "unknown_section": ("reject", "ignore"),
-    "packed_values": ("all", "statistics", "none"),
-    "tags_twice": ("reject", "merge"),
-    "last_line": ("take", "drop"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,20 +20,20 @@ class Dialect:
 
     name: str = "strict"
     """The key in `DIALECTS`."""
-    grammar: str = "sections"
+    grammar: Literal["sections", "etsy"] = "sections"
     """`sections`: DogStatsD's, which contains plain StatsD. `etsy`: statsd 0.9's own, in which each
     `value|type` after a colon is a metric of its own; the other settings of grammar are ignored."""
     tag_styles: frozenset[str] = frozenset({"dogstatsd"})
     """Of `TAG_STYLES`. Only DogStatsD's by default: the others take characters from names."""
-    unknown_type: str = "reject"
+    unknown_type: Literal["reject", "counter"] = "reject"
     """`counter`: as in statsd."""
-    bad_rate: str = "reject"
+    bad_rate: Literal["reject", "ignore"] = "reject"
     """`ignore`: statsd_exporter and telegraf count the line as if the rate were 1."""
     rate_max: float = 1.0
     """A rate is a probability. statsd takes `@2` and halves the value."""
-    unknown_section: str = "reject"
+    unknown_section: Literal["reject", "ignore"] = "reject"
     """`ignore`: DataDog's agent and gostatsd."""
-    packed_values: str = "all"
+    packed_values: Literal["all", "statistics", "none"] = "all"
     """Which types may pack values: `all` with numbers (DataDog), `statistics` (ms h d), `none`."""
     empty_values: bool = False
     """Whether empty values in a pack are left out (gostatsd)."""
@@ -50,23 +44,17 @@ class Dialect:
     Off by default, since two names may become one; outputs clean names themselves."""
     strip_tag_marks: bool = False
     """Whether `#a,#b` is `#a,b` (statsd_exporter)."""
-    tags_twice: str = "reject"
+    tags_twice: Literal["reject", "merge"] = "reject"
     """Tags both in the name and after `|#`: `merge` takes both (telegraf)."""
-    last_line: str = "take"
+    last_line: Literal["take", "drop"] = "take"
     """A last line without a line feed when the sender ends its connection. statsd's server drops
     it (here that is counted); the others take it. If the connection was cut off, the line may lack
     its end, and is always dropped and counted."""
 
     def __post_init__(self) -> None:
-        for field, choices in _CHOICES.items():
-            value = getattr(self, field)
-            if value not in choices:
-                raise ConfigError(field, f"one of {', '.join(choices)}", value)
-        unknown = sorted(set(self.tag_styles) - set(TAG_STYLES))
-        if unknown:
-            raise ConfigError("tag_styles", f"of {', '.join(TAG_STYLES)}", ", ".join(unknown))
-        if not self.rate_max > 0:
-            raise ConfigError("rate_max", "above 0", self.rate_max)
+        check_fields(self, rate_max=(1e-9, math.inf))
+        unknown = sorted(self.tag_styles - {*TAG_STYLES})
+        check("tag_styles", unknown, not unknown, f"of {', '.join(TAG_STYLES)}")
 
 
 STRICT = Dialect()

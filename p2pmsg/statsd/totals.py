@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from p2pmsg import codec
+from p2pmsg.checks import checked
 from p2pmsg.statsd.metric import STATISTICS, Kind, Metric, split_key
 
 TOPIC = "metrics.deltas"
@@ -101,6 +102,7 @@ class ExactTotals:
 
     """
 
+    @checked(names_max=1)
     def __init__(self, names_max: int = 200_000) -> None:
         self._names_max = names_max
         self.counters: dict[str, float] = {}

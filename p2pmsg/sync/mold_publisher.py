@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import transports
-from p2pmsg.checks import check, whole
+from p2pmsg.checks import check, checked, whole
 from p2pmsg.errors import BindError, ClosedError, ConfigError, translated
 from p2pmsg.mold import codec
 from p2pmsg.mold.log import MoldLog
@@ -96,6 +96,7 @@ class MoldPublisher(ClosesAtOnce):
 
     """
 
+    @checked(rate_limit_bytes_s=1)
     def __init__(
         self,
         endpoint: str,

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from p2pmsg.checks import checked
 from p2pmsg.codec import EncHook
 from p2pmsg.config import OnFull, PublisherConfig
 from p2pmsg.errors import ClosedError, LogFailedError, MessageError
 from p2pmsg.publisher.batch import PACKING_ERRORS, OpenBatches, is_of_packing
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.security.use import check_security
 from p2pmsg.sync.lifecycle import INHERITED, close_in_children
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import open_publisher
@@ -48,6 +48,7 @@ class PublishingPeer(ServingPeer):
     _core: PublisherCore
     _rounds: ServingRounds
 
+    @checked()
     def __init__(
         self,
         endpoint: str | Sequence[str],
@@ -63,7 +64,7 @@ class PublishingPeer(ServingPeer):
         config: PublisherConfig | None = None,
         security: "Security | None" = None,
     ) -> None:
-        self._security = check_security(security)
+        self._security = security
         self._config = publisher_config(
             config, replay_bytes, on_full, stall_timeout, exact_types, enc_hook
         )

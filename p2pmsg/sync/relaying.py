@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import transports
+from p2pmsg.checks import checked
 from p2pmsg.config import OnFull, PublisherConfig, SubscriberConfig
 from p2pmsg.errors import ClosedError, ConfigError, LogFailedError, translated
 from p2pmsg.publisher.log import PublisherLog
@@ -17,7 +18,7 @@ from p2pmsg.relay.core import SESSIONS_MAX, RelayCore
 from p2pmsg.relay.metadata import RelayMetadata
 from p2pmsg.relay.stats import RelayStats
 from p2pmsg.relay.transfer import Resumption, Transfer
-from p2pmsg.security.use import check_security, curve_server, warn_if_open
+from p2pmsg.security.use import curve_server, warn_if_open
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.relays import LOOP
@@ -59,6 +60,7 @@ class RelayingPeer(ServingPeer):
     _rounds: ServingRounds
     _receiving: SubscriberIO
 
+    @checked()
     def __init__(
         self,
         upstreams: str | Sequence[str],
@@ -75,7 +77,7 @@ class RelayingPeer(ServingPeer):
         intake: SubscriberConfig | None = None,
         security: "Security | None" = None,
     ) -> None:
-        self._security = check_security(security)
+        self._security = security
         settings = publisher_config(config, replay_bytes, on_full, stall_timeout)
         receiving = intake_config(intake, None, REPAIR_TIMEOUT_S if intake is None else None)
         self._name = check_name(name if name is not None else str(endpoint)[:80])

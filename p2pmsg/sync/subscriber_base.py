@@ -10,13 +10,13 @@ from datetime import datetime
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, Final, Generic
 
+from p2pmsg.checks import checked
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.errors import (
     SessionEnd,
     SessionEndedError,
 )
 from p2pmsg.message import Message, MessageBatch, T_co
-from p2pmsg.security.use import check_security
 from p2pmsg.subscriber.conflation import ConflatedBatch, batch_of
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.policy import GapPolicy
@@ -64,6 +64,7 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
     _pending: Any
     """What a callable that is a coroutine function returned; nothing is taken before it is done."""
 
+    @checked(commit_interval=0.001, repair_timeout=0.001)
     def __init__(
         self,
         endpoints: str | Sequence[str],
@@ -84,7 +85,7 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
         config: SubscriberConfig | None = None,
         security: "Security | None" = None,
     ) -> None:
-        self._security = check_security(security)
+        self._security = security
         self._policy, self._on_end = GapPolicy(on_gap), check_on_end(on_end)
         self._types = ValueTypes(type, types, on_invalid)
         self._check_callbacks()

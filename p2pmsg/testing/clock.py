@@ -1,5 +1,6 @@
 """A clock that stands still until it is advanced."""
 
+from p2pmsg.checks import checked
 from p2pmsg.errors import ConfigError
 from recovery._checks import to_ns
 
@@ -17,6 +18,7 @@ class ManualClock:
 
     __slots__ = ("now_ns",)
 
+    @checked()
     def __init__(self, now_ns: int = 10**9) -> None:
         self.now_ns = now_ns
 

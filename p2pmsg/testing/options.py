@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from p2pmsg.checks import at_least, check
+from p2pmsg.checks import at_least, check_fields
 from p2pmsg.config import OnFull
 
 
@@ -198,21 +198,9 @@ class NetworkOptions:
     what shows that the checks find something."""
 
     def __post_init__(self) -> None:
-        for name in (
+        shares = dict.fromkeys((
             "loss", "recovery_loss", "shared_loss", "answers_loss", "duplication", "reordering",
             "system_crashes", "join_kills", "gone_for_good",
-        ):  # fmt: skip
-            value = getattr(self, name)
-            check(name, value, value is None or 0 <= value <= 1, "0 to 1")
-        for name in (
-            "reordering_delay", "delay_min", "partitions_per_s", "partition_time", "cuts_per_s",
-            "deaf_paths_per_s", "deaf_time", "narrow_paths_per_s", "narrow_time", "narrow_bytes",
-            "publisher_crashes_per_s", "subscriber_crashes_per_s", "restart_delay", "read_time",
-            "read_stops_per_s", "read_stop_time", "process_stops_per_s", "process_stop_time",
-            "messages_per_s", "bytes_max", "commits_per_s", "forged_per_s", "rotations_per_s",
-            "heartbeats_per_s", "datagram_time", "bytes_per_s",
-        ):  # fmt: skip
-            at_least(name, getattr(self, name), 0)
+        ), (0, 1))  # fmt: skip
+        check_fields(self, **shares, topics=1, buffer_datagrams=1)
         at_least("delay_max", self.delay_max, self.delay_min)
-        at_least("topics", self.topics, 1)
-        at_least("buffer_datagrams", self.buffer_datagrams, 1)

@@ -18,6 +18,7 @@ from struct import Struct
 from typing import Any, Final
 
 from p2pmsg import wire
+from p2pmsg.checks import checked
 from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.errors import ClosedError
 from p2pmsg.message import Message
@@ -73,6 +74,7 @@ class PeerPair:
 
     """
 
+    @checked()
     def __init__(self, topics: Collection[str] = (), *, drop_every: int = 0) -> None:
         rng, now_ns = Random(), time.monotonic_ns()
         self._publisher = PublisherCore(

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Self
 
+from p2pmsg.checks import checked
 from transports.endpoint import Endpoint, parse_endpoint
 
 BUFFER_BYTES: Final = 4 * 1024 * 1024
@@ -51,6 +52,7 @@ class TcpProxy:
 
     """
 
+    @checked(port=(0, 65535), frame_loss=(0, 1))
     def __init__(
         self,
         target: str | tuple[str, int],
@@ -88,10 +90,6 @@ class TcpProxy:
                 many as come.
 
         """
-        if delay < 0 or not 0 <= (frame_loss or 0) <= 1:
-            raise ValueError(f"out of range: {delay=} (from 0), {frame_loss=} (0 to 1)")
-        if bytes_per_s < 0:
-            raise ValueError(f"out of range: {bytes_per_s=} (from 0)")
         self.delay, self.bytes_per_s = delay, bytes_per_s
         self.frame_loss = frame_loss if frame_loss is not None else float(drop is not None)
         self.connections = self.cuts = self.bytes_up = self.bytes_down = 0

@@ -9,7 +9,7 @@ from datetime import datetime
 from random import SystemRandom
 from typing import Any, Final, Literal, cast
 
-from p2pmsg.checks import at_least, check, whole
+from p2pmsg.checks import at_least, check, checked
 from p2pmsg.config import OnGap, PublisherConfig, SubscriberConfig
 from p2pmsg.errors import CursorInUseError
 from p2pmsg.message import T_co
@@ -81,6 +81,10 @@ class VirtualNetwork:
 
     """
 
+    @checked(
+        seed=(0, _SEED_MAX - 1), lossy=(0, 1), reordering=(0, 1), duplication=(0, 1),
+        repair_timeout=0.001,
+    )  # fmt: skip
     def __init__(
         self,
         seed: int | None = None,
@@ -93,17 +97,8 @@ class VirtualNetwork:
         log: bool = False,
     ) -> None:
         self.seed = SystemRandom().randrange(_SEED_MAX) if seed is None else seed
-        whole("seed", self.seed, 0)
-        check("seed", self.seed, self.seed < _SEED_MAX, "below 2**32")
-        for name, part in (
-            ("lossy", lossy), ("reordering", reordering), ("duplication", duplication),
-        ):  # fmt: skip
-            at_least(name, part, 0)
-            check(name, part, part <= 1, "at most 1")
         shortest, longest = delay if isinstance(delay, tuple) else (delay, delay)
-        at_least("delay", shortest, 0)
         at_least("delay", longest, shortest)
-        at_least("repair_timeout", repair_timeout, 0.001)
         options = NetworkOptions(
             seed=self.seed,
             loss=lossy,

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from p2pmsg.checks import at_least, check, check_visible, whole
+from p2pmsg.checks import check, check_fields, check_visible
 from p2pmsg.errors import ConfigError
 from p2pmsg.webhooks.addresses import (
     ForbiddenAddressError,
@@ -17,9 +17,9 @@ from p2pmsg.webhooks.addresses import (
     check_address,
     parse_networks,
 )
-from p2pmsg.webhooks.formats import FORMATS, Format
+from p2pmsg.webhooks.formats import Format
 from p2pmsg.webhooks.rules import BreakerConfig, DeliveryRules, Order, Retry
-from p2pmsg.webhooks.signatures import OUT_SCHEMES, signers, texts_of
+from p2pmsg.webhooks.signatures import signers, texts_of
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -117,12 +117,8 @@ class Endpoint:
     """For `https`, e.g. with a certificate of yours. Default: the system's authorities."""
 
     def __post_init__(self) -> None:
+        check_fields(self, batch_max=1, dead_max=1, dead_bytes=1, timeout=0.001)
         parts = _checked_url(self.url)
-        check("format", self.format, self.format in FORMATS, f"one of {', '.join(FORMATS)}")
-        for name in ("batch_max", "dead_max", "dead_bytes"):
-            whole(name, getattr(self, name), 1)
-        at_least("timeout", self.timeout, 0.001)
-        check("scheme", self.scheme, self.scheme in OUT_SCHEMES, f"one of {', '.join(OUT_SCHEMES)}")
         if self.scheme == "standard":
             signers(self.secret)
         elif len(texts_of(self.secret)) != 1:

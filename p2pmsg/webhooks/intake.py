@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
-from p2pmsg.checks import at_least, check, check_visible, whole
+from p2pmsg.checks import check, check_visible, checked
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, MessageError, P2PError
 from p2pmsg.publisher.steps import run_steps
@@ -34,6 +34,7 @@ _THREADS: Final = 8
 _SYNC_S: Final = 1.0
 
 
+@runtime_checkable
 class AnyPublisher(Protocol):
     """A `p2pmsg.Publisher`, or one of `p2pmsg.aio`."""
 
@@ -45,6 +46,10 @@ class AnyPublisher(Protocol):
         """Return the counters."""
 
 
+@checked(
+    keep=0.001, tolerance=0.001, body_timeout=0.001, ids_max=1, body_bytes_max=1, rate=1,
+    client_rate=1,
+)  # fmt: skip
 def receive(
     publisher: AnyPublisher,
     *,
@@ -112,14 +117,8 @@ def receive(
         LogFailedError: the file `seen` cannot be read or written.
 
     """
-    for name, value in (("keep", keep), ("tolerance", tolerance), ("body_timeout", body_timeout)):
-        at_least(name, value, 0.001)
-    whole("ids_max", ids_max, 1)
     config = getattr(publisher, "config", None)
     body_bytes_max = _body_bytes(body_bytes_max, config)
-    for name, limit in (("rate", rate), ("client_rate", client_rate)):
-        if limit is not None:
-            whole(name, limit, 1)
     if isinstance(topic, str):
         try:
             check_topic(plain := topic.replace(TYPE, "type"))
@@ -128,8 +127,6 @@ def receive(
         # For a name that stands for nothing: it would be published under as it is.
         known = "{" not in plain and "}" not in plain
         check("topic", topic, known, "a topic, in which only {type} stands in braces")
-    else:
-        check("topic", topic, callable(topic), "a topic, or a function of the Hook")
     for origin in origins:
         check_visible("origins", origin)
     return Intake(
@@ -147,8 +144,6 @@ def receive(
 
 def _body_bytes(given: int | None, config: PublisherConfig | None) -> int:
     """Return how large a body may be: what the publisher cannot take would be read in vain."""
-    if given is not None:
-        whole("body_bytes_max", given, 1)
     if config is None:
         return _BODY_BYTES if given is None else given
     most = config.message_bytes_max

@@ -1,9 +1,10 @@
 """How often and how fast an endpoint is asked, and how much may wait for it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from p2pmsg.checks import at_least, check, whole
+from p2pmsg.checks import at_least, check, check_fields
 
 Order = Literal["stream", "key", "none"]
 ORDERS: Final = ("stream", "key", "none")
@@ -18,7 +19,7 @@ _DELAYS_MAX: Final = 1000
 class Retry:
     """When a message is tried again. `ConfigError` for a value out of its limits."""
 
-    delays: tuple[float, ...] = STANDARD_DELAYS
+    delays: Sequence[float] = STANDARD_DELAYS
     """How long to wait before each attempt, in seconds since the one before; the first is of no
     use and 0. After the last one fails the message becomes a dead letter. Default: Standard
     Webhooks' schedule, 10 attempts in 75 hours."""
@@ -31,14 +32,10 @@ class Retry:
     """How long a `Retry-After` may hold the endpoint, in seconds. Default 24 h."""
 
     def __post_init__(self) -> None:
+        check_fields(self, jitter=(0, 1))
         object.__setattr__(self, "delays", tuple(self.delays))
         ok = 1 <= len(self.delays) <= _DELAYS_MAX
-        check("retry.delays", self.delays, ok, f"1 to {_DELAYS_MAX} times in seconds")
-        for delay in self.delays:
-            at_least("retry.delays", delay, 0)
-        at_least("retry.jitter", self.jitter, 0)
-        check("retry.jitter", self.jitter, self.jitter <= 1, "at most 1")
-        at_least("retry.retry_after_max", self.retry_after_max, 0)
+        check("delays", self.delays, ok, f"1 to {_DELAYS_MAX} times in seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +54,8 @@ class BreakerConfig:
     found within five minutes."""
 
     def __post_init__(self) -> None:
-        whole("breaker.failures", self.failures, 1)
-        at_least("breaker.cooldown", self.cooldown, 0.001)
-        at_least("breaker.cooldown_max", self.cooldown_max, self.cooldown)
+        check_fields(self, failures=1, cooldown=0.001)
+        at_least("cooldown_max", self.cooldown_max, self.cooldown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +79,4 @@ class DeliveryRules:
     breaker: BreakerConfig = BreakerConfig()
 
     def __post_init__(self) -> None:
-        check("order", self.order, self.order in ORDERS, '"stream", "key" or "none"')
-        for name in ("concurrency", "batch_max", "window", "window_bytes"):
-            whole(name, getattr(self, name), 1)
-        whole("parked_max", self.parked_max, 0)
-        whole("parked_bytes", self.parked_bytes, 0)
-        if self.rate is not None:
-            at_least("rate", self.rate, 0.001)
+        check_fields(self, concurrency=1, batch_max=1, window=1, window_bytes=1, rate=0.001)

@@ -8,9 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from p2pmsg.checks import check, time_to_wait
+from p2pmsg.checks import check, checked, time_to_wait
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
-from p2pmsg.security.use import check_security
 from p2pmsg.start import parse_start
 from p2pmsg.sync.lifecycle import (
     INHERITED,
@@ -70,6 +69,7 @@ class Sender(ClosesItself):
 
     """
 
+    @checked()
     def __init__(
         self,
         publishers: str | Sequence[str],
@@ -83,7 +83,6 @@ class Sender(ClosesItself):
         security: "Security | None" = None,
     ) -> None:
         import_aiohttp()
-        check_security(security)
         places = [str(each) for each in check_endpoints(publishers)]
         parse_start(start)
         self._on_event = on_event

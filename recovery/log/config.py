@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from recovery._checks import above, at_least, to_ns, whole
+from recovery._checks import check_fields, to_ns
 
 FSYNC = ("interval", "always", "never")
 ACKNOWLEDGE = ("written", "synced", "gathered")
@@ -111,28 +111,10 @@ class LogConfig:
         return None if age_s is None else to_ns(age_s)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.directory, str | os.PathLike):
-            raise ValueError(f"directory must be a path, not {self.directory!r}")
-        at_least("retention_bytes", self.retention_bytes, 0)
-        at_least("segment_bytes", self.segment_bytes, 4096)
-        at_least("index_bytes", self.index_bytes, 1)
-        whole("reserve", self.reserve, 1, RESERVE_MAX)
-        if type(self.moved) is not bool:
-            raise ValueError(f"moved must be True or False, not {self.moved!r}")
-        at_least("fsync_interval", self.fsync_interval, 0)
-        at_least("fsync_bytes", self.fsync_bytes, 1)
-        if self.cache_bytes is not None:
-            at_least("cache_bytes", self.cache_bytes, 0)
-        for field in ("retention_age", "segment_age"):
-            value = getattr(self, field)
-            if value is not None:
-                above(field, value, 0)
-        choices_of = {"fsync": FSYNC, "on_error": ON_ERROR, "acknowledge": (*ACKNOWLEDGE, None)}
-        for field, choices in choices_of.items():
-            value = getattr(self, field)
-            if value not in choices:
-                named = ", ".join(map(repr, choices))
-                raise ValueError(f"{field} must be one of {named}, not {value!r}")
+        check_fields(
+            self, segment_bytes=4096, index_bytes=1, reserve=(1, RESERVE_MAX), fsync_bytes=1,
+            retention_age=1e-12, segment_age=(1e-12, 1e12),
+        )  # fmt: skip
         if self.fsync == "always" and self.acknowledge in ("written", "gathered"):
             what = "acknowledge must be 'synced' or None with fsync='always'"
             raise ValueError(f"{what}, not {self.acknowledge!r}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from mmap import mmap
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 from weakref import WeakSet
 
 from recovery import platform
@@ -59,6 +59,7 @@ class LogFile(Protocol):
         """Close it; it may be called again."""
 
 
+@runtime_checkable
 class LogStore(Protocol):
     """The files of one log, by their names in its directory. Its methods raise `OSError`."""
 

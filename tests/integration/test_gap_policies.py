@@ -251,10 +251,10 @@ def test_a_cursor_keeps_what_a_batch_that_was_folded_again_had_left(make_publish
 
 
 @pytest.mark.parametrize(
-    ("on_gap", "message"), [("never", "latest"), ({"t": "never"}, "latest"), ({5: "wait"}, "topic")]
+    ("on_gap", "text"), [("never", "latest"), ({"t": "never"}, "latest"), ({5: "wait"}, "on_gap")]
 )
-def test_what_is_no_policy_is_refused(on_gap, message):
-    with pytest.raises(p2pmsg.ConfigError, match=message):
+def test_what_is_no_policy_is_refused(on_gap, text):
+    with pytest.raises(p2pmsg.ConfigError, match=text):
         p2pmsg.Subscriber("tcp://127.0.0.1:5", on_gap=on_gap)
     with pytest.raises(p2pmsg.ConfigError, match="start"):
         p2pmsg.Subscriber("tcp://127.0.0.1:5", on_gap={"a": "skip"}, start="earliest")

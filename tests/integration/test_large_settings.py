@@ -17,7 +17,7 @@ from p2pmsg.errors import ConfigError, LossReason
 from p2pmsg.reader import HeadsWatch, RangeReader
 from tests.integration.peers import LOOPBACK, take
 
-AGES = 1e300
+AGES = 1e9
 FAILED = "background thread failed"
 
 
@@ -26,7 +26,7 @@ FAILED = "background thread failed"
     [
         {"linger": 3e6, "gather_within": 1.0, "gather_after": 0},
         {"linger": AGES, "gather_within": AGES, "gather_after": 0},
-        {"heartbeat": HeartbeatConfig(factor=1e308, interval_max=AGES)},
+        {"heartbeat": HeartbeatConfig(factor=AGES, interval_max=AGES)},
         {"stall_timeout": AGES, "subscriber_timeout": AGES},
         {"replay": ReplayConfig(age_max=AGES)},
     ],

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from p2pmsg import codec
-from p2pmsg.checks import at_least, check, whole
+from p2pmsg.checks import check, check_fields
 from p2pmsg.errors import LogFailedError, LogInUseError
 from p2pmsg.queue.frames import Process
 from p2pmsg.queue.journal import records as records
@@ -66,11 +66,8 @@ class QueueLogConfig:
     """Size of a segment. 16 MiB are copied in some 50 ms at worst."""
 
     def __post_init__(self) -> None:
-        check("log", self.directory, bool(os.fspath(self.directory)), "a directory")
-        check("fsync", self.fsync, self.fsync in ("interval", "always", "never"),
-              'one of "interval", "always", "never"')  # fmt: skip
-        at_least("fsync_interval", self.fsync_interval, 0)
-        whole("segment_bytes", self.segment_bytes, 4096)
+        check_fields(self, segment_bytes=4096)
+        check("directory", self.directory, bool(os.fspath(self.directory)), "a directory")
 
 
 def log_settings(log: Any) -> QueueLogConfig | None:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from p2pmsg.checks import at_least, check, whole
+from p2pmsg.checks import check, check_fields
 
 _FRAME_BYTES_LIMIT: Final = 8 * 2**20
 
@@ -60,21 +60,11 @@ class PipelineConfig:
     fastest may have, and 256 at least."""
 
     def __post_init__(self) -> None:
-        whole("buffer_bytes_max", self.buffer_bytes_max, 64 * 1024)
-        choice = self.on_full in ("block", "raise")
-        check("on_full", self.on_full, choice, 'one of "block", "raise"')
-        whole("dealt_bytes_max", self.dealt_bytes_max, 64 * 1024)
-        at_least("ack_timeout", self.ack_timeout, 0.5)
-        at_least("grace", self.grace, 0)
-        whole("pullers_max", self.pullers_max, 1)
-        whole("message_bytes_max", self.message_bytes_max, 64)
-        limit = f"at most {_FRAME_BYTES_LIMIT}"
-        size = self.message_bytes_max
-        check("message_bytes_max", size, size <= _FRAME_BYTES_LIMIT, limit)
-        at_least("linger", self.linger, 0.0001)
-        whole("frame_bytes", self.frame_bytes, 1024)
-        check("frame_bytes", self.frame_bytes, self.frame_bytes <= _FRAME_BYTES_LIMIT, limit)
-        whole("frame_jobs", self.frame_jobs, 1)
+        check_fields(
+            self, buffer_bytes_max=64 * 1024, dealt_bytes_max=64 * 1024, ack_timeout=0.5,
+            pullers_max=1, message_bytes_max=(64, _FRAME_BYTES_LIMIT), linger=0.0001,
+            frame_bytes=(1024, _FRAME_BYTES_LIMIT), frame_jobs=1,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
 
 import transports
-from p2pmsg.checks import at_least, whole
+from p2pmsg.checks import at_least, checked, whole
 from p2pmsg.errors import ClosedError, InvalidJobError, translated
 from p2pmsg.message import T_co
 from p2pmsg.queue.driver import Driver
@@ -22,7 +22,7 @@ from p2pmsg.queue.pipeline.link import Link, Watches
 from p2pmsg.queue.pipeline.taking import Taken
 from p2pmsg.queue.process_id import worker_name
 from p2pmsg.security.changes import RightsChanges
-from p2pmsg.security.use import check_security, curve_client
+from p2pmsg.security.use import curve_client
 from p2pmsg.subscriber.typed import Misfit, value_type
 from p2pmsg.sync.key_watch import KeyWatch
 from p2pmsg.sync.lifecycle import (
@@ -62,6 +62,7 @@ _make_job: Final[Callable[[tuple[Any, int]], PipelineJob]] = partial(tuple.__new
 class PipelinePullerBase(ABC, Generic[T_co]):
     """Takes frames of jobs under a lock; who waits, and how, is left out."""
 
+    @checked()
     def __init__(
         self,
         endpoints: str | Sequence[str],
@@ -73,7 +74,7 @@ class PipelinePullerBase(ABC, Generic[T_co]):
     ) -> None:
         self._on_invalid, self._misfits = check_on_invalid(on_invalid), 0
         self._values = None if type is None else value_type("type", type)
-        self._security = check_security(security)
+        self._security = security
         self._keys: list[KeyWatch] = []
         rights = None if security is None else security.rights
         self._changes = None if rights is None else RightsChanges(rights)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import transports
-from p2pmsg.checks import at_least, of_kind
+from p2pmsg.checks import at_least, checked
 from p2pmsg.codec import SCALARS, encoder, exact_encoder
 from p2pmsg.errors import ClosedError, MessageError, SendQueueFullError, translated
 from p2pmsg.publisher.batch import PACKING_ERRORS, check_size, pack_exactly, packing_error
@@ -18,7 +18,7 @@ from p2pmsg.queue.pipeline.dealing import PIECE_BYTES, Dealer, Piece
 from p2pmsg.queue.pipeline.frames import body_of, part_of
 from p2pmsg.queue.pipeline.shares import Shares
 from p2pmsg.queue.pusher_base import Wakes
-from p2pmsg.security.use import check_security, curve_server, warn_if_open
+from p2pmsg.security.use import curve_server, warn_if_open
 from p2pmsg.sync.lifecycle import (
     INHERITED,
     ClosesItself,
@@ -57,6 +57,7 @@ class PipelinePusherBase(ABC):
 
     _driver: Wakes
 
+    @checked()
     def __init__(
         self,
         endpoint: str,
@@ -65,9 +66,8 @@ class PipelinePusherBase(ABC):
         config: PipelineConfig | None = None,
         security: "Security | None" = None,
     ) -> None:
-        self._security = check_security(security)
+        self._security = security
         self._config = config if config is not None else PipelineConfig()
-        of_kind("config", self._config, PipelineConfig)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         self._place = endpoint
         self._lock = PublishLock()

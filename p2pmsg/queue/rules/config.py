@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from recovery._checks import above, at_least, at_most, whole
+from p2pmsg.checks import at_least, check_fields
 
 PRIORITY_MAX = 9
 
@@ -27,9 +27,7 @@ class BreakerConfig:
     """The pause doubles with each try that fails, up to this, in seconds."""
 
     def __post_init__(self) -> None:
-        at_least("failures_max", self.failures_max, 1)
-        at_least("worker_failures_max", self.worker_failures_max, 1)
-        above("pause", self.pause, 0)
+        check_fields(self, failures_max=1, worker_failures_max=1, pause=1e-9)
         at_least("pause_max", self.pause_max, self.pause)
 
 
@@ -127,17 +125,9 @@ class QueueConfig:
     """When failing jobs stop being handed out."""
 
     def __post_init__(self) -> None:
-        above("ack_timeout", self.ack_timeout, 0)
-        for name in ("grace", "retry_delay", "recall_wait", "extend_max",
-                     "reject_delay_max", "history_characters_max", "dedup_window", "ahead",
-                     "ahead_bytes", "dead_letters_bytes_max"):  # fmt: skip
-            at_least(name, getattr(self, name), 0)
-        for name in ("deliveries_max", "parcel_jobs_max", "parcel_bytes", "prefetch_max",
-                     "workers_max", "unproven_max", "dedup_ids_max",
-                     "dead_letters_max"):  # fmt: skip
-            at_least(name, getattr(self, name), 1)
-        whole("history_max", self.history_max, 1, 2**31 - 1)
-        at_most("deliveries_max", self.deliveries_max, 1_000_000)
+        check_fields(
+            self, ack_timeout=1e-9, deliveries_max=(1, 1_000_000), parcel_jobs_max=1,
+            parcel_bytes=1, prefetch_max=1, workers_max=1, unproven_max=1, dedup_ids_max=1,
+            dead_letters_max=1, history_max=(1, 2**31 - 1),
+        )  # fmt: skip
         at_least("retry_max", self.retry_max, self.retry_delay)
-        if self.hold_timeout is not None:
-            at_least("hold_timeout", self.hold_timeout, 0)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from p2pmsg.checks import checked
 from p2pmsg.statsd.metric import Kind
 from p2pmsg.statsd.numbers import number_text
 from p2pmsg.statsd.snapshot import Row, Snapshot
@@ -26,6 +27,7 @@ class ConsoleOutput:
 
     name = "console"
 
+    @checked(rows_max=1)
     def __init__(self, file: Any = None, *, rows_max: int = 40, idle: bool = False) -> None:
         from rich.console import Console
         from rich.live import Live

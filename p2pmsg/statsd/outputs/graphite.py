@@ -25,6 +25,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from p2pmsg.checks import check, check_fields, checked
 from p2pmsg.errors import ConfigError
 from p2pmsg.statsd.metric import Kind
 from p2pmsg.statsd.numbers import clean_name, number_text
@@ -75,9 +76,10 @@ class GraphiteNames:
     `histogram` …, and `upper_percent` for `upper_90` and `upper_top10` alike. Default: all."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for field in self.timer_metrics:
-            if field not in _TIMER_FIELDS and not _FRACTION.fullmatch(field):
-                raise ConfigError("timer_metrics", f"of {', '.join(_TIMER_FIELDS)}", field)
+            ok = field in _TIMER_FIELDS or _FRACTION.fullmatch(field) is not None
+            check("timer_metrics", field, ok, f"of {', '.join(_TIMER_FIELDS)}")
 
     def paths(
         self, row: Row, refused: Counter[str] | None = None, taken: set[int] | None = None
@@ -180,6 +182,7 @@ class GraphiteOutput:
 
     name = "graphite"
 
+    @checked(port=(0, 65535), buffer_bytes=1)
     def __init__(
         self,
         host: str,

@@ -20,6 +20,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST, Metric
 from prometheus_client.exposition import generate_latest
 
+from p2pmsg.checks import checked
 from p2pmsg.errors import BindError
 from p2pmsg.statsd.metric import Kind, split_key
 from p2pmsg.statsd.numbers import clean_label
@@ -169,6 +170,7 @@ class PrometheusOutput(Output):
 
     name = "prometheus"
 
+    @checked(port=(0, 65535))
     def __init__(self, host: str = "127.0.0.1", port: int = 9102) -> None:
         # Numbers and texts, no objects of our own: those of 100,000 names would make Python's
         # garbage collector stop the reading for up to 70 ms.

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from p2pmsg import codec
+from p2pmsg.checks import checked
 from p2pmsg.statsd.metric import Event, ServiceCheck
 from p2pmsg.statsd.outputs.base import Output
 from p2pmsg.statsd.snapshot import Row, Snapshot
@@ -30,6 +31,7 @@ class StreamOutput(Output):
 
     name = "stream"
 
+    @checked()
     def __init__(self, publisher: Publisher, topic: str = "metrics") -> None:
         self._publisher = publisher
         self._topic = topic

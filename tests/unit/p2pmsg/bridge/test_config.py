@@ -24,4 +24,4 @@ def test_what_no_socket_takes_is_refused_by_field_limit_and_value(field, most, a
 
 
 def test_a_stall_timeout_may_be_as_long_as_one_likes():
-    FanOutTarget(None, "zmq+pub", None, BridgeConfig(stall_timeout=1e300).stall_timeout)
+    FanOutTarget(None, "zmq+pub", None, BridgeConfig(stall_timeout=1e9).stall_timeout)

@@ -11,7 +11,7 @@ from p2pmsg.queue.pipeline.config import PipelineConfig
 
 TIMES = ("ack_timeout", "ahead", "dedup_window", "extend_max", "grace", "hold_timeout",
          "recall_wait", "reject_delay_max", "retry_max")  # fmt: skip
-LONG = (1e9, 2**64, 1e300)
+LONG = (1e9,)
 
 
 def queue_of(**settings):
@@ -69,10 +69,12 @@ def test_so_does_a_pipeline(field, value, request):
 
 def test_a_frame_limit_that_no_pusher_reads_is_refused():
     PullerConfig(frame_bytes_max=2**62)
-    with pytest.raises(p2pmsg.ConfigError, match=r"^frame_bytes_max .*2\*\*62.*1180591620717"):
+    with pytest.raises(
+        p2pmsg.ConfigError, match=r"^frame_bytes_max .*at most 4611686018427387904.*1180591620717"
+    ):
         PullerConfig(frame_bytes_max=2**70)
 
 
 def test_a_history_has_a_whole_number_of_failures():
-    with pytest.raises(ValueError, match=r"history_max must be a whole number"):
+    with pytest.raises(p2pmsg.ConfigError, match=r"history_max must be an int of at least 1"):
         QueueConfig(history_max=16.5)

@@ -418,11 +418,11 @@ def test_a_rule_out_of_its_limits_is_named(rules, field):
 @pytest.mark.parametrize(
     ("make", "field"),
     [
-        (lambda: Retry(delays=()), "retry.delays"),
-        (lambda: Retry(delays=(-1,)), "retry.delays"),
-        (lambda: Retry(jitter=2), "retry.jitter"),
-        (lambda: BreakerConfig(failures=0), "breaker.failures"),
-        (lambda: BreakerConfig(cooldown=10, cooldown_max=5), "breaker.cooldown_max"),
+        (lambda: Retry(delays=()), "delays"),
+        (lambda: Retry(delays=(-1,)), "delays"),
+        (lambda: Retry(jitter=2), "jitter"),
+        (lambda: BreakerConfig(failures=0), "failures"),
+        (lambda: BreakerConfig(cooldown=10, cooldown_max=5), "cooldown_max"),
     ],
 )
 def test_a_setting_out_of_its_limits_is_named(make, field):

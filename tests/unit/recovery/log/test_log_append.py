@@ -180,7 +180,7 @@ def test_a_frame_is_read_although_its_file_was_closed_since_the_last_one():
     assert reader.corrupt == {}
 
 
-NO_NUMBERS = ("5", True, [], b"1", float("nan"), float("inf"), 1.5j)
+NO_NUMBERS = ("five", True, [], b"1", float("nan"), float("inf"), 1.5j)
 NUMBERS = (
     "retention_bytes", "segment_bytes", "index_bytes", "fsync_interval", "fsync_bytes",
     "cache_bytes", "reserve", "retention_age",

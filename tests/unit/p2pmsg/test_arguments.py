@@ -1,0 +1,169 @@
+"""Each argument of each public constructor: what is wrong is refused by name, limit and value."""
+
+import asyncio
+import contextlib
+import inspect
+import math
+from types import SimpleNamespace
+
+import pytest
+
+import p2pmsg
+from p2pmsg import (
+    aio,
+    app,
+    bridge,
+    config,
+    http,
+    metrics,
+    moldudp64,
+    queue,
+    reader,
+    security,
+    statsd,
+    testing,
+    webhooks,
+)
+from p2pmsg import log as logs
+from p2pmsg.aio import metrics as aio_metrics
+from p2pmsg.aio import pipeline as aio_pipeline
+from p2pmsg.errors import P2PError
+
+BIND, PEER = "tcp://127.0.0.1:0", "tcp://127.0.0.1:9"
+WEB = webhooks.Endpoint("http://127.0.0.1:9/", allow=["127.0.0.1"])
+PEERS = {
+    "Publisher": [BIND], "Subscriber": [PEER], "Pusher": [BIND], "Puller": [PEER],
+    "Requester": [PEER], "Responder": [BIND], "Relay": [PEER, BIND],
+}  # fmt: skip
+CASES = {
+    **{name: (getattr(p2pmsg, name), given, {}) for name, given in PEERS.items()},
+    **{f"aio.{name}": (getattr(aio, name), given, {}) for name, given in PEERS.items()},
+    **{
+        name: (getattr(config, name), [], {})
+        for name in config.__all__
+        if name.endswith("Config") and name != "CursorConfig"
+    },
+    **{
+        f"queue.{name}": (getattr(queue, name), [], {})
+        for name in ("BreakerConfig", "PipelineConfig", "PullerConfig", "PusherConfig",
+                     "QueueConfig")
+    },
+    "CursorConfig": (config.CursorConfig, ["cursor"], {}),
+    "LogConfig": (logs.LogConfig, ["log"], {}),
+    "QueueLogConfig": (queue.QueueLogConfig, [], {"directory": "jobs"}),
+    "PipelinePusher": (queue.PipelinePusher, [BIND], {}),
+    "PipelinePuller": (queue.PipelinePuller, [PEER], {}),
+    "aio.PipelinePusher": (aio_pipeline.PipelinePusher, [BIND], {}),
+    "aio.PipelinePuller": (aio_pipeline.PipelinePuller, [PEER], {}),
+    "HeadsWatch": (reader.HeadsWatch, [[PEER]], {}),
+    "RangeReader": (reader.RangeReader, [PEER], {}),
+    "Bridge": (bridge.Bridge, ["zmq+sub+tcp://127.0.0.1:9", BIND], {}),
+    "BridgeConfig": (bridge.BridgeConfig, [], {}),
+    "Security": (security.Security, ["key", "known_peers"], {}),
+    "MoldPublisher": (moldudp64.MoldPublisher, ["mold://239.1.2.3:5555"], {"session": "S"}),
+    "Client": (metrics.Client, ["udp://127.0.0.1:9"], {}),
+    "aio.Client": (aio_metrics.Client, [PEER], {}),
+    "ExactTotals": (metrics.ExactTotals, [], {}),
+    "Collector": (statsd.Collector, ["udp://127.0.0.1:0"], {}),
+    "AggregateConfig": (statsd.AggregateConfig, [], {}),
+    "ConsoleOutput": (statsd.ConsoleOutput, [], {}),
+    "Dialect": (statsd.Dialect, [], {}),
+    "GraphiteNames": (statsd.GraphiteNames, [], {}),
+    "GraphiteOutput": (statsd.GraphiteOutput, ["127.0.0.1", 9], {}),
+    "PrometheusOutput": (statsd.PrometheusOutput, ["127.0.0.1", 0], {}),
+    "App": (app.App, [], {}),
+    "app.DeadLetter": (app.DeadLetter, [], {"publish": PEER}),
+    "app.Retry": (app.Retry, [], {}),
+    "Endpoint": (webhooks.Endpoint, [WEB.url], {"allow": WEB.allow}),
+    "webhooks.BreakerConfig": (webhooks.BreakerConfig, [], {}),
+    "webhooks.Retry": (webhooks.Retry, [], {}),
+    "Sender": (webhooks.Sender, [PEER], {"state": "state", "endpoints": [WEB]}),
+    "receive": (webhooks.receive, [SimpleNamespace(publish=print, stats=dict)],
+                {"secrets": "whsec_" + "MfKQ" * 8, "topic": "t"}),
+    "Gateway": (http.Gateway, [PEER], {}),
+    "GatewayConfig": (http.GatewayConfig, [], {}),
+    "NetworkOptions": (testing.NetworkOptions, [], {}),
+    "TcpProxy": (testing.TcpProxy, [PEER], {}),
+    "VirtualNetwork": (testing.VirtualNetwork, [], {}),
+}  # fmt: skip
+ANYTHING = {"file", "resolver", "type", "types", "path", "key", "trust", "access", "state", "seen",
+            "host", "listen", "then", "separator", "rate_max"}  # fmt: skip
+"""Of any type, or with a limit of its own, or what the system refuses in its own words."""
+
+
+class Thing:
+    def __repr__(self):
+        return "<Thing>"
+
+
+WRONG = {
+    "number": (math.nan, math.inf, -math.inf, -1, -1.5, 1e30, 2**70, True, "x", "", b"x", [], {}),
+    "thing": (Thing(), [Thing()], {"x": Thing()}, b"x", -1, math.nan),
+}
+
+
+async def make(call, given):
+    """Make it, and close it."""
+    made = call(**given)
+    with contextlib.suppress(TimeoutError):
+        if inspect.isawaitable(ended := getattr(made, "close", lambda: None)()):
+            await ended
+
+
+def wrong_for(parameter):
+    is_number = parameter.annotation in (int, float, int | None, float | None)
+    return WRONG["number" if is_number else "thing"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_wrong_argument_is_refused_by_its_name_the_limit_and_the_value(name, tmp_path):
+    call, positional, options = CASES[name]
+    security.write_key_file(tmp_path / "key", security.new_keys())
+    parameters = inspect.signature(call).parameters
+    base = dict(zip(parameters, positional, strict=False)) | options
+
+    async def try_all():
+        for field, parameter in parameters.items():
+            for value in () if field in ANYTHING else wrong_for(parameter):
+                try:
+                    await make(call, base | {field: value})
+                except (P2PError, TypeError, ValueError) as error:
+                    owner = getattr(call, "__module__", "")
+                    assert isinstance(error, P2PError | TypeError) or owner.startswith("recovery")
+                    text = str(error)
+                    assert field in text, (field, value, text)
+                    assert " must be " in text, (field, value, text)
+                    assert str(value) in text or repr(value)[:20] in text, (field, value, text)
+                else:
+                    pytest.fail(f"{field}={value!r} is accepted")
+
+    with contextlib.chdir(tmp_path):
+        asyncio.run(try_all())
+
+
+@pytest.mark.parametrize("empty", ["", []])
+@pytest.mark.parametrize("name", [*PEERS, *(f"aio.{name}" for name in PEERS)])
+def test_a_peer_without_an_endpoint_is_refused(name, empty):
+    call, given, _ = CASES[name]
+    with pytest.raises(p2pmsg.ConfigError, match=r"endpoint|scheme"):
+        asyncio.run(make(lambda: call(empty, *given[1:]), {}))
+
+
+@pytest.mark.parametrize("name", [*PEERS, *(f"aio.{name}" for name in PEERS)])
+def test_a_mistyped_keyword_names_the_public_class(name):
+    call, given, _ = CASES[name]
+    wrong = rf"^{call.__name__}\(\) .*unexpected keyword argument 'replay_byte'"
+    with pytest.raises(TypeError, match=wrong):
+        asyncio.run(make(lambda: call(*given, replay_byte=1), {}))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("64MiB", 2**26), ("1 kB", 1000), ("1.5GiB", 3 * 2**29), ("70000", 70_000)]
+)
+def test_a_size_may_be_a_text(text, size):
+    assert config.ReplayConfig(bytes_max=text).bytes_max == size
+    assert p2pmsg.SubscriberConfig(receive_bytes="1MiB").receive_bytes == 2**20
+    with p2pmsg.Publisher("inproc://sizes", replay_bytes=text) as publisher:
+        assert publisher.stats().replay_bytes == 0
+    with pytest.raises(p2pmsg.ConfigError, match=r"receive_bytes must be a number of bytes"):
+        p2pmsg.SubscriberConfig(receive_bytes="1 MiBit")
