@@ -218,7 +218,7 @@ def test_repair_of_a_streams_name(log):
 def test_repair_refuses_a_log_that_is_in_use_and_mends_the_log_of_a_queue(tmp_path):
     with p2pmsg.Pusher("tcp://127.0.0.1:0", log=tmp_path) as pusher:
         for number in range(100):
-            pusher.push(f"job {number}", key=str(number))
+            pusher.push(f"job {number}")
         assert b"in use" in run_here("log", "repair", tmp_path).stderr
     files = LogFiles(tmp_path)
     path, _ = files.flip(b"job 50")
