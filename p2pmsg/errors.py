@@ -540,8 +540,9 @@ class LossReport:
         return f"<LossReport {self}>"
 
     def __str__(self) -> str:
+        most = "at most " if self.reason is LossReason.CRASH else ""
         return (
-            f"lost {self.count} messages [{self.start}, {self.stop}) of {self.topic!r} from "
+            f"lost {most}{self.count} messages [{self.start}, {self.stop}) of {self.topic!r} from "
             f"{self.publisher!r} (session {self.session:016x}): {self.reason.value}"
         )
 

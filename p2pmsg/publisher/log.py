@@ -194,8 +194,8 @@ class PublisherLog:
         count = sum(stop - start for _, _, start, stop in opened.skipped)
         if count:
             _log.warning(
-                "the log %s may have lost messages that were accepted: %d sequences of %d "
-                "streams are skipped, and reported lost (crash)",
+                "the log %s may have lost messages that were accepted, at most %d of %d streams: "
+                "their sequences are skipped, and reported lost (crash)",
                 place, count, len({(session, topic) for session, topic, _, _ in opened.skipped}),
             )  # fmt: skip
 

@@ -71,12 +71,14 @@ class StreamIndex:
             at which one was.
         entries: where in it they are; None where that is in the file only.
         mark: the writer's: the sequence that no message may reach.
+        low: the writer's: beyond this sequence a later mark is needed soon.
 
     """
 
     __slots__ = (
-        "appended_ns_first", "appended_ns_last", "bytes", "entries", "frames", "mark", "messages",
-        "number", "session", "start", "stop", "timestamp_ns_max", "timestamp_ns_min", "topic",
+        "appended_ns_first", "appended_ns_last", "bytes", "entries", "frames", "low", "mark",
+        "messages", "number", "session", "start", "stop", "timestamp_ns_max", "timestamp_ns_min",
+        "topic",
     )  # fmt: skip
 
     def __init__(self, session: int, topic: str, number: int) -> None:
@@ -88,7 +90,7 @@ class StreamIndex:
         self.timestamp_ns_min, self.timestamp_ns_max = 2**63 - 1, NOTHING_NS
         self.appended_ns_first = self.appended_ns_last = 0
         self.entries: Entries | None = Entries()
-        self.mark = 0
+        self.mark = self.low = 0
 
     def note(self, start: int, count: int, size: int, newest_ns: int, appended_ns: int) -> None:
         """Take a frame in."""

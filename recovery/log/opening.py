@@ -21,7 +21,7 @@ from recovery.log.index import Key, SegmentIndex, encode_index, first_record_of,
 from recovery.log.state import LogState
 from recovery.log.store import LogStore
 from recovery.log.tail import NAME as TAIL
-from recovery.log.tail import find_damage, read_end
+from recovery.log.tail import find_damage, read_end, read_slots
 from recovery.log.written import check_end
 from recovery.ranges import RangeSet
 
@@ -106,9 +106,7 @@ def open_log(
     for number in numbers:
         _open_segment(store, config, number, number == numbers[-1], is_clean, found)
     found.is_damaged |= is_cut or (not has_crashed and _is_cut(store, found.catalog))
-    if state is not None and not is_clean and not has_crashed:
-        # What a killed process had accepted, and had in no frame yet, may be gone.
-        found.is_damaged |= find_damage(store) is not None
+    held, unwritten = ({}, 0) if state is None or is_clean else _in_no_frame(store, state, found)
     is_new = state is None
     if state is None:
         state = LogState(session)
@@ -120,7 +118,7 @@ def open_log(
     crashed = not is_new and (has_crashed or found.is_damaged or was_gathering)
     # What is missing in segments that had no index, as after a repair, was not known before.
     holes = _note_holes(state, found) if crashed or found.scanned > (not is_clean) else []
-    skipped = [*holes, *(_skip(state, found) if crashed else ())]
+    skipped = [*holes, *(_skip(state, found, held, unwritten) if crashed else ())]
     if found.catalog.segments:
         _take_up_names(state, found.catalog, found.catalog.segments[-1])
     return state, found.catalog, OpenReport(
@@ -137,6 +135,19 @@ def open_log(
 def _is_copy(store: LogStore, state: LogState) -> bool:
     """Whether it is out of a copy, as a whole or put in place of the files that were there."""
     return (state.identity, state.file) != (store.identity(), store.identity(state_file.NAME))
+
+
+def _in_no_frame(store: LogStore, state: LogState, found: _Found) -> tuple[dict[str, int], int]:
+    """Return where begins by topic what a killed process had accepted and the tail file has.
+
+    And how many messages of any other stream it may have accepted that are in no frame.
+    """
+    is_gone = not found.has_crashed and find_damage(store) is not None
+    found.is_damaged |= is_gone
+    if found.has_crashed or is_gone:
+        return {}, max(state.gathered, state.in_tail)
+    kept = read_slots(store)
+    return {one.topic: one.first for one in kept if one.session == state.session}, state.gathered
 
 
 def _is_cut(store: LogStore, catalog: Catalog) -> bool:
@@ -275,17 +286,22 @@ def _note_holes(state: LogState, found: _Found) -> list[tuple[int, str, int, int
     return noted
 
 
-def _skip(state: LogState, found: _Found) -> list[tuple[int, str, int, int]]:
-    """Let the streams of the session go on at their marks; return what is skipped."""
+def _skip(
+    state: LogState, found: _Found, held: dict[str, int], unwritten: int
+) -> list[tuple[int, str, int, int]]:
+    """Let the streams of the session go on at their marks, or at what is held of them.
+
+    Returns what is skipped.
+    """
     if state.always and not found.is_damaged:
         return []  # what is not on the disk was not sent
     skipped, catalog = [], found.catalog
-    unwritten = max(state.gathered, state.in_tail)
     topics = {topic for session, topic in catalog.all_streams() if session == state.session}
-    for topic in sorted(topics | set(state.tails) | set(state.marks)):
+    for topic in sorted(topics | set(state.tails) | set(state.marks) | set(held)):
         following = max(catalog.next((state.session, topic)) or 0, state.tails.get(topic, 0))
-        mark = following + state.reserve if state.always else max(state.mark(topic), following)
-        mark += unwritten
+        mark = held.get(topic, -1)
+        if mark < following:
+            mark = max(state.mark(topic), following) + unwritten
         if following < mark:
             skipped.append((state.session, topic, following, mark))
             state.skips.setdefault(topic, []).append((following, mark))

@@ -22,8 +22,8 @@ VERSION: Final = 1
 _TITLE: Final = "p2plog-state"
 _UNLIMITED: Final = 2**63
 _SOON: Final = 20
-"""Syncs; a stream that needs a new mark within so many, 2 s, gets twice as much each time."""
-_RESERVE_MAX: Final = 64
+"""Syncs; a stream that needs a new mark within so many, 2 s, gets four times as much."""
+_RESERVE_MAX: Final = 2**16
 """Times `reserve`. A stream of 30 million messages a second then needs a mark every second."""
 
 
@@ -257,9 +257,10 @@ class Reservations:
         self._given: dict[str, tuple[int, int]] = {}  # when, in syncs, and how much
 
     def set(self, stream: StreamIndex) -> None:
-        """Give a stream its mark; others' streams, and those synced before sending, have none."""
-        is_ours = stream.session == self._file.state.session and not self._file.state.always
+        """Give a stream its mark; streams of other sessions have none."""
+        is_ours = stream.session == self._file.state.session
         stream.mark = self._file.state.mark(stream.topic) if is_ours else _UNLIMITED
+        stream.low = stream.mark - self._given.get(stream.topic, (0, self._reserve))[1] // 2
 
     def reserve(self, stream: StreamIndex, stop: int) -> None:
         """Move a stream's mark beyond `stop`, and wait for the disk."""
@@ -275,10 +276,11 @@ class Reservations:
         Its `write` is to be called, then `end_renewal`. None: there are no such streams.
         """
         self._syncs += 1
-        half = self._reserve // 2
-        low = [s for s in segment.streams.values() if s.mark - s.stop < half]
-        if not low:
+        streams = segment.streams.values()
+        if not any(s.stop > s.low for s in streams):
             return None
+        # Those too that have used up a quarter: they are spared a renewal of their own.
+        low = [s for s in streams if s.stop > s.low - (s.mark - s.low) // 2]
         return Renewal(self._file, {s.topic: (s.stop, self._amount(s.topic)) for s in low})
 
     def end_renewal(self, renewal: Renewal, segment: SegmentIndex | None) -> None:
@@ -296,7 +298,7 @@ class Reservations:
         """Return how many sequences a stream gets now: renewing costs two fsyncs."""
         last, amount = self._given.get(topic, (-_SOON, 0))
         if self._syncs - last < _SOON:
-            return min(2 * amount, _RESERVE_MAX * self._reserve)
+            return min(4 * amount, _RESERVE_MAX * self._reserve)
         return self._reserve
 
 

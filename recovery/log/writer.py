@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 from recovery.errors import LogWriteError, SyncFailedError, lacks_means
@@ -115,8 +115,7 @@ class LogWriter:
         )
         state, catalog = self._state, self._catalog
         self.session = state.session
-        is_new = not state.boot
-        if is_new or state.clean:
+        if not state.boot or state.clean:  # a new one, or one that was closed
             state.always = self._config.is_synced
             state.reserve = self._config.reserve
             state.in_tail = 0
@@ -132,15 +131,17 @@ class LogWriter:
             state.in_tail = max(state.in_tail, self._gathered_max)
         if self._store.read(TAIL) is None:
             make_tail(self._store)  # from here on one that is missing was deleted
+        self._next = {key: catalog.next(key) or 0 for key in catalog.all_streams()}
+        for topic, following in state.tails.items():
+            key = (self.session, topic)
+            self._next[key] = max(self._next.get(key, 0), following)
+        half, reserve = state.floor + state.reserve // 2, state.reserve
+        state.marks = {t: n + reserve for t, n in self._own_next() if n > half}
         self._state_file = StateFile(self._store, state, self._make_lock())
         self._state_file.write()
         for segment in catalog.segments:
             segment.synced = segment.size
         self.bytes = sum(segment.size for segment in catalog.segments)
-        self._next = {key: catalog.next(key) or 0 for key in catalog.all_streams()}
-        for topic, following in state.tails.items():
-            key = (self.session, topic)
-            self._next[key] = max(self._next.get(key, 0), following)
         self._ends = Ends(self._store)
         self.cut = take_cut(self._ends, catalog, self._next)
         self._reservations = Reservations(self._state_file, self._config.reserve)
@@ -187,6 +188,10 @@ class LogWriter:
         if self.floor and (session, topic) not in self._next:
             return [(0, self.floor)]
         return list(self._state.skips.get(topic, ()))
+
+    def _own_next(self) -> Iterator[tuple[str, int]]:
+        """Yield topic and next sequence of the streams of the log's own session."""
+        return ((key[1], n) for key, n in self._next.items() if key[0] == self.session)
 
     def end_of(self, session: int, topic: str, start: int) -> memoryview | None:
         """Return where to store, at 0, the sequence after the last one received of a stream.
@@ -280,12 +285,8 @@ class LogWriter:
     def accepted(self) -> list[TailContent]:
         """Return what a process that was killed had accepted, and had in no frame yet.
 
-        It stays there until `begin_tail`: what is to be kept of it is appended before. Where its
-        sequences were skipped (`opened.os_crash`) it is nothing.
-
+        It stays there until `begin_tail`: what is to be kept of it is appended before.
         """
-        if self.opened.os_crash:
-            return []
         try:
             return list(read_slots(self._store))
         except ValueError:
@@ -327,10 +328,8 @@ class LogWriter:
         Only `wait` takes time, and it alone may run while other methods are called.
         """
         self.late_marks = None
-        former = self._take_sync()
-        renewal = None
-        if self._segment is not None:
-            renewal = self._reservations.begin_renewal(self._segment)
+        former, segment = self._take_sync(), self._segment
+        renewal = None if segment is None else self._reservations.begin_renewal(segment)
         parts = [(segment, segment.size) for segment in self._dirty]
         unneeded = self._page_cache.due(self._dirty)
         pending = PendingSync(
@@ -633,6 +632,7 @@ class LogWriter:
                     return
                 self._state.end = 0 if self._segment is None else self._segment.stop_record
                 self._state.clean = True
+                self._state.marks, self._state.reserve = dict(self._own_next()), 0
                 self._state_file.write()
                 if self._tail is not None:
                     self._tail.remove()

@@ -181,6 +181,34 @@ def test_a_mold_session_out_of_a_copy_uses_no_sequence_again(tmp_path, place):
     assert goes_on(place, log, last)
 
 
+@pytest.mark.parametrize("was_closed", [True, False])
+def test_no_more_is_reported_lost_than_may_have_been_accepted(
+    tmp_path, make_publisher, make_subscriber, was_closed
+):
+    log, found = tmp_path / "log", tmp_path / "found"
+    publisher = make_publisher(log=LogConfig(log), config=SMALL)
+    for number in range(1000):
+        publisher.publish("t", [number, b"x" * 50])
+    publisher.flush()
+    if was_closed:
+        publisher.close()
+    shutil.copytree(log, found)  # as a killed process leaves it, unless it was closed
+    shorten(found)
+
+    again = make_publisher(log=LogConfig(found, moved=True))
+    following = again.publish("t", "next")
+    losses, got = [], []
+    subscriber = make_subscriber(again.endpoint, start=0, on_gap=losses.append)
+    while not got or got[-1].value != "next":
+        got.append(subscriber.receive(60))
+    kept = [message.sequence for message in got[:-1]]
+    assert kept == list(range(len(kept)))
+    (report,) = losses
+    assert (report.start, report.stop) == (len(kept), following)
+    assert str(report).startswith(f"lost at most {following - len(kept)} messages")
+    assert following == 1000 if was_closed else 1000 <= following <= 6000
+
+
 pytest.importorskip("recovery.log")
 
 ENDPOINT = "ipc://{}/feed"

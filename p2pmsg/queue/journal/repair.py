@@ -1,6 +1,8 @@
 """Mending a queue's log: what is intact stays, and what could not be kept is named."""
 
 import os
+from dataclasses import replace
+from io import FileIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +17,7 @@ from p2pmsg.queue.journal.reading import (
     segments,
 )
 from p2pmsg.queue.journal.records import JournalState
+from p2pmsg.queue.journal.reservations import PositionFile
 from p2pmsg.wire import encoder
 from recovery import RangeSet
 from recovery.durable import replace_file, sync_path, unlock_file
@@ -54,10 +57,10 @@ def repair(directory: str | os.PathLike[str]) -> Unkept:
     try:
         paths = segments(folder)
         unkept = _find(paths)
-        for path in paths if unkept.places else ():
-            found = (_alone(record) for record, _ in intact_records(path.read_bytes()))
-            replace_file(path, b"".join(map(packed, filter(None, found))), mode=0o644).close()
-        sync_path(folder)
+        if unkept.places:
+            _note_longer(folder, lock)
+            _rewrite(paths)
+            sync_path(folder)
     finally:
         unlock_file(lock)
     return unkept
@@ -90,9 +93,25 @@ def _find(paths: list[Path]) -> Unkept:
     return Unkept(places, jobs if places else RangeSet())
 
 
-def _alone(record: bytes) -> bytes | None:
-    """Return a record without where other segments ended, which is not so any more."""
-    fields = _decode(record)
-    if fields[0] == records.END:
-        return None
-    return encoder.encode(fields[:_HEAD_FIELDS]) if fields[0] == records.HEAD else record
+def _note_longer(folder: Path, lock: FileIO) -> None:
+    """Let the next run know that the log had been longer."""
+    position = PositionFile(folder, lock.fileno())
+    position.read()
+    if position.found is not None:
+        position.begin(replace(position.found, segment=position.found.segment + 1))
+        position.close()
+
+
+def _rewrite(paths: list[Path]) -> None:
+    """Write all again; where each ends now is said in the newest."""
+    ends = b""
+    for path in paths:
+        data = bytearray(ends if path is paths[-1] else b"")
+        for record, _ in intact_records(path.read_bytes()):
+            fields = _decode(record)
+            if fields[0] == records.HEAD:
+                data += packed(encoder.encode(fields[:_HEAD_FIELDS]))
+            elif fields[0] != records.END:
+                data += packed(record)
+        replace_file(path, bytes(data), mode=0o644).close()
+        ends += packed(records.end_record(segment_number(path), len(data)))

@@ -262,7 +262,7 @@ def test_a_crash_of_the_system_gives_no_returned_sequence_again(acknowledge, bef
     assert reported(core, 0, following) == [(before, following)]
 
 
-def test_what_waits_next_to_a_log_that_was_cut_is_reported():
+def test_what_waits_next_to_a_log_that_was_cut_is_sent_and_the_rest_is_reported():
     store = MemoryStore()
     core = core_of(store, reserve=5)
     publish(core, 3)
@@ -274,8 +274,9 @@ def test_what_waits_next_to_a_log_that_was_cut_is_reported():
 
     core = core_of(store, reserve=5)
     following = core.log.next("t")
-    assert following > last
-    assert reported(core, 0, following) == [(1, following)]
+    assert following == last + 1
+    assert core.log.recovered == 1000
+    assert reported(core, 0, following) == [(1, 3)]
 
 
 @pytest.mark.parametrize("is_truncated", [True, False])

@@ -128,7 +128,7 @@ def test_a_file_of_zeros_after_a_crash_is_a_torn_one():
     report = log.open()
     assert report.bytes_cut >= 1000
     assert read_all(log.reader()) == log.written
-    assert log.writer.next(SESSION, "a") == 1_000_000
+    assert log.writer.next(SESSION, "a") == log.config.reserve
     log.next[SESSION, "a"] = 1_000_000
     log.append()
     assert read_all(log.reader()) == log.written
@@ -272,7 +272,7 @@ def test_what_is_reserved_ahead_is_forced_to_the_disk_by_wait():
     log.writer.end_sync(pending)
     assert log.writer.late_marks is None
     log.store.failing["replace"] = OSError(28, "no space")
-    log.append("a", 20)  # twice as many as the last time, and no more
+    log.append("a", 40)  # four times as many as the last time, and no more
     with pytest.raises(LogWriteError):
         log.append("a", 1)
     log.store.failing.clear()
