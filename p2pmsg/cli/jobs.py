@@ -14,11 +14,11 @@ from typing import Any, overload
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import check_program, run_program
-from p2pmsg.cli.progress import Bar, looking, make_bar
+from p2pmsg.cli.progress import drawn
 from p2pmsg.cli.pubsub import InputError, publish_lines
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import render_columns, value_text
-from p2pmsg.cli.waiting import Answers, Waiting, several
+from p2pmsg.cli.waiting import Answers, Waiting, looking, several
 from p2pmsg.errors import SecurityError
 from p2pmsg.json_text import json_value, to_json
 from p2pmsg.queue.admin import LiveBox, LogBox
@@ -109,13 +109,12 @@ def push(arguments: argparse.Namespace) -> int:
 
     failed = False
     try:
-        with _shown(pusher, arguments.quiet) as bar:
+        with _shown(pusher, arguments.quiet):
             try:
                 publish_lines(source, arguments, push_one)
             except InputError as error:
-                bar.around(partial(note, "push"))(str(error))
+                note("push", str(error))
                 failed = True
-            bar.unit = "jobs"
             pusher.drain(timeout=arguments.timeout)
     finally:
         pusher.close(timeout=0.0)
@@ -164,10 +163,8 @@ def _has_worker(stats: PusherStats | PipelinePusherStats) -> bool:
 
 
 @contextmanager
-def _shown(pusher: Pusher | PipelinePusher, quiet: bool) -> Iterator[Bar]:
+def _shown(pusher: Pusher | PipelinePusher, quiet: bool) -> Iterator[None]:
     """Show on standard error how far jobs are, and that no worker is there."""
-    # Not over what is being typed.
-    bar = make_bar("jobs read so far", quiet=quiet or kinds.is_terminal(sys.stdin))
 
     def describe() -> str:
         stats = pusher.stats()
@@ -175,23 +172,15 @@ def _shown(pusher: Pusher | PipelinePusher, quiet: bool) -> Iterator[Bar]:
             return ""
         return f"waiting for a worker at {stats.endpoint}"
 
-    say = bar.around(partial(note, "push"))
-    waiting = Waiting("push", describe, quiet=quiet, say=say)
-
-    def look() -> None:
+    def count() -> tuple[int, int]:
         stats = pusher.stats()
-        if stats.in_flight:
-            done = stats.done + _dead(stats)
-            bar.update(done, done + stats.in_flight, now_s=time.monotonic())
-        else:
-            bar.clear()
-        waiting.look()
+        done = stats.done + _dead(stats)
+        return done, done + stats.in_flight
 
-    try:
-        with looking(None if quiet else look):
-            yield bar
-    finally:
-        bar.clear()
+    is_typed = kinds.is_terminal(sys.stdin)  # and nothing is drawn over that
+    waiting = Waiting("push", describe, quiet=quiet)
+    with drawn("jobs", count, quiet=quiet or is_typed), looking(waiting):
+        yield
 
 
 @command(

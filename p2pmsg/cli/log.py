@@ -27,7 +27,7 @@ from p2pmsg.cli.log_access import (
     translated,
 )
 from p2pmsg.cli.log_replay import replay
-from p2pmsg.cli.progress import drawn, make_bar
+from p2pmsg.cli.progress import drawn
 from p2pmsg.json_text import to_json
 from p2pmsg.message import MessageBatch
 from p2pmsg.publisher.kept_batch import frame_of
@@ -262,18 +262,19 @@ def verify(arguments: argparse.Namespace) -> int:
       p2pmsg log verify prices.log
     """
     count, checked = 0, [0]
-    bar = make_bar("bytes", quiet=arguments.quiet)
-    show = bar.around(partial(print, flush=True))
 
     def add(size: int) -> None:
         checked[0] += size
 
     size = directory_bytes(arguments.directory)
-    with translated() as log, drawn(bar, lambda: (min(checked[0], size), size)):
+    with (
+        translated() as log,
+        drawn("bytes", lambda: (min(checked[0], size), size), quiet=arguments.quiet),
+    ):
         for finding in log.verify(arguments.directory, progress=add, check=frame_of):
             count += 1
             path = os.fspath(finding.path)
-            show(one_line(f"{path}:{finding.offset}: {finding.what}"))
+            print(one_line(f"{path}:{finding.offset}: {finding.what}"), flush=True)
     with open_log(arguments.directory) as reader:
         note_waiting("verify", reader)
     whole = text.bytes_text(directory_bytes(arguments.directory))
@@ -353,13 +354,12 @@ def truncate(arguments: argparse.Namespace) -> int:
     if before_ns is None and keep is None:
         raise UsageError("say what is to go: --before TIME, --keep BYTES, or both")
     size = directory_bytes(directory)
-    bar = make_bar("bytes", quiet=arguments.quiet)
 
     def count() -> tuple[int, int]:
         gone = size - directory_bytes(directory)
         return gone, gone if keep is None else max(gone, size - keep)
 
-    with drawn(bar, count):
+    with drawn("bytes", count, quiet=arguments.quiet):
         had = _ranges(directory)
         with translated() as log:
             deleted = log.truncate(directory, before_ns=before_ns, bytes_max=keep)

@@ -17,7 +17,7 @@ from p2pmsg.cli.log_access import (
     note_waiting,
     open_log,
 )
-from p2pmsg.cli.progress import Bar, make_bar
+from p2pmsg.cli.progress import drawn
 from p2pmsg.cli.pubsub import publishing
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import plural, rate_text
@@ -31,7 +31,6 @@ _MESSAGE_BYTES_MAX = 2**30
 """What the log has was accepted once."""
 _SLICE = 1024
 _FEW = 4
-_NAP_S = 0.1
 
 
 @command(
@@ -59,24 +58,20 @@ def replay(arguments: argparse.Namespace) -> int:
     """
     security = security_of(arguments)
     with open_log(arguments.directory) as reader:
-        bar = make_bar("messages", quiet=arguments.quiet)
         cut = reader.find_cut()
         parts = choose(reader, arguments, cut.ranges)
         if not parts:  # or else it would wait for subscribers, to give them nothing
             raise LogAccessError("there are no such messages in the log")
-        report = bar.around(partial(note, "log replay"))
-        reading = Reading(reader, parts, report, cut.findings)
+        reading = Reading(reader, parts, partial(note, "log replay"), cut.findings)
         is_damaged = note_tail_damage("replay", reader)
         note_waiting("replay", reader)
         config = _ReplayConfig(stall_timeout=_STALL_S, message_bytes_max=_MESSAGE_BYTES_MAX)
         with publishing(
             arguments, "log replay", arguments.wait_for, config=config, security=security
         ) as publisher:
-            run = _Replay(publisher, reading, bar, arguments)
-            try:
+            run = _Replay(publisher, reading, arguments)
+            with drawn("messages", lambda: (reading.done, reading.total), quiet=arguments.quiet):
                 run.publish_all()
-            finally:
-                bar.clear()
     print(run.summary())
     return 1 if is_damaged or not reading.is_whole or publisher.stats().undelivered else 0
 
@@ -121,13 +116,12 @@ class _Replay:
     """Publishes pieces when they are due."""
 
     def __init__(
-        self, publisher: Publisher, reading: Reading, bar: Bar, arguments: argparse.Namespace
+        self, publisher: Publisher, reading: Reading, arguments: argparse.Namespace
     ) -> None:
         self._publisher = publisher
         self._reading = reading
         self._pace = Pace(arguments.speed, arguments.pause_max)
         self._is_paced = arguments.speed != math.inf
-        self._bar = bar
         self._published = 0
         self._seconds = 0.0
         self._subscribers = 0
@@ -135,27 +129,15 @@ class _Replay:
     def publish_all(self) -> None:
         """Publish all of it."""
         began_s = time.monotonic()
-        self._update(began_s)
         for piece in self._reading.pieces(with_times=True):
             if self._is_paced:
-                self._wait_until_due(piece.appended_ns)
+                time.sleep(self._pace.wait_s(piece.appended_ns, now_s=time.monotonic()))
             batch = piece.batch
             for at in range(0, len(batch), _SLICE):
                 self._publish(batch.part(at, min(at + _SLICE, len(batch))))
-                self._update(time.monotonic())
         self._publisher.flush()
         self._seconds = time.monotonic() - began_s
         self._subscribers = self._publisher.stats().subscribers
-
-    def _update(self, now_s: float) -> None:
-        self._bar.update(self._reading.done, self._reading.total, now_s=now_s)
-
-    def _wait_until_due(self, appended_ns: int) -> None:
-        now_s = time.monotonic()
-        due_s = now_s + self._pace.wait_s(appended_ns, now_s=now_s)
-        while (left_s := due_s - time.monotonic()) > 0:
-            time.sleep(min(left_s, _NAP_S))
-            self._update(time.monotonic())
 
     def _publish(self, batch: MessageBatch) -> None:
         topic = batch.topic

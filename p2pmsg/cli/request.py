@@ -7,10 +7,9 @@ from typing import Any
 from p2pmsg import codec
 from p2pmsg.cli.arguments import QUIET, count, is_terminal, seconds, stream_endpoints, topic
 from p2pmsg.cli.command import UsageError, command, flag, option
-from p2pmsg.cli.progress import looking
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import value_text
-from p2pmsg.cli.waiting import Waiting, several
+from p2pmsg.cli.waiting import Waiting, looking, several
 from p2pmsg.json_text import to_json
 from p2pmsg.requests import Requester
 
@@ -48,7 +47,7 @@ def request(arguments: argparse.Namespace) -> int:
     waiting = Waiting(
         "request", lambda: _describe(requester, arguments.endpoints), quiet=arguments.quiet
     )
-    with requester, looking(None if arguments.quiet else waiting.look):
+    with requester, looking(waiting):
         if arguments.all:
             return _ask_all(requester, arguments, value)
         answer = requester.request(

@@ -3,8 +3,8 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from p2pmsg.cli.command import note
@@ -42,7 +42,6 @@ class Waiting:
         describe: returns what is waited for now; "": nothing.
         quiet: whether nothing is to be said.
         every_s: how often to ask `describe` at most.
-        say: what prints a note. Default: `note`.
 
     """
 
@@ -53,11 +52,10 @@ class Waiting:
         *,
         quiet: bool,
         every_s: float = LOOK_S,
-        say: Callable[[str], object] | None = None,
     ) -> None:
         self._describe = describe
         self._every_s = every_s
-        self._say = say or partial(note, command)
+        self._command = command
         self._text: str | None = None
         self._said = ""
         self._since_s = time.monotonic()
@@ -77,7 +75,25 @@ class Waiting:
         if text != self._said and (not text or now_s - self._since_s >= FIRST_S):
             self._said = text
             if text:
-                self._say(text)
+                note(self._command, text)
+
+
+@contextmanager
+def looking(waiting: Waiting) -> Iterator[None]:
+    """Look a few times a second, in a thread of its own, while the block runs."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(LOOK_S):
+            waiting.look()
+
+    thread = threading.Thread(target=repeat, name="p2pmsg-waiting", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(1.0)
 
 
 class Answers:

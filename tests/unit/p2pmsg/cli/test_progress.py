@@ -1,45 +1,56 @@
-"""Progress bars."""
+"""The bar that shows how far a command is."""
 
 import io
+import sys
 
 import pytest
 
-from p2pmsg.cli.progress import Bar, bar_text
+from p2pmsg.cli import progress
+from p2pmsg.cli.progress import drawn
+from tests.integration.peers import eventually
 
 
-def test_the_bar_shows_share_rate_and_what_is_left():
-    assert bar_text(25, 100, 5.0, 71) == (
-        "[#######......................]  25% 25 of 100 messages, 5/s, 15 s left"
-    )
-    assert bar_text(100, 100, 5.0, 79).endswith("] 100% 100 of 100 messages, 20/s")
-    assert bar_text(0, 0, 0.0, 20) == "100% 0 of 0 messages"
-    assert bar_text(5 * 10**8, 10**9, 2.0, 60, "bytes") == (
-        "[#########.........]  50% 500 MB of 1 GB, 250 MB/s, 2 s left"
-    )
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
 
-@pytest.mark.parametrize("columns", [0, 1, 20, 60, 79, 200])
-def test_the_bar_is_never_wider_than_the_terminal(columns):
-    assert len(bar_text(123_456, 1_000_000, 7.0, columns)) <= columns
+def terminal(monkeypatch):
+    """Not in a fixture: after it, pytest sets standard error again."""
+    monkeypatch.setattr(progress, "FIRST_S", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    return sys.stderr
 
 
-def test_the_bar_is_drawn_ten_times_a_second_after_one_and_cleared():
-    file = io.StringIO()
-    bar = Bar(file)
-    for now_ms in range(0, 2000, 10):
-        bar.update(now_ms, 2000, now_s=now_ms / 1000)
-    assert file.getvalue().count("\r") == 10
-    said = []
-    bar.around(said.append)("text")
-
-    assert said == ["text"]
-    assert file.getvalue().endswith("\r\x1b[K")
-    drawn = file.getvalue()
-    bar.clear()
-    assert file.getvalue() == drawn
+def test_a_bar_follows_the_counts_and_is_removed(monkeypatch):
+    shown = terminal(monkeypatch)
+    counts = [3, 10]
+    with drawn("jobs", lambda: tuple(counts), quiet=False):
+        assert eventually(lambda: "3/10" in shown.getvalue())
+        counts[0] = 7
+        assert eventually(lambda: "7/10" in shown.getvalue())
+        sys.stderr.write("said meanwhile\n")
+    assert "said meanwhile" in shown.getvalue()
+    assert shown.getvalue().endswith("\x1b[2K")
 
 
-def test_no_terminal_no_bar():
-    bar = Bar(None)
-    bar.update(1, 2, now_s=0.0)
-    bar.clear()
+def test_of_bytes_large_units_are_shown(monkeypatch):
+    shown = terminal(monkeypatch)
+    with drawn("bytes", lambda: (5 * 10**8, 10**9), quiet=False):
+        assert eventually(lambda: "0.5/1.0 GB" in shown.getvalue())
+
+
+@pytest.mark.parametrize("how", ["no terminal", "quiet", "a dumb terminal", "all is done"])
+def test_there_is_no_bar(how, monkeypatch):
+    shown = terminal(monkeypatch)
+    if how == "no terminal":
+        monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
+    elif how == "a dumb terminal":
+        monkeypatch.setenv("TERM", "dumb")
+    asked = []
+    with drawn("jobs", lambda: asked.append(1) or (10, 10), quiet=how == "quiet"):
+        if how == "all is done":
+            assert eventually(lambda: len(asked) > 2)
+    assert "10/10" not in shown.getvalue()

@@ -14,8 +14,9 @@ def test_a_state_is_said_after_a_second_once_and_again_when_it_comes_back(monkey
     now = [0.0]
     monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
     said, text = [], ["nobody"]
-    one = Waiting("sub", lambda: text[0], quiet=False, say=said.append)
-    none = Waiting("sub", lambda: text[0], quiet=True, say=said.append)
+    monkeypatch.setattr(waiting, "note", lambda command, text: said.append(text))
+    one = Waiting("sub", lambda: text[0], quiet=False)
+    none = Waiting("sub", lambda: text[0], quiet=True)
 
     def pass_s(seconds, what):
         text[0] = what
