@@ -34,6 +34,7 @@ REQUESTS_MAX: Final = 1024
 JOBS_MAX: Final = 100_000
 """Frames in a work queue's sockets: more than a worker may have in flight. Credit is the bound, and
 a frame has a job at least."""
+_MILLISECONDS_MAX: Final = 2**31 - 1
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _POLLIN: Final = int(zmq.POLLIN)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -267,8 +268,15 @@ class ZmqQueueServer(ZmqRecoveryServer):
         frame_bytes_max: int = FRAME_BYTES_MAX,
         busy_wait_us: float = BUSY_WAIT_US,
         curve: "CurveServer | None" = None,
+        peer_timeout: float | None = None,
     ) -> None:
-        """Bind; see `ZmqRecoveryServer`, and `ZmqReceiver` for `busy_wait_us`."""
+        """Bind; see `ZmqRecoveryServer`, and `ZmqReceiver` for `busy_wait_us`.
+
+        The connection of a peer that sends nothing for `peer_timeout`, in seconds, or a tenth
+        longer, is ended. Pings of ZeroMQ's are answered by its own thread, whatever the program at
+        the other end does; one that is stopped does not answer. Default None: it stands.
+        """
+        self._peer_timeout_ms = 0 if peer_timeout is None else max(1, round(peer_timeout * 1000))
         super().__init__(
             endpoint, context=context, queue_frames=JOBS_MAX, frame_bytes_max=frame_bytes_max,
             curve=curve,
@@ -279,6 +287,13 @@ class ZmqQueueServer(ZmqRecoveryServer):
         self.fd = int(self.socket.get(zmq.FD))
         self.break_fd = self.connections.fd
         self._broken = 0
+
+    def _bind(self) -> None:
+        timeout_ms = min(self._peer_timeout_ms, _MILLISECONDS_MAX)
+        if timeout_ms:
+            self.socket.set(zmq.HEARTBEAT_IVL, max(1, timeout_ms // 10))
+            self.socket.set(zmq.HEARTBEAT_TIMEOUT, timeout_ms)
+        super()._bind()
 
     def broke(self) -> bool:
         """Whether a connection broke since the last call."""

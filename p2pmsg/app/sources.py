@@ -422,8 +422,7 @@ class WorkerSource(Source):
             job.reject("the app stopped while it was handled", 0.0)
             raise
         else:
-            if job.state in ("held", "gone"):
-                acknowledge(job)
+            acknowledge(job)
 
 
 class _Calls:

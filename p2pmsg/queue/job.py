@@ -74,8 +74,8 @@ class Job(codec.Struct, Generic[T_co], gc=False):
         sequence: its number in the queue; the same at each delivery.
         delivery: the number of this delivery.
         state: `held`, `acked`, `rejected`, `discarded`, or `gone`: no longer this worker's, because
-            it took longer than `job_timeout`, or because the pusher could not be reached for
-            `ack_timeout`.
+            it took longer than `job_timeout`, or because the pusher heard nothing of this worker
+            for `ack_timeout`.
 
     """
 
@@ -152,7 +152,10 @@ class Job(codec.Struct, Generic[T_co], gc=False):
         return self._origin.session
 
     def ack(self) -> bool:
-        """Say that it is done; False where it is not this worker's any more."""
+        """Say that it is done; False where it is not this worker's any more.
+
+        It counts all the same where no other worker has done it by then, also as a dead letter.
+        """
         return self._origin.core.ack(self)
 
     def reject(self, reason: str = "", delay: float | None = None) -> bool:
@@ -203,11 +206,10 @@ class Job(codec.Struct, Generic[T_co], gc=False):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        if self._state == HELD:
-            if kind is None:
-                self._origin.core.ack(self)
-            else:
-                self._origin.core.reject(self, f"{kind.__name__}: {error}", None)
+        if kind is None and self._state in (HELD, GONE):
+            self._origin.core.ack(self)
+        elif self._state == HELD and kind is not None:
+            self._origin.core.reject(self, f"{kind.__name__}: {error}", None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -215,10 +217,7 @@ class Job(codec.Struct, Generic[T_co], gc=False):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: object, trace: object
     ) -> None:
-        if kind is None and self._state == HELD:
-            self._origin.core.ack(self)
-        else:
-            self.__exit__(kind, error, trace)
+        self.__exit__(kind, error, trace)
 
     def __reduce__(self) -> tuple[Any, ...]:
         here = self._origin

@@ -289,6 +289,8 @@ class PullerBase(ABC, Generic[T_co]):
             self._keys.look(self._clients, now_ns)
             self._check_rights(now_ns)
         silence_ns = self._config.pusher_timeout * 1e9
+        if any(now_ns - core.heard_ns > silence_ns / 2 for core in self._cores):
+            self._work(now_ns)  # perhaps we were held up: what has come is taken before we judge
         looks_at_ends = now_ns >= self._ends_due_ns
         if looks_at_ends:
             self._ends_due_ns = now_ns + _ENDS_NS

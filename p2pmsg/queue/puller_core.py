@@ -54,8 +54,9 @@ class PullerCore:
 
     Attributes:
         ready: jobs that were not begun.
-        unsure: the same of a frame that came after the lease had ended: it is not known yet whether
-            they are still ours. What confirms a sign of life comes soon after it.
+        unsure: the same, once the lease has ended: it is not known whether they are still ours, as
+            where nothing could run here for so long, or a frame took so long. What confirms a sign
+            of life says so.
         open: jobs that were begun, by delivery. begun: the last of them.
         outbox: frames to send.
         invalid: frames that were dropped, by reason.
@@ -137,7 +138,7 @@ class PullerCore:
         """Begin the next job; None where there is none."""
         self.now_ns = now_ns
         if now_ns >= self._lease_ns and self.ready:
-            self._lease_ended()
+            self._doubt()
         if not self.ready:
             return None
         job = self.ready[0]
@@ -166,9 +167,12 @@ class PullerCore:
         self._beat_due_ns = self.now_ns
 
     def ack(self, job: Job) -> bool:
-        """Note that a job is done."""
+        """Note that a job is done; whether it is ours still, it is reported in any case."""
         if job._state != HELD:
             self.refused += 1
+            if job._state == GONE and job.session == self._session:
+                self._acked.append(job)
+                self.on_settled()
             return False
         job._state = ACKED
         self._acked.append(job)
@@ -270,14 +274,10 @@ class PullerCore:
         )
         detail: Iterable[Detail | None] = details if details is not None else repeat(None)
         deliveries = range(frame.sequence, frame.sequence + count)
-        place = self.ready
-        if now_ns >= self._lease_ns and not (self.ready or self.open):
-            # A large frame over a slow network: what confirms signs of life comes after it.
-            if not self.unsure:
-                self._unsure_since_ns = now_ns
-            place, self._unsure_ns = self.unsure, now_ns + self._ack_timeout_ns
-        place.extend(map(Job, values, deliveries, each, repeat(origin), detail))
+        self.ready.extend(map(Job, values, deliveries, each, repeat(origin), detail))
         self.received += count
+        if now_ns >= self._lease_ns:
+            self._doubt()
         self._confirm(confirmed)
 
     def _receive_confirm(self, frame: Frame) -> None:
@@ -409,9 +409,10 @@ class PullerCore:
     def handle_timer(self, *, now_ns: int) -> None:
         """Do what is due: signs of life, jobs that take too long, a lease that ended."""
         self.now_ns = now_ns
-        has_ended = bool(self.ready or self.open) and now_ns >= self._lease_ns
-        if has_ended or (self.unsure and now_ns >= self._unsure_ns):
-            self._lease_ended()
+        if self.ready and now_ns >= self._lease_ns:
+            self._doubt()
+        if self.unsure and now_ns >= self._unsure_ns:
+            self._begin_again()
         self._time_out(now_ns)
         self.flush(now_ns=now_ns)
         if now_ns >= self._beat_due_ns and not self.leaving:
@@ -431,7 +432,7 @@ class PullerCore:
     def next_deadline_ns(self) -> int:
         """Return when `handle_timer` has something to do."""
         due_ns = self._beat_due_ns
-        if self.ready or self.open:
+        if self.ready:
             due_ns = min(due_ns, self._lease_ns)
         if self.unsure:
             due_ns = min(due_ns, self._unsure_ns)
@@ -489,15 +490,21 @@ class PullerCore:
         found = [job for _, _, jobs in self._unconfirmed for job in jobs]
         return [*found, *self._acked, *(job for job, _ in self._refusals), *self.open.values()]
 
-    def _lease_ended(self) -> None:
+    def _doubt(self) -> None:
+        """Begin no more jobs until it is known that they are ours: the lease has ended."""
+        if not self.unsure:
+            self._unsure_since_ns = self.now_ns
+        self._unsure_ns = max(self._unsure_ns, self.now_ns + self._ack_timeout_ns)
+        self.unsure.extend(self.ready)
+        self.ready.clear()
+
+    def _begin_again(self) -> None:
         # The pusher may have heard us all the while, and only its answers were lost: say again
-        # what we have, which is nothing.
+        # what we have.
         self.joined = False
         self._token = 0
         self._beat_due_ns = self.now_ns
         self._drop_ready()
-        for job in list(self.open.values()):
-            self._gone(job)
 
     def _drop_ready(self) -> None:
         self.dropped += len(self.ready) + len(self.unsure)
@@ -525,7 +532,9 @@ class PullerCore:
 
     def _forget(self) -> None:
         """Drop all: another queue has taken the pusher's place, which knows none of our jobs."""
-        self._lease_ended()
+        self._begin_again()
+        for job in list(self.open.values()):
+            self._gone(job)
         self._unconfirmed.clear()
         self._acked.clear()
         self._refusals.clear()

@@ -141,8 +141,9 @@ class PusherBase(ABC):
         try:
             with translated():
                 server = transports.ZmqQueueServer(
-                    self._place, context=transports.context(), curve=curve_server(self._security)
-                )
+                    self._place, context=transports.context(), curve=curve_server(self._security),
+                    peer_timeout=self._config.queue.ack_timeout,
+                )  # fmt: skip
         except BaseException:
             if journal is not None:
                 journal.close()

@@ -265,9 +265,7 @@ def check_on_error(on_error: OnError) -> None:
 
 def acknowledge(job: Job) -> None:
     """Acknowledge a job that its handler has done and not settled; warn where it is too late."""
-    if job.state == "held":
-        job.ack()
-    if job.state == "gone":
+    if job.state in ("held", "gone") and not job.ack():
         seconds = (time.monotonic_ns() - job._begun_ns) / 1e9
         _log.warning(
             "job %d is done, but is this worker's no more: it took %.1f s", job.sequence, seconds

@@ -155,12 +155,12 @@ class WorkerNode:
         if self.line is not None:
             for job in self.busy.values():
                 if job is not None:
-                    self.world.history.gone(self.pid, job, self._hold_end())
+                    self.world.history.ended(self.pid, job, "gone", self._hold_end())
 
     def _look_for_gone(self):
         for job in self.busy.values():
             if job is not None and job.state == "gone":
-                self.world.history.gone(self.pid, job, self._hold_end())
+                self.world.history.ended(self.pid, job, "gone", self._hold_end())
 
     def _hold_end(self):
         return min(self.world.now, self.line._lease_ns)
@@ -197,14 +197,19 @@ class WorkerNode:
         self.busy[thread] = None
         roll = rng.random()
         if roll < profile.reject and not world.healing:
-            how, done = "reject", self.line.reject(job, "no", rng.choice((None, 0.0, 0.01)))
+            how = "reject"
+            self.line.reject(job, "no", rng.choice((None, 0.0, 0.01)))
         elif roll < profile.reject + profile.discard:
-            how, done = "discard", self.line.discard(job, "never")
+            how = "discard"
+            self.line.discard(job, "never")
         else:
-            how, done = "ack", self.line.ack(job)
-        world.history.ended(self.pid, job, how, done, self._hold_end())
+            how = "ack"
+            self.line.ack(job)
+        world.history.ended(self.pid, job, how, self._hold_end())
         if rng.random() < profile.mischief:
             self.line.ack(job)
+            if job.state == "gone":  # that is believed
+                world.history.acked.add(job.sequence)
         self.service()
 
     def _mischief(self, job):
@@ -240,7 +245,7 @@ class WorkerNode:
         world = self.world
         for job in self.busy.values():
             if job is not None and job.state == "held":
-                world.history.died(self.pid, job, self._hold_end())
+                world.history.ended(self.pid, job, "died", self._hold_end())
         self.line = None
         self.life += 1
         world.alive_processes.discard(self.pid)
@@ -261,11 +266,20 @@ class WorkerNode:
         if self.connection is not None:
             ms = self.world.rng.choice((100, 500, 1500, 3000))
             self.connection.stalled_ns = self.world.now + ms * MS
+            self._miss_heartbeats(ms)
 
     def stops(self):
         if self.line is not None:
             self.stopped = True
-            self.world.after(self.world.rng.choice((100, 500, 1500, 3000)), self._go_on, self.life)
+            ms = self.world.rng.choice((100, 500, 1500, 3000))
+            self.world.after(ms, self._go_on, self.life)
+            self._miss_heartbeats(ms)
+
+    def _miss_heartbeats(self, ms):
+        """Have ZeroMQ end the connection at the pusher where it answers none for so long."""
+        timeout_ms = 1.1e3 * self.world.config.ack_timeout
+        if ms > timeout_ms and self.connection is not None:
+            self.world.after(timeout_ms, self.connection.cut)
 
     def _go_on(self, life):
         if life != self.life or self.line is None:
@@ -280,7 +294,7 @@ class WorkerNode:
             return
         for job in self.busy.values():
             if job is not None and job.state == "held":
-                self.world.history.died(self.pid, job, self._hold_end())
+                self.world.history.ended(self.pid, job, "died", self._hold_end())
         self.line.leave(now_ns=self.world.now)
         connection = self.connection
         while self.line.outbox and connection is not None:

@@ -437,18 +437,12 @@ class History:
         self._open[worker, job.delivery] = hold
         self.holds.append(hold)
 
-    def ended(self, worker, job, how, done, now):
+    def ended(self, worker, job, how, now):
         hold = self._open.pop((worker, job.delivery), None)
         if hold is not None:
             hold[3], hold[4] = now, how
-            if how == "ack" and done:
-                self.acked.add(job.sequence)
-
-    def gone(self, worker, job, now):
-        self.ended(worker, job, "gone", False, now)
-
-    def died(self, worker, job, now):
-        self.ended(worker, job, "died", False, now)
+        if how == "ack":  # late or not
+            self.acked.add(job.sequence)
 
     def check(self, dead):
         """Raise where a job is forgotten, or where jobs of one key overlap or overtake."""

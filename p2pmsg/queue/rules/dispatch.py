@@ -7,8 +7,9 @@ Rules, in the order in which they matter:
 - A job that was accepted is in a priority queue, waiting for its key, in a heap, assigned to one
   worker, done or dead; not twice.
 - Of the jobs of one key, one at most is released, so they cannot overtake one another.
-- A delivery number is given once, and settles one delivery: an answer to an earlier delivery, or
-  to another worker's, changes nothing and is counted.
+- A delivery number is given once, and settles one delivery: an answer to another worker's changes
+  nothing and is counted. One to a delivery that was taken from this worker does neither, except
+  that a job which it has done is done.
 - The worker that has the least in flight, for what it may have, gets the next; what an idle worker
   could do is asked back from the one that has the most, also where that is its only one. Workers
   that held jobs and did none since get what the others do not take; so do, for a time, those at
@@ -20,6 +21,7 @@ Rules, in the order in which they matter:
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
+from weakref import WeakValueDictionary
 
 from p2pmsg.queue.rules.config import QueueConfig
 from p2pmsg.queue.rules.in_flight import DeliveryBatch, JobRun, QueuedJob, bits_of, runs_of
@@ -45,6 +47,8 @@ _TIMED_OUT_NS = 1_000_000_000
 _GAVE_ALL_NS = 20_000_000
 """For how long a worker is in doubt at first at which a job timed out, or that had begun none of
 its jobs when it was asked. Not for ever: it may be free again, and the queue cannot see that."""
+_LATE_AT_ONCE = 256
+"""Of a range of deliveries that a worker has no more, so many are looked up."""
 _HOLDS_MAX = 4
 """Times `hold_timeout` that jobs with keys stay with a worker that settles nothing, at most."""
 
@@ -104,6 +108,8 @@ class JobQueue:
         self._recall_ns = to_ns(config.recall_wait)
         self._retry_max_ns = to_ns(config.retry_max)
         self._cuts_warned_ns: dict[bool, int] = {}
+        self._late = WeakValueDictionary[tuple[int, int], QueuedJob]()
+        """What workers had and may be at still, by worker and delivery."""
 
     # -------------------------------------------------------------------------------- workers
 
@@ -358,7 +364,8 @@ class JobQueue:
             else:
                 for index in bits_of(bits):
                     store.finish(batch.job(index), now_ns=now_ns)
-        self._refuse(stop - start - count)
+        late = self._ack_late(worker, start, stop, now_ns) if count < stop - start else 0
+        self._refuse(stop - start - count - late)
         if count:
             self.acked += count
             worker.settled(now_ns)
@@ -366,6 +373,16 @@ class JobQueue:
             self.pace.add(count, now_ns=now_ns)
             self.breaker.succeeded()
             self._settled(worker)
+
+    def _ack_late(self, worker: Worker, start: int, stop: int, now_ns: int) -> int:
+        """Note that a worker did jobs which had been taken from it; return how many."""
+        count = 0
+        for delivery in range(start, min(stop, start + _LATE_AT_ONCE)) if self._late else ():
+            job = self._late.pop((worker.id, delivery), None)
+            if job is not None:
+                self.store.finish_late(job, now_ns=now_ns)
+                count += 1
+        return count
 
     def reject(
         self,
@@ -386,6 +403,7 @@ class JobQueue:
         if job is not None:
             worker.settled(now_ns)
             if timed_out:
+                self._late[worker.id, delivery] = job
                 worker.doubt(_TIMED_OUT_NS, now_ns=now_ns)
             else:
                 worker.trust()
@@ -455,20 +473,17 @@ class JobQueue:
         self.store.handle_timer(now_ns=now_ns)
         holders: list[tuple[Worker, bool]] = []
         for worker in list(self.workers.values()):
-            if now_ns >= worker.heard_ns + self._ack_timeout_ns:
+            if worker.cut_ns is None:
+                if worker.assigned.count and now_ns >= self._hold_due_ns(worker):
+                    holders.append((worker, self._act_on_holder(worker, now_ns)))
+            elif now_ns >= worker.heard_ns + self._ack_timeout_ns:
                 self.lose(worker.id, "silent for ack_timeout", now_ns=now_ns)
-            elif worker.cut_ns is not None and now_ns >= worker.cut_ns + self._grace_ns:
+            elif now_ns >= worker.cut_ns + self._grace_ns:
                 without_key = [b for b in worker.assigned.batches() if not _has_key(b)]
                 if not worker.assigned.count:
                     self.lose(worker.id, "connection broken", now_ns=now_ns)
                 elif without_key:
                     self._lose_jobs(worker, without_key, "connection broken", now_ns)
-            elif (
-                worker.cut_ns is None
-                and worker.assigned.count
-                and (now_ns >= self._hold_due_ns(worker))
-            ):
-                holders.append((worker, self._act_on_holder(worker, now_ns)))
         return holders
 
     def next_deadline_ns(self, *, now_ns: int) -> int | None:
@@ -483,9 +498,10 @@ class JobQueue:
         if waiting and (due_ns := self.breaker.next_deadline_ns()) is not None:
             times.append(due_ns)
         for worker in self.workers.values():
-            times.append(worker.heard_ns + self._ack_timeout_ns)
-            if worker.cut_ns is not None and worker.cut_ns + self._grace_ns > now_ns:
-                times.append(worker.cut_ns + self._grace_ns)
+            if worker.cut_ns is not None:
+                times.append(worker.heard_ns + self._ack_timeout_ns)
+                if worker.cut_ns + self._grace_ns > now_ns:
+                    times.append(worker.cut_ns + self._grace_ns)
             if waiting and (due_ns := worker.breaker.next_deadline_ns()) is not None:
                 times.append(due_ns)
             if waiting and worker.paused_ns > now_ns:
@@ -588,7 +604,10 @@ class JobQueue:
         """Return the settled jobs one by one; their bytes are counted so from now on."""
         jobs = []
         for batch, bits in found:
-            each = [batch.job(index) for index in bits_of(bits)]
+            each = []
+            for index in bits_of(bits):
+                each.append(batch.job(index))
+                each[-1].delivery = batch.first + index
             if batch.run is not None:
                 self.store.bytes += sum(job.size for job in each)
                 if not batch.open:
@@ -659,6 +678,7 @@ class JobQueue:
         """Give to others what a lost worker had; where it had one job alone, that one failed."""
         is_alone = worker.assigned.count == 1
         for job in self._settle_all(worker, batches):
+            self._late[worker.id, job.delivery] = job
             if is_alone:  # it counts as failed
                 self.store.fail(job, worker.name, reason, 0, now_ns=now_ns)
                 self.breaker.failed(now_ns=now_ns)
@@ -702,6 +722,7 @@ class JobQueue:
         reason = f"held for {held_s:.6g} s without an answer"
         jobs = self._settle_all(worker, taken)
         for job in jobs:  # they did not fail
+            self._late[worker.id, job.delivery] = job
             self.store.put_back_held(job, worker.name, reason, now_ns=now_ns)
         self.held_back += len(jobs)
         self.breaker.untried()

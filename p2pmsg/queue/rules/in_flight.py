@@ -19,7 +19,7 @@ class Failure(NamedTuple):
     """In the worker's words, or the queue's."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class QueuedJob:
     """A job that is kept on its own, not in a run."""
 
@@ -60,6 +60,12 @@ class QueuedJob:
 
     ready_ns: int = 0
     """What `due_ns` says, by the monotonic clock: a step of the wall clock does not move it."""
+
+    delivery: int = 0
+    """The number of the delivery that was settled last."""
+
+    done: bool = False
+    """Whether a worker has done it: what becomes of other deliveries does not matter."""
 
     @property
     def size(self) -> int:

@@ -11,8 +11,8 @@
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from typing import NamedTuple
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
 
 from p2pmsg.queue.rules.config import PRIORITY_MAX, QueueConfig
 from p2pmsg.queue.rules.in_flight import Failure, JobRun, QueuedJob
@@ -59,6 +59,12 @@ class PriorityQueues:
         """Add a job that had to wait for something, or came back."""
         heappush(self._queues[job.priority].back, (job.sequence, job))
         self.count += 1
+
+    def remove(self, job: QueuedJob) -> bool:
+        """Take a job out that came back; whether it was here."""
+        found = _remove(self._queues[job.priority].back, job)
+        self.count -= found
+        return found
 
     def take(self, count_max: int, bytes_max: int) -> Taken | None:
         """Take the next jobs out: some of a run, or some on their own; None where none is left."""
@@ -446,14 +452,26 @@ class JobStore:
         if self.records:
             self.changes.append(Done(start, stop))
 
-    def finish(self, job: QueuedJob, *, now_ns: int) -> None:
-        """Note that a job is done."""
-        self.in_flight -= 1
-        self.done += 1
-        self.bytes -= job.size
-        if self.records:
-            self.changes.append(Done(job.sequence, job.sequence + 1))
-        self._leave_key_order(job, now_ns)
+    def finish(self, job: QueuedJob, *, now_ns: int, leaves: bool = True) -> None:
+        """Note that a job is done; `leaves`: no other worker has it, and its key is let go."""
+        if not job.done:
+            self.in_flight -= 1
+            self.done += 1
+            self.bytes -= job.size
+            job.done = True
+            self._record(Done(job.sequence, job.sequence + 1))
+        if leaves:
+            self._leave_key_order(job, now_ns)
+
+    def finish_late(self, job: QueuedJob, *, now_ns: int) -> None:
+        """Note that a worker did a job which it had no more; also if it is a dead letter by now.
+
+        If another worker has it, or it waits for its key, that key is let go after that.
+        """
+        self.revive(job.sequence, now_ns=now_ns)
+        heaps = self._delayed, self._quarantined, self._oversized
+        was_here = self.priorities.remove(job) or any(_remove(heap, job) for heap in heaps)
+        self.finish(job, now_ns=now_ns, leaves=was_here)
 
     # ----------------------------------------------------------------------------------- back
 
@@ -470,15 +488,12 @@ class JobStore:
     def quarantine(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
         """Take a job back that was lost with others: any of them may have killed the worker."""
         job.quarantined = True
-        self._note(job, worker, reason, now_ns)
-        self._record(Failed(job))
-        heappush(self._quarantined, (-job.priority, job.sequence, job))
+        self.put_back_held(job, worker, reason, now_ns=now_ns)
 
     def put_back_held(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
         """Take a job back from a worker that held it for too long; the job did not fail."""
         self._note(job, worker, reason, now_ns)
-        self._record(Failed(job))
-        self._admit(job, now_ns)
+        self._try_again(job, now_ns)
 
     def fail(
         self, job: QueuedJob, worker: str, reason: str, delay_ns: int | None, *, now_ns: int
@@ -500,8 +515,7 @@ class JobStore:
         if delay_ns:
             job.ready_ns = now_ns + delay_ns
             job.due_ns = self.wall_ns(job.ready_ns)
-        self._record(Failed(job))
-        self._admit(job, now_ns)
+        self._try_again(job, now_ns)
 
     def discard(self, job: QueuedJob, worker: str, reason: str, *, now_ns: int) -> None:
         """Make a job a dead letter, as a worker asked for."""
@@ -567,6 +581,11 @@ class JobStore:
 
     # -------------------------------------------------------------------------------- private
 
+    def _try_again(self, job: QueuedJob, now_ns: int) -> None:
+        if not job.done:
+            self._record(Failed(job))
+        self._admit(job, now_ns)
+
     def _due_ns(self, job: QueuedJob) -> int:
         """Return when a job may be handed out, by the monotonic clock."""
         ready_ns = job.ready_ns
@@ -575,7 +594,9 @@ class JobStore:
     def _admit(self, job: QueuedJob, now_ns: int) -> None:
         """Put a job where it waits, once its key lets it through."""
         due_ns = self._due_ns(job)
-        if due_ns > now_ns:
+        if job.done:
+            self.finish(job, now_ns=now_ns)
+        elif due_ns > now_ns:
             heappush(self._delayed, (due_ns, job.sequence, job))
         elif job.quarantined:
             heappush(self._quarantined, (-job.priority, job.sequence, job))
@@ -595,6 +616,9 @@ class JobStore:
             self.changes.append(change)
 
     def _die(self, job: QueuedJob, why: str, now_ns: int) -> None:
+        if job.done:
+            self.finish(job, now_ns=now_ns)
+            return
         self.in_flight -= 1
         self.died += 1
         self.bytes -= job.size
@@ -608,3 +632,13 @@ class JobStore:
             following = self.key_order.leave(job)
             if following is not None:
                 self._admit(following, now_ns)
+
+
+def _remove(heap: list[Any], job: QueuedJob) -> bool:
+    """Take a job out of a heap whose entries end with jobs; whether it was there."""
+    for at, entry in enumerate(heap):
+        if entry[-1] is job:
+            del heap[at]
+            heapify(heap)
+            return True
+    return False

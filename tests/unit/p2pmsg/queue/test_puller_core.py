@@ -20,14 +20,14 @@ def make_pusher(incarnation: int = 1) -> PusherCore:
     return PusherCore(queue, name="jobs", session=7, incarnation=incarnation)
 
 
-def up(line: PullerCore, pusher: PusherCore, connection: bytes = b"a") -> None:
+def up(line: PullerCore, pusher: PusherCore, connection: bytes = b"a", *, now_ns: int = 0) -> None:
     while line.outbox:
-        pusher.receive(connection, line.outbox.popleft(), now_ns=0)
+        pusher.receive(connection, line.outbox.popleft(), now_ns=now_ns)
 
 
-def down(pusher: PusherCore, line: PullerCore) -> None:
+def down(pusher: PusherCore, line: PullerCore, *, now_ns: int = 0) -> None:
     while pusher.outbox:
-        line.receive(pusher.outbox.popleft()[1], now_ns=0)
+        line.receive(pusher.outbox.popleft()[1], now_ns=now_ns)
 
 
 def asked_token(pusher: PusherCore) -> int:
@@ -172,16 +172,6 @@ def test_an_answer_to_another_start_of_the_pusher_is_none():
     assert asked_token(pusher) not in tokens_said(line)
 
 
-def test_whose_lease_ends_while_it_waits_says_that_it_has_nothing():
-    pusher = make_pusher()
-    line = joined(pusher)
-    pusher.receive(b"a", KNOCK, now_ns=0)
-    down(pusher, line)
-    line._lease_ended()
-    line.handle_timer(now_ns=100 * MS)
-    assert tokens_said(line)[-1] == 0
-
-
 def test_a_frame_that_is_sent_twice_is_taken_once():
     """A pusher may send one again that Ctrl-C interrupted right after the sending."""
     pusher = make_pusher()
@@ -211,7 +201,7 @@ def test_message_ids_and_dead_letters_are_taken_over_by_their_age():
 
 
 def test_a_lease_ends_also_while_the_pusher_asks_who_this_is():
-    """Or the thread went round without a pause, and the job was never said to be gone."""
+    """Or the thread went round without a pause; what was begun is reported when it is done."""
     pusher = make_pusher()
     pusher.queue.store.push_run(JobRun(0, b"\xc0\xc0", [1, 2], 0))
     line = joined(pusher)
@@ -225,8 +215,54 @@ def test_a_lease_ends_also_while_the_pusher_asks_who_this_is():
 
     line.handle_timer(now_ns=later)
     assert line.next_deadline_ns() > later
-    assert (job.state, len(line.ready), len(line.open)) == ("gone", 0, 0)
+    assert (job.state, len(line.ready), len(line.unsure)) == ("held", 0, 1)
+    line.handle_timer(now_ns=later + 30_000 * MS)
+    assert (job.state, len(line.ready), len(line.unsure)) == ("held", 0, 0)
+    assert tokens_said(line)[-1] == 0
+    assert line.ack(job)
+
+
+def test_who_was_held_up_for_longer_than_its_lease_keeps_what_it_has():
+    """As by a regular expression, while no other thread runs: the pusher sees the connection."""
+    pusher = make_pusher()
+    pusher.queue.store.push_run(JobRun(0, b"\xc0\xc0", [1, 2], 0))
+    line = joined(pusher)
+    pusher.handle_timer(now_ns=0)
+    down(pusher, line)
+    job = line.take(now_ns=0)
+    later = 3600_000 * MS
+    pusher.handle_timer(now_ns=later)
+    assert line.take(now_ns=later) is None  # it is asked first whether the other one is its own
+    line.handle_timer(now_ns=later)
+    up(line, pusher, now_ns=later)
+    pusher.handle_timer(now_ns=later)
+    down(pusher, line, now_ns=later)
+    assert line.ack(job)
+    assert line.ack(line.take(now_ns=later))
+    line.flush(now_ns=later)
+    up(line, pusher, now_ns=later)
+    assert (pusher.queue.store.done, pusher.queue.lost, pusher.queue.refused) == (2, 0, 0)
+
+
+def test_what_was_done_late_is_reported_and_not_ours():
+    pusher = make_pusher()
+    pusher.queue.store.push_run(JobRun(0, b"\xc0", [1], 0))
+    line = joined(pusher)
+    pusher.handle_timer(now_ns=0)
+    down(pusher, line)
+    job = line.take(now_ns=0)
+    pusher.unreachable(b"a", now_ns=0)
+    pusher.handle_timer(now_ns=60_000 * MS)
+    assert pusher.queue.store.failed == 1
+    line.handle_timer(now_ns=60_000 * MS)
+    for _ in range(2):
+        up(line, pusher, now_ns=60_000 * MS)
+        down(pusher, line, now_ns=60_000 * MS)
+    assert job.state == "gone"
     assert not line.ack(job)
+    line.flush(now_ns=60_000 * MS)
+    up(line, pusher, now_ns=60_000 * MS)
+    assert (pusher.queue.store.done, pusher.queue.store.in_flight) == (1, 0)
 
 
 def late_frame(pusher: PusherCore, line: PullerCore) -> int:

@@ -202,6 +202,96 @@ def test_a_broken_connection_has_a_grace_and_keyed_jobs_longer():
     assert all_taken(machine, 1000 * MS) == [b"01"]
 
 
+def test_silence_alone_takes_nothing_from_a_worker():
+    """The transport ends the connection of one that does not even answer pings."""
+    machine = queue(ack_timeout=1.0, grace=0.2)
+    machine.join(1, "w", 16, now_ns=0)
+    machine.store.push(job(0, key="k"), now_ns=0)
+    assert all_taken(machine) == [b"00"]
+    assert machine.handle_timer(now_ns=HOUR) == []
+    assert machine.next_deadline_ns(now_ns=HOUR) > HOUR
+    machine.cut(1, now_ns=HOUR)
+    machine.handle_timer(now_ns=HOUR)
+    assert not machine.workers
+
+
+def lost_and_done(**settings):
+    """Return a queue, and an answer to job 0, of key `k`, by a worker that it was taken from."""
+    machine = queue(ack_timeout=1.0, **settings)
+    machine.join(1, "w", 16, now_ns=0)
+    machine.store.push(job(0, key="k"), now_ns=0)
+    assert all_taken(machine) == [b"00"]
+    machine.lose(1, "silent for ack_timeout", now_ns=0)
+    machine.store.push(job(1, key="k"), now_ns=0)
+
+    def answer():
+        machine.ack(machine.join(1, "w", 16, now_ns=1), 0, 1, now_ns=1)
+        machine.workers.pop(1)
+
+    return machine, answer
+
+
+def test_the_first_completion_counts_also_where_it_is_late():
+    machine, answer = lost_and_done()
+    answer()
+    assert (machine.store.done, machine.refused) == (1, 0)
+    answer()
+    assert (machine.store.done, machine.refused) == (1, 1)
+    machine.join(2, "w", 16, now_ns=1)
+    assert all_taken(machine, HOUR) == [b"01"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_was_done_late_is_done_whatever_another_worker_makes_of_it(count):
+    """Until that one has answered, no other job of the key goes out."""
+    machine, answer = lost_and_done(deliveries_max=2)
+    other = machine.join(2, "w", 16, now_ns=1)
+    assert all_taken(machine) == [b"00"]
+    for _ in range(count):
+        answer()
+    assert (machine.store.done, machine.store.in_flight) == (1, 1)
+    assert all_taken(machine, HOUR) == []
+    machine.reject(other, 1, "no", None, now_ns=1)
+    assert (machine.store.done, len(machine.store.dead)) == (1, 0)
+    assert all_taken(machine, HOUR) == [b"01"]
+
+
+@pytest.mark.parametrize("is_free", [True, False])
+def test_what_was_done_late_is_no_dead_letter(is_free):
+    machine, answer = lost_and_done(deliveries_max=1)
+    other = machine.join(2, "w", 16, now_ns=1)
+    assert len(machine.store.dead) == 1
+    assert all_taken(machine) == [b"01"]
+    if is_free:
+        machine.ack(other, 1, 2, now_ns=1)
+    answer()
+    assert len(machine.store.dead) == 0
+    if not is_free:
+        machine.ack(other, 1, 2, now_ns=1)
+    assert (machine.store.done, machine.store.in_flight, machine.store.bytes) == (2, 0, 0)
+
+
+def test_what_took_too_long_counts_when_it_is_done():
+    machine = queue()
+    worker = machine.join(1, "w", 16, now_ns=0)
+    machine.store.push_run(run(1))
+    assert all_taken(machine) == [b"00"]
+    machine.reject(worker, 0, "job_timeout: ", HOUR, timed_out=True, now_ns=0)
+    machine.ack(worker, 0, 1, now_ns=1)
+    assert (machine.store.done, machine.store.delayed, machine.store.in_flight) == (1, 0, 0)
+
+
+def test_what_was_lost_with_others_counts_when_it_is_done():
+    machine = queue()
+    machine.join(1, "w", 16, now_ns=0)
+    machine.store.push_run(run(2))
+    assert all_taken(machine) == [b"00", b"01"]
+    machine.lose(1, "connection broken", now_ns=0)
+    assert machine.store.quarantined == 2
+    machine.ack(machine.join(1, "w", 16, now_ns=1), 0, 2**62, now_ns=1)
+    assert (machine.store.done, machine.store.quarantined, machine.store.in_flight) == (2, 0, 0)
+
+
 def restored(*jobs, **settings):
     """Return a queue after a restart: jobs with whose they were."""
     machine = queue(**settings)
