@@ -239,7 +239,7 @@ class StreamReceiver(Generic[T]):
         """Take an answer that `[start, stop)` cannot be had: what of it is missing is lost."""
         self._lose(self.nacks.reject(start, stop, reason, now_ns=now_ns))
 
-    def give_up(self, reason: LossReason, *, now_ns: int) -> None:
+    def give_up(self, reason: LossReason) -> None:
         """Give up everything that is missing: nobody is left to ask."""
         self._lose(self.nacks.give_up(reason))
 

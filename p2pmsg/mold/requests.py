@@ -143,7 +143,7 @@ class MoldRequests:
         if server is None and asked is not None and len(asked.servers) == 1:
             server = asked.servers[0]
         if server is not None:
-            self._note_answer(server, now_ns)
+            self._note_answer(server)
         if not packet.messages:
             return None
         brought = len(packet.messages)
@@ -204,7 +204,7 @@ class MoldRequests:
                 server.is_reported = True
                 self.silenced.append(index)
 
-    def _note_answer(self, index: int, now_ns: int) -> None:
+    def _note_answer(self, index: int) -> None:
         server = self._servers[index]
         if server.is_reported:
             self.returned.append(index)

@@ -155,7 +155,7 @@ class ControlQueue:
             return self._answers[0][2]
         return _made(notices[0]) if notices else None
 
-    def leave(self, frame: bytes, *, now_ns: int) -> None:
+    def leave(self, frame: bytes) -> None:
         """Note that what `next` returned was sent."""
         self.sent += 1
         if self._answers and self._answers[0][2] is frame:
@@ -230,7 +230,7 @@ def send_some(
         writes -= queue.reach(frame)
         if sender.send(frame):
             guard.succeeded(now_ns=now_ns)
-            queue.leave(frame, now_ns=now_ns)
+            queue.leave(frame)
             continue
         refused += 1
         if refused <= _REFUSED_MAX:
@@ -239,4 +239,4 @@ def send_some(
             return
         else:
             sender.send_shedding(frame)
-            queue.leave(frame, now_ns=now_ns)
+            queue.leave(frame)

@@ -170,7 +170,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         now_ns = time.monotonic_ns()
         receiver = self._receiver(now_ns)
         receiver.observe_head(self._stop, now_ns=now_ns)
-        receiver.give_up(reason, now_ns=now_ns)
+        receiver.give_up(reason)
 
     def _take(self, data: bytes) -> None:
         now_ns = time.monotonic_ns()

@@ -405,7 +405,7 @@ class MulticastReceiver:
         for stream in peer.streams.values():  # what it sent before is in its log only
             stream.history = max(stream.history, stream.receiver.head)
 
-    def greet(self, peer: Session, welcome: control.Welcome, line: int, now_ns: int) -> None:
+    def greet(self, peer: Session, welcome: control.Welcome, now_ns: int) -> None:
         """Take a session's announcement, of which there are many."""
         peer.note_control(now_ns)
         if peer.feedback is not None and welcome.receivers > 0:

@@ -76,6 +76,6 @@ def _rewind(stream: Stream, expected: int | None, handed: int, now_ns: int) -> N
     receiver = stream.receiver
     receiver.rewind(receiver.start if expected is None else expected, handed, now_ns=now_ns)
     if stream.retired:
-        receiver.give_up(LossReason.REWOUND, now_ns=now_ns)
+        receiver.give_up(LossReason.REWOUND)
     elif stream.peer.gone:
-        receiver.give_up(LossReason.PUBLISHER_GONE, now_ns=now_ns)
+        receiver.give_up(LossReason.PUBLISHER_GONE)

@@ -194,7 +194,7 @@ class SessionJoiner:
             if not member.confirmation.is_new_life(peer, line, welcome, now_ns):
                 if not peer.gone:  # such a one is late: another session has its place
                     state.session = session
-                    member.greet(peer, welcome, line, now_ns)
+                    member.greet(peer, welcome, now_ns)
                 return
             member.begin_life(peer)
         if peer is None:
@@ -207,7 +207,7 @@ class SessionJoiner:
             peer = Session(session, welcome, returning=returning, now_ns=now_ns)
             if member is not None:
                 peer.feedback, peer.group = member.make_feedback(), GroupState(now_ns)
-                member.greet(peer, welcome, line, now_ns)
+                member.greet(peer, welcome, now_ns)
             self.peers[session] = peer
             self.effects.connect(line, session, welcome.recovery)
             self.frame_limit.met(line, session, welcome)
@@ -216,7 +216,7 @@ class SessionJoiner:
         else:
             self._renew(peer, line, welcome)
             if member is not None:
-                member.greet(peer, welcome, line, now_ns)
+                member.greet(peer, welcome, now_ns)
         if not state.contacted and member is None:
             state.contacted, state.contacted_ns = True, now_ns
         state.distrusted = False
@@ -717,7 +717,7 @@ class SessionJoiner:
         elif self.member is not None:
             self.member.confirmation.believe(peer, now_ns)
         for stream in peer.streams.values():
-            stream.receiver.give_up(LossReason.PUBLISHER_GONE, now_ns=now_ns)
+            stream.receiver.give_up(LossReason.PUBLISHER_GONE)
             self.stream_table.settle(stream)
         if self.member is not None and peer.group is not None:
             self.member.confirmation.report_unconfirmed(peer)
@@ -751,7 +751,7 @@ class SessionJoiner:
         self._begin_unjoined(peer, now_ns)
         peer.given_up = True
         for stream in peer.streams.values():
-            stream.receiver.give_up(LossReason.PUBLISHER_GONE, now_ns=now_ns)
+            stream.receiver.give_up(LossReason.PUBLISHER_GONE)
             self.stream_table.settle(stream)
 
     def _begin_unjoined(self, peer: Session, now_ns: int) -> None:

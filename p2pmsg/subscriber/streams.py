@@ -144,7 +144,7 @@ class StreamTable:
             receiver.start_at(first, now_ns=now_ns, head_max=limit)
         receiver.observe_head(stream.probed, now_ns=now_ns)  # it may have been taken back since
         head = receiver.head
-        receiver.give_up(LossReason.REWOUND, now_ns=now_ns)
+        receiver.give_up(LossReason.REWOUND)
         self.settle(stream)
         if self._tally is not None:
             self._tally.forget(stream)

@@ -330,7 +330,7 @@ class DatagramOutgoing(Outgoing):
             frame = queue.next(data_waits=self.waits)
             if frame is None:
                 break
-            queue.leave(frame, now_ns=_now_ns())
+            queue.leave(frame)
             frames.append(frame)
         if frames and not self._trains.send_outbox(frames, held=True):
             queue.give_back(frames)

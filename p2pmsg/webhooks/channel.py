@@ -95,7 +95,6 @@ class Channel:
         self._client = Client(endpoint, resolver)
         self._subscriber: Subscriber | None = None
         self._space = asyncio.Event()
-        self._done = asyncio.Event()
         self._posts: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._to_write: list[Effect] = []

@@ -29,7 +29,6 @@ from p2pmsg.sync.lifecycle import (
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
 from p2pmsg.trouble import Rarely
-from recovery._checks import to_ns
 from transports.own_log import own_log as _log
 from transports.signals import defer_signals
 
@@ -76,7 +75,6 @@ class PipelinePusherBase(ABC):
         self._buffer = bytearray(_DUMMY)
         self._ends: list[int] = []
         self._first = self._next = self._stop = 0
-        self._linger_ns = to_ns(self._config.linger)
         self._frame_bytes = min(self._config.frame_bytes, self._config.buffer_bytes_max // 4)
         self._gathering = False
         self._idle_rounds = 0

@@ -82,7 +82,7 @@ def test_losses_in_a_row_for_one_reason_are_one():
     stream.reject(0, 2, LossReason.EVICTED, now_ns=0)
     stream.reject(2, 5, LossReason.EVICTED, now_ns=0)
     stream.reject(5, 6, LossReason.BUDGET, now_ns=0)
-    stream.give_up(LossReason.PUBLISHER_GONE, now_ns=0)
+    stream.give_up(LossReason.PUBLISHER_GONE)
     assert outputs(stream) == [
         Loss(0, 5, LossReason.EVICTED),
         Loss(5, 6, LossReason.BUDGET),
@@ -94,7 +94,7 @@ def test_losses_in_a_row_for_one_reason_are_one():
 def test_what_comes_after_it_was_reported_lost_is_late():
     stream = receiver()
     put(stream, (2, 4))
-    stream.give_up(LossReason.PUBLISHER_GONE, now_ns=0)
+    stream.give_up(LossReason.PUBLISHER_GONE)
     put(stream, (0, 3))
     assert (stream.late, stream.duplicates) == (2, 1)
     assert outputs(stream) == [
@@ -171,7 +171,7 @@ def test_a_stream_starts_once():
 def test_the_list_of_losses_forgets_its_oldest_and_the_count_stays_exact():
     stream = receiver(losses_max=2)
     put(stream, *[(2 * n + 1, 2 * n + 2) for n in range(5)])
-    stream.give_up(LossReason.TIMEOUT, now_ns=0)
+    stream.give_up(LossReason.TIMEOUT)
     assert [loss.start for loss in stream.lost_ranges] == [6, 8]
     assert stream.lost == 5
     assert len(outputs(stream)) == 10

@@ -35,11 +35,14 @@ def test_what_is_a_file_or_unknown_is_left_to_the_shell(typed, capsys):
 
 def test_bash_completes_what_was_typed(capsys):
     assert main(["completion", "bash"]) == 0
-    script = capsys.readouterr().out + f'''
+    script = (
+        capsys.readouterr().out
+        + f"""
 p2pmsg() {{ {sys.executable} -m p2pmsg "$@"; }}
 COMP_WORDS=(p2pmsg log ls --js); COMP_CWORD=3
 _p2pmsg; echo "${{COMPREPLY[*]}}"
-'''
+"""
+    )
     done = subprocess.run(["bash", "-eu", "-c", script], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("--json\n", "")
 

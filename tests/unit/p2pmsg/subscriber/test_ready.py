@@ -55,7 +55,7 @@ class Exit:
         receiver, first = self.stream.receiver, self.following
         self.following += size
         receiver.observe_head(self.following, now_ns=0)
-        receiver.give_up(LossReason.TIMEOUT, now_ns=0)
+        receiver.give_up(LossReason.TIMEOUT)
         self.queue.append(self.stream, receiver.next_output())
         assert first + size == receiver.head
 
