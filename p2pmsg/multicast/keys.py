@@ -28,8 +28,6 @@ from p2pmsg.multicast.seal import (
 from p2pmsg.multicast.signing import KEY_BYTES, BlockVerifier, SignedOpeningKey
 from p2pmsg.wire import Frame, FrameError
 
-FORMER_NS: Final = 10_000_000_000
-"""How long a former key still opens datagrams, after the first one of a later key."""
 KEYS_MAX: Final = 8
 """Keys of one session that a subscriber holds; the oldest is forgotten first."""
 SESSIONS_MAX: Final = 4096
@@ -130,7 +128,7 @@ class _Session:
 
     def __init__(self, life: int, signer: bytes | None) -> None:
         self.begin(life, signer)
-        self.active = -1  # the order of the newest key that opened anything
+        self.active = -1  # the order of the newest key that opened anything: no older one does
         self.keys: dict[bytes, OpeningKey] = {}
         self.own: SealingKey | None = None
         self.sources: frozenset[str] = frozenset()
@@ -170,7 +168,7 @@ class Keyring:
         self._last: OpeningKey | None = None
         self._used: OrderedDict[tuple[int, bytes], None] = OrderedDict()
 
-    def take(self, session: int, body: Keys, *, now_ns: int) -> None:
+    def take(self, session: int, body: Keys) -> None:
         """Take keys that a session's publisher sent; `FrameError` where they cannot be."""
         held = self._sessions.get(session)
         secrets = [(_secret_of(entry), entry) for entry in body.group]
@@ -186,15 +184,15 @@ class Keyring:
         if held.life != body.life:
             held.begin(body.life, body.signer)
             held.active = -1
-            self._expire(held, 2**63, now_ns)
+            for key in held.keys.values():
+                key.order = -1
         elif held.signer != body.signer:
             raise FrameError("keys")
         held.sources = frozenset(body.sources)
         for secret, entry in secrets:
-            if secret.id not in held.keys:
+            if secret.id not in held.keys and entry.order >= held.active:
                 key = held.opening(secret, session, entry)
                 held.keys[secret.id] = self._keys[secret.id] = key
-        self._expire(held, min(entry.order for _, entry in secrets), now_ns)
         while len(held.keys) > KEYS_MAX:
             self._forget_key(next(iter(held.keys.values())))
         if own is not None and (session, own.id) not in self._used:
@@ -231,30 +229,31 @@ class Keyring:
         at: int,
         segment: int,
         invalid: Counter[str],
-        *,
-        now_ns: int,
         check: Callable[[int], None] | None = None,
     ) -> Opened | None:
         """Open the datagrams from `at` on that have one key; None: that of the first is unknown.
 
-        See `OpeningKey.open_train`. `check` is given the session whose key it is before anything is
+        The first that a later key opens ends those before it: who was given no later one forges
+        nothing any more. What is still on its way is lost, and asked for. See
+        `OpeningKey.open_train`. `check` is given the session whose key it is before anything is
         opened, and may raise. `FrameError` where the first datagram is not sealed.
         """
         name = require_sealed(data[at : at + segment])
         key = self._last
-        if key is None or key.secret.id != name or key.expires_ns is not None:
+        if key is None or key.secret.id != name:
             key = self._keys.get(name)
-            if key is None or (key.expires_ns is not None and now_ns >= key.expires_ns):
+            if key is None:
                 return None
         if check is not None:
             check(key.owner)
         opened = key.open_train(line, data, at, segment, invalid)
         if key is not self._last and opened is not None and opened.datagrams:
-            self._last = key
             held = self._sessions[key.owner]
-            if key.order > held.active and key.expires_ns is None:
+            if key.order > held.active:
                 held.active = key.order
-                self._expire(held, key.order, now_ns)
+                for former in [one for one in held.keys.values() if one.order < key.order]:
+                    self._forget_key(former)
+            self._last = key
         return opened
 
     def forget(self, session: int) -> None:
@@ -264,18 +263,6 @@ class Keyring:
             for key in list(held.keys.values()):
                 self._keys.pop(key.secret.id, None)
             self._last = None
-
-    def check(self, *, now_ns: int) -> None:
-        """Forget keys that open nothing any more."""
-        for key in [*self._keys.values()]:
-            if key.expires_ns is not None and now_ns >= key.expires_ns:
-                self._forget_key(key)
-
-    def _expire(self, held: _Session, order: int, now_ns: int) -> None:
-        """Let the keys that were made before `order` go in a while."""
-        for key in held.keys.values():
-            if key.order < order and key.expires_ns is None:
-                key.expires_ns = now_ns + FORMER_NS
 
     def _forget_key(self, key: OpeningKey) -> None:
         self._keys.pop(key.secret.id, None)

@@ -218,13 +218,12 @@ class OpeningKey:
         secret: the key.
         owner: whose datagrams it opens: a session, or a subscriber.
         order: the later a key of its owner was made, the higher it is.
-        expires_ns: from when on it opens nothing any more; None: that is not known yet.
 
     """
 
     __slots__ = (
-        "_decrypt", "_first", "_invalid_tag", "_lead", "_salt", "_windows", "expires_ns", "order",
-        "owner", "secret",
+        "_decrypt", "_first", "_invalid_tag", "_lead", "_salt", "_windows", "order", "owner",
+        "secret",
     )  # fmt: skip
 
     def __init__(self, secret: Secret, owner: int, *, order: int = 0, first: int = 0) -> None:
@@ -233,7 +232,6 @@ class OpeningKey:
         self.secret = secret
         self.owner = owner
         self.order = order
-        self.expires_ns: int | None = None
         self._decrypt: Callable[[bytes, Any, bytes], bytes] = _aead(secret).decrypt
         self._invalid_tag: type[Exception] = InvalidTag
         self._lead, self._salt = SEAL_MAGIC + secret.id, secret.salt

@@ -325,8 +325,6 @@ class MulticastReceiver:
 
     def check(self, now_ns: int) -> None:
         """Do what is due."""
-        if self.keys is not None:
-            self.keys.check(now_ns)
         for peer in list(self._peers.values()):
             state = peer.group
             if state is not None and state.path.is_blocked:

@@ -25,7 +25,6 @@ ASK_NS_MAX: Final = 1000 * _MS
 QUESTION_BYTES: Final = 160
 """Datagrams of keys that are not held lead to a question when they have so many bytes: nobody can
 make this subscriber send more than it was sent."""
-CHECK_NS: Final = 1000 * _MS
 WARN_NS: Final = 60_000 * _MS
 
 
@@ -64,7 +63,6 @@ class GroupKeyClient:
         self._outdated: set[int] = set()
         self._unknown_bytes = 0
         self._due_ns = self._wait_ns = 0
-        self._check_ns = 0
 
     def begin_with(self, peer: Session) -> bool:
         """Ask a session's publisher for keys before anything else; False: they are held."""
@@ -98,7 +96,7 @@ class GroupKeyClient:
             )
             self._warn(0, peer.session, text, now_ns)
             raise FrameError("unsigned")
-        self.keyring.take(peer.session, body, now_ns=now_ns)
+        self.keyring.take(peer.session, body)
         self._outdated.discard(peer.session)
         self._wait_ns = 0
         self._say_held(peer, asks=False)
@@ -121,9 +119,7 @@ class GroupKeyClient:
             if peer.probe is None and state.places.get(line, address) != address:
                 raise FrameError("source")  # else its echo may show that it has another address
 
-        opened = self.keyring.open_train(
-            line, data, at, segment, self._invalid, now_ns=now_ns, check=check
-        )
+        opened = self.keyring.open_train(line, data, at, segment, self._invalid, check)
         if self._invalid["signature"] != self._forged:
             count = self._invalid["signature"] - self._forged
             text = (
@@ -160,13 +156,6 @@ class GroupKeyClient:
         """Return the datagram of a frame for a session's publisher; None: there is no key yet."""
         own = self.keyring.own(peer.session)
         return None if own is None else own.seal(frame)
-
-    def check(self, now_ns: int) -> None:
-        """Forget what is not needed any more."""
-        if now_ns >= self._check_ns:
-            self._check_ns = now_ns + CHECK_NS
-            self.keyring.check(now_ns=now_ns)
-            self._outdated.intersection_update(self._peers)
 
     def _warn(self, line: int, session: int, text: str, now_ns: int) -> bool:
         """Warn, at most once a minute; returns whether it did."""

@@ -16,7 +16,7 @@ from p2pmsg.multicast.group_keys import (
     UNJOINED_NS,
     GroupKeys,
 )
-from p2pmsg.multicast.keys import FORMER_NS, Keyring, Keys, KeysHeld, read_keys
+from p2pmsg.multicast.keys import Keyring, Keys, KeysHeld, read_keys
 from p2pmsg.multicast.seal import AES, SealingKey, make_secret
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 
@@ -49,7 +49,7 @@ class Group:
             b"%d" % subscriber, frame, now_ns=self.now_ns, user=self.users[subscriber]
         )
         if answer is not None:
-            ring.take(SESSION, read_keys(Frame(answer)), now_ns=self.now_ns)
+            ring.take(SESSION, read_keys(Frame(answer)))
         return answer is not None
 
     def tick(self, answer=True, lose=()):
@@ -58,7 +58,7 @@ class Group:
         for requester, frame in sent:
             if int(requester) not in lose:
                 body = read_keys(Frame(frame))
-                self.rings[int(requester)].take(SESSION, body, now_ns=self.now_ns)
+                self.rings[int(requester)].take(SESSION, body)
                 if answer:
                     assert not self.say_held(int(requester), asks=False)
         return [int(requester) for requester, _ in sent]
@@ -66,9 +66,7 @@ class Group:
     def opens(self, subscriber, datagram):
         invalid = Counter()
         view = memoryview(datagram)
-        opened = self.rings[subscriber].open_train(
-            0, view, 0, len(view), invalid, now_ns=self.now_ns
-        )
+        opened = self.rings[subscriber].open_train(0, view, 0, len(view), invalid)
         return opened is not None and opened.datagrams == 1
 
 
@@ -132,11 +130,11 @@ def test_keys_that_come_again_do_not_begin_to_count_again():
     own.seal(b"a frame")
     body = read_keys(Frame(group.keys._keys_of(*group.keys._holders[1].openers.values())))
     assert group.opens(1, datagram)
-    ring.take(SESSION, body, now_ns=group.now_ns)
+    ring.take(SESSION, body)
     assert ring.own(SESSION) is own
     assert not group.opens(1, datagram)
     ring.forget(SESSION)
-    ring.take(SESSION, body, now_ns=group.now_ns)  # it was on its way
+    ring.take(SESSION, body)  # it was on its way
     assert ring.own(SESSION) is None
 
 
@@ -312,23 +310,25 @@ def test_nobody_takes_the_place_of_another_users_subscriber():
     assert group.tick() == [1]
 
 
-def test_a_former_key_opens_what_is_late_for_ten_seconds():
+def test_a_former_key_opens_nothing_once_a_later_one_was_used():
     group = Group()
     group.join(1)
-    late, later, latest = (group.keys.group.seal(b"a frame") for _ in range(3))
-    group.keys.rotate(now_ns=group.now_ns)
+    group.join(2, "removed")
+    former = group.keys.group
+    late, later = (former.seal(b"a frame") for _ in range(2))
+    before = read_keys(Frame(group.keys._keys_of()))
+    group.keys.revoke("removed", now_ns=group.now_ns)
     for _ in range(2):
-        group.tick()
-    assert group.opens(1, late)
-    group.now_ns += 100 * FORMER_NS  # as long as the next one has not been used, they stay
-    group.rings[1].check(now_ns=group.now_ns)
+        group.tick(lose=[2])
+    assert group.keys.group is not former
+    assert group.opens(1, late)  # what was sealed before comes first
     assert group.opens(1, group.keys.group.seal(b"a frame"))
-    group.now_ns += FORMER_NS - 1
-    assert group.opens(1, later)
-    group.now_ns += 1
-    assert not group.opens(1, latest)
-    group.rings[1].check(now_ns=group.now_ns)
+    forged = SealingKey(former.secret, former.counter).seal(b"forged")
+    assert not group.opens(1, forged)
+    assert not group.opens(1, later)  # it is asked for, and comes with the key in use
     assert len(group.rings[1].ids(SESSION)) == 2
+    group.rings[1].take(SESSION, before)  # which was late, too
+    assert not group.opens(1, forged)
 
 
 @pytest.mark.parametrize("why", ["time", "count"])
@@ -402,7 +402,6 @@ def test_another_life_has_other_keys_and_the_former_ones_go():
     assert group.opens(1, late[0])
     assert group.opens(1, other.group.seal(b"a frame"))
     assert other.open(ring.own(SESSION).seal(b"a frame")) == (1, b"a frame")
-    group.now_ns += FORMER_NS
     assert not group.opens(1, late[1])
 
 
@@ -414,7 +413,7 @@ def test_a_publisher_cannot_take_the_place_of_anothers_key():
         entry = keys.entry_of(secret, 0)
         own = keys.entry_of(make_secret(AES, Random(4)), 0)
         with pytest.raises(FrameError, match="keys"):
-            ring.take(SESSION + 1, Keys(LIFE, [entry], own), now_ns=0)
+            ring.take(SESSION + 1, Keys(LIFE, [entry], own))
     assert not ring.holds(SESSION + 1)
     assert group.opens(1, group.keys.group.seal(b"a frame"))
 
@@ -429,11 +428,11 @@ def test_bounds_of_what_a_subscriber_holds(monkeypatch):
         return Keys(LIFE, [keys.entry_of(secrets[0], order)], keys.entry_of(secrets[1], 0))
 
     for order in range(20):
-        ring.take(SESSION, body(order), now_ns=0)
+        ring.take(SESSION, body(order))
     assert len(ring.ids(SESSION)) == 1 + keys.KEYS_MAX
-    ring.take(SESSION + 1, body(0), now_ns=0)
+    ring.take(SESSION + 1, body(0))
     with pytest.raises(FrameError, match="sessions"):
-        ring.take(SESSION + 2, body(0), now_ns=0)
+        ring.take(SESSION + 2, body(0))
     assert len(ring._used) <= 2
 
 
@@ -451,7 +450,7 @@ def test_malformed_keys_are_refused(entry):
     for body in (Keys(LIFE, [entry], good), Keys(LIFE, [good], entry)):
         ring = Keyring()
         with pytest.raises(FrameError):
-            ring.take(SESSION, read_keys(Frame(control_frame(Kind.KEYS, SESSION, body))), now_ns=0)
+            ring.take(SESSION, read_keys(Frame(control_frame(Kind.KEYS, SESSION, body))))
         assert not ring.holds(SESSION)
 
 
@@ -484,11 +483,11 @@ def test_who_signs_changes_only_with_its_process():
     for signer in (None, bytes(32)):
         other = Keys(body.life, body.group, None, signer)
         with pytest.raises(FrameError, match="keys"):
-            ring.take(SESSION, other, now_ns=group.now_ns)
+            ring.take(SESSION, other)
     started_again = GroupKeys(SESSION, LIFE + 1, AES, Random(2), now_ns=1, signed=True)
-    ring.take(SESSION, read_keys(Frame(started_again._keys_of())), now_ns=group.now_ns)
-    assert group.opens(1, started_again.group.seal(b"a frame"))
+    ring.take(SESSION, read_keys(Frame(started_again._keys_of())))
     assert group.opens(1, group.keys.group.seal(b"it was on its way"))
+    assert group.opens(1, started_again.group.seal(b"a frame"))
 
 
 def test_one_that_asks_and_never_joins_is_forgotten_and_may_ask_again():
