@@ -92,7 +92,7 @@ class LineStats:
         second: messages that another line had brought, and were dropped.
         missing: messages that other lines brought and it did not, after others which it did. What
             came since nothing comes over it any more counts after 2.5 s.
-        lag_ms: how much later than the first it brings what is second, smoothed, in ms.
+        lag: how much later than the first it brings what is second, smoothed, in seconds.
         kernel_drops: datagrams that the kernel dropped for lack of space in the receive buffer.
             They are lost here, not in the network.
         buffer_bytes: size of the kernel's receive buffer in bytes, by the kernel's count; 0: not a
@@ -113,7 +113,7 @@ class LineStats:
     first: int
     second: int
     missing: int
-    lag_ms: float
+    lag: float
     kernel_drops: int
     buffer_bytes: int
     frames_invalid: int = 0
@@ -317,7 +317,7 @@ class PublisherStats:
         requesters: who asked for repairs.
         frames_shed: frames sent although a slow subscriber's queue had no space; it repairs them.
         stalls: times that a full queue made `publish` wait.
-        stalled_ms: how long it waited in all, in ms.
+        stalled: how long it waited in all, in seconds.
         frames_invalid: frames that came in and were dropped, by reason.
         heartbeats_sent: heartbeats.
         undelivered: subscribers that had not confirmed that they have everything when the publisher
@@ -361,7 +361,7 @@ class PublisherStats:
     requesters: list[RequesterStats]
     frames_shed: int
     stalls: int
-    stalled_ms: float
+    stalled: float
     frames_invalid: dict[str, int] = field(default_factory=dict)
     heartbeats_sent: int = 0
     undelivered: int = 0

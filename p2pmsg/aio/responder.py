@@ -166,8 +166,8 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
                 self._begin(await in_executor(self._open_it, transports.ZmqQueueServer.close))
         return self
 
-    def start(self) -> None:
-        """Answer requests from now on.
+    def start(self) -> Self:
+        """Answer requests from now on; return this responder.
 
         Raises:
             ClosedError: the responder is closed, or not open yet.
@@ -183,6 +183,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
             self._started = True
             self._driver.watch([self._server.fd])
             self._driver.start()
+        return self
 
     async def serve(self) -> None:
         """Answer requests until `close` is called by another task, or this one is cancelled.

@@ -10,7 +10,6 @@ from p2pmsg.app.events import Event
 from p2pmsg.app.policy import DeadLetter
 from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.errors import MessageTooLargeError
-from p2pmsg.log import LogConfig
 from p2pmsg.queue.config import PullerConfig, PusherConfig
 from p2pmsg.queue.running import reason_of
 
@@ -48,10 +47,9 @@ def letter_of(event: Event, error: Exception) -> dict[str, Any]:
 async def open_place(letter: DeadLetter, stack: AsyncExitStack) -> Keep:
     """Open the publisher or the pusher of dead letters, which `stack` closes."""
     if letter.publish is not None:
-        log = None if letter.log is None else LogConfig(str(letter.log))
         limit = letter.message_bytes_max or SubscriberConfig().frame_bytes_max - _REST_OF_FRAME
         config = PublisherConfig(message_bytes_max=limit)
-        made = Publisher(letter.publish, log=log, config=config)
+        made = Publisher(letter.publish, log=letter.log, config=config)
         publisher = await stack.enter_async_context(made)
 
         async def publish(value: Any, key: str | None) -> None:
@@ -61,10 +59,9 @@ async def open_place(letter: DeadLetter, stack: AsyncExitStack) -> Keep:
 
         return publish
     assert letter.push is not None
-    path = None if letter.log is None else str(letter.log)
     limit = letter.message_bytes_max or PullerConfig().frame_bytes_max - _REST_OF_FRAME
     jobs = PusherConfig(message_bytes_max=limit, in_flight_max=_IN_FLIGHT_MAX)
-    pusher = await stack.enter_async_context(Pusher(letter.push, log=path, config=jobs))
+    pusher = await stack.enter_async_context(Pusher(letter.push, log=letter.log, config=jobs))
 
     async def push(value: Any, key: str | None) -> None:
         with _named():

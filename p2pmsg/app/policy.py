@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from os import PathLike
+from pathlib import Path
 from typing import Any, Literal
 
 from p2pmsg.app.events import Event
@@ -31,7 +31,7 @@ class DeadLetter:
     push: str | None = None
     """Endpoint at which the app pushes them as jobs, for pullers. Default None."""
 
-    log: str | PathLike[str] | None = None
+    log: str | Path | None = None
     """Directory of that publisher's or pusher's log. Default None: what nobody has taken is gone
     when the app ends."""
 

@@ -16,6 +16,8 @@ from p2pmsg.trouble import Rarely
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from p2pmsg.config import CursorConfig
     from p2pmsg.security.settings import Security
     from recovery.log import LogConfig
@@ -92,7 +94,7 @@ class Bridge(ClosesItself):
         topics: list[str] | None = None,
         codec: Codec = "bytes",
         sequence_at: str | None = None,
-        log: "LogConfig | str | None" = None,
+        log: "LogConfig | str | Path | None" = None,
         cursor: "CursorConfig | str | None" = None,
         start: "Literal['latest', 'earliest'] | int | datetime | None" = None,
         name: str | None = None,

@@ -37,6 +37,8 @@ from p2pmsg.sync.subscriber import Subscriber
 from transports.zmq_plain import ZmqPlainSocket
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from p2pmsg.config import CursorConfig
     from p2pmsg.security.settings import Security
     from recovery.log import LogConfig
@@ -54,7 +56,7 @@ class Wishes:
     topics: list[str] | None
     codec: str
     sequence_at: str | None
-    log: "LogConfig | str | None"
+    log: "LogConfig | str | Path | None"
     cursor: "CursorConfig | str | None"
     start: "str | int | datetime | None"
     name: str | None
@@ -208,19 +210,9 @@ def _open_target(
         plain = isinstance(source, PlainEnd)
         with_topic = plain and _topic_at(wishes, source) != "none"  # type: ignore[arg-type]
         return QueueTarget(pusher, with_topic=with_topic, has_log=log is not None)
-    publisher = Publisher(
-        end.endpoint, name=wishes.name, log=_log_of(wishes.log), security=wishes.security
-    )
+    publisher = Publisher(end.endpoint, name=wishes.name, log=wishes.log, security=wishes.security)
     ends.endpoint = ends.target_name = publisher.endpoint
     return StreamTarget(publisher)
-
-
-def _log_of(log: "LogConfig | str | None") -> "LogConfig | None":
-    if not isinstance(log, str):
-        return log
-    from recovery.log import LogConfig
-
-    return LogConfig(log)
 
 
 def _open_source(wishes: Wishes, end: PlainEnd | OurEnd, ends: Ends) -> Source:

@@ -69,7 +69,7 @@ _FIELDS = (
            "or what is done in 50 ms)", "N", kinds.count(1)),
     option("--ack-timeout", "give the jobs of a worker that is silent for so many seconds to "
            "others (default 30; of a pipeline 5)", "S", kinds.seconds),
-    option("--deliveries", "after so many failures a job becomes a dead letter (default 5)", "N",
+    option("--deliveries", "a job that failed so many attempts is a dead letter (default 5)", "N",
            kinds.count(1), default=5),
     option("--admin", "answer `p2pmsg dead-letters`: only where bound to loopback or a Unix "
            "socket (local, the default), always, or never", choices=("local", "always", "never"),

@@ -27,7 +27,10 @@ from transports.own_log import own_log as _log
 from transports.signals import defer_signals
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from p2pmsg.security.settings import Security
+    from recovery.log import LogConfig
 
 _RELIABLE: Final = ("tcp", "ipc", "inproc")
 _ASIDE_MAX: Final = 10_000
@@ -52,7 +55,7 @@ class Gathering(ABC):
         interval: float = 0.1,
         name: str | None = None,
         config: PublisherConfig | None = None,
-        log: Any = None,
+        log: "LogConfig | str | Path | None" = None,
         close_timeout: float = 5.0,
         security: "Security | None" = None,
     ) -> None:

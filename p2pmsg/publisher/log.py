@@ -12,7 +12,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.errors import (
-    ConfigError,
     LogError,
     LogFailedError,
     LogFormatError,
@@ -96,8 +95,6 @@ class PublisherLog:
     ) -> None:
         import recovery.log as log  # not above: most publishers have no log
 
-        if not isinstance(config, log.LogConfig):
-            raise ConfigError("log", "a LogConfig or None", config)
         self.config = config
         self.store = log.FileStore(config.directory, Lock()) if store is None else store
         with log_errors():

@@ -30,7 +30,8 @@ class Pusher(PusherBase, ClosesItself):
             memory only.
         ack_timeout: how long a worker may be silent, in seconds, before its jobs are given to
             others. Default 30; see `QueueConfig.ack_timeout`.
-        deliveries_max: after so many failed deliveries a job becomes a dead letter. Default 5.
+        deliveries_max: attempts, the first one included: a job that failed so often becomes a dead
+            letter. Default 5.
         in_flight_max: how many jobs may be accepted and not yet done. Default None: 1000, or as
             many as are done within 50 ms.
         job_timeout: how long a job may take at a worker that lives, in seconds. Default 1800; 0: as

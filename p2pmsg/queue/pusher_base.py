@@ -473,7 +473,7 @@ class PusherBase(ABC):
             delivered=queue.delivered,
             failed=store.failed,
             recalled=queue.recalled,
-            lost=queue.lost,
+            taken_back=queue.taken_back,
             refused=queue.refused,
             dead_letters=len(store.dead),
             dead_letters_dropped=store.dead.dropped,

@@ -30,7 +30,7 @@ class PusherStats:
     """A pusher's counters.
 
     At any moment `pushed + restored + retried = done + dead + in_flight`, and
-    `delivered = done + failed + recalled + lost + held_back + in_hands`.
+    `delivered = done + failed + recalled + taken_back + held_back + in_hands`.
     """
 
     endpoint: str
@@ -63,8 +63,8 @@ class PusherStats:
     killed that worker."""
     recalled: int
     """Taken back before they were begun."""
-    lost: int
-    """Taken back from workers that died or fell silent, and had several jobs."""
+    taken_back: int
+    """Taken back from workers that died or fell silent, and had several jobs; others get them."""
     refused: int
     """Answers to deliveries that were not the worker's, or no longer."""
     dead_letters: int

@@ -132,8 +132,8 @@ class Responder(ResponderBase, ClosesAtOnce):
         if raised is not None:
             raise raised
 
-    def start(self) -> None:
-        """Answer requests in a background thread from now on.
+    def start(self) -> Self:
+        """Answer requests in a background thread from now on; return this responder.
 
         Raises:
             ClosedError: the responder is closed.
@@ -144,6 +144,7 @@ class Responder(ResponderBase, ClosesAtOnce):
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="p2pmsg-responder", daemon=True)
             self._thread.start()
+        return self
 
     def close(self) -> None:
         """Stop answering: what is at work is finished and answered first."""
@@ -156,8 +157,7 @@ class Responder(ResponderBase, ClosesAtOnce):
             self._server.close(linger_ms=500)
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
+        return self.start()
 
     # -------------------------------------------------------------------------------- private
 

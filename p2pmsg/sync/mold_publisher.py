@@ -22,12 +22,15 @@ from p2pmsg.sync.lifecycle import (
     close_in_children,
     was_closed,
 )
+from p2pmsg.sync.settings import log_config
 from p2pmsg.sync.worker import Worker
 from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig, TokenBucket
 from transports.endpoint import request_address
 from transports.failing import Failing
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from recovery.log import LogConfig
 
 _MS: Final = 1_000_000
@@ -105,7 +108,7 @@ class MoldPublisher(ClosesAtOnce):
         replay_bytes: int = 64 * 2**20,
         rate_limit_bytes_s: int = 125_000_000,
         history: History | None = None,
-        log: "LogConfig | None" = None,
+        log: "LogConfig | str | Path | None" = None,
     ) -> None:
         whole("replay_bytes", replay_bytes, 0)
         whole("rate_limit_bytes_s", rate_limit_bytes_s, 1000)
@@ -125,7 +128,7 @@ class MoldPublisher(ClosesAtOnce):
             "answers cannot be sent",
             "receivers ask again",
         )
-        self._log = self._open_log(log, name, at)
+        self._log = self._open_log(log_config(log), name, at)
         self._core = MoldPublisherCore(
             session=name,
             packet_bytes=self._udp.datagram_bytes,

@@ -15,10 +15,13 @@ from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
 from p2pmsg.security.use import check_datagrams, curve_server, warn_if_open
 from p2pmsg.sync.sending import Outgoing
+from p2pmsg.sync.settings import log_config
 from transports.endpoint import is_address
 from transports.platform import read_proc
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from p2pmsg.multicast.group_keys import GroupKeys
     from p2pmsg.relay.core import RelayCore
     from p2pmsg.security.settings import Security
@@ -37,7 +40,7 @@ def open_publisher(
     endpoint: str | Sequence[str],
     recovery_endpoint: str | None,
     config: PublisherConfig,
-    log: "LogConfig | None",
+    log: "LogConfig | str | Path | None",
     security: "Security | None" = None,
 ) -> "Opened":
     """Open all, or nothing; raises what `Publisher` says."""
@@ -54,13 +57,13 @@ def _open(
     places: Sequence[transports.Endpoint],
     recovery_at: transports.Endpoint,
     config: PublisherConfig,
-    log: "LogConfig | None",
+    log: "LogConfig | str | Path | None",
     security: "Security | None",
     undo: ExitStack,
 ) -> "Opened":
     session = _random.getrandbits(64)
     kept: PublisherLog | None = None
-    if log is not None:
+    if (log := log_config(log)) is not None:
         from p2pmsg.relay.metadata import NAME as RELAY_METADATA
 
         kept = PublisherLog(

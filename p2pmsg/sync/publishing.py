@@ -22,6 +22,8 @@ from p2pmsg.sync.settings import check_columns, check_name, publish_error, publi
 from transports import TURN
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from p2pmsg.security.settings import Security
     from p2pmsg.stats import PublisherStats
     from recovery.log import LogConfig
@@ -58,7 +60,7 @@ class PublishingPeer(ServingPeer):
         on_full: OnFull | None = None,
         stall_timeout: float | None = None,
         recovery_endpoint: str | None = None,
-        log: "LogConfig | None" = None,
+        log: "LogConfig | str | Path | None" = None,
         exact_types: bool | None = None,
         enc_hook: EncHook | None = None,
         config: PublisherConfig | None = None,
@@ -77,7 +79,7 @@ class PublishingPeer(ServingPeer):
         self,
         endpoint: str | Sequence[str],
         recovery_endpoint: str | None,
-        log: "LogConfig | None",
+        log: "LogConfig | str | Path | None",
     ) -> None:
         self._core, self._sender, self._server, self._outgoing = open_publisher(
             self._name, endpoint, recovery_endpoint, self._config, log, self._security

@@ -28,13 +28,21 @@ from p2pmsg.sync.opening import ZMQ_MEMORY, allowed_by, recovery_endpoint_of
 from p2pmsg.sync.relay_stats import relay_stats
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.serving import ServingPeer, ServingRounds
-from p2pmsg.sync.settings import check_endpoints, check_name, check_topics, publisher_config
+from p2pmsg.sync.settings import (
+    check_endpoints,
+    check_name,
+    check_topics,
+    log_config,
+    publisher_config,
+)
 from p2pmsg.sync.settings import subscriber_config as intake_config
 from p2pmsg.sync.subscriber_io import SubscriberIO
 from p2pmsg.trouble import Rarely, Refusals
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from p2pmsg.security.settings import Security
     from recovery.log import LogConfig
 
@@ -72,7 +80,7 @@ class RelayingPeer(ServingPeer):
         on_full: OnFull | None = None,
         stall_timeout: float | None = None,
         recovery_endpoint: str | None = None,
-        log: "LogConfig | None" = None,
+        log: "LogConfig | str | Path | None" = None,
         config: PublisherConfig | None = None,
         intake: SubscriberConfig | None = None,
         security: "Security | None" = None,
@@ -135,7 +143,7 @@ class RelayingPeer(ServingPeer):
         endpoint: str,
         recovery_endpoint: str | None,
         config: PublisherConfig,
-        log: "LogConfig | None",
+        log: "LogConfig | str | Path | None",
         undo: ExitStack,
     ) -> None:
         at = transports.parse_endpoint(endpoint)
@@ -144,7 +152,7 @@ class RelayingPeer(ServingPeer):
         recovery_at = recovery_endpoint_of(at, recovery_endpoint)
         context, relay = transports.context(), _random.getrandbits(64)
         kept, metadata = None, None
-        if log is not None:
+        if (log := log_config(log)) is not None:
             kept = PublisherLog(log, session=relay, wall_ns=time.time_ns())
             undo.callback(kept.close, time.time_ns())
             relay, metadata = kept.session, RelayMetadata(kept.store)

@@ -1,5 +1,6 @@
 """Constructors' keywords laid over a configuration."""
 
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from recovery import CursorConfig
+    from recovery.log import LogConfig
 
 Commit = Literal["explicit", "message"]
 TOPICS_BYTES_MAX: Final = 60_000
@@ -97,6 +99,16 @@ def cursor_config(
         return CursorConfig(cursor)
     except ValueError as error:
         raise ConfigError("cursor", "a path or a CursorConfig", cursor) from error
+
+
+def log_config(log: "LogConfig | str | Path | None") -> "LogConfig | None":
+    """Return the settings of a log, of which the folder alone may be given; None without one."""
+    if not isinstance(log, str | os.PathLike):
+        return log
+    from recovery.log import LogConfig
+
+    check("log", log, bool(os.fspath(log)), "a folder")
+    return LogConfig(log)
 
 
 def check_columns(

@@ -44,7 +44,7 @@ def publisher_stats(
         requesters=requester_stats([requests], requests.subscribers),
         frames_shed=guard.frames_shed,
         stalls=guard.stalls,
-        stalled_ms=guard.stalled_ns / 1e6,
+        stalled=guard.stalled_ns / 1e9,
         frames_invalid=dict(requests.invalid),
         heartbeats_sent=core.heartbeats.sent,
         undelivered=undelivered,

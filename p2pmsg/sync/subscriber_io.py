@@ -302,7 +302,7 @@ class SubscriberIO:
                     first=count.first,
                     second=count.second,
                     missing=missing[index],
-                    lag_ms=count.lag_ns / 1e6,
+                    lag=count.lag_ns / 1e9,
                     kernel_drops=0 if own is None else own.kernel_drops,
                     buffer_bytes=0 if own is None else own.buffer_bytes,
                     frames_invalid=line.invalid,

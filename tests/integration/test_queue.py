@@ -68,7 +68,7 @@ def test_jobs_that_a_puller_cannot_take_do_not_hold_up_the_others(make_pusher, m
     (dead,) = pusher.dead_letters()
     assert "larger than frame_bytes_max of the worker, 65,536 bytes" in dead.reason
     stats = pusher.stats()
-    assert (stats.done, stats.dead, stats.lost) == (21, 1, 0)
+    assert (stats.done, stats.dead, stats.taken_back) == (21, 1, 0)
     eventually(lambda: "cannot take job 1, nor can any other" in caplog.text)
     assert "1,048,576 (message_bytes_max)" in caplog.text
     eventually(lambda: "frame_bytes_max (65,536 bytes, PullerConfig)" in caplog.text)

@@ -45,8 +45,9 @@ class QueueConfig:
     ZeroMQ connects again after 50 to 100 ms."""
 
     deliveries_max: int = 5
-    """After so many deliveries that failed, a job becomes a dead letter. 5: enough for what passes,
-    and soon enough to look at what does not."""
+    """Attempts: how often a job is delivered before it becomes a dead letter, the first time
+    included. What its worker did not begin, or may not have, does not count. 5: enough for what
+    passes, and soon enough to look at what does not."""
 
     retry_delay: float = 0.1
     """How long a rejected job waits before its second delivery, in seconds; it doubles with

@@ -73,7 +73,7 @@ class JobQueue:
         delivered: deliveries made, or kept by `adopt`. Each is done, with a worker, or counted in
             one of `store.failed` and these:
         recalled: taken back before they were begun.
-        lost: taken back, several at once, from workers that died or fell silent.
+        taken_back: several at once, from workers that died or fell silent.
         held_back: taken back from workers that live, and held them for too long, or lost the right
             to them.
         delays_capped, extends_capped: what workers asked for and did not get.
@@ -99,7 +99,7 @@ class JobQueue:
         self.breaker = Breaker(limits.failures_max, limits.pause, limits.pause_max)
         self.next_delivery = first_delivery
         self.pace = Pace(_PACE_NS)
-        self.refused = self.delivered = self.recalled = self.lost = self.acked = 0
+        self.refused = self.delivered = self.recalled = self.taken_back = self.acked = 0
         self.held_back = self.delays_capped = self.extends_capped = 0
         self.hold_ns = to_ns(config.hold_timeout or 0.0)
         self.warnings: deque[tuple[str, str]] = deque(maxlen=WARNINGS_MAX)
@@ -683,7 +683,7 @@ class JobQueue:
                 self.store.fail(job, worker.name, reason, 0, now_ns=now_ns)
                 self.breaker.failed(now_ns=now_ns)
             else:
-                self.lost += 1
+                self.taken_back += 1
                 self.store.quarantine(job, worker.name, reason, now_ns=now_ns)
         self.breaker.untried()
         self._settled(worker)

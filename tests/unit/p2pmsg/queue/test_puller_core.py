@@ -110,7 +110,7 @@ def test_a_worker_that_leaves_while_it_is_asked_who_it_is_is_gone(connection):
 
     assert not pusher.queue.workers
     assert pusher.queue.store.priorities.count == 1
-    assert pusher.queue.lost == 0
+    assert pusher.queue.taken_back == 0
 
 
 def test_who_is_asked_again_says_so_once_and_does_not_knock_as_well():
