@@ -140,7 +140,7 @@ def _limit(hint: Any, value: Any, bound: Bound) -> str:
     if get_origin(hint) is Callable:
         return "a callable"
     is_plain = len(get_args(hint)) == 1
-    return f"a {re.sub(r'[a-z_.]+[.]', '', str(hint)) if is_plain else hint.__name__}"
+    return f"a {re.sub(r'[a-zA-Z0-9_.]+[.]', '', str(hint)) if is_plain else hint.__name__}"
 
 
 def _bounds(kind: type, bound: Bound) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg.checks import checked, time_to_wait, whole
+from p2pmsg.checks import check, checked, time_to_wait
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
@@ -262,7 +262,7 @@ class Collector(ClosesItself):
 
     _hurried_s = 0.5
 
-    @checked(percentiles=(-100, 100), interval=0.01)
+    @checked(percentiles=(-100, 100), interval=0.01, receive_buffer_bytes=(1, _BUFFER_BYTES_MAX))
     def __init__(
         self,
         listen: str | Sequence[str] = "udp://127.0.0.1:8125",
@@ -294,11 +294,11 @@ class Collector(ClosesItself):
         self._publisher: Publisher | None = None
         self._exact: ExactReceiver | None = None
         self._state: StateFile | None = None
-        self._outputs: list[Output] = list(outputs)
+        self._outputs: list[Output] = _outputs_of(outputs)
         try:
             for place in places:
                 self._sockets.listen(
-                    place, buffer_bytes=_checked(receive_buffer_bytes), reuse_port=reuse_port
+                    place, buffer_bytes=receive_buffer_bytes, reuse_port=reuse_port
                 )
             if isinstance(publish, str):
                 publish = self._publisher = Publisher(publish, name=topic, security=security)
@@ -539,10 +539,11 @@ def _in_thread(work: Callable[[], Binned]) -> Callable[[], Binned]:
         return lambda: result
 
 
-def _checked(size: int) -> int:
-    """Return the size of a receive buffer; `ConfigError` where the system does not take it."""
-    whole("receive_buffer_bytes", size, 1, _BUFFER_BYTES_MAX)
-    return size
+def _outputs_of(outputs: Iterable[Output]) -> list[Output]:
+    found = list(outputs)
+    for one in found:
+        check("outputs", one, hasattr(one, "name") and hasattr(one, "write"), "outputs")
+    return found
 
 
 def _exact_of(exact: str | Sequence[str], state: object) -> list[str]:

@@ -372,10 +372,13 @@ def test_a_place_where_no_file_can_be_is_refused_by_name(make_publisher, make_su
     [
         ({"commit": "message"}, "commit must be left out without a cursor"),
         ({"commit": "sometimes", "cursor": "a"}, "commit must be .* not 'sometimes'"),
-        ({"commit_interval": 0, "cursor": "a"}, "commit_interval must be at least 0.001"),
+        (
+            {"commit_interval": 0, "cursor": "a"},
+            "commit_interval must be a number of at least 0.001",
+        ),
         ({"commit": True, "cursor": "a"}, "commit must be .* not True"),
         ({"commit_interval": float("nan"), "cursor": "a"}, "commit_interval must be"),
-        ({"cursor": 7}, "cursor must be a path or a CursorConfig, not 7"),
+        ({"cursor": 7}, "cursor must be a str or a Path or a CursorConfig or None, not 7"),
         ({"cursor": ""}, "cursor must be"),
         ({"cursor": "a", "on_gap": "skip"}, "start must be .* without a cursor"),
     ],

@@ -423,7 +423,7 @@ WRONG = {
     "an upstream that is none": (["nowhere", LOOPBACK], {}, "nowhere"),
     "an endpoint that is none": ([LOOPBACK, "tcp://x"], {}, "tcp://x"),
     "a topic": (["tcp://127.0.0.1:1", LOOPBACK], {"topics": [3]}, "topics must be"),
-    "a log": (["tcp://127.0.0.1:1", LOOPBACK], {"log": "x"}, "log must be a LogConfig"),
+    "a log": (["tcp://127.0.0.1:1", LOOPBACK], {"log": 5}, "log must be a LogConfig or a str"),
     "a datagram endpoint": (
         ["tcp://127.0.0.1:1", "udp://239.0.0.1:9999"], {}, "for a relay",
     ),

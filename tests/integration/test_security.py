@@ -120,7 +120,7 @@ def test_keys_on_one_side_only(peers):
             Subscriber(peers.pinned(secure.endpoint, "pub"))
         with pytest.raises(AuthenticationError, match="no key is pinned"):
             Subscriber(secure.endpoint, security=security)
-        with pytest.raises(ConfigError, match="a Security or None, not 'str'"):
+        with pytest.raises(ConfigError, match="a Security or None, not 'id'"):
             Subscriber(secure.endpoint, security="id")
 
 

@@ -57,7 +57,7 @@ def test_a_pusher_with_another_key_or_none(peers, mode):
         with pytest.raises(AuthenticationError, match="no key is pinned"):
             Puller(other.endpoint, security=security, mode=mode)
         for make in (Pusher, Puller, aio.Pusher, aio.Puller):
-            with pytest.raises(ConfigError, match="a Security or None, not 'str'"):
+            with pytest.raises(ConfigError, match="a Security or None, not 'id'"):
                 make("tcp://127.0.0.1:1", security="id", mode=mode)
 
 

@@ -73,7 +73,7 @@ def test_keys_on_one_side_only(peers):
         with pytest.raises(AuthenticationError, match="no key is pinned"):
             Requester(secure.endpoint, security=security)
     for make in (Requester, Responder):
-        with pytest.raises(ConfigError, match="a Security or None, not 'str'"):
+        with pytest.raises(ConfigError, match="a Security or None, not 'id'"):
             make("tcp://127.0.0.1:1", security="id")
 
 

@@ -429,7 +429,7 @@ def test_a_management_client_that_does_not_read_stops_nothing():
             feed(collector, b"a:1|c")
 
 
-@pytest.mark.parametrize("size", [0, 2**31, 1e6, "1"])
+@pytest.mark.parametrize("size", [0, 2**31, 1e6, "one"])
 def test_a_receive_buffer_that_the_system_does_not_take_is_refused(size):
     with pytest.raises(p2pmsg.ConfigError, match=r"^receive_buffer_bytes ") as error:
         Collector(UDP, receive_buffer_bytes=size)

@@ -1,13 +1,12 @@
 """The interface of outputs."""
 
 from collections.abc import Iterable
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from p2pmsg.statsd.metric import Event, ServiceCheck
 from p2pmsg.statsd.snapshot import Row, Snapshot
 
 
-@runtime_checkable
 class Output(Protocol):
     """Receives flushes, row by row.
 
