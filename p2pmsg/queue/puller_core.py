@@ -448,6 +448,8 @@ class PullerCore:
         if self._session:  # also while it is asked who it is
             self._send(Kind.QUEUE_LEAVE, None, now_ns)
         self.joined = False
+        self.begun = None  # jobs refer to this, and the garbage collector does not look into them
+        self._unconfirmed.clear()
 
     # --------------------------------------------------------------------------------- private
 

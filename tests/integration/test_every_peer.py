@@ -1,0 +1,249 @@
+"""What holds of every peer: it is collected after it was closed, and says when it cannot open."""
+
+import asyncio
+import gc
+import os
+import resource
+import subprocess
+import sys
+import weakref
+
+import pytest
+
+import p2pmsg
+from p2pmsg import aio, metrics
+from p2pmsg.moldudp64 import MoldPublisher
+from p2pmsg.reader import HeadsWatch, RangeReader
+from tests.descriptors import no_descriptor_left
+from tests.integration.peers import ROOT, eventually
+
+LOOPBACK = "tcp://127.0.0.1:0"
+ELSEWHERE = "tcp://127.0.0.1:9"
+MOLD = "mold://127.0.0.1:5998?interface=127.0.0.1"
+ROUNDS = 5
+FILES = 512
+"""More than any that the tests before this one have left open."""
+
+
+def publish():
+    with p2pmsg.Publisher(LOOPBACK) as publisher:
+        with p2pmsg.Subscriber(publisher.endpoint, topics=["t"]) as subscriber:
+            publisher.wait_for_subscribers(1)
+            publisher.publish("t", [1])
+            subscriber.receive(60)
+            return publisher, subscriber
+
+
+def relay():
+    with p2pmsg.Publisher(LOOPBACK) as publisher:
+        publisher.publish("t", 1)
+        with p2pmsg.Relay([publisher.endpoint], LOOPBACK) as relay:
+            with p2pmsg.Subscriber(relay.endpoint, start="earliest") as subscriber:
+                subscriber.receive(60)
+                return relay, subscriber
+
+
+def push(settle=True):
+    with p2pmsg.Pusher(LOOPBACK) as pusher:
+        with p2pmsg.Puller(pusher.endpoint) as puller:
+            pusher.push(1)
+            job = puller.receive(60)
+            if settle:
+                job.ack()
+                pusher.drain(60)
+            else:
+                pusher.close(0.0)
+            return pusher, puller
+
+
+def push_and_leave():
+    return push(settle=False)
+
+
+def push_by_the_batch():
+    with p2pmsg.Pusher(LOOPBACK, mode="pipeline") as pusher:
+        with p2pmsg.Puller(pusher.endpoint, mode="pipeline") as puller:
+            pusher.push(1)
+            puller.receive(60)
+            pusher.close(0.0)
+            return pusher, puller
+
+
+def request():
+    with p2pmsg.Responder(LOOPBACK, {"t": lambda value: value}) as responder:
+        responder.start()
+        with p2pmsg.Requester(responder.endpoint) as requester:
+            requester.request("t", 1)
+            return responder, requester
+
+
+def publish_mold():
+    with MoldPublisher(MOLD, session="S") as publisher:
+        publisher.publish(b"1")
+        return (publisher,)
+
+
+async def publish_in_loop():
+    async with aio.Publisher(LOOPBACK) as publisher:
+        async with aio.Subscriber(publisher.endpoint, topics=["t"]) as subscriber:
+            await publisher.wait_for_subscribers(1)
+            publisher.publish("t", [1])
+            await subscriber.receive(60)
+            return publisher, subscriber
+
+
+async def relay_in_loop():
+    async with aio.Publisher(LOOPBACK) as publisher:
+        publisher.publish("t", 1)
+        async with aio.Relay([publisher.endpoint], LOOPBACK) as relay:
+            async with aio.Subscriber(relay.endpoint, start="earliest") as subscriber:
+                await subscriber.receive(60)
+                return relay, subscriber
+
+
+async def push_in_loop():
+    async with aio.Pusher(LOOPBACK) as pusher, aio.Puller(pusher.endpoint) as puller:
+        pusher.push(1)
+        async with await puller.receive(60):
+            pass
+        await pusher.join()
+        return pusher, puller
+
+
+async def push_by_the_batch_in_loop():
+    async with aio.Pusher(LOOPBACK, mode="pipeline") as pusher:
+        async with aio.Puller(pusher.endpoint, mode="pipeline") as puller:
+            pusher.push(1)
+            await puller.receive(60)
+            await pusher.close(0.0)
+            return pusher, puller
+
+
+async def request_in_loop():
+    async with aio.Responder(LOOPBACK, {"t": lambda value: value}) as responder:
+        async with aio.Requester(responder.endpoint) as requester:
+            await requester.request("t", 1)
+            return responder, requester
+
+
+def use(once):
+    return asyncio.run(once()) if asyncio.iscoroutinefunction(once) else once()
+
+
+@pytest.mark.parametrize(
+    "once",
+    [
+        publish, relay, push, push_and_leave, push_by_the_batch, request, publish_mold,
+        publish_in_loop, relay_in_loop, push_in_loop, push_by_the_batch_in_loop, request_in_loop,
+    ],
+)  # fmt: skip
+def test_a_closed_peer_is_collected(once):
+    left = [weakref.ref(peer) for _ in range(ROUNDS) for peer in use(once)]
+
+    def are_gone():
+        gc.collect()
+        return not any(one() for one in left)
+
+    eventually(are_gone)
+
+
+OPENED = {
+    "publisher": lambda: p2pmsg.Publisher(LOOPBACK),
+    "multicast": lambda: p2pmsg.Publisher("udp://239.1.1.9:5997?interface=127.0.0.1"),
+    "subscriber": lambda: p2pmsg.Subscriber(ELSEWHERE),
+    "group": lambda: p2pmsg.Subscriber("udp://239.1.1.9:5997?interface=127.0.0.1"),
+    "relay": lambda: p2pmsg.Relay([ELSEWHERE], LOOPBACK),
+    "pusher": lambda: p2pmsg.Pusher(LOOPBACK),
+    "puller": lambda: p2pmsg.Puller(ELSEWHERE),
+    "pipeline pusher": lambda: p2pmsg.Pusher(LOOPBACK, mode="pipeline"),
+    "pipeline puller": lambda: p2pmsg.Puller(ELSEWHERE, mode="pipeline"),
+    "responder": lambda: p2pmsg.Responder(LOOPBACK, {}),
+    "requester": lambda: p2pmsg.Requester(ELSEWHERE).request("t", 1, timeout=1.0),
+    "reader": lambda: RangeReader(ELSEWHERE).heads(),
+    "heads": lambda: HeadsWatch([ELSEWHERE]),
+    "metrics": lambda: metrics.Client(LOOPBACK),
+    "mold": lambda: MoldPublisher(MOLD, session="S"),
+}
+OPENED_IN_LOOP = {
+    "publisher": lambda: aio.Publisher(LOOPBACK),
+    "subscriber": lambda: aio.Subscriber(ELSEWHERE),
+    "relay": lambda: aio.Relay([ELSEWHERE], LOOPBACK),
+    "pusher": lambda: aio.Pusher(LOOPBACK),
+    "puller": lambda: aio.Puller(ELSEWHERE),
+    "responder": lambda: aio.Responder(LOOPBACK, {}),
+}
+NONE_FREE = r"needs 16 free descriptors, and 0 are free: Too many open files \(ulimit -n is \d+\)"
+
+
+@pytest.mark.parametrize("make", OPENED.values(), ids=OPENED)
+def test_a_peer_that_has_no_descriptor_says_so(make):
+    with no_descriptor_left(), pytest.raises(p2pmsg.P2PError, match=NONE_FREE):
+        make()
+
+
+def test_a_peer_in_an_event_loop_that_has_no_descriptor_says_so():
+    async def check():
+        for make in OPENED_IN_LOOP.values():
+            with no_descriptor_left(), pytest.raises(p2pmsg.P2PError, match=NONE_FREE):
+                make()
+
+    asyncio.run(check())
+
+
+def test_an_event_loop_of_many_publishers_is_not_aborted():
+    async def check():
+        limits, publishers = resource.getrlimit(resource.RLIMIT_NOFILE), []
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, limits[1]))
+            with pytest.raises(p2pmsg.P2PError, match=f"ulimit -n is {FILES}"):
+                while len(publishers) < FILES:
+                    publishers.append(aio.Publisher(LOOPBACK))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            for publisher in publishers:
+                await publisher.close()
+        assert publishers
+
+    asyncio.run(check())
+
+
+LIST = """
+import p2pmsg
+from tests.descriptors import no_descriptor_left
+with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
+    with no_descriptor_left():
+        print(publisher.publish("t", [1]))
+"""
+GEVENT = """
+from gevent import monkey
+monkey.patch_all(%s)
+import p2pmsg
+try:
+    with p2pmsg.Pusher("tcp://127.0.0.1:0") as pusher, p2pmsg.Puller(pusher.endpoint) as puller:
+        pusher.push("a job")
+        with puller.receive(60) as job:
+            print(job.value)
+except p2pmsg.ConfigError as error:
+    print(error)
+"""
+
+
+def output_of(program):
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=100, check=True,
+    ).stdout  # fmt: skip
+
+
+def test_the_first_list_is_published_without_a_descriptor():
+    assert output_of(LIST) == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("patches", "expected"),
+    [("", "patch_all() must be called with thread=False"), ("thread=False, select=False", "a job")],
+)
+def test_threads_of_gevent_are_refused(patches, expected):
+    pytest.importorskip("gevent")
+    assert expected in output_of(GEVENT % patches)
