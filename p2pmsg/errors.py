@@ -21,7 +21,7 @@
     │   ├── LogInUseError (OSError)  another writer has it
     │   └── LogFormatError        a file of it is damaged, or foreign
     │       └── LogCorruptError   … a queue's log has a record that is none
-    ├── TransportError            a socket cannot be used any more
+    ├── TransportError            a socket cannot be used any more, or not be opened
     ├── RequestError              a request was not answered as it should be
     │   ├── RemoteError           the responder's handler raised; with type and text
     │   └── NoHandlerError        the responder has no handler for the topic
@@ -234,7 +234,7 @@ class LogFormatError(LogError, recovery_errors.LogFormatError):
 
 
 class TransportError(P2PError, transports.TransportError):
-    """A socket cannot be used any more; the cause is the transport's error."""
+    """A socket cannot be used any more, or not opened: no descriptor is free (`ulimit -n`)."""
 
 
 class AdminRefusedError(P2PError):

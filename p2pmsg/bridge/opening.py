@@ -4,7 +4,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import transports
 from p2pmsg.bridge.config import BridgeConfig, check_choices
 from p2pmsg.bridge.connection import Connection
 from p2pmsg.bridge.endpoint import KINDS, OurEnd, PlainEnd, parse_end
@@ -32,6 +31,7 @@ from p2pmsg.queue.puller import Puller
 from p2pmsg.queue.pusher import Pusher
 from p2pmsg.requests import Requester
 from p2pmsg.security.use import curve_client, curve_server, warn_if_open
+from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.subscriber import Subscriber
 from transports.zmq_plain import ZmqPlainSocket
@@ -171,7 +171,7 @@ def _plain_socket(end: PlainEnd, wishes: Wishes) -> "ZmqPlainSocket | SpPlainSoc
         security = wishes.security
         curve = curve_server(security) if end.binds else curve_client(security, end.endpoint)
     return ZmqPlainSocket(
-        end.kind, end.endpoint, binds=end.binds, context=transports.context(),
+        end.kind, end.endpoint, binds=end.binds, context=zmq_context(),
         queue_messages=config.queue_messages, message_bytes_max=config.part_bytes_max, curve=curve,
     )  # fmt: skip
 

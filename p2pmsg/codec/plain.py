@@ -4,15 +4,10 @@ The packer of the package msgpack, unlike msgspec's encoder, refuses all else. S
 it refuses has to be looked at part by part, by `prepare`.
 """
 
-import importlib
-import sys
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from transports.signals import defer_signals
-
-if TYPE_CHECKING:
-    import msgpack
+from msgpack import Packer
 
 SCALARS: Final = frozenset((type(None), bool, int, float, str, bytes, bytearray, memoryview))
 """Types whose values need no look at them. An int of more than 64 bits fails to be packed."""
@@ -26,7 +21,7 @@ _KEPT_BYTES: Final = 1 << 20
 _REFUSALS: Final = (TypeError, ValueError, OverflowError, BufferError, RecursionError)
 _refuse: Final = ().index
 """Raises `ValueError` for everything, and runs no Python code that a signal handler could be in."""
-_idle: "Final[deque[msgpack.Packer]]" = deque(maxlen=_PACKERS_MAX)
+_idle: Final[deque[Packer]] = deque(maxlen=_PACKERS_MAX)
 _take, _keep = _idle.pop, _idle.append
 
 
@@ -39,7 +34,7 @@ def packed_if_plain(value: Any, levels_max: int = LEVELS_MAX) -> bytes | None:
     try:
         packer = _take()
     except IndexError:
-        packer = _make_packer()
+        packer = Packer(strict_types=True, default=_refuse)
     try:
         packed: bytes = packer.pack(value)
     except _REFUSALS:
@@ -50,15 +45,6 @@ def packed_if_plain(value: Any, levels_max: int = LEVELS_MAX) -> bytes | None:
     if size <= _KEPT_BYTES:
         _keep(packer)
     return None if size > levels_max and _is_deep(value, packed, levels_max) else packed
-
-
-def _make_packer() -> "msgpack.Packer":
-    """Return a packer. With the first one msgpack is imported, which bytes and numbers spare."""
-    if "msgpack" not in sys.modules:
-        defer_signals(importlib.import_module, "msgpack")
-    from msgpack import Packer
-
-    return Packer(strict_types=True, default=_refuse)
 
 
 def _is_deep(value: Any, packed: bytes, levels_max: int) -> bool:

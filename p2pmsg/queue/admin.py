@@ -23,6 +23,7 @@ from p2pmsg.queue.journal.reading import read_log
 from p2pmsg.queue.journal.records import JournalState, change_record
 from p2pmsg.queue.rules import Dropped, Retried
 from p2pmsg.security.use import curve_client
+from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class LiveBox:
         with translated():
             place = transports.parse_endpoint(endpoint).require_connectable()
             self._client = transports.ZmqQueueClient(
-                place, context=transports.context(), frame_bytes_max=_FRAME_BYTES_MAX,
+                place, context=zmq_context(), frame_bytes_max=_FRAME_BYTES_MAX,
                 curve=curve_client(security, place),
             )  # fmt: skip
             self._client.connect()

@@ -23,7 +23,7 @@ from p2pmsg.security.changes import RightsChanges
 from p2pmsg.security.use import curve_client, server_of
 from p2pmsg.subscriber.typed import Misfit, value_type
 from p2pmsg.sync.key_watch import EVERY_NS, KeyWatch
-from p2pmsg.sync.lifecycle import INHERITED
+from p2pmsg.sync.lifecycle import INHERITED, zmq_context
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.sync.unanswered import Unanswered
@@ -130,12 +130,12 @@ class PullerBase(ABC, Generic[T_co]):
         self._changes = None if rights is None else RightsChanges(rights)
 
     def _connect(self, places: Sequence[transports.Endpoint]) -> None:
-        process, now_ns = this_process(), _monotonic_ns()
+        context, process, now_ns = zmq_context(), this_process(), _monotonic_ns()
         for place, curve in zip(places, self._curves, strict=True):
             with translated():
                 client = transports.ZmqQueueClient(
                     place,
-                    context=transports.context(),
+                    context=context,
                     frame_bytes_max=self._config.frame_bytes_max,
                     curve=curve,
                 )

@@ -40,7 +40,7 @@ from p2pmsg.queue.pusher_io import PusherIO
 from p2pmsg.queue.rules import PRIORITY_MAX, JobQueue, QueuedJob
 from p2pmsg.queue.stats import PusherStats, WorkerStats
 from p2pmsg.security.use import curve_server, warn_if_open
-from p2pmsg.sync.lifecycle import INHERITED
+from p2pmsg.sync.lifecycle import INHERITED, zmq_context
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
 
@@ -126,6 +126,7 @@ class PusherBase(ABC):
 
     def _open(self) -> Opened:
         """Open the log and bind the endpoint."""
+        context = zmq_context()
         settings, state = self._log_settings, JournalState()
         journal: FileJournal | None = None
         if settings is not None:
@@ -141,7 +142,7 @@ class PusherBase(ABC):
         try:
             with translated():
                 server = transports.ZmqQueueServer(
-                    self._place, context=transports.context(), curve=curve_server(self._security),
+                    self._place, context=context, curve=curve_server(self._security),
                     peer_timeout=self._config.queue.ack_timeout,
                 )  # fmt: skip
         except BaseException:

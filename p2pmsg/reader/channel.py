@@ -16,6 +16,7 @@ from p2pmsg.multicast import datagram
 from p2pmsg.reader.sessions import GroupMembers, Presence, RelayList, SessionEntry
 from p2pmsg.security.use import curve_client
 from p2pmsg.sync.key_watch import EVERY_NS, Connecting, KeyWatch
+from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.wire import Frame, FrameError, Kind
 from transports.endpoint import host_of
@@ -227,7 +228,7 @@ class RangeChannel:
         # Where this fails nobody is asked; the next welcome leads here again.
         self.publisher = self.relay = None
         client = transports.ZmqRecoveryClient(
-            address, context=transports.context(), queue_frames=_QUEUE_FRAMES,
+            address, context=zmq_context(), queue_frames=_QUEUE_FRAMES,
             frame_bytes_max=self.frame_bytes_max,
             curve=curve_client(self._security, address) if address.key else self._curve,
         )  # fmt: skip
@@ -304,7 +305,7 @@ class RangeChannel:
                     self.group.begin(now_ns=time.monotonic_ns())
             else:
                 self._line = transports.ZmqReceiver(
-                    self.endpoint, context=transports.context(), queue_frames=_QUEUE_FRAMES,
+                    self.endpoint, context=zmq_context(), queue_frames=_QUEUE_FRAMES,
                     curve=self._curve,
                 )  # fmt: skip
             self._line.subscribe(wire.control_prefix(Kind.WELCOME))

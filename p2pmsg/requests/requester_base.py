@@ -25,6 +25,7 @@ from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
 from p2pmsg.security.use import curve_client, server_of
+from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.topics import check_topic
@@ -106,7 +107,7 @@ class RequesterBase:
 
     def _connect(self, busy_wait_us: float) -> list[transports.ZmqQueueClient]:
         """Return new connections, one to each endpoint."""
-        context, clients = transports.context(), list[transports.ZmqQueueClient]()
+        context, clients = zmq_context(), list[transports.ZmqQueueClient]()
         try:
             for at, curve in zip(self._endpoints, self._curves, strict=True):
                 clients.append(

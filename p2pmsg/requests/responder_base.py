@@ -14,7 +14,7 @@ from p2pmsg.requests.frames import Status
 from p2pmsg.requests.inbox import Arrival
 from p2pmsg.security.use import curve_server, warn_if_open
 from p2pmsg.subscriber.typed import Misfit, ValueType, ValueTypes
-from p2pmsg.sync.lifecycle import INHERITED
+from p2pmsg.sync.lifecycle import INHERITED, zmq_context
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery._checks import to_ns
@@ -200,7 +200,7 @@ class ResponderBase:
         """Return a bound socket; a host's name is looked up, which may take long."""
         with translated():
             server = transports.ZmqQueueServer(
-                endpoint, context=transports.context(), busy_wait_us=busy_wait * 1e6,
+                endpoint, context=zmq_context(), busy_wait_us=busy_wait * 1e6,
                 curve=curve_server(self._security),
             )  # fmt: skip
         warn_if_open(self._security, server.endpoint)

@@ -9,6 +9,8 @@ peers are closed.
 
 import atexit
 import os
+import resource
+import sys
 import threading
 import time
 import warnings
@@ -19,18 +21,54 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, NoReturn, Protocol, Self
 
 import transports
-from p2pmsg.errors import ClosedError
+from p2pmsg.errors import ClosedError, ConfigError, TransportError
 from transports.own_log import own_log as _log
 
 INHERITED: Final = "it belongs to the parent process; open another one in this process"
 """Why a forked child cannot use its copy of a peer."""
 EXIT_S: Final = 1.0
 """How long that may take in all, in seconds: as long as what a closed peer sent may linger."""
+DESCRIPTORS: Final = 16
+"""How many must be free where a peer opens: more than most take, with what libzmq needs meanwhile,
+which aborts the process where it finds none."""
 _SHOWN: Final = 10
 """How many peers that were left open a warning names."""
 _context: Final = transports.context  # its handler, registered first, runs after this one
 _quiet: Final[list[bool]] = []
 _open: dict[int, tuple[Any, Callable[[Any, float], object]]] = {}
+
+
+def check_process() -> None:
+    """Check that this process can open a peer.
+
+    Raises:
+        ConfigError: gevent has replaced its threads, or how they wait.
+        TransportError: fewer than 16 descriptors are free.
+
+    """
+    gevent = sys.modules.get("gevent.monkey")
+    patched = [*filter(gevent.is_module_patched, ("threading", "select"))] if gevent else []
+    if patched:
+        limit = "called with thread=False, select=False, since p2pmsg needs the system's threads"
+        raise ConfigError("gevent's monkey.patch_all()", limit, patched)
+    taken: list[int] = []
+    try:
+        taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        while len(taken) < DESCRIPTORS:
+            taken.append(os.dup(taken[0]))
+    except OSError as error:
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        text = f"a peer that opens needs {DESCRIPTORS} free descriptors, and {len(taken)} are free"
+        raise TransportError(f"{text}: {error.strerror} (ulimit -n is {files})") from error
+    finally:
+        for fd in taken:
+            os.close(fd)
+
+
+def zmq_context() -> transports.Context:
+    """Do as `check_process`, and return the ZeroMQ context for the peer's sockets."""
+    check_process()
+    return transports.context()
 
 
 def is_inherited(error: BaseException) -> bool:

@@ -11,6 +11,7 @@ from p2pmsg.config import SubscriberConfig
 from p2pmsg.errors import ConfigError, translated
 from p2pmsg.security.use import check_datagrams, curve_client
 from p2pmsg.subscriber.core import SubscriberCore
+from p2pmsg.sync.lifecycle import check_process, zmq_context
 from p2pmsg.sync.subscriber_io import SubscriberIO
 from p2pmsg.wire import Kind
 
@@ -69,6 +70,7 @@ def connect(
     `EndpointError` where a host or interface is unknown, `BindError` where a group cannot be joined
     or an address is not this machine's. `AuthenticationError` where no key is pinned.
     """
+    check_process()
     lines: list[transports.ZmqReceiver | DatagramLine] = []
     group: MoldGroup | None = None
     for place in places:
@@ -106,7 +108,7 @@ def make_receiver(
     """Return the socket of one connection, with its subscriptions; `connect` is the caller's."""
     receiver = transports.ZmqReceiver(
         endpoint,
-        context=transports.context(),
+        context=zmq_context(),
         queue_frames=config.queue_frames,
         frame_bytes_max=config.frame_bytes_max,
         busy_wait_us=config.busy_wait * 1e6,

@@ -18,6 +18,7 @@ from p2pmsg.stats import LogStats
 from p2pmsg.sync.lifecycle import (
     INHERITED,
     ClosesAtOnce,
+    check_process,
     close_at_exit,
     close_in_children,
     was_closed,
@@ -113,6 +114,7 @@ class MoldPublisher(ClosesAtOnce):
         whole("replay_bytes", replay_bytes, 0)
         whole("rate_limit_bytes_s", rate_limit_bytes_s, 1000)
         name = codec.session_bytes(session)
+        check_process()
         self._closed, self._why = False, "it is closed"
         self._lock = threading.Lock()
         self._bucket = TokenBucket(rate_limit_bytes_s, max(65_536, rate_limit_bytes_s // 100))

@@ -14,6 +14,7 @@ from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
 from p2pmsg.security.use import check_datagrams, curve_server, warn_if_open
+from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.sync.sending import Outgoing
 from p2pmsg.sync.settings import log_config
 from transports.endpoint import is_address
@@ -61,6 +62,7 @@ def _open(
     security: "Security | None",
     undo: ExitStack,
 ) -> "Opened":
+    context = zmq_context()
     session = _random.getrandbits(64)
     kept: PublisherLog | None = None
     if (log := log_config(log)) is not None:
@@ -78,7 +80,7 @@ def _open(
         check_datagrams(security, place)
     server = transports.ZmqRecoveryServer(
         recovery_at,
-        context=transports.context(),
+        context=context,
         queue_frames=config.queue_frames,
         curve=curve_server(security),
     )
@@ -152,7 +154,7 @@ def open_sender(
         raise ConfigError("endpoint", "udp://… here; mold:// is for MoldPublisher", str(endpoint))
     sender = transports.ZmqSender(
         endpoint,
-        context=transports.context(),
+        context=zmq_context(),
         queue_frames=core.config.queue_frames,
         welcome=core.welcome,
         curve=curve_server(security),

@@ -22,7 +22,7 @@ from p2pmsg.security.use import curve_server, warn_if_open
 from p2pmsg.start import Start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.relays import LOOP
-from p2pmsg.sync.lifecycle import INHERITED, close_in_children
+from p2pmsg.sync.lifecycle import INHERITED, close_in_children, zmq_context
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.opening import ZMQ_MEMORY, allowed_by, recovery_endpoint_of
 from p2pmsg.sync.relay_stats import relay_stats
@@ -150,7 +150,7 @@ class RelayingPeer(ServingPeer):
         if at.is_datagram:
             raise ConfigError("endpoint", "tcp://…, ipc://… or inproc://… for a relay", endpoint)
         recovery_at = recovery_endpoint_of(at, recovery_endpoint)
-        context, relay = transports.context(), _random.getrandbits(64)
+        context, relay = zmq_context(), _random.getrandbits(64)
         kept, metadata = None, None
         if (log := log_config(log)) is not None:
             kept = PublisherLog(log, session=relay, wall_ns=time.time_ns())

@@ -17,6 +17,7 @@ from p2pmsg.subscriber.heal import heal
 from p2pmsg.subscriber.redundancy import LineCount
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.subscriber.unpublished import UnpublishedTopics, known_topics, who_was_asked
+from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.sync.unanswered import Unanswered
 from transports.endpoint import host_of
 from transports.own_log import own_log as _log
@@ -553,7 +554,7 @@ class SubscriberIO:
         endpoint = announced.reached_by(self._host_of(command)).require_connectable()
         client = transports.ZmqRecoveryClient(
             endpoint,
-            context=transports.context(),
+            context=zmq_context(),
             queue_frames=self._core.config.queue_frames,
             frame_bytes_max=self._core.config.frame_bytes_max,
             curve=self._curve_of(command.line, endpoint),

@@ -12,6 +12,7 @@ from typing import Final
 import zmq
 
 import transports
+from p2pmsg.sync.lifecycle import check_process
 from transports.own_log import own_log as _log
 
 _AGAIN_S: Final = 0.05
@@ -46,6 +47,7 @@ class Worker:
         *,
         at_end: Callable[[], object] = lambda: None,
     ) -> None:
+        check_process()
         self._owner = owner
         self._turn = turn
         self._at_end = at_end

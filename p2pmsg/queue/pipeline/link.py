@@ -13,6 +13,7 @@ from p2pmsg.queue.pipeline.taking import Intake, Taken
 from p2pmsg.security.denials import Asked
 from p2pmsg.security.use import server_of
 from p2pmsg.sync.key_watch import KeyWatch
+from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.trouble import Rarely
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
@@ -84,7 +85,7 @@ class Link:
         self._name = name
         self._driver = driver
         self._client = transports.ZmqQueueClient(
-            place, context=transports.context(), frame_bytes_max=_FRAME_BYTES_MAX,
+            place, context=zmq_context(), frame_bytes_max=_FRAME_BYTES_MAX,
             curve=curve,
         )  # fmt: skip
         self.access.use(rights, partial(server_of, self._client))
@@ -330,7 +331,7 @@ class Link:
             if at.scheme == "tcp":  # by the way that leads to the pusher: its name for it may not
                 at = at.with_host(self._host)
             pull = ZmqPlainSocket(
-                "pull", at, binds=False, context=transports.context(),
+                "pull", at, binds=False, context=zmq_context(),
                 queue_messages=_QUEUE_FRAMES, message_bytes_max=_FRAME_BYTES_MAX,
                 curve=self._client.curve,
             )  # fmt: skip

@@ -25,6 +25,7 @@ from p2pmsg.sync.lifecycle import (
     close_at_exit,
     close_in_children,
     was_closed,
+    zmq_context,
 )
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_name
@@ -90,7 +91,7 @@ class PipelinePusherBase(ABC):
         """Bind the endpoint."""
         with translated():
             server = transports.ZmqQueueServer(
-                self._place, context=transports.context(), curve=curve_server(self._security)
+                self._place, context=zmq_context(), curve=curve_server(self._security)
             )
         warn_if_open(self._security, server.endpoint)
         return server

@@ -9,6 +9,7 @@ from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.config import PipelineConfig
 from p2pmsg.queue.pipeline.dealing import FAILURES_MAX, Dealer, Found, Share
 from p2pmsg.security.use import curve_server
+from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.trouble import Rarely
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
 from transports.own_log import own_log as _log
@@ -178,7 +179,7 @@ class Shares:
             at = transports.parse_endpoint(f"{self._server.endpoint}.{self._made}")
         try:
             socket = ZmqPlainSocket(
-                "push", at, binds=True, context=transports.context(),
+                "push", at, binds=True, context=zmq_context(),
                 queue_messages=_QUEUE_FRAMES, message_bytes_max=64 * 1024,
                 curve=self._curve_of(self._server.user),
             )  # fmt: skip
