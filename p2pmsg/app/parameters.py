@@ -2,10 +2,12 @@
 
 import functools
 import inspect
+import sys
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any, Final
 
 from p2pmsg import codec
@@ -20,6 +22,8 @@ _CONTEXT: Final[dict[Kind, tuple[str, type]]] = {
     "job": ("job", Job),
     "request": ("request", Request),
 }
+_LENIENTLY: Final[dict[str, Any]] = {"format": 3} if sys.version_info >= (3, 14) else {}
+"""`annotationlib.Format.FORWARDREF`: names that do not exist are no error."""
 _PACKED: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -77,7 +81,7 @@ def plan(function: Any, kind: Kind, app_class: type) -> Parameters:
     name = name_of(function)
     if not callable(function) or makes_values(function):
         raise ConfigError(f"handler {name}", "a function, plain or async, without yield", function)
-    hints, places = _hints(function, name), dict[str, Any]()
+    hints, places = _hints(function), dict[str, Any]()
     context: dict[str, tuple[type, Callable[[Event], Any] | None]] = {
         "event": (Event, lambda event: event),
         "app": (app_class, None),
@@ -91,6 +95,11 @@ def plan(function: Any, kind: Kind, app_class: type) -> Parameters:
         if each.kind in _PACKED:
             continue
         hint = hints.get(each.name)
+        if isinstance(hint, Exception):
+            if each.default is not each.empty:
+                continue
+            what = f"the annotation of {each.name!r} in {name}"
+            raise ConfigError(what, "one that exists", str(hint)) from hint
         part = _context_of(each.name, hint, context)
         is_typed = typing.get_origin(hint) in (Message, Job)
         if part in ("message", "job") and value_hint is None and is_typed:
@@ -132,15 +141,24 @@ def _last_place(function: Any, places: dict[str, Any]) -> int:
     return max((order.index(name) + 1 for name in places), default=0)
 
 
-def _hints(function: Any, name: str) -> dict[str, Any]:
+def _hints(function: Any) -> dict[str, Any]:
+    """Return what the annotations mean; for one that does not exist here, the error that says so.
+
+    What is imported for type checkers only does not exist.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function):
         function = type(function).__call__
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as error:
-        raise ConfigError(f"each annotation of {name}", "one that exists", str(error)) from error
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    found: dict[str, Any] = {}
+    for name, annotation in inspect.get_annotations(function, **_LENIENTLY).items():
+        one = SimpleNamespace(__annotations__={name: annotation})
+        try:
+            found |= typing.get_type_hints(one, names, include_extras=True)
+        except (NameError, TypeError) as error:
+            found[name] = error
+    return found
 
 
 def _context_of(name: str, hint: Any, context: dict[str, Any]) -> str | None:

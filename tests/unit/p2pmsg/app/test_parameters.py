@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +11,9 @@ from p2pmsg.app import App, Event, Request
 from p2pmsg.app.parameters import MisfitError, name_of, plan
 from p2pmsg.message import Message, Origin
 from p2pmsg.queue import Job
+
+if TYPE_CHECKING:
+    from decimal import Decimal as Absent
 
 MESSAGE = Message("trades", {"price": 1.5}, 7, 3, Origin(1, "p"), "BTC")
 EVENT = Event("message", "on", MESSAGE.value, message=MESSAGE)
@@ -173,3 +176,19 @@ def test_the_type_may_stand_in_the_messages():
 
     assert plan(on, "message", App).value_type is Trade
     assert plan(both, "message", App).value_type is Trade
+
+
+def test_annotations_for_type_checkers_are_passed_over_where_they_are_not_needed():
+    app = App()
+
+    @app.subscriber("tcp://127.0.0.1:9")
+    def on(trade: Trade, message: Message, limits: "list[Absent]" = ()) -> "Absent":
+        return trade, message, limits
+
+    assert call(on) == (Trade(1.5), MESSAGE, ())
+    limit = "the annotation of 'trade' in .*needs must be one that exists, not .*Absent"
+    with pytest.raises(p2pmsg.ConfigError, match=limit):
+
+        @app.subscriber("tcp://127.0.0.1:9")
+        def needs(trade: "Absent"):
+            pass
