@@ -19,7 +19,8 @@ from pathlib import Path
 from arguments import Parser
 
 import p2pmsg
-from p2pmsg.security import AccessDeniedError, AuthenticationError, KnownPeers, new_keys
+from p2pmsg.errors import AccessDeniedError, AuthenticationError
+from p2pmsg.security import KnownPeers, new_keys
 
 TOPICS = ["trades", "quotes", "positions"]
 PUBLISHER_ACCESS = """

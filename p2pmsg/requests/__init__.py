@@ -2,6 +2,5 @@
 
 from p2pmsg.requests.requester import Answers, Requester
 from p2pmsg.requests.responder import Responder
-from p2pmsg.stats import RequesterStats
 
-__all__ = ["Answers", "Requester", "RequesterStats", "Responder"]
+__all__ = ["Answers", "Requester", "Responder"]

@@ -7,12 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from p2pmsg.errors import (
-        AccessDeniedError,
-        AuthenticationError,
-        KeyChangedError,
-        SecurityError,
-    )
     from p2pmsg.security.keys import new_keys, read_key_file, write_key_file
     from p2pmsg.security.settings import Security
     from p2pmsg.security.trust import KnownPeer, KnownPeers
@@ -20,14 +14,10 @@ if TYPE_CHECKING:
     from transports.endpoint import is_key_text
 
 __all__ = [
-    "AccessDeniedError",
-    "AuthenticationError",
-    "KeyChangedError",
     "KeyPair",
     "KnownPeer",
     "KnownPeers",
     "Security",
-    "SecurityError",
     "is_key_text",
     "new_keys",
     "read_key_file",
@@ -35,9 +25,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "p2pmsg.errors": (
-        "AccessDeniedError", "AuthenticationError", "KeyChangedError", "SecurityError",
-    ),
     "p2pmsg.security.keys": ("new_keys", "read_key_file", "write_key_file"),
     "p2pmsg.security.settings": ("Security",),
     "p2pmsg.security.trust": ("KnownPeer", "KnownPeers"),

@@ -9,8 +9,9 @@ import pytest
 import p2pmsg
 
 MODULES = (
-    "aio", "app", "config", "errors", "frames", "log", "message", "metrics", "moldudp64", "queue",
-    "reader", "relay", "requests", "stats", "statsd", "testing", "webhooks",
+    "aio", "app", "bridge", "config", "errors", "frames", "http", "log", "message", "metrics",
+    "moldudp64", "queue", "reader", "relay", "requests", "security", "stats", "statsd", "testing",
+    "webhooks",
 )  # fmt: skip
 
 
@@ -26,6 +27,15 @@ def test_a_subject_has_its_names(name):
 
     assert getattr(p2pmsg, name) is module
     assert all(hasattr(module, each) for each in getattr(module, "__all__", ()))
+
+
+def test_each_thing_has_one_home():
+    homes = {}
+    for name in MODULES:
+        module = importlib.import_module(f"p2pmsg.{name}")
+        for each in getattr(module, "__all__", ()):
+            homes.setdefault(id(getattr(module, each)), []).append(f"{name}.{each}")
+    assert not [found for found in homes.values() if len(found) > 1]
 
 
 def test_an_unknown_name_is_refused_by_name():
