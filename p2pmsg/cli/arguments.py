@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import transports
 from p2pmsg.cli.command import Option, UsageError, cannot, flag, option
@@ -16,6 +16,9 @@ from p2pmsg.cli.text import fields_of
 from p2pmsg.errors import MessageError
 from p2pmsg.start import Start, parse_start
 from p2pmsg.topics import check_topic
+
+if TYPE_CHECKING:
+    from recovery.log import LogConfig
 
 _Refused = argparse.ArgumentTypeError
 _SCHEMES = ("tcp", "ipc", "udp", "mold")
@@ -337,12 +340,52 @@ TOPICS = option(
     "topics", "topics, or prefixes such as 'trades.*' (default: all)", "TOPIC", topic_or_prefix,
     nargs="*", default=[],
 )  # fmt: skip
+RECOVERY = option(
+    "--recovery", "where subscribers ask for repairs (default: the same host, any free port)",
+    "ENDPOINT", bind_endpoint,
+)  # fmt: skip
+STATS = option(
+    "--stats", "report the counters on standard error every so many seconds (default: never)", "S",
+    seconds, default=0.0,
+)  # fmt: skip
+FSYNC = option(
+    "--fsync", "when the log is forced to the disk; always: before anything else is done with a "
+    "message (default: interval)", choices=("never", "interval", "always"),
+)  # fmt: skip
+CERTIFICATE = (
+    option("--cert", "for https: a file with the certificate", "FILE", input_file),
+    option("--cert-key", "and one with its key", "FILE", input_file),
+)
 QUIET = flag("--quiet", "do not say on standard error what is waited for")
 NO_BAR = flag("--quiet", "draw no progress bar")
 JSON = flag("--json", "print one JSON object")
 COUNT = option("--count", "end after N messages", "N", count(1))
 JSON_LINES = flag("--json", "each line is a JSON value")
 KEY_FIELD = "take the key from this field of each JSON object"
+
+
+def log_config(arguments: argparse.Namespace) -> "LogConfig | None":
+    """Return the log of `--log` with its options; `UsageError` for these alone, or wrong."""
+    names = [name for name in ("retention_bytes", "retention_age", "fsync") if name in arguments]
+    given = {name: getattr(arguments, name) for name in names}
+    options = {name: value for name, value in given.items() if value is not None}
+    if arguments.log is None:
+        if options:
+            name = next(iter(options)).removesuffix("_bytes").replace("_", "-")
+            raise UsageError(f"--{name} goes with --log")
+        return None
+    from recovery.log import LogConfig
+
+    try:
+        return LogConfig(arguments.log, **options)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def require_certificate(arguments: argparse.Namespace) -> None:
+    """Raise `UsageError` for a certificate without its key, or a key without it."""
+    if (arguments.cert is None) != (arguments.cert_key is None):
+        raise UsageError("--cert and --cert-key go together")
 
 
 def waiting_options(wait: str, close_timeout: float) -> tuple[Option, ...]:

@@ -2,7 +2,6 @@
 
 import argparse
 import threading
-import time
 
 from p2pmsg.bridge import Bridge, BridgeConfig, BridgeStats
 from p2pmsg.cli import arguments as kinds
@@ -10,8 +9,6 @@ from p2pmsg.cli.command import OneOf, UsageError, command, flag, note, option
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.waiting import Waiting, unanswered
 from p2pmsg.stats import SubscriberStats
-
-_TICK_S = 0.2
 
 
 @command(
@@ -52,8 +49,7 @@ _TICK_S = 0.2
            "up the bridge, in seconds (default 1)", "S", kinds.seconds, default=1.0),
     option("--in-flight", "to a queue: how many jobs may be accepted and not done (default 1000)",
            "N", kinds.count(1), default=1000),
-    option("--stats", "report the counters on standard error every so many seconds (default: "
-           "never)", "S", kinds.seconds, default=0.0),
+    kinds.STATS,
     *SECURITY,
     ended_by=(),
 )  # fmt: skip
@@ -105,15 +101,10 @@ def _wait(running: Bridge, every_s: float) -> None:
         endpoints = [line.endpoint for line in ours.lines]
         return unanswered(endpoints, sum(line.connected for line in ours.lines))
 
-    never = threading.Event()
     waiting = Waiting("bridge", describe, quiet=False)
-    reported_s = time.monotonic()
-    while True:
-        never.wait(_TICK_S)
-        waiting.look()
-        if every_s and time.monotonic() - reported_s >= every_s:
-            reported_s = time.monotonic()
-            note("bridge", _summary(running.stats()))
+    waiting.until(
+        threading.Event().wait, every_s, lambda: note("bridge", _summary(running.stats()))
+    )
 
 
 def _summary(stats: BridgeStats) -> str:

@@ -2,16 +2,14 @@
 
 import argparse
 import os
-import time
 import warnings
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from typing import Any
 
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import CommandGroup, UsageError, command, flag, note, one_line, option
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.cli.text import render_columns
+from p2pmsg.cli.text import render_columns, time_text
 from p2pmsg.cli.waiting import Waiting, unanswered
 from p2pmsg.errors import P2PError
 from p2pmsg.json_text import json_value, to_json
@@ -23,7 +21,6 @@ from p2pmsg.webhooks.signatures import OUT_SCHEMES
 from p2pmsg.webhooks.state_folder import LETTERS, StateFolder, folders
 
 _Refused = argparse.ArgumentTypeError
-_TICK_S = 0.2
 _REASON_CHARACTERS = 60
 
 
@@ -74,8 +71,7 @@ SECRET_FILE = option(
     option("--start", "where a new URL begins: latest (default), earliest, a sequence or an ISO "
            "time", "WHERE", kinds.start, default="latest"),
     flag("--resume", "send again to URLs that have answered 410"),
-    option("--stats", "report the counters on standard error every so many seconds (default: "
-           "never)", "S", kinds.seconds, default=0.0),
+    kinds.STATS,
     *SECURITY,
     ended_by=(),
 )  # fmt: skip
@@ -140,12 +136,7 @@ def _wait(sender: Any, publishers: list[str], every_s: float) -> None:
         return unanswered(publishers, min(len(publishers) if n is None else n for n in found))
 
     waiting = Waiting("hook out", describe, quiet=False)
-    reported_s = time.monotonic()
-    while not sender.wait(_TICK_S):
-        waiting.look()
-        if every_s and time.monotonic() - reported_s >= every_s:
-            reported_s = time.monotonic()
-            _summarize(sender)
+    waiting.until(sender.wait, every_s, lambda: _summarize(sender))
 
 
 def _summarize(sender: Any) -> None:
@@ -181,8 +172,7 @@ def _summarize(sender: Any) -> None:
     SECRET_FILE,
     option("--log", "keep what is published in this log: without it, what was answered is lost if "
            "this process dies", "DIR"),
-    option("--fsync", "when the log is forced to the disk; always: before the answer (default: "
-           "interval)", choices=("never", "interval", "always")),
+    kinds.FSYNC,
     option("--seen", "a file for the ids that were taken (default: next to the log)", "FILE"),
     option("--body", "size of a body such as 1MiB (default); above it, subscribers may need a "
            "higher frame_bytes_max", "BYTES", kinds.byte_count,
@@ -192,8 +182,7 @@ def _summarize(sender: Any) -> None:
     option("--client-rate", "the same for each client's address", "N", kinds.count(1, 10**9)),
     option("--origin", "who may post CloudEvents, for the OPTIONS handshake; * for all", "ORIGIN",
            action="append", default=[]),
-    option("--cert", "for https: a file with the certificate", "FILE", kinds.input_file),
-    option("--cert-key", "and one with its key", "FILE", kinds.input_file),
+    *kinds.CERTIFICATE,
     option("--name", "the publisher's name (default: the endpoint)"),
     *SECURITY,
     ended_by=(),
@@ -219,19 +208,17 @@ def in_(arguments: argparse.Namespace) -> int:
     secrets = [*arguments.secret, *arguments.secret_file]
     if not secrets:
         raise UsageError("give --secret-file, or --secret")
-    if (arguments.cert is None) != (arguments.cert_key is None):
-        raise UsageError("--cert and --cert-key go together")
+    kinds.require_certificate(arguments)
     seen = arguments.seen
     if seen is None and arguments.log is not None:
         seen = os.path.join(os.path.dirname(os.path.abspath(arguments.log)),
                             f"{os.path.basename(arguments.log.rstrip('/'))}.seen")  # fmt: skip
-    log = _log_config(arguments)
     with ExitStack() as stack:
         publisher = stack.enter_context(
             Publisher(
                 arguments.publish,
                 name=arguments.name,
-                log=log,
+                log=kinds.log_config(arguments),
                 security=security_of(arguments),
                 config=PublisherConfig(message_bytes_max=message_bytes_of(arguments.body)),
             )
@@ -264,16 +251,6 @@ def in_(arguments: argparse.Namespace) -> int:
             note("hook in", f"{app.published:,} published, {app.duplicates:,} came again, "
                  f"{sum(app.rejected.values()):,} refused")  # fmt: skip
     return 0
-
-
-def _log_config(arguments: argparse.Namespace) -> Any:
-    if arguments.log is None:
-        if arguments.fsync is not None:
-            raise UsageError("--fsync goes with --log")
-        return None
-    from recovery.log import LogConfig
-
-    return LogConfig(arguments.log, **({"fsync": arguments.fsync} if arguments.fsync else {}))
 
 
 @command(
@@ -325,8 +302,9 @@ def dead_letters(arguments: argparse.Namespace) -> int:
     elif found:
         titles = ("id", "endpoint", "topic", "since", "reason", "sequence", "attempts")
         rows = [
-            (letter.id, folder.path.name, one_line(letter.topic), _time(letter.at_ns),
-             one_line(letter.reason)[:_REASON_CHARACTERS], letter.sequence, letter.attempts)
+            (letter.id, folder.path.name, one_line(letter.topic),
+             time_text(letter.at_ns, "seconds"), one_line(letter.reason)[:_REASON_CHARACTERS],
+             letter.sequence, letter.attempts)
             for folder, letter in found
         ]  # fmt: skip
         print(render_columns(titles, rows, 5))
@@ -354,7 +332,7 @@ def _fields(folder: StateFolder, letter: Letter) -> dict[str, Any]:
         "key": letter.key,
         "attempts": letter.attempts,
         "reason": letter.reason,
-        "since": _time(letter.at_ns),
+        "since": time_text(letter.at_ns, "seconds"),
         "body": json_value(letter.body),
     }
 
@@ -365,10 +343,6 @@ def _page(folder: StateFolder, letter: Letter) -> str:
         for name, value in _fields(folder, letter).items()
         if value is not None
     )
-
-
-def _time(ns: int) -> str:
-    return datetime.fromtimestamp(ns // 10**9, UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
 hook = CommandGroup(

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, overload
 
@@ -17,7 +16,7 @@ from p2pmsg.cli.program import check_program, run_program
 from p2pmsg.cli.progress import drawn
 from p2pmsg.cli.pubsub import InputError, publish_lines
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.cli.text import render_columns, value_text
+from p2pmsg.cli.text import render_columns, time_text, value_text
 from p2pmsg.cli.waiting import Answers, Waiting, looking, several
 from p2pmsg.errors import SecurityError
 from p2pmsg.json_text import json_value, to_json
@@ -458,8 +457,7 @@ def _fields(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _time(ns: int) -> str:
-    whole = datetime.fromtimestamp(ns // 10**9, UTC).replace(tzinfo=None)
-    return f"{whole.isoformat()}.{ns % 10**9 // 10**6:03d}Z"
+    return time_text(ns, "milliseconds")
 
 
 def _short(text: str) -> str:

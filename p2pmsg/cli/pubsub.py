@@ -59,8 +59,7 @@ class InputError(P2PError):
         option("--key-field", kinds.KEY_FIELD, "FIELD"),
     )),
     option("--log", "keep the messages in this log, and continue its session", "DIR"),
-    option("--recovery", "where subscribers ask for repairs (default: the same host, any free "
-           "port)", "ENDPOINT", kinds.bind_endpoint),
+    kinds.RECOVERY,
     *kinds.waiting_options("--wait", 5.0),
     option("--linger", "stay so many seconds after the last line, for late subscribers (default 0)",
            "S", kinds.seconds, default=0.0),
@@ -82,11 +81,8 @@ def pub(arguments: argparse.Namespace) -> int:
     more: dict[str, Any] = {
         "recovery_endpoint": arguments.recovery,
         "security": security_of(arguments),
+        "log": kinds.log_config(arguments),
     }
-    if arguments.log is not None:
-        from p2pmsg.log import LogConfig
-
-        more["log"] = LogConfig(arguments.log)
     with publishing(arguments, "pub", arguments.wait, **more) as publisher:
         has_json = arguments.json or arguments.key_field is not None
 

@@ -2,17 +2,14 @@
 
 import argparse
 import threading
-import time
-from typing import Any
 
 from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.command import UsageError, command, note, option
+from p2pmsg.cli.command import command, note, option
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.waiting import Answers, Waiting
 from p2pmsg.relay.stats import RelayStats
 from p2pmsg.sync.relay import Relay
 
-_TICK_S = 0.2
 _LOOK_S = 1.0
 """How often is looked what it waits for; the counters of many streams take some time."""
 
@@ -24,22 +21,19 @@ _LOOK_S = 1.0
            required=True),
     option("--listen", "where to bind: tcp://HOST:PORT (port 0 picks one) or ipc://PATH",
            "ENDPOINT", kinds.bind_endpoint, required=True),
-    option("--recovery", "where subscribers ask for repairs (default: the same host, any free "
-           "port)", "ENDPOINT", kinds.bind_endpoint),
+    kinds.RECOVERY,
     option("--topics", "what to relay: topics, and prefixes that end in * (default: all)", "TOPIC",
            kinds.topic_or_prefix, nargs="+", default=None),
     option("--name", "the relay's name (default: the endpoint)"),
     option("--log", "keep what is received in this log", "DIR"),
     option("--retention", "bound of the log such as 50GB (default 10GiB)", "BYTES",
-           kinds.byte_count),
+           kinds.byte_count, dest="retention_bytes"),
     option("--retention-age", "how old the log's segments become, such as 24h (default: age does "
            "not matter)", "TIME", kinds.span),
-    option("--fsync", "when the log is forced to the disk (default: interval)",
-           choices=("never", "interval", "always")),
+    kinds.FSYNC,
     option("--replay", "bound of the replay buffer such as 256MiB (default 64MiB)", "BYTES",
            kinds.byte_count),
-    option("--stats", "report the counters on standard error every so many seconds (default: "
-           "never)", "S", kinds.seconds, default=0.0),
+    kinds.STATS,
     *SECURITY,
     kinds.QUIET,
     ended_by=(),
@@ -64,7 +58,7 @@ def relay(arguments: argparse.Namespace) -> int:
         topics=arguments.topics,
         replay_bytes=arguments.replay,
         recovery_endpoint=arguments.recovery,
-        log=_log_config(arguments),
+        log=kinds.log_config(arguments),
         security=security_of(arguments),
     ) as running:
         note("relay", f"listening at {running.endpoint}")
@@ -75,28 +69,7 @@ def relay(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _log_config(arguments: argparse.Namespace) -> Any:
-    given = {
-        "retention_bytes": arguments.retention,
-        "retention_age": arguments.retention_age,
-        "fsync": arguments.fsync,
-    }
-    options = {name: value for name, value in given.items() if value is not None}
-    if arguments.log is None:
-        if options:
-            raise UsageError("--retention, --retention-age and --fsync go with --log")
-        return None
-    from recovery.log import LogConfig
-
-    try:
-        return LogConfig(arguments.log, **options)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-
-
 def _wait(running: Relay, arguments: argparse.Namespace) -> None:
-    never, every_s = threading.Event(), arguments.stats
-    reported_s = time.monotonic()
     answers = Answers("no message")
 
     def describe() -> str:
@@ -105,12 +78,9 @@ def _wait(running: Relay, arguments: argparse.Namespace) -> None:
         return answers.describe(stats.answering, stats.upstreams, stats.refusals)
 
     waiting = Waiting("relay", describe, quiet=arguments.quiet, every_s=_LOOK_S)
-    while True:
-        never.wait(_TICK_S)
-        waiting.look()
-        if every_s and time.monotonic() - reported_s >= every_s:
-            reported_s = time.monotonic()
-            note("relay", _summary(running.stats()))
+    waiting.until(
+        threading.Event().wait, arguments.stats, lambda: note("relay", _summary(running.stats()))
+    )
 
 
 def _summary(stats: RelayStats) -> str:

@@ -45,8 +45,7 @@ if TYPE_CHECKING:
            kinds.count(1, 100_000), default=1000),
     option("--rate", "messages a second that are published (default: not limited)", "N",
            kinds.count(1, 10**9)),
-    option("--cert", "for https: a file with the certificate", "FILE", kinds.input_file),
-    option("--cert-key", "and one with its key", "FILE", kinds.input_file),
+    *kinds.CERTIFICATE,
     option("--name", "who subscribes, and publishes, for people (default: http)", default="http"),
     *SECURITY,
     ended_by=(),
@@ -70,7 +69,6 @@ def serve(arguments: argparse.Namespace) -> int:
     from p2pmsg.sync.publisher import Publisher
     from p2pmsg.webhooks.readying import message_bytes_of
     from p2pmsg.webhooks.serving import ServerLimits, bind, make_server
-    from recovery.log import LogConfig
 
     _check(arguments)
     security = security_of(arguments)
@@ -80,10 +78,10 @@ def serve(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         publisher, endpoints = None, list(arguments.endpoints)
         if arguments.publish is not None:
-            log = None if arguments.log is None else LogConfig(arguments.log)
             publisher = stack.enter_context(
                 Publisher(
-                    arguments.publish, name=arguments.name, log=log, security=security,
+                    arguments.publish, name=arguments.name, log=kinds.log_config(arguments),
+                    security=security,
                     config=PublisherConfig(
                         message_bytes_max=message_bytes_of(config.body_bytes_max)
                     ),
@@ -127,8 +125,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("give an endpoint, or --publish")
     if arguments.log is not None and arguments.publish is None:
         raise UsageError("--log goes with --publish")
-    if (arguments.cert is None) != (arguments.cert_key is None):
-        raise UsageError("--cert and --cert-key go together")
+    kinds.require_certificate(arguments)
     if arguments.query_token and not arguments.token_file:
         raise UsageError("--query-token goes with --token-file")
     host = arguments.listen[0]

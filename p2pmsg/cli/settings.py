@@ -7,11 +7,11 @@ empty there is none. The command line goes before the environment, and that befo
 import argparse
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from p2pmsg.cli.command import Command, CommandGroup, OneOf, Option, UsageError
+from p2pmsg.cli.command import Command, CommandGroup, OneOf, Option, UsageError, choice
 from p2pmsg.cli.table import COMMANDS
 
 FILE = "p2pmsg.toml"
@@ -56,20 +56,18 @@ def _with_defaults(
     """
     known = {
         option.name.removeprefix("--"): option
-        for each in command.options for option in _members(each)
+        for option in command.all_options()
         if option.name.startswith("--") or option.name in _ENDPOINTS
     }  # fmt: skip
     if not (known or group) or {"-h", "--help"} & set(words):
         return command
     from_file = _from_file(command, group, known, environment)
-    if group is not None:
-        _check_environment(group, environment)
     from_environment = _from_environment(command, known, environment)
     given = {word.partition("=")[0][2:] for word in words if word.startswith("--")}
     given |= {name for name in _ENDPOINTS if name in known and _has(words, name, known)}
     options: list[Option | OneOf] = []
     for each in command.options:
-        members = _members(each)
+        members = each.options if isinstance(each, OneOf) else (each,)
         names = {option.name.removeprefix("--") for option in members}
         chosen = {name: value for name, value in from_file.items() if name in names}
         nearer = {name: value for name, value in from_environment.items() if name in names}
@@ -87,10 +85,6 @@ def _with_defaults(
 def _effective(chosen: Mapping[str, Any]) -> list[str]:
     """Return the options that a default turns on, or gives a value."""
     return [f"--{name}" for name, value in chosen.items() if value is not False]
-
-
-def _members(each: Option | OneOf) -> tuple[Option, ...]:
-    return each.options if isinstance(each, OneOf) else (each,)
 
 
 def _with_default(option: Option, chosen: Mapping[str, Any]) -> Option:
@@ -137,20 +131,6 @@ def _from_environment(
     return found
 
 
-def _check_environment(group: CommandGroup, environment: Mapping[str, str]) -> None:
-    """Raise `UsageError` for a variable of the group that is of none of its commands."""
-    prefix = f"P2PMSG_{_upper(group.name)}_"
-    own = tuple(f"P2PMSG_{_upper(each.name)}_" for each in group.commands)
-    for variable in environment:
-        if (
-            variable.startswith(prefix)
-            and not variable.startswith(own)
-            and not _KUBERNETES.fullmatch(variable.removeprefix(prefix))
-        ):
-            of = ", ".join(f"{each}…" for each in own)
-            raise UsageError(f"{variable}: of no command of {group.name}; theirs are {of}")
-
-
 def _upper(name: str) -> str:
     return re.sub("[ -]", "_", name).upper()
 
@@ -174,49 +154,24 @@ def _from_file(
         raise UsageError(f"cannot read {path!r}: {error.strerror}") from error
     except ValueError as error:  # of TOML, or of UTF-8
         raise UsageError(f"{path}: {error}") from error
-    if unknown := next((name for name in table if name not in COMMANDS), None):
-        raise UsageError(f"{_at(path, text, '', unknown)}: there is no command {unknown!r}")
-    section = ""
-    for word in command.name.split():
-        if section and group is not None:
-            _check_section(group, table, lambda key: _at(path, text, group.name, key))
-        where, section = _at(path, text, section, word), f"{section}.{word}".lstrip(".")
+    names: Collection[str] = COMMANDS
+    where, words = path, command.name.split()
+    for word in words:
+        for name in table:
+            if name not in names:
+                raise UsageError(f"{where}: {choice(name, names)}")
+        names = [] if group is None else [each.name.split()[-1] for each in group.commands]
         table = table.get(word, {})
+        where = f"{path}, [{word if word == words[0] else '.'.join(words)}]"
         if not isinstance(table, dict):
-            raise UsageError(f"{where}: write [{section}], and options under it")
+            raise UsageError(f"{where}: must be a section with options")
     found = {}
     for key, value in table.items():
-        where = _at(path, text, section, key)
         name = key.replace("_", "-")
         if name not in known:
-            raise UsageError(f"{where}: {command.name} has no option {key!r}")
+            raise UsageError(f"{where}: there is no option {key!r}")
         found[name] = _checked(known[name], value, f"{where}: {key}")
     return found
-
-
-def _check_section(
-    group: CommandGroup, table: Mapping[str, Any], where: Callable[[str], str]
-) -> None:
-    """Raise `UsageError` for what stands in a group's section and is none of its commands."""
-    names = [each.name.split()[-1] for each in group.commands]
-    for key in table:
-        if key not in names:
-            of = ", ".join(f"[{group.name}.{name}]" for name in names)
-            reason = f"there is no command '{group.name} {key}'; options stand under {of}"
-            raise UsageError(f"{where(key)}: {reason}")
-
-
-def _at(path: str, text: str, section: str, key: str) -> str:
-    """Return the file, and the line in which a section or its key begins."""
-    current, whole = "", f"{section}.{key}".lstrip(".")
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[([^]]*)\]", line):
-            current = re.sub(r"[\s\"']", "", header[1])
-            if current == whole or current.startswith(f"{whole}."):
-                return f"{path}, line {number}"
-        elif current == section and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[.=]", line):
-            return f"{path}, line {number}"
-    return path
 
 
 def _checked(option: Option, value: Any, where: str) -> Any:

@@ -192,13 +192,13 @@ def span_text(seconds: float) -> str:
     return " ".join(part for index, part in enumerate(parts) if not index or part[0] != "0")
 
 
-def time_text(timestamp_ns: int) -> str:
-    """Return a time in ns since the epoch as ISO, in UTC, to the microsecond."""
+def time_text(timestamp_ns: int, timespec: str = "microseconds") -> str:
+    """Return a time in ns since the epoch as ISO, in UTC, cut to the `timespec`."""
     try:
         time = _EPOCH + timedelta(microseconds=timestamp_ns // 1000)
     except OverflowError:
         return f"{timestamp_ns} ns"
-    return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return time.isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def session_text(session: int) -> str:

@@ -78,6 +78,18 @@ class Waiting:
                 note(self._command, text)
 
 
+    def until(
+        self, ended: Callable[[float], bool], every_s: float, report: Callable[[], object]
+    ) -> None:
+        """Look, and report every so many seconds (0: never), until `ended` has waited for it."""
+        reported_s = time.monotonic()
+        while not ended(LOOK_S):
+            self.look()
+            if every_s and time.monotonic() - reported_s >= every_s:
+                reported_s = time.monotonic()
+                report()
+
+
 @contextmanager
 def looking(waiting: Waiting) -> Iterator[None]:
     """Look a few times a second, in a thread of its own, while the block runs."""

@@ -170,7 +170,7 @@ WRONG = {
     "relay: no upstream": (["relay", "--from", "x", *SOMEWHERE[2:]], "--from: missing scheme"),
     "relay: a wildcard upstream": (["relay", "--from", "tcp://*:1", *SOMEWHERE[2:]], "--from"),
     "relay: a topic": (["relay", *SOMEWHERE, "--topics", ""], "--topics"),
-    "relay: fsync without a log": (["relay", *SOMEWHERE, "--fsync", "always"], "go with --log"),
+    "relay: fsync without a log": (["relay", *SOMEWHERE, "--fsync", "always"], "fsync goes with"),
     "relay: an unknown fsync": (["relay", *SOMEWHERE, "--log", "x", "--fsync", "often"], "--fsync"),
     "relay: a size": (["relay", *SOMEWHERE, "--retention", "3x"], "a number of bytes such as"),
     "relay: a datagram endpoint": (

@@ -118,14 +118,14 @@ def test_what_kubernetes_sets_for_a_service_is_no_setting(folder, monkeypatch):
 
 REFUSED = {
     "not TOML": ("[sub]\ncount =\n", {}, "p2pmsg.toml: Invalid value (at line 2"),
-    "unknown section": ("[sub]\n[sbu]\n", {}, "p2pmsg.toml, line 2: there is no command 'sbu'"),
+    "unknown section": ("[sub]\n[sbu]\n", {}, "p2pmsg.toml: there is no command 'sbu'; did"),
     "no section": ("json = true\n", {}, "there is no command 'json'"),
-    "no table": ("sub = true\n", {}, "write [sub]"),
-    "unknown option": ("[pub]\n\n[sub]\njsn = 1\n", {}, "line 4: sub has no option 'jsn'"),
-    "value": ("[pub]\ncount=1\n[sub]\ncount = 0\n", {}, "line 4: count: must be at least 1"),
-    "no flag": ("[sub]\njson = 1\n", {}, "line 2: json: must be true or false, not 1"),
-    "list": ("[sub]\ncount = [1]\n", {}, "line 2: count: must be a value as on the command line"),
-    "flag as a value": ("[sub]\ncount = true\n", {}, "line 2: count: must be a value"),
+    "no table": ("sub = true\n", {}, "p2pmsg.toml, [sub]: must be a section with options"),
+    "unknown option": ("[pub]\n\n[sub]\njsn = 1\n", {}, ".toml, [sub]: there is no option 'jsn'"),
+    "value": ("[pub]\ncount=1\n[sub]\ncount = 0\n", {}, "[sub]: count: must be at least 1"),
+    "no flag": ("[sub]\njson = 1\n", {}, "[sub]: json: must be true or false, not 1"),
+    "list": ("[sub]\ncount = [1]\n", {}, "count: must be a value as on the command line"),
+    "flag as a value": ("[sub]\ncount = true\n", {}, "count: must be a value"),
     "both": ("[sub]\njson = true\nformat = ''\n", {}, "defaults of --json and --format exclude"),
     "no such file": ("", {"CONFIG": "x.toml"}, "cannot read 'x.toml': No such file"),
     "variable": ("", {"SUB_COUNT": "x"}, "P2PMSG_SUB_COUNT: must be a whole number, not 'x'"),
@@ -135,7 +135,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "variables", "names"), REFUSED.values(), ids=REFUSED)
-def test_what_is_wrong_is_named_by_file_and_line_or_variable(
+def test_what_is_wrong_is_named_by_file_and_section_or_variable(
     text, variables, names, folder, monkeypatch, capsys
 ):
     (folder / "p2pmsg.toml").write_text(text)
@@ -150,12 +150,11 @@ def test_what_is_wrong_is_named_by_file_and_line_or_variable(
 
 
 OF_GROUPS = {
-    "option of none": ("[log]\nfoo = true\n", {}, "line 2: there is no command 'log foo'"),
-    "option of a command": ("[log]\n\ncount = 1\n", {}, "under [log.ls], [log.dump]"),
-    "unknown command": ("[log.ls]\n[log.dmp]\n", {}, "line 2: there is no command 'log dmp'"),
-    "no table": ("[log]\ndump = 1\n", {}, "line 2: write [log.dump], and options under it"),
-    "its option": ("[log]\ndump.cnt = 1\n", {}, "log dump has no option 'cnt'"),
-    "variable": ("", {"LOG_COUNT": "1"}, "P2PMSG_LOG_COUNT: of no command of log; theirs are"),
+    "option of none": ("[log]\nfoo = true\n", {}, "p2pmsg.toml, [log]: there is no command 'foo'"),
+    "option of a command": ("[log]\n\ncount = 1\n", {}, "command 'count'; there are ls, dump"),
+    "unknown command": ("[log.ls]\n[log.dmp]\n", {}, "[log]: there is no command 'dmp'; did"),
+    "no table": ("[log]\ndump = 1\n", {}, "[log.dump]: must be a section with options"),
+    "its option": ("[log]\ndump.cnt = 1\n", {}, "[log.dump]: there is no option 'cnt'"),
     "its variable": ("", {"LOG_DUMP_CNT": "1"}, "P2PMSG_LOG_DUMP_CNT: log dump has no such option"),
 }  # fmt: skip
 
@@ -178,4 +177,4 @@ def test_each_command_of_a_group_looks_at_its_settings(group, folder, monkeypatc
     for each in load(group).commands:
         (folder / "p2pmsg.toml").write_text(f"[{'.'.join(each.name.split())}]\nfoo = 1\n")
         assert main([*each.name.split()]) == 2
-        assert "has no option 'foo'" in capsys.readouterr().err
+        assert "there is no option 'foo'" in capsys.readouterr().err
