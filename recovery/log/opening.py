@@ -8,7 +8,7 @@
     it is a copy of another directory ──▶ a new session
 """
 
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -90,8 +90,9 @@ def open_log(
     numbers = segments_among(names)
     for name in names:
         number = first_record_of(name, "idx")
-        if number is not None and number not in numbers and state is not None:
-            _keep_tails(store, number, state)
+        if number is not None and number not in numbers:
+            with suppress(ValueError):
+                _keep_tails(read_index(store, number), state)
         if name.endswith(".tmp") or (number is not None and number not in numbers):
             store.remove(name)
     is_copy = state is not None and not config.moved and _is_copy(store, state)
@@ -104,7 +105,7 @@ def open_log(
         store.remove(TAIL)
     found = _Found(Catalog(), has_crashed)
     for number in numbers:
-        _open_segment(store, config, number, number == numbers[-1], is_clean, found)
+        _open_segment(store, config, number, number == numbers[-1], is_clean, found, state)
     found.is_damaged |= is_cut or (not has_crashed and _is_cut(store, found.catalog))
     held, unwritten = ({}, 0) if state is None or is_clean else _in_no_frame(store, state, found)
     is_new = state is None
@@ -173,8 +174,9 @@ def read_state(store: LogStore) -> LogState | None:
 
 
 def _open_segment(
-    store: LogStore, config: LogConfig, number: int, is_last: bool, is_clean: bool, found: _Found
-) -> None:
+    store: LogStore, config: LogConfig, number: int, is_last: bool, is_clean: bool, found: _Found,
+    state: LogState | None,
+) -> None:  # fmt: skip
     segment: SegmentIndex | None = None
     try:
         if not is_last or is_clean:
@@ -183,9 +185,10 @@ def _open_segment(
         found.findings.append(Finding(store.path(index_name(number)), 0, str(error)))
     if segment is not None:
         size, wrong = look_at(store, segment)
-        found.is_damaged |= size < segment.size and not found.has_crashed
+        found.is_damaged |= is_last and size < segment.size and not found.has_crashed
         if size != segment.size or (is_last and wrong):
-            segment = None  # it was written to later, or is to be and is none
+            _keep_tails(segment, state)
+            segment = None  # it was written to later, or cut, or is to be and is none
     if segment is None:
         segment = SegmentIndex(number)
         result = scan(store, segment, config.index_bytes)
@@ -245,14 +248,10 @@ def _mend(store: LogStore, result: Scan, found: _Found, *, is_last: bool) -> Non
             file.truncate(segment.size)
 
 
-def _keep_tails(store: LogStore, number: int, state: LogState) -> None:
-    """Learn from an index whose segment is gone where streams go on."""
-    try:
-        segment = read_index(store, number)
-    except ValueError:
-        return
-    for (session, topic), stream in segment.streams.items() if segment is not None else ():
-        if session == state.session:
+def _keep_tails(index: SegmentIndex | None, state: LogState | None) -> None:
+    """Learn from an index whose segment is gone, or is another one, where streams go on."""
+    for (session, topic), stream in index.streams.items() if index is not None else ():
+        if state is not None and session == state.session:
             state.tails[topic] = max(state.tails.get(topic, 0), stream.stop)
 
 
@@ -272,12 +271,18 @@ def _take_up_names(state: LogState, catalog: Catalog, last: SegmentIndex) -> Non
 
 
 def _note_holes(state: LogState, found: _Found) -> list[tuple[int, str, int, int]]:
-    """Note what is gone between frames of the session's streams, which have no holes else."""
+    """Note what is gone of the session's streams: between frames, and before they are known to end.
+
+    They have no holes else.
+    """
     noted = []
     for session, topic in found.catalog.all_streams():
         if session != state.session:
             continue
         holes = found.catalog.holes((session, topic)) + found.holes.get((session, topic), [])
+        end = found.catalog.next((session, topic)) or 0
+        if not found.has_crashed:  # or else that may never have been on the disk
+            holes.append((end, max(end, state.tails.get(topic, 0))))
         known = RangeSet(state.skips.get(topic, ()))
         new = [part for start, stop in holes for part in known.missing(start, stop)]
         if new:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
-from recovery.log.catalog import Finding, list_log, scan
+from recovery.log.catalog import Finding, list_log, read_index, scan
 from recovery.log.format import (
     KIND_DATA,
     KIND_STREAM,
@@ -15,7 +15,7 @@ from recovery.log.format import (
     pack_segment_header,
     pack_stream,
 )
-from recovery.log.index import Key, SegmentIndex, index_name
+from recovery.log.index import Key, SegmentIndex
 from recovery.log.maintenance import open_once
 from recovery.log.reader import INDEX_BYTES
 from recovery.log.store import FileStore, LogStore
@@ -62,15 +62,25 @@ def repair(
     files: LogStore = FileStore(directory) if store is None else store
     _, numbers = list_log(files)
     places: list[Finding] = []
-    damage: list[Finding] = []
+    is_cut = False
     files.lock()
     try:
         for number in numbers:
-            places += (damage := _rewrite(files, number, stream_of))
+            damage = _rewrite(files, number, stream_of)
+            places += damage
+            says_ends = number != numbers[-1] and _has_index(files, number)
+            is_cut |= bool(damage) and not says_ends
     finally:
         files.unlock()
-    opened = open_once(files, directory, is_cut=bool(damage))  # of the newest
-    return Unkept(places, opened.skipped)
+    return Unkept(places, open_once(files, directory, is_cut=is_cut).skipped)
+
+
+def _has_index(files: LogStore, number: int) -> bool:
+    """Whether an index says where a segment's streams went on."""
+    try:
+        return read_index(files, number) is not None
+    except ValueError:
+        return False
 
 
 def _rewrite(files: LogStore, number: int, stream_of: Callable[[bytes], Key]) -> list[Finding]:
@@ -105,6 +115,5 @@ def _rewrite(files: LogStore, number: int, stream_of: Callable[[bytes], Key]) ->
             put(placed)
     places += [Finding(path, offset, what) for offset, _, what in walk.damage]
     files.replace(segment.name, bytes(data), durable=True)
-    files.remove(index_name(number))
     files.sync_directory()
     return sorted(places, key=lambda place: place.offset)

@@ -427,3 +427,23 @@ def test_repair_keeps_all_but_what_is_damaged_in_any_segment(closed, at):
     assert log.writer.skips(SESSION, "a")[0][:1] == (gone[2],)
     assert log.writer.next(SESSION, "a") >= log.next[SESSION, "a"]
     assert log.writer.next(SESSION, "b") == 2 or at == 2
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+@pytest.mark.parametrize("closed", [False, True], ids=["killed", "closed"])
+def test_no_sequence_is_used_twice_after_repair_of_a_streams_last_record(closed, has_index):
+    log = small_log(closed=closed, sessions=False)
+    name = segments(log.store)[1]
+    data = log.store.read(name)
+    start = data.index(b"a1/b/1+1/")  # the last of "b", which the newest segment has not
+    changes = {name: flipped(data, start + 20, 1)}
+    if not has_index:
+        changes[name.replace(".log", ".idx")] = None
+    log = copied(log, **changes)
+
+    unkept = repair("log", nameless, store=log.store)
+    lost = [one[2:] for one in unkept.messages if one[1] == "b"]
+    assert has_index or closed or lost[0][0] == 1
+    log.open()
+    assert log.writer.next(SESSION, "b") >= 2
+    assert log.writer.next(SESSION, "b") == 2 or not has_index
