@@ -202,11 +202,11 @@ def _decode_snapshot(data: bytes) -> tuple[Cursor, int]:
     if len(data) < _HEADER.size:
         raise CursorFileError("it is damaged: its header is cut short")
     _, version, zero, length, crc = _HEADER.unpack_from(data)
-    if version > VERSION:
+    if version != VERSION:
         raise CursorFileError(f"it is of version {version}; this p2pmsg reads {VERSION}")
     stop = _HEADER.size + length
     body = data[_HEADER.size : stop]
-    if version != VERSION or zero or len(body) != length or crc != _snapshot_crc(length, body):
+    if zero or len(body) != length or crc != _snapshot_crc(length, body):
         raise CursorFileError("it is damaged: its snapshot has another checksum")
     try:
         return _parse(json.loads(body)), stop

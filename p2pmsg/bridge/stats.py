@@ -13,8 +13,8 @@ class BridgeStats:
 
     Attributes:
         source, target: the two ends; a bound one with its port.
-        received, received_bytes: messages that came from the source. From a plain socket: what was
-            read of it, without those of topics that are not wanted.
+        received, received_bytes: messages that came from the source, and their bytes. From a plain
+            socket: what was read of it, without those of topics that are not wanted.
         passed_on: messages that the target has taken; see `dropped`.
         refused: messages that can never be passed on, such as too large ones, or values that are no
             bytes where no codec is set; jobs among them became dead letters.

@@ -77,7 +77,6 @@ class Waiting:
             if text:
                 note(self._command, text)
 
-
     def until(
         self, ended: Callable[[float], bool], every_s: float, report: Callable[[], object]
     ) -> None:

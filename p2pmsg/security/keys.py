@@ -50,7 +50,7 @@ def new_keys() -> CurveKeys:
 
 
 def write_key_file(path: str | os.PathLike[str], keys: CurveKeys) -> None:
-    """Write a new key file, mode 0600, which is on the disk on return.
+    """Write `keys` to a new file, mode 0600, which is on the disk on return.
 
     Raises:
         ConfigError: there is something at `path` already; a key is never overwritten.
@@ -79,7 +79,7 @@ def write_key_file(path: str | os.PathLike[str], keys: CurveKeys) -> None:
 
 
 def read_key_file(path: str | os.PathLike[str]) -> CurveKeys:
-    """Return the pair of a key file.
+    """Return the pair of the key file `path`.
 
     Raises:
         ConfigError: it is no file that only its owner can read, or no key is in it. The error names

@@ -116,15 +116,15 @@ class KnownPeers:
         return self.changes
 
     def of_name(self, name: str) -> KnownPeer | None:
-        """Return the peer of a name, or None."""
+        """Return the peer that is called `name`, or None."""
         return self._fresh().by_name.get(name)
 
     def of_key(self, public: bytes) -> KnownPeer | None:
-        """Return the peer that holds a key, or None."""
+        """Return the peer whose public key is `public`, or None."""
         return self._fresh().by_key.get(public)
 
     def of_endpoint(self, endpoint: transports.Endpoint) -> KnownPeer | None:
-        """Return the peer that binds there: by this endpoint, or by one for all ports; or None."""
+        """Return the peer that binds `endpoint`, or all ports of its host; or None."""
         found = self._fresh().by_endpoint
         place = replace(endpoint, options=())
         peer = found.get(place)
@@ -169,7 +169,7 @@ class KnownPeers:
         return new
 
     def remove(self, name: str) -> KnownPeer:
-        """Remove the line of a peer, and return it.
+        """Remove the line of the peer `name`, and return it.
 
         Peers that use the file end its connections within two seconds, and refuse new ones.
 

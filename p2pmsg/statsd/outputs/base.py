@@ -25,11 +25,11 @@ class Output(Protocol):
         return
 
     def write_event(self, event: Event | ServiceCheck) -> None:
-        """Take an event or a service check of the flush; they come before the rows."""
+        """Take `event` of the flush, or a service check; they come before the rows."""
         return
 
     def write(self, row: Row) -> None:
-        """Take a row of the flush: a metric."""
+        """Take `row` of the flush: a metric."""
         ...
 
     def end(self, snapshot: Snapshot) -> None:

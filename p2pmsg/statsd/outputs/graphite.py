@@ -239,7 +239,7 @@ class GraphiteOutput:
         self._flushed = 0
 
     def write(self, row: Row) -> None:
-        """Take a row."""
+        """Take `row`."""
         at = round(row.timestamp_s)
         refused = self.refused.get("names", 0)
         for path, value in self._names.paths(row, self.refused, self._taken):

@@ -277,7 +277,7 @@ class PrometheusOutput(Output):
         self._forgetting = self._forget(seen, kept, snapshot.config.names_max)
 
     def write(self, row: Row) -> None:
-        """Add a row to what is served."""
+        """Add `row` to what is served."""
         name = metric_name(row.name)
         kind = _KINDS.get(row.kind, "summary")
         key = row.key + _APART.get(row.kind, "")

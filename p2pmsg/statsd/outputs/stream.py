@@ -39,12 +39,12 @@ class StreamOutput(Output):
         self._last_s = 0.0
 
     def write_event(self, event: Event | ServiceCheck) -> None:
-        """Publish an event or a service check."""
+        """Publish `event`, or a service check."""
         kind = "events" if isinstance(event, Event) else "checks"
         self._publisher.publish(f"{self._topic}.{kind}", _encode(event), _event_key(event))
 
     def write(self, row: Row) -> None:
-        """Publish a row."""
+        """Publish `row`."""
         value, at_ns = _encode(row_object(row)), int(row.timestamp_s * _SECOND_NS)
         self._publisher.publish(self._topic, value, row.key, at_ns)
         self._published += 1

@@ -162,7 +162,7 @@ def body(sessions, places=()):
         (b"\x7fELF" + bytes(100), "it is not a cursor"),
         (b"p2cursor", "its header is cut short"),
         (headed(b"{}", version=2), "it is of version 2; this p2pmsg reads 1"),
-        (headed(b"{}", version=0), "it is damaged"),
+        (headed(b"{}", version=0), "it is of version 0"),
         (headed(b"{}", crc=1), "its snapshot has another checksum"),
         (headed(b"{}"), "its snapshot makes no sense"),
         (headed(b"[]"), "its snapshot makes no sense"),
