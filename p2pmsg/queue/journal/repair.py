@@ -68,7 +68,8 @@ def repair(directory: str | os.PathLike[str]) -> Unkept:
 
 def _find(paths: list[Path]) -> Unkept:
     """Read everything, and find what is missing."""
-    places, jobs, state, sizes = [], RangeSet(), JournalState(), {}
+    places, jobs, done, state, sizes = [], RangeSet(), RangeSet(), JournalState(), {}
+    before = 0  # places before the latest job
     for path in paths:
         data, at = path.read_bytes(), 0
         for record, end in intact_records(data):
@@ -77,10 +78,13 @@ def _find(paths: list[Path]) -> Unkept:
             if start > at:
                 places.append((str(path), at, start - at))
             at, fields = end, _decode(record)
-            if fields[0] == records.PUSH and fields[1] > following and state.session is not None:
-                jobs.add(following, fields[1])
-            elif fields[0] == records.DONE and fields[2] > fields[1]:
-                jobs.remove(fields[1], fields[2])
+            if fields[0] == records.DONE and fields[2] > fields[1]:
+                done.add(fields[1], fields[2])
+            first = {records.PUSH: fields[1:2], records.HEAD: fields[2:3]}.get(fields[0], [0])[0]
+            if first > following and len(places) > before and state.session is not None:
+                jobs.add(following, first)
+            if state.next_sequence > following:
+                before = len(places)
         if at < len(data):
             places.append((str(path), at, len(data) - at))
         sizes[path] = len(data)
@@ -88,6 +92,8 @@ def _find(paths: list[Path]) -> Unkept:
         end_said = state.ends.get(segment_number(path))
         if end_said is not None and end_said.size > size:
             places.append((str(path), size, end_said.size - size))
+    for start, stop in done:
+        jobs.remove(start, stop)
     for sequence in (*state.open, *state.dead):
         jobs.remove(sequence, sequence + 1)
     return Unkept(places, jobs if places else RangeSet())

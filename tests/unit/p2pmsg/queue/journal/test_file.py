@@ -169,17 +169,18 @@ def test_repair_of_damage_in_several_segments(tmp_path):
         journal.append(change_record(Done(begin, begin + 4)))
         journal.close()
     first, second, third = segments(tmp_path)
-    for path, sequence in ((first, 2), (second, 15)):
+    for path, sequence in ((first, 2), (first, 9), (second, 15)):
         data = path.read_bytes()
         path.write_bytes(flip(data, data.index(push_record(job(sequence))) + 20))
     os.truncate(third, third.stat().st_size - 5)
 
     unkept = repair(tmp_path)
-    assert [path for path, _, _ in unkept.places] == [str(first), str(second), str(third)]
-    assert list(unkept.jobs) == [(15, 16)]  # the other one was done
+    paths = [path for path, _, _ in unkept.places]
+    assert paths == [str(first), str(first), str(second), str(third)]
+    assert list(unkept.jobs) == [(9, 10), (15, 16)]  # the other one was done
     assert repair(tmp_path).places == []
     journal, state = opened(tmp_path)
-    expected = {*range(4, 10), *range(14, 20), *range(24, 30)} - {15}
+    expected = {*range(4, 10), *range(14, 20), *range(24, 30)} - {9, 15}
     assert state.open.keys() == expected
     assert state.is_short
     assert state.next_sequence == 30
