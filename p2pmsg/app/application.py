@@ -13,7 +13,7 @@ from p2pmsg.aio.puller import Puller
 from p2pmsg.aio.responder import Responder
 from p2pmsg.aio.subscriber import Subscriber
 from p2pmsg.app.handler import Handler, HandlerStats, Middleware
-from p2pmsg.app.parameters import name_of
+from p2pmsg.app.parameters import name_of, parameters_of
 from p2pmsg.app.policy import OnError
 from p2pmsg.app.running import Run
 from p2pmsg.app.sources import (
@@ -459,7 +459,7 @@ class App:
 
     def _hook(self, hooks: list[Callable[..., Any]], function: F) -> F:
         self._check_idle("hooks")
-        count = len(inspect.signature(function).parameters)
+        count = len(parameters_of(function))
         check(f"hook {name_of(function)}", function, count <= 1, "a function of at most the app")
         hooks.append(function)
         return function

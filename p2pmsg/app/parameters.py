@@ -22,7 +22,7 @@ _CONTEXT: Final[dict[Kind, tuple[str, type]]] = {
     "job": ("job", Job),
     "request": ("request", Request),
 }
-_LENIENTLY: Final[dict[str, Any]] = {"format": 3} if sys.version_info >= (3, 14) else {}
+_LENIENTLY: Final[dict[str, Any]] = {"annotation_format": 3} if sys.version_info >= (3, 14) else {}
 """`annotationlib.Format.FORWARDREF`: names that do not exist are no error."""
 _PACKED: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -72,6 +72,11 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
+def parameters_of(function: Any) -> list[inspect.Parameter]:
+    """Return what a function is called with, whether or not its annotations exist."""
+    return [*inspect.signature(function, **_LENIENTLY).parameters.values()]
+
+
 def plan(function: Any, kind: Kind, app_class: type) -> Parameters:
     """Find out how to call a handler of events of this kind; raise `ConfigError` where it cannot.
 
@@ -81,7 +86,7 @@ def plan(function: Any, kind: Kind, app_class: type) -> Parameters:
     name = name_of(function)
     if not callable(function) or makes_values(function):
         raise ConfigError(f"handler {name}", "a function, plain or async, without yield", function)
-    hints, places = _hints(function), dict[str, Any]()
+    names, places = _names(function), dict[str, Any]()
     context: dict[str, tuple[type, Callable[[Event], Any] | None]] = {
         "event": (Event, lambda event: event),
         "app": (app_class, None),
@@ -91,10 +96,10 @@ def plan(function: Any, kind: Kind, app_class: type) -> Parameters:
     value_hint: Any = None
     has_value = kind == "timer"
     named: dict[str, Callable[[Event], Any] | None] = {}
-    for each in inspect.signature(function).parameters.values():
+    for each in parameters_of(function):
         if each.kind in _PACKED:
             continue
-        hint = hints.get(each.name)
+        hint = _hint(each, names)
         if isinstance(hint, Exception):
             if each.default is not each.empty:
                 continue
@@ -135,30 +140,33 @@ def _last_place(function: Any, places: dict[str, Any]) -> int:
     """Return how many positional parameters there are up to the last one that is filled."""
     order = [
         each.name
-        for each in inspect.signature(function).parameters.values()
+        for each in parameters_of(function)
         if each.kind not in (*_PACKED, inspect.Parameter.KEYWORD_ONLY)
     ]
     return max((order.index(name) + 1 for name in places), default=0)
 
 
-def _hints(function: Any) -> dict[str, Any]:
-    """Return what the annotations mean; for one that does not exist here, the error that says so.
+def _hint(parameter: inspect.Parameter, names: dict[str, Any]) -> Any:
+    """Return what an annotation means; where it does not exist here, the error that says so.
 
     What is imported for type checkers only does not exist.
     """
+    if parameter.annotation is parameter.empty:
+        return None
+    one = SimpleNamespace(__annotations__={"it": parameter.annotation})
+    try:
+        return typing.get_type_hints(one, names, include_extras=True)["it"]
+    except (NameError, TypeError) as error:
+        return error
+
+
+def _names(function: Any) -> dict[str, Any]:
+    """Return the names that annotations are looked up in."""
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function):
         function = type(function).__call__
-    names = getattr(inspect.unwrap(function), "__globals__", {})
-    found: dict[str, Any] = {}
-    for name, annotation in inspect.get_annotations(function, **_LENIENTLY).items():
-        one = SimpleNamespace(__annotations__={name: annotation})
-        try:
-            found |= typing.get_type_hints(one, names, include_extras=True)
-        except (NameError, TypeError) as error:
-            found[name] = error
-    return found
+    return getattr(inspect.unwrap(function), "__globals__", {})
 
 
 def _context_of(name: str, hint: Any, context: dict[str, Any]) -> str | None:

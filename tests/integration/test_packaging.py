@@ -6,10 +6,12 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.places import lasting_place
 
@@ -72,6 +74,17 @@ def test_nothing_of_a_release_is_promised_before_there_is_one():
     texts = {each: each.read_bytes().decode(errors="replace") for each in files if each.is_file()}
     assert [str(each) for each, text in texts.items() if registry.search(text)] == []
     assert "pip install p2pmsg" not in texts[ROOT / "README.md"] + texts[ROOT / "docs/index.md"]
+
+
+@pytest.mark.parametrize(("python", "has_zfec"), [("3.13", True), ("3.14", False)])
+def test_all_leaves_out_what_has_no_wheel(python, has_zfec):
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    env = {"python_version": python, "platform_python_implementation": "CPython"}
+    for name, wanted in (("zfec", has_zfec), ("msgspec", True)):
+        listed = [*about["dependencies"], *about["optional-dependencies"]["fec"]]
+        (found,) = (each for each in map(Requirement, listed) if each.name == name)
+        assert (found.marker is None or found.marker.evaluate(env)) == wanted
+    assert f"Programming Language :: Python :: {python}" in about["classifiers"]
 
 
 def test_an_extra_can_be_added_to_what_is_installed():
