@@ -30,7 +30,7 @@ _JOINED: Final = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _MISMATCH: Final = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 _EVENTS_PER_LOOK: Final = 1000
 _GIVEN_UP_NS: Final = 2_000_000_000
-"""Longer than ZeroMQ waits until it connects again (`RECONNECT_IVL_MAX`, 1 s)."""
+"""Longer than ZeroMQ waits until it connects again (`RECONNECT_IVL_MAX`)."""
 _ENDED_NS: Final = 200_000_000
 """How long after a connection's end no event has to come until it counts as ended here; that it
 will connect again, ZeroMQ reports in the same ms."""

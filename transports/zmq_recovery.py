@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 REQUEST_BYTES_MAX: Final = 64 * 1024
 """A request names streams and ranges, and has no payload."""
 
+SILENCE_MS: Final = 2000
+"""How long a requester's connection may be silent. TCP sends what was lost again after 0.2 s, then
+twice as long each time: a network that drops packets for 5 s is back for 5 s more by then."""
+
 REQUESTS_MAX: Final = 1024
 """Requests that wait to be sent: they are small, and a late subscriber has hundreds at once."""
 JOBS_MAX: Final = 100_000
@@ -216,8 +220,12 @@ class ZmqRecoveryClient(ZmqConnectingSocket):
         """
         super().__init__(
             endpoint, context=context, kind=zmq.DEALER, queue_frames=queue_frames,
-            send_frames=REQUESTS_MAX, frame_bytes_max=frame_bytes_max, curve=curve,
+            send_frames=REQUESTS_MAX, frame_bytes_max=frame_bytes_max, silence_ms=SILENCE_MS,
+            curve=curve,
         )  # fmt: skip
+        # It sends little, and waits for answers: TCP asks whether the server is there.
+        self.socket.set(zmq.TCP_KEEPALIVE_IDLE, 1)
+        self.socket.set(zmq.TCP_KEEPALIVE_INTVL, 1)
         self.malformed = 0
         self._send = super(zmq.Socket, self.socket).send
 

@@ -63,9 +63,9 @@ _OPTIONS: Final = {
     zmq.TCP_KEEPALIVE_CNT: 3,
     # Back quickly from a cut, and not in step with every other peer for long.
     zmq.RECONNECT_IVL: 50,
-    zmq.RECONNECT_IVL_MAX: 1000,
-    # The system's own limit for an unanswered SYN is over two minutes.
-    zmq.CONNECT_TIMEOUT: 5000,
+    zmq.RECONNECT_IVL_MAX: 250,
+    # The system sends another SYN after 1 s, and then ever more seldom: its own limit is minutes.
+    zmq.CONNECT_TIMEOUT: 2000,
 }
 
 

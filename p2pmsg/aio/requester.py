@@ -81,6 +81,9 @@ class _Asked(Protocol):
     def refuse(self, at: int, why: str | AccessDeniedError) -> None:
         """Note that the connection was refused over which it may have been asked, or the right."""
 
+    def returned(self, at: int) -> None:
+        """Note that a connection was made again: what was on its way over it may be lost."""
+
     def handle_timer(self, now: float) -> float | None:
         """Do what is due; return when to be called again, None where it is over."""
 
@@ -318,7 +321,9 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         if more or (self._look.is_on and self._pending):
             return 0.0
         wait = self._due[0][0] - _monotonic() if self._due else _LONGEST_S
-        return min(wait, _KEYS_S) if self._security is not None and self._pending else wait
+        if self._pending:
+            wait = min(wait, _CONNECTIONS_NS / 1e9 if self._security is None else _KEYS_S)
+        return wait
 
     def _look_at_keys(self) -> None:
         """Check the handshakes of the connections."""
@@ -384,16 +389,17 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         for at, client in enumerate(self._clients):
             if client.was_ended_here():
                 self._reconnect(at, client, GIVEN_UP)
+            if client.has_returned():
+                for asked in list(self._pending.values()):
+                    asked.returned(at)
 
     def _expect(self, number: int, due: float | None) -> None:
         """Have the timer of a request handled when it is due."""
         if due is None:
             return
         heapq.heappush(self._due, (due, number))
-        if self._security is not None:
-            self._driver.expect(_KEYS_S)
-        elif self._due[0][1] == number:
-            self._driver.expect(max(0.0, due - _monotonic()))
+        soon = _CONNECTIONS_NS / 1e9 if self._security is None else _KEYS_S
+        self._driver.expect(min(soon, max(0.0, due - _monotonic())))
 
     def _handle_due(self) -> None:
         now, due = _monotonic(), self._due
@@ -474,8 +480,7 @@ class _Request:
         ):
             self.refuse(at, AccessDeniedError("respond", self.topic, denied))
             return self._part_ends()
-        wait_ms = frames.wait_ms_of(self._until - now)
-        data = frames.request_frame(self._name, owner._id, self._number, wait_ms, self._packed)
+        data = self._frame(now)
         if not (is_again and owner._is_underway(owner._clients[at], data)):
             owner._send(at, self._number, data)
         due = self._part_ends()
@@ -528,6 +533,17 @@ class _Request:
             self._attempt += 1
         if len(self._refusals) == count or len(self._asked) == len(self._refusals):
             self._give_up()
+
+    def returned(self, at: int) -> None:
+        """Ask again, unless it is to be asked once."""
+        if at in self._asked and self._attempts_max > 1:
+            self._owner._send(at, self._number, self._frame(_monotonic()))
+
+    def _frame(self, now: float) -> bytes:
+        wait_ms = frames.wait_ms_of(self._until - now)
+        return frames.request_frame(
+            self._name, self._owner._id, self._number, wait_ms, self._packed
+        )
 
     def _give_up(self) -> None:
         owner = self._owner
@@ -583,6 +599,9 @@ class _Gathering(AsyncIterator[Answer]):
             error = AuthenticationError(endpoint, why) if isinstance(why, str) else why
             self._came.append(Answer(endpoint, error=error))
             self._notify()
+
+    def returned(self, at: int) -> None:
+        """Leave it: it is asked once."""
 
     def handle_timer(self, now: float) -> float | None:
         owner = self._owner

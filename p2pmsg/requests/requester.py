@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _SLICE_MS: Final = 20
 _ALONE_MS: Final = 100
 """How long it waits at a time for one responder: after that it looks whether it was closed."""
+_AGAIN_S: Final = 0.5
+"""How often a request is sent again that waits: its connection may have been made again."""
 _CLOSE_S: Final = 1.0
 Found = tuple[int, Frame, str]
 """Which client got an answer, the answer, and from where."""
@@ -213,8 +215,6 @@ class Requester(RequesterBase, ClosesAtOnce):
                 continue
             turn += 1
             at = (first + turn) % len(clients)
-            wait_ms = frames.wait_ms_of(start + timeout - now)
-            data = frames.request_frame(self._topics[topic], self._id, number, wait_ms, packed)
             if at in refusals:
                 continue
             if self._security is not None:
@@ -224,15 +224,17 @@ class Requester(RequesterBase, ClosesAtOnce):
                         break
                     continue
                 self._try_again(clients[at])
+            ask = partial(self._send, at, clients[at], topic, number, packed, start + timeout)
             if at not in asked:
                 asked.append(at)
                 if len(packed) >= LARGE_BYTES:
                     clients[at].learn_connection()
-                self._send(at, clients[at], data)
-            elif not self._is_underway(clients[at], data):
-                self._send(at, clients[at], data)
+                ask(now)
+            elif not self._is_underway(clients[at], packed):
+                ask(now)
             transports.TURN.is_theirs = True
-            found = self._await_or_look(clients, asked, number, until, now, at, refusals)
+            again = ask if attempts_max > 1 and len(packed) < LARGE_BYTES else None
+            found = self._await_or_look(clients, asked, number, until, now, at, refusals, again)
             if found is not None:
                 denial = self._denial_in(found[0], topic, found[1])
                 if denial is None:
@@ -251,9 +253,8 @@ class Requester(RequesterBase, ClosesAtOnce):
         """Ask all, and collect what they answer."""
         self._check_usable()
         number = next(self._numbers)
-        end = time.monotonic() + deadline
-        wait_ms = frames.wait_ms_of(deadline)
-        data = frames.request_frame(self._topics[topic], self._id, number, wait_ms, packed)
+        now = time.monotonic()
+        end = now + deadline
         answers = Answers()
         waiting = []
         for at, client in enumerate(clients):
@@ -263,7 +264,7 @@ class Requester(RequesterBase, ClosesAtOnce):
                     answers.errors[client.endpoint] = error
                     continue
                 self._try_again(client)
-            self._send(at, client, data)
+            self._send(at, client, topic, number, packed, end, now)
             waiting.append(at)
         while waiting:
             refusals: Refusals = {}
@@ -288,34 +289,41 @@ class Requester(RequesterBase, ClosesAtOnce):
         missing = tuple(clients[at].endpoint for at in waiting)
         return Answers(answers.values, answers.errors, missing)
 
-    def _send(self, at: int, client: transports.ZmqQueueClient, data: bytes) -> None:
+    def _send(
+        self, at: int, client: transports.ZmqQueueClient, topic: str, number: int, packed: bytes,
+        end: float, now: float,
+    ) -> None:  # fmt: skip
         """Send a request; what else waits in this thread's queue is over, and may be dropped."""
+        wait_ms = frames.wait_ms_of(end - now)
+        data = frames.request_frame(self._topics[topic], self._id, number, wait_ms, packed)
         if not client.send(data):
             self._reconnect(at, client, f"{GIVEN_UP}, or requests that are over filled its queue")
             client.send(data)
 
     def _await_or_look(
         self, clients: Clients, asked: list[int], number: int, until: float, now: float,
-        at: int | None, refusals: Refusals,
+        at: int | None, refusals: Refusals, again: Callable[[float], None] | None = None,
     ) -> Found | None:  # fmt: skip
         """As `_await`; after a quarter of the time, look at endpoints that have never answered."""
         answered = self._has_answered
         if all(answered):
-            return self._await(clients, asked, number, until, now, at, refusals)
-        found = self._await(clients, asked, number, now + (until - now) / 4, now, at, refusals)
+            return self._await(clients, asked, number, until, now, at, refusals, again)
+        soon = now + (until - now) / 4
+        found = self._await(clients, asked, number, soon, now, at, refusals, again)
         if found is None and not refusals:
             with self._lock:
                 self._look_who_is_there()
-            found = self._await(clients, asked, number, until, time.monotonic(), at, refusals)
+            now = time.monotonic()
+            found = self._await(clients, asked, number, until, now, at, refusals, again)
         if found is not None:
             self._note_answer(found[0])
         return found
 
     def _await(
         self, clients: Clients, asked: list[int], number: int, until: float, now: float,
-        last: int | None, refusals: Refusals,
+        last: int | None, refusals: Refusals, again: Callable[[float], None] | None,
     ) -> Found | None:  # fmt: skip
-        """Wait for an answer from one of those that were asked.
+        """Wait for an answer from one of those that were asked; `again` asks the last one again.
 
         With security, it ends early, and adds to `refusals`, where the one that was asked last
         refuses the connection; None: any of them.
@@ -324,6 +332,7 @@ class Requester(RequesterBase, ClosesAtOnce):
         has_keys = self._security is not None
         slice_ms = _SLICE_MS if has_keys else _ALONE_MS
         has_looked = False  # once in any case: an answer that came in time may be there
+        again_at = now + _AGAIN_S
         while True:
             self._check_usable()
             left_ms = max(0.0, (until - now) * 1000)
@@ -346,6 +355,9 @@ class Requester(RequesterBase, ClosesAtOnce):
                 wait_ms = min(round(left_ms) + 1, _SLICE_MS)
                 transports.wait_for_any([clients[at] for at in asked], wait_ms)
             now = time.monotonic()
+            if again is not None and again_at <= now < until:
+                again_at = now + _AGAIN_S
+                again(now)
 
     def _answer(self, data: bytes, number: int) -> Frame | None:
         """Return what answers the request; anything else is counted."""

@@ -1,6 +1,6 @@
-"""TCP between network namespaces: addresses with a zone.
+"""TCP in network namespaces: addresses with a zone, connections whose packets are dropped.
 
-They need root (`unshare`, `nsenter`, `ip`).
+They need root (`unshare`, `nsenter`, `ip`, `nft`).
 """
 
 import json
@@ -77,3 +77,68 @@ def test_link_local_addresses_have_the_zone_of_who_connects(wire):
         for one in (here, there):
             one.kill()
             one.communicate()
+
+
+DROPPED = """
+    import asyncio, subprocess, p2pmsg
+    from p2pmsg import aio
+
+    def nft(*lines):
+        subprocess.run(["nft", "-f", "-"], input="\\n".join([*lines, ""]), text=True, check=True)
+
+    def drop(endpoint):
+        # For ever, all that the connections there have now: others have other ports.
+        there, rules = int(endpoint.rpartition(":")[2]), []
+        for line in open("/proc/self/net/tcp").readlines()[1:]:
+            here, to, state = line.split()[1:4]
+            if state == "01" and int(to.rpartition(":")[2], 16) == there:
+                port = int(here.rpartition(":")[2], 16)
+                rules += [f"add rule inet loss input tcp {way} {port} drop"
+                          for way in ("sport", "dport")]
+        nft(*rules)
+
+    def answer(endpoint):  # over a connection that has just been cut
+        if endpoint:
+            drop(endpoint)
+
+    patient = {"timeout": 1000.0, "attempts_max": 2}  # asked again after 500 s
+
+    def in_threads(loses):
+        with (
+            p2pmsg.Responder("tcp://127.0.0.1:0", {"t": answer}) as responder,
+            p2pmsg.Requester(responder.endpoint) as requester,
+        ):
+            requester.request("t")
+            if loses == "request":
+                drop(responder.endpoint)
+            requester.request("t", loses == "answer" and responder.endpoint, **patient)
+            print("answered", flush=True)
+
+    async def in_loop(loses):
+        with p2pmsg.Responder("tcp://127.0.0.1:0", {"t": answer}) as responder:
+            async with aio.Requester(responder.endpoint) as requester:
+                await requester.request("t")
+                if loses == "request":
+                    drop(responder.endpoint)
+                await requester.request("t", loses == "answer" and responder.endpoint, **patient)
+                print("answered", flush=True)
+
+    async def main():
+        await asyncio.gather(*(
+            one for what in ("request", "answer")
+            for one in (asyncio.to_thread(in_threads, what), in_loop(what))
+        ))
+
+    nft("table inet loss {", "chain input {", "type filter hook input priority 0;", "}", "}")
+    asyncio.run(main())
+"""
+
+
+def test_a_request_outlives_the_connection_that_carried_it(wire):
+    """Its packets are dropped for ever, or those of the answer; a new connection is as any."""
+    asking = run_in(wire.sender_pid, DROPPED)
+    try:
+        assert asking.communicate(timeout=60)[0] == "answered\n" * 4
+    finally:
+        asking.kill()
+        asking.communicate()
