@@ -21,6 +21,8 @@ PAGE = (GUIDE / "guide" / "web_applications.md").read_text()
 FILES = {re.match(r"# ([\w. ]+)\n", program)[1]: program for program in blocks(PAGE, "python")}
 COMMANDS = {
     "shop": "uvicorn shop:app --workers 2",
+    "shop_preloaded": "gunicorn shop:app --workers 2 --preload "
+    "--worker-class uvicorn.workers.UvicornWorker",
     "shop_flask": "gunicorn shop_flask:app --workers 2 --preload",
     "gevent_worker": "gunicorn shop_flask:app --workers 2 --worker-class gevent_worker.Worker",
 }
@@ -88,6 +90,13 @@ def post(url):
 def test_fastapi_under_uvicorn(folder):
     pytest.importorskip("fastapi", reason="fastapi is not installed")
     check_served(folder, "shop")
+
+
+@pytest.mark.long
+def test_fastapi_under_gunicorn_preloaded(folder):
+    pytest.importorskip("fastapi", reason="fastapi is not installed")
+    pytest.importorskip("gunicorn", reason="gunicorn is not installed")
+    check_served(folder, "shop_preloaded")
 
 
 def test_flask_under_gunicorn_preloaded(folder):
