@@ -77,8 +77,10 @@ class Sockets:
         self.endpoints.append(bound)
         if place.is_datagram:
             granted = made.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-            if granted < _ROOMY_BYTES:
-                self._gather_s = _GATHER_TIGHT_S
+            if place.scheme == "unixgram":
+                self._gather_s = 0.0  # its queue holds 10 datagrams
+            elif granted < _ROOMY_BYTES:
+                self._gather_s = min(self._gather_s, _GATHER_TIGHT_S)
             reader = make_reader(made)
             self._add(made, lambda: self._read_datagrams(reader))
             if place.scheme == "udp":
@@ -119,8 +121,9 @@ class Sockets:
                     full = self._call(handler) or full
                 elif fd == self._wake_read:
                     os.read(fd, 4096)
-        if wait_s > 0 and not full:
-            time.sleep(min(self._gather_s, wait_s))
+        pause_s = min(self._gather_s, wait_s)
+        if pause_s > 0 and not full:
+            time.sleep(pause_s)
         return True
 
     def _call(self, handler: Handler) -> bool:
