@@ -112,7 +112,7 @@ def test_an_intruder_gets_no_job_and_no_dead_letter_and_settles_nothing(peers, s
         assert not any(SECRET.encode() in data for data in intruder.received)
         assert len(pusher.dead_letters()) == 1
         stats = pusher.stats()
-        assert (stats.done, stats.dead, stats.lost, stats.denied >= 12) == (3, 1, 0, True)
+        assert (stats.done, stats.dead, stats.taken_back, stats.denied >= 12) == (3, 1, 0, True)
         assert [worker.name for worker in stats.workers if worker.name == "bob"] == []
 
 
@@ -135,7 +135,7 @@ def test_one_who_may_pull_takes_on_no_other_worker(peers, server, intrude, tmp_p
             assert held.ack()
             assert [ann.receive(TIMEOUT).ack() for _ in range(4)] == [True] * 4
             pusher.drain(TIMEOUT)
-            assert pusher.stats().lost == pusher.stats().recalled == 0
+            assert pusher.stats().taken_back == pusher.stats().recalled == 0
 
 
 @pytest.mark.internal
