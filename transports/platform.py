@@ -12,6 +12,7 @@ import struct
 import sys
 import termios
 from collections.abc import Callable, Iterable
+from io import FileIO
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -76,6 +77,20 @@ def read_proc(path: str) -> str:
 def process_namespace() -> str:
     """Return the name of the name space of process ids; `OSError` where there is none."""
     return os.readlink("/proc/self/ns/pid")
+
+
+def wake_files() -> tuple[FileIO, FileIO]:
+    """Return two ends: what is written to the second, 8 bytes, makes the first readable.
+
+    On Linux they are one eventfd, elsewhere a pipe. Neither end waits.
+    """
+    if eventfd := getattr(os, "eventfd", None):
+        both = FileIO(eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK), "r+")
+        return both, both
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(read_fd, False)
+    os.set_blocking(write_fd, False)
+    return FileIO(read_fd), FileIO(write_fd, "w")
 
 
 def open_files() -> int | None:

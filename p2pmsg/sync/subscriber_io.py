@@ -43,9 +43,6 @@ _KEYS_NS = 20 * _MS
 """How often handshakes are checked, with security."""
 _ENDS_NS = 100 * _MS
 """How often connections are checked that ZeroMQ may have ended."""
-_FOLLOWED_MAX = 64
-"""With more endpoints recovery connections are known only once they were made again: to follow one
-takes two descriptors, of the 1024 that a process mostly may have."""
 _EVERY_NS = 5000 * _MS
 """How often all recovery connections are looked at."""
 _REFUSAL_NS = 60_000 * _MS
@@ -559,8 +556,6 @@ class SubscriberIO:
             frame_bytes_max=self._core.config.frame_bytes_max,
             curve=self._curve_of(command.line, endpoint),
         )
-        if len(self._endpoints) <= _FOLLOWED_MAX:
-            client.watch_end()
         client.connect()
         self.fds_changed = True
         return client

@@ -1,12 +1,11 @@
 """A background thread that goes on after an exception, and waiting for a condition."""
 
-import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from io import FileIO
 from typing import Final
 
 import zmq
@@ -14,11 +13,14 @@ import zmq
 import transports
 from p2pmsg.sync.lifecycle import check_process
 from transports.own_log import own_log as _log
+from transports.platform import wake_files
 
 _AGAIN_S: Final = 0.05
 """How long it rests after an exception."""
 _JOIN_S: Final = 5.0
 _WAKES_MAX: Final = 4096
+_WAKE: Final = (1).to_bytes(8, sys.byteorder)
+"""What is added to an eventfd."""
 
 
 class Worker:
@@ -51,11 +53,8 @@ class Worker:
         self._owner = owner
         self._turn = turn
         self._at_end = at_end
-        read_fd, write_fd = os.pipe()
-        os.set_blocking(read_fd, False)
-        os.set_blocking(write_fd, False)
         # Objects, which know that they are closed: a descriptor's number may be another file's.
-        self._wake_read, self._wake_write = FileIO(read_fd), FileIO(write_fd, "w")
+        self._wake_read, self._wake_write = wake_files()
         self._is_woken = False
         self.stopping = False
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -79,7 +78,7 @@ class Worker:
             return  # it has yet to come to `clear`, and what the caller wants is seen after that
         try:
             self._is_woken = True
-            self._wake_write.write(b"\0")  # None where it is full, and then it is awake
+            self._wake_write.write(_WAKE)  # None where it is full, and then it is awake
         except (OSError, ValueError):  # closed: it has ended
             pass
         except BaseException:  # Ctrl-C before the call

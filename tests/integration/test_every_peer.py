@@ -172,6 +172,8 @@ OPENED_IN_LOOP = {
     "puller": lambda: aio.Puller(ELSEWHERE),
     "responder": lambda: aio.Responder(LOOPBACK, {}),
 }
+TAKEN = {"publisher": 9, "subscriber": 3, "pusher": 5, "puller": 4, "responder": 4}
+"""As docs/guide/operations.md says, without those of connections."""
 NONE_FREE = r"needs 16 free descriptors, and 0 are free: Too many open files \(ulimit -n is \d+\)"
 
 
@@ -188,6 +190,15 @@ def test_a_peer_in_an_event_loop_that_has_no_descriptor_says_so():
                 make()
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize(("name", "most"), TAKEN.items())
+def test_a_peer_takes_few_descriptors(name, most):
+    with OPENED[name]():  # what all peers share
+        pass
+    before = set(os.listdir("/proc/self/fd"))
+    with OPENED[name]():
+        assert len(set(os.listdir("/proc/self/fd")) - before) <= most
 
 
 def test_an_event_loop_of_many_publishers_is_not_aborted():
