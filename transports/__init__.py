@@ -7,7 +7,6 @@ from transports.busy_wait import BUSY_WAIT_US, TURN, BusyWait
 from transports.context import Context, context, ended_at_exit
 from transports.endpoint import Endpoint, as_endpoint, parse_endpoint
 from transports.errors import (
-    AddressInUseError,
     BindError,
     ClosedError,
     ConnectError,
@@ -51,7 +50,6 @@ __all__ = [
     "BUSY_WAIT_US",
     "NEEDS_KEYS",
     "TURN",
-    "AddressInUseError",
     "BindError",
     "BusyWait",
     "ClosedError",

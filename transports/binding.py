@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import zmq
 
 from transports.endpoint import Endpoint
-from transports.errors import AddressInUseError, BindError
+from transports.errors import BindError
 
 if TYPE_CHECKING:
     import socket
@@ -44,8 +44,7 @@ class IpcFile:
         fd: the descriptor, passed to ZeroMQ, which then closes it.
 
     Raises:
-        AddressInUseError: another socket listens at this endpoint.
-        BindError: something else is in the way, such as a file that is not a socket.
+        BindError: another socket listens there, or something that is not a socket is in the way.
 
     """
 
@@ -120,12 +119,11 @@ def _unix_socket() -> "socket.socket":
 
 def translate_bind(error: zmq.ZMQError | OSError, endpoint: Endpoint) -> BindError:
     """Return this package's error for `error`, met while binding `endpoint`."""
-    if error.errno not in _IN_USE:
-        why = zmq.strerror(error.errno) if error.errno else str(error)  # without the address again
-        return BindError(str(endpoint), why, error.errno)
-    is_ours = _bound.get(_name(endpoint), 0.0) is None
-    why = "this process has bound it already" if is_ours else _OTHERS
-    return AddressInUseError(str(endpoint), why, error.errno)
+    why = zmq.strerror(error.errno) if error.errno else str(error)  # without the address again
+    if error.errno in _IN_USE:
+        is_ours = _bound.get(_name(endpoint), 0.0) is None
+        why = "this process has bound it already" if is_ours else _OTHERS
+    return BindError(str(endpoint), why, error.errno)
 
 
 def note_bound(endpoint: Endpoint) -> None:

@@ -3,7 +3,6 @@
     TransportError
     ├── EndpointError        (also ValueError)   an endpoint that cannot be used
     ├── BindError            (also OSError)      the address could not be bound
-    │   └── AddressInUseError                    ... because another socket has it
     ├── ConnectError         (also OSError)      a connection could not be set up
     ├── PeerUnreachableError                     the peer that should get a frame is gone
     └── ClosedError                              the socket was closed on this side
@@ -67,10 +66,6 @@ class BindError(_AddressError):
     """An endpoint could not be bound."""
 
     verb = "bind"
-
-
-class AddressInUseError(BindError):
-    """An endpoint could not be bound because somebody listens there already."""
 
 
 class ConnectError(_AddressError):

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from transports.endpoint import Endpoint, as_endpoint
-from transports.errors import AddressInUseError, ClosedError, EndpointError, PeerUnreachableError
+from transports.errors import BindError, ClosedError, EndpointError, PeerUnreachableError
 
 QUEUE_FRAMES: Final = 1000
 """As with the ZeroMQ sockets."""
@@ -122,9 +122,9 @@ class MemoryNetwork:
         self._deliver(link, frame)
 
     def bind(self, server: "MemorySocket") -> None:
-        """Enter `server`, and join it with those that wait for it; or `AddressInUseError`."""
+        """Enter `server`, and join it with those that wait for it; or `BindError`."""
         if server.key in self._bound:
-            raise AddressInUseError(server.endpoint, "it is bound in this network")
+            raise BindError(server.endpoint, "it is bound in this network")
         self._bound[server.key] = server
         for client in list(self._connecting.get(server.key, ())):
             client.join(server)
@@ -291,7 +291,7 @@ class MemorySender(MemoryServer):
         queue_frames: int = QUEUE_FRAMES,
         welcome: bytes = b"",
     ) -> None:
-        """Bind; `AddressInUseError` if another sender is bound there.
+        """Bind; `BindError` if another sender is bound there.
 
         Args:
             endpoint: a memory endpoint.
@@ -439,7 +439,7 @@ class MemoryRecoveryServer(MemoryServer):
         network: MemoryNetwork,
         queue_frames: int = QUEUE_FRAMES,
     ) -> None:
-        """Bind; `AddressInUseError` if another server is bound there.
+        """Bind; `BindError` if another server is bound there.
 
         Args:
             endpoint: a memory endpoint.

@@ -7,7 +7,6 @@ import pynng
 
 from transports.endpoint import Endpoint
 from transports.errors import (
-    AddressInUseError,
     BindError,
     ClosedError,
     EndpointError,
@@ -46,7 +45,7 @@ class SpPlainSocket:
 
     Raises:
         EndpointError: the endpoint is not one of nng's.
-        BindError: it could not be bound; `AddressInUseError` where another socket has it.
+        BindError: it could not be bound.
 
     """
 
@@ -223,8 +222,7 @@ class SpPlainSocket:
             listener = self.socket.listen(str(place))
         except pynng.NNGException as error:
             self.close()
-            kind = AddressInUseError if isinstance(error, pynng.AddressInUse) else BindError
-            raise kind(self.endpoint, str(error)) from error
+            raise BindError(self.endpoint, str(error)) from error
         if place.scheme == "tcp":
             port = int(str(listener.local_address).rpartition(":")[2])
             self._endpoint = self._endpoint.with_port(port)

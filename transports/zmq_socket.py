@@ -93,7 +93,7 @@ class ZmqSocket:
     Raises:
         EndpointError: the endpoint is not well-formed, not tcp, ipc or inproc, or one cannot
             connect to it.
-        BindError: it could not be bound; `AddressInUseError` where another socket has it.
+        BindError: it could not be bound.
         ValueError: a bound is below 1, or `curve` is for the other side.
 
     """

@@ -97,7 +97,6 @@ ARGUMENTS = {
     "spark_bridge.errors.MissingNameError": ("LagListener", "PySpark", "install it"),
     "spark_bridge.errors.OptionError": ("topic", "is missing"),
     "spark_bridge.errors.ValueMismatchError": ("t", 3, "feed", "no int"),
-    "transports.errors.AddressInUseError": ("tcp://h:1", "in use", 98),
     "transports.errors.BindError": ("tcp://h:1", "no such device", 19),
     "transports.errors.ConnectError": ("tcp://h:1", "no such device"),
     "transports.errors.EndpointError": ("tcp:/", "scheme", "no scheme"),

@@ -1,7 +1,7 @@
 import pytest
 
 from transports import (
-    AddressInUseError,
+    BindError,
     ClosedError,
     EndpointError,
     MemoryNetwork,
@@ -211,7 +211,7 @@ def test_requests_wait_for_the_server_within_their_bound(network):
 
 
 def test_misuse_is_refused(network, sender):
-    with pytest.raises(AddressInUseError):
+    with pytest.raises(BindError, match="bound in this network"):
         MemorySender(FEED, network=network)
     with pytest.raises(EndpointError, match="is not 'memory'"):
         MemorySender("inproc://feed", network=network)
