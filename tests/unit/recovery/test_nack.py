@@ -70,13 +70,14 @@ def test_jitter_makes_receivers_differ():
 def test_an_answer_is_waited_for_as_long_as_answers_take():
     nacks = scheduler((0, 1000), retry_interval=0.02, retry_max=0.1)
     waits, now_ns = [], 0
-    for at, taken_ms in enumerate([5, 60, 200] + 6 * [10]):
+    for at, taken_ms in enumerate([5, 60, 200] + 40 * [10]):
         nacks.due(now_ns=now_ns)
         now_ns += taken_ms * MS
         nacks.fill(at, at + 1, now_ns=now_ns)
         waits.append((nacks.next_deadline_ns() - now_ns) // MS)
     assert waits[:3] == [20, 74, 100]
-    assert sorted(waits[3:], reverse=True) == waits[3:] < [100]
+    assert sorted(waits[3:], reverse=True) == waits[3:]
+    assert waits[-1] == 20  # `retry_interval`, at least
 
 
 def test_progress_restarts_the_deadline_and_the_wait():
