@@ -1,6 +1,6 @@
 """What is shown of asyncio says nothing in debug mode, runs in uvloop, and Ctrl-C ends it.
 
-The README's recipes, the guide's pages and the examples.
+The guide's recipes, its other pages and the examples.
 """
 
 import importlib.util
@@ -34,7 +34,7 @@ ALONE = {
     and "asyncio.run(" in found[0]
     and (len(found) == 1 or anchor == "#asyncio")
 } | {name: program for name, program in recipes().items() if "asyncio.run(" in program}
-"""The programs of asyncio's page, by themselves, and those of the README."""
+"""The programs of asyncio's page, by themselves, and those of the recipes."""
 IN_EXAMPLES = {
     "aio_service.py": ["{folder}"],
     "gui_latest.py": ["0.5"],
