@@ -133,7 +133,7 @@ def test_the_live_table_and_the_management_port(start):
 WRONG = {
     "--listen=127.0.0.1:8125": "udp://HOST:PORT",
     "--interval=never": "number of seconds",
-    "--interval=0": "interval must be at least 0.01",
+    "--interval=0": "interval must be a number of at least 0.01",
     "--dialect=esty": "invalid choice",
     "--percentiles=90,x": "numbers separated by commas",
     "--percentiles=101": "from -100 to 100",
