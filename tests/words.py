@@ -94,13 +94,10 @@ def found(text: str, name: str) -> Iterator[tuple[int, str, str]]:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """Return path and text of each file; of the changelog only what is not released yet."""
+    """Return path and text of each file."""
     for path in sorted((*ROOT.glob("*.md"), ROOT / "Makefile", *files(TREES))):
-        text = path.read_text("utf-8")
-        if path.name == "CHANGELOG.md":
-            text = re.split(r"(?m)^## \[\d", text)[0]
         if path.name not in ("words.py", "test_words.py"):
-            yield path.relative_to(ROOT).as_posix(), text
+            yield path.relative_to(ROOT).as_posix(), path.read_text("utf-8")
 
 
 def files(trees: tuple[str, ...]) -> Iterator[Path]:

@@ -233,7 +233,7 @@ def test_what_became_of_each_delivery_is_counted_once(restored, steps):
         else:
             apply(what, number, amount)
         store = queue.store
-        ended = store.done + store.failed + queue.recalled + queue.lost + queue.held_back
+        ended = store.done + store.failed + queue.recalled + queue.taken_back + queue.held_back
         assert queue.delivered == ended + queue.assigned_count
         assert pushed + store.retried == store.done + store.died + store.in_flight
 

@@ -241,7 +241,7 @@ def test_who_was_held_up_for_longer_than_its_lease_keeps_what_it_has():
     assert line.ack(line.take(now_ns=later))
     line.flush(now_ns=later)
     up(line, pusher, now_ns=later)
-    assert (pusher.queue.store.done, pusher.queue.lost, pusher.queue.refused) == (2, 0, 0)
+    assert (pusher.queue.store.done, pusher.queue.taken_back, pusher.queue.refused) == (2, 0, 0)
 
 
 def test_what_was_done_late_is_reported_and_not_ours():
