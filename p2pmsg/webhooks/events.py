@@ -15,7 +15,6 @@ _BATCH: Final = "application/cloudevents-batch+json"
 _STRUCTURED: Final = "application/cloudevents+json"
 _EVENTS_MAX: Final = 10_000
 _NEEDED: Final = ("id", "source", "type", "specversion")
-_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)

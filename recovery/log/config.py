@@ -6,9 +6,6 @@ from typing import Literal
 
 from recovery._checks import check_fields, to_ns
 
-FSYNC = ("interval", "always", "never")
-ACKNOWLEDGE = ("written", "synced", "gathered")
-ON_ERROR = ("raise", "continue")
 RESERVE_MAX = 2**40
 """So that a stream has sequences left, of 64 bits, after many crashes of the system."""
 
