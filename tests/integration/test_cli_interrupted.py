@@ -14,6 +14,8 @@ from tests.integration.peers import eventually
 from tests.integration.test_examples_interrupted import processes_of
 from tests.places import free_port
 
+pytestmark = pytest.mark.long
+
 SCRIPT = Path(sys.executable).with_name("p2pmsg")
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 LONG_RUNNING = {

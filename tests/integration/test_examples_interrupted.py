@@ -12,6 +12,8 @@ import pytest
 from tests.integration.peers import eventually
 from tests.places import free_port
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SPARK = ("log_analytics", "spark_bars", "spark_sink", "spark_typed", "statsd_metrics")
 ARGUMENTS = {

@@ -29,6 +29,8 @@ from tests.integration.peers import TOPIC, check_ledger, take, work_until
 from tests.integration.strikes import Strike
 from transports import busy_wait, zmq_pubsub
 
+pytestmark = pytest.mark.long
+
 SUBSCRIBER = (busy_wait, ready, receiving, subscriber, zmq_pubsub)
 PUBLISHER = (
     batch, core, kept_batch, lock, publisher, publishing, sending, replay_buffer, zmq_pubsub

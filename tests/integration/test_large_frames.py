@@ -28,6 +28,8 @@ from transports.endpoint import as_endpoint
 from transports.platform import connection_of, tcp_state, unsent_bytes
 from transports.zmq_plain import ZmqPlainSocket
 
+pytestmark = pytest.mark.long
+
 shell = aio.shell
 
 SIZE, RATE = 600_000, 300_000

@@ -26,6 +26,8 @@ from tests.integration.mold import (
 from tests.integration.peers import check_ledger, eventually, ranges, take
 from tests.places import free_port
 
+pytestmark = pytest.mark.long
+
 __all__ = ["make_feed", "place", "shell"]
 
 

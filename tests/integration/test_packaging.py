@@ -27,6 +27,7 @@ def build(folder, target, output):
     return made
 
 
+@pytest.mark.long
 def test_the_sdist_makes_the_wheel_of_this_tree(tmp_path):
     with tarfile.open(build(ROOT, "sdist", tmp_path)) as sdist:
         sdist.extractall(tmp_path, filter="data")

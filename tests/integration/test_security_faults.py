@@ -459,6 +459,7 @@ def check_healed(rows):
         row.deliver(row.bad)
 
 
+@pytest.mark.long
 def test_a_wrong_key_is_pinned(rows):
     for row in rows:
         row.serve()
@@ -467,6 +468,7 @@ def test_a_wrong_key_is_pinned(rows):
     check_bad_ones(rows, "does not hold the pinned key")
 
 
+@pytest.mark.long
 def test_an_open_peer_at_one_with_keys(rows):
     for row in rows:
         row.serve()
@@ -476,6 +478,7 @@ def test_an_open_peer_at_one_with_keys(rows):
     check_bad_ones(rows, "needs keys is there: give security=")
 
 
+@pytest.mark.long
 def test_a_peer_with_keys_at_an_open_one(rows):
     for row in rows:
         row.peers.security("server")
@@ -509,6 +512,7 @@ def test_a_key_that_is_revoked_at_work(rows):
     check_bad_ones(rows, "does not admit our key", never=False)
 
 
+@pytest.mark.long
 def test_a_clients_key_that_changes_at_work(rows):
     for row in rows:
         row.serve()
@@ -522,6 +526,7 @@ def test_a_clients_key_that_changes_at_work(rows):
     check_healed(rows)
 
 
+@pytest.mark.long
 def test_a_server_that_starts_again_with_another_key(rows):
     for row in rows:
         row.serve()

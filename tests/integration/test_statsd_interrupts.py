@@ -28,6 +28,8 @@ from tests.integration.statsd_tools import UDP, Keep, collecting, open_client
 from tests.integration.strikes import Strike, handling
 from transports import signals
 
+pytestmark = pytest.mark.long
+
 INSIDE = (
     aggregate, codes, collector_module, columns, line_templates, lock, series, signals, sockets,
     values,

@@ -195,6 +195,7 @@ def test_close_while_another_thread_waits_for_space(connect):
     assert [message.sequence for message in taken] == list(range(10))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.rounds(150, 400)
 def test_an_interrupted_publisher_keeps_its_word(make_subscriber, make_child, seed, rounds):
@@ -215,6 +216,7 @@ def test_an_interrupted_publisher_keeps_its_word(make_subscriber, make_child, se
     assert not stats.frames_invalid
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", [0.0, 0.2])
 @pytest.mark.rounds(100, 400)
 def test_an_interrupted_iteration_goes_on(make_publisher, make_child, make_proxy, loss, rounds):

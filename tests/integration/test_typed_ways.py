@@ -15,6 +15,8 @@ from p2pmsg import aio, codec
 from tests.integration.peers import LOOPBACK
 from tests.integration.test_typed import VALUES, same
 
+pytestmark = pytest.mark.long
+
 WAIT_S = 60
 WAYS = ("publish", "publish_many", "push", "pipeline", "request", "threaded pipeline")
 

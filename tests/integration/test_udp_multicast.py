@@ -87,7 +87,9 @@ def test_a_message_above_the_limit_is_refused(make_publisher, endpoint):
         publisher.publish("t", bytes(2_000_000))
 
 
-@pytest.mark.parametrize("part", [0.01, 0.05, 0.2, 0.5])
+@pytest.mark.parametrize(
+    "part", [0.2, *(pytest.param(part, marks=pytest.mark.long) for part in (0.01, 0.05, 0.5))]
+)
 def test_nothing_is_lost_although_the_kernel_drops(make_publisher, make_subscriber, endpoint, part):
     publisher = make_publisher(endpoint)
     subscribers = [make_subscriber(endpoint, joins=publisher) for _ in range(2)]
@@ -443,6 +445,7 @@ def check_whole(said, count):
     return losses
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stopped_s", [1.0, pytest.param(5.0, marks=pytest.mark.long)])
 def test_who_stops_for_seconds_misses_nothing_that_is_kept(
     make_publisher, make_child, tmp_path, stopped_s

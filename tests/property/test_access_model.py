@@ -63,7 +63,7 @@ def check(every, who, prefix):
     assert not access.covers(who, "subscribe", b"")
 
 
-@pytest.mark.rounds(300, 10_000)
+@pytest.mark.rounds(150, 10_000)
 def test_what_is_allowed_is_what_a_naive_model_allows(rounds):
     cases = given(st.lists(rules, max_size=4), st.sampled_from(["ann", "bob", "eve"]), text)
     settings(max_examples=rounds, deadline=None)(cases(check))()

@@ -370,7 +370,7 @@ A_HOLE_WHILE_THE_OLDEST_ARE_DELETED = [
 """Deleting brings the newest segment's name to the disk before the one before it is synced."""
 
 
-@pytest.mark.rounds(500, 10_000)
+@pytest.mark.rounds(200, 10_000)
 def test_a_log_is_a_list(rounds):
     cases = given(
         st.sampled_from(["interval", "always", "never"]),

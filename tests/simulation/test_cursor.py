@@ -60,7 +60,7 @@ def check_nothing_is_missing(simulation, seed):
             assert (cursor.delivered, cursor.lost) == (simulation.published, {}), seed
 
 
-@pytest.mark.rounds(2, 200)
+@pytest.mark.rounds(1, 200)
 @pytest.mark.parametrize("profile", ALONE.values(), ids=ALONE)
 def test_a_subscriber_that_dies_misses_nothing(profile, rounds):
     crashes = repeated = 0
@@ -75,7 +75,7 @@ def test_a_subscriber_that_dies_misses_nothing(profile, rounds):
     assert repeated > rounds  # so the checks have had something to look at
 
 
-@pytest.mark.rounds(2, 200)
+@pytest.mark.rounds(1, 200)
 @pytest.mark.parametrize("profile", WITHOUT_LOG.values(), ids=WITHOUT_LOG)
 def test_what_is_missing_is_reported(profile, rounds):
     for seed in range(rounds):
@@ -83,7 +83,7 @@ def test_what_is_missing_is_reported(profile, rounds):
         run(simulation, profile)
 
 
-@pytest.mark.rounds(2, 200)
+@pytest.mark.rounds(1, 200)
 @pytest.mark.parametrize("profile", WITH_LOG.values(), ids=WITH_LOG)
 def test_with_a_log_both_sides_may_die(profile, rounds):
     pytest.importorskip("recovery.log")
@@ -95,7 +95,7 @@ def test_with_a_log_both_sides_may_die(profile, rounds):
         check_nothing_is_missing(simulation, seed)
 
 
-@pytest.mark.rounds(8, 30)
+@pytest.mark.rounds(3, 30)
 def test_what_was_committed_does_not_come_again(rounds):
     for seed in range(rounds):
         simulation = build(ALONE["processes crash"], seed)
@@ -111,7 +111,7 @@ def test_what_was_committed_does_not_come_again(rounds):
         simulation.check()
 
 
-@pytest.mark.rounds(15, 30)
+@pytest.mark.rounds(5, 30)
 def test_an_old_cursor_reports_the_exact_loss(rounds):
     said = 0
     for seed in range(rounds):

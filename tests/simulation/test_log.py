@@ -38,7 +38,7 @@ def test_a_heartbeat_that_waited_says_no_less_than_messages_that_left_before_it(
     run(build(PROCESS["reader stops"], 222), PROCESS["reader stops"])
 
 
-@pytest.mark.rounds(4, 500)
+@pytest.mark.rounds(2, 500)
 @pytest.mark.parametrize("name", [*PROCESS, *SYSTEM])
 def test_the_promise_holds_through_crashes(name, rounds):
     """Where only processes crash, nothing is lost."""

@@ -16,7 +16,7 @@ QUIET_EVERY = 12
 """That a network comes to rest takes longer to see than all the rest."""
 
 
-@pytest.mark.rounds(4, 500)
+@pytest.mark.rounds(2, 500)
 @pytest.mark.parametrize("profile", MULTICAST.values(), ids=MULTICAST)
 def test_the_promise_holds_in_a_multicast(profile, rounds):
     short = replace(profile, run_time=max(RUN_S, profile.run_time / 4))
@@ -28,7 +28,7 @@ def test_the_promise_holds_in_a_multicast(profile, rounds):
     assert published > 10 * rounds
 
 
-@pytest.mark.rounds(2, 120)
+@pytest.mark.rounds(1, 120)
 @pytest.mark.parametrize("name", ["logs", "logs, little buffer", "logs, synced always"])
 def test_nothing_is_lost_with_a_process_that_has_a_log(name, rounds):
     profile = MULTICAST[name]

@@ -116,7 +116,7 @@ class World:
                     puller.intake.note_head(what[1], now_ns=self.now_ns)
 
 
-@pytest.mark.rounds(20, 2000)
+@pytest.mark.rounds(8, 2000)
 def test_every_job_is_done_and_twice_only_what_was_not_confirmed(rounds):
     for seed in range(rounds):
         world = World(seed)

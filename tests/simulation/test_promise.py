@@ -16,7 +16,7 @@ from p2pmsg.testing import NetworkOptions, Simulation
 from tests.simulation.profiles import MULTICAST, PROFILES, Profile, build, run
 
 
-@pytest.mark.rounds(4, 200)
+@pytest.mark.rounds(2, 200)
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_the_promise_holds(profile, rounds):
     for seed in range(rounds):
@@ -47,7 +47,7 @@ NEVER_AGAIN = {
 }
 
 
-@pytest.mark.rounds(2, 50)
+@pytest.mark.rounds(1, 50)
 @pytest.mark.parametrize("options", NEVER_AGAIN.values(), ids=NEVER_AGAIN)
 def test_all_is_accounted_for_where_a_data_path_stays_dead(options, rounds):
     """Only the recovery channel works from then on, and says how far the streams go."""
@@ -101,7 +101,7 @@ SLOW_PATHS = {
 """Bytes a second, and messages a second."""
 
 
-@pytest.mark.rounds(2, 30)
+@pytest.mark.rounds(1, 30)
 @pytest.mark.parametrize("relayed", [False, True], ids=["one publisher", "a relay of two"])
 @pytest.mark.parametrize("options", SLOW_PATHS.values(), ids=SLOW_PATHS)
 def test_a_slow_path_is_not_filled_with_what_has_been_asked_for_already(options, relayed, rounds):
@@ -171,7 +171,7 @@ CLOSING = ("clean", "10 % lost", "50 % lost", "twice and out of order", "cuts", 
          "reader stops, drop")  # fmt: skip
 
 
-@pytest.mark.rounds(3, 120)
+@pytest.mark.rounds(1, 120)
 @pytest.mark.parametrize("name", CLOSING)
 def test_one_that_says_that_it_has_everything_has_it(name, rounds):
     for seed in range(rounds):
@@ -216,7 +216,7 @@ def check_what_was_said(name, seed):
         assert all(peer.handshake.reported_complete for peer in peers), f"seed {seed}"
 
 
-@pytest.mark.rounds(2, 40)
+@pytest.mark.rounds(1, 40)
 @pytest.mark.parametrize("name", CLOSING)
 def test_what_was_said_to_one_that_closed_is_not_taken_back_when_it_is_gone(name, rounds):
     for seed in range(rounds):
@@ -267,7 +267,7 @@ KILLED_AT_JOIN_LOGGED = {
 }  # fmt: skip
 
 
-@pytest.mark.rounds(2, 300)
+@pytest.mark.rounds(1, 300)
 @pytest.mark.parametrize("profile", KILLED_AT_JOIN.values(), ids=KILLED_AT_JOIN)
 def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join(profile, rounds):
     for seed in range(rounds):
@@ -275,7 +275,7 @@ def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join(profile, rounds
         run(simulation, profile, quiet=0.0)
 
 
-@pytest.mark.rounds(2, 300)
+@pytest.mark.rounds(1, 300)
 @pytest.mark.parametrize("profile", KILLED_AT_JOIN_LOGGED.values(), ids=KILLED_AT_JOIN_LOGGED)
 def test_what_was_kept_is_accounted_for_whichever_dies_at_a_join_with_a_log(profile, rounds):
     pytest.importorskip("recovery.log")
@@ -341,7 +341,7 @@ SHARED = {
 
 
 @pytest.mark.internal
-@pytest.mark.rounds(2, 300)
+@pytest.mark.rounds(1, 300)
 @pytest.mark.parametrize("shape", SHARED.values(), ids=SHARED)
 def test_no_publisher_seems_to_have_gone_back(shape, rounds, monkeypatch):
     """As with thousands of topics, whose heads are said again for half a second."""

@@ -38,7 +38,7 @@ LONG = {"system": 5, "ahead": 5, "shorter": 10, "hostile": 3}
 """Profiles of which a run takes so many times as long as of others: they get as many seeds less."""
 
 
-@pytest.mark.rounds(10, 600)
+@pytest.mark.rounds(5, 600)
 @pytest.mark.parametrize("name", PROFILES)
 def test_no_job_is_forgotten_and_keys_keep_their_order(name, rounds):
     hostile_count = 0

@@ -90,7 +90,7 @@ def build(shape, seed):
     return simulation
 
 
-@pytest.mark.rounds(2, 200)
+@pytest.mark.rounds(1, 200)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_promise_holds_with_relays(shape, rounds):
     delivered = 0
@@ -126,7 +126,7 @@ def test_a_publisher_that_is_gone_is_not_heard_because_its_subscriber_connects_a
     simulation.check(quiet=0.0)
 
 
-@pytest.mark.rounds(2, 100)
+@pytest.mark.rounds(1, 100)
 @pytest.mark.parametrize("both", [False, True], ids=["relay only", "publisher and relay"])
 def test_what_a_relay_keeps_is_not_given_up_while_it_is_away(both, rounds):
     """It is away for up to 28 s of the 30 that it may be; a gap is otherwise given up after 10."""
@@ -152,7 +152,7 @@ def test_what_a_relay_keeps_is_not_given_up_while_it_is_away(both, rounds):
     assert missing
 
 
-@pytest.mark.rounds(2, 60)
+@pytest.mark.rounds(1, 60)
 @pytest.mark.parametrize("log", [False, True], ids=["no logs", "logs"])
 def test_what_the_first_relay_of_a_chain_keeps_is_not_given_up_while_the_others_restart(
     log, rounds

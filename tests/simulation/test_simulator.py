@@ -76,7 +76,7 @@ def tails_lost(count, *, heartbeats):
     return found
 
 
-@pytest.mark.rounds(30, 60)
+@pytest.mark.rounds(8, 60)
 def test_a_lost_tail_is_noticed_by_heartbeats_and_only_by_them(rounds):
     assert tails_lost(rounds, heartbeats=True) == set()
     assert len(tails_lost(rounds, heartbeats=False)) >= 1

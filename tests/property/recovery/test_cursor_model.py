@@ -112,7 +112,7 @@ def do(file, model, step):
     return True
 
 
-@pytest.mark.rounds(500, 10_000)
+@pytest.mark.rounds(200, 10_000)
 def test_a_cursor_is_a_list_of_states(rounds):
     settings(max_examples=rounds, deadline=None)(given(st.lists(STEPS, max_size=30))(check))()
 

@@ -95,7 +95,10 @@ def program(slow: float, **options: Any) -> Program:
 
 
 @pytest.mark.parametrize(("slow", "share"), [(1, 0.9), (1.8, 0.9), (4, 0.75), (5, 0.75)])
-@pytest.mark.parametrize("linger", [0, 0.00005, 0.0002, 0.001, 0.005])
+@pytest.mark.parametrize(
+    "linger",
+    [0, 0.001, *(pytest.param(s, marks=pytest.mark.long) for s in (0.00005, 0.0002, 0.005))],
+)
 def test_who_publishes_all_the_time_is_kept_busy_by_few_frames(slow, share, linger):
     if linger < 0.001:
         share = min(share, 0.6)

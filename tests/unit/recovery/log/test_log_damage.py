@@ -72,7 +72,7 @@ def check_opening(log, name, *, is_torn=False):
     return report
 
 
-@pytest.mark.rounds(150, 10**6)
+@pytest.mark.rounds(50, 10**6)
 @pytest.mark.parametrize("closed", ENDINGS.values(), ids=ENDINGS)
 @pytest.mark.parametrize("kind", ["log", "idx", "state"])
 def test_any_byte_flipped_is_found_and_located_and_never_served(kind, closed, rounds):
