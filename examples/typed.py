@@ -62,7 +62,7 @@ def main(place: str) -> None:
             try:
                 message = subscriber.receive(timeout=10.0)
             except InvalidValueError as error:
-                print(f"{error.topic} {error.sequence}: {error.reason}, at {error.path}")
+                print(f"{error.item.topic} {error.item.sequence}: {error.reason}, at {error.path}")
                 continue
             if isinstance(message.value, Trade):
                 total, trades = total + message.value.price, trades + 1

@@ -7,36 +7,28 @@
     ├── ConfigError (ValueError)  a setting or an argument is out of its limits
     │   ├── EndpointError         an endpoint string is not one
     │   └── MissingExtraError (AttributeError)  what it needs is not installed
-    ├── CursorError               a cursor cannot be read, written or had
-    │   └── CursorInUseError      … because another subscriber has it
+    ├── CursorError               a cursor cannot be read or written, or another has it
     ├── MessageError (ValueError) a message cannot be published as it is
     │   └── MessageTooLargeError  … because of its size
     ├── BindError (OSError)       the endpoint could not be bound
-    ├── LogFailedError (OSError)  the local log could not be written
     ├── SendQueueFullError        a subscriber's queue is full, or an asyncio pusher's
     ├── ReentrantCallError (RuntimeError)  a signal handler called what it had interrupted
     ├── WrongLoopError (RuntimeError)  a peer of p2pmsg.aio was used outside of its event loop
-    ├── AdminRefusedError         a pusher administers no dead letters over the wire
-    ├── LogError                  a local log cannot be opened or read
+    ├── LogError                  a local log cannot be opened, read or written
     │   ├── LogInUseError (OSError)  another writer has it
-    │   └── LogFormatError        a file of it is damaged, or foreign
-    │       └── LogCorruptError   … a queue's log has a record that is none
+    │   ├── LogFormatError        a file of it is damaged, or foreign
+    │   └── LogFailedError (OSError)  it could not be written
     ├── TransportError            a socket cannot be used any more, or not be opened
     ├── RequestError              a request was not answered as it should be
-    │   ├── RemoteError           the responder's handler raised; with type and text
-    │   └── NoHandlerError        the responder has no handler for the topic
-    ├── InvalidValueError         a value does not fit the type that was asked for
-    ├── InvalidJobError (ValueError)  … of a job, which is a dead letter now
-    ├── InvalidRequestError (ValueError)  a request's value does not fit its responder's type
+    │   └── RemoteError           its handler raised, or it has none; with type and text
+    ├── InvalidValueError (ValueError)  a message's, job's or request's value does not fit its type
     ├── SecurityError             who one is, or what one may, is not as it has to be
     │   ├── AuthenticationError   a peer refuses our key, or does not hold the one that is pinned
     │   ├── KeyChangedError       a peer that is known has another key
     │   └── AccessDeniedError     the other side does not allow it
     ├── HandlerError              a handler of an App raised, and its policy is to stop
-    ├── StopTimeoutError          handlers of an App did not end within stop_timeout
     ├── SessionEndedError         on_end="stop", and a feed's session is over
     └── MessagesLostError         on_gap="raise", and a gap could not be repaired
-        └── SessionRewoundError   … and a publisher uses sequences again that were in use
 
 Time-outs are the built-in `TimeoutError`; a value that the configuration of the lower packages
 (`NackConfig`, `LogConfig` and the like) refuses is a `ValueError`. What the lower packages raise is
@@ -45,7 +37,6 @@ those of the same names here inherit from them. A malformed frame off the wire i
 raised.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -125,7 +116,7 @@ class MissingExtraError(ConfigError, AttributeError):
 
 
 class CursorError(P2PError):
-    """The cursor's file at `path` cannot be read or written, is none, or is damaged.
+    """The cursor's file at `path` cannot be read or written, is damaged, or another has it.
 
     The subscriber has lost nothing: what was not committed comes again at its next start.
     """
@@ -133,10 +124,6 @@ class CursorError(P2PError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"the cursor {path!r} cannot be used: {reason}")
         self.path = path
-
-
-class CursorInUseError(CursorError):
-    """Another subscriber has the cursor, in this process or another."""
 
 
 class MessageError(P2PError, ValueError):
@@ -156,22 +143,12 @@ class MessageTooLargeError(MessageError):
         self.limit = limit
 
 
-class _SystemError(P2PError, OSError):
+class BindError(P2PError, OSError):
+    """The endpoint could not be bound; `errno` is the system's number, where there is one."""
+
     def __init__(self, message: str, number: int | None = None) -> None:
         super().__init__(message)
         self.errno = number
-
-
-class BindError(_SystemError):
-    """The endpoint could not be bound; `errno` is the system's number, where there is one."""
-
-
-class LogFailedError(_SystemError):
-    """The local log could not be written: a full disk, a directory that vanished or is read-only.
-
-    What was written stays good. The message that `publish` was called with was not accepted; it may
-    be tried again. `errno` is the system's number, where there is one.
-    """
 
 
 class ReentrantCallError(P2PError, RuntimeError):
@@ -198,7 +175,7 @@ class SendQueueFullError(P2PError):
 
 
 class LogError(P2PError, recovery_errors.LogError):
-    """A local log cannot be opened or read; itself where there is no log."""
+    """A local log cannot be opened or read; itself where there is no log, or no such part of it."""
 
 
 class LogInUseError(LogError, recovery_errors.LogLockedError, OSError):
@@ -224,7 +201,8 @@ class LogInUseError(LogError, recovery_errors.LogLockedError, OSError):
 class LogFormatError(LogError, recovery_errors.LogFormatError):
     """A file of the local log is damaged, foreign, or of an unknown version.
 
-    `path` is the file, and `offset` the place in it, in bytes.
+    `path` is the file, and `offset` the place in it, in bytes. `p2pmsg log repair` keeps every
+    record that is intact.
     """
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
@@ -233,31 +211,20 @@ class LogFormatError(LogError, recovery_errors.LogFormatError):
         self.offset = offset
 
 
+class LogFailedError(LogError, OSError):
+    """The local log could not be written: a full disk, a directory that vanished or is read-only.
+
+    What was written stays good. The message that `publish` was called with was not accepted; it may
+    be tried again. `errno` is the system's number, where there is one.
+    """
+
+    def __init__(self, message: str, number: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = number
+
+
 class TransportError(P2PError, transports.TransportError):
     """A socket cannot be used any more, or not opened: no descriptor is free (`ulimit -n`)."""
-
-
-class AdminRefusedError(P2PError):
-    """The pusher at `endpoint` does not administer its dead letters over the wire.
-
-    `reason` is in its words; see `PusherConfig.admin`.
-    """
-
-    def __init__(self, endpoint: str, reason: str) -> None:
-        super().__init__(f"{endpoint} refuses: {reason}")
-        self.endpoint = endpoint
-        self.reason = reason
-
-
-class LogCorruptError(LogFormatError):
-    """A queue's log has an unreadable record, where only a crash of the disk leaves one.
-
-    `p2pmsg log repair` keeps every record that is intact.
-    """
-
-    def __init__(self, path: str, offset: int, reason: str) -> None:
-        keeps = f"`p2pmsg log repair {os.path.dirname(path)}` keeps what is intact"
-        super().__init__(path, offset, f"{path} is damaged at byte {offset}: {reason}; {keeps}")
 
 
 class RequestError(P2PError):
@@ -270,23 +237,16 @@ class RequestError(P2PError):
 
 
 class RemoteError(RequestError):
-    """The responder's handler raised.
+    """The responder's handler raised, or there is none for the topic.
 
     `type_name` is the exception's type, as `module.name` (built-in ones without a module), and
-    `text` its text.
+    `text` its text. Without a handler, `type_name` is empty.
     """
 
     def __init__(self, topic: str, responder: str, type_name: str, text: str) -> None:
-        super().__init__(topic, responder, f"{type_name}: {text}" if text else type_name)
+        super().__init__(topic, responder, ": ".join(filter(None, (type_name, text))))
         self.type_name = type_name
         self.text = text
-
-
-class NoHandlerError(RequestError):
-    """The responder has no handler for the topic."""
-
-    def __init__(self, topic: str, responder: str) -> None:
-        super().__init__(topic, responder, "there is no handler for this topic")
 
 
 class SecurityError(P2PError):
@@ -352,101 +312,36 @@ class HandlerError(P2PError):
         self.handler = handler
 
 
-class StopTimeoutError(P2PError):
-    """An app has stopped while `handlers`, their names, had not ended within `timeout` seconds."""
-
-    def __init__(self, handlers: "list[str]", timeout: float) -> None:
-        names = ", ".join(sorted(set(handlers)))
-        super().__init__(f"{names} did not end within {timeout:g} s after the app was to stop")
-        self.handlers = handlers
-        self.timeout = timeout
-
-
 class MessagesLostError(P2PError):
-    """Messages were lost; `report` says which and why. Receiving may go on after them."""
+    """Messages were lost; `report` says which and why. Receiving may go on after them.
+
+    With a `RewoundReport` the publisher uses sequences again: its log was restored from a copy, or
+    has lost its end. Receiving goes on with its new messages, from `report.start` on.
+    """
 
     def __init__(self, report: "LossReport") -> None:
         super().__init__(str(report))
         self.report = report
 
 
-class InvalidValueError(P2PError):
-    """The value of a message does not fit its type. Receiving goes on with the next message.
+class InvalidValueError(P2PError, ValueError):
+    """The value of a message, a job or a request does not fit its type.
+
+    Receiving goes on with the next one. A job is a dead letter then; one of a pipeline counts as
+    done, and is nowhere but here.
 
     Attributes:
-        message: the message, with its value as it is without a type.
+        item: the message or job, with its value as it is without a type; None for a request.
         path: where in the value, as `$.orders[3].price`; `$` is the value itself.
         reason: what is wrong there.
 
     """
 
-    def __init__(self, message: Any, path: str, reason: str) -> None:
-        super().__init__(
-            f"the value of message {message.sequence} of {message.topic!r} from "
-            f"{message.publisher!r} does not fit its type: {reason}, at {path}"
-        )
-        self.message = message
+    def __init__(self, what: str, path: str, reason: str, item: Any = None) -> None:
+        super().__init__(f"the value of {what} does not fit its type: {reason}, at {path}")
+        self.item = item
         self.path = path
         self.reason = reason
-
-    @property
-    def topic(self) -> str:
-        """The stream's topic."""
-        return str(self.message.topic)
-
-    @property
-    def sequence(self) -> int:
-        """The message's number within its stream."""
-        return int(self.message.sequence)
-
-
-class InvalidJobError(P2PError, ValueError):
-    """The value of a job does not fit the type that its puller has.
-
-    With a work queue the job is a dead letter; with a pipeline it counts as done, and is nowhere
-    but here.
-
-    Attributes:
-        job: the job, which is settled, with its value as it is without a type.
-        path: where in the value, as `$.orders[3].price`; `$` is the value itself.
-        reason: what is wrong there.
-
-    """
-
-    def __init__(self, job: Any, path: str, reason: str) -> None:
-        super().__init__(
-            f"the value of job {job.sequence} does not fit its type: {reason}, at {path}"
-        )
-        self.job = job
-        self.path = path
-        self.reason = reason
-
-
-class InvalidRequestError(P2PError, ValueError):
-    """The value of a request does not fit the type that its responder has for the topic.
-
-    Attributes:
-        topic: of the request.
-        path: where in the value, as `$.orders[3].price`; `$` is the value itself.
-        reason: what is wrong there.
-
-    """
-
-    def __init__(self, topic: str, path: str, reason: str) -> None:
-        what = f"the value of a request {topic!r} does not fit its type"
-        super().__init__(f"{what}: {reason}, at {path}")
-        self.topic = topic
-        self.path = path
-        self.reason = reason
-
-
-class SessionRewoundError(MessagesLostError):
-    """A publisher uses sequences again: its log was restored from a copy, or has lost its end.
-
-    The publisher has lost `[report.start, report.stop)` of the stream and numbers other messages
-    so, in the same session. Receiving goes on with those, from `report.start` on; what had been
-    received with these numbers were other messages.
-    """
 
 
 class SessionEndedError(P2PError):

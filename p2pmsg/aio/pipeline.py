@@ -366,7 +366,7 @@ class PipelinePuller(PipelinePullerBase[T_co], TakesTurns, ClosesInLoop):
             TimeoutError: none came in time.
             AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
                 once for each time that it is tried. It goes on.
-            InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
+            InvalidValueError: the next one does not fit `type`, with `on_invalid="raise"`.
             AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
                 none to `push`; once, and every 5 s while it stays so. It goes on.
             ClosedError: the puller is closed.
@@ -388,7 +388,7 @@ class PipelinePuller(PipelinePullerBase[T_co], TakesTurns, ClosesInLoop):
             TimeoutError: none came in time.
             AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
                 once for each time that it is tried. It goes on.
-            InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
+            InvalidValueError: the next one does not fit `type`, with `on_invalid="raise"`.
             AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
                 none to `push`; once, and every 5 s while it stays so. It goes on.
             ClosedError: the puller is closed.

@@ -114,7 +114,7 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
                 once for each time that it is tried. It goes on.
             AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
                 none to `push`; once, and every 5 s while it stays so. It goes on.
-            InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
+            InvalidValueError: the next one does not fit `type`, with `on_invalid="raise"`.
             ClosedError: the puller is closed.
             WrongLoopError: it was made in another event loop.
 

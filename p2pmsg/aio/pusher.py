@@ -60,7 +60,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
         BindError: the endpoint could not be bound; raised by `open` where that opens it.
-        LogInUseError, LogCorruptError, LogFailedError: the log cannot be used; raised by `open`.
+        LogInUseError, LogFormatError, LogFailedError: the log cannot be used; raised by `open`.
 
     """
 
@@ -88,7 +88,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
 
         Raises:
             BindError: the endpoint could not be bound.
-            LogInUseError, LogCorruptError, LogFailedError: the log cannot be used.
+            LogInUseError, LogFormatError, LogFailedError: the log cannot be used.
             ClosedError: the pusher is closed.
 
         """

@@ -195,8 +195,7 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
                 pinned key; it is tried again with the next request.
             AccessDeniedError: those that were asked give us no right to `request` the topic, or an
                 access file here gives them none to `respond`.
-            RemoteError: the handler raised; with type and text.
-            NoHandlerError: the responder has no handler for the topic.
+            RemoteError: the handler raised, with type and text, or there is none for the topic.
             RequestError: the answer does not fit `type`.
             MessageError: the request cannot be sent as it is; `MessageTooLargeError` for its size.
             ClosedError: the requester is closed, perhaps while this waited.

@@ -15,7 +15,7 @@ from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.turns import TakesTurns
 from p2pmsg.aio.waiting import Look, Pace, in_executor, is_looked_up
 from p2pmsg.checks import BUSY_WAIT, checked, is_async, time_to_wait
-from p2pmsg.errors import ClosedError, InvalidRequestError, translated
+from p2pmsg.errors import ClosedError, InvalidValueError, translated
 from p2pmsg.requests.frames import MESSAGE_BYTES
 from p2pmsg.requests.inbox import Arrival, Inbox
 from p2pmsg.requests.responder_base import (
@@ -79,7 +79,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         handlers: by topic; more with `on`. Default: none.
         type: what the value of each request is made before its handler gets it: a dataclass or any
             other type that `Subscriber(type=)` takes. One that does not fit is counted in
-            `invalid_values` and answered with `InvalidRequestError`, which names the place in it.
+            `invalid_values` and answered with `InvalidValueError`, which names the place in it.
             Default None: what was sent.
         types: instead of `type`, types by topic, or by prefix followed by `*`. Default None.
         tasks_max: how many requests are at work at once in coroutines. Default 100.
@@ -319,7 +319,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
     def _work_slowly(self, request: Request, topic: str, value: Any) -> None:
         try:
             value = self._typed(topic, value)
-        except InvalidRequestError as error:
+        except InvalidValueError as error:
             self._reply_to(request, self._pack_error(request, error))
         else:
             self._begin_work(request, self._handlers[topic](value))

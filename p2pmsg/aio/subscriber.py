@@ -109,7 +109,7 @@ class Subscriber(SubscriberBase[T_co]):
 
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
-        CursorError: the cursor's file cannot be used; `CursorInUseError` where another has it.
+        CursorError: the cursor's file cannot be used, or another subscriber has it.
 
     """
 

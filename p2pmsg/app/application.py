@@ -357,7 +357,7 @@ class App:
 
         Raises:
             HandlerError: a handler raised whose policy is `stop`.
-            StopTimeoutError: handlers did not end within `stop_timeout`.
+            TimeoutError: handlers did not end within `stop_timeout`.
             ClosedError: the app runs already, or is called where an event loop runs: there, use
                 `serve`.
             Others: what opening the peers raises, and on_start and on_stop.

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from p2pmsg.app.events import Event, Kind
-from p2pmsg.app.parameters import MisfitError, Parameters, name_of, plan
+from p2pmsg.app.parameters import Parameters, name_of, plan
 from p2pmsg.app.policy import DeadLetter, OnError, parse
 from p2pmsg.app.threads import AWAIT, HandlerThreads
 from p2pmsg.checks import check_result, is_async
@@ -22,7 +22,6 @@ _COUNTERS: Final = (
     "received", "handled", "given_up", "left", "cancelled", "conflated", "failed", "retried",
     "dead_lettered", "refused",
 )  # fmt: skip
-_MISFITS: Final = (InvalidValueError, MisfitError)
 
 
 class NotDoneError(Exception):
@@ -193,7 +192,7 @@ class Handler:
     async def _is_again(self, event: Event, error: Exception, run: Runtime) -> bool:
         """Whether to try again in this place; returns after the pause."""
         retry = self.retry
-        if retry is None or event.job is not None or isinstance(error, _MISFITS):
+        if retry is None or event.job is not None or isinstance(error, InvalidValueError):
             return False
         if event.attempt >= retry.attempts:
             return False
@@ -213,7 +212,7 @@ class Handler:
     async def _give_up(self, event: Event, error: Exception, run: Runtime) -> None:
         _log.error("%s failed with %s", self.name, event, exc_info=error)
         then, job, reason = self.then, event.job, reason_of(error)
-        retry = None if isinstance(error, _MISFITS) else self.retry
+        retry = None if isinstance(error, InvalidValueError) else self.retry
         if job is not None and retry is not None and event.attempt < retry.attempts:
             if then == "log" or not job.is_last_delivery:  # so that it is the pusher's dead letter
                 job.reject(reason, retry.pause(event.attempt))

@@ -13,9 +13,10 @@ from typing import Any, Final
 from p2pmsg import codec
 from p2pmsg.app.events import Event, Kind, Request
 from p2pmsg.checks import is_async, makes_values
-from p2pmsg.errors import ConfigError, P2PError
+from p2pmsg.errors import ConfigError, InvalidValueError
 from p2pmsg.message import Message
 from p2pmsg.queue.job import Job
+from p2pmsg.subscriber.typed import Misfit
 
 _CONTEXT: Final[dict[Kind, tuple[str, type]]] = {
     "message": ("message", Message),
@@ -25,10 +26,6 @@ _CONTEXT: Final[dict[Kind, tuple[str, type]]] = {
 _LENIENTLY: Final[dict[str, Any]] = {"annotation_format": 3} if sys.version_info >= (3, 14) else {}
 """`annotationlib.Format.FORWARDREF`: names that do not exist are no error."""
 _PACKED: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-class MisfitError(P2PError, ValueError):
-    """The value of a job or a request does not fit the handler's annotation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +46,14 @@ class Parameters:
     value_type: Any
 
     def convert(self, value: Any) -> Any:
-        """Return a decoded value as the handler wants it; raise `MisfitError` where it cannot."""
+        """Return a decoded value as the handler wants it; raise `InvalidValueError`."""
         if self.value_type is None:
             return value
         try:
             return codec.convert(value, self.value_type)
         except Exception as error:  # a type of the user's may raise anything
-            raise MisfitError(f"the value does not fit its type: {error}") from error
+            misfit = Misfit(value, error)
+            raise InvalidValueError("the event", misfit.path, misfit.reason) from error
 
     def arguments(self, event: Event, app: object) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments for an event."""

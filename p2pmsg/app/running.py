@@ -16,7 +16,7 @@ from p2pmsg.app.policy import DeadLetter
 from p2pmsg.app.sources import Source
 from p2pmsg.app.threads import HandlerThreads
 from p2pmsg.checks import is_async, time_to_wait
-from p2pmsg.errors import HandlerError, StopTimeoutError
+from p2pmsg.errors import HandlerError
 from transports.own_log import own_log as _log
 
 _CANCELLED_S: Final = 1.0
@@ -98,7 +98,9 @@ class Run:
         if self._error is not None:
             raise self._error
         if self._stuck:
-            raise StopTimeoutError(self._stuck, self._stop_timeout)
+            names = ", ".join(sorted(set(self._stuck)))
+            limit = f"{self._stop_timeout:g} s after the app was to stop"
+            raise TimeoutError(f"{names} did not end within {limit}")
 
     def stop(self) -> None:
         """Get no more events, let handlers finish, and end; any thread may call it."""

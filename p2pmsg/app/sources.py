@@ -293,7 +293,7 @@ class SubscriberSource(Source):
                 else:  # parts of one message cost as much as there are in the batch
                     batch = [await self._subscriber.receive()]
             except InvalidValueError as error:
-                batch, invalid = [error.message], error
+                batch, invalid = [error.item], error
             except SecurityError:  # it was logged, and is tried again
                 continue
             except SessionEndedError:  # on_end="stop"

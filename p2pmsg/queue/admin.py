@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import transports
 from p2pmsg.checks import checked
 from p2pmsg.errors import (
-    AdminRefusedError,
+    AccessDeniedError,
     AuthenticationError,
     TransportError,
     denied_by_peer,
@@ -44,8 +44,8 @@ class LiveBox:
         ConfigError: it pins a key, and there is no security.
         AuthenticationError: the pusher's key is not pinned; from `list` and `act`: it refused the
             connection, or does not hold that key.
-        AdminRefusedError: from `list` and `act`; the pusher does not do that over the wire.
-        AccessDeniedError: from `list` and `act`; it does not do that for our key.
+        AccessDeniedError: from `list` and `act`; the pusher does not do that over the wire
+            (`PusherConfig.admin`), or not for our key.
 
     """
 
@@ -96,11 +96,11 @@ class LiveBox:
                 data = self._receive(left_ms)
                 answer = None if data is None else _answer(data)
                 if answer is not None and answer.request == request:
+                    pusher = f"the pusher at {self._endpoint}"
                     if answer.denied:
-                        pusher = f"the pusher at {self._endpoint}"
                         raise denied_by_peer("admin", answer.denied, pusher, answer.refusal)
                     if answer.refusal:
-                        raise AdminRefusedError(self._endpoint, answer.refusal)
+                        raise AccessDeniedError("admin", "", f"{pusher} refuses: {answer.refusal}")
                     return answer
         if self._client.refusal:
             raise AuthenticationError(self._client.endpoint, self._client.refusal)

@@ -5,7 +5,7 @@ from typing import Any, Generic, Literal, Protocol, Self
 
 from p2pmsg import codec
 from p2pmsg.checks import at_least, check, time_to_wait
-from p2pmsg.errors import InvalidJobError
+from p2pmsg.errors import InvalidValueError
 from p2pmsg.message import T_co
 from p2pmsg.queue.frames import Detail
 from transports.own_log import own_log as _log
@@ -13,7 +13,7 @@ from transports.own_log import own_log as _log
 HELD, ACKED, REJECTED, DISCARDED, GONE = range(5)
 STATES = ("held", "acked", "rejected", "discarded", "gone")
 
-OnInvalidJob = Literal["raise", "skip"] | Callable[[InvalidJobError], object]
+OnInvalidJob = Literal["raise", "skip"] | Callable[[InvalidValueError], object]
 """What is done where a job's value does not fit its type, besides making it a dead letter."""
 
 
@@ -241,7 +241,7 @@ def check_on_invalid(on_invalid: OnInvalidJob) -> OnInvalidJob:
     return on_invalid
 
 
-def report_invalid(error: InvalidJobError, on_invalid: OnInvalidJob) -> None:
+def report_invalid(error: InvalidValueError, on_invalid: OnInvalidJob) -> None:
     """Report a job whose value does not fit: by an exception, to the callable, or in the log."""
     if on_invalid == "raise":
         raise error

@@ -57,7 +57,7 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], ClosesAtOnce):
             handed out: it becomes a dead letter at once, with what is wrong and where, and counts
             in `stats().invalid`. Default None: values come as they are.
         on_invalid: what is done besides: `skip` (default) logs a warning and goes on with the next
-            job; `raise` raises `InvalidJobError` where the job would have come, and the next call
+            job; `raise` raises `InvalidValueError` where the job would have come, and the next call
             goes on; a callable gets that exception.
         mode: `"queue"` (default), or `"pipeline"` for a `p2pmsg.queue.PipelinePuller` (which is
             what type checkers know it by), which takes `endpoints`, `name`, `type`, `on_invalid`
@@ -133,7 +133,7 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], ClosesAtOnce):
                 once for each time that it is tried. It goes on.
             AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
                 none to `push`; once, and every 5 s while it stays so. It goes on.
-            InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
+            InvalidValueError: the next one does not fit `type`, with `on_invalid="raise"`.
             ClosedError: the puller is closed.
 
         """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Generic
 
 import transports
 from p2pmsg.checks import check, checked
-from p2pmsg.errors import ClosedError, InvalidJobError, translated
+from p2pmsg.errors import ClosedError, InvalidValueError, translated
 from p2pmsg.message import T_co
 from p2pmsg.queue.config import PREFETCH_CEILING, PREFETCH_MIN, PullerConfig
 from p2pmsg.queue.job import Job, OnInvalidJob, check_on_invalid, report_invalid
@@ -220,7 +220,7 @@ class PullerBase(ABC, Generic[T_co]):
         if not isinstance(misfit, Misfit):
             return True
         job.value = misfit.value
-        error = InvalidJobError(job, misfit.path, misfit.reason)
+        error = InvalidValueError(f"job {job.sequence}", misfit.path, misfit.reason, job)
         self._misfits += 1
         job.discard(str(error))
         report_invalid(error, self._on_invalid)

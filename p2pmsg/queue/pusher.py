@@ -46,7 +46,7 @@ class Pusher(PusherBase, ClosesItself):
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
         BindError: the endpoint could not be bound.
-        LogInUseError, LogCorruptError, LogFailedError: the log cannot be used.
+        LogInUseError, LogFormatError, LogFailedError: the log cannot be used.
 
     """
 

@@ -130,8 +130,7 @@ class Requester(RequesterBase, ClosesAtOnce):
                 pinned key; it is tried again with the next request.
             AccessDeniedError: those that were asked give us no right to `request` the topic, or an
                 access file here gives them none to `respond`.
-            RemoteError: the handler raised; with type and text.
-            NoHandlerError: the responder has no handler for the topic.
+            RemoteError: the handler raised, with type and text, or there is none for the topic.
             RequestError: the answer does not fit `type`.
             MessageError: the request cannot be sent as it is; `MessageTooLargeError` for its size.
             ClosedError: the requester is closed, or was meanwhile.

@@ -15,7 +15,6 @@ from p2pmsg.errors import (
     AuthenticationError,
     ClosedError,
     ConfigError,
-    NoHandlerError,
     RemoteError,
     RequestError,
     SecurityError,
@@ -242,7 +241,7 @@ class RequesterBase:
                 value = frames.body_of(frame)
                 return value if kind is None else _converted(topic, responder, value, kind)
             if frame.count == Status.NO_HANDLER:
-                raise NoHandlerError(topic, responder)
+                raise RemoteError(topic, responder, "", "there is no handler for this topic")
             if (denial := self._denial_in(at, topic, frame)) is not None:
                 raise denial
             if frame.count == Status.RAISED:

@@ -44,7 +44,7 @@ class Responder(ResponderBase, ClosesAtOnce):
         handlers: by topic, plain functions; more with `on`. Default: none.
         type: what the value of each request is made before its handler gets it: a dataclass or any
             other type that `Subscriber(type=)` takes. One that does not fit is counted in
-            `invalid_values` and answered with `InvalidRequestError`, which names the place in it.
+            `invalid_values` and answered with `InvalidValueError`, which names the place in it.
             Default None: what was sent.
         types: instead of `type`, types by topic, or by prefix followed by `*`. Default None.
         threads: how many requests are worked on at once. Default 1: by the thread that receives

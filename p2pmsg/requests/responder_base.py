@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import transports
 from p2pmsg.checks import check, check_result, check_runs
-from p2pmsg.errors import ClosedError, ConfigError, InvalidRequestError, translated
+from p2pmsg.errors import ClosedError, ConfigError, InvalidValueError, translated
 from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
 from p2pmsg.requests.frames import Status
@@ -326,14 +326,14 @@ class ResponderBase:
         self._cache.drop(request)
 
     def _typed(self, topic: str, value: Any) -> Any:
-        """Return a request's value as its handler wants it; raise `InvalidRequestError`."""
+        """Return a request's value as its handler wants it; raise `InvalidValueError`."""
         kind = self._type_of[topic]
         if kind is None:
             return value
         made = kind.convert(value)
         if isinstance(made, Misfit):
             self.invalid_values += 1
-            raise InvalidRequestError(topic, made.path, made.reason)
+            raise InvalidValueError(f"a request {topic!r}", made.path, made.reason)
         return made
 
     def _pack(self, request: Request, value: Any) -> bytes:

@@ -52,7 +52,9 @@ def invalid_value(message: Message) -> InvalidValue:
         message.topic, misfit.value, message.timestamp_ns, message.sequence, message.origin,
         message.key, message.headers, message.late,
     )  # fmt: skip
-    return InvalidValue(message.sequence, InvalidValueError(plain, misfit.path, misfit.reason))
+    what = f"message {plain.sequence} of {plain.topic!r} from {plain.publisher!r}"
+    error = InvalidValueError(what, misfit.path, misfit.reason, plain)
+    return InvalidValue(message.sequence, error)
 
 
 class SiftedBatch(MessageBatch):

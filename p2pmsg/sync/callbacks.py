@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from p2pmsg.checks import check, check_result, is_async, makes_values
-from p2pmsg.errors import LossReport, MessagesLostError, RewoundReport, SessionRewoundError
+from p2pmsg.errors import LossReport, MessagesLostError, RewoundReport
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.sessions import Stream
 from recovery import Loss, Rewound
@@ -48,7 +48,7 @@ def report_loss(
     report = kind(stream.topic, stream.peer.session, stream.peer.name, loss)
     on_gap = policy.of(stream.topic)
     if on_gap == "raise":
-        raise SessionRewoundError(report) if rewound else MessagesLostError(report)
+        raise MessagesLostError(report)
     if callable(on_gap):
         call(on_gap, report)
     elif rewound or on_gap != "skip":

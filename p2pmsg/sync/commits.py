@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from p2pmsg.errors import ClosedError, ConfigError, CursorError, CursorInUseError, SessionEndedError
+from p2pmsg.errors import ClosedError, ConfigError, CursorError, SessionEndedError
 from p2pmsg.message import Message, MessageBatch
 from p2pmsg.subscriber.conflation import ConflatedBatch
 from p2pmsg.subscriber.core import SubscriberCore
@@ -336,7 +336,7 @@ class EachCommitted:
 
 
 def open_cursor(config: CursorConfig, places: list[str], topics: list[str]) -> ResumePoints:
-    """Open a cursor's file; raises `CursorError`, or `CursorInUseError`."""
+    """Open a cursor's file; raises `CursorError`."""
     store = CursorFileStore(config.path)
     with _translated(store.path):
         return ResumePoints(CursorFile(store, config), places, topics)
@@ -346,9 +346,7 @@ def open_cursor(config: CursorConfig, places: list[str], topics: list[str]) -> R
 def _translated(path: str) -> Iterator[None]:
     try:
         yield
-    except CursorLockedError as error:
-        raise CursorInUseError(path, str(error)) from error
-    except CursorFileError as error:
+    except (CursorLockedError, CursorFileError) as error:
         raise CursorError(path, str(error)) from error
     except OSError as error:  # whose own text has the path once more
         raise CursorError(path, error.strerror or str(error)) from error

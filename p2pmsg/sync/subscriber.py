@@ -45,8 +45,8 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
             ones, which `stats()` counts as conflated. Known limit: over many topics what a slow
             reader gets can grow older without end, unreported; watch `message.timestamp_ns`. A
             dict: policies by topic or prefix (`a*`).
-            A publisher that uses sequences again is reported in the same way, as `RewoundReport`
-            or `SessionRewoundError`, and logged with `skip`, too.
+            A publisher that uses sequences again is reported in the same way, as `RewoundReport`,
+            and logged with `skip`, too.
         on_end: what to do when a session of a `mold://` feed is over and all of it was delivered or
             reported lost. `wait` (default): for the feed's next session. `stop`: end the iteration,
             and raise `SessionEndedError` from `receive` and `receive_many`; the next call gets the
@@ -87,7 +87,7 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
     Raises:
         ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
         AuthenticationError: no key is pinned for an endpoint; `KeyChangedError`: another one is.
-        CursorError: the cursor's file cannot be used; `CursorInUseError` where another has it.
+        CursorError: the cursor's file cannot be used, or another subscriber has it.
 
     """
 

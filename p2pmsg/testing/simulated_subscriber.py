@@ -363,7 +363,7 @@ class SimulatedSubscriber:
             return None
         stream, loss, batch, _, messages = taken
         output = loss or batch or batch_of(next(messages))
-        shown = batch_of(output.error.message) if isinstance(output, InvalidValue) else output
+        shown = batch_of(output.error.item) if isinstance(output, InvalidValue) else output
         self._deliver(core, stream, shown)
         self.pump()
         return stream, output

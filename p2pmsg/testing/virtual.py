@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, cast
 
 from p2pmsg.checks import at_least, check, checked
 from p2pmsg.config import OnGap, PublisherConfig, SubscriberConfig
-from p2pmsg.errors import CursorInUseError
+from p2pmsg.errors import CursorError
 from p2pmsg.message import T_co
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.subscriber.policy import GapPolicy
@@ -196,7 +196,7 @@ class VirtualNetwork:
 
         Raises:
             ConfigError: an argument is out of its limits.
-            CursorInUseError: another subscriber has the cursor.
+            CursorError: another subscriber has the cursor.
 
         """
         about = GapPolicy(on_gap), ValueTypes(type, types, on_invalid)
@@ -239,7 +239,7 @@ class VirtualNetwork:
 
         Raises:
             ConfigError: an argument is out of its limits.
-            CursorInUseError: another subscriber has the cursor.
+            CursorError: another subscriber has the cursor.
 
         """
         about = GapPolicy(on_gap), ValueTypes(type, types, on_invalid)
@@ -269,7 +269,7 @@ class VirtualNetwork:
         if cursor is not None:
             position = self._cursors.get(cursor) or self._simulation.make_cursor(cursor)
             if position.is_open:
-                raise CursorInUseError(cursor, "another subscriber has it")
+                raise CursorError(cursor, "another subscriber has it")
             self._cursors[cursor] = position
         return self._simulation.add_subscriber(
             [one._process for one in self._listed(publishers)],

@@ -8,7 +8,7 @@ import time
 
 import p2pmsg
 from p2pmsg import Publisher, Subscriber
-from p2pmsg.errors import CursorInUseError
+from p2pmsg.errors import CursorError
 from tests.integration.children import Interrupts, report, say
 
 TOPIC = "t"
@@ -134,7 +134,7 @@ def fork(endpoint, path):
     try:
         Subscriber(endpoint, cursor=path)
         say("the cursor was had twice")
-    except CursorInUseError:
+    except CursorError:
         subscriber.commit()
         subscriber.close()
     with Subscriber(endpoint, cursor=path) as again:  # while the child still lives

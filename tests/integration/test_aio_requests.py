@@ -14,7 +14,7 @@ import zmq
 import p2pmsg
 from p2pmsg.aio.requester import Answer, Requester
 from p2pmsg.aio.responder import Responder
-from p2pmsg.errors import ClosedError, NoHandlerError, RemoteError, WrongLoopError
+from p2pmsg.errors import ClosedError, RemoteError, WrongLoopError
 from p2pmsg.requests import frames
 from p2pmsg.wire import Frame
 from tests.integration.aio import LOOPS, Strike, run
@@ -157,7 +157,7 @@ def test_what_a_handler_raises_arrives_with_its_type_and_text():
                 assert caught.value.type_name.endswith(OwnError.__qualname__)
                 with pytest.raises(RemoteError):
                     await asks.request("unpackable")
-                with pytest.raises(NoHandlerError):
+                with pytest.raises(RemoteError):
                     await asks.request("unknown")
                 assert responder.raised == 4
                 for call in (

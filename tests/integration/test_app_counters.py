@@ -7,7 +7,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.app import App, Retry
-from p2pmsg.errors import HandlerError, StopTimeoutError
+from p2pmsg.errors import HandlerError
 
 
 def uncounted(app):
@@ -118,7 +118,7 @@ def test_each_event_is_counted_once(make_publisher, make_pusher, endpoint, tmp_p
     error, missing, running = asyncio.run(asyncio.wait_for(main(), 60))
 
     expected = {"stop": type(None), "cancel": asyncio.CancelledError, "failure": HandlerError}
-    assert type(error) is expected.get(ending, StopTimeoutError)
+    assert type(error) is expected.get(ending, TimeoutError)
     assert missing == dict.fromkeys(missing, 0)
     assert not any(running)
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from p2pmsg.app import App, Retry
-from p2pmsg.errors import HandlerError, StopTimeoutError
+from p2pmsg.errors import HandlerError
 
 
 def serve(app, timeout=60.0):
@@ -135,7 +135,7 @@ def test_nothing_is_handled_in_vain_after_a_message_that_is_left(stopping):
 def test_nothing_is_begun_once_a_handler_was_cancelled(stopping):
     app = App(stop_timeout=0.01)
 
-    with pytest.raises(StopTimeoutError):
+    with pytest.raises(TimeoutError):
         stopping(app, lambda: asyncio.sleep(1000))
 
     assert stopping.both == [([0, 2], [0, 1, 2, 3])]

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from p2pmsg.app import App
-from p2pmsg.errors import StopTimeoutError
 
 
 @pytest.fixture
@@ -57,7 +56,7 @@ def test_a_hook_that_waits_does_not_keep_the_app_from_stopping(caplog):
     app.on_stop(lambda: stopped.append(1))
     app.timer(1.0)(print_nothing_at_all)
 
-    with pytest.raises(StopTimeoutError, match="wait_for_ever did not end"):
+    with pytest.raises(TimeoutError, match="wait_for_ever did not end"):
         serve(app)
     assert stopped == [1]
     assert "wait_for_ever did not end within 0.05 s" in caplog.text

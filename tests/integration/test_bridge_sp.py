@@ -9,7 +9,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.bridge import BridgeConfig
-from p2pmsg.errors import BindError, ConfigError, EndpointError, NoHandlerError, RemoteError
+from p2pmsg.errors import BindError, ConfigError, EndpointError, RemoteError
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
 from tests.places import free_port
 
@@ -182,7 +182,7 @@ def test_a_requester_of_ours_asks_a_rep(stranger, bridge, opened):
         ]
         assert [one.result() for one in asked] == values
     thread.join()
-    with pytest.raises(NoHandlerError):
+    with pytest.raises(RemoteError):
         requester.request("c", 1)
 
 

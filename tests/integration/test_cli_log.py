@@ -222,7 +222,7 @@ def test_repair_refuses_a_log_that_is_in_use_and_mends_the_log_of_a_queue(tmp_pa
         assert b"in use" in run_here("log", "repair", tmp_path).stderr
     files = LogFiles(tmp_path)
     path, _ = files.flip(b"job 50")
-    with pytest.raises(p2pmsg.errors.LogCorruptError, match=f"p2pmsg log repair {tmp_path}`"):
+    with pytest.raises(p2pmsg.errors.LogFormatError, match=f"p2pmsg log repair {tmp_path}`"):
         p2pmsg.Pusher("tcp://127.0.0.1:0", log=tmp_path)
     ended = run_here("log", "repair", tmp_path)
     place, jobs, last = ended.stdout.decode().splitlines()

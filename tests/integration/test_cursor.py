@@ -10,7 +10,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg import ConfigError, CursorConfig, MessagesLostError
-from p2pmsg.errors import CursorError, CursorInUseError
+from p2pmsg.errors import CursorError
 from tests.integration.aio import shell
 from tests.integration.cursor_children import committing
 from tests.integration.cursors import committed, publish
@@ -320,11 +320,11 @@ def test_the_stats_have_the_cursor(make_publisher, resume, cursor_path, make_sub
 
 def test_a_cursor_has_one_subscriber(make_publisher, resume, make_child, cursor_path):
     publisher = make_publisher()
-    with resume(publisher), pytest.raises(CursorInUseError, match=r"bars\.cursor.*another"):
+    with resume(publisher), pytest.raises(CursorError, match=r"bars\.cursor.*another"):
         resume(publisher)
     child = make_child("hold_cursor", publisher.endpoint, cursor_path, module="cursor_children")
     assert child.line() == "has it"
-    with pytest.raises(CursorInUseError):
+    with pytest.raises(CursorError):
         resume(publisher)
     child.signal(signal.SIGKILL)
     child.wait()

@@ -9,7 +9,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg import aio
-from p2pmsg.errors import ConfigError, InvalidJobError
+from p2pmsg.errors import ConfigError, InvalidValueError
 
 WAIT_S = 60
 
@@ -76,10 +76,10 @@ def test_raise_names_the_job_and_the_next_call_goes_on(make_pusher, make_puller)
     puller = make_puller(pusher.endpoint, type=Order, on_invalid="raise")
     for value in (BAD, GOOD[0]):
         pusher.push(value, key="k")
-    with pytest.raises(InvalidJobError, match=r"job 0 .* at \$\.count") as caught:
+    with pytest.raises(InvalidValueError, match=r"job 0 .* at \$\.count") as caught:
         puller.receive(timeout=WAIT_S)
-    assert caught.value.job.value == BAD
-    assert caught.value.job.state == "discarded"
+    assert caught.value.item.value == BAD
+    assert caught.value.item.state == "discarded"
     assert take(puller, 1) == GOOD[:1]
     wait_for_dead_letter(pusher)
 
@@ -140,7 +140,7 @@ def pipeline():
 
 def check_pipeline(puller, found, errors):
     assert found == ENDS
-    assert [(error.job.sequence, error.job.value) for error in errors] == [
+    assert [(error.item.sequence, error.item.value) for error in errors] == [
         (number, value) for number, value in enumerate(NUMBERS) if type(value) is str
     ]
     assert {error.path for error in errors} == {"$"}
@@ -160,7 +160,7 @@ def test_a_pipeline_reports_what_does_not_fit_in_its_place(pipeline, how):
                     got = puller.receive_many(7, timeout=WAIT_S)
                 else:
                     got = [puller.receive(timeout=WAIT_S)]
-            except InvalidJobError as error:
+            except InvalidValueError as error:
                 errors.append(error)
             else:
                 found += [(job.sequence, job.value) for job in got]
@@ -196,7 +196,7 @@ def test_a_pipeline_in_asyncio(pipeline, how):
                         got = await puller.receive_many(7, timeout=WAIT_S)
                     else:
                         got = [await puller.receive(timeout=WAIT_S)]
-                except InvalidJobError as error:
+                except InvalidValueError as error:
                     errors.append(error)
                 else:
                     found += [(job.sequence, job.value) for job in got]
@@ -213,9 +213,9 @@ def test_a_pipelines_values_come_as_their_type():
     ):
         pusher.push_many([*GOOD, BAD, GOOD[0]])
         assert [puller.receive(timeout=WAIT_S).value for _ in range(2)] == GOOD
-        with pytest.raises(InvalidJobError, match=r"job 2 .* at \$\.count") as caught:
+        with pytest.raises(InvalidValueError, match=r"job 2 .* at \$\.count") as caught:
             puller.receive(timeout=WAIT_S)
-        assert caught.value.job.value == BAD
+        assert caught.value.item.value == BAD
         assert puller.receive(timeout=WAIT_S).value == GOOD[0]
         puller.commit()
 
@@ -227,7 +227,7 @@ def test_what_does_not_fit_goes_to_others_with_the_share_of_a_puller_that_left()
             assert first.receive(timeout=WAIT_S).value == 1
         with p2pmsg.Puller(pusher.endpoint, mode="pipeline", type=int) as puller:
             assert puller.receive(timeout=WAIT_S).value == 1
-            with pytest.raises(InvalidJobError):
+            with pytest.raises(InvalidValueError):
                 puller.receive(timeout=WAIT_S)
             assert puller.receive(timeout=WAIT_S).value == 2
             puller.commit()

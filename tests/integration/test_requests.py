@@ -104,7 +104,7 @@ def test_a_remote_exception_arrives_with_its_type_and_text(make_responder, make_
     assert caught.value.type_name.endswith("test_requests.OwnError")
     with pytest.raises(p2pmsg.errors.RemoteError, match="MessageError: value of type object"):
         requester.request("object")
-    with pytest.raises(p2pmsg.errors.NoHandlerError, match="nobody"):
+    with pytest.raises(p2pmsg.errors.RemoteError, match="nobody"):
         requester.request("nobody")
 
 
@@ -492,7 +492,7 @@ class Order:
 
 ORDER = {"symbol": "ACME", "prices": [1.5, 2]}
 BAD_ORDER = {"symbol": "ACME", "prices": [1.5, "2"]}
-WHERE = r"InvalidRequestError: the value of a request 'total' .*`float`.*\$\.prices\[1\]"
+WHERE = r"InvalidValueError: the value of a request 'total' .*`float`.*\$\.prices\[1\]"
 
 
 def total(order):

@@ -67,7 +67,7 @@ def read(subscriber, count, way):
                 got = [subscriber.receive(60) if way == "receive" else next(iterator)]
         except InvalidValueError as error:
             assert error.path == "$.price"
-            found.append((error.sequence, None))
+            found.append((error.item.sequence, None))
         else:
             assert all(type(message.value) is Trade for message in got)
             found += [(message.sequence, message.value.price) for message in got]
@@ -108,8 +108,8 @@ def test_invalid_values_are_skipped_or_given_to_a_callable(make_publisher, make_
     assert [m.sequence for m in found] == [n for n in range(20) if n not in {0, 7, 8}] + [21]
     assert check_ledger(subscriber, lost=0, delivered=22).values_invalid == 4
     if how == "callable":
-        assert [error.sequence for error in said] == [0, 7, 8, 20]
-        assert (said[1].message.key, said[1].topic) == ("k7", "t")
+        assert [error.item.sequence for error in said] == [0, 7, 8, 20]
+        assert (said[1].item.key, said[1].item.topic) == ("k7", "t")
         assert "message 7 of 't' from 'feed'" in str(said[1])
         assert "missing required field `price`" in str(said[3])
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pmsg.errors import LogCorruptError
+from p2pmsg.errors import LogFormatError
 from p2pmsg.queue.journal.file import _close_all
 from p2pmsg.queue.journal.reading import segments
 from p2pmsg.queue.journal.records import change_record
@@ -42,7 +42,7 @@ class Log:
         how = {"boot": f"boot {self.boots}", "fsync": self.fsync, "defers": self.defers}
         try:
             self.journal, self.state = opened(self.folder, **how)
-        except LogCorruptError:  # a crash has left a hole
+        except LogFormatError:  # a crash has left a hole
             assert repair(self.folder).places
             self.journal, self.state = opened(self.folder, **how)
         self.next = self.state.next_sequence
@@ -183,6 +183,6 @@ def damage(log, path, choose):
     for damaged in (whole[:at], whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :]):
         path.write_bytes(damaged)
         for boot in (f"boot {log.boots}", "another"):
-            with pytest.raises(LogCorruptError):
+            with pytest.raises(LogFormatError):
                 opened(log.folder, boot)
     path.write_bytes(whole)

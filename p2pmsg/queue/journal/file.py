@@ -104,7 +104,7 @@ class FileJournal:
 
     Raises:
         LogInUseError: another process has it open.
-        LogCorruptError: a segment is damaged, and not only without the end that a crash may take.
+        LogFormatError: a segment is damaged, and not only without the end that a crash may take.
         OSError: the operating system refuses.
 
     Attributes:

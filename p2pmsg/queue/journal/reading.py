@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from p2pmsg.errors import LogCorruptError
+from p2pmsg.errors import LogFormatError
 from p2pmsg.queue.journal.records import JournalState
 
 _HEADER: Final = struct.Struct("!II")
@@ -60,7 +60,7 @@ def read_log(directory: str | os.PathLike[str]) -> JournalState:
     """Return what a log says, without opening it for writing; its pusher may be at work.
 
     Raises:
-        LogCorruptError: a record is damaged.
+        LogFormatError: a record is damaged.
         OSError: there is no such directory.
 
     """
@@ -84,7 +84,7 @@ def apply_segment(state: JournalState, path: Path, data: bytes) -> FoundSegment:
     """Have `state` take a segment's records, up to the end or where it is torn.
 
     Raises:
-        LogCorruptError: a record is none, or it is damaged and intact ones follow.
+        LogFormatError: a record is none, or it is damaged and intact ones follow.
 
     """
     good = left_out = 0
@@ -95,16 +95,23 @@ def apply_segment(state: JournalState, path: Path, data: bytes) -> FoundSegment:
             left_out = state.next_sequence - before
         good = end
     if next_record(data, good) is not None:
-        raise LogCorruptError(str(path), good, "a record is damaged, and intact ones follow")
+        raise _damaged(path, good, "a record is damaged, and intact ones follow")
     return FoundSegment(path, segment_number(path), len(data), good, left_out)
 
 
 def apply(state: JournalState, record: bytes, path: Path, at: int) -> None:
-    """Have `state` take a record, which is in that file, at that byte; `LogCorruptError`."""
+    """Have `state` take a record, which is in that file, at that byte; `LogFormatError`."""
     try:
         state.apply(record)
     except ValueError as error:
-        raise LogCorruptError(str(path), at, str(error)) from error
+        raise _damaged(path, at, str(error)) from error
+
+
+def _damaged(path: Path, offset: int, reason: str) -> LogFormatError:
+    """Return what is raised about a file of which a repair keeps what is intact."""
+    keeps = f"`p2pmsg log repair {path.parent}` keeps what is intact"
+    text = f"{path} is damaged at byte {offset}: {reason}; {keeps}"
+    return LogFormatError(str(path), offset, text)
 
 
 def check_ends(
@@ -127,7 +134,7 @@ def check_ends(
         Those of which a part may not be on the disk yet.
 
     Raises:
-        LogCorruptError: a segment is damaged.
+        LogFormatError: a segment is damaged.
 
     """
     newest = len(found) - 1
@@ -149,7 +156,7 @@ def check_ends(
         what = "a record is cut off or damaged"
         if is_whole and end is not None:
             what = f"its end is missing: it had {end.size} bytes"
-        raise LogCorruptError(str(segment.path), segment.good, what)
+        raise _damaged(segment.path, segment.good, what)
     return doubtful
 
 

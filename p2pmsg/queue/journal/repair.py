@@ -47,7 +47,7 @@ def repair(directory: str | os.PathLike[str]) -> Unkept:
     jobs with keys wait until it is certain that no worker has one of them.
 
     Raises:
-        LogCorruptError: an intact record is unknown: it is of another version.
+        LogFormatError: an intact record is unknown: it is of another version.
         LogInUseError: a pusher has it open.
         OSError: the operating system refuses.
 

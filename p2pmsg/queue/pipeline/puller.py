@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
 
 import transports
 from p2pmsg.checks import at_least, checked, whole
-from p2pmsg.errors import ClosedError, InvalidJobError, translated
+from p2pmsg.errors import ClosedError, InvalidValueError, translated
 from p2pmsg.message import T_co
 from p2pmsg.queue.driver import Driver
 from p2pmsg.queue.job import OnInvalidJob, check_on_invalid, report_invalid
@@ -203,7 +203,7 @@ class PipelinePullerBase(ABC, Generic[T_co]):
         report_invalid(error, self._on_invalid)
         return True
 
-    def _take_invalid(self) -> InvalidJobError | None:
+    def _take_invalid(self) -> InvalidValueError | None:
         """Take the next job, which was not to be handed out; None: there is none."""
         at, bad = self._at, self._bad
         if not bad or at != bad[0]:
@@ -216,7 +216,8 @@ class PipelinePullerBase(ABC, Generic[T_co]):
         self._misfits += 1
         job: PipelineJob[Any] = self._jobs[at]
         misfit: Misfit = job.value
-        return InvalidJobError(job._replace(value=misfit.value), misfit.path, misfit.reason)
+        job = job._replace(value=misfit.value)
+        return InvalidValueError(f"job {job.sequence}", misfit.path, misfit.reason, job)
 
     def _part(self, link: Link) -> int:
         """Return how many jobs of the current frame are done, where it is of this share."""
@@ -316,7 +317,7 @@ class PipelinePuller(PipelinePullerBase[T_co], ClosesAtOnce):
             as `on_invalid` says, and counts in `stats().invalid`. Default None: values come as
             they are.
         on_invalid: how it is reported: `raise` (default, since nobody keeps such a job) raises
-            `InvalidJobError`, whose `job` has the value, where the job would have come, and the
+            `InvalidValueError`, whose `item` has the value, where the job would have come, and the
             next call goes on; `skip` logs a warning; a callable gets that exception.
         security: this peer's key, and whom it knows: connections are encrypted, and both ends
             known to each other; the pushers' keys are pinned by `?key=` or in the file of known
@@ -358,7 +359,7 @@ class PipelinePuller(PipelinePullerBase[T_co], ClosesAtOnce):
             TimeoutError: none came in time.
             AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
                 once for each time that it is tried. It goes on.
-            InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
+            InvalidValueError: the next one does not fit `type`, with `on_invalid="raise"`.
             AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
                 none to `push`; once, and every 5 s while it stays so. It goes on.
             ClosedError: the puller is closed.
@@ -382,7 +383,7 @@ class PipelinePuller(PipelinePullerBase[T_co], ClosesAtOnce):
             TimeoutError: none came in time.
             AuthenticationError: a pusher refused the connection, or does not hold the pinned key;
                 once for each time that it is tried. It goes on.
-            InvalidJobError: the next one does not fit `type`, with `on_invalid="raise"`.
+            InvalidValueError: the next one does not fit `type`, with `on_invalid="raise"`.
             AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
                 none to `push`; once, and every 5 s while it stays so. It goes on.
             ClosedError: the puller is closed.

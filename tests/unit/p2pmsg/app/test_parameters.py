@@ -8,7 +8,8 @@ import pytest
 
 import p2pmsg
 from p2pmsg.app import App, Event, Request
-from p2pmsg.app.parameters import MisfitError, name_of, plan
+from p2pmsg.app.parameters import name_of, plan
+from p2pmsg.errors import InvalidValueError
 from p2pmsg.message import Message, Origin
 from p2pmsg.queue import Job
 
@@ -93,7 +94,7 @@ def test_methods_partials_and_objects_are_handlers():
 def test_a_value_that_does_not_fit_is_its_own_error():
     def on(trade: Trade): ...
 
-    with pytest.raises(MisfitError, match=r"Expected `float`.*\$\.price"):
+    with pytest.raises(InvalidValueError, match=r"Expected `float`.*\$\.price"):
         plan(on, "message", App).convert({"price": "x"})
 
 

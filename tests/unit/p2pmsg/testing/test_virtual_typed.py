@@ -67,8 +67,8 @@ def test_a_value_that_does_not_fit_is_raised_and_receiving_goes_on(network):
     assert subscriber.receive().value == Trade("A", 0.0)
     with pytest.raises(InvalidValueError, match=r"price") as caught:
         subscriber.receive()
-    assert (caught.value.path, caught.value.sequence) == ("$.price", 1)
-    assert caught.value.message.value == {"symbol": "A", "price": "x"}
+    assert (caught.value.path, caught.value.item.sequence) == ("$.price", 1)
+    assert caught.value.item.value == {"symbol": "A", "price": "x"}
     assert subscriber.receive().value == Trade("A", 2.0)
     stats = subscriber.stats()
     assert (stats.delivered, stats.values_invalid) == (3, 1)
@@ -83,7 +83,7 @@ def test_a_value_that_does_not_fit_is_skipped_or_handed_over(network, given):
     network.settle()
 
     assert [message.value for message in subscriber] == [0, 2]
-    assert [error.sequence for error in errors] == ([] if given == "skip" else [1, 3])
+    assert [error.item.sequence for error in errors] == ([] if given == "skip" else [1, 3])
     assert subscriber.stats().values_invalid == 2
 
 
@@ -122,7 +122,7 @@ def test_what_comes_late_may_not_fit_either():
     assert (len(errors), len(got) + len(errors)) == (stats.values_invalid, stats.delivered)
     assert stats.delivered + stats.lost == 400
     assert any(m.late for m in got)
-    assert any(error.message.late for error in errors)
+    assert any(error.item.late for error in errors)
     assert network._simulation.violations == []
 
 
@@ -192,7 +192,7 @@ def test_tasks_get_typed_values_and_coroutines_get_what_does_not_fit():
 
     async def note(error):
         await asyncio.sleep(0)
-        errors.append(error.sequence)
+        errors.append(error.item.sequence)
 
     async def main():
         network = VirtualNetwork(seed=1, lossy=0.1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pmsg.errors import ConfigError, LogCorruptError, LogFailedError, LogInUseError
+from p2pmsg.errors import ConfigError, LogFailedError, LogFormatError, LogInUseError
 from p2pmsg.queue.journal import file as journal_file
 from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig, log_settings
 from p2pmsg.queue.journal.reading import read_log, segments
@@ -126,7 +126,7 @@ def test_damage_in_the_midst_is_refused(tmp_path):
     path = segments(tmp_path)[0]
     path.write_bytes(flip(path.read_bytes(), -3))
 
-    with pytest.raises(LogCorruptError, match=r"queue-0+1\.log is damaged at byte"):
+    with pytest.raises(LogFormatError, match=r"queue-0+1\.log is damaged at byte"):
         opened(tmp_path)
 
 
@@ -142,7 +142,7 @@ def test_damage_with_intact_records_after_it_is_refused_and_repair_keeps_these(t
     path.write_bytes(flip(data, at + 20))
 
     for read in (read_log, opened):
-        with pytest.raises(LogCorruptError, match=f"byte {at - 8}: .*`p2pmsg log repair") as caught:
+        with pytest.raises(LogFormatError, match=f"byte {at - 8}: .*`p2pmsg log repair") as caught:
             read(tmp_path)
         assert (caught.value.path, caught.value.offset) == (str(path), at - 8)
     assert path.stat().st_size == len(data)

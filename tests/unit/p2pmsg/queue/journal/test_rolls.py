@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from p2pmsg.errors import LogCorruptError, LogFailedError
+from p2pmsg.errors import LogFailedError, LogFormatError
 from p2pmsg.queue.journal.reading import apply_segment, check_ends, read_log, segments
 from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.journal.reservations import Reservations
@@ -133,7 +133,7 @@ def test_the_former_segment_may_lack_any_part_that_was_not_on_the_disk(tmp_path,
         assert state.missing == IN_FORMER - jobs
         assert state.next_sequence == whole.stop
         assert [each.number for each in doubtful] == [2, 1]
-        with pytest.raises(LogCorruptError, match=r"0001\.log is damaged"):
+        with pytest.raises(LogFormatError, match=r"0001\.log is damaged"):
             read([changed, newest], "boot 1")  # it was not started again
     assert not read([former, newest])[0].missing
 
@@ -145,7 +145,7 @@ def test_what_was_on_the_disk_by_then_is_damaged_where_it_is_missing(tmp_path, w
     former, newest = (path.read_bytes() for path in segments(tmp_path))
     synced = max(at for at, jobs in ends_of(former).items() if jobs == SYNCED)
     for kept in range(synced - 1):
-        with pytest.raises(LogCorruptError, match=r"0001\.log is damaged"):
+        with pytest.raises(LogFormatError, match=r"0001\.log is damaged"):
             read([damaged(former, kept, way), newest])
 
 
@@ -155,7 +155,7 @@ def test_nothing_may_lack_any_more_when_it_is_on_the_disk(tmp_path):
     journal.forget()
     former, newest = (path.read_bytes() for path in segments(tmp_path))
     for kept in range(len(former)):
-        with pytest.raises(LogCorruptError, match=r"0001\.log is damaged"):
+        with pytest.raises(LogFormatError, match=r"0001\.log is damaged"):
             read([former[:kept], newest])
 
 
@@ -164,7 +164,7 @@ def test_a_threaded_log_has_no_segment_that_may_lack_its_end(tmp_path):
     journal.forget()
     former, newest = (path.read_bytes() for path in segments(tmp_path))
     for kept in range(len(former)):  # where a record ends, too
-        with pytest.raises(LogCorruptError, match=r"0001\.log is damaged"):
+        with pytest.raises(LogFormatError, match=r"0001\.log is damaged"):
             read([former[:kept], newest])
 
 
@@ -181,7 +181,7 @@ def test_a_segment_without_a_record_was_not_begun(tmp_path):
         assert state.open.keys() == set(range(ends[max(at for at in ends if at <= kept)]))
         assert [each.number for each in doubtful] == [1, 2]
     for begun in (head, head + 1, len(newest) - 1):
-        with pytest.raises(LogCorruptError):
+        with pytest.raises(LogFormatError):
             read([former[:1], newest[:begun]])
 
 
@@ -223,7 +223,7 @@ def test_a_log_is_opened_after_a_crash_and_goes_on(tmp_path, caplog, way, change
     again = [path.read_bytes() for path in segments(tmp_path)]
     assert read(again, "boot 3")[0].open.keys() == known
     for boot in ("boot 2", "boot 3"):  # what was accepted once is damage from now on
-        with pytest.raises(LogCorruptError):
+        with pytest.raises(LogFormatError):
             read([again[0][:-1], *again[1:]], boot)
     journal, state = opened(tmp_path, "boot 2")
     assert state.open.keys() == known
@@ -240,7 +240,7 @@ def test_where_the_process_died_alone_the_next_one_brings_all_to_the_disk(tmp_pa
     assert {"queue-000000000001.log", "queue-000000000002.log", "."} <= {*disk.synced}
     journal.forget()
     data = [path.read_bytes() for path in segments(tmp_path)]
-    with pytest.raises(LogCorruptError):
+    with pytest.raises(LogFormatError):
         read([data[0][:-1], *data[1:]], "boot 2")
 
 
