@@ -541,8 +541,8 @@ def _in_thread(work: Callable[[], Binned]) -> Callable[[], Binned]:
 
 def _outputs_of(outputs: Iterable[Output]) -> list[Output]:
     found = list(outputs)
-    for one in found:
-        check("outputs", one, hasattr(one, "name") and hasattr(one, "write"), "outputs")
+    fits = all(hasattr(one, "name") and hasattr(one, "write") for one in found)
+    check("outputs", outputs, fits, "objects with a name and the methods of an Output")
     return found
 
 

@@ -73,7 +73,7 @@ def any_body(rng):
     return body[: rng.randrange(len(body) + 1)] if rng.random() < 0.1 else body
 
 
-@pytest.mark.rounds(1000, 200_000)
+@pytest.mark.rounds(3000, 200_000)
 def test_no_kind_of_frame_brings_what_is_denied(rounds):
     answered = dict.fromkeys(READS, 0)
     now_ns = 0

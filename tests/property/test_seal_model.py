@@ -66,7 +66,7 @@ class SealedGroup(RuleBasedStateMachine):
 
     def arrive(self, subscriber, made):
         body = read_keys(Frame(made))
-        self.rings[subscriber].take(SESSION, body, now_ns=self.now_ns)
+        self.rings[subscriber].take(SESSION, body)
         self.send_back(subscriber)
 
     @rule(subscriber=subscribers, asks=st.booleans(), is_lost=st.booleans())
@@ -132,8 +132,6 @@ class SealedGroup(RuleBasedStateMachine):
     def wait(self, wait):
         self.now_ns += wait
         made = self.keys.handle_timer(now_ns=self.now_ns)
-        for ring in self.rings.values():
-            ring.check(now_ns=self.now_ns)
         self.answers += [(int(requester), frame) for requester, frame in made]
 
     @rule(subscriber=subscribers, at=st.integers(0, 30), line=st.integers(0, 1))
@@ -144,7 +142,7 @@ class SealedGroup(RuleBasedStateMachine):
         datagram = self.sent[at % len(self.sent)]
         view, invalid = memoryview(datagram), Counter()
         ring = self.rings[subscriber]
-        opened = ring.open_train(line, view, 0, len(view), invalid, now_ns=self.now_ns)
+        opened = ring.open_train(line, view, 0, len(view), invalid)
         if opened is not None and opened.datagrams:
             assert opened.frames == b"the same frame"
             self.opened[subscriber, line, datagram] += 1

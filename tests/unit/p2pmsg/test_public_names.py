@@ -47,7 +47,7 @@ UNUSED = {
     "": ("asyncio", "dataclasses", "json", "logging", "msgspec", "recovery", "transports", "zmq"),
     "Publisher Subscriber": (
         "argparse", "asyncio", "crc32c", "ctypes", "difflib", "email", "hashlib",
-        "importlib.metadata", "ipaddress", "logging", "msgpack", "multiprocessing", "p2pmsg.mold",
+        "importlib.metadata", "ipaddress", "logging", "multiprocessing", "p2pmsg.mold",
         "p2pmsg.multicast.datagram", "p2pmsg.multicast.sender", "p2pmsg.queue", "p2pmsg.reader",
         "p2pmsg.relay", "p2pmsg.requests", "p2pmsg.stats", "p2pmsg.subscriber.group",
         "p2pmsg.sync.commits", "p2pmsg.testing", "pathlib", "recovery.cursor", "recovery.log",

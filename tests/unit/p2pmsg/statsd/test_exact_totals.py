@@ -320,7 +320,7 @@ def add_any(deltas, key, number):
     if kind == 1:
         return deltas.gauge(key, value, delta=number > 5)
     if kind == 5:
-        return deltas.add_to_set(key, key * number)
+        return deltas.add_to_set(key, key * 2)
     return deltas.add_value(("ms", "h", "d")[kind - 2], key, value)
 
 
