@@ -86,6 +86,11 @@ class ConfigError(P2PError, ValueError):
         self.field = field
         self.value = value
 
+    def within(self, place: str) -> None:
+        """Say where the field is, as `the file 'a', line 3`."""
+        self.field = f"{place}: {self.field}"
+        self.args = (f"{place}: {self}",)
+
 
 class EndpointError(ConfigError):
     """An endpoint string is not one, or cannot be used here."""

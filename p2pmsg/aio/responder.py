@@ -19,10 +19,11 @@ from p2pmsg.errors import ClosedError, InvalidValueError, translated
 from p2pmsg.requests.frames import MESSAGE_BYTES
 from p2pmsg.requests.inbox import Arrival, Inbox
 from p2pmsg.requests.responder_base import (
+    EXPIRED,
+    LEFT,
     Handler,
     ReplyCache,
     Request,
-    RequestLeftError,
     ResponderBase,
 )
 from p2pmsg.sync.lifecycle import close_in_children
@@ -38,10 +39,6 @@ _BURST: Final = 256
 """Requests that are received at once while others are worked on; it takes 1 ms at most."""
 _at_work: ContextVar[tuple[ReplyCache, Request]] = ContextVar("_at_work")
 AsyncHandler = Callable[[Any], Awaitable[Any]]
-
-
-class NobodyWaitsError(Exception):
-    """What a handler that had to wait raises where its requester has stopped waiting."""
 
 
 def is_wanted() -> bool:
@@ -361,14 +358,15 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
     async def _handle(self, request: Request, result: Awaitable[Any]) -> None:
         _at_work.set((self._cache, request))
         try:
-            reply = self._pack(request, await result)
-        except NobodyWaitsError:
-            self._expire(request)
-            return
-        except RequestLeftError:
-            self.refused += 1
-            self._cache.drop(request)
-            return
+            value = await result
+            if value is EXPIRED:
+                self._expire(request)
+                return
+            if value is LEFT:
+                self.refused += 1
+                self._cache.drop(request)
+                return
+            reply = self._pack(request, value)
         except Exception as error:
             reply = self._pack_error(request, error)
         except asyncio.CancelledError as error:

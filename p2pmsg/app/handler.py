@@ -13,6 +13,7 @@ from p2pmsg.app.threads import AWAIT, HandlerThreads
 from p2pmsg.checks import check_result, is_async
 from p2pmsg.errors import HandlerError, InvalidValueError
 from p2pmsg.queue.running import reason_of
+from p2pmsg.requests.responder_base import LEFT
 from p2pmsg.trouble import Rarely
 from transports.own_log import own_log as _log
 
@@ -22,10 +23,6 @@ _COUNTERS: Final = (
     "received", "handled", "given_up", "left", "cancelled", "conflated", "failed", "retried",
     "dead_lettered", "refused",
 )  # fmt: skip
-
-
-class NotDoneError(Exception):
-    """An event was not handled and will not be by this process; it must not be committed."""
 
 
 class Runtime(Protocol):
@@ -126,7 +123,8 @@ class Handler:
         Where the message is not for the function (its value does not fit, it has no key), `unfit`
         says why, and the error policy is applied at once.
 
-        `NotDoneError`: the event is left. For a request, what the function raised is raised.
+        `LEFT`: the event was not handled and will not be by this process; it must not be committed.
+        For a request, what the function raised is raised.
         """
         self.running.add(event)
         value = event.value
@@ -143,15 +141,16 @@ class Handler:
                     if event.job is not None:
                         event.job.value = value  # a dead letter has what was pushed
                     if unfit is None and await self._is_again(event, failure, run):
-                        continue
-                    await self._give_up(event, failure, run)
-                    self.given_up += 1
-                    return None
+                        if not run.stopping:
+                            continue
+                        _log.warning("%s does not try %s again: the app stops", self.name, event)
+                    elif await self._give_up(event, failure, run):
+                        self.given_up += 1
+                        return None
+                    self.left += 1
+                    return LEFT
                 self.handled += 1
                 return result
-        except NotDoneError:
-            self.left += 1
-            raise
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -190,7 +189,7 @@ class Handler:
         return result
 
     async def _is_again(self, event: Event, error: Exception, run: Runtime) -> bool:
-        """Whether to try again in this place; returns after the pause."""
+        """Whether to try again in this place, unless the app stops; returns after the pause."""
         retry = self.retry
         if retry is None or event.job is not None or isinstance(error, InvalidValueError):
             return False
@@ -202,21 +201,20 @@ class Handler:
             self.name, event, event.attempt, retry.attempts, pause, reason_of(error),
         )  # fmt: skip
         await run.pause(pause)
-        if run.stopping:
-            _log.warning("%s does not try %s again, since the app stops", self.name, event)
-            raise NotDoneError
-        event.attempt += 1
-        self.retried += 1
+        if not run.stopping:
+            event.attempt += 1
+            self.retried += 1
         return True
 
-    async def _give_up(self, event: Event, error: Exception, run: Runtime) -> None:
+    async def _give_up(self, event: Event, error: Exception, run: Runtime) -> bool:
+        """Do what the policy says; False: the event is left."""
         _log.error("%s failed with %s", self.name, event, exc_info=error)
         then, job, reason = self.then, event.job, reason_of(error)
         retry = None if isinstance(error, InvalidValueError) else self.retry
         if job is not None and retry is not None and event.attempt < retry.attempts:
             if then == "log" or not job.is_last_delivery:  # so that it is the pusher's dead letter
                 job.reject(reason, retry.pause(event.attempt))
-                return
+                return True
             if self._cut_short.is_due():
                 _log.warning(
                     "%s does what follows its Retry at delivery %d of %s, before attempts=%d: the "
@@ -230,17 +228,18 @@ class Handler:
         if event.request is not None:
             raise error  # to the requester
         if then == "stop":
-            raise NotDoneError
+            return False
         if isinstance(then, DeadLetter) or callable(then):
-            await self._hand_over(event, error, run)
-        elif then == "dead_letter" and job is not None:
+            return await self._hand_over(event, error, run)
+        if then == "dead_letter" and job is not None:
             job.discard(reason)
             self.dead_lettered += 1
         elif then == "reject" and job is not None:
             job.reject(reason)
+        return True
 
-    async def _hand_over(self, event: Event, error: Exception, run: Runtime) -> None:
-        """Give an event to a dead letter's place, or to the function that decides."""
+    async def _hand_over(self, event: Event, error: Exception, run: Runtime) -> bool:
+        """Give an event to a dead letter's place, or to the function that decides; False: left."""
         then = self.then
         try:
             if isinstance(then, DeadLetter) and then.call is None:
@@ -253,11 +252,12 @@ class Handler:
             failure = HandlerError(self.name, what, reason_of(second))
             failure.__cause__ = second
             run.fail(failure)
-            raise NotDoneError from second
+            return False
         if isinstance(then, DeadLetter):
             self.dead_lettered += 1
         elif event.job is not None and event.job.state == "held":
             event.job.reject(reason_of(error))
+        return True
 
     async def _ask(self, call: Any, event: Event, error: Exception, run: Runtime) -> None:
         called = partial(call, event, error)
@@ -271,8 +271,6 @@ def _failure(error: BaseException) -> Exception:
         if task is not None and task.cancelling():
             raise error
         return RuntimeError("the handler was cancelled from inside")
-    if isinstance(error, NotDoneError):
-        raise error
     if isinstance(error, Exception):
         return error
     return RuntimeError(f"the handler called sys.exit({error.args[0] if error.args else ''})")

@@ -8,17 +8,17 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.aio.puller import Puller
-from p2pmsg.aio.responder import NobodyWaitsError, Responder, is_wanted
+from p2pmsg.aio.responder import Responder, is_wanted
 from p2pmsg.aio.subscriber import Subscriber
 from p2pmsg.app.events import Event, Request
-from p2pmsg.app.handler import Handler, NotDoneError, Runtime
+from p2pmsg.app.handler import Handler, Runtime
 from p2pmsg.app.order import NO_KEY, WINDOW_MAX, Entry, InOrder, KeyQueue
 from p2pmsg.checks import check, whole
 from p2pmsg.errors import InvalidValueError, SecurityError, SessionEndedError
 from p2pmsg.message import Message
 from p2pmsg.queue.job import Job
 from p2pmsg.queue.running import acknowledge
-from p2pmsg.requests.responder_base import RequestLeftError
+from p2pmsg.requests.responder_base import EXPIRED, LEFT
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.topics import check_topic
 from transports.own_log import own_log as _log
@@ -329,18 +329,17 @@ class SubscriberSource(Source):
         order = self._order
         if order is not None and entry is not None:
             order.begin(entry)
+        is_left = True
         try:
-            await handler.handle(event, self._run, error)
-        except BaseException as left:
+            is_left = await handler.handle(event, self._run, error) is LEFT
+        finally:
             if order is not None and entry is not None:
-                order.leave(entry)
-                if self._workers.stopped:  # nothing waits for those after it any more
-                    handler.left += self._workers.stop(self._is_needed)
-            if not isinstance(left, NotDoneError):
-                raise
-        else:
-            if order is not None and entry is not None:
-                order.done(entry)
+                if not is_left:
+                    order.done(entry)
+                else:
+                    order.leave(entry)
+                    if self._workers.stopped:  # nothing waits for those after it any more
+                        handler.left += self._workers.stop(self._is_needed)
 
     def _is_needed(self, item: _Item) -> bool:
         entry = item[1]
@@ -415,12 +414,12 @@ class WorkerSource(Source):
         handler = self._handler
         event = Event("job", handler.name, job.value, job=job, attempt=job.delivery_count)
         try:
-            await handler.handle(event, self._run)
-        except NotDoneError:
-            job.reject("the app stops", 0.0)
+            result = await handler.handle(event, self._run)
         except asyncio.CancelledError:
             job.reject("the app stopped while it was handled", 0.0)
             raise
+        if result is LEFT:
+            job.reject("the app stops", 0.0)
         else:
             acknowledge(job)
 
@@ -529,7 +528,7 @@ class ResponderSource(Source):
         async def answer(value: Any) -> Any:
             if calls.is_full:
                 handler.refused += 1
-                raise RequestLeftError
+                return LEFT
             handler.received += 1
             task = asyncio.current_task()
             self._answers.add(task)
@@ -547,7 +546,7 @@ class ResponderSource(Source):
             try:
                 if not is_wanted():  # it may have waited for its turn
                     handler.left += 1
-                    raise NobodyWaitsError
+                    return EXPIRED
                 request = Request(topic, value)
                 return await handler.handle(
                     Event("request", handler.name, value, request=request), run
@@ -591,10 +590,7 @@ class TimerSource(Source):
             if run.stopping:
                 return
             self._handler.received += 1
-            try:
-                await self._handler.handle(Event("timer", self._handler.name), run)
-            except NotDoneError:
-                pass
+            await self._handler.handle(Event("timer", self._handler.name), run)
             late = max(0.0, now() - due)  # ticks that were missed are left out
             due += self._seconds * (late // self._seconds + 1)
 

@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 from p2pmsg.bridge.connection import FIRST_NS
 from p2pmsg.bridge.ends import SLICE_S, Batch, IsOver, Source, Target, Written
 from p2pmsg.bridge.sequences import Sequences
-from p2pmsg.bridge.shapes import Parts, Reader, UnsendableError, Writer
+from p2pmsg.bridge.shapes import Parts, Reader, Writer
 from p2pmsg.bridge.subscribed import FirstSubscriber, Verdict
 from p2pmsg.trouble import Rarely
 from recovery._checks import to_ns
@@ -208,7 +208,7 @@ class PlainTarget(Target):
         for value in batch.values:
             try:
                 parts = self._writer.parts(batch.topic, value)
-            except UnsendableError as error:
+            except ValueError as error:
                 written.refused[written.done] = str(error)
             else:
                 if not self._send(parts, is_over):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.bridge.ends import SLICE_S, Batch, IsOver, Source, Target, Written
-from p2pmsg.bridge.shapes import Reader, UnsendableError, Writer
+from p2pmsg.bridge.shapes import Reader, Writer
 from p2pmsg.errors import MessageError, RequestError, SecurityError
 from p2pmsg.requests import Requester, Responder
 from transports.own_log import own_log as _log
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
 _WAITING_MAX: Final = 64
 _Question = tuple[str, Any, "Future[Any]"]
-
-
-class UnansweredError(Exception):
-    """What a requester of ours gets where the plain side has no answer; its argument says why."""
 
 
 class RepSource(Source):
@@ -54,7 +50,7 @@ class RepSource(Source):
         for answer in written.answers:
             try:
                 self._socket.send(self._writer.parts("", answer))
-            except UnsendableError as error:
+            except ValueError as error:
                 _log.warning("topic %r: an answer cannot be sent: %s", batch.topic, error)
 
     def stats(self) -> Any:
@@ -140,7 +136,7 @@ class ResponderSource(Source):
         if written.answers:
             asked.set_result(written.answers[0])
         else:
-            asked.set_exception(UnansweredError(written.refused.get(0, "the bridge was closed")))
+            asked.set_exception(ConnectionError(written.refused.get(0, "the bridge was closed")))
 
     def stats(self) -> Any:
         """See `Source`."""
@@ -154,7 +150,7 @@ class ResponderSource(Source):
             except queue.Empty:
                 break
             if asked.set_running_or_notify_cancel():
-                asked.set_exception(UnansweredError("the bridge was closed"))
+                asked.set_exception(ConnectionError("the bridge was closed"))
         self.responder.close()
 
     def _ask(self, topic: str, value: Any) -> Any:
@@ -164,7 +160,7 @@ class ResponderSource(Source):
             return asked.result(self._timeout)
         except (queue.Full, TimeoutError):
             asked.cancel()
-            raise UnansweredError(f"no answer within {self._timeout} s") from None
+            raise TimeoutError(f"no answer within {self._timeout} s") from None
 
 
 class AskingTarget(Target):
@@ -191,15 +187,18 @@ class AskingTarget(Target):
         written = Written(done=1)
         try:
             parts = self._writer.parts(batch.topic, batch.values[0])
+        except ValueError as error:
+            written.refused[0] = str(error)
+            return written
+        try:
             written.answers.append(self._ask(parts, is_over))
-        except (UnsendableError, UnansweredError) as error:
-            why = "the bridge was closed" if is_over() else str(error)
-            written.refused[0] = why if isinstance(error, UnansweredError) else str(error)
+        except TimeoutError as error:
+            written.refused[0] = "the bridge was closed" if is_over() else str(error)
         return written
 
     @abstractmethod
     def _ask(self, parts: list[bytes], is_over: IsOver) -> Any:
-        """Ask, and return the answer; `UnansweredError` where there is none."""
+        """Ask, and return the answer; `TimeoutError` where there is none."""
 
     def stats(self) -> Any:
         """See `Target`."""
@@ -221,7 +220,7 @@ class ReqTarget(AskingTarget):
             if is_sent and self._socket.wait(int(SLICE_S * 1000)):
                 return self._reader.decode(self._socket.receive_many(1)[0])[0]
         why = f"no answer within {self._timeout} s" if is_sent else "nobody takes requests there"
-        raise UnansweredError(why)
+        raise TimeoutError(why)
 
 
 class SurveyorTarget(AskingTarget):
@@ -244,4 +243,4 @@ class SurveyorTarget(AskingTarget):
         if answers:
             return answers
         nobody = f"none of {asked} respondents answered within {self._timeout} s"
-        raise UnansweredError(nobody if asked else "no respondent is connected there")
+        raise TimeoutError(nobody if asked else "no respondent is connected there")

@@ -19,10 +19,6 @@ _ENCODERS: Final[dict[str, Callable[[Any], bytes]]] = {
 }
 
 
-class UnsendableError(Exception):
-    """A value does not go into parts of bytes; its argument says why."""
-
-
 class Reader:
     """Makes topics and values of messages.
 
@@ -158,22 +154,22 @@ class Writer:
         self._name = codec_name
 
     def parts(self, topic: str, value: Any) -> list[bytes]:
-        """Return a message; `UnsendableError` where the value does not go into one."""
+        """Return a message; `ValueError` where the value does not go into one."""
         if self._encode is None:
             parts = _plain(value)
         else:
             try:
                 parts = [self._encode(value)]
             except (codec.CodecError, TypeError, ValueError, RecursionError) as error:
-                raise UnsendableError(f"its value is not {self._name}: {error}") from error
+                raise ValueError(f"its value is not {self._name}: {error}") from error
         if self._one_part and len(parts) > 1:
-            raise UnsendableError(f"its value has {len(parts)} parts, and a message here one")
+            raise ValueError(f"its value has {len(parts)} parts, and a message here one")
         if self._topic_at == "part":
             return [topic.encode(), *parts]
         if self._topic_at == "prefix":
             prefix = topic.encode() + self._separator
             if prefix.find(self._separator) < len(prefix) - len(self._separator):
-                raise UnsendableError(
+                raise ValueError(
                     f"its topic has the separator {self._separator!r}, and would be read as another"
                 )
             return [prefix + parts[0], *parts[1:]]
@@ -188,6 +184,4 @@ def _plain(value: Any) -> list[bytes]:
     if type(value) is list and value and all(type(part) in (bytes, str) for part in value):
         return [part if type(part) is bytes else part.encode() for part in value]
     kind = type(value).__name__
-    raise UnsendableError(
-        f"its value is neither bytes, text nor a list of them but {kind}; see codec"
-    )
+    raise ValueError(f"its value is neither bytes, text nor a list of them but {kind}; see codec")

@@ -14,11 +14,11 @@ from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import check_program, run_program
 from p2pmsg.cli.progress import drawn
-from p2pmsg.cli.pubsub import InputError, publish_lines
+from p2pmsg.cli.pubsub import publish_lines
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import render_columns, time_text, value_text
 from p2pmsg.cli.waiting import Answers, Waiting, looking, several
-from p2pmsg.errors import SecurityError
+from p2pmsg.errors import MessageError, SecurityError
 from p2pmsg.json_text import json_value, to_json
 from p2pmsg.queue.admin import LiveBox, LogBox
 from p2pmsg.queue.config import PusherConfig
@@ -111,7 +111,7 @@ def push(arguments: argparse.Namespace) -> int:
         with _shown(pusher, arguments.quiet):
             try:
                 publish_lines(source, arguments, push_one)
-            except InputError as error:
+            except MessageError as error:
                 note("push", str(error))
                 failed = True
             pusher.drain(timeout=arguments.timeout)

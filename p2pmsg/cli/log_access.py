@@ -16,7 +16,7 @@ from p2pmsg.cli.arguments import (
 )
 from p2pmsg.cli.command import note, option
 from p2pmsg.cli.text import session_text
-from p2pmsg.errors import P2PError
+from p2pmsg.errors import LogError
 from p2pmsg.message import MessageBatch
 from p2pmsg.publisher.kept_batch import count_of, frame_of
 from p2pmsg.start import Start
@@ -52,24 +52,20 @@ _NAMED_MAX = 4
 _NOTHING_CUT: Mapping[Key, range] = {}
 
 
-class LogAccessError(P2PError):
-    """The log refuses, or does not have what was asked for."""
-
-
 @contextmanager
 def translated() -> Iterator[Any]:
-    """Give `recovery.log`, and raise its errors as `LogAccessError`."""
+    """Give `recovery.log`, and raise its errors as `LogError`."""
     import recovery.log as package  # not above: `p2pmsg --help` does without
 
     try:
         yield package
     except package.LogError as error:
-        raise LogAccessError(str(error)) from error
+        raise LogError(str(error)) from error
 
 
 @contextmanager
 def open_log(directory: str) -> "Iterator[LogReader]":
-    """Open a log to read; its errors come as `LogAccessError`."""
+    """Open a log to read; its errors come as `LogError`."""
     with translated() as package, closing(package.LogReader(directory)) as reader:
         yield reader
 
@@ -98,7 +94,7 @@ def choose(
         streams = {key: ends for key, ends in streams.items() if key[0] == session}
     for wanted in arguments.topics:
         if not any(matches(topic, [wanted]) for _, topic in streams):
-            raise LogAccessError(f"there is no stream {wanted!r} in the log")
+            raise LogError(f"there is no stream {wanted!r} in the log")
     parts = {}
     for key, (earliest, end) in streams.items():
         if matches(key[1], arguments.topics):
@@ -115,11 +111,11 @@ def _session_of(streams: Iterable[Key], prefix: str) -> int:
     found = sorted({session for session, _ in streams if session_text(session).startswith(prefix)})
     if not found:
         what = prefix if len(prefix) == SESSION_DIGITS else f"that begins with {prefix}"
-        raise LogAccessError(f"there is no session {what} in the log")
+        raise LogError(f"there is no session {what} in the log")
     if len(found) > 1:
         several = ", ".join(map(session_text, found[:_NAMED_MAX]))
         more = ", …" if len(found) > _NAMED_MAX else ""
-        raise LogAccessError(f"{len(found)} sessions begin with {prefix}: {several}{more}")
+        raise LogError(f"{len(found)} sessions begin with {prefix}: {several}{more}")
     return found[0]
 
 

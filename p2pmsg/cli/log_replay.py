@@ -10,7 +10,6 @@ from p2pmsg.cli.command import command, note, option
 from p2pmsg.cli.log_access import (
     DIRECTORY,
     PART,
-    LogAccessError,
     Reading,
     choose,
     note_tail_damage,
@@ -22,6 +21,7 @@ from p2pmsg.cli.pubsub import publishing
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import plural, rate_text
 from p2pmsg.config import PublisherConfig
+from p2pmsg.errors import LogError
 from p2pmsg.message import MessageBatch
 from p2pmsg.sync.publisher import Publisher
 
@@ -61,7 +61,7 @@ def replay(arguments: argparse.Namespace) -> int:
         cut = reader.find_cut()
         parts = choose(reader, arguments, cut.ranges)
         if not parts:  # or else it would wait for subscribers, to give them nothing
-            raise LogAccessError("there are no such messages in the log")
+            raise LogError("there are no such messages in the log")
         reading = Reading(reader, parts, partial(note, "log replay"), cut.findings)
         is_damaged = note_tail_damage("replay", reader)
         note_waiting("replay", reader)

@@ -27,7 +27,6 @@ from p2pmsg.cli.waiting import Answers, Waiting, several, wait_for
 from p2pmsg.errors import (
     LossReport,
     MessageError,
-    P2PError,
     SecurityError,
     SessionEndedError,
 )
@@ -43,13 +42,6 @@ _SLICE_S = 0.25
 _TIMESTAMPS = "{timestamp} {value}"
 _COMMIT_S = 0.1
 """How often `sub` commits what it has printed; forcing it to the disk takes about a millisecond."""
-
-
-class InputError(P2PError):
-    """A line of standard input cannot be published."""
-
-    def __init__(self, line_number: int, reason: str) -> None:
-        super().__init__(f"line {line_number}: {reason}")
 
 
 @command(
@@ -150,7 +142,7 @@ def publish_lines(
     *,
     skip_blank: bool = False,
 ) -> None:
-    """Call `publish(value, key)` for each line; `InputError` for one that is refused."""
+    """Call `publish(value, key)` for each line; `MessageError` for one that is refused."""
     read = reader(arguments.json, arguments.key_field)
     for number, line in lines(source):
         if skip_blank and not line.strip():
@@ -159,17 +151,17 @@ def publish_lines(
             value, key = read(line)
             publish(value, key)
         except (MessageError, ValueError) as error:
-            raise InputError(number, str(error)) from error
+            raise MessageError(f"line {number}:", str(error)) from error
 
 
 def lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Return the lines with their numbers, without their ends; `InputError` for one too long."""
+    """Return the lines with their numbers, without their ends; `MessageError` for one too long."""
     number = 0
     while line := source.readline(LINE_BYTES_MAX + 2):
         number += 1
         line = line.removesuffix(b"\n")
         if len(line) > LINE_BYTES_MAX:
-            raise InputError(number, f"is longer than {LINE_BYTES_MAX:,} bytes")
+            raise MessageError(f"line {number}", f"is longer than {LINE_BYTES_MAX:,} bytes")
         yield number, line
 
 

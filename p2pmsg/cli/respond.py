@@ -11,13 +11,8 @@ from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.program import Running, check_program, run_program
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.waiting import wait_for
-from p2pmsg.errors import P2PError
 from p2pmsg.requests import Responder
 from transports.signals import defer_signals
-
-
-class CommandFailedError(P2PError):
-    """The command that answers a request failed; the requester gets this."""
 
 
 @command(
@@ -93,7 +88,7 @@ class _Answers:
 
     def _run(self, value: Any) -> Any:
         if self._running.stopping:
-            raise CommandFailedError("the responder is being stopped")
+            raise ChildProcessError("the responder is being stopped")
         wrong, _, output = run_program(
             self._arguments.rest, value, timeout=self._arguments.answer_timeout,
             output=subprocess.PIPE, running=self._running,
@@ -105,7 +100,7 @@ class _Answers:
                 wrong = f"the output is not JSON: {error}"
         if wrong:
             note("respond", f"a request failed: {wrong}")
-            raise CommandFailedError(wrong)
+            raise ChildProcessError(wrong)
         output = output.removesuffix(b"\n")
         try:
             return output.decode()

@@ -15,7 +15,7 @@ from typing import Final
 from p2pmsg import control, wire
 from p2pmsg.publisher.permits import Permits
 from p2pmsg.publisher.served import Served
-from p2pmsg.wire import Frame
+from p2pmsg.wire import Frame, Kind
 from recovery.budget import TokenBucket
 
 CACHED_HEADS_MIN: Final = 64
@@ -40,10 +40,6 @@ WAITING_BYTES_MAX: Final = 4 * 2**20
 _Question = tuple[str, bool, str, int, bool, tuple[str, ...]]
 
 
-class NotNow(Exception):
-    """A question is to wait, because all who ask have used up what is made for them."""
-
-
 class HeadsMaker:
     """Makes the bodies of ECHO and HEADS; part of `RequestHandler`.
 
@@ -65,15 +61,15 @@ class HeadsMaker:
         self._waiting: dict[tuple[bytes, int], bytes] = {}  # by requester and kind
         self._waiting_bytes = 0
 
-    def put_off(self, requester: bytes, kind: int, data: bytes) -> None:
-        """Keep the frame of a question for which `NotNow` was raised; of each kind one an asker."""
-        former = self._waiting.get((requester, kind), b"")
-        size = self._waiting_bytes + len(data) - len(former)
+    def _put_off(self, requester: bytes, frame: Frame) -> None:
+        """Keep a question, since all who ask have used up theirs; of each kind one an asker."""
+        former = self._waiting.get((requester, frame.kind), b"")
+        size = self._waiting_bytes + len(frame.data) - len(former)
         if size > WAITING_BYTES_MAX or (not former and len(self._waiting) >= WAITING_MAX):
             self.throttled += 1
             return
         self._waiting_bytes = size
-        self._waiting[requester, kind] = data
+        self._waiting[requester, frame.kind] = frame.data
 
     def next_waiting(self, *, now_ns: int) -> tuple[bytes, bytes] | None:
         """Take out (requester, frame) of a question that may be answered now, or None."""
@@ -89,16 +85,13 @@ class HeadsMaker:
         return self._all.ready_at_ns(now_ns) if self._waiting else None
 
     def bodies(
-        self, requester: bytes, probe: control.Probe | None, *, is_echo: bool, now_ns: int
+        self, requester: bytes, frame: Frame, probe: control.Probe | None, *, now_ns: int
     ) -> list[bytes] | None:
-        """Return the bodies, a page each, of an ECHO or HEADS; None: they are not made.
+        """Return the bodies, a page each, of an ECHO or HEADS; None: they are not made, or later.
 
         A HEADS_REQUEST without `probe` is about all topics.
-
-        Raises:
-            NotNow: call `put_off`.
-
         """
+        is_echo = frame.kind == Kind.PROBE
         budget = self._budget(requester)
         patterns = ["*"] if probe is None else probe.topics
         if not budget.try_take(1 + len(patterns), now_ns):
@@ -125,7 +118,8 @@ class HeadsMaker:
             if now_ns < until_ns and not newer:
                 return bodies
         if self._all.available(now_ns) < 1:
-            raise NotNow
+            self._put_off(requester, frame)
+            return None
         topics = self._index.matching(patterns)
         is_search = probe is not None and probe.start == "time"
         if permits is not None:

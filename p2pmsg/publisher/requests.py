@@ -9,7 +9,7 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.cutting import cut
 from p2pmsg.publisher.forgotten import Forgotten
-from p2pmsg.publisher.heads import HeadsMaker, NotNow
+from p2pmsg.publisher.heads import HeadsMaker
 from p2pmsg.publisher.permits import Permits, Rights
 from p2pmsg.publisher.served import Multicast, Served
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -146,8 +146,6 @@ class RequestHandler:
             handler(requester, frame, now_ns)
         except FrameError as error:
             self.invalid[str(error)] += 1
-        except NotNow:
-            self.heads.put_off(requester, frame.kind, data)
         except OSError:  # no descriptor is left to look into the log with; it asks again
             self.replies_dropped += 1
 
@@ -339,7 +337,7 @@ class RequestHandler:
         if not queue.has_space():
             queue.dropped += 1  # they cannot leave; it will probe again
             return
-        bodies = self.heads.bodies(requester, probe, is_echo=True, now_ns=now_ns)
+        bodies = self.heads.bodies(requester, frame, probe, now_ns=now_ns)
         if bodies is None:
             return
         self._deny(requester, probe.topics)
@@ -547,7 +545,7 @@ class RequestHandler:
         probe = None  # it asks about all topics
         if frame.body_at < len(frame.data):  # about some, or where a time begins
             probe = control.read_body(frame, control.Probe)
-        bodies = self.heads.bodies(requester, probe, is_echo=False, now_ns=now_ns)
+        bodies = self.heads.bodies(requester, frame, probe, now_ns=now_ns)
         session, request = self._served.session, frame.sequence
         if bodies is None:
             return

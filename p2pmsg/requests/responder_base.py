@@ -37,8 +37,10 @@ Request = tuple[int, int, str, str]
 So the answer to one user's request is no other's, and it is known who may have it."""
 
 
-class RequestLeftError(Exception):
-    """A handler leaves a request without an answer, so that another responder is asked."""
+LEFT: Final = object()
+"""What a handler returns that leaves a request unanswered, so that another responder is asked."""
+EXPIRED: Final = object()
+"""What a handler returns that had to wait while its requester stopped waiting."""
 
 
 class ReplyCache:

@@ -365,20 +365,12 @@ def parse_access_file(path: str | Path, data: bytes) -> Access:
     except UnicodeDecodeError as error:
         raise ConfigError(name, "UTF-8", data[error.start : error.start + 8]) from error
     except ConfigError as error:
-        limit = str(error).removeprefix(f"{error.field} must be ")
-        raise _Located(f"{name}, {error.field}", limit, error.value) from error
+        error.within(name)
+        raise
 
 
 def _file_name(path: str | Path) -> str:
     return f"access file {str(path)!r}"
-
-
-class _Located(ConfigError):
-    """An error whose text says the limit and the value already."""
-
-    def __init__(self, field_name: str, limit: str, value: Any) -> None:
-        super().__init__(field_name, limit, value)
-        self.args = (f"{field_name} must be {limit}",)
 
 
 def parse_access(text: str) -> Access:

@@ -267,17 +267,9 @@ def parse_peers(data: bytes, path: str) -> _Peers:
         try:
             peers.add(parse_peer(words))
         except ConfigError as error:
-            limit = str(error).removeprefix(f"{error.field} must be ")
-            raise _LineError(f"{path}, line {number}: {error.field}", limit, error) from error
+            error.within(f"{path}, line {number}")
+            raise
     return peers
-
-
-class _LineError(ConfigError):
-    """An error in a line of the file; its text has the value already."""
-
-    def __init__(self, field_name: str, limit: str, error: ConfigError) -> None:
-        super().__init__(field_name, limit, error.value)
-        self.args = (f"{field_name} must be {limit}",)
 
 
 def parse_peer(words: Sequence[str]) -> KnownPeer:

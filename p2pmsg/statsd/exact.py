@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from p2pmsg import control, wire
 from p2pmsg.errors import AuthenticationError, ConfigError, LossReport
 from p2pmsg.statsd.aggregate import Aggregator
-from p2pmsg.statsd.totals import HERE, NOT_JOINED, TOPIC, VANISHED, ExactTotals, StateError
+from p2pmsg.statsd.totals import HERE, NOT_JOINED, TOPIC, VANISHED, ExactTotals
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.subscriber import Subscriber
@@ -68,7 +68,7 @@ class StateFile:
             raise ConfigError("state", f"readable ({error.strerror})", str(self._path)) from error
         try:
             return ExactTotals.decode(data, names_max)
-        except StateError as error:
+        except ValueError as error:
             raise ConfigError("state", f"a state file ({error})", str(self._path)) from error
 
     def save(self, data: bytes) -> None:

@@ -67,10 +67,6 @@ class UnfinishedClient:
     reason: str
 
 
-class StateError(ValueError):
-    """Data that is no state of exact totals."""
-
-
 @dataclass(slots=True)  # not frozen, which would take longer: there is one for each entry
 class _Delta:
     """A change of one metric, with numbers as they were sent: an integer stays one."""
@@ -297,11 +293,11 @@ class ExactTotals:
 
     @classmethod
     def decode(cls, data: bytes, names_max: int = 200_000) -> "ExactTotals":
-        """Return the totals of what `encode` returned; raises `StateError`."""
+        """Return the totals of what `encode` returned; raises `ValueError`."""
         try:
             state = codec.decode(data)
             if state["format"] != _FORMAT:
-                raise StateError(f"format {state['format']} is not known here")
+                raise ValueError(f"format {state['format']} is not known here")
             totals = cls(names_max)
             for name in _COUNTS:
                 setattr(totals, name, _unpack(state[name]))
@@ -317,10 +313,8 @@ class ExactTotals:
             for session, name, status in state["clients"]:
                 # Until it is heard of again, what it has counted meanwhile is unknown.
                 totals._clients[session] = name, VANISHED if status == HERE else status
-        except StateError:
-            raise
         except Exception as error:
-            raise StateError(f"it is no state of exact metrics: {error}") from error
+            raise ValueError(f"it is no state of exact metrics: {error}") from error
         return totals
 
 

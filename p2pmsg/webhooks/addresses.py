@@ -40,10 +40,6 @@ _FORBIDDEN: Final = tuple(
 _NUMBER: Final = re.compile("[0-9]+|0x[0-9a-f]*", re.IGNORECASE)
 
 
-class ForbiddenAddressError(OSError):
-    """A request would have gone to an address that is not allowed; no connection was made."""
-
-
 def parse_networks(texts: Iterable[str]) -> list[Network]:
     """Return networks such as `10.1.0.0/16`; `ConfigError` where one is none."""
     found = []
@@ -56,7 +52,7 @@ def parse_networks(texts: Iterable[str]) -> list[Network]:
 
 
 def check_address(text: str, allowed: Sequence[Network] = ()) -> None:
-    """Raise `ForbiddenAddressError` where no connection may be made to an address.
+    """Raise `PermissionError` where no connection may be made to an address.
 
     Args:
         text: the address, as the system's resolver returned it, or as it stands in a URL.
@@ -66,7 +62,7 @@ def check_address(text: str, allowed: Sequence[Network] = ()) -> None:
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
-        raise ForbiddenAddressError(f"{text!r} is no address") from None
+        raise PermissionError(f"{text!r} is no address") from None
     meant = [address]
     if isinstance(address, IPv6Address):
         meant += [
@@ -81,9 +77,7 @@ def check_address(text: str, allowed: Sequence[Network] = ()) -> None:
         is_carrier = each is not inner
         if not is_carrier and not _is_public(each):
             shown = text if inner == address else f"{text} ({inner})"
-            raise ForbiddenAddressError(
-                f"{shown} is no public address; allow its network to send there"
-            )
+            raise PermissionError(f"{shown} is no public address; allow its network to send there")
 
 
 def address_of(host: str) -> str | None:

@@ -21,18 +21,14 @@ _TOKEN: Final = re.compile(
 _SHOWN_MAX: Final = 40
 
 
-class _NumberError(ValueError):
-    """A number, as it is written, that JSON does not have or a float cannot be."""
-
-
 def _number(token: str) -> float:
     if isfinite(value := float(token)):
         return value
-    raise _NumberError(token)
+    raise ArithmeticError(token)
 
 
 def _no_constant(token: str) -> Any:
-    raise _NumberError(token)
+    raise ArithmeticError(token)
 
 
 _decode: Final = json.JSONDecoder(parse_float=_number, parse_constant=_no_constant).decode
@@ -76,7 +72,7 @@ def json_of(body: bytes, kind: str = "JSON") -> Any:
     try:
         text = body.decode(json.detect_encoding(body), "surrogatepass")
         return _decode(text)
-    except _NumberError as error:
+    except ArithmeticError as error:
         number = str(error)
         tokens = _TOKEN.finditer(text)
         place = next((each.start() for each in tokens if each[0] == number), 0)

@@ -20,7 +20,7 @@ from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Delivery, Effect, Failure, Item
 from p2pmsg.webhooks.endpoint import Endpoint
 from p2pmsg.webhooks.formats import Request, encode, join, message_id, percent_encoded
-from p2pmsg.webhooks.letters import Letter, LetterFile, LettersFullError
+from p2pmsg.webhooks.letters import Letter, LetterFile
 from p2pmsg.webhooks.state_folder import CURSOR, LETTERS, StateFolder, Verb
 from p2pmsg.webhooks.stats import EndpointStats, HookEvent
 from transports.own_log import own_log as _log
@@ -434,13 +434,11 @@ class Channel:
                 if effect.kind not in ("park", "dead") or effect.item is None:
                     continue
                 letter = _letter(effect.item, effect.kind == "dead")
-                try:
-                    if effect.kind == "dead":
-                        letters.check_space(letter)
-                    puts.append(letter)
-                except LettersFullError as error:
-                    _log.warning("webhook %s: %s", self._endpoint.name, error)
+                if effect.kind == "dead" and (why := letters.why_full(letter)):
+                    _log.warning("webhook %s: %s", self._endpoint.name, why)
                     refused.append(effect)
+                else:
+                    puts.append(letter)
             letters.write(puts, drops)
         except OSError as error:
             _log.warning("webhook %s: letters: %s", self._endpoint.name, error)

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 from p2pmsg.checks import check, check_fields, check_visible
 from p2pmsg.errors import ConfigError
 from p2pmsg.webhooks.addresses import (
-    ForbiddenAddressError,
     Network,
     address_of,
     check_address,
@@ -189,7 +188,7 @@ def _check_host(host: str, allowed: Sequence[Network]) -> None:
         return
     try:
         check_address(address, allowed)
-    except ForbiddenAddressError:
+    except PermissionError:
         limit = "at a public address, or at one whose network is in allow (--allow)"
         shown = host if address == host else f"{host} ({address})"
         raise ConfigError("url", limit, shown) from None

@@ -71,10 +71,6 @@ class Letter:
         return len(self.body) + 300
 
 
-class LettersFullError(OSError):
-    """There are as many dead letters as there may be."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where a record is; `why` is None where it removes a letter."""
@@ -142,13 +138,14 @@ class LetterFile:
         data = os.pread(self._file.fileno(), place.size, place.offset)
         return _letter(data)
 
-    def check_space(self, letter: Letter) -> None:
-        """Raise `LettersFullError` where one more dead letter is too many."""
-        if self.dead >= self._dead_max or self._dead_size + letter.size > self._dead_bytes:
-            raise LettersFullError(
-                f"{self._path!r} has {self.dead} dead letters of {self._dead_size} bytes, and "
-                f"the limits are {self._dead_max} and {self._dead_bytes}"
-            )
+    def why_full(self, letter: Letter) -> str:
+        """Return why one more dead letter is too many; empty where it is not."""
+        if self.dead < self._dead_max and self._dead_size + letter.size <= self._dead_bytes:
+            return ""
+        return (
+            f"{self._path!r} has {self.dead} dead letters of {self._dead_size} bytes, and "
+            f"the limits are {self._dead_max} and {self._dead_bytes}"
+        )
 
     def write(self, puts: Iterable[Letter] = (), drops: Iterable[str] = ()) -> None:
         """Put letters in, and remove others; on the disk on return, or `OSError`."""

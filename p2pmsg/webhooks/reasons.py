@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Final
 from urllib.parse import urlsplit
 
-from p2pmsg.webhooks.addresses import ForbiddenAddressError
 from p2pmsg.webhooks.endpoint import Endpoint
 
 _REASON_MAX: Final = 200
@@ -73,7 +72,7 @@ class Reasons:
         if isinstance(error, TimeoutError):
             return f"no answer within {self._endpoint.timeout:g} s"
         cause = getattr(error, "os_error", error)
-        if isinstance(cause, ForbiddenAddressError):
+        if isinstance(cause, PermissionError) and cause.errno is None:  # of `check_address`
             return str(cause)
         is_ssl = isinstance(cause, ssl.SSLError)
         number = (getattr(cause, "errno", None) or 0) if not is_ssl else 0

@@ -396,7 +396,7 @@ def test_respond_answers_with_what_a_command_prints(start, endpoint):
 
     assert (done.returncode, done.stdout) == (0, b"144\n")
     assert (failed.returncode, failed.stderr.count(b"\n")) == (1, 1)
-    assert b"CommandFailedError: exit status 1" in failed.stderr
+    assert b"ChildProcessError: exit status 1" in failed.stderr
     assert respond.wait() == 0
     ready, said = respond.errors().splitlines()
     assert ready == f"p2pmsg respond: listening at {endpoint}"

@@ -158,7 +158,8 @@ def check_publisher(rng, rights):
         frame = wire.control_frame(kind, core.session, body)
         now_ns = step * 10**9
         requests.receive(asker, frame, now_ns=now_ns, user=user, wall_ns=now_ns)
-        for page in requests.heads.bodies(asker, probe, is_echo=True, now_ns=now_ns) or []:
+        asked = wire.Frame(wire.control_frame(Kind.PROBE, core.session, probe))
+        for page in requests.heads.bodies(asker, asked, probe, now_ns=now_ns) or []:
             assert all(at_first[head.topic] for head in read_heads(page).streams)
         if rng.random() < 0.3:
             rights.change()

@@ -47,9 +47,7 @@ def job(state=3):
     return Job({"a": 1}, 5, 6, JobOrigin(NoCore(), 7, 8, 9, 5), None, state)
 
 
-LINE = errors.ConfigError("line 1", "a peer", "x")
 ARGUMENTS = {
-    "p2pmsg.cli.pubsub.InputError": (3, "no topic"),
     "p2pmsg.codec.converters.ValidationError": ("no int", "$.a"),
     "p2pmsg.errors.AccessDeniedError": ("publish", "t", "no rule"),
     "p2pmsg.errors.AuthenticationError": ("tcp://h:1", "another key"),
@@ -72,12 +70,8 @@ ARGUMENTS = {
     "p2pmsg.errors.ReentrantCallError": (),
     "p2pmsg.errors.RequestError": ("t", "tcp://h:1", "no"),
     "p2pmsg.errors.SessionEndedError": (errors.SessionEnd("t", 7, "feed", 9, announced=True),),
-    "p2pmsg.security.access._Located": ("line 3", "a verb", "x"),
-    "p2pmsg.security.trust._LineError": ("line 3", "a peer", LINE),
     "p2pmsg.statsd.metric.LineError": ("no_value",),
     "p2pmsg.testing.oracle.InvariantError": (3, ["lost", "twice"]),
-    "p2pmsg.webhooks.addresses.ForbiddenAddressError": (13, "not allowed"),
-    "p2pmsg.webhooks.letters.LettersFullError": (28, "no space", "a file"),
     "p2pmsg.webhooks.schemes.RejectedError": (429, "busy", "later", 3),
     "recovery.errors.FileDeletedError": (2, "deleted", "a file"),
     "recovery.errors.LogFormatError": ("a.log", 7, "torn"),

@@ -7,7 +7,8 @@ import pytest
 
 from p2pmsg.cli.arguments import position
 from p2pmsg.cli.log import begin_ns, count_gone, render, summarize
-from p2pmsg.cli.log_access import LogAccessError, Reading, choose, matches
+from p2pmsg.cli.log_access import Reading, choose, matches
+from p2pmsg.errors import LogError
 from p2pmsg.publisher.batch import Batch
 from p2pmsg.wire import stream_prefix
 
@@ -131,7 +132,7 @@ def test_topics_prefixes_and_sessions_choose_streams(log):
     ],
 )
 def test_what_is_not_there_is_reported(log, arguments, says):
-    with pytest.raises(LogAccessError, match=says):
+    with pytest.raises(LogError, match=says):
         choose(log, arguments)
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from p2pmsg import codec
-from p2pmsg.cli.pubsub import InputError, lines, reader
+from p2pmsg.cli.pubsub import lines, reader
 from p2pmsg.cli.text import (
     bytes_text,
     log_message_json,
@@ -17,6 +17,7 @@ from p2pmsg.cli.text import (
     to_json,
     value_text,
 )
+from p2pmsg.errors import MessageError
 from p2pmsg.message import Message, Origin
 
 TEXTS = {
@@ -170,5 +171,5 @@ def test_lines_keep_everything_but_their_end():
 
 
 def test_an_endless_line_is_refused_by_its_number():
-    with pytest.raises(InputError, match="line 2: is longer than"):
+    with pytest.raises(MessageError, match="line 2 is longer than"):
         list(lines(Source(b"a\n" + b"x" * (1 << 21))))

@@ -129,10 +129,11 @@ def test_what_is_denied_is_looked_at_once(asked, monkeypatch):
     """A peer without rights may ask for thousands of patterns; the publisher goes on meanwhile."""
     asked.probe("nobody", "trades")
     probe = control.Probe(5, [Hashed(f"hidden{number}") for number in range(1000)], "latest")
+    frame = wire.Frame(wire.control_frame(Kind.PROBE, 7, control.Probe(5, [], "latest")))
     Hashed.count = 0
     makes = asked.core.requests.heads
     monkeypatch.setattr(makes, "_pages", lambda *_, **__: [b"not packed, as such a str is none"])
-    assert len(makes.bodies(b"nobody", probe, is_echo=True, now_ns=asked.now_ns)) == 1
+    assert len(makes.bodies(b"nobody", frame, probe, now_ns=asked.now_ns)) == 1
     assert 0 < Hashed.count < 20 * 1000
 
 

@@ -214,7 +214,7 @@ def test_an_error_in_a_file_names_the_file(tmp_path):
     path.write_text(RULE + "subscribe = ['x*y']")
     with pytest.raises(ConfigError, match=r"must be a topic .* not 'x.y'") as raised:
         load_access(path)
-    assert raised.value.field == f"access file {str(path)!r}, rule 1 (line 4), subscribe"
+    assert raised.value.field == f"access file {str(path)!r}: rule 1 (line 4), subscribe"
     assert str(raised.value).count("must be") == 1
 
     path.write_bytes(b"\xff")

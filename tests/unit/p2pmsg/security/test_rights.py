@@ -159,7 +159,7 @@ def test_a_broken_file_is_logged_once_and_the_rules_stay(place, rights, caplog):
 
     assert allowed(rights) == {ANN, BOB}
     (line,) = caplog.messages
-    assert "access.toml', rule 1 (line 6), read" in line
+    assert "access.toml': rule 1 (line 6), read" in line
     assert line.endswith("the rules that were read before stay")
 
     place.path.unlink()
