@@ -178,6 +178,8 @@ def inside_page(readme: Path) -> str:
 def relink(readme: Path, link: re.Match[str]) -> str:
     """Return a link of a README as a link of the guide, or as text where it leads to a file."""
     target = (readme.parent / link[2]).resolve()
+    if PAGES in target.parents:
+        return f"[{link[1]}](../{target.relative_to(PAGES)}{link[3] or ''})"
     is_page = (
         target.name == "README.md"
         and target.exists()

@@ -208,7 +208,12 @@ def test_a_recipe_leads_to_the_same_in_the_other_style(recipe, page, anchor):
     assert shown.issuperset(SHOWN.findall(program))
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *(ROOT / "examples").glob("*/*.md"), *PAGES])
+TEXTS = [ROOT / "README.md", *(ROOT / "examples").glob("*/*.md"), *PAGES]
+for package in ("p2pmsg", "recovery", "transports", "spark_bridge"):
+    TEXTS += sorted((ROOT / package).rglob("README.md"))
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page):
     generated = ("../inside/", "../../inside/")
     missing = [
