@@ -18,6 +18,16 @@ _FOREVER_S: Final = 1e9
 """Above it the system's calls refuse a time to wait."""
 
 
+def shown(peer: Any, where: Callable[[], object]) -> str:
+    """Return a peer's `repr`: what it is, its name, where, and whether it is open or closed."""
+    kind = type(peer).__name__
+    try:
+        name = f" {peer._name!r}" if getattr(peer, "_name", "") else ""
+        return f"<{kind}{name} {where()} {'closed' if peer._closed else 'open'}>"
+    except AttributeError:  # it could not be made, and a traceback shows it
+        return f"<{kind} never opened>"
+
+
 def check_fields(config: Any, **bounds: Bound) -> None:
     """Check the fields of a dataclass against their annotations, and numbers against bounds.
 

@@ -1,6 +1,9 @@
 """The ledger and the counters of peers."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from p2pmsg.errors import LossReport
 from recovery import LatencyHistogram
@@ -14,13 +17,40 @@ __all__ = [
     "MulticastStats",
     "PublisherStats",
     "RequesterStats",
+    "Stats",
     "StreamLedger",
     "SubscriberStats",
 ]
 
 
+class Stats:
+    """What all counters have."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as what `json.dumps` takes; a number that is not finite is None."""
+        return {name: _plain(getattr(self, name)) for name in type(self).__annotations__}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Stats):
+        return value.to_dict()
+    if isinstance(value, LossReport):
+        return {name: _plain(getattr(value, name)) for name in LossReport.__slots__}
+    if isinstance(value, LatencyHistogram):
+        return {"count": value.count, "p50_ns": value.percentile(50), "max_ns": value.max}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if type(value) in (int, float, str, bool, type(None)) else str(value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamLedger:
+class StreamLedger(Stats):
     """The ledger of one stream at one subscriber: published = delivered + outstanding + lost.
 
     Where only the newest value of each key is wanted (`on_gap="latest"`), conflated is added.
@@ -60,7 +90,7 @@ class StreamLedger:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CursorStats:
+class CursorStats(Stats):
     """A subscriber's durable position; the positions themselves are in `StreamLedger.committed`.
 
     Attributes:
@@ -82,7 +112,7 @@ class CursorStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineStats:
+class LineStats(Stats):
     """What one of a subscriber's endpoints brought.
 
     Attributes:
@@ -122,7 +152,7 @@ class LineStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MulticastLineStats:
+class MulticastLineStats(Stats):
     """What a publisher counts of one of the groups, or addresses, that it sends to.
 
     Attributes:
@@ -140,7 +170,7 @@ class MulticastLineStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MulticastStats:
+class MulticastStats(Stats):
     """What a publisher to a multicast counts in addition.
 
     Attributes:
@@ -178,7 +208,7 @@ class MulticastStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriberStats:
+class SubscriberStats(Stats):
     """A subscriber's ledger and counters, over all streams since it was made.
 
     Attributes:
@@ -248,7 +278,7 @@ class SubscriberStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogStats:
+class LogStats(Stats):
     """A publisher's log.
 
     Attributes:
@@ -280,7 +310,7 @@ class LogStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequesterStats:
+class RequesterStats(Stats):
     """What one requester of repairs got.
 
     Attributes:
@@ -299,7 +329,7 @@ class RequesterStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublisherStats:
+class PublisherStats(Stats):
     """A publisher's counters since it was made.
 
     Attributes:

@@ -23,6 +23,9 @@ class LatencyHistogram:
         self.count = 0
         self.max = 0
 
+    def __repr__(self) -> str:
+        return f"<LatencyHistogram: {self.count}, half within {self.percentile(50)} ns>"
+
     def __getstate__(self) -> tuple[list[int], int, int]:
         return self._buckets.copy(), self.count, self.max
 

@@ -289,9 +289,6 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         for client in self._clients:
             client.close()
 
-    def __repr__(self) -> str:
-        return f"<Requester{' closed' if self._closed else ''} of {len(self._endpoints)}>"
-
     # -------------------------------------------------------------------------------- private
 
     def _turn(self) -> float:

@@ -8,7 +8,7 @@ from p2pmsg.bridge.config import BridgeConfig, Codec, TopicAt
 from p2pmsg.bridge.ends import SLICE_S, Batch, Written
 from p2pmsg.bridge.opening import Wishes, open_ends
 from p2pmsg.bridge.stats import BridgeStats
-from p2pmsg.checks import checked, time_to_wait
+from p2pmsg.checks import checked, shown, time_to_wait
 from p2pmsg.errors import translated
 from p2pmsg.sync.lifecycle import ClosesItself, close_at_exit, close_in_children, was_closed
 from p2pmsg.sync.worker import Worker
@@ -194,7 +194,7 @@ class Bridge(ClosesItself):
                     self._last_stats = self.stats()
 
     def __repr__(self) -> str:
-        return f"<Bridge {self.source} to {self.target}{' closed' if self._closed else ''}>"
+        return shown(self, lambda: f"{self.source} to {self.target}")
 
     def _turn(self) -> None:
         self._look()

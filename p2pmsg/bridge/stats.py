@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
+from p2pmsg.stats import Stats
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BridgeStats:
+class BridgeStats(Stats):
     """A bridge's counters since it was made.
 
     `received = passed_on + refused + without_subscriber + unsent`, and what is on its way at the

@@ -22,6 +22,7 @@ from p2pmsg.http.positions import Key, read_positions, write_positions
 from p2pmsg.http.resume import Patience, Resume, Step
 from p2pmsg.http.upstream import RangePool, Upstream, range_of
 from p2pmsg.json_text import to_json
+from p2pmsg.stats import Stats
 from p2pmsg.sync.settings import check_name, check_topics
 from p2pmsg.topics import check_topic
 from p2pmsg.webhooks.asgi import UNREAD, Receive, Scope, Send, headers_of, read_body
@@ -85,7 +86,7 @@ class GatewayConfig:
 
 
 @dataclass(slots=True)
-class GatewayStats:
+class GatewayStats(Stats):
     """Counters of a `Gateway`."""
 
     connections: int = 0

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Generic
 
 import transports
-from p2pmsg.checks import check, checked
+from p2pmsg.checks import check, checked, shown
 from p2pmsg.errors import ClosedError, InvalidValueError, translated
 from p2pmsg.message import T_co
 from p2pmsg.queue.config import PREFETCH_CEILING, PREFETCH_MIN, PullerConfig
@@ -171,7 +171,7 @@ class PullerBase(ABC, Generic[T_co]):
         return sum(self._answering())
 
     def __repr__(self) -> str:
-        return f"<Puller {self._name!r}{' closed' if self._closed else ''}>"
+        return shown(self, lambda: ", ".join(self._places))
 
     def stats(self) -> PullerStats:
         """Return the counters as they are now; also after `close`."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import transports
-from p2pmsg.checks import at_least, check, checked
+from p2pmsg.checks import at_least, check, checked, shown
 from p2pmsg.codec import exact_encoder
 from p2pmsg.errors import (
     ClosedError,
@@ -296,7 +296,7 @@ class PusherBase(ABC):
         return self._push_slowly(value, key, priority, delay, message_id, headers, timeout)
 
     def __repr__(self) -> str:
-        return f"<Pusher {self._name!r} {'closed' if self._closed else self.endpoint}>"
+        return shown(self, lambda: self.endpoint)
 
     def stats(self) -> PusherStats:
         """Return the counters as they are now; also after `close`."""

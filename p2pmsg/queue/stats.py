@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from p2pmsg.stats import Stats
+
 
 @dataclass(frozen=True, slots=True)
-class WorkerStats:
+class WorkerStats(Stats):
     """One worker, as the pusher sees it."""
 
     name: str
@@ -26,7 +28,7 @@ class WorkerStats:
 
 
 @dataclass(frozen=True, slots=True)
-class PusherStats:
+class PusherStats(Stats):
     """A pusher's counters.
 
     At any moment `pushed + restored + retried = done + dead + in_flight`, and
@@ -108,7 +110,7 @@ class PusherStats:
 
 
 @dataclass(frozen=True, slots=True)
-class PullerStats:
+class PullerStats(Stats):
     """A puller's counters."""
 
     received: int

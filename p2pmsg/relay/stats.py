@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 from p2pmsg.errors import LossReport
-from p2pmsg.stats import LogStats, RequesterStats
+from p2pmsg.stats import LogStats, RequesterStats, Stats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RelayedSessionStats:
+class RelayedSessionStats(Stats):
     """One session at a relay.
 
     Attributes:
@@ -26,7 +26,7 @@ class RelayedSessionStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RelayStats:
+class RelayStats(Stats):
     """A relay's counters since it was made.
 
     Attributes:

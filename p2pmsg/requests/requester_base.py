@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import transports
 from p2pmsg import codec
-from p2pmsg.checks import check, whole
+from p2pmsg.checks import check, shown, whole
 from p2pmsg.errors import (
     AccessDeniedError,
     AuthenticationError,
@@ -96,7 +96,7 @@ class RequesterBase:
         return self._unanswered.by_endpoint()
 
     def __repr__(self) -> str:
-        return f"<Requester{' closed' if self._closed else ''} of {len(self._endpoints)}>"
+        return shown(self, lambda: ", ".join(map(str, self._endpoints)))
 
     # -------------------------------------------------------------------------------- private
 

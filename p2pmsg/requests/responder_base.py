@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import transports
-from p2pmsg.checks import check, check_result, check_runs
+from p2pmsg.checks import check, check_result, check_runs, shown
 from p2pmsg.errors import ClosedError, ConfigError, InvalidValueError, translated
 from p2pmsg.publisher.batch import check_size, pack_exactly
 from p2pmsg.requests import frames
@@ -277,7 +277,7 @@ class ResponderBase:
         return add
 
     def __repr__(self) -> str:
-        return f"<Responder {'closed' if self._closed else self.endpoint}>"
+        return shown(self, lambda: self.endpoint)
 
     # -------------------------------------------------------------------------------- private
 

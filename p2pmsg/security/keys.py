@@ -89,7 +89,7 @@ def read_key_file(path: str | os.PathLike[str]) -> CurveKeys:
     """
     place = os.path.expanduser(os.fspath(path))
     try:
-        data, found = read_file(place, "key", FILE_BYTES_MAX)
+        keys, size, found = _read(place)
     except IsADirectoryError:
         raise ConfigError("key", "a file", place) from None
     mode = stat.S_IMODE(found.st_mode)
@@ -99,14 +99,25 @@ def read_key_file(path: str | os.PathLike[str]) -> CurveKeys:
     if found.st_uid not in (os.geteuid(), 0):  # its owner may read it, and change its mode
         limit = "a file of the user that reads it, or of root (chown)"
         raise ConfigError("key", limit, f"{place}, owner {found.st_uid}")
-    if len(data) > FILE_BYTES_MAX:
+    if size > FILE_BYTES_MAX:
         raise ConfigError("key", f"a file of {FILE_BYTES_MAX} bytes at most", place)
+    if keys is None:
+        limit = f"a file with one line '{KEY_LINE} KEY', as `p2pmsg key new` writes it"
+        raise ConfigError("key", limit, place)
+    return keys
+
+
+def _read(place: str) -> tuple[CurveKeys | None, int, os.stat_result]:
+    """Return the pair, if there is one, the size of what was read, and the file's state.
+
+    What was read may be the secret: an error of what it is must not be raised from here, since a
+    traceback may be shown with the locals of each frame.
+    """
+    data, found = read_file(place, "key", FILE_BYTES_MAX)
     lines = [line.split() for line in data.decode("utf-8", "replace").splitlines()]
     fields = [words for words in lines if words and not words[0].startswith("#")]
     with suppress(ValueError):
         ((name, secret),) = fields
         if name == KEY_LINE:
-            return CurveKeys.of_secret(parse_key(secret))
-    # Not `from` the error, and without what was read: it may be the secret.
-    limit = f"a file with one line '{KEY_LINE} KEY', as `p2pmsg key new` writes it"
-    raise ConfigError("key", limit, place)
+            return CurveKeys.of_secret(parse_key(secret)), len(data), found
+    return None, len(data), found

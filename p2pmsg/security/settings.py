@@ -66,6 +66,8 @@ class Security:
         self.grants: Rights | Unlimited = self.rights or Unlimited(self._unknown)
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_access"):
+            return "Security(a file could not be read)"
         access = "" if self._access is None else f", access={os.fspath(self._access)!r}"
         return f"Security(key={self.fingerprint}, trust={str(self.known.path)!r}{access})"
 

@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg.checks import check, checked, time_to_wait
+from p2pmsg.checks import check, checked, shown, time_to_wait
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
+from p2pmsg.stats import Stats
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import Dialect, find_dialect
@@ -175,7 +176,7 @@ class Flushing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectorStats:
+class CollectorStats(Stats):
     """Counters since the start."""
 
     packets: int
@@ -456,7 +457,7 @@ class Collector(ClosesItself):
         self._sockets.forget()
 
     def __repr__(self) -> str:
-        return f"<Collector {'closed' if self._closed else ', '.join(self.endpoints)}>"
+        return shown(self, lambda: ", ".join(self.endpoints))
 
     # ------------------------------------------------------------------------------- the thread
 

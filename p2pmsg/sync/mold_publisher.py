@@ -14,7 +14,7 @@ from p2pmsg.errors import BindError, ClosedError, ConfigError, translated
 from p2pmsg.mold import codec
 from p2pmsg.mold.log import MoldLog
 from p2pmsg.mold.publisher_core import History, MoldPublisherCore
-from p2pmsg.stats import LogStats
+from p2pmsg.stats import LogStats, Stats
 from p2pmsg.sync.lifecycle import (
     INHERITED,
     ClosesAtOnce,
@@ -42,7 +42,7 @@ _now_ns: Final = time.monotonic_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoldPublisherStats:
+class MoldPublisherStats(Stats):
     """A Mold publisher's counters since it was made.
 
     Attributes:

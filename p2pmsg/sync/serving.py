@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 import transports
+from p2pmsg.checks import shown
 from p2pmsg.errors import ClosedError, ConfigError, LogFailedError
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
@@ -450,8 +451,7 @@ class ServingPeer(ABC):
         """Close the log, if there is one; raises `LogFailedError`. It waits for the disk."""
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else self.endpoint
-        return f"<{self._kind.capitalize()} {self._name!r} {state}>"
+        return shown(self, lambda: self.endpoint)
 
 
 def linger_ms(timeout: float) -> int:

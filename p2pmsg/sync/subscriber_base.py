@@ -10,7 +10,7 @@ from datetime import datetime
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from p2pmsg.checks import checked
+from p2pmsg.checks import checked, shown
 from p2pmsg.config import OnEnd, OnGap, SubscriberConfig
 from p2pmsg.errors import (
     SessionEnd,
@@ -156,6 +156,9 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
         was silent for `SubscriberConfig.publisher_timeout_ms`. `stats().lines` says which they are.
         """
         return sum(self._driver.connected())
+
+    def __repr__(self) -> str:
+        return shown(self, lambda: ", ".join(f"{at.endpoint}" for at in self._driver.line_stats()))
 
     def stats(self) -> "SubscriberStats":
         """Return the ledger and the counters as they are now; also after `close`."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from p2pmsg.stats import Stats
+
 EventKind = Literal["opened", "closed", "stopped", "held", "dead", "lost"]
 
 
@@ -29,7 +31,7 @@ class HookEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointStats:
+class EndpointStats(Stats):
     """The delivery to one endpoint, since the sender was started.
 
     Attributes:
@@ -88,7 +90,7 @@ class EndpointStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SenderStats:
+class SenderStats(Stats):
     """What a sender did since it was started.
 
     Attributes:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from p2pmsg.checks import check, check_fields
+from p2pmsg.stats import Stats
 
 _FRAME_BYTES_LIMIT: Final = 8 * 2**20
 
@@ -68,7 +69,7 @@ class PipelineConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelinePullerStats:
+class PipelinePullerStats(Stats):
     """One puller, as the pusher sees it."""
 
     name: str
@@ -82,7 +83,7 @@ class PipelinePullerStats:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelinePusherStats:
+class PipelinePusherStats(Stats):
     """A pipeline pusher's counters; `pushed = done + in_flight + undeliverable`, at any moment."""
 
     endpoint: str
@@ -118,7 +119,7 @@ class PipelinePusherStats:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelinePullerCounters:
+class PipelinePullerCounters(Stats):
     """A pipeline puller's counters."""
 
     received: int

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import transports
-from p2pmsg.checks import at_least, checked
+from p2pmsg.checks import at_least, checked, shown
 from p2pmsg.codec import SCALARS, encoder, exact_encoder
 from p2pmsg.errors import ClosedError, MessageError, SendQueueFullError, translated
 from p2pmsg.publisher.batch import PACKING_ERRORS, check_size, pack_exactly, packing_error
@@ -193,7 +193,7 @@ class PipelinePusherBase(ABC):
         return self._lock.look(self._stats)
 
     def __repr__(self) -> str:
-        return f"<PipelinePusher {self._name!r} {'closed' if self._closed else self.endpoint}>"
+        return shown(self, lambda: self.endpoint)
 
     # -------------------------------------------------------------------------------- private
 
