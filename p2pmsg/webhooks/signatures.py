@@ -98,10 +98,10 @@ def texts_of(secrets: str | Sequence[str]) -> list[str]:
 
 
 def signers(secrets: str | Sequence[str]) -> list[Signer]:
-    """Return what signs; `whsec_…` is for HMAC, `whsk_…` an Ed25519 private key.
+    """Return what signs; `whsk_…` is an Ed25519 private key, else it is of HMAC.
 
     Raises:
-        ConfigError: a secret is neither.
+        ConfigError: a secret is no base64 of its size.
         MissingExtraError: Ed25519 needs the package cryptography.
 
     """
@@ -109,10 +109,10 @@ def signers(secrets: str | Sequence[str]) -> list[Signer]:
 
 
 def verifiers(secrets: str | Sequence[str]) -> list[Verifier]:
-    """Return what checks signatures; `whsec_…` is for HMAC, `whpk_…` an Ed25519 public key.
+    """Return what checks signatures; `whpk_…` is an Ed25519 public key, else it is of HMAC.
 
     Raises:
-        ConfigError: a secret is neither.
+        ConfigError: a secret is no base64 of its size.
         MissingExtraError: Ed25519 needs the package cryptography.
 
     """
@@ -151,9 +151,7 @@ def _signer(text: str) -> Signer:
     if text.startswith(_PRIVATE):
         data = _decoded(text, _PRIVATE, (32, 64))
         return PrivateKey(_ed25519().Ed25519PrivateKey.from_private_bytes(data[:32]))
-    if text.startswith(_HMAC):
-        return HmacSecret(_decoded(text, _HMAC, _HMAC_BYTES))
-    raise _wrong(text, f"{_HMAC}… or {_PRIVATE}…")
+    return HmacSecret(_decoded(text, _HMAC, _HMAC_BYTES))
 
 
 def _verifier(text: str) -> Verifier:
@@ -161,14 +159,13 @@ def _verifier(text: str) -> Verifier:
         return PublicKey(
             _ed25519().Ed25519PublicKey.from_public_bytes(_decoded(text, _PUBLIC, (32,)))
         )
-    if text.startswith(_HMAC):
-        return HmacSecret(_decoded(text, _HMAC, _HMAC_BYTES))
-    raise _wrong(text, f"{_HMAC}… or {_PUBLIC}…")
+    return HmacSecret(_decoded(text, _HMAC, _HMAC_BYTES))
 
 
 def _decoded(text: str, prefix: str, sizes: Sequence[int]) -> bytes:
+    digits = text.removeprefix(prefix).rstrip("=")
     try:
-        data = base64.b64decode(text[len(prefix) :], validate=True)
+        data = base64.b64decode(digits + "=" * (-len(digits) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise _wrong(text, f"{prefix} and base64") from None
     if len(data) not in sizes:

@@ -67,6 +67,15 @@ def test_ed25519_signs_and_the_public_key_checks():
     assert not is_signed(verifiers(SECRET), header, b"content")
 
 
+@pytest.mark.parametrize("padded", [True, False])
+def test_a_secret_needs_neither_its_prefix_nor_padding(padded):
+    whole = base64.b64encode(bytes(range(25))).decode()
+    content = content_of("msg_1", 1, b"{}")
+    (ours,) = signers("whsec_" + whole)
+    given = whole if padded else whole.rstrip("=")
+    assert is_signed(verifiers(given), ours.sign(content), content)
+
+
 @pytest.mark.parametrize("text", ["", "abc", "whsec_é", "whsec_AAAA", "whsk_AAAA", "whpk_AAAA"])
 def test_a_bad_secret_is_refused_and_not_shown(text):
     make = verifiers if text.startswith("whpk") else signers
