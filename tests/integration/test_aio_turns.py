@@ -93,7 +93,7 @@ def test_a_publisher_and_a_relay(driver):
 
 @pytest.mark.parametrize("has_log", [False, True])
 def test_a_pusher_and_a_puller(driver, tmp_path, has_log):
-    log = p2pmsg.queue.QueueLogConfig(tmp_path, fsync="always") if has_log else None
+    log = p2pmsg.queue.QueueLogConfig(directory=tmp_path, fsync="always") if has_log else None
     pusher = add(driver, aio.Pusher(LOOPBACK, log=log))
     driver.run(pusher, pusher.open())
     puller = add(driver, aio.Puller(pusher.endpoint))
