@@ -149,7 +149,10 @@ class MessageTooLargeError(MessageError):
 
 
 class BindError(P2PError, OSError):
-    """The endpoint could not be bound; `errno` is the system's number, where there is one."""
+    """The endpoint could not be bound, or not be connected to at all.
+
+    `errno` is the system's number, where there is one.
+    """
 
     def __init__(self, message: str, number: int | None = None) -> None:
         super().__init__(message)
@@ -472,10 +475,10 @@ class RewoundReport(LossReport):
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise the transports' `EndpointError` and `BindError` as those of this package."""
+    """Raise the transports' `EndpointError` and `AddressError` as those of this package."""
     try:
         yield
     except transports.EndpointError as error:
         raise EndpointError(error) from error
-    except transports.BindError as error:
+    except transports.AddressError as error:
         raise BindError(str(error), error.errno) from error

@@ -7,11 +7,9 @@ from transports.busy_wait import BUSY_WAIT_US, TURN, BusyWait
 from transports.context import Context, context, ended_at_exit
 from transports.endpoint import Endpoint, as_endpoint, parse_endpoint
 from transports.errors import (
-    BindError,
+    AddressError,
     ClosedError,
-    ConnectError,
     EndpointError,
-    PeerUnreachableError,
     TransportError,
 )
 from transports.reply_memory import ReplyMemory
@@ -50,10 +48,9 @@ __all__ = [
     "BUSY_WAIT_US",
     "NEEDS_KEYS",
     "TURN",
-    "BindError",
+    "AddressError",
     "BusyWait",
     "ClosedError",
-    "ConnectError",
     "Context",
     "CurveClient",
     "CurveKeys",
@@ -68,7 +65,6 @@ __all__ = [
     "MemoryRecoveryClient",
     "MemoryRecoveryServer",
     "MemorySender",
-    "PeerUnreachableError",
     "Received",
     "RecoveryClient",
     "RecoveryServer",

@@ -65,7 +65,7 @@ class Client(Protocol):
         with them misses nothing in between.
 
         Raises:
-            ConnectError: the system cannot make such a connection.
+            AddressError: the system cannot make such a connection.
 
         """
 
@@ -75,7 +75,7 @@ class Client(Protocol):
         Frames not received yet may be lost.
 
         Raises:
-            ConnectError: the system cannot make such a connection.
+            AddressError: the system cannot make such a connection.
 
         """
 
@@ -112,14 +112,12 @@ class RecoveryServer(Protocol):
         The requester is an opaque identity of one connection: a peer that comes back has a new one.
         """
 
-    def reply(self, requester: bytes, frame: bytes | memoryview) -> bool:
+    def reply(self, requester: bytes, frame: bytes | memoryview) -> bool | None:
         """Send `frame` to one requester.
 
         Returns:
-            Whether it was sent. False: that requester's queue is full.
-
-        Raises:
-            PeerUnreachableError: that requester is no longer connected.
+            Whether it was sent. False: that requester's queue is full. None: it is no longer
+            connected.
 
         """
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import zmq
 
 from transports.endpoint import Endpoint
-from transports.errors import BindError
+from transports.errors import AddressError
 
 if TYPE_CHECKING:
     import socket
@@ -44,7 +44,7 @@ class IpcFile:
         fd: the descriptor, passed to ZeroMQ, which then closes it.
 
     Raises:
-        BindError: another socket listens there, or something that is not a socket is in the way.
+        AddressError: another socket listens there, or something that is not a socket is in the way.
 
     """
 
@@ -63,7 +63,7 @@ class IpcFile:
             self._inode = os.stat(self._path).st_ino if self._path else 0
         except OSError as error:
             self._listener.close()
-            if isinstance(error, BindError):
+            if isinstance(error, AddressError):
                 raise
             raise translate_bind(error, endpoint) from error
         self.fd = self._listener.fileno()
@@ -97,7 +97,7 @@ class IpcFile:
         """Remove what is at the path if it is a socket on which nobody listens."""
         if self._path and not stat.S_ISSOCK(os.lstat(self._path).st_mode):
             reason = "the path is taken by something that is not a socket"
-            raise BindError(str(self._endpoint), reason)
+            raise AddressError(str(self._endpoint), reason)
         with _unix_socket() as probe:
             probe.setblocking(False)
             try:
@@ -117,13 +117,13 @@ def _unix_socket() -> "socket.socket":
     return socket(AF_UNIX, SOCK_STREAM)
 
 
-def translate_bind(error: zmq.ZMQError | OSError, endpoint: Endpoint) -> BindError:
+def translate_bind(error: zmq.ZMQError | OSError, endpoint: Endpoint) -> AddressError:
     """Return this package's error for `error`, met while binding `endpoint`."""
     why = zmq.strerror(error.errno) if error.errno else str(error)  # without the address again
     if error.errno in _IN_USE:
         is_ours = _bound.get(_name(endpoint), 0.0) is None
         why = "this process has bound it already" if is_ours else _OTHERS
-    return BindError(str(endpoint), why, error.errno)
+    return AddressError(str(endpoint), why, error.errno)
 
 
 def note_bound(endpoint: Endpoint) -> None:

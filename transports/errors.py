@@ -2,9 +2,7 @@
 
     TransportError
     ├── EndpointError        (also ValueError)   an endpoint that cannot be used
-    ├── BindError            (also OSError)      the address could not be bound
-    ├── ConnectError         (also OSError)      a connection could not be set up
-    ├── PeerUnreachableError                     the peer that should get a frame is gone
+    ├── AddressError         (also OSError)      it could not be bound, or connected to
     └── ClosedError                              the socket was closed on this side
 
 A ZeroMQ error never leaves this package: `translate` turns it into one of these, once, with the
@@ -39,57 +37,32 @@ class EndpointError(TransportError, ValueError):
         return f"{self.reason} in {self.endpoint!r}"
 
 
-class _AddressError(TransportError, OSError):
-    """The operating system or ZeroMQ refused an endpoint.
+class AddressError(TransportError, OSError):
+    """An endpoint could not be bound, or not be connected to at all.
+
+    A peer that is merely away is never this error.
 
     Attributes:
         endpoint: the endpoint, as text.
         reason: the operating system's or ZeroMQ's words.
         errno: the error's number, or None where there is none.
+        verb: what could not be done: `"bind"`, or `"connect to"`.
 
     """
 
-    verb = "use"
-
-    def __init__(self, endpoint: str, reason: str, error_number: int | None = None) -> None:
+    def __init__(
+        self, endpoint: str, reason: str, error_number: int | None = None, verb: str = "bind"
+    ) -> None:
         # One argument only: OSError would take two for (errno, strerror) and print them so.
-        super().__init__(f"cannot {self.verb} {endpoint!r}: {reason}")
+        super().__init__(f"cannot {verb} {endpoint!r}: {reason}")
         self.endpoint = endpoint
         self.reason = reason
         self.errno = error_number
+        self.verb = verb
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.endpoint, self.reason, self.errno), self.__dict__
-
-
-class BindError(_AddressError):
-    """An endpoint could not be bound."""
-
-    verb = "bind"
-
-
-class ConnectError(_AddressError):
-    """A connection could not be set up at all; a peer that is merely away is never this error."""
-
-    verb = "connect to"
-
-
-class PeerUnreachableError(TransportError):
-    """The peer that a frame is for is no longer connected.
-
-    Attributes:
-        endpoint: the endpoint of the socket that would have sent, as text.
-        peer: the peer's routing identity.
-
-    """
-
-    def __init__(self, endpoint: str, peer: bytes) -> None:
-        super().__init__(endpoint, peer)
-        self.endpoint = endpoint
-        self.peer = peer
-
-    def __str__(self) -> str:
-        return f"peer {self.peer.hex()} is not connected to {self.endpoint!r}"
+        arguments = self.endpoint, self.reason, self.errno, self.verb
+        return type(self), arguments, self.__dict__
 
 
 class ClosedError(TransportError):

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from transports.endpoint import Endpoint, as_endpoint
-from transports.errors import BindError, ClosedError, EndpointError, PeerUnreachableError
+from transports.errors import AddressError, ClosedError, EndpointError
 
 QUEUE_FRAMES: Final = 1000
 """As with the ZeroMQ sockets."""
@@ -122,9 +122,9 @@ class MemoryNetwork:
         self._deliver(link, frame)
 
     def bind(self, server: "MemorySocket") -> None:
-        """Enter `server`, and join it with those that wait for it; or `BindError`."""
+        """Enter `server`, and join it with those that wait for it; or `AddressError`."""
         if server.key in self._bound:
-            raise BindError(server.endpoint, "it is bound in this network")
+            raise AddressError(server.endpoint, "it is bound in this network")
         self._bound[server.key] = server
         for client in list(self._connecting.get(server.key, ())):
             client.join(server)
@@ -291,7 +291,7 @@ class MemorySender(MemoryServer):
         queue_frames: int = QUEUE_FRAMES,
         welcome: bytes = b"",
     ) -> None:
-        """Bind; `BindError` if another sender is bound there.
+        """Bind; `AddressError` if another sender is bound there.
 
         Args:
             endpoint: a memory endpoint.
@@ -439,7 +439,7 @@ class MemoryRecoveryServer(MemoryServer):
         network: MemoryNetwork,
         queue_frames: int = QUEUE_FRAMES,
     ) -> None:
-        """Bind; `BindError` if another server is bound there.
+        """Bind; `AddressError` if another server is bound there.
 
         Args:
             endpoint: a memory endpoint.
@@ -458,12 +458,12 @@ class MemoryRecoveryServer(MemoryServer):
         taken = self._take()
         return None if taken is None else (self._requesters[taken[0]], taken[1])
 
-    def reply(self, requester: bytes, frame: bytes | memoryview) -> bool:
-        """Send to one requester; False: its link is full. `PeerUnreachableError`: it is gone."""
+    def reply(self, requester: bytes, frame: bytes | memoryview) -> bool | None:
+        """Send to one requester; False: its link is full. None: it is gone."""
         self._require_open()
         link = self._replies.get(requester)
         if link is None:
-            raise PeerUnreachableError(self.endpoint, requester)
+            return None
         if link.is_full:
             return False
         self._network.transfer(link, bytes(frame))

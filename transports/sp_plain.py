@@ -7,7 +7,7 @@ import pynng
 
 from transports.endpoint import Endpoint
 from transports.errors import (
-    BindError,
+    AddressError,
     ClosedError,
     EndpointError,
     TransportError,
@@ -45,7 +45,7 @@ class SpPlainSocket:
 
     Raises:
         EndpointError: the endpoint is not one of nng's.
-        BindError: it could not be bound.
+        AddressError: it could not be bound.
 
     """
 
@@ -222,7 +222,7 @@ class SpPlainSocket:
             listener = self.socket.listen(str(place))
         except pynng.NNGException as error:
             self.close()
-            raise BindError(self.endpoint, str(error)) from error
+            raise AddressError(self.endpoint, str(error)) from error
         if place.scheme == "tcp":
             port = int(str(listener.local_address).rpartition(":")[2])
             self._endpoint = self._endpoint.with_port(port)

@@ -120,7 +120,7 @@ class UdpSender(_UdpSocket):
 
     Raises:
         EndpointError: the endpoint is not well-formed, or its host or interface unknown.
-        BindError: the socket could not be set up.
+        AddressError: the socket could not be set up.
 
     """
 
@@ -362,7 +362,8 @@ class UdpReceiver(_UdpSocket):
         """Bind, and join the group.
 
         Raises:
-            BindError: the address is not this machine's, or taken, or the group cannot be joined.
+            AddressError: the address is taken, or not this machine's, or no group that can be
+                joined.
 
         """
         if self._connected:

@@ -10,7 +10,7 @@ from transports.connections import SUBSCRIPTIONS_MAX
 from transports.context import Context
 from transports.ended_here import EndedHere
 from transports.endpoint import Endpoint
-from transports.errors import ConnectError
+from transports.errors import AddressError
 from transports.platform import tcp_state
 from transports.progress import ByteProgress
 from transports.zmq_socket import ZmqSocket, report_subscription, watch_keys
@@ -51,8 +51,8 @@ class ZmqPlainSocket(ZmqSocket):
             a SUB or PULL that binds, without keys: how often ZeroMQ ended one whose peer was there.
 
     Raises:
-        EndpointError, BindError: as `ZmqSocket`.
-        ConnectError: the system refuses the endpoint.
+        EndpointError, AddressError: as `ZmqSocket`.
+        AddressError: the system refuses the endpoint.
 
     """
 
@@ -103,7 +103,8 @@ class ZmqPlainSocket(ZmqSocket):
             self.socket.connect(self.endpoint)
         except zmq.ZMQError as error:
             self.close()
-            raise ConnectError(self.endpoint, error.strerror or str(error), error.errno) from error
+            reason = error.strerror or str(error)
+            raise AddressError(self.endpoint, reason, error.errno, "connect to") from error
 
     @property
     def connected(self) -> bool:

@@ -10,7 +10,7 @@ import zmq
 from transports.busy_wait import BUSY_WAIT_US
 from transports.context import Context
 from transports.endpoint import Endpoint
-from transports.errors import PeerUnreachableError, translate
+from transports.errors import translate
 from transports.reply_memory import TRACKED_BYTES, ReplyMemory
 from transports.zmq_frame import send_frame
 from transports.zmq_socket import (
@@ -163,7 +163,7 @@ class ZmqRecoveryServer(ZmqSocket):
         self.revoked += 1
         self.connections.end(fd)
 
-    def reply(self, requester: bytes, frame: bytes | memoryview) -> bool:
+    def reply(self, requester: bytes, frame: bytes | memoryview) -> bool | None:
         """Do as `RecoveryServer.reply`; False, too, where the queues of all are full.
 
         ZeroMQ notices that a requester is gone only once its earlier requests were received.
@@ -182,7 +182,7 @@ class ZmqRecoveryServer(ZmqSocket):
             return False
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:
-                raise PeerUnreachableError(self.endpoint, requester) from error
+                return None
             raise self._error(error) from error
         return True
 

@@ -15,8 +15,7 @@ from transports.connections import Connections
 from transports.context import Context, Socket, note_linger
 from transports.endpoint import Endpoint, as_endpoint, is_address
 from transports.errors import (
-    BindError,
-    ConnectError,
+    AddressError,
     EndpointError,
     TransportError,
     translate,
@@ -93,7 +92,7 @@ class ZmqSocket:
     Raises:
         EndpointError: the endpoint is not well-formed, not tcp, ipc or inproc, or one cannot
             connect to it.
-        BindError: it could not be bound.
+        AddressError: it could not be bound.
         ValueError: a bound is below 1, or `curve` is for the other side.
 
     """
@@ -404,7 +403,7 @@ class ZmqConnectingSocket(ZmqSocket):
             self._watch.renew_key(self.socket)
             try:
                 self.connect()
-            except ConnectError:
+            except AddressError:
                 self._again_ns = due_ns  # it is still to be done
                 raise
 
@@ -425,7 +424,7 @@ class ZmqConnectingSocket(ZmqSocket):
         elif self._again_ns and time.monotonic_ns() >= self._again_ns:
             try:
                 self.retry()
-            except ConnectError as error:  # for lack of something that may be there later
+            except AddressError as error:  # for lack of something that may be there later
                 self._again_ns = time.monotonic_ns() + watch.wait_ns()
                 watch.note(f"it cannot be connected to: {error.reason}")
         return refused
@@ -457,7 +456,8 @@ class ZmqConnectingSocket(ZmqSocket):
         except zmq.ZMQError as error:
             if self.socket.closed:
                 raise translate(error, self.endpoint) from error
-            raise ConnectError(self.endpoint, error.strerror or str(error), error.errno) from error
+            reason = error.strerror or str(error)
+            raise AddressError(self.endpoint, reason, error.errno, "connect to") from error
         self._connected = True
 
     def reconnect(self, *, learn: bool = False) -> None:
@@ -560,7 +560,7 @@ def _bind_address(endpoint: Endpoint) -> str:
         reason = f"host {endpoint.host!r} is unknown: {os.strerror(error.errno or 0)}"
         if isinstance(error, system_socket.gaierror):
             reason = f"host {endpoint.host!r} is unknown ({error.strerror})"
-        raise BindError(str(endpoint), reason, error.errno) from error
+        raise AddressError(str(endpoint), reason, error.errno) from error
 
 
 def busy_wait_for(socket: Socket, window_us: float, *, always: bool = False) -> BusyWait:

@@ -242,11 +242,8 @@ class PusherIO:
         sent = False
         while outbox:
             identity, frame = outbox[0]
-            try:
-                if not self._server.reply(identity, frame):
-                    # Its queue is longer than its credit: it is none of ours, or long gone.
-                    core.unreachable(identity, now_ns=now_ns)
-            except transports.PeerUnreachableError:
+            if not self._server.reply(identity, frame):
+                # It is gone. Or its queue is longer than its credit: it is none of ours.
                 core.unreachable(identity, now_ns=now_ns)
             outbox.popleft()
             sent = True

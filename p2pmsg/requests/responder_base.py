@@ -401,12 +401,10 @@ class ResponderBase:
 
     def _reply(self, where: bytes, reply: bytes) -> bool:
         """Send a reply; return whether it was."""
-        try:
-            if self._server.reply(where, reply):
-                self.answered += 1
-                transports.TURN.is_theirs = True
-                return True
+        sent = self._server.reply(where, reply)
+        if sent:
+            self.answered += 1
+            transports.TURN.is_theirs = True
+        elif sent is False:  # None: it asks again over its next connection, and gets this one
             self.unsent += 1
-        except transports.PeerUnreachableError:
-            pass  # it asks again over its next connection, and is answered from the cache
-        return False
+        return bool(sent)

@@ -327,9 +327,8 @@ class ServingRounds(ABC):
     def _send(self, reply: Reply) -> Callable[..., None]:
         """Send a reply; return what takes note of how that ended, called under the lock."""
         requests = self._core.requests
-        try:
-            sent = self._server.reply(reply.requester, reply.frame)
-        except transports.PeerUnreachableError:
+        sent = self._server.reply(reply.requester, reply.frame)
+        if sent is None:
             return requests.requester_gone
         return requests.reply_sent if sent else requests.reply_blocked
 

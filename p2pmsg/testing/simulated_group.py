@@ -22,7 +22,6 @@ from transports import (
     MemoryRecoveryClient,
     MemoryRecoveryServer,
     MemorySender,
-    PeerUnreachableError,
 )
 
 DATAGRAM_BYTES: Final = 400
@@ -126,10 +125,7 @@ class GroupSending:
             return
         made = self.multicast.datagram_of(frame)
         self._network.note_sealed(frame, made)
-        try:
-            self._server.reply(address, made + self._port)
-        except PeerUnreachableError:
-            pass
+        self._server.reply(address, made + self._port)
 
     def _send(self, frame: bytes) -> None:
         made = self.multicast.datagram_of(frame)

@@ -14,7 +14,7 @@ from p2pmsg.testing.network import MS, FaultyNetwork
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.testing.simulated_group import GroupSending
 from recovery import StallGuard
-from transports import MemoryRecoveryServer, MemorySender, PeerUnreachableError
+from transports import MemoryRecoveryServer, MemorySender
 
 _REPLIES_PER_ROUND: Final = 64
 _RETRY_NS: Final = 2 * MS
@@ -171,13 +171,13 @@ class ServingSide:
             if reply.is_in_log and not requests.read(reply):
                 requests.refuse(reply)
                 continue
-            try:
-                if self._server.reply(reply.requester, reply.frame):
-                    requests.reply_sent(reply, now_ns=now_ns)
-                else:
-                    requests.reply_blocked(reply, now_ns=now_ns)
-            except PeerUnreachableError:
+            sent = self._server.reply(reply.requester, reply.frame)
+            if sent:
+                requests.reply_sent(reply, now_ns=now_ns)
+            elif sent is None:
                 requests.requester_gone(reply, now_ns=now_ns)
+            else:
+                requests.reply_blocked(reply, now_ns=now_ns)
 
     def _sync(self, now_ns: int) -> bool:
         core, log = self._core, self._core.log

@@ -83,11 +83,8 @@ ARGUMENTS = {
     "spark_bridge.errors.MissingNameError": ("LagListener", "PySpark", "install it"),
     "spark_bridge.errors.OptionError": ("topic", "is missing"),
     "spark_bridge.errors.ValueMismatchError": ("t", 3, "feed", "no int"),
-    "transports.errors.BindError": ("tcp://h:1", "no such device", 19),
-    "transports.errors.ConnectError": ("tcp://h:1", "no such device"),
+    "transports.errors.AddressError": ("tcp://h:1", "no such device", 19),
     "transports.errors.EndpointError": ("tcp:/", "scheme", "no scheme"),
-    "transports.errors.PeerUnreachableError": ("tcp://h:1", b"peer"),
-    "transports.errors._AddressError": ("tcp://h:1", "no such device", 19),
 }
 """What a class is made with; those that are not here take one text."""
 

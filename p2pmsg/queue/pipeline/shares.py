@@ -293,10 +293,7 @@ class Shares:
 
     def _reply(self, identity: bytes, frame: bytes) -> bool:
         """Send on the recovery channel; False where the puller is not reached."""
-        try:
-            return self._server.reply(identity, frame)
-        except transports.PeerUnreachableError:
-            return False
+        return bool(self._server.reply(identity, frame))
 
 
 def _rights_of(

@@ -9,7 +9,7 @@ import zmq
 
 from tests.unit.transports.sockets import DEADLINE_S, LOOPBACK, eventually, socket_opener
 from transports import (
-    ConnectError,
+    AddressError,
     CurveClient,
     CurveKeys,
     CurveServer,
@@ -383,7 +383,7 @@ def test_a_retry_that_cannot_connect_is_repeated(opened, caplog):
     place, client._endpoint = client._endpoint, "tcp://127.0.0.1"  # libzmq wants a port
     with caplog.at_level(logging.WARNING, "p2pmsg"):
         eventually(lambda: client.look() or "cannot be connected to" in client.refusal)
-    with pytest.raises(ConnectError):
+    with pytest.raises(AddressError):
         client.retry()
     client._endpoint = place
     server.close()

@@ -9,9 +9,8 @@ from transports import errors
 
 EXAMPLES = [
     errors.EndpointError("tcp://h", "port", "missing port"),
-    errors.BindError("tcp://h:1", "no such device", 19),
-    errors.ConnectError("tcp://h:1", "no", None),
-    errors.PeerUnreachableError("tcp://h:1", b"\x00\x01"),
+    errors.AddressError("tcp://h:1", "no such device", 19),
+    errors.AddressError("tcp://h:1", "no", None, "connect to"),
     errors.ClosedError("tcp://h:1"),
 ]
 
@@ -38,7 +37,6 @@ def test_every_error_is_public_and_in_the_drawn_tree():
 def test_messages_name_what_happened():
     assert str(EXAMPLES[1]) == "cannot bind 'tcp://h:1': no such device"
     assert str(EXAMPLES[2]) == "cannot connect to 'tcp://h:1': no"
-    assert str(EXAMPLES[3]) == "peer 0001 is not connected to 'tcp://h:1'"
 
 
 def test_an_address_error_is_an_os_error_with_its_number():

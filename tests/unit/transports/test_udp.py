@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from tests.places import free_port
-from transports import BindError, ClosedError, EndpointError
+from transports import AddressError, ClosedError, EndpointError
 from transports.platform import AnyReadable
 from transports.udp import UdpReceiver, UdpSender
 
@@ -147,7 +147,7 @@ def test_an_address_has_one_receiver_only(opened):
     endpoint = PLACES["address"].format(free_port())
     pair(opened, endpoint)
     second = opened(UdpReceiver(endpoint))
-    with pytest.raises(BindError, match="this process has bound it already"):
+    with pytest.raises(AddressError, match="this process has bound it already"):
         second.connect()
 
 
@@ -192,7 +192,7 @@ def test_a_zone_is_an_interface_whatever_the_scope(opened, host, option):
 
 def test_an_address_of_another_machine_cannot_be_received_on(opened):
     receiver = opened(UdpReceiver("udp://192.0.2.1:5000"))
-    with pytest.raises(BindError):
+    with pytest.raises(AddressError):
         receiver.connect()
 
 

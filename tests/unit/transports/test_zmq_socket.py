@@ -19,7 +19,7 @@ from tests.unit.transports.sockets import (
     socket_opener,
 )
 from transports import (
-    BindError,
+    AddressError,
     ClosedError,
     EndpointError,
     TransportError,
@@ -39,19 +39,19 @@ def opened():
 
 def test_an_address_in_use_is_an_error_of_its_own(opened):
     sender = opened(ZmqSender, LOOPBACK)
-    with pytest.raises(BindError, match="has bound it") as caught:
+    with pytest.raises(AddressError, match="has bound it") as caught:
         opened(ZmqSender, sender.endpoint)
     assert caught.value.endpoint == sender.endpoint
     assert isinstance(caught.value.__cause__, zmq.ZMQError)
     opened(ZmqSender, "inproc://taken")
-    with pytest.raises(BindError, match="has bound it"):
+    with pytest.raises(AddressError, match="has bound it"):
         opened(ZmqSender, "inproc://taken")
 
 
 def test_a_host_that_cannot_be_bound_is_named(opened):
-    with pytest.raises(BindError, match=r"'nowhere\.invalid' is unknown"):
+    with pytest.raises(AddressError, match=r"'nowhere\.invalid' is unknown"):
         opened(ZmqSender, "tcp://nowhere.invalid:0")
-    with pytest.raises(BindError, match="192"):
+    with pytest.raises(AddressError, match="192"):
         opened(ZmqSender, "tcp://192.0.2.1:0")
     with pytest.raises(EndpointError, match="is not one of ZeroMQ's"):
         opened(ZmqSender, "memory://feed")
@@ -66,7 +66,7 @@ def test_an_ipc_file_is_taken_over_from_the_dead_but_not_from_the_living(opened,
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     sender = opened(ZmqSender, f"ipc://{path}")
-    with pytest.raises(BindError, match="has bound it"):
+    with pytest.raises(AddressError, match="has bound it"):
         opened(ZmqSender, f"ipc://{path}")
     assert join(opened, sender)
     sender.close()
@@ -76,9 +76,9 @@ def test_an_ipc_file_is_taken_over_from_the_dead_but_not_from_the_living(opened,
 def test_an_ipc_path_that_is_no_socket_is_left_alone(opened, tmp_path):
     path = tmp_path / "notes"
     path.write_text("precious")
-    with pytest.raises(BindError, match="not a socket"):
+    with pytest.raises(AddressError, match="not a socket"):
         opened(ZmqSender, f"ipc://{path}")
-    with pytest.raises(BindError, match="No such file"):
+    with pytest.raises(AddressError, match="No such file"):
         opened(ZmqSender, f"ipc://{tmp_path}/missing/feed")
     assert path.read_text() == "precious"
 
