@@ -41,7 +41,7 @@ class Bridge(ClosesItself):
     opposite `sp+rep` and `sp+req` requests: a `Requester`, a `Responder`. `stream+tcp://…` and
     `queue+tcp://…` say it in so many words.
 
-    What is promised depends on the direction; `p2pmsg/bridge/README.md` has it exactly. A thread of
+    What is promised depends on the direction; the guide's page on bridges has it. A thread of
     its own does the work, until `close`.
 
     Args:
