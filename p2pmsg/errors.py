@@ -182,7 +182,7 @@ class SendQueueFullError(P2PError):
     """
 
 
-class LogError(P2PError, recovery_errors.LogError):
+class LogError(P2PError, recovery_errors.RecoveryError):
     """A local log cannot be opened or read; itself where there is no log, or no such part of it."""
 
 

@@ -25,7 +25,7 @@ from recovery.sent_frames import SentFrames
 from recovery.stall import StallGuard
 
 if TYPE_CHECKING:
-    from recovery.cursor import CursorConfig, CursorFile, CursorFileError, CursorLockedError
+    from recovery.cursor import CursorConfig, CursorFile, CursorFileError
     from recovery.cursor_store import CursorFileStore, MemoryCursorStore
     from recovery.window import FlowWindow
 
@@ -35,7 +35,6 @@ __all__ = [
     "CursorFile",
     "CursorFileError",
     "CursorFileStore",
-    "CursorLockedError",
     "DeadlineHeap",
     "Delivery",
     "Feedback",
@@ -74,7 +73,7 @@ __all__ = [
 
 # A publisher has no cursor, and only a multicast one a window: imported when first named here.
 _LATER = {
-    "cursor": ("CursorConfig", "CursorFile", "CursorFileError", "CursorLockedError"),
+    "cursor": ("CursorConfig", "CursorFile", "CursorFileError"),
     "cursor_store": ("CursorFileStore", "MemoryCursorStore"),
     "window": ("FlowWindow",),
 }

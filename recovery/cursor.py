@@ -36,11 +36,7 @@ Fsync = Literal["always", "interval", "never"]
 
 
 class CursorFileError(RecoveryError):
-    """A file is no cursor, or a damaged one; its argument says why."""
-
-
-class CursorLockedError(RecoveryError):
-    """Another subscriber, of this process or another, has the cursor."""
+    """The file is no cursor, or damaged, or another subscriber has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +275,7 @@ class CursorStore(Protocol):
         """Its name, for people."""
 
     def lock(self) -> None:
-        """Keep others away until `close`, or the process's end; `CursorLockedError`."""
+        """Keep others away until `close`, or the process's end; `CursorFileError`."""
 
     def read(self) -> bytes | None:
         """Return what it holds, or None where there is none."""
@@ -319,8 +315,7 @@ class CursorFile:
         """Lock the store and read it.
 
         Raises:
-            CursorLockedError: another subscriber has it.
-            CursorFileError: it is no cursor, or damaged.
+            CursorFileError: another subscriber has it, or it is no cursor, or damaged.
             OSError: from the store.
 
         """

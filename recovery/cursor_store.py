@@ -5,7 +5,7 @@ from io import FileIO
 from pathlib import Path
 from random import Random
 
-from recovery.cursor import MAGIC, CursorLockedError
+from recovery.cursor import MAGIC, CursorFileError
 from recovery.durable import lock_file, replace_file, require_folder, sync_path, unlock_file
 
 
@@ -28,12 +28,12 @@ class CursorFileStore:
         return self._path
 
     def lock(self) -> None:
-        """Keep others away; `CursorLockedError`, `OSError` where there is no such folder."""
+        """Keep others away; `CursorFileError`, `OSError` where there is no such folder."""
         require_folder(os.path.dirname(self._path))
         try:
             self._lock = lock_file(self._path + ".lock")
         except BlockingIOError as error:
-            raise CursorLockedError("another subscriber has it") from error
+            raise CursorFileError("another subscriber has it") from error
 
     def read(self) -> bytes | None:
         """Return what the file holds, or None where there is none."""
@@ -99,9 +99,9 @@ class MemoryCursorStore:
         self._locked = False
 
     def lock(self) -> None:
-        """Keep others away; `CursorLockedError`."""
+        """Keep others away; `CursorFileError`."""
         if self._locked:
-            raise CursorLockedError("another subscriber has it")
+            raise CursorFileError("another subscriber has it")
         self._locked = True
 
     def read(self) -> bytes | None:

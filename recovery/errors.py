@@ -15,14 +15,10 @@ _MEANS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAI
 
 
 class RecoveryError(CopiesWhole, Exception):
-    """Root of the errors of `recovery`; raised itself for a call out of turn."""
+    """Root of the errors of `recovery`; raised itself for a call out of turn, or without a log."""
 
 
-class LogError(RecoveryError):
-    """Root of the log's errors; raised itself where there is no log to read."""
-
-
-class LogLockedError(LogError):
+class LogLockedError(RecoveryError):
     """Another writer has the log in `directory`."""
 
     def __init__(self, directory: str) -> None:
@@ -30,7 +26,7 @@ class LogLockedError(LogError):
         self.directory = directory
 
 
-class LogFormatError(LogError):
+class LogFormatError(RecoveryError):
     """A file of the log is damaged, foreign, or of a version that is not known.
 
     Attributes:
@@ -48,15 +44,12 @@ class LogFormatError(LogError):
 class SyncFailedError(OSError):
     """An fsync failed: the system has forgotten what it could not write.
 
-    Another fsync would succeed without it, so this error is final, which no other one is.
+    Another fsync would succeed without it, so this error is final, which no other one is. So is it
+    with `ENOENT` where what was forced to the disk is in a file that was deleted meanwhile.
     """
 
 
-class FileDeletedError(SyncFailedError, FileNotFoundError):
-    """What was forced to the disk is in a file that was deleted meanwhile."""
-
-
-class LogWriteError(LogError, OSError):
+class LogWriteError(RecoveryError, OSError):
     """The log could not be written: the disk is full, or the directory is gone.
 
     What was written before is good, and a call that raised this may be repeated.

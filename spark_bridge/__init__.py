@@ -12,11 +12,7 @@ from spark_bridge.errors import (
     ChangedBatchError,
     DataLossError,
     MissingDependencyError,
-    MissingNameError,
     OptionError,
-    PeerUnavailableError,
-    SinkError,
-    ValueMismatchError,
 )
 from spark_bridge.lag import Lag, lag_of
 from spark_bridge.session import configure, register, require_spark
@@ -32,11 +28,7 @@ __all__ = [
     "Lag",
     "LagListener",
     "MissingDependencyError",
-    "MissingNameError",
     "OptionError",
-    "PeerUnavailableError",
-    "SinkError",
-    "ValueMismatchError",
     "configure",
     "lag_of",
     "register",
@@ -52,8 +44,8 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "pyspark":
                 raise
-            advice = "pip install 'p2pmsg[spark]'"
-            raise MissingNameError(name, "PySpark", advice) from error
+            text = "needs PySpark, which is missing: pip install 'p2pmsg[spark]'"
+            raise AttributeError(f"spark_bridge.{name} {text}") from error
         return LagListener
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

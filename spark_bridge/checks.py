@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import p2pmsg
-from spark_bridge.errors import OptionError, PeerUnavailableError
+from spark_bridge.errors import BridgeError, OptionError
 from spark_bridge.offsets import Positions
 from spark_bridge.options import EVERYBODY, SourceOptions
 from spark_bridge.selection import Selection, named_by, offset_for
@@ -145,7 +145,7 @@ class Checks:
                 and those who deny something.
 
         Raises:
-            PeerUnavailableError: a peer gives no answer, and `failOnPeerAway` is true.
+            BridgeError: a peer gives no answer, and `failOnPeerAway` is true.
             p2pmsg.errors.AccessDeniedError: a peer denies what is read, and `failOnPeerAway` is
                 true; or one denies what a pattern matches, and a query that ends by itself would
                 read nothing.
@@ -158,7 +158,7 @@ class Checks:
         if not away:
             return
         if self._options.failOnPeerAway:
-            raise PeerUnavailableError(
+            raise BridgeError(
                 f"no answer from {self._explained(away)}. The query fails because failOnPeerAway "
                 "is true; set it to false to read the others until these are back"
             )

@@ -12,7 +12,7 @@ from zlib import crc32
 import msgspec
 
 import p2pmsg
-from spark_bridge.errors import ChangedBatchError, DataLossError, SinkError
+from spark_bridge.errors import BridgeError, ChangedBatchError, DataLossError
 from spark_bridge.options import COMMIT_TOPIC
 
 _QUERIES_MAX: Final = 1000
@@ -168,7 +168,7 @@ class CommittedRows:
             DataLossError: rows of a commit were lost on the way.
             ChangedBatchError: a partition that was delivered came again with other rows, which the
                 error has. A further call goes on.
-            SinkError: more than `rows_max` rows wait for their commit.
+            BridgeError: more than `rows_max` rows wait for their commit.
             ClosedError, MessagesLostError: as the subscriber's `receive_many`.
 
         """
@@ -189,7 +189,7 @@ class CommittedRows:
         """Take what was received; what became whole by it is given by `receive_many`.
 
         Raises:
-            SinkError, ChangedBatchError: as `receive_many`.
+            BridgeError, ChangedBatchError: as `receive_many`.
 
         """
         session = self._sessions.setdefault(batch.session, _Session())
@@ -197,7 +197,8 @@ class CommittedRows:
             session.batches.append(batch)
             session.rows += len(batch)
             if sum(each.rows for each in self._sessions.values()) > self._rows_max:
-                raise SinkError(f"more than rows_max = {self._rows_max} rows wait for their commit")
+                limit = f"rows_max = {self._rows_max}"
+                raise BridgeError(f"more than {limit} rows wait for their commit")
         else:
             for value in batch.values:
                 try:

@@ -4,15 +4,14 @@
 
     BridgeError
     ├── MissingDependencyError (ImportError)  PySpark, PyArrow or Java is missing or too old
-    ├── MissingNameError (AttributeError)     a name that is there where PySpark is
     ├── OptionError (ValueError)              an option of the source is unknown or has a bad value
     ├── DataLossError                         failOnDataLoss, and a range is gone
-    ├── ChangedBatchError                     a batch of a sink came again with other rows
-    ├── PeerUnavailableError                  a range is there, but nobody answers for it
-    ├── ValueMismatchError (ValueError)       a value does not fit the schema
-    └── SinkError                             rows could not be published, or not confirmed
+    └── ChangedBatchError                     a batch of a sink came again with other rows
 
-Spark passes their text on in exceptions of its own.
+`BridgeError` itself says that nobody answers for a range, so that Spark fails the batch and reads
+the same range at the next start of the query, or that rows could not be published or were not
+confirmed, so that Spark writes them again. A value that does not fit the schema is a `ValueError`.
+Spark passes the texts on in exceptions of its own.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -50,16 +49,6 @@ class MissingDependencyError(BridgeError, ImportError):
     def __reduce__(self) -> tuple[Any, ...]:
         *made, state = super().__reduce__()
         return *made, {**state, "msg": self.msg}
-
-
-class MissingNameError(BridgeError, AttributeError):
-    """A name of this package that is there only where PySpark is.
-
-    It is an `AttributeError`, so that `hasattr(spark_bridge, "LagListener")` is False then.
-    """
-
-    def __init__(self, name: str, what: str, advice: str) -> None:
-        super().__init__(f"spark_bridge.{name} needs {what}, which is missing: {advice}")
 
 
 class OptionError(BridgeError, ValueError):
@@ -137,24 +126,3 @@ class ChangedBatchError(BridgeError):
         self.rows_before = rows_before
         self.rows = rows
         self.batches = batches
-
-
-class PeerUnavailableError(BridgeError):
-    """A peer gives no answer: the range may be there again later, so it is not skipped.
-
-    Spark fails the batch and, at the next start of the query, reads the same range.
-    """
-
-
-class ValueMismatchError(BridgeError, ValueError):
-    """A value does not fit the schema, and there is no column `_corrupt`."""
-
-    def __init__(self, topic: str, offset: int, publisher: str, reason: str) -> None:
-        super().__init__(
-            f"the value of message {offset} of topic {topic!r} from {publisher!r} does not fit the "
-            f"schema: {reason}. A column `_corrupt` in the schema keeps such values"
-        )
-
-
-class SinkError(BridgeError):
-    """Rows could not be published, or their receipt was not confirmed; Spark writes them again."""

@@ -13,7 +13,7 @@ from typing import Final
 
 import p2pmsg
 from spark_bridge import offsets
-from spark_bridge.errors import OptionError, PeerUnavailableError
+from spark_bridge.errors import BridgeError, OptionError
 from spark_bridge.keys import Keys, security_of
 from spark_bridge.options import SourceOptions, read_peers_file
 from spark_bridge.selection import Selection, Start, at_offsets
@@ -294,7 +294,7 @@ def _at_time(options: SourceOptions, time_ns: int) -> Start:
     def start(endpoint: str, topic: str, heads: p2pmsg.reader.Heads) -> int:
         asked = heads_at.get((endpoint, heads.session))
         if endpoint not in answers:  # the earliest would be too much; as an end, nothing
-            raise PeerUnavailableError(
+            raise BridgeError(
                 f"{endpoint} was there and has not said within {_AT_TIME_SECONDS:g} s where its "
                 f"streams stood at {time_ns / 1e6:.0f} ms (startingTimestamp, endingTimestamp). "
                 "Start again when it answers"

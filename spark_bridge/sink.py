@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 
 import p2pmsg
 from spark_bridge.columns import check_value_type, values_of
-from spark_bridge.errors import OptionError, SinkError
+from spark_bridge.errors import BridgeError, OptionError
 from spark_bridge.keys import security_of
 from spark_bridge.options import SinkOptions
 
@@ -59,7 +59,7 @@ class P2pmsgBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         if overwrite:
-            raise SinkError(
+            raise BridgeError(
                 "mode('overwrite') cannot be: messages that were published stay so; use "
                 "mode('append')"
             )
@@ -89,7 +89,7 @@ class P2pmsgStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         query = task.getLocalProperty("sql.streaming.queryId")
         batch = task.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
-            raise SinkError("Spark did not say which query and batch this is")
+            raise BridgeError("Spark did not say which query and batch this is")
         return publish_partition(iterator, self._options, query, int(batch))
 
 
@@ -126,7 +126,7 @@ def publish_partition(
     """Publish a partition's rows and wait until the subscribers have them.
 
     Raises:
-        SinkError: no endpoint is free, too few subscribers came, or one did not get everything.
+        BridgeError: no endpoint is free, too few subscribers came, or one did not get everything.
 
     """
     task: Any = TaskContext.get()
@@ -157,7 +157,7 @@ def publish_partition(
             publisher.close(timeout)
             undelivered = publisher.stats().undelivered
             if undelivered:
-                raise SinkError(
+                raise BridgeError(
                     f"{undelivered} subscribers of {publisher.endpoint} had not got all of batch "
                     f"{batch}, partition {partition} within timeoutMs = {options.timeoutMs}"
                 )
@@ -188,12 +188,12 @@ def _open(name: str, options: SinkOptions) -> p2pmsg.Publisher:
                 publisher.wait_for_subscribers(options.minSubscribers, options.timeoutMs / 1000)
             except TimeoutError as error:
                 publisher.close(0)
-                raise SinkError(
+                raise BridgeError(
                     f"minSubscribers = {options.minSubscribers}, and at {endpoint} {error}"
                 ) from error
             return publisher
         if time.monotonic() > deadline:
-            raise SinkError(
+            raise BridgeError(
                 f"none of the {len(options.endpoint)} endpoints became free within timeoutMs = "
                 f"{options.timeoutMs}: {refused}"
             ) from refused
@@ -226,7 +226,7 @@ def _by_topic(
     for at, topic in enumerate(topics.to_pylist()):
         name = default if topic is None else topic
         if name is None:
-            raise SinkError("a row has no topic, and the option 'topic' is not set")
+            raise BridgeError("a row has no topic, and the option 'topic' is not set")
         indices.setdefault(name, []).append(at)
     for name, rows in indices.items():
         yield name, None if len(rows) == count else pa.array(rows, pa.int64())

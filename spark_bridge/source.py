@@ -33,7 +33,7 @@ try:
 except ImportError as error:  # before the other imports, so that this error is raised
     raise too_old(error) from error
 
-from spark_bridge.errors import DataLossError, OptionError, PeerUnavailableError
+from spark_bridge.errors import BridgeError, DataLossError, OptionError
 from spark_bridge.heads import Answer, PeersWatch, ask_peers, end_of, start_of
 from spark_bridge.logs import log_ranges
 from spark_bridge.offsets import Range
@@ -178,9 +178,7 @@ class P2pmsgBatchReader(DataSourceReader):  # type: ignore[misc]
             name = "failOnDataLoss" if options.failOnPeerAway is None else "failOnPeerAway"
             if getattr(options, name):
                 advice = "" if ends.is_refused else "; set it to false to read without these peers"
-                raise PeerUnavailableError(
-                    f"{text}. The batch fails because {name} is true{advice}"
-                )
+                raise BridgeError(f"{text}. The batch fails because {name} is true{advice}")
             _log.warning("%s; read without them", text)
         if ends.refusal is not None:
             raise ends.refusal

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 import p2pmsg
-from spark_bridge.errors import PeerUnavailableError
+from spark_bridge.errors import BridgeError
 from spark_bridge.keys import Keys, security_of
 from spark_bridge.logs import is_logged, read_logs, report_loss
 from spark_bridge.offsets import Cut, Range
@@ -115,8 +115,8 @@ def read_ranges(
 
     Raises:
         DataLossError: a range is gone, and `failOnDataLoss` is true.
-        PeerUnavailableError: nobody answered, not even after `fetchRetries` new connections.
-        ValueMismatchError: a value does not fit the schema.
+        BridgeError: nobody answered, not even after `fetchRetries` new connections.
+        ValueError: a value does not fit the schema.
 
     """
     builder = BatchBuilder(layout)
@@ -205,7 +205,7 @@ class _Task:
                 wanted = replace(wanted, start=following)
                 if attempt > options.fetchRetries:
                     seconds = attempt * options.fetchTimeoutMs / 1000
-                    raise PeerUnavailableError(
+                    raise BridgeError(
                         f"no answer for {wanted} within {seconds:g} s and {attempt} attempts; "
                         f"{_AFTER_SILENCE[self._by]}"
                     )

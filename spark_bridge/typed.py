@@ -24,7 +24,7 @@ from pyarrow import compute
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from spark_bridge.errors import OptionError, ValueMismatchError
+from spark_bridge.errors import OptionError
 from spark_bridge.options import SourceOptions
 from spark_bridge.schema import (
     CAN_BE_NULL,
@@ -193,8 +193,10 @@ class TypedLayout:
         if self.corrupt:
             return
         message = gathered.message(at)
-        raise ValueMismatchError(
-            message.topic, message.sequence, message.publisher, reason
+        raise ValueError(
+            f"the value of message {message.sequence} of topic {message.topic!r} from "
+            f"{message.publisher!r} does not fit the schema: {reason}. A column `_corrupt` in the "
+            "schema keeps such values"
         ) from error
 
 

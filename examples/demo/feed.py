@@ -108,7 +108,7 @@ def read_feed(path: str | PathLike[str]) -> Iterator[FeedEvent]:
 def _parse_line(line: bytes, name: str, line_number: int) -> FeedEvent:
     try:
         event = _decode_event(line)
-    except (codec.DecodeError, UnicodeDecodeError) as error:
+    except (codec.CodecError, UnicodeDecodeError) as error:
         raise FeedError(name, line_number, _explain(line, error)) from error
     kind: Literal["trade", "quote"] = "trade" if type(event) is Trade else "quote"
     return FeedEvent(kind, event.symbol, event.timestamp_ns, line)
@@ -118,7 +118,7 @@ def _explain(line: bytes, error: Exception) -> str:
     """Name the field and its value; msgspec's own error has only the field's path."""
     try:
         fields = codec.json_decode(line)
-    except (codec.DecodeError, UnicodeDecodeError) as syntax_error:
+    except (codec.CodecError, UnicodeDecodeError) as syntax_error:
         return f"not JSON ({syntax_error}): {_shorten(line.decode('utf-8', 'replace'))}"
     if not isinstance(fields, dict):
         return f"not a JSON object: {_shorten(line.decode())}"

@@ -59,7 +59,7 @@ def translated() -> Iterator[Any]:
 
     try:
         yield package
-    except package.LogError as error:
+    except package.RecoveryError as error:
         raise LogError(str(error)) from error
 
 

@@ -174,7 +174,7 @@ def reader(as_json: bool, key_field: str | None) -> Callable[[bytes], tuple[Any,
     def read(line: bytes) -> tuple[Any, str | None]:
         try:
             value = decode(line)
-        except (codec.DecodeError, UnicodeDecodeError) as error:
+        except (codec.CodecError, UnicodeDecodeError) as error:
             raise ValueError(f"is not JSON: {error}") from error
         key = None if key_field is None else _key(value, key_field)
         return (value if as_json else line), key

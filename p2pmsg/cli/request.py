@@ -41,7 +41,7 @@ def request(arguments: argparse.Namespace) -> int:
     if arguments.json and value is not None:
         try:
             value = codec.json_decode(value)
-        except codec.DecodeError as error:
+        except codec.CodecError as error:
             raise UsageError(f"VALUE is not JSON: {error}") from error
     requester = Requester(arguments.endpoints, security=security_of(arguments))
     waiting = Waiting(

@@ -96,7 +96,7 @@ class _Answers:
         if not wrong and self._arguments.json:
             try:
                 return codec.json_decode(output)
-            except (codec.DecodeError, UnicodeDecodeError) as error:
+            except (codec.CodecError, UnicodeDecodeError) as error:
                 wrong = f"the output is not JSON: {error}"
         if wrong:
             note("respond", f"a request failed: {wrong}")

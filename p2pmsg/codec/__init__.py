@@ -21,14 +21,12 @@ from typing import Any, Final
 
 from p2pmsg.codec.chosen import NAME as NAME
 from p2pmsg.codec.chosen import CodecError as CodecError
-from p2pmsg.codec.chosen import DecodeError as DecodeError
 from p2pmsg.codec.chosen import Encoder as Encoder
 from p2pmsg.codec.chosen import Ext as Ext
 from p2pmsg.codec.chosen import JsonDecoder as JsonDecoder
 from p2pmsg.codec.chosen import Meta as Meta
 from p2pmsg.codec.chosen import Raw as Raw
 from p2pmsg.codec.chosen import Struct as Struct
-from p2pmsg.codec.chosen import ValidationError as ValidationError
 from p2pmsg.codec.chosen import astuple as astuple
 from p2pmsg.codec.chosen import check_kind as check_kind
 from p2pmsg.codec.chosen import convert as convert
@@ -60,5 +58,5 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview) -> Any:
-    """Return the value of some msgpack; raises `DecodeError`."""
+    """Return the value of some msgpack; raises `CodecError`."""
     return _decoder.decode(data)

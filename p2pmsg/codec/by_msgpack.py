@@ -15,8 +15,6 @@ import msgpack
 
 from p2pmsg.codec import converters, extensions, foreign
 from p2pmsg.codec.converters import CodecError as CodecError
-from p2pmsg.codec.converters import DecodeError as DecodeError
-from p2pmsg.codec.converters import ValidationError as ValidationError
 from p2pmsg.codec.converters import convert as convert
 from p2pmsg.codec.fields import fields_of, sent_fields
 from p2pmsg.codec.records import Meta as Meta
@@ -60,10 +58,6 @@ class Ext:
         return f"Ext({self.code}, {bytes(self.data)!r})"
 
 
-class _RawFoundError(Exception):
-    """A value has a `Raw` in it, or an extension below 0: a packer of msgpack writes none."""
-
-
 def _timestamp(moment: datetime) -> msgpack.Timestamp:
     """Return an aware datetime as msgpack's Timestamp."""
     seconds, rest = divmod(moment - _EPOCH, _SECOND)
@@ -96,7 +90,7 @@ def _to_plain(value: Any) -> Any:
     if kind is Ext and value.code >= 0:
         return msgpack.ExtType(value.code, bytes(value.data))
     if kind is Raw or kind is Ext:
-        raise _RawFoundError
+        raise NotImplementedError  # a packer of msgpack cannot write it
     if kind is datetime:
         return _timestamp(value) if value.utcoffset() is not None else value.isoformat()
     if kind is int:
@@ -145,7 +139,7 @@ class Encoder:
             packer = msgpack.Packer(strict_types=True, default=_to_plain)
         try:
             packed: bytes = packer.pack(value)
-        except _RawFoundError:
+        except NotImplementedError:
             return self._encode_around(value)
         if len(idle) < _PACKERS_MAX:
             idle.append(packer)
@@ -201,10 +195,10 @@ def _unpack(data: Any, *, pairs: Callable[[Any], Any] | None = None) -> Any:
         )
     except TypeError as error:
         if pairs is not None:
-            raise DecodeError(str(error)) from error
+            raise CodecError(str(error)) from error
         return _unpack(data, pairs=_pairs)  # a list is a key; it becomes a tuple
     except (ValueError, OverflowError, msgpack.UnpackException) as error:
-        raise DecodeError(f"MessagePack data is malformed: {error}") from error
+        raise CodecError(f"MessagePack data is malformed: {error}") from error
 
 
 class Decoder(Generic[T]):
@@ -224,7 +218,7 @@ class Decoder(Generic[T]):
         """Return the value.
 
         Raises:
-            DecodeError: it is malformed; `ValidationError`: it does not fit the type.
+            CodecError: it is malformed, or does not fit the type.
 
         """
         value = _unpack(data)
@@ -288,7 +282,7 @@ def _finite(value: Any) -> Any:
 
 
 def json_decode(data: Any, *, type: Any = Any, strict: bool = True) -> Any:  # noqa: A002
-    """Return the value of a JSON text; `DecodeError`: it is none."""
+    """Return the value of a JSON text; `CodecError`: it is none."""
     return JsonDecoder(type).decode(data)
 
 
@@ -301,13 +295,13 @@ class JsonDecoder:
         self._convert = converters.converter(kind)
 
     def decode(self, data: bytes | str) -> Any:
-        """Return the value of a JSON text; `DecodeError`: it is none."""
+        """Return the value of a JSON text; `CodecError`: it is none."""
         try:
             value = json.loads(data, parse_constant=_refuse_constant, parse_float=_parse_float)
         except RecursionError:
-            raise DecodeError("it is nested too deeply") from None
+            raise CodecError("it is nested too deeply") from None
         except ValueError as error:
-            raise DecodeError(f"JSON is malformed: {error}") from error
+            raise CodecError(f"JSON is malformed: {error}") from error
         return self._convert(value)
 
 

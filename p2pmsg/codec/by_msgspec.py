@@ -4,11 +4,9 @@ import contextlib
 from typing import Any, Final
 
 import msgspec
-from msgspec import DecodeError as DecodeError
 from msgspec import Meta as Meta
 from msgspec import Raw as Raw
 from msgspec import Struct as Struct
-from msgspec import ValidationError as ValidationError
 from msgspec import field as field
 from msgspec import to_builtins as to_builtins
 from msgspec.msgpack import Encoder as Encoder
@@ -27,11 +25,11 @@ JsonDecoder: Final = msgspec.json.Decoder
 
 
 def json_decode(data: Any, *, type: Any = Any, strict: bool = True) -> Any:  # noqa: A002
-    """Return the value of a JSON text; `DecodeError`: it is none, or has too many levels."""
+    """Return the value of a JSON text; `CodecError`: it is none, or has too many levels."""
     try:
         return msgspec.json.decode(data, type=type, strict=strict)
     except RecursionError:
-        raise DecodeError("it is nested too deeply") from None
+        raise CodecError("it is nested too deeply") from None
 
 
 def ext_hook(code: int, data: memoryview) -> Any:
@@ -58,7 +56,7 @@ def make_decoder(kind: Any = Any) -> Any:
 
 
 def convert(value: Any, kind: Any) -> Any:
-    """Return a decoded value as a `kind`; `ValidationError`: it does not fit."""
+    """Return a decoded value as a `kind`; `CodecError`: it does not fit."""
     return msgspec.convert(value, kind, builtin_types=_BUILTIN, dec_hook=foreign.convert_foreign)
 
 

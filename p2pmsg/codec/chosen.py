@@ -31,14 +31,12 @@ def _has_msgspec() -> bool:
 if TYPE_CHECKING or _has_msgspec():
     from p2pmsg.codec.by_msgspec import NAME as NAME
     from p2pmsg.codec.by_msgspec import CodecError as CodecError
-    from p2pmsg.codec.by_msgspec import DecodeError as DecodeError
     from p2pmsg.codec.by_msgspec import Encoder as Encoder
     from p2pmsg.codec.by_msgspec import Ext as Ext
     from p2pmsg.codec.by_msgspec import JsonDecoder as JsonDecoder
     from p2pmsg.codec.by_msgspec import Meta as Meta
     from p2pmsg.codec.by_msgspec import Raw as Raw
     from p2pmsg.codec.by_msgspec import Struct as Struct
-    from p2pmsg.codec.by_msgspec import ValidationError as ValidationError
     from p2pmsg.codec.by_msgspec import astuple as astuple
     from p2pmsg.codec.by_msgspec import check_kind as check_kind
     from p2pmsg.codec.by_msgspec import convert as convert
@@ -52,14 +50,12 @@ if TYPE_CHECKING or _has_msgspec():
 else:
     from p2pmsg.codec.by_msgpack import NAME as NAME
     from p2pmsg.codec.by_msgpack import CodecError as CodecError
-    from p2pmsg.codec.by_msgpack import DecodeError as DecodeError
     from p2pmsg.codec.by_msgpack import Encoder as Encoder
     from p2pmsg.codec.by_msgpack import Ext as Ext
     from p2pmsg.codec.by_msgpack import JsonDecoder as JsonDecoder
     from p2pmsg.codec.by_msgpack import Meta as Meta
     from p2pmsg.codec.by_msgpack import Raw as Raw
     from p2pmsg.codec.by_msgpack import Struct as Struct
-    from p2pmsg.codec.by_msgpack import ValidationError as ValidationError
     from p2pmsg.codec.by_msgpack import astuple as astuple
     from p2pmsg.codec.by_msgpack import check_kind as check_kind
     from p2pmsg.codec.by_msgpack import convert as convert

@@ -26,21 +26,13 @@ Convert = Callable[[Any], Any]
 
 
 class CodecError(CopiesWhole, Exception):
-    """The root of what a codec raises."""
-
-
-class DecodeError(CodecError):
-    """Bytes are no such value."""
-
-
-class ValidationError(DecodeError):
-    """A value does not fit its type; its text ends in the path."""
+    """Bytes are no value, or a value does not fit its type; its text ends in the path."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason)
         self.reason, self.path = reason, path
 
-    def within(self, step: str) -> "ValidationError":
+    def within(self, step: str) -> "CodecError":
         """Return the error as the part that encloses the value reports it."""
         self.path = step + self.path
         return self
@@ -61,15 +53,15 @@ def _name_of(value: Any) -> str:
     return _NAMES.get(type(value), "ext")
 
 
-def _misfit(expected: str, value: Any) -> ValidationError:
-    return ValidationError(f"Expected `{expected}`, got `{_name_of(value)}`")
+def _misfit(expected: str, value: Any) -> CodecError:
+    return CodecError(f"Expected `{expected}`, got `{_name_of(value)}`")
 
 
 def convert(value: Any, kind: Any) -> Any:
     """Return a decoded value as a `kind`.
 
     Raises:
-        ValidationError: it does not fit.
+        CodecError: it does not fit.
         TypeError: `kind` cannot be had without msgspec.
 
     """
@@ -112,7 +104,7 @@ def _to_decimal(value: Any) -> Decimal:
         try:
             return Decimal(str(value))
         except ArithmeticError:
-            raise ValidationError("Invalid decimal string") from None
+            raise CodecError("Invalid decimal string") from None
     raise _misfit("decimal", value)
 
 
@@ -128,7 +120,7 @@ def _from_text(kind: Any, parse: Convert) -> Convert:
             return parse(value)
         except ValueError:
             what = "RFC3339 encoded " + name if kind in (datetime, date, time) else name
-            raise ValidationError(f"Invalid {what}") from None
+            raise CodecError(f"Invalid {what}") from None
 
     return check
 
@@ -225,11 +217,11 @@ class _Builder:
         name = " | ".join(dict.fromkeys(name for _, name in members))
 
         def check(value: Any) -> Any:
-            inner: ValidationError | None = None
+            inner: CodecError | None = None
             for convert_member, member in members:
                 try:
                     return convert_member(value)
-                except ValidationError as error:
+                except CodecError as error:
                     if error.path or member == _name_of(value):
                         inner = inner or error
             raise inner or _misfit(name, value) from None
@@ -244,11 +236,11 @@ class _Builder:
             if type(value) is not dict:
                 raise _misfit("object", value)
             if field not in value:
-                raise ValidationError(f"Object missing required field `{field}`")
+                raise CodecError(f"Object missing required field `{field}`")
             if type(value[field]) is not str:
                 raise _misfit("str", value[field]).within(f".{field}")
             if value[field] not in members:
-                raise ValidationError(f"Invalid value {value[field]!r}").within(f".{field}")
+                raise CodecError(f"Invalid value {value[field]!r}").within(f".{field}")
             return members[value[field]](value)
 
         return check
@@ -275,7 +267,7 @@ class _Builder:
                 raise _misfit("array", value)
             if len(value) != len(members):
                 wanted = f"Expected `array` of length {len(members)}, got {len(value)}"
-                raise ValidationError(wanted)
+                raise CodecError(wanted)
             return tuple(_positions(value, members))
 
         return check
@@ -290,11 +282,11 @@ class _Builder:
             for key, part in value.items():
                 try:
                     to = of_key(key)
-                except ValidationError as error:
+                except CodecError as error:
                     raise error.within("[...]") from None
                 try:
                     made[to] = of_value(part)
-                except ValidationError as error:
+                except CodecError as error:
                     raise error.within("[...]") from None
             return made
 
@@ -339,7 +331,7 @@ class _Builder:
                 raise _misfit("array", value)
             if len(value) < least:
                 wanted = f"Expected `array` of at least length {least}, got {len(value)}"
-                raise ValidationError(wanted)
+                raise CodecError(wanted)
             return kind(*_positions(value, members))
 
         return check
@@ -369,7 +361,7 @@ class _Builder:
                 raise _misfit("array", value)
             if not least <= len(value) <= len(members):
                 wanted = f"Expected `array` of length {len(members)}, got {len(value)}"
-                raise ValidationError(wanted)
+                raise CodecError(wanted)
             return kind(*_positions(value, members))
 
         return check
@@ -387,7 +379,7 @@ def _each(values: Any, convert_one: Convert) -> list[Any]:
     try:
         for value in values:
             made.append(convert_one(value))  # noqa: PERF401  # the index is needed for errors
-    except ValidationError as error:
+    except CodecError as error:
         raise error.within(f"[{len(made)}]") from None
     return made
 
@@ -397,7 +389,7 @@ def _positions(values: Any, members: list[Convert]) -> list[Any]:
     try:
         for value, convert_one in zip(values, members, strict=False):
             made.append(convert_one(value))  # the index is needed for errors
-    except ValidationError as error:
+    except CodecError as error:
         raise error.within(f"[{len(made)}]") from None
     return made
 
@@ -421,15 +413,15 @@ def _object(
                 continue
             try:
                 fields[name] = convert_one(part)
-            except ValidationError as error:
+            except CodecError as error:
                 raise error.within(f".{as_}") from None
         for name in needed:
             if name not in fields:
-                raise ValidationError(f"Object missing required field `{sent[name]}`")
+                raise CodecError(f"Object missing required field `{sent[name]}`")
         try:
             return make(fields)
         except (TypeError, ValueError) as error:  # of `__post_init__`
-            raise ValidationError(str(error)) from error
+            raise CodecError(str(error)) from error
 
     return check
 
@@ -444,7 +436,7 @@ def _one_of(members: dict[Any, Any], what: str = "") -> Convert:
                 return value
             raise _misfit(name, value)
         if value not in members:
-            raise ValidationError(f"Invalid {what}value {value!r}")
+            raise CodecError(f"Invalid {what}value {value!r}")
         return members[value]
 
     return check
@@ -456,7 +448,7 @@ def _model(kind: Any) -> Convert:
             return foreign.convert_foreign(kind, value)
         except ValueError as error:
             reason, _, path = str(error).partition(" - at `$")
-            raise ValidationError(reason, path.removesuffix("`")) from error
+            raise CodecError(reason, path.removesuffix("`")) from error
 
     return check
 
@@ -477,7 +469,7 @@ def _within(inner: Convert, meta: Meta, name: str) -> Convert:
         made = inner(value)
         for sign, limit, holds in given:
             if made is not None and not holds(made, limit):
-                raise ValidationError(f"Expected `{name}` {sign} {shown(limit)}")
+                raise CodecError(f"Expected `{name}` {sign} {shown(limit)}")
         return made
 
     return check

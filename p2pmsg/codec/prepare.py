@@ -199,7 +199,7 @@ def _check_timestamp(value: Any, path: str) -> None:
     """Refuse an extension of msgpack's Timestamp whose bytes subscribers cannot read."""
     try:
         _decode(_encode(value))
-    except (chosen.DecodeError, ValueError, OverflowError) as error:
+    except (chosen.CodecError, ValueError, OverflowError) as error:
         raise MessageError(path, f"is {_shown(value)}, no valid Timestamp: {error}") from None
 
 

@@ -550,5 +550,5 @@ def log_errors() -> Iterator[None]:
         raise LogInUseError(error.directory) from error
     except recovery_errors.LogFormatError as error:
         raise LogFormatError(error.path, error.offset, str(error)) from error
-    except recovery_errors.LogError as error:
+    except recovery_errors.RecoveryError as error:
         raise LogError(str(error)) from error

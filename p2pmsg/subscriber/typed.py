@@ -31,7 +31,7 @@ class Misfit:
     def __init__(self, value: Any, error: Exception) -> None:
         self.value = value
         text = str(error)
-        if not isinstance(error, codec.ValidationError):
+        if not isinstance(error, codec.CodecError):
             text = f"{type(error).__name__}: {text}"
         found = _PLACE.fullmatch(text)
         self.reason, self.path = (text, "$") if found is None else (found[1], found[2])

@@ -3,7 +3,7 @@
 Except for its file store nothing here reads a clock or knows the operating system. See README.md.
 """
 
-from recovery.errors import LogError, LogFormatError, LogLockedError, LogWriteError
+from recovery.errors import LogFormatError, LogLockedError, LogWriteError, RecoveryError
 from recovery.log.catalog import Finding, StreamSummary
 from recovery.log.config import LogConfig
 from recovery.log.maintenance import truncate, verify
@@ -20,7 +20,6 @@ __all__ = [
     "FileStore",
     "Finding",
     "LogConfig",
-    "LogError",
     "LogFile",
     "LogFormatError",
     "LogLockedError",
@@ -32,6 +31,7 @@ __all__ = [
     "OpenReport",
     "PendingSync",
     "Record",
+    "RecoveryError",
     "StreamSummary",
     "Tail",
     "TailContent",

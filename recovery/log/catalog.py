@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 
-from recovery.errors import LogError
+from recovery.errors import RecoveryError
 from recovery.log.format import SEGMENT_HEADER, Walk, check_segment_header
 from recovery.log.index import (
     Key,
@@ -169,16 +169,16 @@ def list_log(store: LogStore) -> tuple[list[str], list[int]]:
     """Return the names of a log's files, and the numbers of its segments in order.
 
     Raises:
-        LogError: there is no log.
+        RecoveryError: there is no log.
 
     """
     try:
         names = store.names()
     except OSError as error:
-        raise LogError(f"{store.path('')}: {error.strerror or error}") from error
+        raise RecoveryError(f"{store.path('')}: {error.strerror or error}") from error
     numbers = segments_among(names)
     if not numbers and STATE not in names:
-        raise LogError(f"{store.path('')} has no log")
+        raise RecoveryError(f"{store.path('')} has no log")
     return names, numbers
 
 

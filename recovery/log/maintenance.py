@@ -48,7 +48,7 @@ def verify(
         what is wrong.
 
     Raises:
-        LogError: there is no log.
+        RecoveryError: there is no log.
 
     """
     files: LogStore = FileStore(directory) if store is None else store
@@ -174,7 +174,7 @@ def truncate(
 
     Raises:
         LogLockedError: it has a writer.
-        LogError: there is no log, or it cannot be written.
+        RecoveryError: there is no log, or it cannot be written.
 
     """
     files: LogStore = FileStore(directory) if store is None else store

@@ -6,7 +6,7 @@ from contextlib import closing
 from mmap import mmap
 from random import Random
 
-from recovery.errors import FileDeletedError, LogLockedError, SyncFailedError
+from recovery.errors import LogLockedError, SyncFailedError
 
 
 class _Snapshot(dict[str, bytes]):
@@ -59,7 +59,7 @@ class _File:
     def sync(self) -> None:
         self._store.check_sync()
         if self._content.is_deleted:
-            raise FileDeletedError(errno.ENOENT, "the file was deleted")
+            raise SyncFailedError(errno.ENOENT, "the file was deleted")
         self._content.durable = bytes(self._content.data)
 
     def uncache(self, start: int, stop: int) -> None:

@@ -62,7 +62,7 @@ class LogReader:
         corrupt: what was found damaged so far, at most 1000 places.
 
     Raises:
-        LogError: there is no log.
+        RecoveryError: there is no log.
 
     """
 
@@ -213,7 +213,7 @@ class LogReader:
         The reader of a writer's own process need not call it.
 
         Raises:
-            LogError: there is no log any more.
+            RecoveryError: there is no log any more.
 
         """
         if self._is_shared:

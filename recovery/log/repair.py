@@ -56,7 +56,7 @@ def repair(
     Raises:
         LogLockedError: it has a writer.
         LogFormatError: the state is damaged, or a segment without an intact record.
-        LogError: there is no log, or it cannot be written.
+        RecoveryError: there is no log, or it cannot be written.
 
     """
     files: LogStore = FileStore(directory) if store is None else store

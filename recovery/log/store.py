@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from recovery import platform
 from recovery.durable import make_folder, replace_file
-from recovery.errors import FileDeletedError, LogLockedError, SyncFailedError, lacks_means
+from recovery.errors import LogLockedError, SyncFailedError, lacks_means
 
 _LOCK: Final = "lock"
 _TEMPORARY: Final = ".tmp"
@@ -153,7 +153,7 @@ class _File:
     def sync(self) -> None:
         _forced(platform.sync_data, self._fd)
         if os.fstat(self._fd).st_nlink == 0:
-            raise FileDeletedError(errno.ENOENT, "the file was deleted")
+            raise SyncFailedError(errno.ENOENT, "the file was deleted")
 
     def uncache(self, start: int, stop: int) -> None:
         platform.drop_cached(self._fd, start, stop - start)

@@ -1,5 +1,6 @@
 """Forcing a log to the disk while it is written to, and what of it is kept in memory then."""
 
+import errno
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -136,5 +137,7 @@ class PendingSync:
     def _sync(self, name: str) -> None:
         try:
             self.store.sync_file(name)
-        except FileNotFoundError as error:
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
             self.missing[name] = error  # the writer knows whether retention has deleted it

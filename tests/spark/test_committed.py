@@ -119,7 +119,7 @@ def test_rows_that_wait_are_bounded(place):
     rows = spark_bridge.CommittedRows(subscriber, rows_max=10)
     attempt(endpoint, list(range(11)), commit=False)
 
-    with pytest.raises(spark_bridge.SinkError, match="rows_max = 10"):
+    with pytest.raises(spark_bridge.BridgeError, match="rows_max = 10"):
         rows.receive_many(timeout=60)
 
 

@@ -160,7 +160,7 @@ def test_a_right_that_is_taken_away_is_in_the_lag(feed, named):
 def test_who_refuses_the_key_is_said_with_the_reason(feed, warnings):
     feed.peers.security("stranger")
     options = feed.options(key="stranger", subscribe="t")
-    with pytest.raises(spark_bridge.PeerUnavailableError) as refusal:
+    with pytest.raises(spark_bridge.BridgeError) as refusal:
         plan(options)
     text = str(refusal.value)
     assert f"no heads from {feed.endpoint} (the peer there does not admit our key" in text
@@ -168,7 +168,7 @@ def test_who_refuses_the_key_is_said_with_the_reason(feed, warnings):
     with reading(options) as reader:
         first = reader.initialOffset()
         reader.latestOffset(first, ALL)
-        with pytest.raises(spark_bridge.PeerUnavailableError, match="does not admit our key"):
+        with pytest.raises(spark_bridge.BridgeError, match="does not admit our key"):
             with reading({**options, "failOnPeerAway": "true"}) as strict:
                 strict.prepareForTriggerAvailableNow()
     assert "no peer has answered yet" in warnings.text

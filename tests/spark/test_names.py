@@ -13,7 +13,7 @@ import p2pmsg
 import spark_bridge
 from spark_bridge import checks, heads, source
 from spark_bridge.checks import Checks
-from spark_bridge.errors import OptionError, PeerUnavailableError
+from spark_bridge.errors import BridgeError, OptionError
 from spark_bridge.options import parse_options
 from spark_bridge.schema import RawLayout
 from spark_bridge.selection import Selection
@@ -323,12 +323,12 @@ def test_a_peer_that_is_away_fails_what_is_asked_to(feed):
     away = lasting_place()
     options = {"peers": f"{feed.endpoint},{away}", "subscribe": "t", "failOnPeerAway": "true"}
     message = f"no answer from {away}. The query fails because failOnPeerAway is true"
-    with pytest.raises(PeerUnavailableError, match=message):
+    with pytest.raises(BridgeError, match=message):
         begin(options)
     with reading(options) as reader:
-        with pytest.raises(PeerUnavailableError, match=message):
+        with pytest.raises(BridgeError, match=message):
             reader.prepareForTriggerAvailableNow()
-    with pytest.raises(PeerUnavailableError, match=f"{away} .* fails because failOnPeerAway is"):
+    with pytest.raises(BridgeError, match=f"{away} .* fails because failOnPeerAway is"):
         plan({**options, "failOnDataLoss": "false"})
 
 

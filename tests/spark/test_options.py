@@ -5,7 +5,7 @@ import pytest
 import p2pmsg
 from spark_bridge import heads as asking
 from spark_bridge import offsets
-from spark_bridge.errors import OptionError, PeerUnavailableError
+from spark_bridge.errors import BridgeError, OptionError
 from spark_bridge.options import check_use, is_sink, parse_options, parse_sink_options
 from spark_bridge.selection import Selection
 from spark_bridge.session_directory import SessionDirectory
@@ -237,5 +237,5 @@ def test_a_peer_that_goes_before_it_has_said_what_it_had_at_a_time_is_reported(m
     monkeypatch.setattr(asking, "ask_once", lambda *_, **more: {})
     options = parse_options({**GOOD, "startingTimestamp": "5", "endingTimestamp": "9"})
     for bound in (asking.start_of(options, "latest"), asking.end_of(options)):
-        with pytest.raises(PeerUnavailableError, match=r"startingTimestamp.*answers"):
+        with pytest.raises(BridgeError, match=r"startingTimestamp.*answers"):
             bound(A, "t", heads(1, t=(4, 9)))

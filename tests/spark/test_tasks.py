@@ -10,7 +10,7 @@ pytest.importorskip("pyarrow")
 
 import p2pmsg
 from p2pmsg.testing import TcpProxy
-from spark_bridge.errors import DataLossError, PeerUnavailableError
+from spark_bridge.errors import BridgeError, DataLossError
 from spark_bridge.offsets import Range
 from spark_bridge.options import parse_options
 from spark_bridge.schema import RawLayout
@@ -138,7 +138,7 @@ def test_a_peer_that_falls_silent_is_asked_again_and_then_named(publisher):
     with TcpProxy(publisher.recovery_endpoint) as proxy:
         proxy.stall()
         begun = time.monotonic()
-        with pytest.raises(PeerUnavailableError) as failure:
+        with pytest.raises(BridgeError) as failure:
             read(
                 [range_of(publisher, "t", 3, 10, at=proxy.endpoint)],
                 fetchTimeoutMs="200", fetchRetries="2", failOnDataLoss="false",
@@ -206,7 +206,7 @@ def test_hostile_answers_fail_the_task_with_a_clear_error(kind):
     server = HostileServer(replies)
     try:
         wanted = Range("tcp://127.0.0.1:9", session, "t", 0, 100, "evil", server.endpoint)
-        with pytest.raises((DataLossError, PeerUnavailableError), match="'evil'"):
+        with pytest.raises((DataLossError, BridgeError), match="'evil'"):
             read([wanted], fetchTimeoutMs="150", fetchRetries="1")
     finally:
         server.close()

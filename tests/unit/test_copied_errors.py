@@ -48,7 +48,7 @@ def job(state=3):
 
 
 ARGUMENTS = {
-    "p2pmsg.codec.converters.ValidationError": ("no int", "$.a"),
+    "p2pmsg.codec.converters.CodecError": ("no int", "$.a"),
     "p2pmsg.errors.AccessDeniedError": ("publish", "t", "no rule"),
     "p2pmsg.errors.AuthenticationError": ("tcp://h:1", "another key"),
     "p2pmsg.errors.BindError": ("in use", 98),
@@ -73,16 +73,13 @@ ARGUMENTS = {
     "p2pmsg.statsd.metric.LineError": ("no_value",),
     "p2pmsg.testing.oracle.InvariantError": (3, ["lost", "twice"]),
     "p2pmsg.webhooks.schemes.RejectedError": (429, "busy", "later", 3),
-    "recovery.errors.FileDeletedError": (2, "deleted", "a file"),
     "recovery.errors.LogFormatError": ("a.log", 7, "torn"),
     "recovery.errors.LogWriteError": ("the log", OSError(28, "no space")),
     "recovery.errors.SyncFailedError": (5, "I/O error"),
     "spark_bridge.errors.ChangedBatchError": (("q", 3, 0), 2, ()),
     "spark_bridge.errors.DataLossError": ("[3, 9) of 't' is gone", "query"),
     "spark_bridge.errors.MissingDependencyError": ("PySpark", "install it"),
-    "spark_bridge.errors.MissingNameError": ("LagListener", "PySpark", "install it"),
     "spark_bridge.errors.OptionError": ("topic", "is missing"),
-    "spark_bridge.errors.ValueMismatchError": ("t", 3, "feed", "no int"),
     "transports.errors.AddressError": ("tcp://h:1", "no such device", 19),
     "transports.errors.EndpointError": ("tcp:/", "scheme", "no scheme"),
 }

@@ -65,7 +65,7 @@ from spark_bridge import *
 assert configure and CommittedRows
 try:
     spark_bridge.LagListener
-except spark_bridge.MissingNameError as error:
+except AttributeError as error:
     assert "pip install 'p2pmsg[spark]'" in str(error)
 else:
     raise AssertionError

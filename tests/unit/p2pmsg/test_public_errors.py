@@ -60,7 +60,7 @@ def test_all_errors_are_exported_and_in_the_drawn_tree():
 @pytest.mark.parametrize(
     ("name", "lower"),
     [
-        ("LogError", "LogError"),
+        ("LogError", "RecoveryError"),
         ("LogInUseError", "LogLockedError"),
         ("LogFormatError", "LogFormatError"),
     ],

@@ -9,11 +9,11 @@ import pytest
 from recovery.log import (
     FileStore,
     LogConfig,
-    LogError,
     LogLockedError,
     LogReader,
     LogWriteError,
     LogWriter,
+    RecoveryError,
     verify,
 )
 from tests.unit.recovery.log.logs import (
@@ -208,16 +208,16 @@ def test_what_died_processes_left_is_removed():
 
 
 def test_a_reader_needs_a_log(tmp_path):
-    with pytest.raises(LogError, match="No such file"):
+    with pytest.raises(RecoveryError, match="No such file"):
         LogReader(tmp_path / "none")
-    with pytest.raises(LogError, match="has no log"):
+    with pytest.raises(RecoveryError, match="has no log"):
         LogReader(tmp_path)
     (tmp_path / "file").write_text("no directory")
-    with pytest.raises(LogError, match="Not a directory"):
+    with pytest.raises(RecoveryError, match="Not a directory"):
         LogReader(tmp_path / "file")
     with pytest.raises(LogWriteError, match="cannot be opened"):
         LogWriter(LogConfig(tmp_path / "file"), session=1, now_ns=0)
-    with pytest.raises(LogError, match="has no log"):
+    with pytest.raises(RecoveryError, match="has no log"):
         next(verify(tmp_path))
 
 

@@ -3,11 +3,11 @@
 import pytest
 
 from recovery.log import (
-    LogError,
     LogLockedError,
     LogReader,
     LogWriteError,
     LogWriter,
+    RecoveryError,
     truncate,
     verify,
 )
@@ -208,9 +208,9 @@ def test_truncate_refuses_a_log_with_a_writer_and_what_is_none(tmp_path):
     assert segments(log.store) == names
 
     (tmp_path / "notes.txt").write_text("no log")
-    with pytest.raises(LogError, match="has no log"):
+    with pytest.raises(RecoveryError, match="has no log"):
         truncate(tmp_path, bytes_max=0)
-    with pytest.raises(LogError, match="No such file"):
+    with pytest.raises(RecoveryError, match="No such file"):
         truncate(tmp_path / "none", bytes_max=0)
 
 
