@@ -3,7 +3,6 @@
 import re
 import secrets
 import threading
-import time
 
 import pytest
 import zmq
@@ -218,6 +217,7 @@ BEHAVIOURS = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=lambda one: one.__name__)
 def test_an_honest_worker_gets_its_share_whatever_ten_others_do(
     make_pusher, make_puller, behaviour
@@ -249,8 +249,7 @@ def test_an_honest_worker_gets_its_share_whatever_ten_others_do(
         for number in range(JOBS):
             pusher.push(number, key=f"k{number % 50}" if number % 2 else None)
         worker, done = make_puller(pusher.endpoint, name="honest"), []
-        deadline = time.monotonic() + 60
-        while len(done) < JOBS and time.monotonic() < deadline:
+        while len(done) < JOBS:
             with worker.receive(timeout=60) as job:
                 done.append(job.value)
         stats = pusher.stats()
