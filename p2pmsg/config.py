@@ -6,15 +6,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from p2pmsg.checks import BUSY_WAIT, check_fields
 from p2pmsg.codec import EncHook
-from recovery import (
-    FeedbackConfig,
-    GroupRepairConfig,
-    HeartbeatConfig,
-    NackConfig,
-    ReassemblyConfig,
-    ReplayConfig,
-    RetransmitConfig,
-)
 
 if TYPE_CHECKING:
     from recovery import CursorConfig
@@ -32,19 +23,12 @@ _FRAME_BYTES_MAX: Final = 2**62
 __all__ = [
     "LINGER_MIN",
     "CursorConfig",
-    "FeedbackConfig",
-    "GroupRepairConfig",
-    "HeartbeatConfig",
     "MulticastPublisherConfig",
     "MulticastSubscriberConfig",
-    "NackConfig",
     "OnEnd",
     "OnFull",
     "OnGap",
     "PublisherConfig",
-    "ReassemblyConfig",
-    "ReplayConfig",
-    "RetransmitConfig",
     "SubscriberConfig",
 ]
 
@@ -74,8 +58,9 @@ class MulticastPublisherConfig:
     in one packet. Where the interface carries less, it is that. None: what the interface carries,
     at most 1452."""
 
-    repair: GroupRepairConfig = field(default_factory=GroupRepairConfig)
-    """How NACKs are answered, to all and to each: budgets, rates, linger."""
+    repair_rate_bytes_s: int = 128 * 2**20
+    """How fast repairs leave, at most, in bytes a second; one subscriber may ask for half of that.
+    128 MiB/s leave most of a fast link to what is new."""
 
     announce_interval: float = 0.2
     """How often the session is announced to those who have not joined it yet, in seconds. A
@@ -97,7 +82,7 @@ class MulticastPublisherConfig:
 
     def __post_init__(self) -> None:
         check_fields(
-            self, rate_limit_bytes_s=1000, burst_bytes=1500,
+            self, rate_limit_bytes_s=1000, burst_bytes=1500, repair_rate_bytes_s=1000,
             datagram_bytes=(512, DATAGRAM_BYTES_MAX), announce_interval=0.01,
             fec_data=(0, 64), fec_parity=(1, 16),
         )  # fmt: skip
@@ -111,9 +96,6 @@ class MulticastSubscriberConfig:
     """Wanted for the kernel's receive buffer (`SO_RCVBUF`). 16 MiB hold 20 ms of what one process
     can take in. Linux grants at most `net.core.rmem_max` without privilege; what was granted is in
     `stats()`, and a warning says when it is less."""
-
-    feedback: FeedbackConfig = field(default_factory=FeedbackConfig)
-    """How long to wait before asking, and for answers."""
 
     reorder_wait: float = 0.0
     """How long a datagram may be late before it counts as missing, in seconds. 0: a local network
@@ -138,9 +120,6 @@ class MulticastSubscriberConfig:
     """A gap with more messages is asked for over the recovery channel at once: what one subscriber
     missed while it was away should not fill the network of all. The same holds for a stream of
     which it misses a sixteenth of that, if for a second more came than it could read."""
-
-    reassembly: ReassemblyConfig = field(default_factory=ReassemblyConfig)
-    """Bounds on the parts of large messages."""
 
     source: Literal["group", "signed"] = "group"
     """With "signed", datagrams are taken only of publishers that sign them: see
@@ -200,20 +179,13 @@ class PublisherConfig:
     """How long one slow subscriber may hold up the others in all, in seconds. 1.0 outlasts a
     garbage collection or a page-in."""
 
-    replay: ReplayConfig = field(default_factory=ReplayConfig)
-    """Bounds of the replay buffer. It has space for as many streams as `streams_max` says here."""
+    replay_bytes: int = 64 * 2**20
+    """Bound of the replay buffer, in bytes. 64 MiB are half a second of a gigabit link, many times
+    what a repair takes; the bookkeeping of small frames takes up to 200 MiB more."""
 
-    retransmit: RetransmitConfig = field(
-        default_factory=lambda: RetransmitConfig(
-            budget_bytes_s=2**32, budget_burst_bytes=128 * 2**20
-        )
-    )
-    """Bounds on what one requester may ask for. 4 GiB/s, more than one TCP connection carries on
-    one machine, so that its own queue holds a requester back: who replays, or a Spark task that
-    reads history, may be as fast as who follows live, which is 2 GiB/s."""
-
-    heartbeat: HeartbeatConfig = field(default_factory=HeartbeatConfig)
-    """When a stream's head is repeated, so that a lost tail is noticed."""
+    replay_age: float | None = None
+    """Age at which a frame leaves the replay buffer, in seconds. None: age does not matter, since
+    old frames serve late joiners as long as there is space."""
 
     streams_max: int = 65_536
     """How many topics; a further one is refused with `ConfigError`. Bounds the heartbeats."""
@@ -248,7 +220,7 @@ class PublisherConfig:
     def __post_init__(self) -> None:
         check_fields(
             self, frame_bytes=1024, message_bytes_max=(1024, 2**31 - 1), queue_frames=(1, _INT_MAX),
-            stall_timeout=0.001, streams_max=1, subscriber_timeout=0.1,
+            stall_timeout=0.001, replay_age=1e-9, streams_max=1, subscriber_timeout=0.1,
         )  # fmt: skip
 
     @property
@@ -268,7 +240,7 @@ class PublisherConfig:
 
     @property
     def _frame_bytes_max(self) -> int:
-        roomy = max(_ROOMY_BYTES, self.replay.bytes_max // _FRAMES_KEPT)
+        roomy = max(_ROOMY_BYTES, self.replay_bytes // _FRAMES_KEPT)
         return min(roomy, self.message_bytes_max)
 
 
@@ -288,8 +260,10 @@ class SubscriberConfig:
     made again, and the message is lost as `too_large`, with a warning. 4 MiB: four times the
     default limit of a message."""
 
-    nack: NackConfig = field(default_factory=NackConfig)
-    """How gaps are asked for; `deadline` is how long without progress until one is reported."""
+    repair_timeout: float = 10.0
+    """How long a gap waits for its repair without progress until it is reported lost, in seconds.
+    10.0 outlast a restart of the publisher and a TCP reconnection. While other repairs come from
+    its publisher it waits for ten times as long at most."""
 
     publisher_timeout: float = 5.0
     """A publisher that was silent for so long, in seconds, is connected to again, and what it still
@@ -330,8 +304,8 @@ class SubscriberConfig:
     def __post_init__(self) -> None:
         check_fields(
             self, receive_bytes=64 * 1024, queue_frames=(1, _INT_MAX),
-            frame_bytes_max=(64 * 1024, _FRAME_BYTES_MAX), publisher_timeout=0.2, streams_max=1,
-            keep_alive=0.01, busy_wait=BUSY_WAIT,
+            frame_bytes_max=(64 * 1024, _FRAME_BYTES_MAX), repair_timeout=1e-9,
+            publisher_timeout=0.2, streams_max=1, keep_alive=0.01, busy_wait=BUSY_WAIT,
         )  # fmt: skip
 
 

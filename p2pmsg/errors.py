@@ -31,7 +31,7 @@
     └── MessagesLostError         on_gap="raise", and a gap could not be repaired
 
 Time-outs are the built-in `TimeoutError`; a value that the configuration of the lower packages
-(`NackConfig`, `LogConfig` and the like) refuses is a `ValueError`. What the lower packages raise is
+(`LogConfig`, `CursorConfig`) refuses is a `ValueError`. What the lower packages raise is
 translated once; `except` clauses for `recovery.log`'s and `transports`' errors go on working, since
 those of the same names here inherit from them. A malformed frame off the wire is counted, never
 raised.

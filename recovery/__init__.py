@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 from recovery.budget import TokenBucket
 from recovery.deadlines import DeadlineHeap
 from recovery.errors import RecoveryError
-from recovery.feedback import AnswerTime, Feedback, FeedbackConfig
-from recovery.group_repair import GroupRepair, GroupRepairConfig
-from recovery.heartbeat import HeartbeatConfig, HeartbeatSchedule
+from recovery.feedback import AnswerTime, Feedback
+from recovery.group_repair import GroupRepair
+from recovery.heartbeat import HeartbeatSchedule
 from recovery.latency import LatencyHistogram
 from recovery.loss import Delivery, Loss, LossReason, Rewound
 from recovery.nack import NackConfig, NackScheduler
 from recovery.ranges import RangeSet
-from recovery.reassembly import Reassembler, ReassemblyConfig
+from recovery.reassembly import Reassembler
 from recovery.receiver import ReceiverConfig, StreamReceiver
 from recovery.reorder import InsertResult, ReorderBuffer
-from recovery.replay_buffer import Kept, PartedFrame, ReplayBuffer, ReplayConfig
-from recovery.retransmit import RequesterStats, RetransmitConfig, RetransmitScheduler
+from recovery.replay_buffer import Kept, PartedFrame, ReplayBuffer
+from recovery.retransmit import RequesterStats, RetransmitScheduler
 from recovery.sent_frames import SentFrames
 from recovery.stall import StallGuard
 
@@ -38,11 +38,8 @@ __all__ = [
     "DeadlineHeap",
     "Delivery",
     "Feedback",
-    "FeedbackConfig",
     "FlowWindow",
     "GroupRepair",
-    "GroupRepairConfig",
-    "HeartbeatConfig",
     "HeartbeatSchedule",
     "InsertResult",
     "Kept",
@@ -55,14 +52,11 @@ __all__ = [
     "PartedFrame",
     "RangeSet",
     "Reassembler",
-    "ReassemblyConfig",
     "ReceiverConfig",
     "RecoveryError",
     "ReorderBuffer",
     "ReplayBuffer",
-    "ReplayConfig",
     "RequesterStats",
-    "RetransmitConfig",
     "RetransmitScheduler",
     "Rewound",
     "SentFrames",

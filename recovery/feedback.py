@@ -10,37 +10,13 @@ the others need not. The larger the group, the steeper the distribution (RFC 540
 How long to wait for the answer follows from how long answers took (RFC 6298).
 """
 
-from dataclasses import dataclass
 from math import exp, log
 from random import Random
 
-from recovery._checks import at_least, backed_off_ns, check_fields, to_ns
+from recovery._checks import backed_off_ns, to_ns
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedbackConfig:
-    """How receivers of a multicast ask. Raises `ValueError` for a value out of limits."""
-
-    backoff: float = 0.01
-    """T, the longest wait of a large group, in seconds. 0.01, as in Aeron: ten round trips of a
-    local network, in which the first one's repair reaches the others."""
-
-    group_size: int = 10
-    """How many receivers to reckon with until the publisher says, at least 1. 10, as in Aeron."""
-
-    retry_interval: float = 0.005
-    """Wait for an answer before one was ever timed, in seconds."""
-
-    retry_min: float = 0.002
-    """Shortest wait for an answer, in seconds. 0.002 outlasts a scheduler's slice; a shorter one
-    would ask for what is on its way."""
-
-    retry_max: float = 1.0
-    """Longest wait for an answer, in seconds."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, group_size=1, retry_interval=1e-9, retry_min=1e-9)
-        at_least("retry_max", self.retry_max, self.retry_min)
+_RETRY_MAX_S = 1.0
+"""Longest wait for an answer."""
 
 
 FULL_GROUP: int = 1000
@@ -84,8 +60,14 @@ class Feedback:
     """Draws the waits of one receiver, for all streams of one publisher.
 
     Args:
-        config: waits and bounds.
         rng: source of chance.
+        backoff: T, the longest wait of a large group, in seconds. Default 0.01, as in Aeron: ten
+            round trips of a local network, in which the first one's repair reaches the others.
+        group_size: how many receivers to reckon with until the publisher says, at least 1. Default
+            10, as in Aeron.
+        retry_interval: wait for an answer before one was ever timed, in seconds. Default 0.005.
+        retry_min: shortest wait for an answer, in seconds. Default 0.002, which outlasts a
+            scheduler's slice; a shorter one would ask for what is on its way.
 
     Attributes:
         group_size: how many receivers there are.
@@ -93,17 +75,23 @@ class Feedback:
 
     """
 
-    __slots__ = ("_answer", "_ceiling_ns", "_config", "_rng", "group_size", "unread_ns")
+    __slots__ = ("_answer", "_backoff_ns", "_ceiling_ns", "_rng", "group_size", "unread_ns")
 
-    def __init__(self, config: FeedbackConfig, rng: Random) -> None:
-        self._config = config
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        backoff: float = 0.01,
+        group_size: int = 10,
+        retry_interval: float = 0.005,
+        retry_min: float = 0.002,
+    ) -> None:
         self._rng = rng
-        self.group_size = config.group_size
+        self._backoff_ns = to_ns(backoff)
+        self.group_size = group_size
         self.unread_ns = 0
-        self._ceiling_ns = to_ns(config.retry_max)
-        self._answer = AnswerTime(
-            to_ns(config.retry_interval), to_ns(config.retry_min), self._ceiling_ns
-        )
+        self._ceiling_ns = to_ns(_RETRY_MAX_S)
+        self._answer = AnswerTime(to_ns(retry_interval), to_ns(retry_min), self._ceiling_ns)
 
     @property
     def backoff_ns(self) -> int:
@@ -111,7 +99,7 @@ class Feedback:
         if self.group_size <= 1:
             return 0
         part = min(1.0, log(self.group_size) / log(FULL_GROUP))
-        return round(to_ns(self._config.backoff) * part)
+        return round(self._backoff_ns * part)
 
     def delay_ns(self) -> int:
         """Draw a wait before the first question, in ns: 0 to `backoff_ns`."""

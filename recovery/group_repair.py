@@ -14,43 +14,14 @@ often as this requester has asked.
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from recovery._checks import check_fields, to_ns
+from recovery._checks import to_ns
 from recovery.budget import TokenBucket
 from recovery.ranges import RangeSet
-from recovery.retransmit import RetransmitConfig, RetransmitScheduler
+from recovery.retransmit import RetransmitScheduler
 
 _LINGERING_MAX = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRepairConfig:
-    """How a multicast publisher answers NACKs. Raises `ValueError` for a value out of limits."""
-
-    linger: float = 0.01
-    """Time for which a repair is not repeated without need, in seconds. 0.01, as in Aeron."""
-
-    rate_bytes_s: int = 128 * 2**20
-    """Bytes of repairs a second, to all receivers together, at least 1. 128 MiB/s leave most of a
-    fast link to what is new."""
-
-    burst_bytes: int = 4 * 2**20
-    """Bytes of repairs at once after a pause, at least 1. 4 MiB: a quarter of a receive buffer."""
-
-    unicast: bool = False
-    """Whether a range that one receiver alone has asked for goes to it alone. False: the next one
-    often follows, and would have been served by the multicast."""
-
-    requester: RetransmitConfig = field(
-        default_factory=lambda: RetransmitConfig(
-            linger=0.0, budget_bytes_s=64 * 2**20, budget_burst_bytes=8 * 2**20
-        )
-    )
-    """Bounds on what each requester may ask for: half of the rate above."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, rate_bytes_s=1, burst_bytes=1)
 
 
 @dataclass(slots=True)
@@ -60,14 +31,18 @@ class _Repaired:
     start: int
     stop: int
     times: int
-    requester: bytes
 
 
 class GroupRepair:
     """What the group still waits for, and whose turn it is.
 
     Args:
-        config: rate, budget and bounds.
+        rate_bytes_s: bytes of repairs a second, to all receivers together, at least 32; half of it
+            to one. A 32nd of it may go out at once after a pause. Default 128 MiB/s, which leave
+            most of a fast link to what is new, and 4 MiB: a quarter of a receive buffer.
+        linger: time for which a repair is not repeated without need, in seconds. Default 0.01, as
+            in Aeron.
+        ranges_max: see `RetransmitScheduler`.
 
     Attributes:
         scheduler: the turns and budgets of the requesters, for their stats.
@@ -76,11 +51,15 @@ class GroupRepair:
 
     """
 
-    def __init__(self, config: GroupRepairConfig) -> None:
-        self.scheduler = RetransmitScheduler(config.requester)
-        self._linger_ns = to_ns(config.linger)
-        self._bucket = TokenBucket(config.rate_bytes_s, config.burst_bytes)
-        self._unicast = config.unicast
+    def __init__(
+        self, rate_bytes_s: int = 128 * 2**20, *, linger: float = 0.01, ranges_max: int = 1024
+    ) -> None:
+        self.scheduler = RetransmitScheduler(
+            linger=0.0, budget_bytes_s=rate_bytes_s // 2, budget_burst_bytes=rate_bytes_s // 16,
+            ranges_max=ranges_max,
+        )  # fmt: skip
+        self._linger_ns = to_ns(linger)
+        self._bucket = TokenBucket(rate_bytes_s, rate_bytes_s // 32)
         self._queued: dict[str, RangeSet] = {}
         self._recent: deque[_Repaired] = deque(maxlen=_LINGERING_MAX)
         self._throttled = False
@@ -136,12 +115,6 @@ class GroupRepair:
         self._throttled = False
         return self.scheduler.next_job(now_ns=now_ns)
 
-    def is_lone(self, stream: str, start: int, stop: int, requester: bytes) -> bool:
-        """Whether a repair of `[start, stop)` goes to `requester` alone."""
-        if not self._unicast:
-            return False
-        return all(done.requester == requester for done in self._repaired(stream, start, stop))
-
     def sent(
         self, requester: bytes, stream: str, start: int, stop: int, size: int, *, now_ns: int
     ) -> None:
@@ -152,8 +125,7 @@ class GroupRepair:
         if self._linger_ns:
             recent = self._repaired(stream, start, stop)
             times = 1 + max((done.times for done in recent), default=0)
-            lone = requester if self._unicast else b""
-            self._recent.append(_Repaired(now_ns, stream, start, stop, times, lone))
+            self._recent.append(_Repaired(now_ns, stream, start, stop, times))
 
     def drop_range(self, requester: bytes, stream: str, start: int, stop: int) -> None:
         """Forget `[start, stop)`: it is not kept."""

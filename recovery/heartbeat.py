@@ -1,53 +1,45 @@
 """When a stream's heartbeat is due: soon after the last data, then ever more rarely."""
 
-from dataclasses import dataclass
+from typing import Final
 
-from recovery._checks import at_least, check_fields, to_ns
+from recovery._checks import to_ns
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatConfig:
-    """How often heartbeats go out. Raises `ValueError` for a value out of limits."""
-
-    interval_min: float = 0.01
-    """Wait after the last data, in seconds. 0.01: a lost tail is seen about as fast as a loss in
-    the middle of a stream, and a busy stream never sends one. To more than 100 subscribers it is
-    0.1 ms for each."""
-
-    interval_max: float = 1.0
-    """Longest wait, in seconds. 1.0: an idle stream costs one small frame a second, and is noticed
-    to have died within a few. Longer where there are too many such streams for `per_second_max`."""
-
-    per_second_max: float = 400.0
-    """How many heartbeats a second idle streams have together, so that each of them waits longer
-    where they are more. 400 cost a percent of a core at either end; of 20,000 idle streams each has
-    one in 50 s, 67 at most. Each wait is still at most about `factor` times the one before: a tail
-    of which everything was lost for a while is known before that time has passed once again."""
-
-    factor: float = 2.0
-    """Growth of the wait from one heartbeat to the next, at least 1. 2, the usual doubling: eight
-    heartbeats from first to rarest, so that the tail survives many losses in a row."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, interval_min=1e-6, factor=1, per_second_max=1e-9)
-        at_least("interval_max", self.interval_max, self.interval_min)
+INTERVAL_MIN_S: Final = 0.01
+"""Wait after the last data. A lost tail is seen about as fast as a loss in the middle of a stream,
+and a busy stream never sends a heartbeat. To more than 100 subscribers it is 0.1 ms for each."""
+INTERVAL_MAX_S: Final = 1.0
+"""Longest wait: an idle stream costs one small frame a second, and is noticed to have died within a
+few. Longer where there are too many such streams for `PER_SECOND_MAX`."""
+PER_SECOND_MAX: Final = 400.0
+"""How many heartbeats a second idle streams have together, so that each of them waits longer where
+they are more. 400 cost a percent of a core at either end; of 20,000 idle streams each has one in
+50 s, 67 at most. Each wait is still at most about twice the one before: a tail of which everything
+was lost for a while is known before that time has passed once again."""
+_FACTOR: Final = 2
+"""Growth of the wait, the usual doubling: eight heartbeats from first to rarest, so that the tail
+survives many losses in a row."""
 
 
 class HeartbeatSchedule:
     """When the next heartbeat of one stream is due.
 
     Args:
-        config: waits.
         now_ns: the time it begins at; the first heartbeat is due `interval_min` later. Default 0.
+        interval_min, interval_max: the first wait and the longest, in seconds. Default 0.01 and 1.
 
     """
 
-    __slots__ = ("_ceiling_ns", "_due_ns", "_factor", "_initial_ns", "_wait_ns")
+    __slots__ = ("_ceiling_ns", "_due_ns", "_initial_ns", "_wait_ns")
 
-    def __init__(self, config: HeartbeatConfig, *, now_ns: int = 0) -> None:
-        self._initial_ns = to_ns(config.interval_min)
-        self._ceiling_ns = to_ns(config.interval_max)
-        self._factor = config.factor
+    def __init__(
+        self,
+        *,
+        now_ns: int = 0,
+        interval_min: float = INTERVAL_MIN_S,
+        interval_max: float = INTERVAL_MAX_S,
+    ) -> None:
+        self._initial_ns = to_ns(interval_min)
+        self._ceiling_ns = to_ns(interval_max)
         self._wait_ns = self._initial_ns
         self._due_ns = now_ns + self._initial_ns
 
@@ -76,7 +68,7 @@ class HeartbeatSchedule:
         takes ten times as long as sending it.
         """
         longest_ns = max(self._ceiling_ns, ceiling_ns)
-        wait_ns = round(min(longest_ns, self._wait_ns * self._factor))
+        wait_ns = round(min(longest_ns, self._wait_ns * _FACTOR))
         self._wait_ns = max(min(wait_ns, self._ceiling_ns), round(wait_ns * (1 - early)))
         self._due_ns = now_ns + self._wait_ns
         if self._wait_ns > self._ceiling_ns:

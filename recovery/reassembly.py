@@ -6,30 +6,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from recovery._checks import check_fields, to_ns
+from recovery._checks import to_ns
 
 K = TypeVar("K", bound=Hashable)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReassemblyConfig:
-    """How much waits for its other parts. Raises `ValueError` for a value out of limits."""
-
-    bytes_max: int = 16 * 2**20
-    """Bound on the bytes of all parts held. 16 MiB, as what waits for `receive`."""
-
-    wholes_max: int = 1024
-    """Bound on how many are put together at a time."""
-
-    whole_bytes_max: int = 4 * 2**20
-    """Largest whole, in bytes; parts of a larger one are dropped. 4 MiB, as a frame over TCP."""
-
-    age_max: float = 10.0
-    """Time after which one that got no further part is given up, in seconds: as long as a gap
-    lives."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, wholes_max=1, whole_bytes_max=1)
 
 
 @dataclass(slots=True)
@@ -50,7 +29,12 @@ class Reassembler(Generic[K]):
     for again as a gap. So what somebody invents cannot take the space of what is waited for.
 
     Args:
-        config: bounds.
+        bytes_max: bound on the bytes of all parts held. Default 16 MiB, as `receive_bytes`.
+        wholes_max: bound on how many are put together at a time. Default 1024.
+        whole_bytes_max: largest whole, in bytes; parts of a larger one are dropped. Default 4 MiB,
+            as a frame over TCP.
+        age_max: time after which one that got no further part is given up, in seconds. Default 10,
+            as long as a gap lives.
 
     Attributes:
         bytes_held: bytes of all parts held.
@@ -60,9 +44,17 @@ class Reassembler(Generic[K]):
 
     """
 
-    def __init__(self, config: ReassemblyConfig) -> None:
-        self._config = config
-        self._age_ns = to_ns(config.age_max)
+    def __init__(
+        self,
+        *,
+        bytes_max: int = 16 * 2**20,
+        wholes_max: int = 1024,
+        whole_bytes_max: int = 4 * 2**20,
+        age_max: float = 10.0,
+    ) -> None:
+        self._bytes_max, self._wholes_max = bytes_max, wholes_max
+        self._whole_bytes_max = whole_bytes_max
+        self._age_ns = to_ns(age_max)
         self._wholes: OrderedDict[K, _Whole] = OrderedDict()
         self._ranks: list[int] = []
         self._waiting: dict[int, OrderedDict[K, None]] = {}
@@ -85,10 +77,9 @@ class Reassembler(Generic[K]):
         `rank` is how far off its turn the whole is; the first part's counts.
         """
         self._expire(now_ns)
-        config = self._config
         held = self._wholes.get(key)
         if held is None:
-            if not 0 < total_parts <= total_bytes <= config.whole_bytes_max:
+            if not 0 < total_parts <= total_bytes <= self._whole_bytes_max:
                 self.refused += 1
                 return None
             held = self._wholes[key] = _Whole(total_parts, total_bytes, rank)
@@ -157,8 +148,7 @@ class Reassembler(Generic[K]):
         return len(self._wholes)
 
     def _keep_bounds(self, newest: K) -> None:
-        config = self._config
-        while len(self._wholes) > config.wholes_max or self.bytes_held > config.bytes_max:
+        while len(self._wholes) > self._wholes_max or self.bytes_held > self._bytes_max:
             last = next(iter(self._waiting[self._ranks[-1]]))
             self.discard(last)
             self.evicted += 1

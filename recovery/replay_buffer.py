@@ -3,37 +3,11 @@
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import repeat
 from operator import itemgetter
 from typing import NamedTuple
 
-from recovery._checks import check_fields, to_ns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayConfig:
-    """How much of what was sent is remembered. Raises `ValueError` for a value out of limits."""
-
-    bytes_max: int = 64 * 2**20
-    """Bound on the bytes of all kept frames. 64 MiB are half a second of a gigabit link, many
-    times what a repair takes. A frame's bookkeeping comes on top: some 200 bytes, 300 more for a
-    message of 4 KiB or more that stands alone, and 900 for a frame of 32 KiB that ZeroMQ sends."""
-
-    age_max: float | None = None
-    """Age at which a frame is dropped, in seconds. None: age does not matter, since old frames
-    serve late joiners as long as there is space."""
-
-    frames_max: int = 1_000_000
-    """Bound on the number of kept frames, so that the bookkeeping for tiny frames is bounded,
-    too: a million cost about 200 MiB."""
-
-    streams_max: int = 65_536
-    """Bound on the number of streams, since the next sequence of each is remembered for ever.
-    Frames of a stream past it are not kept. 65,536 cost some 20 MiB."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, age_max=1e-9, frames_max=1, streams_max=1)
+from recovery._checks import to_ns
 
 
 class Kept(NamedTuple):
@@ -95,7 +69,16 @@ class ReplayBuffer:
     whichever stream they belong to. Appending is O(1) amortised, looking up O(log n).
 
     Args:
-        config: bounds.
+        bytes_max: bound on the bytes of all kept frames. Default 64 MiB, half a second of a gigabit
+            link, many times what a repair takes. A frame's bookkeeping comes on top: some 200
+            bytes, 300 more for a message of 4 KiB or more that stands alone, and 900 for a frame
+            of 32 KiB that ZeroMQ sends.
+        age_max: age at which a frame is dropped, in seconds. Default None: age does not matter,
+            since old frames serve late joiners as long as there is space.
+        frames_max: bound on the number of kept frames. Default a million, whose bookkeeping costs
+            about 200 MiB.
+        streams_max: bound on the number of streams, since the next sequence of each is remembered
+            for ever. Frames of a stream past it are not kept. Default 65,536, which cost 20 MiB.
         free: empties a list of evicted frames that are memoryviews, where that takes more than to
             forget them; of eight at a time, which are kept until then. It is called when all is
             done; what it raises changes nothing. Default: none is needed.
@@ -121,13 +104,21 @@ class ReplayBuffer:
         "messages_evicted",
     )
 
-    def __init__(self, config: ReplayConfig, free: Free | None = None) -> None:
+    def __init__(
+        self,
+        bytes_max: int = 64 * 2**20,
+        *,
+        age_max: float | None = None,
+        frames_max: int = 1_000_000,
+        streams_max: int = 65_536,
+        free: Free | None = None,
+    ) -> None:
         self._free = free
         self._evicted: list[bytes | memoryview] = []
-        self._bytes_max = config.bytes_max
-        self._frames_max = config.frames_max
-        self._streams_max = config.streams_max
-        self._age_ns = None if config.age_max is None else to_ns(config.age_max)
+        self._bytes_max = bytes_max
+        self._frames_max = frames_max
+        self._streams_max = streams_max
+        self._age_ns = None if age_max is None else to_ns(age_max)
         self._streams: dict[str, _Stream] = {}
         self._order: deque[_Stream] = deque()  # one entry a kept frame
         self._appended_ns: deque[int] = deque()  # as _order, only where age matters

@@ -13,40 +13,11 @@ from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
 
-from recovery._checks import check_fields, to_ns
+from recovery._checks import to_ns
 from recovery.budget import TokenBucket
 from recovery.deadlines import DeadlineHeap
 from recovery.ranges import RangeSet
 from recovery.sent_frames import SentFrames
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetransmitConfig:
-    """How NACKs are answered. Raises `ValueError` for a value out of limits."""
-
-    linger: float = 0.01
-    """Time for which an answered range is not answered again to the same requester, in seconds.
-    0.01, as in Aeron: longer than most round trips, and half of a receiver's first retry. One that
-    says how many frames it has received gets nothing again that is on its way, unless this is 0."""
-
-    budget_bytes_s: int = 128 * 2**20
-    """Bytes a second that one requester may have, at least 1. 128 MiB/s, a gigabit link: one
-    receiver may use its own link fully, and no more."""
-
-    budget_burst_bytes: int = 32 * 2**20
-    """Bytes that one requester may have at once after a pause, at least 1. 32 MiB, a quarter of a
-    second's budget: usual losses are answered without waiting."""
-
-    ranges_max: int = 1024
-    """Bound on the ranges that one requester waits for, over all streams; what would pass it is
-    refused and named. 1024 are 16 NACKs of 64 ranges."""
-
-    requesters_max: int = 4096
-    """Bound on the requesters remembered. The one idle for longest is dropped; where none is idle
-    the new one is refused. 4096, as many as one publisher may have subscribers."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, budget_bytes_s=1, budget_burst_bytes=1, ranges_max=1, requesters_max=1)
 
 
 @dataclass(slots=True)
@@ -62,6 +33,7 @@ class RequesterStats:
     """Times that it used up its budget while it still wanted more."""
 
 
+REQUESTERS_MAX = 4096
 _ANSWERED_MAX = 4096
 _Answer = tuple[int, str, int, int, int]
 """When it was sent, stream, start, stop, and the number of its frame."""
@@ -72,8 +44,8 @@ _FLIGHT_NS = 30_000_000_000
 class _Requester:
     __slots__ = ("answered", "bucket", "ranges_held", "stats", "wanted")
 
-    def __init__(self, config: RetransmitConfig) -> None:
-        self.bucket = TokenBucket(config.budget_bytes_s, config.budget_burst_bytes)
+    def __init__(self, bucket: TokenBucket) -> None:
+        self.bucket = bucket
         self.wanted: dict[str, RangeSet] = {}
         self.ranges_held = 0
         # The newest answers; a forgotten one costs a repetition.
@@ -127,7 +99,19 @@ class RetransmitScheduler:
     """What each requester still waits for, and whose turn it is.
 
     Args:
-        config: budget and bounds.
+        linger: time for which an answered range is not answered again to the same requester, in
+            seconds. Default 0.01, as in Aeron: longer than most round trips, and half of a
+            receiver's first retry. One that says how many frames it has received gets nothing again
+            that is on its way, unless this is 0.
+        budget_bytes_s: bytes a second that one requester may have, at least 1. Default 128 MiB/s, a
+            gigabit link: one receiver may use its own link fully, and no more.
+        budget_burst_bytes: bytes that one requester may have at once after a pause, at least 1.
+            Default 32 MiB, a quarter of a second's budget: usual losses are answered at once.
+        ranges_max: bound on the ranges that one requester waits for, over all streams; what would
+            pass it is refused and named. Default 1024, which are 16 NACKs of 64 ranges.
+        requesters_max: bound on the requesters remembered. The one idle for longest is dropped;
+            where none is idle the new one is refused. Default 4096, as many as one publisher may
+            have subscribers.
         frames: numbers what goes to each requester; who else sends to them notes it there. Default:
             one of its own.
 
@@ -138,10 +122,20 @@ class RetransmitScheduler:
 
     """
 
-    def __init__(self, config: RetransmitConfig, frames: SentFrames | None = None) -> None:
-        self._config = config
+    def __init__(
+        self,
+        *,
+        linger: float = 0.01,
+        budget_bytes_s: int = 128 * 2**20,
+        budget_burst_bytes: int = 32 * 2**20,
+        ranges_max: int = 1024,
+        requesters_max: int = REQUESTERS_MAX,
+        frames: SentFrames | None = None,
+    ) -> None:
+        self._budget = budget_bytes_s, budget_burst_bytes
+        self._ranges_max, self._requesters_max = ranges_max, requesters_max
         self.frames = SentFrames() if frames is None else frames
-        self._linger_ns = to_ns(config.linger)
+        self._linger_ns = to_ns(linger)
         self._requesters: dict[bytes, _Requester] = {}
         # Each known requester is in exactly one of these three.
         self._ready: OrderedDict[bytes, None] = OrderedDict()
@@ -172,7 +166,7 @@ class RetransmitScheduler:
         state.stats.requests += 1
         arrived = self.frames.arrived(requester, received)
         parts = self._not_answered(state, stream, well_formed, now_ns, arrived)
-        ranges_max = self._config.ranges_max
+        ranges_max = self._ranges_max
         refused = [(a, b) for a, b in parts if not state.add(stream, a, b, ranges_max)]
         self.ranges_refused += len(refused)
         state.stats.ranges_refused += len(refused)
@@ -223,7 +217,7 @@ class RetransmitScheduler:
             return
         state.stats.messages_sent -= stop - start
         self.frames.take_back(requester)
-        if not state.add(stream, start, stop, self._config.ranges_max):
+        if not state.add(stream, start, stop, self._ranges_max):
             self.ranges_refused += 1
             state.stats.ranges_refused += 1
         elif requester in self._idle:
@@ -259,7 +253,7 @@ class RetransmitScheduler:
         state = self._requesters.get(requester)
         if state is None:
             return
-        state.remove(stream, start, stop, self._config.ranges_max)
+        state.remove(stream, start, stop, self._ranges_max)
         state.stats.bytes_sent += size
         state.stats.messages_sent += stop - start
         state.bucket.take(size, now_ns)
@@ -273,7 +267,7 @@ class RetransmitScheduler:
         state = self._requesters.get(requester)
         if state is None:
             return
-        state.remove(stream, start, stop, self._config.ranges_max)
+        state.remove(stream, start, stop, self._ranges_max)
         state.stats.ranges_refused += 1
         self._settle(requester, state)
 
@@ -315,11 +309,11 @@ class RetransmitScheduler:
     def _known(self, requester: bytes) -> _Requester | None:
         state = self._requesters.get(requester)
         if state is None:
-            if len(self._requesters) >= self._config.requesters_max:
+            if len(self._requesters) >= self._requesters_max:
                 if not self._idle:
                     return None
                 self.forget(next(iter(self._idle)))
-            state = self._requesters[requester] = _Requester(self._config)
+            state = self._requesters[requester] = _Requester(TokenBucket(*self._budget))
             self._idle[requester] = None
         elif requester in self._idle:
             self._idle.move_to_end(requester)

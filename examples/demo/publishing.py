@@ -7,7 +7,6 @@ from collections.abc import Callable
 from p2pmsg import codec
 from p2pmsg.config import PublisherConfig
 from p2pmsg.sync.publisher import Publisher
-from recovery import ReplayConfig
 from recovery.log import LogConfig
 
 from .child import emit, next_command
@@ -23,9 +22,7 @@ _PROGRESS_S = 0.2
 def main() -> None:
     """Publish, and stay until the parent says `close`."""
     plan = codec.json_decode(sys.argv[1], type=Plan)
-    config = PublisherConfig(
-        replay=ReplayConfig(bytes_max=plan.replay_bytes), stall_timeout=STALL_S, on_full="block"
-    )
+    config = PublisherConfig(replay_bytes=plan.replay_bytes, stall_timeout=STALL_S, on_full="block")
     log = LogConfig(plan.log) if plan.log is not None else None
     security = security_in(plan.keys, "feed")
     with Publisher(

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Any
 from p2pmsg.errors import LogFailedError
 from p2pmsg.mold import codec
 from p2pmsg.wire import FrameError
-from recovery import (
-    HeartbeatConfig,
-    HeartbeatSchedule,
-    ReplayBuffer,
-    ReplayConfig,
-    RetransmitConfig,
-    RetransmitScheduler,
-    TokenBucket,
-)
+from recovery import HeartbeatSchedule, ReplayBuffer, RetransmitScheduler, TokenBucket
 
 if TYPE_CHECKING:
     from p2pmsg.mold.log import MoldLog
@@ -29,6 +21,7 @@ it names gets no more than this. A receiver that is short of it asks again."""
 ALL_BYTES_S, ALL_BURST_BYTES = 64 * 2**20, 16 * 2**20
 """Answers to all hosts together."""
 _HOSTS_MAX = 4096
+_HEARTBEAT_S = 0.02
 END_REPEAT_NS = 100 * _MS
 _Made = tuple[int, int, bytes]
 """Sequence, count, packet."""
@@ -54,9 +47,7 @@ class MoldPublisherCore:
         *,
         session: bytes,
         packet_bytes: int,
-        replay: ReplayConfig,
-        retransmit: RetransmitConfig,
-        heartbeat: HeartbeatConfig,
+        replay_bytes: int = 64 * 2**20,
         history: History | None,
         now_ns: int,
         log: "MoldLog | None" = None,
@@ -64,7 +55,7 @@ class MoldPublisherCore:
         self.session = session
         self.following = 1 if log is None else log.following
         self.outbox: deque[bytes] = deque()
-        self.replay = ReplayBuffer(replay)
+        self.replay = ReplayBuffer(replay_bytes)
         self.invalid: Counter[str] = Counter()
         self.requests = self.messages_repaired = self.unanswered = self.throttled = 0
         self._budget = TokenBucket(ALL_BYTES_S, ALL_BURST_BYTES)
@@ -73,9 +64,9 @@ class MoldPublisherCore:
         self._packet_bytes = packet_bytes
         self._history = history
         self._log = log
-        self._scheduler = RetransmitScheduler(retransmit)
+        self._scheduler = RetransmitScheduler(linger=0.0)
         self._addresses: dict[bytes, Any] = {}
-        self._heartbeat = HeartbeatSchedule(heartbeat, now_ns=now_ns)
+        self._heartbeat = HeartbeatSchedule(now_ns=now_ns, interval_min=_HEARTBEAT_S)
         self._end_due_ns = 0
 
     def publish(self, messages: Iterable[bytes], *, now_ns: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ receiver is to ask over the recovery channel, which has the log, and a definite 
 gone out because it is not on the disk yet is not answered at all.
 """
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -45,8 +45,6 @@ FRAMES_PER_CALL: Final = 45
 _COLUMNS_PER_CALL = 4096
 HINTS_MAX = 256
 """Hints that wait to be sent; more are not needed, for who has none asks again."""
-ADDRESSES_MAX = 4096
-"""Receivers whose address is remembered, for repairs to one alone."""
 _PARTS_OF = "\0"
 """Between a topic, which has no zero byte, and the sequence of a frame whose parts are repaired."""
 _encode_into: Final = encoder.encode_into
@@ -57,8 +55,6 @@ class Repair:
     """What answers a NACK: one frame, or several parts of one."""
 
     requester: bytes
-    address: Any
-    """None: to all."""
     frames: list[bytes]
     stream: str
     start: int
@@ -118,12 +114,11 @@ class MulticastSender:
             require_codec(multicast.fec_parity)
             self.parity = ParityMaker(served.session, multicast.fec_data, multicast.fec_parity)
             self.frame_bytes = max(256, self.frame_bytes - overhead_bytes(multicast.fec_data))
-        self.repair = GroupRepair(multicast.repair)
-        self.window = FlowWindow(config.replay.bytes_max // _LAG_PART or 1)
+        self.repair = GroupRepair(multicast.repair_rate_bytes_s)
+        self.window = FlowWindow(config.replay_bytes // _LAG_PART or 1)
         self.invalid: Counter[str] = Counter()
         self.nacks = 0
         self.frames_repaired = self.messages_repaired = self.bytes_repaired = 0
-        self._addresses: OrderedDict[bytes, Any] = OrderedDict()
         self.hints: deque[tuple[Any, bytes]] = deque()
 
     def receive(self, data: bytes, address: Any, *, now_ns: int) -> None:
@@ -330,10 +325,6 @@ class MulticastSender:
         self.nacks += 1
         if any(start >= stop for start, stop in nack.ranges):
             raise FrameError("range")
-        self._addresses[requester] = address
-        self._addresses.move_to_end(requester)
-        if len(self._addresses) > ADDRESSES_MAX:
-            self._addresses.popitem(last=False)
         stream, ranges = nack.topic, nack.ranges
         high = self._served.head(nack.topic)[1]
         earliest = self._replay.earliest(nack.topic)
@@ -374,9 +365,7 @@ class MulticastSender:
             stop = min(stop, kept[0].stop)
         if not frames:
             return None
-        lone = self.repair.is_lone(stream, start, stop, requester)
-        address = self._addresses.get(requester) if lone else None
-        return Repair(requester, address, frames, stream, start, stop)
+        return Repair(requester, frames, stream, start, stop)
 
 
 def pack_plain(

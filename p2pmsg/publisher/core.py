@@ -11,7 +11,6 @@ import math
 from collections import deque
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 from p2pmsg import codec, control, wire
@@ -45,6 +44,7 @@ from p2pmsg.topics import check_topic
 from p2pmsg.wire import Kind
 from recovery import HeartbeatSchedule, Kept, Loss, PartedFrame, ReplayBuffer
 from recovery._checks import to_ns
+from recovery.heartbeat import INTERVAL_MAX_S, INTERVAL_MIN_S, PER_SECOND_MAX
 
 _MS = 1_000_000
 _PACE_BYTES = 1024
@@ -87,6 +87,8 @@ class PublisherCore:
         log: PublisherLog | None = None,
         memory: FrameMemory = PYTHON_MEMORY,
         life: int = 0,
+        heartbeats_per_s: float = PER_SECOND_MAX,
+        heartbeat_interval: tuple[float, float] = (INTERVAL_MIN_S, INTERVAL_MAX_S),
     ) -> None:
         self.name = name
         self.log = log
@@ -101,12 +103,13 @@ class PublisherCore:
         self._unsynced_from: dict[str, int] = {}
         # What `_waits_from` found: the first frame that waits, how many do, and by topic from where
         self._waiting: tuple[object, int, dict[str, int]] = None, 0, {}
-        # A stream of which the replay buffer knows nothing could not even be numbered.
-        streams_max = max(config.replay.streams_max, config.streams_max)
-        self.replay = ReplayBuffer(replace(config.replay, streams_max=streams_max), memory.free)
+        self.replay = ReplayBuffer(
+            config.replay_bytes, age_max=config.replay_age, streams_max=config.streams_max,
+            free=memory.free,
+        )  # fmt: skip
         self.requests = RequestHandler(self, self.control, config)
-        per_second_max = config.heartbeat.per_second_max
-        self.heartbeats = HeartbeatSender(self, self.control, per_second_max)
+        self.heartbeats = HeartbeatSender(self, self.control, heartbeats_per_s)
+        self._heartbeat_interval = heartbeat_interval
         self.multicast: Multicast | None = None
         self.sealed_ns = 0
         self.memory = memory
@@ -135,7 +138,7 @@ class PublisherCore:
         """Publish to a multicast, in frames that fit a datagram; called before anything else."""
         self.multicast = self.requests.multicast = multicast
         self.heartbeats.per_second_max = math.inf  # datagrams get lost
-        self.heartbeats.busy_ns = to_ns(self.config.heartbeat.interval_max)  # or only the large do
+        self.heartbeats.busy_ns = to_ns(self._heartbeat_interval[1])  # or only the large do
         self._batch_bytes = min(self._batch_bytes, multicast.frame_bytes)
 
     def use_rights(self, rights: Rights) -> None:
@@ -719,7 +722,8 @@ class PublisherCore:
         limit = self.config.streams_max
         if len(self.streams) >= limit:
             raise ConfigError("topics in use", f"at most streams_max = {limit}", topic)
-        heartbeat = HeartbeatSchedule(self.config.heartbeat)
+        least, most = self._heartbeat_interval
+        heartbeat = HeartbeatSchedule(interval_min=least, interval_max=most)
         stream = PublisherStream(topic, topic_bytes, self.session, heartbeat)
         if self.log is not None and not self.replay.has(topic):
             self.replay.begin(topic, self.log.next(topic))

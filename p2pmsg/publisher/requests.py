@@ -15,6 +15,7 @@ from p2pmsg.publisher.served import Multicast, Served
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Kept, LossReason, RangeSet, RetransmitScheduler, SentFrames
 from recovery._checks import to_ns
+from recovery.retransmit import REQUESTERS_MAX
 
 _MS = 1_000_000
 REPLIES_MAX = 4096
@@ -23,6 +24,11 @@ REPLIES_BYTES_MAX = 16 * 2**20
 """Their bytes; an answer that has more is taken where none waits."""
 SUBSCRIBERS_MAX = 65_536
 """Subscribers that are counted; further ones are served all the same."""
+_REQUESTER_BYTES_S = 2**32
+"""What one requester gets, more than one TCP connection carries on one machine, so that its own
+queue holds it back: who replays, or a Spark task that reads history, may be as fast as who follows
+live, which is 2 GiB/s."""
+_REQUESTER_BURST_BYTES = 128 * 2**20
 BLOCKED_NS = 2 * _MS
 """How long a requester whose queue was full is left alone."""
 
@@ -92,7 +98,10 @@ class RequestHandler:
     ) -> None:
         self._served = served
         self._queue = queue
-        self.scheduler = RetransmitScheduler(config.retransmit, frames)
+        self.scheduler = RetransmitScheduler(
+            budget_bytes_s=_REQUESTER_BYTES_S, budget_burst_bytes=_REQUESTER_BURST_BYTES,
+            frames=frames,
+        )  # fmt: skip
         self._replies: deque[Reply] = deque()
         self._at_once: Reply | None = None
         self._reply_bytes = 0
@@ -105,7 +114,6 @@ class RequestHandler:
         self.multicast: Multicast | None = None
         self.permits: Permits | None = None
         self._frame_bytes_max: dict[bytes, int] = {}
-        self._requesters_max = config.retransmit.requesters_max
         self.replies_dropped = 0
         self.frames_repaired = 0
         self.messages_repaired = {"buffer": 0, "log": 0}
@@ -452,7 +460,7 @@ class RequestHandler:
     def _note_limit(self, requester: bytes, frame_bytes_max: int) -> None:
         """Remember the largest frame that a requester takes; the oldest is forgotten at a bound."""
         limits = self._frame_bytes_max
-        if requester not in limits and len(limits) >= self._requesters_max:
+        if requester not in limits and len(limits) >= REQUESTERS_MAX:
             del limits[next(iter(limits))]
         limits[requester] = frame_bytes_max
 

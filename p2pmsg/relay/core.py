@@ -82,7 +82,10 @@ class RelayCore:
         self.outbox: deque[bytes | memoryview] = deque()
         self.control = ControlQueue()
         self.unsynced: deque[tuple[RelayedStream, int, bytes | memoryview]] = deque()
-        self.replay = ReplayBuffer(config.replay, memory.free)
+        self.replay = ReplayBuffer(
+            config.replay_bytes, age_max=config.replay_age, streams_max=config.streams_max,
+            free=memory.free,
+        )  # fmt: skip
         self.memory = memory
         self.sealed_ns = 0
         self.closing = False
@@ -178,7 +181,7 @@ class RelayCore:
     @property
     def streams_max(self) -> int:
         """How many streams are served at most."""
-        return min(self.config.streams_max, self.config.replay.streams_max)
+        return self.config.streams_max
 
     def _changed(self) -> None:
         """Say with the next pulse, which is due now, that there are other sessions."""
@@ -203,7 +206,7 @@ class RelayCore:
         except MessageError:
             self.invalid["topic"] += 1
             return None
-        heartbeat = HeartbeatSchedule(self.config.heartbeat)
+        heartbeat = HeartbeatSchedule()
         stream = RelayedStream(topic, topic_bytes, session, heartbeat, start)
         noted = None if self.log is None else self.log.end_of(session, topic, start)
         if noted is not None:

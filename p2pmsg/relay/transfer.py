@@ -70,7 +70,7 @@ class Transfer:
         self._source = source
         self._relay = relay
         self._look_ns = 0
-        self._give_up_ns = to_ns(source.config.nack.deadline)
+        self._give_up_ns = to_ns(source.config.repair_timeout)
         self._cut_ns: dict[tuple[int, str], int] = {}
 
     def note_sessions(self, *, now_ns: int) -> None:

@@ -6,6 +6,7 @@ Messages and gaps are handled here; sessions, and how they are joined, by the `S
 import enum
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Delivery, LossReason, RangeSet, ReceiverConfig
+from recovery import Delivery, LossReason, NackConfig, RangeSet, ReceiverConfig
 from recovery._checks import to_ns
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class SubscriberCore:
         datagram_lines: Collection[int] = (),
         policy: GapPolicy | None = None,
         types: ValueTypes = UNTYPED,
+        nack: NackConfig = NackConfig(),  # noqa: B008 - frozen
     ) -> None:
         settings = Settings(
             subscriber=subscriber, name=name, topics=topics, start=start, config=config,
@@ -117,8 +119,8 @@ class SubscriberCore:
         for index, line in enumerate(self.lines):
             line.contacted = cursor is not None and cursor.contacted(index)
         self.receiver_config = ReceiverConfig(
-            nack=config.nack, reorder_bytes_max=config.receive_bytes,
-            wait_for_repair=wait_for_repair,
+            nack=replace(nack, deadline=config.repair_timeout),
+            reorder_bytes_max=config.receive_bytes, wait_for_repair=wait_for_repair,
         )  # fmt: skip
         waits_ns = to_ns(config.second_line_wait), to_ns(config.second_line_max)
         self.tally = Redundancy(self.lines, *waits_ns) if lines > 1 else None

@@ -41,7 +41,7 @@ from p2pmsg.subscriber.sessions import GroupState, RepairIn, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Feedback, RangeSet, Reassembler, ReassemblyConfig
+from recovery import Feedback, RangeSet, Reassembler
 
 _MS = 1_000_000
 OUTGOING_MAX = 1024
@@ -52,8 +52,6 @@ UNJOINED_MAX = 64
 """Sessions that were announced and not joined; with more, further ones have to wait."""
 UNCONFIRMED_MAX = 1024
 """Streams that no publisher has confirmed. Where there are more it is asked for all that it has."""
-CONTROL_PARTS = ReassemblyConfig(bytes_max=2**20, wholes_max=64, age_max=1.0)
-"""Bounds on the parts of what is no message, most of which nothing waits for."""
 RANGES_PER_NACK = 48
 """So many ranges fit a datagram, with the longest topic."""
 
@@ -144,8 +142,11 @@ class MulticastReceiver:
             settings, joiner, self.confirmation, sources=self.sources, peers=peers,
             effects=effects, rng=rng, connected=self._note_connected,
         )  # fmt: skip
-        self.reassembler: Reassembler[_Key] = Reassembler(config.multicast.reassembly)
-        self.control_parts: Reassembler[_Key] = Reassembler(CONTROL_PARTS)
+        self.reassembler: Reassembler[_Key] = Reassembler()
+        # Of what is no message, most of which nothing waits for.
+        self.control_parts: Reassembler[_Key] = Reassembler(
+            bytes_max=2**20, wholes_max=64, age_max=1.0
+        )
         self.marks = ProgressMarks()
         self.parity: ParityReader | None = None
         self._wanted: dict[bytes, bool] = {}
@@ -426,7 +427,7 @@ class MulticastReceiver:
 
     def make_feedback(self) -> Feedback:
         """Return what draws the waits for one publisher's streams."""
-        return Feedback(self._config.feedback, self._rng)
+        return Feedback(self._rng)
 
     def ask(self, stream: Stream, *, window: int, crowded: bool, now_ns: int) -> None:
         """Ask for what is due of a stream, by UDP or over the recovery channel.

@@ -123,7 +123,7 @@ class SessionJoiner:
         self._monitor = ConnectionMonitor(lines, self._timeout_ns)
         # Not before a silent line was connected again, and a publisher there could answer.
         again_ns = self._timeout_ns + min(AGAIN_NS, self._timeout_ns)
-        self._give_up_ns = max(again_ns, to_ns(config.nack.deadline))
+        self._give_up_ns = max(again_ns, to_ns(config.repair_timeout))
         self._asked = self.start.position if self.start.kind == "sequence" else 0
         self._pages = control.HeadPages(config.streams_max)
         self._reached = Reached(lines, self.peers, self.relays.upstreams, self.effects)
@@ -345,12 +345,12 @@ class SessionJoiner:
 
     def _unasked(self) -> ReceiverConfig:
         """Return how to receive a stream that nobody can be asked for."""
-        config = self.settings.config
+        config, receiver = self.settings.config, self.stream_table.receiver_config
         never = replace(
-            config.nack, delay=_NEVER_S, retry_interval=_NEVER_S, retry_max=_NEVER_S,
-            deadline=min(config.multicast.unasked_wait, config.nack.deadline),
+            receiver.nack, delay=_NEVER_S, retry_interval=_NEVER_S, retry_max=_NEVER_S,
+            deadline=min(config.multicast.unasked_wait, config.repair_timeout),
         )  # fmt: skip
-        return replace(self.stream_table.receiver_config, nack=never)
+        return replace(receiver, nack=never)
 
     def hurry(self, due_ns: int) -> None:
         """Let `check` be due by a time."""

@@ -60,12 +60,12 @@ class StreamTable:
     ) -> None:
         self.config = config
         self.receiver_config = receiver_config
-        group_nack = replace(config.nack, delay=config.multicast.reorder_wait)
+        group_nack = replace(receiver_config.nack, delay=config.multicast.reorder_wait)
         self._group_config = replace(receiver_config, nack=group_nack)
         self.start = start
         self.policy = policy
         self.types = types
-        self.gaps = GapScheduler(to_ns(config.nack.deadline))
+        self.gaps = GapScheduler(to_ns(config.repair_timeout))
         self.count = self.rewound = 0
         self.forgotten: Counter[str] = Counter()
         self.repair_latency = LatencyHistogram()

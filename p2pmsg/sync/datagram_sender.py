@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import transports
 from p2pmsg import wire
@@ -144,22 +144,18 @@ class DatagramSender:
             address, hint = self.multicast.hints.popleft()
             self._udp.send(self.multicast.datagram_of(hint), address)
         frames: list[bytes] = []
-        addresses: list[Any] = []
         for _ in range(_REPAIRS_PER_CALL):
             repair = self.multicast.next_repair(now_ns=_now_ns())
             if repair is None:
                 break
             self.multicast.repair_sent(repair, now_ns=_now_ns())
             frames += repair.frames
-            addresses += [repair.address] * len(repair.frames)
         if not frames:
             return
-        datagrams = self.multicast.datagrams_of(frames)  # so that they share signatures
-        for made, address in zip(datagrams, addresses, strict=True):
-            self._udp.send(made, address)
-            if address is None:
-                for other in self._others:
-                    other.send(made)
+        for made in self.multicast.datagrams_of(frames):  # so that they share signatures
+            self._udp.send(made)
+            for other in self._others:
+                other.send(made)
             self.bytes_sent += len(made)
             self.datagrams_sent += 1
             self.multicast.window.sent(len(made) + _DATAGRAM_COST_BYTES)

@@ -25,7 +25,7 @@ from p2pmsg.sync.lifecycle import (
 )
 from p2pmsg.sync.settings import log_config
 from p2pmsg.sync.worker import Worker
-from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig, TokenBucket
+from recovery import TokenBucket
 from transports.endpoint import request_address
 from transports.failing import Failing
 
@@ -134,9 +134,7 @@ class MoldPublisher(ClosesAtOnce):
         self._core = MoldPublisherCore(
             session=name,
             packet_bytes=self._udp.datagram_bytes,
-            replay=ReplayConfig(bytes_max=replay_bytes),
-            retransmit=RetransmitConfig(linger=0.0),
-            heartbeat=HeartbeatConfig(interval_min=0.02),
+            replay_bytes=replay_bytes,
             history=history,
             now_ns=_now_ns(),
             log=self._log,

@@ -43,7 +43,7 @@ def publisher_config(
     config = config or PublisherConfig()
     changes: dict[str, Any] = {}
     if replay_bytes is not None:
-        changes["replay"] = replace(config.replay, bytes_max=replay_bytes)
+        changes["replay_bytes"] = replay_bytes
     if on_full is not None:
         changes["on_full"] = on_full
     if stall_timeout is not None:
@@ -64,7 +64,7 @@ def subscriber_config(
     if receive_bytes is not None:
         changes["receive_bytes"] = receive_bytes
     if repair_timeout is not None:
-        changes["nack"] = replace(config.nack, deadline=repair_timeout)
+        changes["repair_timeout"] = repair_timeout
     return replace(config, **changes) if changes else config
 
 

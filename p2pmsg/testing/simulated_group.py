@@ -102,10 +102,7 @@ class GroupSending:
             if repair is None:
                 return
             for frame in repair.frames:
-                if repair.address is None:
-                    self._send(frame)
-                    continue
-                self._reply(repair.address, frame)
+                self._send(frame)
             self.multicast.repair_sent(repair, now_ns=now_ns)
 
     def take_forged(self, data: bytes, now_ns: int) -> None:

@@ -13,7 +13,7 @@ from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.oracle import Accepted, History
 from p2pmsg.testing.simulated_sending import WALL_NS, ServingSide, publisher_config
-from recovery import HeartbeatConfig
+from recovery.heartbeat import INTERVAL_MAX_S, INTERVAL_MIN_S
 from recovery.log import LogConfig, MemoryStore
 
 _NEVER_S = 1e6
@@ -50,11 +50,6 @@ class SimulatedPublisher:
         self._network = network
         self._history = history
         self._config = publisher_config(config or PublisherConfig(frame_bytes=1024), options)
-        few = HeartbeatConfig(per_second_max=options.heartbeats_per_s)
-        self._config = replace(self._config, heartbeat=few)
-        if not options.heartbeats:
-            never = HeartbeatConfig(interval_min=_NEVER_S, interval_max=_NEVER_S)
-            self._config = replace(self._config, heartbeat=never)
         if options.parity:
             multicast = replace(self._config.multicast, fec_data=4, fec_parity=options.parity)
             self._config = replace(self._config, multicast=multicast)
@@ -116,6 +111,8 @@ class SimulatedPublisher:
             return
         network = self._network
         self.recovery = at = f"{self.endpoint}.recovery.{self.crashes}"
+        options = network.options
+        interval = (INTERVAL_MIN_S, INTERVAL_MAX_S) if options.heartbeats else (_NEVER_S, _NEVER_S)
         session, now_ns = network.rng.getrandbits(64), network.clock.now_ns
         log: PublisherLog | None = None
         if self._disk is not None:
@@ -126,7 +123,8 @@ class SimulatedPublisher:
             self._last_session = session
         self.core = PublisherCore(
             name=self.name, session=session, recovery=at, config=self._config, now_ns=now_ns,
-            log=log, life=1 + self.crashes,
+            log=log, life=1 + self.crashes, heartbeats_per_s=options.heartbeats_per_s,
+            heartbeat_interval=interval,
         )  # fmt: skip
         if log is not None:
             for topic in self.topics:

@@ -58,8 +58,7 @@ class SimulatedRelay(SimulatedSubscriber):
     def _make_config(self, config: SubscriberConfig) -> SubscriberConfig:
         """Give up a gap before the subscribers do, as `Relay` does; see `REPAIR_TIMEOUT_S`."""
         config = super()._make_config(config)
-        nack = replace(config.nack, deadline=config.nack.deadline / 2)
-        return replace(config, nack=nack)
+        return replace(config, repair_timeout=config.repair_timeout / 2)
 
     @property
     def evicted(self) -> bool:

@@ -80,7 +80,7 @@ def publisher_config(config: PublisherConfig, options: NetworkOptions) -> Publis
         queue_frames=options.queue_frames,
         on_full=options.on_full,
         stall_timeout=options.stall_timeout,
-        replay=replace(config.replay, bytes_max=options.replay_bytes),
+        replay_bytes=options.replay_bytes,
     )
 
 

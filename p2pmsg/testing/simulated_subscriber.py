@@ -28,7 +28,7 @@ from p2pmsg.testing.simulated_group import GroupReceiving
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_reader import SimulatedReader
 from p2pmsg.wire import Kind
-from recovery import Delivery, Loss
+from recovery import Delivery, Loss, NackConfig
 from recovery._checks import to_ns
 from transports import MemoryReceiver, MemoryRecoveryClient
 
@@ -79,6 +79,7 @@ class SimulatedSubscriber:
         reads: bool = True,
         cursor: SimulatedCursor | None = None,
         types: ValueTypes = UNTYPED,
+        nack: NackConfig | None = None,
     ) -> None:
         self.name = name
         self.places = list(publishers)
@@ -89,6 +90,7 @@ class SimulatedSubscriber:
         self.conflate = conflate or (policy is not None and policy.any_conflates)
         self._policy = GapPolicy("latest") if conflate else policy
         self._reads, self._types = reads, types
+        self._nack = nack or NackConfig()
         self._network = network
         self.config = self._make_config(config or SubscriberConfig())
         self.core: SubscriberCore | None = None
@@ -116,7 +118,7 @@ class SimulatedSubscriber:
             config,
             queue_frames=options.queue_frames,
             receive_bytes=options.receive_bytes,
-            nack=replace(config.nack, deadline=options.repair_timeout),
+            repair_timeout=options.repair_timeout,
         )
 
     def revive(self) -> None:
@@ -124,7 +126,7 @@ class SimulatedSubscriber:
         if self.core is not None or self.is_gone:
             return
         network = self._network
-        deadline_ns = to_ns(self.config.nack.deadline)
+        deadline_ns = to_ns(self.config.repair_timeout)
         if len(self.publishers) < len(self.places):
             deadline_ns //= 2  # a relay gives up before its subscribers do
         self.oracle = Oracle(
@@ -180,6 +182,7 @@ class SimulatedSubscriber:
             wait_for_repair=self.wait_for_repair,
             policy=self._policy,
             types=self._types,
+            nack=self._nack,
             rng=Random(self._network.rng.getrandbits(64)),
             now_ns=self._network.clock.now_ns,
             cursor=cursor,
@@ -508,7 +511,7 @@ class SimulatedSubscriber:
             receiver = stream.receiver
             if receiver.bytes_held > limit:
                 complain(f"{self.name} reorders {receiver.bytes_held} bytes, of at most {limit}")
-            if len(list(receiver.missing_ranges)) > self.config.nack.gaps_max:
+            if len(list(receiver.missing_ranges)) > self._nack.gaps_max:
                 complain(f"{self.name} has more gaps than gaps_max")
             left = self.reader.left_of(stream)
             late_count = late[id(stream)] + receiver.late_held

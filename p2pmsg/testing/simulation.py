@@ -18,7 +18,9 @@ from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_stranger import Stranger
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
+from recovery import NackConfig
 from recovery._checks import to_ns
+from recovery.heartbeat import INTERVAL_MAX_S
 
 _STEP_S = 0.02
 _CALM_S = 0.5
@@ -168,6 +170,7 @@ class Simulation:
         reads: bool = True,
         cursor: SimulatedCursor | None = None,
         types: ValueTypes = UNTYPED,
+        nack: NackConfig | None = None,
     ) -> SimulatedSubscriber:
         """Add a subscriber and an application that reads what it gets.
 
@@ -177,6 +180,7 @@ class Simulation:
             start: as for `Subscriber`.
             wait_for_repair: False is what `on_gap="skip"` means.
             config: its settings; what `NetworkOptions` has too is taken from there.
+            nack: how it asks for repairs.
             conflate: True is what `on_gap="latest"` means.
             policy: what to do about gaps, topic by topic, in place of `conflate`.
             reads: whether the application reads by itself. Otherwise it does in `take`.
@@ -198,6 +202,7 @@ class Simulation:
             reads=reads,
             cursor=cursor,
             types=types,
+            nack=nack,
         )
         self.subscribers.append(subscriber)
         return subscriber
@@ -300,14 +305,12 @@ class Simulation:
         before = self.network.sent.copy()
         self.run(seconds)
         noise = self.network.sent - before
-        heartbeat = self.publishers[0].core.config.heartbeat if self.publishers[0].core else None
-        interval = heartbeat.interval_max if heartbeat else 1.0
         pairs = sum(
             len(publisher.topics)
             for subscriber in self.subscribers
             for publisher in subscriber.publishers
         )
-        allowed = pairs * (seconds / interval + 8)
+        allowed = pairs * (seconds / INTERVAL_MAX_S + 8)
         quiet = set(_QUIET_KINDS)
         if self.options.multicast:
             quiet.add("WELCOME")  # the session is announced for ever
@@ -326,7 +329,7 @@ class Simulation:
             core = publisher.core
             if core is None:
                 continue
-            held, limit = core.replay.bytes_held, core.config.replay.bytes_max
+            held, limit = core.replay.bytes_held, core.config.replay_bytes
             if held > limit:
                 self._history.complain(f"{publisher.name} keeps {held} of {limit}")
             known = {*core.heads(), *core.open_batches}  # of others a crash left nothing

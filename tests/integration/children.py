@@ -379,10 +379,9 @@ def publish_feed(endpoint, directory, count):
 
 def relay(upstream, endpoint, directory, deadline_ms="30000"):
     """Relay on a log until killed; a gap is given up after `deadline_ms`."""
-    nack = p2pmsg.config.NackConfig(deadline=float(deadline_ms) / 1000, attempts_max=1000)
     with p2pmsg.Relay(
         upstream, endpoint, name="relay", log=p2pmsg.LogConfig(directory),
-        intake=p2pmsg.SubscriberConfig(nack=nack),
+        intake=p2pmsg.SubscriberConfig(repair_timeout=float(deadline_ms) / 1000),
     ) as served:  # fmt: skip
         say(served.endpoint)
         sys.stdin.readline()

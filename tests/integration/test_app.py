@@ -669,8 +669,7 @@ def test_what_is_done_is_committed_in_order(make_publisher, tmp_path):
 
 
 def test_a_loss_that_is_to_be_raised_stops_the_app(app, make_publisher):
-    replay = p2pmsg.config.ReplayConfig(frames_max=1)
-    publisher = make_publisher(config=p2pmsg.PublisherConfig(replay=replay))
+    publisher = make_publisher(replay_bytes=64)
     for number in range(10):
         publisher.publish("t", number)
         publisher.flush()

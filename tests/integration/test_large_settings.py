@@ -6,13 +6,7 @@ import time
 import pytest
 
 import p2pmsg
-from p2pmsg.config import (
-    HeartbeatConfig,
-    NackConfig,
-    PublisherConfig,
-    ReplayConfig,
-    SubscriberConfig,
-)
+from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.errors import ConfigError, LossReason
 from p2pmsg.reader import HeadsWatch, RangeReader
 from tests.integration.peers import LOOPBACK, take
@@ -26,9 +20,8 @@ FAILED = "background thread failed"
     [
         {"linger": 3e6, "gather_within": 1.0, "gather_after": 0},
         {"linger": AGES, "gather_within": AGES, "gather_after": 0},
-        {"heartbeat": HeartbeatConfig(factor=AGES, interval_max=AGES)},
         {"stall_timeout": AGES, "subscriber_timeout": AGES},
-        {"replay": ReplayConfig(age_max=AGES)},
+        {"replay_age": AGES},
     ],
 )
 def test_a_publisher_that_may_wait_for_ages_works(config, caplog):
@@ -46,7 +39,7 @@ def test_a_publisher_that_may_wait_for_ages_works(config, caplog):
 @pytest.mark.parametrize(
     "config",
     [
-        {"nack": NackConfig(deadline=AGES, retry_max=AGES)},
+        {"repair_timeout": AGES},
         {"publisher_timeout": AGES, "keep_alive": AGES, "second_line_max": AGES},
     ],
 )
@@ -122,8 +115,7 @@ def test_a_reader_takes_frames_as_large_as_was_given():
 
 
 def test_as_many_topics_as_the_publishers_own_limit_says():
-    replay = ReplayConfig(streams_max=5)
-    config = PublisherConfig(streams_max=8, replay=replay)
+    config = PublisherConfig(streams_max=8)
     with p2pmsg.Publisher(LOOPBACK, config=config) as publisher:
         for number in range(8):
             publisher.publish(f"t{number}", number)

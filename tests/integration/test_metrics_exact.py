@@ -267,7 +267,7 @@ def test_gauges_and_totals_stand_as_they_were_after_a_restart(tmp_path):
 
 
 def test_what_cannot_be_repeated_is_reported_with_its_range():
-    config = p2pmsg.PublisherConfig(replay=p2pmsg.config.ReplayConfig(bytes_max=4096))
+    config = p2pmsg.PublisherConfig(replay_bytes=4096)
     with metrics.Client(LOOPBACK, interval=0.0, config=config) as client:
         for _ in range(1000):
             client.increment("a")

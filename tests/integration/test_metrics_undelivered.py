@@ -11,11 +11,10 @@ import pytest
 import p2pmsg
 from p2pmsg import metrics
 from p2pmsg.aio import metrics as aio_metrics
-from recovery.replay_buffer import ReplayConfig
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.statsd_tools import collecting
 
-SMALL = p2pmsg.PublisherConfig(replay=ReplayConfig(bytes_max=16 * 1024))
+SMALL = p2pmsg.PublisherConfig(replay_bytes=16 * 1024)
 PATIENT = p2pmsg.PublisherConfig(subscriber_timeout=3600)
 COLLECTS = """
 import sys

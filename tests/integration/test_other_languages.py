@@ -101,7 +101,7 @@ def test_a_reader_reads_values_of_all_types_with_other_columns(start):
 
 @pytest.mark.long
 def test_a_reader_names_what_cannot_be_had_and_goes_on(start):
-    config = p2pmsg.PublisherConfig(replay=p2pmsg.config.ReplayConfig(bytes_max=4096))
+    config = p2pmsg.PublisherConfig(replay_bytes=4096)
     with (
         p2pmsg.Publisher(LOOPBACK, config=config) as publisher,
         TcpProxy(publisher.endpoint, drop=is_data) as proxy,

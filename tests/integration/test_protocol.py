@@ -137,7 +137,7 @@ def test_a_subscriber_made_from_the_protocol_page_joins_repairs_and_leaves(publi
 
 
 def test_what_cannot_be_had_is_refused_with_its_range_and_reason(connect):
-    config = p2pmsg.PublisherConfig(replay=p2pmsg.config.ReplayConfig(bytes_max=4096))
+    config = p2pmsg.PublisherConfig(replay_bytes=4096)
     with p2pmsg.Publisher("tcp://127.0.0.1:0", name="feed", config=config) as publisher:
         for _ in range(100):
             publisher.publish("prices", bytes(1000))

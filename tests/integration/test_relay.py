@@ -14,7 +14,6 @@ import zmq
 
 import p2pmsg
 from p2pmsg import LogConfig, PublisherConfig, Relay, SubscriberConfig, wire
-from p2pmsg.config import NackConfig
 from p2pmsg.moldudp64 import MoldPublisher
 from p2pmsg.reader import RangeReader
 from p2pmsg.subscriber import quiet
@@ -447,7 +446,7 @@ def test_a_publishers_log_is_refused(tmp_path):
 
 pytest.importorskip("recovery.log")
 
-PATIENT = SubscriberConfig(nack=NackConfig(deadline=60.0))
+PATIENT = SubscriberConfig(repair_timeout=60.0)
 """On a busy machine the next one is killed before the one that was killed has caught up."""
 
 

@@ -10,6 +10,7 @@ import pytest
 import zmq
 
 from p2pmsg import SubscriberConfig, wire
+from p2pmsg.config import MulticastPublisherConfig
 from p2pmsg.control import (
     HISTORY,
     Admitted,
@@ -22,7 +23,6 @@ from p2pmsg.control import (
     read_body,
 )
 from p2pmsg.multicast import datagram
-from recovery import GroupRepairConfig
 from tests.integration.peers import check_ledger, eventually
 from tests.integration.test_udp_multicast import GROUP
 from tests.places import free_port
@@ -145,11 +145,11 @@ class TestHostile:
         for _ in range(200):
             one.sendto(nack, address)
             time.sleep(0.001)
-        config = GroupRepairConfig()
+        rate = MulticastPublisherConfig().repair_rate_bytes_s
         eventually(lambda: publisher.stats().multicast.bytes_repaired > 100_000)
         repaired = publisher.stats().multicast.bytes_repaired
         seconds = time.monotonic() - began
-        limit = config.requester.budget_burst_bytes + seconds * config.requester.budget_bytes_s
+        limit = rate / 32 + seconds * rate / 2
         assert repaired <= limit + 100_000
 
     def test_garbage_to_the_publisher_is_counted(self, pair, opened, endpoint):

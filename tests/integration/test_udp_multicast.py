@@ -14,7 +14,6 @@ import pytest
 
 import p2pmsg
 from p2pmsg.testing.kernel_loss import lose_datagrams
-from recovery import GroupRepairConfig
 from tests.integration.aio import shell
 from tests.integration.inside import lose_on_line
 from tests.integration.peers import (
@@ -210,20 +209,6 @@ def test_what_nobody_keeps_is_reported_lost(connect, endpoint):
     assert stats.lost > 0
     assert {loss.reason for loss in stats.losses} == {"evicted"}
     assert stats.balanced
-
-
-def test_a_lone_loser_is_served_alone_if_configured(make_publisher, make_subscriber, endpoint):
-    multicast = p2pmsg.config.MulticastPublisherConfig(repair=GroupRepairConfig(unicast=True))
-    publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
-    loser = make_subscriber(endpoint, joins=publisher)
-    other = make_subscriber(endpoint, joins=publisher)
-    for number in range(50):
-        lose_datagrams(loser, 0.5)
-        publisher.publish("t", number)
-        time.sleep(0.002)
-    assert values_of(take(loser, 50)) == values_of(take(other, 50)) == list(range(50))
-    assert sum(loser.stats().repaired.values()) > 0
-    assert other.stats().duplicates == 0
 
 
 def test_a_publisher_that_comes_back_is_another_session(

@@ -8,7 +8,7 @@ import heapq
 from dataclasses import dataclass
 from random import Random
 
-from recovery import Feedback, FeedbackConfig, GroupRepair, GroupRepairConfig
+from recovery import Feedback, GroupRepair
 
 MS = 1_000_000
 
@@ -29,7 +29,7 @@ def lose_one(
     delay_ms: float = 0.25,
     repair_loss: float = 0.0,
     group_size: int | None = None,
-    config: FeedbackConfig | None = None,
+    backoff: float = 0.01,
 ) -> Outcome:
     """Let all of `receivers` lose the same datagram; run until all have it.
 
@@ -39,13 +39,13 @@ def lose_one(
         delay_ms: what a datagram takes one way; twice as long at most. Default 0.25.
         repair_loss: part of the repairs that a receiver loses, each on its own.
         group_size: what the publisher says of their number. Default: the truth.
-        config: their waits.
+        backoff: the longest of their first waits, in seconds.
 
     """
     rng = Random(seed)
-    feedback = Feedback(config or FeedbackConfig(), rng)
+    feedback = Feedback(rng, backoff=backoff)
     feedback.group_size = group_size or receivers
-    repair = GroupRepair(GroupRepairConfig())
+    repair = GroupRepair()
     events = [(feedback.delay_ns(), 0, receiver, 0) for receiver in range(receivers)]
     heapq.heapify(events)
     missing = set(range(receivers))

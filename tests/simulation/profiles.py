@@ -1,10 +1,9 @@
 """The circumstances under which the promise is tested, and one run under each."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from p2pmsg.config import SubscriberConfig
 from p2pmsg.testing import NetworkOptions, Simulation
 from p2pmsg.testing.simulated_sending import WALL_NS
 from recovery import NackConfig
@@ -210,7 +209,7 @@ def add_subscriber(simulation: Simulation, profile: Profile, start: Any) -> None
         start=start,
         wait_for_repair=profile.wait_for_repair,
         conflate=profile.conflate,
-        config=SubscriberConfig(nack=replace(profile.nack)),
+        nack=profile.nack,
     )
 
 

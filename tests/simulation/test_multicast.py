@@ -7,7 +7,6 @@ import pytest
 
 from p2pmsg.config import MulticastSubscriberConfig, SubscriberConfig
 from p2pmsg.multicast.group_keys import RETURN_NS
-from recovery import FeedbackConfig
 from tests.simulation.crowd import lose_one
 from tests.simulation.profiles import MULTICAST, build, run
 
@@ -56,7 +55,7 @@ def test_a_publisher_that_does_not_know_how_many_there_are_is_asked_more_often()
 
 
 def test_without_a_back_off_all_of_them_ask():
-    outcome = lose_one(1000, 1, config=FeedbackConfig(backoff=0.0))
+    outcome = lose_one(1000, 1, backoff=0.0)
     assert outcome.nacks == 1000
     assert outcome.repairs == 1
 

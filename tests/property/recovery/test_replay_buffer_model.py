@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery import Kept, PartedFrame, ReplayBuffer, ReplayConfig
+from recovery import Kept, PartedFrame, ReplayBuffer
 
 STREAMS = st.sampled_from(["a", "b", "c"])
 APPENDS = st.lists(
@@ -27,11 +27,7 @@ def test_a_replay_buffer_is_a_list_that_is_cut_at_its_front(
     appends, bytes_max, frames_max, age_ns, start, length, timestamp, streams_max
 ):
     age = None if age_ns is None else age_ns / 1e9
-    buffer = ReplayBuffer(
-        ReplayConfig(
-            bytes_max=bytes_max, frames_max=frames_max, age_max=age, streams_max=streams_max
-        )
-    )
+    buffer = ReplayBuffer(bytes_max, frames_max=frames_max, age_max=age, streams_max=streams_max)
     model: list[tuple[int, str, Kept]] = []
     heads: dict[str, int] = {}
     appended_messages = 0
@@ -81,8 +77,7 @@ def test_a_replay_buffer_is_a_list_that_is_cut_at_its_front(
     st.sampled_from([None, 0.005]),
 )
 def test_frames_in_a_row_are_kept_as_one_by_one(shapes, bytes_max, frames_max, age_max):
-    config = ReplayConfig(bytes_max=bytes_max, frames_max=frames_max, age_max=age_max)
-    one, many = ReplayBuffer(config), ReplayBuffer(config)
+    one, many = (ReplayBuffer(bytes_max, frames_max=frames_max, age_max=age_max) for _ in range(2))
     frames, following = [], 3
     for count, size, latest in shapes:
         frames.append((following, count, bytes(size), latest))

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery import RangeSet, RetransmitConfig, RetransmitScheduler, TokenBucket
+from recovery import RangeSet, RetransmitScheduler, TokenBucket
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -15,14 +15,15 @@ STEP = st.one_of(
     st.tuples(st.just("time"), st.integers(0, 30), st.none(), st.none()),
     st.tuples(st.sampled_from(["block", "forget"]), WHO, st.integers(1, 30), st.none()),
 )
-CONFIG = RetransmitConfig(
-    linger=0.01, budget_bytes_s=10_000, budget_burst_bytes=500, ranges_max=3, requesters_max=2
-)
+RANGES_MAX, REQUESTERS_MAX = 3, 2
 
 
 class Run:
     def __init__(self) -> None:
-        self.scheduler = RetransmitScheduler(CONFIG)
+        self.scheduler = RetransmitScheduler(
+            linger=0.01, budget_bytes_s=10_000, budget_burst_bytes=500, ranges_max=RANGES_MAX,
+            requesters_max=REQUESTERS_MAX,
+        )  # fmt: skip
         self.now_ns = 0
         self.wanted: dict[tuple[bytes, str], RangeSet] = {}
         self.blocked_ns: dict[bytes, int] = {}
@@ -73,13 +74,13 @@ def test_only_what_was_asked_for_is_served_within_the_bounds(steps):
     for name, *arguments in steps:
         getattr(run, name)(*arguments)
         scheduler = run.scheduler
-        assert len(scheduler) <= CONFIG.requesters_max
+        assert len(scheduler) <= REQUESTERS_MAX
         for who in NAMES:
             # Served or forgotten, a block ends with what it was for.
             if not any(scheduler.waiting(who, stream) for stream in "xy"):
                 run.blocked_ns.pop(who, None)
             held = sum(len(scheduler.waiting(who, stream)) for stream in "xy")
-            assert held <= CONFIG.ranges_max
+            assert held <= RANGES_MAX
     while (due_ns := run.scheduler.next_deadline_ns(now_ns=run.now_ns)) is not None:
         run.now_ns = due_ns
         run.serve(100, 50, True)
@@ -89,7 +90,7 @@ def test_only_what_was_asked_for_is_served_within_the_bounds(steps):
 @settings(max_examples=100, deadline=None)
 @given(st.integers(2, 5), st.integers(1, 400))
 def test_requesters_get_equal_shares_whatever_they_ask_for(count, size):
-    scheduler = RetransmitScheduler(RetransmitConfig())
+    scheduler = RetransmitScheduler()
     names = [bytes([index]) for index in range(count)]
     for index, name in enumerate(names):
         scheduler.request(name, "s", [(0, 1000 * 10**index)], now_ns=0)
@@ -103,8 +104,7 @@ def test_requesters_get_equal_shares_whatever_they_ask_for(count, size):
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 20))
 def test_nobody_gets_more_than_his_budget_and_one_frame(size, seconds):
-    config = RetransmitConfig(budget_bytes_s=1000, budget_burst_bytes=2000)
-    scheduler = RetransmitScheduler(config)
+    scheduler = RetransmitScheduler(budget_bytes_s=1000, budget_burst_bytes=2000)
     scheduler.request(b"greedy", "s", [(0, 10**9)], now_ns=0)
     now_ns = sequence = 0
     while (due_ns := scheduler.next_deadline_ns(now_ns=now_ns)) is not None:

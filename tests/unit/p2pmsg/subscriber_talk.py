@@ -30,7 +30,6 @@ class Talk:
         on_gap="wait",
         **options,
     ):
-        options.setdefault("nack", NackConfig(jitter=0.0))
         self.now_ns = 0
         self.core = SubscriberCore(
             topics=list(topics),
@@ -39,6 +38,7 @@ class Talk:
             subscriber=42,
             name="s",
             config=SubscriberConfig(**options),
+            nack=NackConfig(jitter=0.0),
             wait_for_repair=wait_for_repair,
             rng=Random(1),
             now_ns=0,

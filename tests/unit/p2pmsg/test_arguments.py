@@ -162,7 +162,7 @@ def test_a_mistyped_keyword_names_the_public_class(name):
     ("text", "size"), [("64MiB", 2**26), ("1 kB", 1000), ("1.5GiB", 3 * 2**29), ("70000", 70_000)]
 )
 def test_a_size_may_be_a_text(text, size):
-    assert config.ReplayConfig(bytes_max=text).bytes_max == size
+    assert p2pmsg.PublisherConfig(replay_bytes=text).replay_bytes == size
     assert p2pmsg.SubscriberConfig(receive_bytes="1MiB").receive_bytes == 2**20
     with p2pmsg.Publisher("inproc://sizes", replay_bytes=text) as publisher:
         assert publisher.stats().replay_bytes == 0

@@ -6,14 +6,14 @@ from statistics import mean
 
 import pytest
 
-from recovery import Feedback, FeedbackConfig
+from recovery import Feedback
 from recovery._checks import backed_off_ns
 
 MS = 1_000_000
 
 
 def make(seed=1, group_size=10, **options):
-    feedback = Feedback(FeedbackConfig(**options), Random(seed))
+    feedback = Feedback(Random(seed), **options)
     feedback.group_size = group_size
     return feedback
 
@@ -45,11 +45,11 @@ def test_waits_are_distributed_as_the_rfc_has_it():
 
 
 def test_the_wait_for_an_answer_doubles_up_to_its_ceiling_and_is_shortened_at_random():
-    feedback = make(retry_interval=0.005, retry_max=0.1)
-    for attempt, expected_ms in enumerate([5, 10, 20, 40, 80, 100, 100]):
+    feedback = make(retry_interval=0.005)
+    for attempt, expected_ms in enumerate([5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000]):
         drawn = [feedback.retry_ns(attempt) for _ in range(200)]
         assert 0.8 * expected_ms * MS <= min(drawn) < max(drawn) <= expected_ms * MS
-    assert feedback.retry_ns(10**6) <= 100 * MS
+    assert feedback.retry_ns(10**6) <= 1000 * MS
 
 
 def test_the_wait_follows_how_long_answers_take():
@@ -69,16 +69,6 @@ def test_an_answer_is_waited_for_as_long_as_it_lies_unread():
     assert feedback.retry_ns(20) > 300 * MS
     feedback.unread_ns = 0
     assert feedback.retry_ns(0) < 10 * MS
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"backoff": -0.001}, {"group_size": 0}, {"retry_interval": 0.0}, {"retry_min": 2.0}],
-    ids=str,
-)
-def test_what_is_out_of_limits_is_refused(options):
-    with pytest.raises(ValueError, match=next(iter(options)).split("_min")[0]):
-        FeedbackConfig(**options)
 
 
 def test_waits_double_up_to_the_ceiling_and_jitter_shortens_them_by_its_part_at_most():

@@ -1,10 +1,10 @@
-from recovery import HeartbeatConfig, HeartbeatSchedule
+from recovery import HeartbeatSchedule
 
 MS = 1_000_000
 
 
 def test_heartbeats_grow_rarer_up_to_the_ceiling():
-    schedule = HeartbeatSchedule(HeartbeatConfig(interval_min=0.01, interval_max=0.05), now_ns=0)
+    schedule = HeartbeatSchedule(interval_min=0.01, interval_max=0.05, now_ns=0)
     sent = []
     for _ in range(6):
         now_ns = schedule.next_deadline_ns()
@@ -16,7 +16,7 @@ def test_heartbeats_grow_rarer_up_to_the_ceiling():
 
 
 def test_a_ceiling_beyond_the_longest_wait_is_met_by_doubling_too():
-    schedule = HeartbeatSchedule(HeartbeatConfig(interval_min=0.01, interval_max=0.04), now_ns=0)
+    schedule = HeartbeatSchedule(interval_min=0.01, interval_max=0.04, now_ns=0)
     slow, sent = [], []
     for ceiling_ms in (400, 400, 400, 400, 400, 400, 400, 30, 30):
         now_ns = schedule.next_deadline_ns()
@@ -28,7 +28,7 @@ def test_a_ceiling_beyond_the_longest_wait_is_met_by_doubling_too():
 
 
 def test_a_part_of_long_waits_alone_may_be_left_out():
-    schedule = HeartbeatSchedule(HeartbeatConfig(interval_min=0.01, interval_max=0.04), now_ns=0)
+    schedule = HeartbeatSchedule(interval_min=0.01, interval_max=0.04, now_ns=0)
     sent = []
     for early in (0.5, 0.5, 0.5, 0.25, 0.9):
         now_ns = schedule.next_deadline_ns()
@@ -39,7 +39,7 @@ def test_a_part_of_long_waits_alone_may_be_left_out():
 
 
 def test_data_brings_the_next_heartbeat_near_again():
-    schedule = HeartbeatSchedule(HeartbeatConfig())
+    schedule = HeartbeatSchedule()
     for now_ms in (10, 30, 70):
         schedule.sent(now_ns=now_ms * MS)
     schedule.data_sent(now_ns=100 * MS)

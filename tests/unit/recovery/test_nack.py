@@ -2,7 +2,7 @@ from random import Random
 
 import pytest
 
-from recovery import Feedback, FeedbackConfig, Loss, LossReason, NackConfig, NackScheduler
+from recovery import Feedback, Loss, LossReason, NackConfig, NackScheduler
 from tests.steps import lines_run
 
 MS = 1_000_000
@@ -122,7 +122,7 @@ def test_a_gap_is_given_up_when_its_attempts_are_used_up_and_unanswered():
 @pytest.mark.parametrize("deadline", [0.5, 10.0, 60.0, 3600.0])
 @pytest.mark.parametrize("is_group", [False, True])
 def test_without_a_bound_on_attempts_a_gap_is_given_up_at_its_deadline(deadline, is_group):
-    feedback = Feedback(FeedbackConfig(), Random(1)) if is_group else None
+    feedback = Feedback(Random(1)) if is_group else None
     nacks = NackScheduler(NackConfig(deadline=deadline), Random(1), feedback)
     nacks.add(0, 1, now_ns=0)
     for _ in range(10_000):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery import Reassembler, ReassemblyConfig
+from recovery import Reassembler
 
 MS = 1_000_000
 
@@ -14,7 +14,7 @@ def test_parts_in_any_order_and_twice_make_the_whole_once(data, size, random):
     parts = [data[at : at + size] for at in range(0, len(data), size)]
     order = [*range(len(parts)), *range(len(parts))]
     random.shuffle(order)
-    made = Reassembler(ReassemblyConfig())
+    made = Reassembler()
     seen, wholes = set(), []
     for index in order:
         if wholes:
@@ -42,13 +42,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("part", REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_is_refused_and_takes_no_memory(part):
-    made = Reassembler(ReassemblyConfig())
+    made = Reassembler()
     assert made.add("k", *part, now_ns=0) is None
     assert (made.refused, len(made), made.bytes_held) == (1, 0, 0)
 
 
 def test_parts_that_contradict_one_another_are_refused():
-    made = Reassembler(ReassemblyConfig())
+    made = Reassembler()
     made.add("k", 0, 3, 30, b"x" * 10, now_ns=0)
     made.add("k", 1, 4, 30, b"x" * 10, now_ns=0)
     made.add("k", 1, 3, 31, b"x" * 10, now_ns=0)
@@ -56,14 +56,14 @@ def test_parts_that_contradict_one_another_are_refused():
 
 
 def test_parts_that_do_not_add_up_make_nothing():
-    made = Reassembler(ReassemblyConfig())
+    made = Reassembler()
     made.add("k", 0, 2, 30, b"x" * 10, now_ns=0)
     assert made.add("k", 1, 2, 30, b"x" * 10, now_ns=0) is None
     assert (made.refused, len(made)) == (1, 0)
 
 
 def test_the_one_without_new_parts_makes_space():
-    made = Reassembler(ReassemblyConfig(bytes_max=30))
+    made = Reassembler(bytes_max=30)
     for key in "abc":
         made.add(key, 0, 2, 20, b"x" * 10, now_ns=0)
     made.add("a", 0, 2, 20, b"x" * 10, now_ns=0)  # nothing new
@@ -72,14 +72,14 @@ def test_the_one_without_new_parts_makes_space():
 
 
 def test_their_number_is_bounded():
-    made = Reassembler(ReassemblyConfig(wholes_max=2))
+    made = Reassembler(wholes_max=2)
     for key in range(10):
         made.add(key, 0, 2, 20, b"x", now_ns=0)
     assert (len(made), made.evicted) == (2, 8)
 
 
 def test_old_ones_are_given_up():
-    made = Reassembler(ReassemblyConfig(age_max=0.1))
+    made = Reassembler(age_max=0.1)
     made.add("a", 0, 2, 20, b"x" * 10, now_ns=0)
     made.add("b", 0, 2, 20, b"x" * 10, now_ns=100 * MS)
     assert ("a" in made, made.bytes_held) == (False, 10)

@@ -5,7 +5,6 @@ import pytest
 from recovery import (
     Delivery,
     Feedback,
-    FeedbackConfig,
     Loss,
     LossReason,
     NackConfig,
@@ -258,7 +257,7 @@ def test_a_small_space_is_filled_about_once_a_round_trip(loss):
     """Although it is full of frames far ahead when it begins to ask."""
     total, space, rng = 20_000, 200, Random(3)
     config = ReceiverConfig(nack=NackConfig(), reorder_bytes_max=SIZE * space)
-    feedback = Feedback(FeedbackConfig(retry_interval=0.001, retry_min=0.001, group_size=1), rng)
+    feedback = Feedback(rng, retry_interval=0.001, retry_min=0.001, group_size=1)
     stream: StreamReceiver[str] = StreamReceiver(config, rng, feedback)
     stream.start_at(0, now_ns=0)
     put(stream, *((sequence, sequence + 1) for sequence in range(30, total, 30)))

@@ -2,14 +2,14 @@ import sys
 
 import pytest
 
-from recovery import PartedFrame, ReplayBuffer, ReplayConfig
+from recovery import PartedFrame, ReplayBuffer
 from tests.unit.memory import bytes_kept
 
 MS = 1_000_000
 
 
 def buffer_of(*frames: tuple[str, int, int], **options) -> ReplayBuffer:
-    buffer = ReplayBuffer(ReplayConfig(**options))
+    buffer = ReplayBuffer(**options)
     for index, (stream, start, stop) in enumerate(frames):
         frame = bytes(10)
         buffer.append(
@@ -53,7 +53,7 @@ def test_sequences_do_not_go_back(start, count):
 
 
 def test_a_long_life_leaves_no_trace_of_what_was_evicted():
-    buffer = ReplayBuffer(ReplayConfig(frames_max=10))
+    buffer = ReplayBuffer(frames_max=10)
 
     def live():
         for start in range(20_000):
@@ -68,7 +68,7 @@ def test_a_frame_in_parts_is_kept_by_reference_and_joined_when_it_is_asked_for()
     value = bytes(range(256)) * 4
     before = sys.getrefcount(value)
     frame = PartedFrame((b"head", value, b"tail"), 8 + len(value))
-    buffer = ReplayBuffer(ReplayConfig(bytes_max=len(frame)))
+    buffer = ReplayBuffer(bytes_max=len(frame))
     buffer.append("a", 0, 1, frame, now_ns=0, timestamp_ns_max=7)
     del frame
     assert sys.getrefcount(value) == before + 1
@@ -86,7 +86,7 @@ def test_only_memoryviews_are_given_to_be_freed():
         freed.extend(map(bytes, frames))
         frames.clear()
 
-    buffer = ReplayBuffer(ReplayConfig(frames_max=1), free)
+    buffer = ReplayBuffer(frames_max=1, free=free)
     for number in range(10):
         for frame in (b"b", PartedFrame((b"p",), 1), memoryview(b"%d" % number)):
             buffer.append("a", buffer.next("a"), 1, frame, now_ns=0, timestamp_ns_max=0)

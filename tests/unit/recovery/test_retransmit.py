@@ -1,11 +1,11 @@
-from recovery import RequesterStats, RetransmitConfig, RetransmitScheduler
+from recovery import RequesterStats, RetransmitScheduler
 
 MS = 1_000_000
 S = 1_000_000_000
 
 
 def scheduler(**options) -> RetransmitScheduler:
-    return RetransmitScheduler(RetransmitConfig(**options))
+    return RetransmitScheduler(**options)
 
 
 def serve(of: RetransmitScheduler, count: int, *, now_ns: int = 0, size: int = 10):

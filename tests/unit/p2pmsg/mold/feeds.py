@@ -40,7 +40,6 @@ class Feeds:
     """One feed over several lines."""
 
     def __init__(self, *, lines=1, can_ask=True, start="latest", cursor=None, **options):
-        options.setdefault("nack", NackConfig(jitter=0.0))
         self.now_ns = 10**12
         self.core = SubscriberCore(
             topics=[],
@@ -49,6 +48,7 @@ class Feeds:
             subscriber=1,
             name="",
             config=SubscriberConfig(**options),
+            nack=NackConfig(jitter=0.0),
             wait_for_repair=True,
             rng=Random(1),
             now_ns=self.now_ns,

@@ -4,7 +4,6 @@ import pytest
 
 from p2pmsg.mold import codec
 from p2pmsg.mold.publisher_core import ALL_BURST_BYTES, HOST_BURST_BYTES, MoldPublisherCore
-from recovery import HeartbeatConfig, ReplayConfig, RetransmitConfig
 
 SESSION = b"TEST      "
 MS = 1_000_000
@@ -14,9 +13,6 @@ def make(**changes):
     options = {
         "session": SESSION,
         "packet_bytes": 100,
-        "replay": ReplayConfig(),
-        "retransmit": RetransmitConfig(linger=0.0),
-        "heartbeat": HeartbeatConfig(interval_min=0.02),
         "history": None,
         "now_ns": 0,
     }
@@ -66,7 +62,7 @@ def test_what_was_not_sent_yet_is_not_answered(start, count):
 def test_what_is_no_longer_kept_comes_from_the_history_or_not_at_all():
     log = [b"%03d" % number for number in range(200)]
     for history in (None, lambda start, stop: log[start - 1 : stop - 1]):
-        core = make(replay=ReplayConfig(bytes_max=200), history=history)
+        core = make(replay_bytes=200, history=history)
         core.publish(log, now_ns=0)
         found = answers(core, 3, 2)
         if history is None:
@@ -81,16 +77,6 @@ def test_malformed_requests_are_counted():
     core.receive_request(b"x", ("me", 1), now_ns=0)
     core.receive_request(codec.request(b"OTHER     ", 1, 1), ("me", 1), now_ns=0)
     assert core.invalid == {"length": 1, "session": 1}
-
-
-def test_one_requester_has_a_budget_and_others_theirs():
-    core = make(
-        retransmit=RetransmitConfig(linger=0.0, budget_bytes_s=1000, budget_burst_bytes=1000)
-    )
-    core.publish([bytes(60)] * 100, now_ns=0)
-    greedy = sum(len(answers(core, number, 1, "greedy")) for number in range(1, 101))
-    assert 10 <= greedy <= 20
-    assert len(answers(core, 1, 1, "modest")) == 1
 
 
 def test_heartbeats_and_the_end():

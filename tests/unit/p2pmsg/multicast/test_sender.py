@@ -10,7 +10,7 @@ from p2pmsg.multicast import datagram
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.served import PublisherStream
 from p2pmsg.wire import Frame, Kind, decode_columns
-from recovery import HeartbeatConfig, HeartbeatSchedule, ReplayBuffer, ReplayConfig
+from recovery import HeartbeatSchedule, ReplayBuffer
 from tests.unit.p2pmsg.frames import SESSION
 from tests.unit.p2pmsg.publisher.served import FakeServed, kept
 
@@ -20,7 +20,7 @@ SOURCE = ("10.0.0.1", 5)
 
 def sender(*frames, head=None, frames_max=100):
     served = FakeServed(*frames, heads=head and {"t": head})
-    replay = ReplayBuffer(ReplayConfig(frames_max=frames_max))
+    replay = ReplayBuffer(frames_max=frames_max)
     for one in frames:
         count = one.stop - one.start
         replay.append("t", one.start, count, one.frame, now_ns=0, timestamp_ns_max=0)
@@ -79,7 +79,7 @@ def test_what_is_not_known_to_be_published_is_not_answered():
 @pytest.mark.parametrize("keyed", [False, True])
 def test_values_are_packed_into_frames_of_a_datagram_each(keyed):
     multicast = sender()
-    stream = PublisherStream("t", b"t", SESSION, HeartbeatSchedule(HeartbeatConfig()))
+    stream = PublisherStream("t", b"t", SESSION, HeartbeatSchedule())
     values = [bytes(20)] * 200
     keys = [f"k{number}" for number in range(200)] if keyed else None
     at, sizes = 0, []

@@ -10,7 +10,6 @@ from p2pmsg.errors import ConfigError, MessageError
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.wire import FLAG_CLOSING, Frame, Kind, decode_columns, encoder
-from recovery import ReplayConfig
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000 * 10**9
@@ -388,7 +387,7 @@ def test_closing_flushes_and_says_so_again_and_again():
 
 
 def test_old_frames_are_forgotten_by_the_timer():
-    publisher = core(replay=ReplayConfig(age_max=0.1))
+    publisher = core(replay_age=0.1)
     publish(publisher, "a")
     assert publisher.head("t") == (0, 1)
     publisher.handle_timer(now_ns=100 * MS)
@@ -415,9 +414,8 @@ def test_a_topic_that_is_none_is_refused(topic):
     assert publisher.heads() == {}
 
 
-@pytest.mark.parametrize("replay", [ReplayConfig(), ReplayConfig(streams_max=1)])
-def test_a_topic_too_many_is_refused_and_the_others_go_on(replay):
-    publisher = core(streams_max=2, replay=replay)
+def test_a_topic_too_many_is_refused_and_the_others_go_on():
+    publisher = core(streams_max=2)
     publish(publisher, 0, topic="a")
     publish(publisher, 0, topic="b")
     with pytest.raises(ConfigError, match="streams_max"):
@@ -428,7 +426,7 @@ def test_a_topic_too_many_is_refused_and_the_others_go_on(replay):
 
 
 def test_a_frame_that_the_replay_buffer_cannot_keep_is_sent_all_the_same():
-    publisher = core(replay=ReplayConfig(bytes_max=1000))
+    publisher = core(replay_bytes=1000)
     publish(publisher, "a")
     publish(publisher, bytes(5000), now_ns=MS)
     publish(publisher, "b", now_ns=2 * MS)

@@ -11,16 +11,16 @@ from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heartbeats import HeartbeatSender
 from p2pmsg.publisher.served import PublisherStream
 from p2pmsg.wire import Frame
-from recovery import HeartbeatConfig, HeartbeatSchedule
+from recovery import HeartbeatSchedule
 from tests.unit.p2pmsg.frames import SESSION
 from tests.unit.p2pmsg.publisher.served import FakeServed, kinds
 
 MS = 1_000_000
-CONFIG = HeartbeatConfig(interval_min=0.01, interval_max=0.02)
 
 
 def stream(topic="t"):
-    return PublisherStream(topic, topic.encode(), SESSION, HeartbeatSchedule(CONFIG))
+    heartbeat = HeartbeatSchedule(interval_min=0.01, interval_max=0.02)
+    return PublisherStream(topic, topic.encode(), SESSION, heartbeat)
 
 
 class Sending:

@@ -11,7 +11,8 @@ from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.requests import RequestHandler, matches
 from p2pmsg.wire import Frame, Kind, decode_columns
-from recovery import Kept, Loss, LossReason, ReplayConfig, RetransmitConfig
+from recovery import Kept, Loss, LossReason
+from recovery.retransmit import REQUESTERS_MAX
 from tests.unit.p2pmsg.frames import SESSION, data, header, heartbeat, joined, nack, probe
 from tests.unit.p2pmsg.publisher.served import FakeServed, answers, kept, refusals
 
@@ -20,8 +21,10 @@ WALL_NS = 1_700_000_000 * 10**9
 ALICE, BOB = b"alice", b"bob"
 
 
-def core(count=10, **options):
-    """A publisher of `count` messages in as many frames of the topic `t`."""
+def core(count=10, *, frames=None, **options):
+    """A publisher of `count` messages in as many frames of the topic `t`; `frames` are kept."""
+    if frames is not None:
+        options["replay_bytes"] = frames * core(1).replay.bytes_held
     config = PublisherConfig(**options)
     publisher = PublisherCore(
         name="feed", session=SESSION, recovery="memory://r", config=config, now_ns=0
@@ -90,7 +93,7 @@ NACKS = {
 
 @pytest.mark.parametrize(("ranges", "answers"), NACKS.values(), ids=NACKS)
 def test_a_nack_is_answered_as_far_as_can_be(ranges, answers):
-    publisher = core(replay=ReplayConfig(frames_max=4))
+    publisher = core(frames=4)
     ask(publisher, nack(*ranges))
 
     assert [reply[1:] for reply in replies(publisher)] == answers
@@ -98,7 +101,7 @@ def test_a_nack_is_answered_as_far_as_can_be(ranges, answers):
 
 
 def test_what_is_evicted_between_nack_and_answer_is_refused():
-    publisher = core(4, replay=ReplayConfig(frames_max=4))
+    publisher = core(4, frames=4)
     ask(publisher, nack((0, 4)))
     for number in range(3):
         now_ns = (10 + number) * MS
@@ -111,7 +114,7 @@ def test_what_is_evicted_between_nack_and_answer_is_refused():
 
 
 def test_a_frame_that_was_never_kept_is_refused_and_its_neighbours_are_not():
-    publisher = core(2, replay=ReplayConfig(bytes_max=1000))
+    publisher = core(2, replay_bytes=1000)
     for value in (bytes(5000), 3):
         publisher.publish("t", value, None, None, None, now_ns=10**9, wall_ns=1)
         publisher.flush(now_ns=10**9)
@@ -125,9 +128,12 @@ def test_a_frame_that_was_never_kept_is_refused_and_its_neighbours_are_not():
 
 
 def test_ranges_beyond_the_bound_are_refused_for_budget():
-    publisher = core(retransmit=RetransmitConfig(ranges_max=2))
-    ask(publisher, nack((0, 1), (2, 3), (4, 5)))
-    assert ("REFUSED", ([(4, 5)], "budget")) in [reply[1:] for reply in replies(publisher)]
+    publisher = core(2176)
+    for first in range(0, 2176, 128):  # 17 times 64 ranges, one in 17 too many
+        ask(publisher, nack(*((start, start + 1) for start in range(first, first + 128, 2))))
+    answers = replies(publisher, count_max=2000)
+    refused = [what for _, kind, what in answers if kind == "REFUSED"]
+    assert ([(start, start + 1) for start in range(2048, 2176, 2)], "budget") in refused
 
 
 def test_a_full_requester_is_left_alone_for_a_while():
@@ -205,7 +211,7 @@ PROBES = {
 
 @pytest.mark.parametrize(("start", "expected"), PROBES.values(), ids=PROBES)
 def test_a_probe_is_echoed_over_the_data_path(start, expected):
-    publisher = core(replay=ReplayConfig(frames_max=4))
+    publisher = core(frames=4)
     ask(publisher, probe(77, ["t"], *start))
 
     (data,) = publisher.frames_to_send()
@@ -267,7 +273,7 @@ def test_who_asks_for_heads_without_end_is_not_answered(monkeypatch):
 
 
 def test_a_request_for_heads_is_answered_with_its_number():
-    publisher = core(replay=ReplayConfig(frames_max=4))
+    publisher = core(frames=4)
     ask(publisher, wire.control_frame(Kind.HEADS_REQUEST, SESSION, sequence=33))
     ((requester, kind, frame),) = replies(publisher)
     assert (requester, kind, frame.sequence) == (ALICE, "HEADS", 33)
@@ -697,10 +703,10 @@ def test_what_a_log_has_is_refused_by_its_size_as_well():
 
 
 def test_limits_of_requesters_are_bounded():
-    publisher = sizes_of(1, 100_000, retransmit=RetransmitConfig(requesters_max=2))
-    for requester in (ALICE, BOB, b"carol"):
-        ask(publisher, limited((0, 1), limit=65_536), requester=requester)
-    assert len(publisher.requests._frame_bytes_max) == 2
+    publisher = sizes_of(1, 100_000)
+    for number in range(REQUESTERS_MAX + 1):
+        ask(publisher, limited((0, 1), limit=65_536), requester=b"%d" % number)
+    assert len(publisher.requests._frame_bytes_max) == REQUESTERS_MAX
 
 
 def nack_of(received, start, stop):

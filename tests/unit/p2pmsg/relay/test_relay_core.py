@@ -13,7 +13,7 @@ from p2pmsg.publisher.log import PublisherLog
 from p2pmsg.relay.core import RelayCore, newest_ns, slice_frame
 from p2pmsg.relay.metadata import NAME, WRITE_NS, RelayMetadata
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import Delivery, Loss, LossReason, ReplayConfig
+from recovery import Delivery, Loss, LossReason
 from recovery.log import LogConfig, MemoryStore
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION
@@ -141,7 +141,7 @@ def test_what_is_here_is_sent_and_what_is_not_here_yet_is_asked_for_again():
 
 
 def test_what_is_evicted_is_refused():
-    talk = RelayTalk(replay=ReplayConfig(bytes_max=100)).open()
+    talk = RelayTalk(replay_bytes=100).open()
     for sequence in range(8):
         talk.give(sequence)
     earliest, following = talk.core.sessions[SESSION].head("t")
@@ -283,7 +283,7 @@ class TestWithALog:
         assert refusals(again.ask(frames.nack((1, 4)))) == [([(1, 4)], "crash")]
 
     def test_answers_from_the_log_what_the_buffer_forgot(self, store):
-        talk = RelayTalk(store=store, replay=ReplayConfig(bytes_max=100)).open()
+        talk = RelayTalk(store=store, replay_bytes=100).open()
         sent = [talk.give(sequence) for sequence in range(8)]
         assert talk.ask(frames.nack((0, 8))) == sent
 

@@ -2,7 +2,6 @@ import pytest
 
 from p2pmsg.subscriber.core import Intake
 from p2pmsg.wire import Kind
-from recovery import NackConfig
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, nack, probe, refused, welcome
 from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
 
@@ -101,7 +100,7 @@ def test_what_is_evicted_is_reported_lost_at_once():
 
 
 def test_a_gap_is_lost_after_its_deadline():
-    talk = Talk(nack=NackConfig(deadline=0.5)).join(head(0))
+    talk = Talk(repair_timeout=0.5).join(head(0))
     talk.hear(data(1))
     talk.pass_ms(499)
     assert talk.read() == []
@@ -110,7 +109,7 @@ def test_a_gap_is_lost_after_its_deadline():
 
 
 def test_a_gap_that_the_publisher_refused_for_budget_is_lost_for_that():
-    talk = Talk(nack=NackConfig(deadline=0.5)).join(head(0))
+    talk = Talk(repair_timeout=0.5).join(head(0))
     talk.hear(data(1))
     talk.reply(refused((0, 1), reason="budget"))
     assert talk.read() == []
@@ -119,7 +118,7 @@ def test_a_gap_that_the_publisher_refused_for_budget_is_lost_for_that():
 
 
 def test_a_gap_of_a_silent_publisher_is_lost_because_it_is_gone():
-    talk = Talk(nack=NackConfig(deadline=3.0), publisher_timeout=1.0).join(head(0))
+    talk = Talk(repair_timeout=3.0, publisher_timeout=1.0).join(head(0))
     talk.hear(data(1))
     talk.pass_ms(3001)
     assert talk.read() == [("t", 0, 1, "publisher_gone"), ("t", 1, 1)]
@@ -193,7 +192,7 @@ def test_what_is_hostile_on_the_data_path_is_counted_and_dropped(frame, reason):
 
 
 def test_a_head_beyond_all_reason_costs_one_gap():
-    talk = Talk(nack=NackConfig(deadline=0.2)).join(head(0))
+    talk = Talk(repair_timeout=0.2).join(head(0))
     talk.hear(heartbeat(2**63 - 1))
     talk.pass_ms(100)
     (stream,) = talk.core.streams

@@ -7,7 +7,6 @@ import pytest
 from p2pmsg import control
 from p2pmsg.subscriber import space
 from p2pmsg.wire import FLAG_CLOSING, Frame, Kind, control_frame
-from recovery import NackConfig
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
 from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
 
@@ -65,7 +64,7 @@ def test_a_topic_that_is_new_is_wanted_from_its_beginning():
 
 def test_a_silent_publisher_is_connected_to_again_before_what_it_kept_is_given_up():
     """It restarted on its log, published nothing since, and its welcome was lost."""
-    talk = Talk(start="earliest", nack=NackConfig(deadline=1.0, jitter=0.0))
+    talk = Talk(start="earliest", repair_timeout=1.0)
     talk.hear(welcome())
     talk.hear(data(7))
     talk.pass_ms(5100)
@@ -444,7 +443,7 @@ def test_a_repair_that_could_not_be_handed_on_finds_no_space():
 
 
 def test_gaps_do_not_age_while_the_application_does_not_read():
-    talk = Talk(receive_bytes=SPACE, nack=NackConfig(deadline=0.1)).join(head(0))
+    talk = Talk(receive_bytes=SPACE, repair_timeout=0.1).join(head(0))
     for sequence in range(7):
         talk.hear(data(sequence, size=SIZE))
     talk.hear(heartbeat(9))
@@ -516,7 +515,7 @@ def test_a_session_that_is_forgotten_takes_its_streams_along():
 
 
 def talk_with_a_gap(**options):
-    talk = Talk(start="earliest", nack=NackConfig(jitter=0.0, deadline=2.0), **options)
+    talk = Talk(start="earliest", repair_timeout=2.0, **options)
     talk.join(head(0))
     talk.hear(data(0))
     talk.hear(data(2))

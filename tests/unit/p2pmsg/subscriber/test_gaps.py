@@ -10,7 +10,6 @@ from p2pmsg.wire import Frame
 from recovery import (
     NackConfig,
     ReceiverConfig,
-    RetransmitConfig,
     RetransmitScheduler,
     StreamReceiver,
 )
@@ -95,7 +94,7 @@ def test_a_turn_lasts_until_all_that_was_asked_for_has_come(many):
 
 def test_a_publisher_that_answers_slowly_is_asked_for_no_more_than_it_keeps():
     troubled, streams = GapScheduler(60_000 * MS), make_streams(4 * TURNS_MAX)
-    publisher = RetransmitScheduler(RetransmitConfig())
+    publisher = RetransmitScheduler()
     by_topic = {stream.topic: stream for stream in streams}
     for stream in streams:
         stream.receiver.observe_head(5, now_ns=0)

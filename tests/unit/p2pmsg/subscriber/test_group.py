@@ -311,7 +311,7 @@ class Receiver(MulticastReceiver):
         config, start, rng = SubscriberConfig(), parse_start("latest"), Random(1)
         settings = Settings(subscriber=1, name="s", topics=[], start=start, config=config)
         self.table = StreamTable(
-            config, ReceiverConfig(nack=config.nack), start=start, policy=GapPolicy("wait"),
+            config, ReceiverConfig(), start=start, policy=GapPolicy("wait"),
             cursor=None, tally=None, rng=rng, deliver=lambda stream, output: None,
         )  # fmt: skip
         welcome = control.Welcome("feed", "tcp://127.0.0.1:1", -1.0)

@@ -6,7 +6,6 @@ from p2pmsg import control, wire
 from p2pmsg.subscriber.relays import merge_heads
 from p2pmsg.subscriber.servers import DENIALS_MAX, Denial, Denials
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import NackConfig
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION
 from tests.unit.p2pmsg.relay.test_subscriber_relays import RELAY, Relayed, relay_welcome
@@ -21,7 +20,7 @@ RULES = (
 
 def trusting(*servers, **options):
     """A subscriber with rights, and the servers of its lines."""
-    talk = Relayed(lines=len(servers), nack=NackConfig(jitter=0.0), **options)
+    talk = Relayed(lines=len(servers), **options)
     talk.rights = rights_of(*RULES)
     talk.core.use_rights(talk.rights, [user_of(name) for name in servers])
     return talk

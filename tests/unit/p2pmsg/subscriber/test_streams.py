@@ -15,14 +15,14 @@ from recovery import NackConfig, ReceiverConfig, Rewound
 from tests.unit.p2pmsg import subscriber_talk
 from tests.unit.p2pmsg.subscriber_talk import data, head
 
-CONFIG = SubscriberConfig(nack=NackConfig(jitter=0.0), streams_max=2)
+CONFIG = SubscriberConfig(streams_max=2)
 
 
 class Table(StreamTable):
     """A table whose deliveries are kept."""
 
     def __init__(self, *, policy="wait"):
-        receiver = ReceiverConfig(nack=CONFIG.nack)
+        receiver = ReceiverConfig(nack=NackConfig(jitter=0.0))
         self.delivered = []
         super().__init__(
             CONFIG, receiver, start=Start("latest"), policy=GapPolicy(policy),

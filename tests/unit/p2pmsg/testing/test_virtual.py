@@ -124,8 +124,8 @@ def test_what_a_partition_holds_up_is_repaired(network):
 
 def lose_one(network, on_gap):
     """Have message 1 of three lost, and never repaired."""
-    replay = p2pmsg.config.ReplayConfig(frames_max=1)
-    publisher = network.publisher(config=p2pmsg.PublisherConfig(replay=replay))
+    soon_gone = p2pmsg.PublisherConfig(replay_age=0.4)
+    publisher = network.publisher(config=soon_gone)
     subscriber = network.subscriber(publisher, on_gap=on_gap)
     publisher.wait_for_subscribers(1)
     publisher.publish("t", 0)

@@ -181,8 +181,8 @@ def test_losses_are_raised_or_awaited_and_iterating_goes_on():
         reports.append(report.start)
 
     async def main(network):
-        replay = p2pmsg.config.ReplayConfig(frames_max=1)
-        publisher = network.aio_publisher(config=p2pmsg.PublisherConfig(replay=replay))
+        soon_gone = p2pmsg.PublisherConfig(replay_age=0.4)
+        publisher = network.aio_publisher(config=soon_gone)
         raising = network.aio_subscriber(publisher, on_gap="raise")
         calling = network.aio_subscriber(publisher, on_gap=note)
         await publisher.wait_for_subscribers(2)
