@@ -88,9 +88,7 @@ def make_server(
             raise ConfigError("cert", limit, cert) from error
     config = uvicorn.Config(
         app,
-        http=_with_logger(
-            _protocol(limits), RareLogger(Counter() if rejected is None else rejected)
-        ),
+        http=_refusing(_protocol(limits), RareLogger(Counter() if rejected is None else rejected)),
         ws="none",
         lifespan="on",
         log_level="warning",
@@ -213,12 +211,22 @@ def _end_unread(protocol: Any) -> None:
     protocol.transport.abort()
 
 
-def _with_logger(protocol: Any, logger: logging.Logger) -> Any:
-    """Return a protocol of uvicorn's that logs by this logger instead of its own."""
+def _refusing(protocol: Any, logger: logging.Logger) -> Any:
+    """Return a protocol that says by this logger what it refuses, also once it has answered."""
+    from h11 import IDLE, SEND_RESPONSE
 
-    class LoggingProtocol(protocol):  # type: ignore[misc,unused-ignore]
+    class RefusingProtocol(protocol):  # type: ignore[misc,unused-ignore]
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             self.logger = logger
 
-    return LoggingProtocol
+        def send_400_response(self, msg: str) -> None:
+            if self.cycle is not None:  # its application sees that the client has gone
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+            if self.conn.our_state in (IDLE, SEND_RESPONSE):
+                super().send_400_response(msg)
+            else:
+                self.transport.close()
+
+    return RefusingProtocol
