@@ -121,7 +121,8 @@ class UnpublishedTopics:
 
 
 def _describe(topic: str, known: set[str], asked: Sequence[Asked]) -> str:
-    import difflib  # most programs never need it
+    import difflib  # most programs never need them
+    from unicodedata import normalize
 
     without = [one for one in asked if one.leaves_out(topic)]
     limits = several([one.limits for one in without], _PUBLISHERS_MAX)
@@ -133,6 +134,10 @@ def _describe(topic: str, known: set[str], asked: Sequence[Asked]) -> str:
         text = f"{_begin(repr(topic), others)}; asked for {WAIT_NS / 1e9:.0f} s: {names}"
         if without:
             text += f". And {limits}"
+    plain = normalize("NFC", topic)
+    if same := [ascii(one) for one in known if normalize("NFC", one) == plain]:
+        other = f"the same text in another Unicode normalization than {topic!a}"
+        return f"{text}. Published is {same[0]}, {other}"
     similar = difflib.get_close_matches(topic, sorted(known)[:_COMPARED_MAX])
     return f"{text}. Similar topics: {', '.join(map(repr, similar))}" if similar else text
 

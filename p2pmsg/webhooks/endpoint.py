@@ -18,7 +18,7 @@ from p2pmsg.webhooks.addresses import (
 )
 from p2pmsg.webhooks.formats import Format
 from p2pmsg.webhooks.rules import BreakerConfig, DeliveryRules, Order, Retry
-from p2pmsg.webhooks.signatures import signers, texts_of
+from p2pmsg.webhooks.signatures import Secret, secrets_of, signers
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -38,9 +38,10 @@ class Endpoint:
 
     _: KW_ONLY
 
-    secret: str | Sequence[str] = field(default=(), repr=False)
-    """What requests are signed with: `whsec_…` (HMAC, `v1`) or `whsk_…` (an Ed25519 private key,
-    `v1a`); several while one is replaced. Default: none, and requests are not signed."""
+    secret: Secret | Sequence[Secret] = field(default=(), repr=False)
+    """What requests are signed with: base64, as the package `standardwebhooks` takes it (`whsec_…`
+    or without that, padded or not; HMAC, `v1`), the secret's bytes, or `whsk_…` (an Ed25519 private
+    key, `v1a`); several while one is replaced. Default: none, and requests are not signed."""
 
     scheme: Literal["standard", "github"] = "standard"
     """How requests are signed: `standard` (default) as Standard Webhooks; `github` as GitHub's,
@@ -120,8 +121,8 @@ class Endpoint:
         parts = _checked_url(self.url)
         if self.scheme == "standard":
             signers(self.secret)
-        elif len(texts_of(self.secret)) != 1:
-            found = len(texts_of(self.secret))
+        elif len(secrets_of(self.secret)) != 1:
+            found = len(secrets_of(self.secret))
             raise ConfigError("secret", 'exactly one with scheme="github"', found or None)
         if self.handshake is not None:
             check_visible("handshake", self.handshake)
@@ -152,9 +153,9 @@ class Endpoint:
         )
 
     @property
-    def secrets(self) -> list[str]:
+    def secrets(self) -> list[Secret]:
         """The secrets, as a list."""
-        return texts_of(self.secret)
+        return secrets_of(self.secret)
 
     @property
     def place(self) -> str:

@@ -23,6 +23,7 @@ from p2pmsg.webhooks.publishing import Publishing, refusal
 from p2pmsg.webhooks.readying import TYPE, Ready, Readying, Topic
 from p2pmsg.webhooks.schemes import Proof, RejectedError, Scheme, make_verify
 from p2pmsg.webhooks.seen import SeenIds
+from p2pmsg.webhooks.signatures import Secret
 from recovery.budget import TokenBucket
 from transports.own_log import own_log as _log
 
@@ -53,7 +54,7 @@ class AnyPublisher(Protocol):
 def receive(
     publisher: AnyPublisher,
     *,
-    secrets: str | Sequence[str],
+    secrets: Secret | Sequence[Secret],
     topic: Topic,
     scheme: Scheme = "standard",
     key: Callable[[Hook], str | None] | None = None,
@@ -79,8 +80,10 @@ def receive(
 
     Args:
         publisher: where to; a threaded one, or one of `p2pmsg.aio` in the server's event loop.
-        secrets: what requests are signed with; several while one is replaced. `standard`: `whsec_…`
-            or `whpk_…` (a public key of Ed25519); else as GitHub or Stripe show it, or the token.
+        secrets: what requests are signed with; several while one is replaced. `standard`: base64,
+            as the package `standardwebhooks` takes it (`whsec_…` or without that, padded or not),
+            the secret's bytes, or `whpk_…` (a public key of Ed25519); else as GitHub or Stripe show
+            it, or the token.
         topic: under which it is published: a topic, in which `{type}` stands for the event's type
             and no other braces may be, or a function of the `Hook`.
         scheme: who signs: `standard` (default), `github`, `stripe`, or `token`

@@ -10,10 +10,12 @@ from typing import Any, Final, Literal
 from p2pmsg.checks import check
 from p2pmsg.webhooks.signatures import (
     SIGNATURES_MAX,
+    Secret,
     Verifier,
+    bytes_of,
     content_of,
     is_signed,
-    texts_of,
+    secrets_of,
     verifiers,
 )
 from recovery._copied import CopiesWhole
@@ -67,7 +69,7 @@ Verify = Callable[[Mapping[str, str], bytes, float], Proof]
 """Takes headers, the raw body and the time in seconds; raises `RejectedError`."""
 
 
-def make_verify(scheme: Scheme, secrets: str | Sequence[str], tolerance: float) -> Verify:
+def make_verify(scheme: Scheme, secrets: Secret | Sequence[Secret], tolerance: float) -> Verify:
     """Return what checks requests.
 
     Args:
@@ -80,12 +82,12 @@ def make_verify(scheme: Scheme, secrets: str | Sequence[str], tolerance: float) 
 
     """
     check("scheme", scheme, scheme in SCHEMES, f"one of {', '.join(SCHEMES)}")
-    texts = texts_of(secrets)
-    check("secrets", len(texts), len(texts) > 0, "at least one")
+    given = secrets_of(secrets)
+    check("secrets", len(given), len(given) > 0, "at least one")
     if scheme == "standard":
-        keys = verifiers(texts)
+        keys = verifiers(given)
         return lambda headers, body, now: _standard(keys, tolerance, headers, body, now)
-    raw = [text.encode() for text in texts]
+    raw = [bytes_of(secret) for secret in given]
     if scheme == "github":
         return lambda headers, body, now: _github(raw, headers, body)
     if scheme == "stripe":

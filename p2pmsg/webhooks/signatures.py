@@ -18,8 +18,8 @@ OUT_SCHEMES: Final = ("standard", "github")
 SIGNATURES_MAX: Final = 16
 """How many signatures of a header are looked at; Ed25519 takes 0.1 ms for each."""
 _HMAC, _PRIVATE, _PUBLIC = "whsec_", "whsk_", "whpk_"
-_HMAC_BYTES = range(16, 129)
-_SHOWN: Final = 8
+Secret = str | bytes
+"""A secret as text, in base64 where the scheme has that; or as its bytes."""
 
 
 class Signer(Protocol):
@@ -88,35 +88,35 @@ class PublicKey:
         return False
 
 
-def texts_of(secrets: str | Sequence[str]) -> list[str]:
-    """Return one secret, or several, as a list; `ConfigError` where one is no text."""
-    texts = [secrets] if isinstance(secrets, str) else list(secrets)
-    for text in texts:
-        if not isinstance(text, str) or not text:
-            raise ConfigError("secret", "a text, or several", type(text).__name__)
-    return texts
+def secrets_of(secrets: Secret | Sequence[Secret]) -> list[Secret]:
+    """Return one secret, or several, as a list; `ConfigError` where one is none."""
+    found = [secrets] if isinstance(secrets, str | bytes) else list(secrets)
+    for each in found:
+        if not isinstance(each, str | bytes) or not each:
+            raise ConfigError("secret", "a text or bytes, or several", type(each).__name__)
+    return found
 
 
-def signers(secrets: str | Sequence[str]) -> list[Signer]:
+def signers(secrets: Secret | Sequence[Secret]) -> list[Signer]:
     """Return what signs; `whsk_…` is an Ed25519 private key, else it is of HMAC.
 
     Raises:
-        ConfigError: a secret is no base64 of its size.
+        ConfigError: a secret is no base64, or no key of its size.
         MissingExtraError: Ed25519 needs the package cryptography.
 
     """
-    return [_signer(text) for text in texts_of(secrets)]
+    return [_signer(each) for each in secrets_of(secrets)]
 
 
-def verifiers(secrets: str | Sequence[str]) -> list[Verifier]:
+def verifiers(secrets: Secret | Sequence[Secret]) -> list[Verifier]:
     """Return what checks signatures; `whpk_…` is an Ed25519 public key, else it is of HMAC.
 
     Raises:
-        ConfigError: a secret is no base64 of its size.
+        ConfigError: a secret is no base64, or no key of its size.
         MissingExtraError: Ed25519 needs the package cryptography.
 
     """
-    return [_verifier(text) for text in texts_of(secrets)]
+    return [_verifier(each) for each in secrets_of(secrets)]
 
 
 def content_of(message_id: str, timestamp: int | str, body: bytes) -> bytes:
@@ -129,9 +129,14 @@ def signature_header(keys: Iterable[Signer], content: bytes) -> str:
     return " ".join(key.sign(content) for key in keys)
 
 
-def github_signature(secret: str, body: bytes) -> str:
+def github_signature(secret: Secret, body: bytes) -> str:
     """Return the value of GitHub's `X-Hub-Signature-256`."""
-    return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    return "sha256=" + hmac.new(bytes_of(secret), body, hashlib.sha256).hexdigest()
+
+
+def bytes_of(secret: Secret) -> bytes:
+    """Return a secret that is any text, in UTF-8."""
+    return secret if isinstance(secret, bytes) else secret.encode()
 
 
 def is_signed(keys: Sequence[Verifier], header: str, content: bytes) -> bool:
@@ -147,36 +152,40 @@ def is_signed(keys: Sequence[Verifier], header: str, content: bytes) -> bool:
     return is_good
 
 
-def _signer(text: str) -> Signer:
-    if text.startswith(_PRIVATE):
-        data = _decoded(text, _PRIVATE, (32, 64))
+def _signer(secret: Secret) -> Signer:
+    if isinstance(secret, str) and secret.startswith(_PRIVATE):
+        data = _decoded(secret, _PRIVATE, 32, 64)
         return PrivateKey(_ed25519().Ed25519PrivateKey.from_private_bytes(data[:32]))
-    return HmacSecret(_decoded(text, _HMAC, _HMAC_BYTES))
+    return _hmac_secret(secret)
 
 
-def _verifier(text: str) -> Verifier:
-    if text.startswith(_PUBLIC):
-        return PublicKey(
-            _ed25519().Ed25519PublicKey.from_public_bytes(_decoded(text, _PUBLIC, (32,)))
-        )
-    return HmacSecret(_decoded(text, _HMAC, _HMAC_BYTES))
+def _verifier(secret: Secret) -> Verifier:
+    if isinstance(secret, str) and secret.startswith(_PUBLIC):
+        data = _decoded(secret, _PUBLIC, 32)
+        return PublicKey(_ed25519().Ed25519PublicKey.from_public_bytes(data))
+    return _hmac_secret(secret)
 
 
-def _decoded(text: str, prefix: str, sizes: Sequence[int]) -> bytes:
-    digits = text.removeprefix(prefix).rstrip("=")
+def _hmac_secret(secret: Secret) -> HmacSecret:
+    """Return what the package `standardwebhooks` takes; a key of Ed25519 is no secret to it."""
+    if isinstance(secret, str):
+        if secret.startswith((_PRIVATE, _PUBLIC)):
+            limit = f"{_HMAC}… or {_PRIVATE}… to sign, {_HMAC}… or {_PUBLIC}… to verify"
+            raise ConfigError("secret", limit, secret[: len(_HMAC)] + "…")
+        secret = _decoded(secret, _HMAC)
+    return HmacSecret(secret)
+
+
+def _decoded(text: str, prefix: str, *sizes: int) -> bytes:
+    """Decode as `standardwebhooks` does: padding may be missing, and other characters be there."""
     try:
-        data = base64.b64decode(digits + "=" * (-len(digits) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        raise _wrong(text, f"{prefix} and base64") from None
-    if len(data) not in sizes:
-        raise _wrong(text, f"{prefix} and base64 of {sizes[0]} to {sizes[-1]} bytes")
+        data = base64.b64decode(text.removeprefix(prefix) + "==")
+    except ValueError:
+        data = b""
+    if len(data) not in sizes if sizes else not data:
+        size = f" of {' or '.join(map(str, sizes))} bytes" if sizes else ""
+        raise ConfigError("secret", f"{prefix} and base64{size}", f"{len(text)} characters")
     return data
-
-
-def _wrong(text: str, limit: str) -> ConfigError:
-    return ConfigError(
-        "secret", limit, text[: min(_SHOWN, len(text) // 2)] + "…"
-    )  # no secrets in logs
 
 
 def _ed25519() -> Any:

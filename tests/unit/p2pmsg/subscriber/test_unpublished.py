@@ -25,6 +25,17 @@ def test_a_topic_that_nobody_has_is_named_once_with_similar_ones():
     assert topics.next_ns > 10**9 * S
 
 
+@pytest.mark.parametrize(("asked", "published"), [("caf\xe9", "cafe\u0301"), ("\u212b", "\xc5")])
+def test_a_topic_that_differs_only_by_normalization_is_named_with_what_differs(asked, published):
+    topics = UnpublishedTopics([asked])
+    topics.look({published}, [FEED], 0)
+    (said,) = topics.look({"other", published, "cafes"}, [FEED], 5 * S)
+    assert said == (
+        f"nobody has published on {asked!r} yet; asked for 5 s: 'feed'. Published is "
+        f"{published!a}, the same text in another Unicode normalization than {asked!a}"
+    )
+
+
 def test_nothing_is_said_of_prefixes_or_before_anybody_was_asked():
     assert UnpublishedTopics(["trades.*", "*"]).next_ns > 10**9 * S
     topics = UnpublishedTopics(["t"])

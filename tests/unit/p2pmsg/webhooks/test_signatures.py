@@ -10,9 +10,9 @@ from p2pmsg.webhooks.signatures import (
     PrivateKey,
     content_of,
     is_signed,
+    secrets_of,
     signature_header,
     signers,
-    texts_of,
     verifiers,
 )
 
@@ -76,7 +76,39 @@ def test_a_secret_needs_neither_its_prefix_nor_padding(padded):
     assert is_signed(verifiers(given), ours.sign(content), content)
 
 
-@pytest.mark.parametrize("text", ["", "abc", "whsec_é", "whsec_AAAA", "whsk_AAAA", "whpk_AAAA"])
+TAKEN = [
+    SECRET, SECRET[6:], SECRET + "====", "whsec_AAE", "AAE=", "AA E\n=", "AA-E", "abc",
+    base64.b64encode(bytes(1000)).decode(), b"raw bytes", b"\0", "my secret phrase", "whsec_AAAA",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("secret", TAKEN)
+def test_what_the_library_of_standard_webhooks_takes_signs_here_as_it_does_there(secret):
+    library = pytest.importorskip("standardwebhooks", reason="needs standardwebhooks from PyPI")
+    now = datetime.datetime.fromtimestamp(1614265330, datetime.UTC)
+    theirs = library.Webhook(secret).sign("msg_1", now, "{}")
+    content = content_of("msg_1", 1614265330, b"{}")
+    assert signature_header(signers(secret), content) == theirs
+    assert is_signed(verifiers([OTHER, secret]), theirs, content)
+
+
+@pytest.mark.parametrize("secret", ["", b"", "whsec_", "a", "whsec_AAAAA", "=", "whsec_é"])
+def test_what_the_library_of_standard_webhooks_refuses_is_refused(secret):
+    library = pytest.importorskip("standardwebhooks", reason="needs standardwebhooks from PyPI")
+    with pytest.raises((ValueError, library.webhooks.EmptyWebhookSecretError)):
+        library.Webhook(secret)
+    with pytest.raises(ConfigError, match="secret must be"):
+        signers(secret)
+
+
+@pytest.mark.parametrize(("make", "text"), [(signers, "whpk_" + "A" * 43), (verifiers, PRIVATE)])
+def test_a_key_for_the_other_side_is_refused(make, text):
+    with pytest.raises(ConfigError, match=r"secret must be .*, not 'whs?p?k_.?…'") as raised:
+        make(text)
+    assert text not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "whsec_é", "whsec_AAAAA", "whsk_AAAA", "whpk_AAAA"])
 def test_a_bad_secret_is_refused_and_not_shown(text):
     make = verifiers if text.startswith("whpk") else signers
     with pytest.raises(ConfigError, match="secret must be") as raised:
@@ -84,10 +116,10 @@ def test_a_bad_secret_is_refused_and_not_shown(text):
     assert len(text) < 6 or text not in str(raised.value)
 
 
-def test_secrets_are_texts():
-    assert texts_of(SECRET) == [SECRET]
+def test_secrets_are_texts_or_bytes():
+    assert secrets_of(SECRET) == [SECRET]
     with pytest.raises(ConfigError, match="not 'int'"):
-        texts_of([1])
+        secrets_of([1])
 
 
 def test_the_library_of_standard_webhooks_accepts_ours_and_the_reverse():
