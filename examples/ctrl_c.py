@@ -183,7 +183,7 @@ def _started_by(process: int, *, deep: bool = True) -> list[int]:
 def _say(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Exit with one line for what the user can mend: a missing package, an endpoint in use."""
     p2pmsg: Any = sys.modules.get("p2pmsg")
-    is_argument = p2pmsg is not None and issubclass(kind, p2pmsg.EndpointError)
+    is_argument = p2pmsg is not None and issubclass(kind, p2pmsg.ConfigError)
     is_taken = p2pmsg is not None and issubclass(kind, p2pmsg.BindError)
     is_extra = p2pmsg is not None and issubclass(kind, p2pmsg.errors.MissingExtraError)
     if not (is_argument or is_taken or is_extra or issubclass(kind, ModuleNotFoundError)):

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from p2pmsg.errors import BindError as BindError
     from p2pmsg.errors import ClosedError as ClosedError
     from p2pmsg.errors import ConfigError as ConfigError
-    from p2pmsg.errors import EndpointError as EndpointError
     from p2pmsg.errors import LogError as LogError
     from p2pmsg.errors import LossReport as LossReport
     from p2pmsg.errors import MessageError as MessageError
@@ -74,7 +73,6 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "CursorConfig",
-    "EndpointError",
     "Job",
     "LogConfig",
     "LogError",
@@ -105,7 +103,7 @@ _HOMES = {
     "p2pmsg.bridge": ("Bridge",),
     "p2pmsg.config": ("CursorConfig", "PublisherConfig", "SubscriberConfig"),
     "p2pmsg.errors": (
-        "BindError", "ClosedError", "ConfigError", "EndpointError", "LogError", "LossReport",
+        "BindError", "ClosedError", "ConfigError", "LogError", "LossReport",
         "MessageError", "MessagesLostError", "P2PError", "RequestError", "SendQueueFullError",
     ),
     "p2pmsg.log": ("LogConfig",),

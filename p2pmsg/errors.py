@@ -4,8 +4,7 @@
 
     P2PError
     ├── ClosedError               a peer was used after close(), or by a forked child
-    ├── ConfigError (ValueError)  a setting or an argument is out of its limits
-    │   ├── EndpointError         an endpoint string is not one
+    ├── ConfigError (ValueError)  a setting, an argument or an endpoint is out of its limits
     │   └── MissingExtraError (AttributeError)  what it needs is not installed
     ├── CursorError               a cursor cannot be read or written, or another has it
     ├── MessageError (ValueError) a message cannot be published as it is
@@ -13,7 +12,6 @@
     ├── BindError (OSError)       the endpoint could not be bound
     ├── SendQueueFullError        a subscriber's queue is full, or an asyncio pusher's
     ├── ReentrantCallError (RuntimeError)  a signal handler called what it had interrupted
-    ├── WrongLoopError (RuntimeError)  a peer of p2pmsg.aio was used outside of its event loop
     ├── LogError                  a local log cannot be opened, read or written
     │   ├── LogInUseError (OSError)  another writer has it
     │   ├── LogFormatError        a file of it is damaged, or foreign
@@ -24,14 +22,14 @@
     ├── InvalidValueError (ValueError)  a message's, job's or request's value does not fit its type
     ├── SecurityError             who one is, or what one may, is not as it has to be
     │   ├── AuthenticationError   a peer refuses our key, or does not hold the one that is pinned
-    │   ├── KeyChangedError       a peer that is known has another key
     │   └── AccessDeniedError     the other side does not allow it
     ├── HandlerError              a handler of an App raised, and its policy is to stop
     ├── SessionEndedError         on_end="stop", and a feed's session is over
     └── MessagesLostError         on_gap="raise", and a gap could not be repaired
 
-Time-outs are the built-in `TimeoutError`; a value that the configuration of the lower packages
-(`LogConfig`, `CursorConfig`) refuses is a `ValueError`. What the lower packages raise is
+Time-outs are the built-in `TimeoutError`; a peer of `p2pmsg.aio` that is used outside of its event
+loop raises a `RuntimeError`; a value that the configuration of the lower packages (`LogConfig`,
+`CursorConfig`) refuses is a `ValueError`. What the lower packages raise is
 translated once; `except` clauses for `recovery.log`'s and `transports`' errors go on working, since
 those of the same names here inherit from them. A malformed frame off the wire is counted, never
 raised.
@@ -79,7 +77,7 @@ def _shown(value: Any) -> str:
 
 
 class ConfigError(P2PError, ValueError):
-    """The setting or argument `field` is out of its limits; `value` was given."""
+    """The setting, argument or `endpoint` named `field` is out of its limits; `value` was given."""
 
     def __init__(self, field: str, limit: str, value: Any) -> None:
         super().__init__(f"{field} must be {limit}, not {_shown(value)}")
@@ -90,15 +88,6 @@ class ConfigError(P2PError, ValueError):
         """Say where the field is, as `the file 'a', line 3`."""
         self.field = f"{place}: {self.field}"
         self.args = (f"{place}: {self}",)
-
-
-class EndpointError(ConfigError):
-    """An endpoint string is not one, or cannot be used here."""
-
-    def __init__(self, error: transports.EndpointError) -> None:
-        P2PError.__init__(self, str(error))
-        self.field = "endpoint"
-        self.value = error.endpoint
 
 
 class MissingExtraError(ConfigError, AttributeError):
@@ -169,10 +158,6 @@ class ReentrantCallError(P2PError, RuntimeError):
 
     def __init__(self) -> None:
         super().__init__("called, probably by a signal handler, while the same thread was inside")
-
-
-class WrongLoopError(P2PError, RuntimeError):
-    """A peer of `p2pmsg.aio` was made or used outside of its event loop; nothing was done."""
 
 
 class SendQueueFullError(P2PError):
@@ -265,27 +250,15 @@ class AuthenticationError(SecurityError):
     """The peer at `endpoint` refuses our key, or does not hold the key that is pinned for it.
 
     It is tried again all the time: the call may be repeated, and it goes on when the key is
-    admitted, or the pinned key is the right one. `reason` says what is wrong.
+    admitted, or the pinned key is the right one. `reason` says what is wrong. Where that is a
+    changed key, find out by another way which one is its own, before
+    `p2pmsg trust add --replace`.
     """
 
     def __init__(self, endpoint: str, reason: str) -> None:
         super().__init__(f"{endpoint}: {reason}")
         self.endpoint = endpoint
         self.reason = reason
-
-
-class KeyChangedError(SecurityError):
-    """The peer `who` has another key than the one that is known: another peer, or a new key.
-
-    `known` and `given` are the fingerprints of both. Find out by another way which one is its own
-    before `p2pmsg trust add --replace`.
-    """
-
-    def __init__(self, who: str, known: str, given: str) -> None:
-        super().__init__(f"the key of {who} has changed: {known} is known, {given} is given")
-        self.who = who
-        self.known = known
-        self.given = given
 
 
 class AccessDeniedError(SecurityError):
@@ -475,10 +448,12 @@ class RewoundReport(LossReport):
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise the transports' `EndpointError` and `AddressError` as those of this package."""
+    """Raise the transports' `EndpointError` as `ConfigError`, and `AddressError` as `BindError`."""
     try:
         yield
     except transports.EndpointError as error:
-        raise EndpointError(error) from error
+        made = ConfigError("endpoint", "an endpoint", error.endpoint)
+        made.args = (str(error),)
+        raise made from error
     except transports.AddressError as error:
         raise BindError(str(error), error.errno) from error

@@ -7,7 +7,6 @@ from typing import Final
 
 import transports
 from p2pmsg.aio.own_loop import OwnLoop
-from p2pmsg.errors import WrongLoopError
 from transports.own_log import own_log as _log
 
 SAFETY_S: Final = 0.1
@@ -39,7 +38,7 @@ class LoopDriver:
         safety_s: longest time between two turns, in seconds. Default `SAFETY_S`.
 
     Raises:
-        WrongLoopError: no event loop is running.
+        RuntimeError: no event loop is running.
 
     """
 
@@ -57,7 +56,7 @@ class LoopDriver:
         except RuntimeError:
             if not by_caller:
                 what = f"{owner} must be made where an event loop runs"
-                raise WrongLoopError(what) from None
+                raise RuntimeError(what) from None
             self.loop = OwnLoop() if by_caller is True else by_caller
         self._thread = threading.get_ident()
         self._owner = owner
@@ -119,7 +118,7 @@ class LoopDriver:
             self.loop.leave()
 
     def check_loop(self) -> None:
-        """Raise `WrongLoopError` where the caller is not in this driver's loop."""
+        """Raise `RuntimeError` where the caller is not in this driver's loop."""
         try:
             here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -129,12 +128,12 @@ class LoopDriver:
                 if threading.get_ident() == self._thread:
                     return
                 what = f"{self._owner} was made in one thread and is used in another"
-                raise WrongLoopError(what)
+                raise RuntimeError(what)
             if isinstance(self.loop, OwnLoop):
                 what = f"{self._owner} was made outside of an event loop of asyncio"
-                raise WrongLoopError(f"{what}: use turn() and begin(), or make it in the loop")
+                raise RuntimeError(f"{what}: use turn() and begin(), or make it in the loop")
             where = "outside of an event loop" if here is None else "in another event loop"
-            raise WrongLoopError(f"{self._owner} was made in one event loop and is used {where}")
+            raise RuntimeError(f"{self._owner} was made in one event loop and is used {where}")
 
     def wake(self) -> None:
         """Have a turn taken in the loop's next round."""

@@ -10,7 +10,7 @@ from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.publisher import Publisher
 from p2pmsg.checks import time_to_wait
 from p2pmsg.config import PublisherConfig
-from p2pmsg.errors import ConfigError, WrongLoopError
+from p2pmsg.errors import ConfigError
 from p2pmsg.metrics.deltas import Deltas
 from p2pmsg.metrics.gathering import Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
@@ -47,7 +47,7 @@ class Client(Gathering, ClosesInLoop):
     Raises:
         ConfigError: an argument is out of its limits.
         BindError: the endpoint could not be bound.
-        WrongLoopError: no event loop is running.
+        RuntimeError: no event loop is running.
 
     """
 
@@ -108,7 +108,7 @@ class Client(Gathering, ClosesInLoop):
                 `undelivered`.
             ConfigError: the host of the StatsD server is unknown; it counts as `undelivered`.
             ReentrantCallError: a signal handler called it that came within a call of this client.
-            WrongLoopError: it belongs to another event loop.
+            RuntimeError: it belongs to another event loop.
 
         """
         if not self._is_over:
@@ -131,7 +131,7 @@ class Client(Gathering, ClosesInLoop):
     def _flush_or_say(self) -> None:
         try:
             super()._flush_or_say()
-        except WrongLoopError:  # its loop was closed, and it is collected
+        except RuntimeError:  # its loop was closed, and it is collected
             if self._deltas or self._leaving is not None:
                 self._undelivered += 1
                 self._deltas, self._leaving = Deltas(self._sink.bytes_max), None
@@ -158,7 +158,7 @@ class Client(Gathering, ClosesInLoop):
         Raises:
             ConfigError: the host of the StatsD server is unknown.
             LogFailedError: not everything could be written to the log.
-            WrongLoopError: it belongs to another event loop.
+            RuntimeError: it belongs to another event loop.
 
         """
         if timeout is None:
@@ -211,7 +211,7 @@ class Client(Gathering, ClosesInLoop):
 
         Raises:
             TimeoutError: they did not come within `timeout` seconds.
-            WrongLoopError: it belongs to another event loop.
+            RuntimeError: it belongs to another event loop.
 
         """
         self._driver.check_loop()

@@ -48,7 +48,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
             known to each other. Default None: open.
 
     Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
+        ConfigError: a setting is out of its limits, or the endpoint is none.
         BindError: the endpoint could not be bound; raised by `open` where that binds it.
 
     """
@@ -109,7 +109,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
                 `await drain()` never gets it, where the job has half of them at most, or as much as
                 one that was refused before.
             ClosedError: the pusher is closed, or not open yet.
-            WrongLoopError: it was made in another event loop.
+            RuntimeError: it was made in another event loop.
 
         """
         if _running_loop() is not self._loop:
@@ -123,7 +123,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
             values: the jobs. Where one is refused, those before it were accepted.
 
         Raises:
-            MessageError, SendQueueFullError, ClosedError, WrongLoopError: as `push`.
+            MessageError, SendQueueFullError, ClosedError, RuntimeError: as `push`.
 
         """
         return [self.push(value) for value in values]
@@ -142,7 +142,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
         Raises:
             TimeoutError: there was no space in time.
             ClosedError: the pusher is closed.
-            WrongLoopError: it was made in another event loop.
+            RuntimeError: it was made in another event loop.
 
         """
         self._check_caller()
@@ -172,7 +172,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
         Raises:
             TimeoutError: some were not confirmed in time.
             ClosedError: the pusher is closed.
-            WrongLoopError: it was made in another event loop.
+            RuntimeError: it was made in another event loop.
 
         """
         self._check_caller()
@@ -191,7 +191,7 @@ class PipelinePusher(PipelinePusherBase, TakesTurns, ClosesInLoop):
                 is lost, unless a puller has it, and said to be. Default 5.
 
         Raises:
-            WrongLoopError: it was made in another event loop, which is not closed.
+            RuntimeError: it was made in another event loop, which is not closed.
 
         """
         if timeout is not None:
@@ -330,8 +330,8 @@ class PipelinePuller(PipelinePullerBase[T_co], TakesTurns, ClosesInLoop):
             peers. Default None: open.
 
     Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
-        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
+        ConfigError: a setting is out of its limits, or an endpoint is none.
+        AuthenticationError: no key is pinned for an endpoint, or another one is.
 
     """
 
@@ -370,7 +370,7 @@ class PipelinePuller(PipelinePullerBase[T_co], TakesTurns, ClosesInLoop):
             AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
                 none to `push`; once, and every 5 s while it stays so. It goes on.
             ClosedError: the puller is closed.
-            WrongLoopError: it was made in another event loop.
+            RuntimeError: it was made in another event loop.
 
         """
         return (await self.receive_many(1, timeout))[0]
@@ -392,7 +392,7 @@ class PipelinePuller(PipelinePullerBase[T_co], TakesTurns, ClosesInLoop):
             AccessDeniedError: a pusher gives us no right to `pull`, or an access file here gives it
                 none to `push`; once, and every 5 s while it stays so. It goes on.
             ClosedError: the puller is closed.
-            WrongLoopError: it was made in another event loop.
+            RuntimeError: it was made in another event loop.
 
         """
         whole("count_max", count_max, 1)

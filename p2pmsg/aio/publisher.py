@@ -61,7 +61,7 @@ class Publisher(LoopServingPeer, PublishingPeer):
             LogFailedError: it could not be brought to the disk. It may be sent all the same when
                 the log can be written again.
             ClosedError: the publisher is closed, or was meanwhile.
-            WrongLoopError: it belongs to another event loop.
+            RuntimeError: it belongs to another event loop.
 
         """
         self._check_caller()

@@ -58,8 +58,8 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
     be awaited is begun with `begin`, as `begin(peer.close())`; at the end call `close_now()`.
 
     Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
-        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
+        ConfigError: a setting is out of its limits, or an endpoint is none.
+        AuthenticationError: no key is pinned for an endpoint, or another one is.
 
     """
 
@@ -116,7 +116,7 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
                 none to `push`; once, and every 5 s while it stays so. It goes on.
             InvalidValueError: the next one does not fit `type`, with `on_invalid="raise"`.
             ClosedError: the puller is closed.
-            WrongLoopError: it was made in another event loop.
+            RuntimeError: it was made in another event loop.
 
         """
         self._check_usable()

@@ -58,7 +58,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
     be awaited is begun with `begin`, as `begin(peer.close())`; at the end call `close_now()`.
 
     Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
+        ConfigError: a setting is out of its limits, or the endpoint is none.
         BindError: the endpoint could not be bound; raised by `open` where that opens it.
         LogInUseError, LogFormatError, LogFailedError: the log cannot be used; raised by `open`.
 
@@ -140,7 +140,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
                 `in_flight_bytes_max` at most, or as much as one that was refused before.
             LogFailedError: the log could not be written; the job was not accepted.
             ClosedError: the pusher is closed, or not open yet.
-            WrongLoopError: it was made in another event loop.
+            RuntimeError: it was made in another event loop.
 
         """
         if self._unusable is not None:
@@ -170,7 +170,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
             LogFailedError: the log cannot be forced to the disk. What was pushed since the `drain`
                 before is not handed out; a later run on the log may find it all the same.
             ClosedError: the pusher is closed.
-            WrongLoopError: it was made in another event loop.
+            RuntimeError: it was made in another event loop.
 
         """
         self._check_caller()
@@ -192,7 +192,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
             TimeoutError: some were not done in time.
             LogFailedError: the log cannot be forced to the disk, so that nothing is done any more.
             ClosedError: the pusher is closed.
-            WrongLoopError: it was made in another event loop.
+            RuntimeError: it was made in another event loop.
 
         """
         self._check_caller()
@@ -211,7 +211,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
 
         Raises:
             LogFailedError: the log could not be forced to the disk; it is closed all the same.
-            WrongLoopError: it was made in another event loop, which is not closed.
+            RuntimeError: it was made in another event loop, which is not closed.
 
         """
         if timeout is not None:

@@ -75,7 +75,7 @@ class Relay(LoopServingPeer, RelayingPeer):
         Raises:
             TimeoutError: not so many came in time.
             ClosedError: the relay is closed.
-            WrongLoopError: it belongs to another event loop.
+            RuntimeError: it belongs to another event loop.
 
         """
         self._check_caller()

@@ -123,8 +123,8 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
             peers. Default None: open.
 
     Raises:
-        ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.
-        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
+        ConfigError: an argument is out of its limits, or an endpoint is none.
+        AuthenticationError: no key is pinned for an endpoint, or another one is.
 
     """
 
@@ -199,7 +199,7 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
             RequestError: the answer does not fit `type`.
             MessageError: the request cannot be sent as it is; `MessageTooLargeError` for its size.
             ClosedError: the requester is closed, perhaps while this waited.
-            WrongLoopError: it was made in another event loop.
+            RuntimeError: it was made in another event loop.
 
         """
         self._check_usable()
@@ -238,7 +238,7 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
             MessageError: the request cannot be sent as it is.
             SendQueueFullError: `pending_max` requests wait for an answer.
             ClosedError: the requester is closed, perhaps while this waited.
-            WrongLoopError: it was made in another event loop.
+            RuntimeError: it was made in another event loop.
 
         """
         self._check_usable()

@@ -94,7 +94,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
             known to each other. Default None: open.
 
     Raises:
-        ConfigError: an argument is out of its limits; `EndpointError` for the endpoint.
+        ConfigError: an argument is out of its limits, or the endpoint is none.
         BindError: the endpoint could not be bound.
 
     """
@@ -168,7 +168,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
 
         Raises:
             ClosedError: the responder is closed, or not open yet.
-            WrongLoopError: it was made in another event loop.
+            RuntimeError: it was made in another event loop.
 
         """
         if self._closed:
@@ -188,7 +188,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         Raises:
             BindError: the endpoint could not be bound.
             ClosedError: the responder is closed.
-            WrongLoopError: it was made in another event loop.
+            RuntimeError: it was made in another event loop.
 
         """
         await self.open()

@@ -80,7 +80,7 @@ class RunsJobs(ABC, Generic[T_co]):
         Raises:
             ConfigError: an argument is out of its limits.
             ClosedError: the puller is closed, or another call of `run` takes its jobs.
-            WrongLoopError: it was made in another event loop.
+            RuntimeError: it was made in another event loop.
 
         """
         check("handler", handler, callable(handler), "a function that takes a job")

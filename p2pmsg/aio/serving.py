@@ -209,7 +209,7 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
             options: as for the class.
 
         Raises:
-            WrongLoopError: no event loop is running.
+            RuntimeError: no event loop is running.
             Others: as the class.
 
         """
@@ -258,7 +258,7 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
 
         Raises:
             ConfigError, ClosedError: as there.
-            WrongLoopError: it belongs to another event loop.
+            RuntimeError: it belongs to another event loop.
 
         """
         self._check_caller()
@@ -285,7 +285,7 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
         Raises:
             TimeoutError: not so many came in time.
             ClosedError: it is closed, or was meanwhile.
-            WrongLoopError: it belongs to another event loop.
+            RuntimeError: it belongs to another event loop.
 
         """
         self._check_caller()
@@ -311,7 +311,7 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
 
         Raises:
             LogFailedError: not everything could be written to the log.
-            WrongLoopError: it belongs to another event loop.
+            RuntimeError: it belongs to another event loop.
 
         """
         patience_s = PATIENCE_S if timeout is None else time_to_wait("timeout", timeout)

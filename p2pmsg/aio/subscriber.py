@@ -16,7 +16,7 @@ from p2pmsg.aio.loop import SAFETY_S, LoopDriver
 from p2pmsg.aio.subscriber_io import LoopSubscriberIO
 from p2pmsg.checks import whole
 from p2pmsg.config import SubscriberConfig
-from p2pmsg.errors import ClosedError, ConfigError, SessionEndedError, WrongLoopError
+from p2pmsg.errors import ClosedError, ConfigError, SessionEndedError
 from p2pmsg.message import Message, MessageBatch, T_co
 from p2pmsg.sync.callbacks import call_back
 from p2pmsg.sync.lifecycle import INHERITED, is_inherited
@@ -105,10 +105,10 @@ class Subscriber(SubscriberBase[T_co]):
 
     What waits for the disk (a cursor's commits) or for a name server (a host's name in `udp://`,
     `mold://`) is done in the loop's default executor; only opening a cursor reads its file at once.
-    Where such a name is unknown, `async with` or the first call that waits raises `EndpointError`.
+    Where such a name is unknown, `async with` or the first call that waits raises `ConfigError`.
 
     Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+        ConfigError: a setting is out of its limits, or an endpoint is none.
         CursorError: the cursor's file cannot be used, or another subscriber has it.
 
     """
@@ -198,7 +198,7 @@ class Subscriber(SubscriberBase[T_co]):
         Raises:
             TimeoutError: none came in time.
             ClosedError: the subscriber is closed, perhaps while this waited.
-            WrongLoopError: it belongs to another event loop.
+            RuntimeError: it belongs to another event loop.
             Others as `p2pmsg.Subscriber.receive`.
 
         """
@@ -254,7 +254,7 @@ class Subscriber(SubscriberBase[T_co]):
 
         Raises:
             ClosedError: the subscriber is closed.
-            WrongLoopError: it belongs to another event loop.
+            RuntimeError: it belongs to another event loop.
             Others as `receive`, without the TimeoutError.
 
         """
@@ -290,7 +290,7 @@ class Subscriber(SubscriberBase[T_co]):
 
         Raises:
             ConfigError: there is no cursor, or `message` is none that this subscriber returned.
-            WrongLoopError: it belongs to another event loop.
+            RuntimeError: it belongs to another event loop.
             Others as `p2pmsg.Subscriber.commit`.
 
         """
@@ -308,7 +308,7 @@ class Subscriber(SubscriberBase[T_co]):
 
         Raises:
             CursorError: that could not be written; the subscriber is closed all the same.
-            WrongLoopError: it belongs to another event loop.
+            RuntimeError: it belongs to another event loop.
 
         """
         self._check_loop(may_have_none=True)
@@ -352,7 +352,7 @@ class Subscriber(SubscriberBase[T_co]):
 
         Raises:
             ClosedError: the subscriber is closed.
-            WrongLoopError: it belongs to another event loop.
+            RuntimeError: it belongs to another event loop.
 
         """
         self._check_loop(may_have_none=True)
@@ -423,7 +423,7 @@ class Subscriber(SubscriberBase[T_co]):
         if self._loop is not None:
             self._loop.check_loop()
         elif not may_have_none and not self._closed:
-            raise WrongLoopError(
+            raise RuntimeError(
                 f"{self._name} was made outside of an event loop of asyncio: use turn() and "
                 "receive_nowait(), or make it in the loop"
             )

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from p2pmsg.aio.loop import LoopDriver
 from p2pmsg.aio.own_loop import OwnLoop
-from p2pmsg.errors import ClosedError, WrongLoopError
+from p2pmsg.errors import ClosedError
 
 R = TypeVar("R")
 
@@ -26,7 +26,7 @@ class TakesTurns:
         """Return the descriptors to wait for, in a loop that is not asyncio's; ask each time.
 
         Raises:
-            WrongLoopError: it was made in an event loop, which does that by itself.
+            RuntimeError: it was made in an event loop, which does that by itself.
 
         """
         loop = self._own_loop()
@@ -37,7 +37,7 @@ class TakesTurns:
         """When `turn` is to be called at the latest, in seconds, as of `time.monotonic()`.
 
         Raises:
-            WrongLoopError: it was made in an event loop, which does that by itself.
+            RuntimeError: it was made in an event loop, which does that by itself.
 
         """
         return time.monotonic() + self._own_loop().due_s(self._driver.safety_s)
@@ -50,7 +50,7 @@ class TakesTurns:
 
         Raises:
             ClosedError: the peer is closed, and all that was begun has ended.
-            WrongLoopError: it was made in an event loop, which does that by itself, or in another
+            RuntimeError: it was made in an event loop, which does that by itself, or in another
                 thread.
 
         """
@@ -72,7 +72,7 @@ class TakesTurns:
 
         Raises:
             ClosedError: the peer is closed.
-            WrongLoopError: it was made in an event loop, where calls are awaited, or in another
+            RuntimeError: it was made in an event loop, where calls are awaited, or in another
                 thread.
 
         """
@@ -86,7 +86,7 @@ class TakesTurns:
     def _own_loop(self) -> OwnLoop:
         loop = self._driver.loop
         if not isinstance(loop, OwnLoop):
-            raise WrongLoopError(f"{self!r} was made in an event loop, which takes its turns")
+            raise RuntimeError(f"{self!r} was made in an event loop, which takes its turns")
         return loop
 
 

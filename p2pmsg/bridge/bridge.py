@@ -74,12 +74,12 @@ class Bridge(ClosesItself):
             Default None: open.
 
     Raises:
-        ConfigError: a setting is out of its limits, or does not go with the ends; `EndpointError`
-            for the ends.
+        ConfigError: a setting is out of its limits, or does not go with the ends, or an end is
+            none.
         MessageError: `topic` cannot be one.
         BindError: an end could not be bound.
         LogError, LogFailedError, CursorError: the log or the cursor cannot be used.
-        AuthenticationError: no key is pinned where one connects; `KeyChangedError`: another one is.
+        AuthenticationError: no key is pinned where one connects, or another one is.
 
     """
 

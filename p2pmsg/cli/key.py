@@ -3,7 +3,7 @@
 import argparse
 
 from p2pmsg.cli.command import CommandGroup, UsageError, cannot, command, flag, option
-from p2pmsg.errors import ConfigError, KeyChangedError
+from p2pmsg.errors import AuthenticationError, ConfigError
 from p2pmsg.security.keys import new_keys, read_key_file, write_key_file
 from p2pmsg.security.settings import KEY_PATH, TRUST_PATH
 from p2pmsg.security.trust import KnownPeers
@@ -11,7 +11,7 @@ from transports import fingerprint, key_text
 
 _KEY = option("--key", "the key file", "FILE", default=KEY_PATH)
 _TRUST = option("--trust", "the file of known peers", "FILE", default=TRUST_PATH)
-_ERRORS = (ConfigError, KeyChangedError, OSError)
+_ERRORS = (ConfigError, AuthenticationError, OSError)
 _NAME = option("name", "the name of a peer", "NAME")
 
 

@@ -150,7 +150,7 @@ class Gateway:
 
     Raises:
         ConfigError: an argument is out of its limits; `MessageError` for a topic.
-        EndpointError: an endpoint is none; when the server starts.
+        ConfigError: an endpoint is none; when the server starts.
         AuthenticationError: no key is pinned for an endpoint; when the server starts.
 
     """

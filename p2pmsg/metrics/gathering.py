@@ -16,7 +16,6 @@ from p2pmsg.errors import (
     MessageError,
     P2PError,
     ReentrantCallError,
-    WrongLoopError,
 )
 from p2pmsg.metrics.deltas import Deltas, check_name, check_number, check_tags
 from p2pmsg.metrics.sinks import Sink
@@ -274,8 +273,6 @@ class Gathering(ABC):
         """Send what was gathered; log that it could not be sent."""
         try:
             self.flush()
-        except WrongLoopError:
-            raise
         except P2PError:
             _log.exception("metrics: deltas could not be sent")
 

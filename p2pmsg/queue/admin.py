@@ -40,7 +40,7 @@ class LiveBox:
     """Of a pusher that runs.
 
     Raises:
-        EndpointError: the endpoint is none.
+        ConfigError: the endpoint is none.
         ConfigError: it pins a key, and there is no security.
         AuthenticationError: the pusher's key is not pinned; from `list` and `act`: it refused the
             connection, or does not hold that key.

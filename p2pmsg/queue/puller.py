@@ -67,8 +67,8 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], ClosesAtOnce):
             peers. Default None: open.
 
     Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
-        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
+        ConfigError: a setting is out of its limits, or an endpoint is none.
+        AuthenticationError: no key is pinned for an endpoint, or another one is.
 
     """
 

@@ -44,7 +44,7 @@ class Pusher(PusherBase, ClosesItself):
             known to each other. Default None: open.
 
     Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
+        ConfigError: a setting is out of its limits, or the endpoint is none.
         BindError: the endpoint could not be bound.
         LogInUseError, LogFormatError, LogFailedError: the log cannot be used.
 

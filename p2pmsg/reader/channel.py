@@ -11,7 +11,7 @@ import zmq
 
 import transports
 from p2pmsg import control, wire
-from p2pmsg.errors import ClosedError, ConfigError, EndpointError, translated
+from p2pmsg.errors import ClosedError, ConfigError, translated
 from p2pmsg.multicast import datagram
 from p2pmsg.reader.sessions import GroupMembers, Presence, RelayList, SessionEntry
 from p2pmsg.security.use import curve_client
@@ -332,7 +332,7 @@ class RangeChannel:
                     self._meet_if_new(presence)
                 else:
                     self.group.note(presence, welcome.age_ms, now_ns=time.monotonic_ns())
-            except (FrameError, EndpointError, transports.EndpointError):
+            except (FrameError, ConfigError, transports.EndpointError):
                 self.invalid += 1
         self._meet_member()
         self.ask_sessions()

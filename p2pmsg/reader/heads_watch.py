@@ -316,8 +316,8 @@ class HeadsWatch(ClosesAtOnce):
             A connection that is refused is tried again; `unanswered` says why.
 
     Raises:
-        ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.
-        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
+        ConfigError: an argument is out of its limits, or an endpoint is none.
+        AuthenticationError: no key is pinned for an endpoint, or another one is.
 
     Attributes:
         version: counts how often anything changed of what its methods return.

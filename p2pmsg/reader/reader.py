@@ -93,8 +93,8 @@ class RangeReader(ClosesAtOnce):
             16 MiB, 16 times the default of that.
 
     Raises:
-        ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.
-        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
+        ConfigError: an argument is out of its limits, or an endpoint is none.
+        AuthenticationError: no key is pinned for an endpoint, or another one is.
 
     Attributes:
         denied: what `heads` was asked for by `topics` last, and the publisher gives no right to.

@@ -78,8 +78,8 @@ class Requester(RequesterBase, ClosesAtOnce):
             peers. Default None: open.
 
     Raises:
-        ConfigError: an argument is out of its limits; `EndpointError` for the endpoints.
-        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
+        ConfigError: an argument is out of its limits, or an endpoint is none.
+        AuthenticationError: no key is pinned for an endpoint, or another one is.
 
     """
 

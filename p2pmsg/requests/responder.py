@@ -63,7 +63,7 @@ class Responder(ResponderBase, ClosesAtOnce):
             known to each other. Default None: open.
 
     Raises:
-        ConfigError: an argument is out of its limits; `EndpointError` for the endpoint.
+        ConfigError: an argument is out of its limits, or the endpoint is none.
         BindError: the endpoint could not be bound.
 
     """

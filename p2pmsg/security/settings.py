@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final, Self
 
 import transports
 from p2pmsg.checks import checked
-from p2pmsg.errors import AuthenticationError, ConfigError, KeyChangedError, translated
+from p2pmsg.errors import AuthenticationError, ConfigError, translated
 from p2pmsg.security.keys import OWN_FOLDER, read_key_file
 from p2pmsg.security.revoked import Unlimited
-from p2pmsg.security.trust import KnownPeers
+from p2pmsg.security.trust import KnownPeers, changed_key
 from transports import CurveKeys, fingerprint, key_text, parse_key
 from transports.endpoint import is_key_text
 
@@ -168,8 +168,8 @@ class Security:
             endpoint: where one connects; its option `key` goes before the file of known peers.
 
         Raises:
-            AuthenticationError: none is pinned; it says how to do it.
-            KeyChangedError: the endpoint pins another key than the file of known peers has.
+            AuthenticationError: none is pinned; it says how to do it. Or the endpoint pins another
+                key than the file of known peers has.
 
         """
         with translated():
@@ -179,7 +179,7 @@ class Security:
             pinned = parse_key(place.key)
             if known is not None and known.public != pinned:
                 where = f"{known.name} at {place.address}"
-                raise KeyChangedError(where, fingerprint(known.public), fingerprint(pinned))
+                raise AuthenticationError(where, changed_key(known.public, pinned))
             return pinned
         if known is None:
             how = (

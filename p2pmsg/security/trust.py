@@ -22,7 +22,7 @@ from typing import Final
 
 import transports
 from p2pmsg.checks import checked
-from p2pmsg.errors import ConfigError, KeyChangedError, translated
+from p2pmsg.errors import AuthenticationError, ConfigError, translated
 from p2pmsg.security.keys import KEY_LINE, ready_folder
 from p2pmsg.security.read_file import read_file
 from recovery.durable import lock_file, replace_file, sync_path, unlock_file
@@ -145,7 +145,7 @@ class KnownPeers:
 
         Raises:
             ConfigError: an argument is wrong, or another peer has the key or an endpoint.
-            KeyChangedError: the name has another key.
+            AuthenticationError: the name has another key.
             OSError: the file cannot be written; it is as before.
 
         """
@@ -159,7 +159,7 @@ class KnownPeers:
                 if known is None or known.name != name:
                     continue
                 if known.public != new.public and not replace:
-                    raise KeyChangedError(name, fingerprint(known.public), fingerprint(new.public))
+                    raise AuthenticationError(name, changed_key(known.public, new.public))
                 places = dict.fromkeys((*known.endpoints, *new.endpoints))
                 new = KnownPeer(name, new.public, tuple(places))
                 lines[index] = str(new)
@@ -270,6 +270,11 @@ def parse_peers(data: bytes, path: str) -> _Peers:
             error.within(f"{path}, line {number}")
             raise
     return peers
+
+
+def changed_key(known: bytes, given: bytes) -> str:
+    """Return the reason that a peer has another public key than the one that is known."""
+    return f"its key has changed: {fingerprint(known)} is known, {fingerprint(given)} is given"
 
 
 def parse_peer(words: Sequence[str]) -> KnownPeer:

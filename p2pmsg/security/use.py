@@ -29,7 +29,7 @@ def curve_client(
     """Return what a socket needs that connects to an endpoint; None: it is open.
 
     Raises:
-        AuthenticationError, KeyChangedError: as `Security.server_key`.
+        AuthenticationError: as `Security.server_key`.
         ConfigError: a key is pinned, and there is no security.
 
     """

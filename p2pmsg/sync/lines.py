@@ -67,7 +67,7 @@ def connect(
 ) -> "list[transports.ZmqReceiver | DatagramLine]":
     """Return all lines, connected; names of groups and of their hosts are looked up meanwhile.
 
-    `EndpointError` where a host or interface is unknown, `BindError` where a group cannot be joined
+    `ConfigError` where a host or interface is unknown, `BindError` where a group cannot be joined
     or an address is not this machine's. `AuthenticationError` where no key is pinned.
     """
     check_process()

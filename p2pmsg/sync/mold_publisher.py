@@ -94,8 +94,8 @@ class MoldPublisher(ClosesAtOnce):
             sequences must not be used again.
 
     Raises:
-        ConfigError: a setting is out of its limits, or the log is another session's;
-            `EndpointError` for the endpoint.
+        ConfigError: a setting is out of its limits, the endpoint is none, or the log is another
+            session's.
         BindError: an address could not be bound.
 
     """

@@ -45,7 +45,7 @@ class Publisher(PublishingPeer, ThreadedServingPeer):
             prove who they are. Default None: everything is open.
 
     Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
+        ConfigError: a setting is out of its limits, or an endpoint is none.
         LogInUseError, LogFormatError, LogFailedError: the log cannot be opened.
         BindError: the endpoint could not be bound.
 

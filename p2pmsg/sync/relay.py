@@ -48,8 +48,8 @@ class Relay(RelayingPeer, ThreadedServingPeer):
             everything is open.
 
     Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
-        AuthenticationError: no key is pinned for an upstream; `KeyChangedError`: another one is.
+        ConfigError: a setting is out of its limits, or an endpoint is none.
+        AuthenticationError: no key is pinned for an upstream, or another one is.
         LogInUseError, LogFormatError, LogFailedError: the log cannot be opened.
         BindError: the endpoint could not be bound.
 

@@ -149,7 +149,7 @@ def check_name(name: Any) -> str:
 
 
 def check_endpoints(endpoints: str | Sequence[str]) -> list[transports.Endpoint]:
-    """Return the endpoints that a subscriber connects to, or raise `EndpointError`."""
+    """Return the endpoints that a subscriber connects to, or raise `ConfigError`."""
     texts = [endpoints] if isinstance(endpoints, str) else list(endpoints)
     if not texts:
         raise ConfigError("endpoints", "at least one endpoint", endpoints)

@@ -85,8 +85,8 @@ class Subscriber(SubscriberBase[T_co], ClosesAtOnce):
             prove who they are. Default None: everything is open.
 
     Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
-        AuthenticationError: no key is pinned for an endpoint; `KeyChangedError`: another one is.
+        ConfigError: a setting is out of its limits, or an endpoint is none.
+        AuthenticationError: no key is pinned for an endpoint, or another one is.
         CursorError: the cursor's file cannot be used, or another subscriber has it.
 
     """

@@ -60,12 +60,12 @@ class Sender(ClosesItself):
             Default None: open.
 
     Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the publishers.
+        ConfigError: a setting is out of its limits, or a publisher's endpoint is none.
         MissingExtraError: aiohttp, or for Ed25519 cryptography, is not installed.
         LogInUseError: another sender uses the folder.
         CursorError, LogFormatError: what is in the folder cannot be used.
         LogFailedError: the folder cannot be made or written.
-        AuthenticationError: no key is pinned for a publisher; `KeyChangedError`: another one is.
+        AuthenticationError: no key is pinned for a publisher, or another one is.
 
     """
 

@@ -9,7 +9,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.bridge import BridgeConfig
-from p2pmsg.errors import BindError, ConfigError, EndpointError, RemoteError
+from p2pmsg.errors import BindError, ConfigError, RemoteError
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
 from tests.places import free_port
 
@@ -290,9 +290,9 @@ def test_what_is_wrong_is_named(bridge):
         p2pmsg.Bridge("sp+rep://a:1", "queue+tcp://127.0.0.1:0")
     with pytest.raises(ConfigError, match="where requests come from"):
         p2pmsg.Bridge("sp+rep://a:1", "sp+req://a:2")
-    with pytest.raises(EndpointError, match="sp goes over tcp, ipc"):
+    with pytest.raises(ConfigError, match="sp goes over tcp, ipc"):
         p2pmsg.Bridge("sp+sub+inproc://a", LOOPBACK)
-    with pytest.raises(EndpointError, match="abstract"):
+    with pytest.raises(ConfigError, match="abstract"):
         p2pmsg.Bridge("sp+sub+ipc://@a", LOOPBACK)
     made = bridge("sp+pull://127.0.0.1:0?bind=1", LOOPBACK)
     place = made.source.rpartition("+")[2].partition("://")[2]

@@ -389,7 +389,7 @@ def test_arguments_are_checked_before_a_file_is_made(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=says):
         p2pmsg.Subscriber(make_publisher().endpoint, **options)
-    with pytest.raises(p2pmsg.EndpointError):
+    with pytest.raises(p2pmsg.ConfigError):
         p2pmsg.Subscriber("nonsense", cursor="a")
     assert list(tmp_path.iterdir()) == []
 

@@ -31,14 +31,14 @@ from transports.connections import Connections
 
 LONG = "x" * 256
 BAD_PUBLISHERS = {
-    "no endpoint": ({"endpoint": ""}, p2pmsg.EndpointError, "''"),
+    "no endpoint": ({"endpoint": ""}, p2pmsg.ConfigError, "''"),
     "no string": ({"endpoint": 5556}, p2pmsg.ConfigError, "endpoint"),
     "None": ({"endpoint": None}, p2pmsg.ConfigError, "endpoint"),
-    "unknown scheme": ({"endpoint": "http://a:1"}, p2pmsg.EndpointError, "http"),
-    "no port": ({"endpoint": "tcp://127.0.0.1"}, p2pmsg.EndpointError, "port"),
-    "port too high": ({"endpoint": "tcp://127.0.0.1:65536"}, p2pmsg.EndpointError, "65535"),
-    "pgm": ({"endpoint": "pgm://239.0.0.1:5000"}, p2pmsg.EndpointError, "pgm"),
-    "recovery": ({"recovery_endpoint": "tcp://a"}, p2pmsg.EndpointError, "port"),
+    "unknown scheme": ({"endpoint": "http://a:1"}, p2pmsg.ConfigError, "http"),
+    "no port": ({"endpoint": "tcp://127.0.0.1"}, p2pmsg.ConfigError, "port"),
+    "port too high": ({"endpoint": "tcp://127.0.0.1:65536"}, p2pmsg.ConfigError, "65535"),
+    "pgm": ({"endpoint": "pgm://239.0.0.1:5000"}, p2pmsg.ConfigError, "pgm"),
+    "recovery": ({"recovery_endpoint": "tcp://a"}, p2pmsg.ConfigError, "port"),
     "name": ({"name": LONG}, p2pmsg.ConfigError, "name must be a str of at most 255 bytes"),
     "name of bytes": ({"name": b"a"}, p2pmsg.ConfigError, "name"),
     "replay_bytes": ({"replay_bytes": -1}, p2pmsg.ConfigError, "an int of at least 0"),
@@ -53,9 +53,9 @@ BAD_PUBLISHERS = {
 }
 BAD_SUBSCRIBERS = {
     "none": ({"endpoints": []}, p2pmsg.ConfigError, "at least one"),
-    "port 0": ({"endpoints": "tcp://127.0.0.1:0"}, p2pmsg.EndpointError, "port"),
-    "wildcard": ({"endpoints": "tcp://*:5556"}, p2pmsg.EndpointError, "tcp://*:5556"),
-    "one of two": ({"endpoints": ["tcp://a:1", "tcp://a"]}, p2pmsg.EndpointError, "tcp://a"),
+    "port 0": ({"endpoints": "tcp://127.0.0.1:0"}, p2pmsg.ConfigError, "port"),
+    "wildcard": ({"endpoints": "tcp://*:5556"}, p2pmsg.ConfigError, "tcp://*:5556"),
+    "one of two": ({"endpoints": ["tcp://a:1", "tcp://a"]}, p2pmsg.ConfigError, "tcp://a"),
     "None": ({"endpoints": None}, p2pmsg.ConfigError, "endpoint"),
     "number": ({"endpoints": 5556}, p2pmsg.ConfigError, "endpoint"),
     "topic number": ({"topics": [5]}, p2pmsg.ConfigError, "topics"),

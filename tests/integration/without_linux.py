@@ -104,7 +104,7 @@ def refused(p2pmsg):
         for peer in (p2pmsg.Publisher, p2pmsg.Subscriber):
             try:
                 peer(endpoint)
-            except p2pmsg.EndpointError as error:
+            except p2pmsg.ConfigError as error:
                 assert "needs Linux" in str(error)
             else:
                 raise AssertionError(endpoint)

@@ -324,8 +324,8 @@ class PipelinePuller(PipelinePullerBase[T_co], ClosesAtOnce):
             peers. Default None: open.
 
     Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the endpoints.
-        AuthenticationError: no key is pinned for an endpoint. KeyChangedError: another one is.
+        ConfigError: a setting is out of its limits, or an endpoint is none.
+        AuthenticationError: no key is pinned for an endpoint, or another one is.
 
     """
 

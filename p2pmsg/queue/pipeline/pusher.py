@@ -376,7 +376,7 @@ class PipelinePusher(PipelinePusherBase, ClosesItself):
             known to each other. Default None: open.
 
     Raises:
-        ConfigError: a setting is out of its limits; `EndpointError` for the endpoint.
+        ConfigError: a setting is out of its limits, or the endpoint is none.
         BindError: the endpoint could not be bound.
 
     """

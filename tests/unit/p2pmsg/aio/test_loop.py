@@ -7,12 +7,11 @@ import threading
 import pytest
 
 from p2pmsg.aio.loop import LoopDriver
-from p2pmsg.errors import WrongLoopError
 from tests.unit.raising_log import raising_log
 
 
 def test_it_must_be_made_in_a_loop() -> None:
-    with pytest.raises(WrongLoopError, match="the peer"):
+    with pytest.raises(RuntimeError, match="the peer"):
         LoopDriver("the peer", lambda: 1.0)
 
 
@@ -20,13 +19,13 @@ def test_another_loop_is_refused() -> None:
     async def make() -> LoopDriver:
         driver = LoopDriver("the peer", lambda: 1.0)
         driver.check_loop()
-        caught: list[WrongLoopError] = []
+        caught: list[RuntimeError] = []
 
         def other() -> None:
             async def use() -> None:
                 try:
                     driver.check_loop()
-                except WrongLoopError as error:
+                except RuntimeError as error:
                     caught.append(error)
 
             asyncio.run(use())
@@ -38,7 +37,7 @@ def test_another_loop_is_refused() -> None:
         return driver
 
     driver = asyncio.run(make())
-    with pytest.raises(WrongLoopError, match="outside"):
+    with pytest.raises(RuntimeError, match="outside"):
         driver.check_loop()
 
 
