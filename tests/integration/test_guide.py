@@ -209,7 +209,7 @@ def test_a_recipe_leads_to_the_same_in_the_other_style(recipe, page, anchor):
 
 
 TEXTS = [ROOT / "README.md", *(ROOT / "examples").glob("*/*.md"), *PAGES]
-for package in ("p2pmsg", "recovery", "transports", "spark_bridge"):
+for package in ("p2pmsg", "recovery", "transports", "spark_bridge", "tests"):
     TEXTS += sorted((ROOT / package).rglob("README.md"))
 
 

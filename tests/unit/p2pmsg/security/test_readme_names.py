@@ -1,4 +1,4 @@
-"""What the package's README names is there."""
+"""What the README and the guide's page name is there."""
 
 import dataclasses
 import importlib
@@ -9,7 +9,9 @@ import pytest
 
 import p2pmsg.security
 
-README = Path(p2pmsg.security.__file__).with_name("README.md").read_text()
+PACKAGE = Path(p2pmsg.security.__file__).parent
+GUIDE = (PACKAGE.parents[1] / "docs" / "guide" / "security.md").read_text()
+README = PACKAGE.joinpath("README.md").read_text() + GUIDE
 MODULES = [
     "p2pmsg.stats", "p2pmsg.queue", "p2pmsg.queue.pipeline.config", "p2pmsg.relay.stats",
     "p2pmsg.multicast.group_keys", "p2pmsg",
@@ -37,15 +39,3 @@ def test_an_attribute_that_is_named_is_there(name, attribute):
 def test_a_counter_that_is_named_is_there(counter):
     kinds = ("PublisherStats", "SubscriberStats", "RelayStats", "PusherStats", "PullerStats")
     assert any(counter in names_of(home_of(kind)) for kind in kinds)
-
-
-@pytest.mark.parametrize(
-    "counter",
-    [
-        "PublisherStats.requests_denied", "PublisherStats.subscriptions_refused",
-        "RelayStats.requests_denied", "RelayStats.subscriptions_refused", "PusherStats.denied",
-        "PipelinePusherStats.denied", "Responder.denied",
-    ],
-)  # fmt: skip
-def test_each_server_is_named_with_what_it_counts(counter):
-    assert f"`{counter}`" in README
