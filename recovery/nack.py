@@ -1,6 +1,6 @@
 """When to ask for what is missing, and when to give it up.
 
-RFC 5401 calls the question a NACK. README.md in this folder draws the life of a gap.
+RFC 5401 calls the question a NACK. README.md in this folder draws the states of a gap.
 """
 
 from bisect import bisect_left, bisect_right
