@@ -25,7 +25,7 @@ from recovery.sent_frames import SentFrames
 from recovery.stall import StallGuard
 
 if TYPE_CHECKING:
-    from recovery.cursor import CursorConfig, CursorFile, CursorFileError
+    from recovery.cursor import CursorConfig, CursorFile
     from recovery.cursor_store import CursorFileStore, MemoryCursorStore
     from recovery.window import FlowWindow
 
@@ -33,7 +33,6 @@ __all__ = [
     "AnswerTime",
     "CursorConfig",
     "CursorFile",
-    "CursorFileError",
     "CursorFileStore",
     "DeadlineHeap",
     "Delivery",
@@ -67,7 +66,7 @@ __all__ = [
 
 # A publisher has no cursor, and only a multicast one a window: imported when first named here.
 _LATER = {
-    "cursor": ("CursorConfig", "CursorFile", "CursorFileError"),
+    "cursor": ("CursorConfig", "CursorFile"),
     "cursor_store": ("CursorFileStore", "MemoryCursorStore"),
     "window": ("FlowWindow",),
 }

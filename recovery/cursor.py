@@ -35,10 +35,6 @@ _PLACES_MAX: Final = 4096
 Fsync = Literal["always", "interval", "never"]
 
 
-class CursorFileError(RecoveryError):
-    """The file is no cursor, or damaged, or another subscriber has it."""
-
-
 @dataclass(frozen=True, slots=True)
 class CursorConfig:
     """Where a subscriber keeps its position, and how. `ValueError` for a value out of limits.
@@ -166,7 +162,7 @@ def encode_record(entries: bytes, durable: int) -> bytes:
 
 
 def decode(data: bytes) -> Decoded:
-    """Return what a file holds; `CursorFileError` where it is none, or damaged.
+    """Return what a file holds; `RecoveryError` where it is none, or damaged.
 
     A torn end is what the crash of a process or of the operating system leaves. Damage further in,
     in what was forced to the disk, is refused: nobody knows what else is wrong.
@@ -194,20 +190,20 @@ def _snapshot_crc(length: int, body: bytes) -> int:
 
 def _decode_snapshot(data: bytes) -> tuple[Cursor, int]:
     if data[: len(MAGIC)] != MAGIC:
-        raise CursorFileError("it is empty" if not data else "it is not a cursor")
+        raise RecoveryError("it is empty" if not data else "it is not a cursor")
     if len(data) < _HEADER.size:
-        raise CursorFileError("it is damaged: its header is cut short")
+        raise RecoveryError("it is damaged: its header is cut short")
     _, version, zero, length, crc = _HEADER.unpack_from(data)
     if version != VERSION:
-        raise CursorFileError(f"it is of version {version}; this p2pmsg reads {VERSION}")
+        raise RecoveryError(f"it is of version {version}; this p2pmsg reads {VERSION}")
     stop = _HEADER.size + length
     body = data[_HEADER.size : stop]
     if zero or len(body) != length or crc != _snapshot_crc(length, body):
-        raise CursorFileError("it is damaged: its snapshot has another checksum")
+        raise RecoveryError("it is damaged: its snapshot has another checksum")
     try:
         return _parse(json.loads(body)), stop
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CursorFileError(f"its snapshot makes no sense: {error}") from error
+        raise RecoveryError(f"its snapshot makes no sense: {error}") from error
 
 
 def _parse(body: dict[str, Any]) -> Cursor:
@@ -240,7 +236,7 @@ def _check_torn(data: bytes, at: int) -> None:
     """Raise unless what is wrong at `at` may be what a crash left."""
     for later in range(at + 1, len(data) - _RECORD.size - _POSITION.size + 1):
         if _record_at(data, later) is not None and _RECORD.unpack_from(data, later)[2] > at:
-            raise CursorFileError(f"it is damaged at byte {at}, in front of good records")
+            raise RecoveryError(f"it is damaged at byte {at}, in front of good records")
 
 
 def _apply(cursor: Cursor, names: list[tuple[int, str]], entries: bytes) -> None:
@@ -249,7 +245,7 @@ def _apply(cursor: Cursor, names: list[tuple[int, str]], entries: bytes) -> None
             streams = cursor.sessions[session].streams
             streams[topic] = max(following, streams.get(topic, 0))
     except (struct.error, IndexError, KeyError, UnicodeDecodeError) as error:
-        raise CursorFileError(f"a record of its makes no sense: {error!r}") from error
+        raise RecoveryError(f"a record of its makes no sense: {error!r}") from error
 
 
 def _entries(names: list[tuple[int, str]], entries: bytes) -> Iterator[tuple[int, str, int]]:
@@ -275,7 +271,7 @@ class CursorStore(Protocol):
         """Its name, for people."""
 
     def lock(self) -> None:
-        """Keep others away until `close`, or the process's end; `CursorFileError`."""
+        """Keep others away until `close`, or the process's end; `RecoveryError`."""
 
     def read(self) -> bytes | None:
         """Return what it holds, or None where there is none."""
@@ -315,7 +311,7 @@ class CursorFile:
         """Lock the store and read it.
 
         Raises:
-            CursorFileError: another subscriber has it, or it is no cursor, or damaged.
+            RecoveryError: another subscriber has it, or it is no cursor, or damaged.
             OSError: from the store.
 
         """

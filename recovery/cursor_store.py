@@ -5,8 +5,9 @@ from io import FileIO
 from pathlib import Path
 from random import Random
 
-from recovery.cursor import MAGIC, CursorFileError
+from recovery.cursor import MAGIC
 from recovery.durable import lock_file, replace_file, require_folder, sync_path, unlock_file
+from recovery.errors import RecoveryError
 
 
 class CursorFileStore:
@@ -28,12 +29,12 @@ class CursorFileStore:
         return self._path
 
     def lock(self) -> None:
-        """Keep others away; `CursorFileError`, `OSError` where there is no such folder."""
+        """Keep others away; `RecoveryError`, `OSError` where there is no such folder."""
         require_folder(os.path.dirname(self._path))
         try:
             self._lock = lock_file(self._path + ".lock")
         except BlockingIOError as error:
-            raise CursorFileError("another subscriber has it") from error
+            raise RecoveryError("another subscriber has it") from error
 
     def read(self) -> bytes | None:
         """Return what the file holds, or None where there is none."""
@@ -99,9 +100,9 @@ class MemoryCursorStore:
         self._locked = False
 
     def lock(self) -> None:
-        """Keep others away; `CursorFileError`."""
+        """Keep others away; `RecoveryError`."""
         if self._locked:
-            raise CursorFileError("another subscriber has it")
+            raise RecoveryError("another subscriber has it")
         self._locked = True
 
     def read(self) -> bytes | None:

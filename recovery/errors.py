@@ -15,7 +15,11 @@ _MEANS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAI
 
 
 class RecoveryError(CopiesWhole, Exception):
-    """Root of the errors of `recovery`; raised itself for a call out of turn, or without a log."""
+    """Root of the errors of `recovery`.
+
+    Raised itself for a call out of turn, where there is no log, and for a file of a cursor that
+    cannot be used or is another subscriber's.
+    """
 
 
 class LogLockedError(RecoveryError):

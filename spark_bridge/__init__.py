@@ -11,7 +11,6 @@ from spark_bridge.errors import (
     BridgeError,
     ChangedBatchError,
     DataLossError,
-    MissingDependencyError,
     OptionError,
 )
 from spark_bridge.lag import Lag, lag_of
@@ -27,7 +26,6 @@ __all__ = [
     "DataLossError",
     "Lag",
     "LagListener",
-    "MissingDependencyError",
     "OptionError",
     "configure",
     "lag_of",

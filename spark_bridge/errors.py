@@ -3,14 +3,14 @@
 ::
 
     BridgeError
-    ├── MissingDependencyError (ImportError)  PySpark, PyArrow or Java is missing or too old
     ├── OptionError (ValueError)              an option of the source is unknown or has a bad value
     ├── DataLossError                         failOnDataLoss, and a range is gone
     └── ChangedBatchError                     a batch of a sink came again with other rows
 
 `BridgeError` itself says that nobody answers for a range, so that Spark fails the batch and reads
 the same range at the next start of the query, or that rows could not be published or were not
-confirmed, so that Spark writes them again. A value that does not fit the schema is a `ValueError`.
+confirmed, so that Spark writes them again. A value that does not fit the schema is a `ValueError`;
+that PySpark, PyArrow or Java is missing, or too old, is an `ImportError`.
 Spark passes the texts on in exceptions of its own.
 """
 
@@ -32,23 +32,6 @@ def _make_copy(kind: Any, arguments: tuple[Any, ...]) -> Any:
     made = kind.__new__(kind)
     made.args = arguments
     return made
-
-
-class MissingDependencyError(BridgeError, ImportError):
-    """A piece that Spark needs is missing, or too old.
-
-    Attributes:
-        what: `PySpark`, `PySpark 4.2 or newer`, `PyArrow`, `Java 17 or newer` or `Matplotlib`.
-
-    """
-
-    def __init__(self, what: str, advice: str) -> None:
-        super().__init__(f"spark_bridge needs {what}, which is missing: {advice}")
-        self.what = what
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        *made, state = super().__reduce__()
-        return *made, {**state, "msg": self.msg}
 
 
 class OptionError(BridgeError, ValueError):

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from spark_bridge.errors import MissingDependencyError
-from spark_bridge.versions import require_packages
+from spark_bridge.versions import missing_error, require_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,14 +29,14 @@ LOCAL_SETTINGS: Final = {
 
 
 def require_spark() -> None:
-    """Raise `MissingDependencyError`, naming what is missing, unless Spark can start here."""
+    """Raise `ImportError`, naming what is missing, unless Spark can start here."""
     require_packages()
     home = os.environ.get("JAVA_HOME")
     if home and os.access(Path(home, "bin", "java"), os.X_OK):
         return
     if home or shutil.which("java") is None:
         where = f"JAVA_HOME is {home!r} and has no bin/java" if home else "no java on the PATH"
-        raise MissingDependencyError("Java 17 or newer", where)
+        raise missing_error("Java 17 or newer", where)
 
 
 def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
@@ -52,7 +51,7 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
       So with `remote("local[2]")`; a server elsewhere has its own settings.
 
     Raises:
-        MissingDependencyError: PySpark 4.2 or newer, PyArrow or Java is missing.
+        ImportError: PySpark 4.2 or newer, PyArrow or Java is missing.
 
     """
     options: dict[str, str] = dict(getattr(builder, "_options", {}))
@@ -86,7 +85,7 @@ def register(spark: "SparkSession") -> None:
     another thread is not: call this in the thread that starts queries; it makes it active there.
 
     Raises:
-        MissingDependencyError: PySpark 4.2 or newer, or PyArrow, is missing.
+        ImportError: PySpark 4.2 or newer, or PyArrow, is missing.
 
     """
     require_packages()

@@ -7,8 +7,6 @@ from itertools import pairwise
 from os import PathLike
 from typing import Any, Final
 
-from spark_bridge.errors import MissingDependencyError
-
 _SYMBOLS_MAX: Final = 6
 _BARS_MAX: Final = 240
 """With more candles they cannot be distinguished: the last ones are drawn."""
@@ -26,12 +24,12 @@ def write_picture(bars: Sequence[Bar], path: "str | PathLike[str]") -> None:
         path: where to. At most 6 symbols are drawn, and the last 240 bars of each.
 
     Raises:
-        MissingDependencyError: Matplotlib is missing.
+        ImportError: Matplotlib is missing.
         ValueError: there are no bars.
 
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise MissingDependencyError("Matplotlib", "pip install 'p2pmsg[plot]'")
+        raise ImportError("Matplotlib is missing: pip install 'p2pmsg[plot]'")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -166,7 +166,7 @@ def follow(
     if arguments.picture and bars:
         try:
             write_picture(bars, arguments.picture)
-        except (spark_bridge.MissingDependencyError, OSError, ValueError) as error:
+        except (ImportError, OSError, ValueError) as error:
             _say(f"no picture: {error}")
     # Last: after the result the parent waits for nothing more, and may end this process.
     _emit(event="result", rows=rows, seconds=round(seconds, 3), bars=bars)
@@ -181,7 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: _end(ended))
     try:
         spark_bridge.require_spark()
-    except spark_bridge.MissingDependencyError as error:
+    except ImportError as error:
         _say(str(error))
         return EXIT_MISSING
     checkpoint = tempfile.mkdtemp(prefix="p2pmsg-bars-")

@@ -18,7 +18,7 @@ from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.sync.lifecycle import INHERITED, is_inherited
 from p2pmsg.sync.settings import Commit
-from recovery import CursorConfig, CursorFile, CursorFileError, CursorFileStore
+from recovery import CursorConfig, CursorFile, CursorFileStore, RecoveryError
 from recovery._checks import to_ns
 from transports.own_log import own_log as _log
 
@@ -346,7 +346,7 @@ def open_cursor(config: CursorConfig, places: list[str], topics: list[str]) -> R
 def _translated(path: str) -> Iterator[None]:
     try:
         yield
-    except CursorFileError as error:
+    except RecoveryError as error:
         raise CursorError(path, str(error)) from error
     except OSError as error:  # whose own text has the path once more
         raise CursorError(path, error.strerror or str(error)) from error

@@ -50,7 +50,7 @@ def run(plan: Plan) -> Iterator[Row]:
 
     try:
         spark_bridge.require_spark()
-    except spark_bridge.MissingDependencyError as error:
+    except ImportError as error:
         yield from (goal.missing(str(error)) for goal in GOALS)
         return
     from tests.bench import spark_roles as roles

@@ -21,7 +21,7 @@ NOT_OURS = (
 def why_not():
     try:
         spark_bridge.require_spark()
-    except spark_bridge.MissingDependencyError as error:
+    except ImportError as error:
         return str(error)
     return None
 

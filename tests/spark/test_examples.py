@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-import spark_bridge
 from examples.demo.picture import write_picture
 from tests.integration.test_guide import SHOWN, pages, programs, recipes
 from tests.spark.conftest import ROOT
@@ -126,5 +125,5 @@ def test_a_picture_without_matplotlib_names_it(tmp_path, monkeypatch):
     import importlib.util
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(spark_bridge.MissingDependencyError, match=r"Matplotlib.*plot"):
+    with pytest.raises(ImportError, match=r"Matplotlib.*plot"):
         write_picture(BARS, tmp_path / "bars.png")

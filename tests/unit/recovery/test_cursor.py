@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from recovery import CursorConfig, CursorFileError
+from recovery import CursorConfig, RecoveryError
 from recovery.cursor import (
     Cursor,
     CursorSession,
@@ -98,7 +98,7 @@ def test_a_file_cut_at_any_byte_is_an_older_commit(durable):
     data, known = b"".join(pieces), states(pieces)
     for length in range(len(data)):
         if length < len(SNAPSHOT):
-            with pytest.raises(CursorFileError):
+            with pytest.raises(RecoveryError):
                 decode(data[:length])
             continue
         good, expected = [state for state in known if state[0] <= length][-1]
@@ -117,7 +117,7 @@ def test_a_bit_flipped_anywhere_is_noticed(durable):
             damaged[at] ^= 1 << bit
             try:
                 found = streams(bytes(damaged))
-            except CursorFileError:
+            except RecoveryError:
                 refused += 1
                 # After the snapshot only where what was on the disk is damaged, which records
                 # after it show.
@@ -180,7 +180,7 @@ def body(sessions, places=()):
     ],
 )
 def test_what_is_no_cursor_is_refused_by_name(data, says):
-    with pytest.raises(CursorFileError, match=says):
+    with pytest.raises(RecoveryError, match=says):
         decode(data)
 
 

@@ -9,9 +9,9 @@ import pytest
 from recovery import (
     CursorConfig,
     CursorFile,
-    CursorFileError,
     CursorFileStore,
     MemoryCursorStore,
+    RecoveryError,
     cursor,
     cursor_store,
 )
@@ -101,7 +101,7 @@ def test_a_damaged_file_is_let_go_of_and_left_as_it_is(store, file):
     store.kill()
     damaged = store.data = store.data[:-1]
     for _ in range(2):
-        with pytest.raises(CursorFileError):
+        with pytest.raises(RecoveryError):
             CursorFile(store, CONFIG)
     assert store.data == damaged
 
@@ -277,7 +277,7 @@ def test_a_real_file_has_one_owner(tmp_path):
     link = tmp_path / "link"
     link.symlink_to(path)
     for name in (path, str(path), link):
-        with pytest.raises(CursorFileError, match="another subscriber"):
+        with pytest.raises(RecoveryError, match="another subscriber"):
             CursorFile(CursorFileStore(name), CONFIG)
     first.close()
     first.close()
@@ -307,7 +307,7 @@ def test_what_is_another_file_is_not_read_whole(tmp_path):
     path = tmp_path / "huge"
     with open(path, "wb") as file:
         file.truncate(2**40)
-    with pytest.raises(CursorFileError, match="not a cursor"):
+    with pytest.raises(RecoveryError, match="not a cursor"):
         CursorFile(CursorFileStore(path), CONFIG)
     assert path.stat().st_size == 2**40
     with pytest.raises(IsADirectoryError):
@@ -320,10 +320,10 @@ def test_no_descriptor_is_left_open(tmp_path):
         file = CursorFile(CursorFileStore(path), CONFIG)
         file.join(turn, ALL, {}, [])
         file.advance([(turn, "a", 1)], durable=True)
-        with pytest.raises(CursorFileError):
+        with pytest.raises(RecoveryError):
             CursorFile(CursorFileStore(path), CONFIG)
         file.close()
     path.write_bytes(b"x")
-    with pytest.raises(CursorFileError):
+    with pytest.raises(RecoveryError):
         CursorFile(CursorFileStore(path), CONFIG)
     assert files_open_in(tmp_path) == []
