@@ -45,14 +45,6 @@ class MulticastPublisherConfig:
     """How fast data leave, at most, in bytes a second. 10 Gbit/s; set it to what the slowest link
     to a subscriber carries."""
 
-    burst_bytes: int = 1024 * 1024
-    """How much leaves at once after a pause. 1 MiB: a sixteenth of a receive buffer."""
-
-    flow_control: bool = True
-    """Whether to wait for subscribers whose receive buffer would overflow, for `stall_timeout` at
-    most, where `on_full` is not `drop`. It looks at 64 subscribers; what the others miss is
-    repaired."""
-
     datagram_bytes: int | None = None
     """Size of a datagram in bytes, without UDP and IP headers: 512 to 1452, which Ethernet carries
     in one packet. Where the interface carries less, it is that. None: what the interface carries,
@@ -61,10 +53,6 @@ class MulticastPublisherConfig:
     repair_rate_bytes_s: int = 128 * 2**20
     """How fast repairs leave, at most, in bytes a second; one subscriber may ask for half of that.
     128 MiB/s leave most of a fast link to what is new."""
-
-    announce_interval: float = 0.2
-    """How often the session is announced to those who have not joined it yet, in seconds. A
-    newcomer waits half of that on average; 5 small datagrams a second cost nothing."""
 
     fec_data: int = 0
     """Forward error correction: datagrams in a block, after which parity follows. 0: none, since
@@ -82,9 +70,8 @@ class MulticastPublisherConfig:
 
     def __post_init__(self) -> None:
         check_fields(
-            self, rate_limit_bytes_s=1000, burst_bytes=1500, repair_rate_bytes_s=1000,
-            datagram_bytes=(512, DATAGRAM_BYTES_MAX), announce_interval=0.01,
-            fec_data=(0, 64), fec_parity=(1, 16),
+            self, rate_limit_bytes_s=1000, repair_rate_bytes_s=1000,
+            datagram_bytes=(512, DATAGRAM_BYTES_MAX), fec_data=(0, 64), fec_parity=(1, 16),
         )  # fmt: skip
 
 
@@ -97,36 +84,12 @@ class MulticastSubscriberConfig:
     can take in. Linux grants at most `net.core.rmem_max` without privilege; what was granted is in
     `stats()`, and a warning says when it is less."""
 
-    reorder_wait: float = 0.0
-    """How long a datagram may be late before it counts as missing, in seconds. 0: a local network
-    keeps the order, and a subscriber that asks in vain has asked for one datagram too many."""
-
-    unasked_wait: float = 0.02
-    """Where nobody can be asked for what is missing (`mold://` without `request=`), how long a gap
-    waits for datagrams that come out of order before it is reported lost, in seconds; the wait for
-    a second line comes on top. 0.02: what a network reorders is less than 0.001 s late."""
-
-    parity_wait: float | None = None
-    """Where a publisher sends parity, how long a gap waits for it before it is asked for, in
-    seconds. None: 1.25 times as long as its blocks took lately, 0.01 at least and 0.1 at most. What
-    is published at a lower rate than a block in 0.1 s, without pauses that end blocks earlier, is
-    asked for in part, although parity would bring it."""
-
-    attempts_max: int = 4
-    """Times that a gap is asked for by UDP; then the recovery channel, over TCP, is asked. Four in
-    a row are lost once in 160,000 times at 5 % loss, and more often at 50 %."""
-
-    history_messages: int = 65_536
-    """A gap with more messages is asked for over the recovery channel at once: what one subscriber
-    missed while it was away should not fill the network of all. The same holds for a stream of
-    which it misses a sixteenth of that, if for a second more came than it could read."""
-
     source: Literal["group", "signed"] = "group"
     """With "signed", datagrams are taken only of publishers that sign them: see
     `MulticastPublisherConfig.source`. Default: also of those that trust all who have their keys."""
 
     def __post_init__(self) -> None:
-        check_fields(self, buffer_bytes=4096, unasked_wait=0.001, history_messages=1)
+        check_fields(self, buffer_bytes=4096)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,11 +117,6 @@ class PublisherConfig:
     of that, and receiving it too, so a stream that is slower gains nothing from waiting. Where it
     takes longer than this, messages are gathered that come faster than frames are made, up to
     0.00004. With 0 none are."""
-
-    gather_after: int = 32
-    """So many messages that are closer together go out one by one before a stream gathers. Those
-    that a program sends together because it woke up late are no busy stream. With 0 the second one
-    waits."""
 
     message_bytes_max: int = 1024 * 1024
     """Largest message, packed, with its key and headers. 1 MiB as with Kafka and NATS; what is
@@ -268,14 +226,11 @@ class SubscriberConfig:
     publisher_timeout: float = 5.0
     """A publisher that was silent for so long, in seconds, is connected to again, and what it still
     owes will be reported as `publisher_gone`: five of its slowest heartbeats. 0.2 at least: it is
-    asked whether it is there after half of that, and needs some time for its answer."""
+    asked whether it is there after half of that, and needs some time for its answer. As often, and
+    every 5 s at least, this subscriber reports to the publisher that it is there."""
 
     streams_max: int = 65_536
     """How many streams; frames of a further one are dropped and counted."""
-
-    keep_alive: float = 5.0
-    """How often this subscriber reports to the publisher that it is there, in seconds: less than
-    the publisher's `subscriber_timeout`, 15 s by default, or it is forgotten meanwhile."""
 
     second_line_wait: float = 0.005
     """Where two lines carry the same stream, how long at least what one lost may come over the
@@ -284,19 +239,11 @@ class SubscriberConfig:
     gap.
     """
 
-    second_line_max: float = 0.1
-    """How long at most, in seconds, where it is more than `second_line_wait`; also until the second
-    line brought its first frame. 0.1: more than two ways round the earth differ."""
-
     busy_wait: float = 0.0002
     """How long a wait looks for the next message before it sleeps, in seconds, at most 0.001; 0
     never looks. Being woken costs 40 µs. It looks only where this process publishes messages that
     stand alone, so where two take turns, and in one of 17 waits where that is in vain. It leaves
     its core to others that want it. 0.0002: twice as long as an answer takes from this machine."""
-
-    busy_wait_always: bool = False
-    """Whether it looks where this process only consumes, too. Messages that come one by one at more
-    than 5,000 a second arrive 20 to 40 µs sooner, for a core that is in use all the time."""
 
     multicast: MulticastSubscriberConfig = field(default_factory=MulticastSubscriberConfig)
     """What matters where an endpoint is `udp://`."""
@@ -305,7 +252,7 @@ class SubscriberConfig:
         check_fields(
             self, receive_bytes=64 * 1024, queue_frames=(1, _INT_MAX),
             frame_bytes_max=(64 * 1024, _FRAME_BYTES_MAX), repair_timeout=1e-9,
-            publisher_timeout=0.2, streams_max=1, keep_alive=0.01, busy_wait=BUSY_WAIT,
+            publisher_timeout=0.2, streams_max=1, busy_wait=BUSY_WAIT,
         )  # fmt: skip
 
 

@@ -43,9 +43,7 @@ class BusyWait:
     turns with another looks, and one that only consumes sleeps. After a look in vain the next wait
     sleeps, and after each further one twice as many, 16 at most; a wait that was over within the
     window ends that. So answers that are slow cost one window in 17 waits. After each look the core
-    is left to other threads, so that two ends on one core do not hinder each other. With `always`,
-    a process that only consumes looks, too: it gets messages sooner that follow one another within
-    the window, and its core is in use all the time.
+    is left to other threads, so that two ends on one core do not hinder each other.
 
     ::
 
@@ -58,7 +56,6 @@ class BusyWait:
         window_us: float,
         has_come: Callable[[], object],
         *,
-        always: bool = False,
         turn: Turn = TURN,
         now_ns: Callable[[], int] = time.monotonic_ns,
         yield_core: Callable[[], object] | None = sched_yield,
@@ -68,7 +65,6 @@ class BusyWait:
         Args:
             window_us: how long to look at most, in µs; 0 never looks.
             has_come: returns whether something is there, without waiting.
-            always: whether it looks without having sent anything, too. Default False.
             turn: whose turn it is.
             now_ns: the clock.
             yield_core: leaves the core to others; where the system has no such call it never looks.
@@ -77,7 +73,6 @@ class BusyWait:
         self._rest = self._rest_last = 1
         self._window_ns = round(window_us * 1000)
         self._has_come = has_come
-        self._always = always
         self._turn = turn
         self._now_ns = now_ns
         self._yield_core = yield_core if self._window_ns else None
@@ -91,7 +86,7 @@ class BusyWait:
         now_ns = self._now_ns
         self._begun_ns = begun_ns = now_ns()
         turn, yield_core = self._turn, self._yield_core
-        if not (turn.is_theirs or self._always) or yield_core is None:
+        if not turn.is_theirs or yield_core is None:
             return False
         if self._rest:
             self._rest -= 1

@@ -238,7 +238,6 @@ class ZmqReceiver(ZmqConnectingSocket):
         queue_frames: int = QUEUE_FRAMES,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         busy_wait_us: float = BUSY_WAIT_US,
-        busy_wait_always: bool = False,
         curve: "CurveClient | None" = None,
     ) -> None:
         """Make the socket, unconnected.
@@ -251,7 +250,6 @@ class ZmqReceiver(ZmqConnectingSocket):
                 `reconnect`. Default 16 MiB.
             busy_wait_us: how long `receive_wait` looks for a frame before it sleeps, where this
                 process takes turns with another; see `BusyWait`. Default 200; 0: never.
-            busy_wait_always: whether it does where this process only consumes, too.
             curve: its keys, and the publisher's. Default None: no encryption.
 
         """
@@ -261,7 +259,7 @@ class ZmqReceiver(ZmqConnectingSocket):
         )  # fmt: skip
         self._receive_timeout_ms = -1
         self._recv = self.socket.recv
-        self._busy_wait = busy_wait_for(self.socket, busy_wait_us, always=busy_wait_always)
+        self._busy_wait = busy_wait_for(self.socket, busy_wait_us)
 
     def subscribe(self, prefix: bytes) -> None:
         """Receive frames that begin with `prefix`; as often as it is called, as often undo it."""

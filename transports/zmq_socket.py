@@ -563,7 +563,7 @@ def _bind_address(endpoint: Endpoint) -> str:
         raise AddressError(str(endpoint), reason, error.errno) from error
 
 
-def busy_wait_for(socket: Socket, window_us: float, *, always: bool = False) -> BusyWait:
+def busy_wait_for(socket: Socket, window_us: float) -> BusyWait:
     """Return what looks for messages on a socket for so long, in µs, before a wait for them."""
     # Reading ZMQ_EVENTS takes as long, but keeps the interpreter from other threads.
-    return BusyWait(window_us, partial(zmq_poll, [(socket, int(zmq.POLLIN))], 0), always=always)
+    return BusyWait(window_us, partial(zmq_poll, [(socket, int(zmq.POLLIN))], 0))

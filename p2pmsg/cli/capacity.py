@@ -65,6 +65,7 @@ def _per_frame(rate: float, value_bytes: int) -> float:
     It is counted at the core of a publisher, since what a batch waits for depends on its messages.
     """
     from p2pmsg.publisher.core import PublisherCore
+    from p2pmsg.publisher.gathering import GATHER_AFTER
 
     config = PublisherConfig()
     if 2 * value_bytes >= config.full_bytes:
@@ -72,7 +73,7 @@ def _per_frame(rate: float, value_bytes: int) -> float:
     core = PublisherCore(name="", session=1, recovery="memory://", config=config, now_ns=0)
     rng, value, now_s, frames = random.Random(1), bytes(value_bytes), 1.0, 0
     total = max(_FRAMES_COUNTED, min(_MESSAGES_COUNTED, _BYTES_COUNTED // (value_bytes + 1)))
-    first = 3 * config.gather_after  # the first messages of a stream go out one by one
+    first = 3 * GATHER_AFTER  # the first messages of a stream go out one by one
     for number in range(first + total):
         if number == first:
             frames = 0

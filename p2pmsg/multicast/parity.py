@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final
 from p2pmsg import codec, wire
 from p2pmsg.errors import MissingExtraError
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery._checks import to_ns
 
 DATA_MAX: Final = 64
 PARITY_MAX: Final = 16
@@ -201,10 +200,12 @@ class ParityReader:
         if len(self._held) > FRAMES_HELD_MAX:
             self._held.popitem(last=False)
 
-    def wait_ns(self, session: int, fixed: float | None) -> int:
-        """Return how long to wait for a block's parity, in ns: `fixed` seconds, or as it was."""
-        if fixed is not None:
-            return to_ns(fixed)
+    def wait_ns(self, session: int) -> int:
+        """Return how long a gap waits for a block's parity before it is asked for, in ns.
+
+        1.25 times as long as blocks took lately. What is published at a lower rate than a block in
+        0.1 s, without pauses that end blocks earlier, is asked for in part.
+        """
         pace = self._paces.get(session)
         wait_ns = 0 if pace is None else pace.longest_ns * 5 // 4
         return max(WAIT_MIN_NS, min(wait_ns, WAIT_MAX_NS))

@@ -31,7 +31,7 @@ from p2pmsg.publisher.batch import (
     packing_error,
 )
 from p2pmsg.publisher.control_queue import ControlQueue
-from p2pmsg.publisher.gathering import Gathering
+from p2pmsg.publisher.gathering import GATHER_AFTER, Gathering
 from p2pmsg.publisher.heartbeats import HeartbeatSender
 from p2pmsg.publisher.kept_batch import KeptBatch
 from p2pmsg.publisher.log import PublisherLog, first_kept, next_sequence
@@ -48,6 +48,9 @@ from recovery.heartbeat import INTERVAL_MAX_S, INTERVAL_MIN_S, PER_SECOND_MAX
 
 _MS = 1_000_000
 _PACE_BYTES = 1024
+_ANNOUNCE_NS = 200 * _MS
+"""How often a multicast's session is announced to those who have not joined it yet. A newcomer
+waits half of that on average; 5 small datagrams a second cost nothing."""
 """So much a stream's first frames are taken to gather; a burst says little of what comes next."""
 _LARGE_BYTES = 32 * 1024  # from here on a frame of its own costs less than copying into a batch
 LOG_RETRY_NS = 100 * _MS
@@ -87,6 +90,7 @@ class PublisherCore:
         log: PublisherLog | None = None,
         memory: FrameMemory = PYTHON_MEMORY,
         life: int = 0,
+        gather_after: int = GATHER_AFTER,
         heartbeats_per_s: float = PER_SECOND_MAX,
         heartbeat_interval: tuple[float, float] = (INTERVAL_MIN_S, INTERVAL_MAX_S),
     ) -> None:
@@ -116,7 +120,7 @@ class PublisherCore:
         self.closing = False
         self._started_ns = self._announce_due_ns = now_ns
         self._buffers = BufferPool(2 * config.bulk_bytes)
-        self.gathering = Gathering(config)
+        self.gathering = Gathering(config, gather_after)
         # So that the fast path need not look at the size of each message.
         self._batch_bytes = config.full_bytes
         stall_ms = config.stall_timeout * 1000 if config.on_full != "drop" else -1.0
@@ -637,7 +641,7 @@ class PublisherCore:
         if self.multicast is None or self.closing or now_ns < self._announce_due_ns:
             return
         if not self.control.is_full:
-            self._announce_due_ns = now_ns + to_ns(self.config.multicast.announce_interval)
+            self._announce_due_ns = now_ns + _ANNOUNCE_NS
             self.control.notices.append(self._announcement(0, now_ns))
 
     def expire_log(

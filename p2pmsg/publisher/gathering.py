@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from p2pmsg.publisher.batch import Batch
     from p2pmsg.publisher.served import PublisherStream
 
+GATHER_AFTER: Final = 32
+"""So many messages that are closer together than `gather_within` go out one by one before a stream
+gathers. Those that a program sends together because it woke up late are no busy stream."""
 _SHARE: Final = 20
 """A stream that is not busy waits for a twentieth of `linger` at least: 50 µs. Sending a frame and
 receiving it takes a tenth of that at each end, so at any rate it leaves most of a core."""
@@ -72,9 +75,9 @@ class Gathering:
         "inside_ns", "linger_ns", "sending_ns",
     )  # fmt: skip
 
-    def __init__(self, config: "PublisherConfig") -> None:
+    def __init__(self, config: "PublisherConfig", gather_after: int = GATHER_AFTER) -> None:
         self._gather_ns = to_ns(config.gather_within)
-        self.ahead_ns = config.gather_after * self._gather_ns
+        self.ahead_ns = gather_after * self._gather_ns
         self.linger_ns = to_ns(config.linger)
         self._look_ns = to_ns(max(config.linger, LINGER_MIN))
         self._share_ns = self.linger_ns // _SHARE

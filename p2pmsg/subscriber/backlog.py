@@ -29,7 +29,7 @@ class Backlog:
     Args:
         gaps: the streams that miss something.
         window: counts what was read.
-        history_messages: of `MulticastSubscriberConfig`.
+        history_messages: see `HISTORY_MESSAGES`.
 
     Attributes:
         lag_ns: how long an answer lies unread; 0: not long.

@@ -28,7 +28,7 @@ from p2pmsg.subscriber.routes import Ranges, Routes
 from p2pmsg.subscriber.servers import Denial, Denials, Rights, Servers
 from p2pmsg.subscriber.sessions import Ending, RepairIn, Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
-from p2pmsg.subscriber.streams import StreamTable
+from p2pmsg.subscriber.streams import HISTORY_MESSAGES, StreamTable
 from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, LossReason, NackConfig, RangeSet, ReceiverConfig
@@ -102,11 +102,9 @@ class SubscriberCore:
         policy: GapPolicy | None = None,
         types: ValueTypes = UNTYPED,
         nack: NackConfig = NackConfig(),  # noqa: B008 - frozen
+        history_messages: int = HISTORY_MESSAGES,
     ) -> None:
-        settings = Settings(
-            subscriber=subscriber, name=name, topics=topics, start=start, config=config,
-            cursor=cursor,
-        )  # fmt: skip
+        settings = Settings(subscriber, name, topics, start, config, cursor)
         self.config, self.topics, self.start = config, topics, start
         self.policy, self.invalid = policy or GapPolicy("wait"), Counter[str]()
         self.ready = ReadyQueue(self.policy, self.invalid)
@@ -122,17 +120,18 @@ class SubscriberCore:
             nack=replace(nack, deadline=config.repair_timeout),
             reorder_bytes_max=config.receive_bytes, wait_for_repair=wait_for_repair,
         )  # fmt: skip
-        waits_ns = to_ns(config.second_line_wait), to_ns(config.second_line_max)
-        self.tally = Redundancy(self.lines, *waits_ns) if lines > 1 else None
+        wait_ns = to_ns(config.second_line_wait)
+        self.tally = Redundancy(self.lines, wait_ns) if lines > 1 else None
         self.stream_table = StreamTable(
             config, self.receiver_config, start=start, policy=self.policy, types=types,
             cursor=cursor, tally=self.tally, deliver=self.ready.append, rng=rng,
+            history_messages=history_messages,
         )  # fmt: skip
         self.gaps = self.stream_table.gaps
         self.last_stream: Stream | None = None
         self._full_since_ns: int | None = None
         self.window = ReceiveWindow(config.receive_bytes, self.receiver_config)
-        self.backlog = Backlog(self.gaps, self.window, config.multicast.history_messages)
+        self.backlog = Backlog(self.gaps, self.window, history_messages)
         self.joiner = SessionJoiner(
             settings, self.stream_table, self.lines, relay=relay, invalid=self.invalid,
             forget_last=self.forget_last, denials=self.denials, rng=rng, now_ns=now_ns,

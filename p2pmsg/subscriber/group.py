@@ -52,6 +52,9 @@ UNJOINED_MAX = 64
 """Sessions that were announced and not joined; with more, further ones have to wait."""
 UNCONFIRMED_MAX = 1024
 """Streams that no publisher has confirmed. Where there are more it is asked for all that it has."""
+ATTEMPTS_MAX = 4
+"""Times that a gap is asked for by UDP; then over the recovery channel. Four in a row are lost once
+in 160,000 times at 5 % loss, and more often at 50 %."""
 RANGES_PER_NACK = 48
 """So many ranges fit a datagram, with the longest topic."""
 
@@ -448,7 +451,7 @@ class MulticastReceiver:
                     near.append((start, min(stop, max(fits, start + 1))))
                 else:
                     far.append((start, stop))
-                    if attempt > self._config.attempts_max and start >= stream.history:
+                    if attempt > ATTEMPTS_MAX and start >= stream.history:
                         state.path.asked_elsewhere(stream.topic, start, stop)
             if near and attempt == 1:
                 state.path.asked(stream.topic, receiver, near[0][0], now_ns)
@@ -466,10 +469,10 @@ class MulticastReceiver:
     def _is_near(self, stream: Stream, start: int, stop: int, attempt: int, now_ns: int) -> bool:
         state = stream.peer.group
         return (
-            attempt <= self._config.attempts_max
+            attempt <= ATTEMPTS_MAX
             and state is not None
             and state.path.may_ask(now_ns)
-            and stop - start <= self._config.history_messages
+            and stop - start <= stream.jump_max
             and start >= stream.history
             and not stream.peer.quiet
             and self._place(stream.peer) is not None
@@ -650,7 +653,7 @@ class MulticastReceiver:
         peer.heard_ns = self._lines[line].heard_ns = now_ns
         if self.parity is None:
             self.parity = ParityReader()
-        wait_ns = self.parity.wait_ns(peer.session, self._config.parity_wait)
+        wait_ns = self.parity.wait_ns(peer.session)
         for stream in peer.streams.values():
             stream.receiver.nacks.delay(wait_ns)
         for data in self.parity.take(frame, self._wants, now_ns):

@@ -11,7 +11,6 @@ at once what was missed in between. A silent line is probed too, and a publisher
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -41,7 +40,7 @@ from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.space import Space
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery import LossReason, ReceiverConfig
+from recovery import LossReason
 from recovery._checks import to_ns
 
 if TYPE_CHECKING:
@@ -54,7 +53,8 @@ CHECK_NS: Final = 250 * _MS
 HURRIED_CHECK_NS: Final = 25 * _MS
 """The same while one is being probed, or is closing."""
 _NEVER_NS = 2**62
-_NEVER_S = 1e6
+_KEEP_ALIVE_NS = 5_000_000_000
+"""How often a subscriber reports that it is there, at least: a third of `subscriber_timeout`."""
 AGAIN_NS = 1000 * _MS
 """How long a publisher that was not joined yet has to answer on a connection made again."""
 
@@ -117,7 +117,7 @@ class SessionJoiner:
         self._denials = denials
         self._rng = rng
         self._timeout_ns = to_ns(config.publisher_timeout)
-        self._keep_alive_ns = to_ns(config.keep_alive)
+        self._keep_alive_ns = min(_KEEP_ALIVE_NS, self._timeout_ns)
         soonest_ns = min(self._timeout_ns, self._keep_alive_ns)
         self._check_ns = min(CHECK_NS, max(HURRIED_CHECK_NS, soonest_ns // 4))
         self._monitor = ConnectionMonitor(lines, self._timeout_ns)
@@ -327,7 +327,7 @@ class SessionJoiner:
         peer.joined = peer.direct = True
         peer.handshake.line = line
         self.peers[feed.session] = peer
-        stream = self.stream_table.add(peer, feed.topic, None if feed.can_ask else self._unasked())
+        stream = self.stream_table.add(peer, feed.topic, can_ask=feed.can_ask)
         resumed = None
         if self.cursor is not None:
             resumed = self.cursor.start_of(feed.session, feed.topic, feed.first)
@@ -342,15 +342,6 @@ class SessionJoiner:
             self.cursor.note(peer)
         self.effects.connect(line, feed.session)
         return resumed or 0
-
-    def _unasked(self) -> ReceiverConfig:
-        """Return how to receive a stream that nobody can be asked for."""
-        config, receiver = self.settings.config, self.stream_table.receiver_config
-        never = replace(
-            receiver.nack, delay=_NEVER_S, retry_interval=_NEVER_S, retry_max=_NEVER_S,
-            deadline=min(config.multicast.unasked_wait, config.repair_timeout),
-        )  # fmt: skip
-        return replace(receiver, nack=never)
 
     def hurry(self, due_ns: int) -> None:
         """Let `check` be due by a time."""

@@ -4,7 +4,7 @@ A and B lines carry the same frames: the first arrival is taken, the second one 
 one line is filled by the other. It is asked for when no other line can bring it any more, because
 all are past it, or when it is later than that line usually is::
 
-    wait = lag + max(wait_ns, 4 * deviation of the lag), at most wait_max_ns
+    wait = lag + max(wait_ns, 4 * deviation of the lag), at most SECOND_LINE_MAX_NS
 
 A line over which nothing comes any more, while others bring what it does not, is said to be silent.
 
@@ -28,6 +28,9 @@ _DEVIATION_PART: Final = 4
 _STREAMS_MAX: Final = 65_536
 SILENT_NS: Final = 2_500_000_000
 """Without anything from a line for so long, two heartbeats and a half, it is not waited for."""
+SECOND_LINE_MAX_NS: Final = 100_000_000
+"""How long at most another line is waited for, where it is more than `second_line_wait`; also until
+it brought its first frame. More than two ways round the earth differ."""
 NEW_NS: Final = 1_000_000_000
 """How long after a stream's first frame to wait for a datagram line that brought nothing of it."""
 
@@ -82,7 +85,7 @@ class Redundancy:
 
     Args:
         lines: are read, not changed.
-        wait_ns: how long a gap waits for another line at least, and `wait_max_ns` at most.
+        wait_ns: how long a gap waits for another line at least, and `SECOND_LINE_MAX_NS` at most.
 
     Attributes:
         counts: one entry a line.
@@ -90,12 +93,12 @@ class Redundancy:
 
     """
 
-    def __init__(self, lines: Sequence[Connection], wait_ns: int, wait_max_ns: int) -> None:
+    def __init__(self, lines: Sequence[Connection], wait_ns: int) -> None:
         self.counts = [LineCount() for _ in lines]
         self._lines = lines
         self._datagrams = sum(line.shared for line in lines)
         self._wait_ns = wait_ns
-        self._wait_max_ns = max(wait_ns, wait_max_ns)
+        self._wait_max_ns = max(wait_ns, SECOND_LINE_MAX_NS)
         self._seen: dict[int, _Seen] = {}
         self.silent: dict[int, str] = {}
         self._since: dict[int, tuple[int, int]] = {}  # frames received, and since when

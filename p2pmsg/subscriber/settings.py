@@ -7,7 +7,7 @@ from p2pmsg.start import Start
 from p2pmsg.subscriber.resume import Resume
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What does not change while a subscriber lives."""
 

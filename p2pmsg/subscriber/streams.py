@@ -18,6 +18,15 @@ from p2pmsg.wire import Frame
 from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig, Rewound
 from recovery._checks import to_ns
 
+HISTORY_MESSAGES: Final = 65_536
+"""A gap of a multicast with more messages is asked for over the recovery channel at once: what one
+subscriber missed while it was away should not fill the network of all. The same holds for a stream
+of which it misses a sixteenth of that, if for a second more came than it could read."""
+_NEVER_S: Final = 1e6
+_UNASKED_S: Final = 0.02
+"""How long a gap waits that nobody can be asked for (`mold://` without `request=`) until it is
+reported lost; the wait for a second line comes on top. What a network reorders is less than 1 ms
+late."""
 FORMER_MAX: Final = 16
 """Former streams of a session whose ledgers are still shown; of others only the sums are kept."""
 
@@ -57,11 +66,16 @@ class StreamTable:
         tally: Redundancy | None,
         deliver: Deliver,
         rng: Random,
+        history_messages: int = HISTORY_MESSAGES,
     ) -> None:
         self.config = config
+        self._history_messages = history_messages
         self.receiver_config = receiver_config
-        group_nack = replace(receiver_config.nack, delay=config.multicast.reorder_wait)
-        self._group_config = replace(receiver_config, nack=group_nack)
+        never = replace(
+            receiver_config.nack, delay=_NEVER_S, retry_interval=_NEVER_S, retry_max=_NEVER_S,
+            deadline=min(_UNASKED_S, config.repair_timeout),
+        )  # fmt: skip
+        self._unasked = replace(receiver_config, nack=never)
         self.start = start
         self.policy = policy
         self.types = types
@@ -84,20 +98,18 @@ class StreamTable:
         """Whether a session may have another stream; sessions that have ended make space for it."""
         return not self.is_full or self.make_space(peer)
 
-    def add(self, peer: Session, topic: str, unasked: ReceiverConfig | None = None) -> Stream:
-        """Add a stream; `unasked` says how to receive it if nobody can be asked for repairs."""
+    def add(self, peer: Session, topic: str, *, can_ask: bool = True) -> Stream:
+        """Add a stream; `can_ask`: whether somebody can be asked for repairs."""
         self.count += 1
-        config = unasked or self.receiver_config
-        if peer.feedback is not None:
-            config = self._group_config
+        config = self.receiver_config if can_ask else self._unasked
         if self.policy.skips(topic):
             config = replace(config, wait_for_repair=False)
         peer.answer = peer.answer or self.receiver_config.nack.answer_time()
-        stream = Stream(peer, topic, config, self._rng, None if unasked else peer.answer)
-        stream.unasked = unasked is not None
+        stream = Stream(peer, topic, config, self._rng, peer.answer if can_ask else None)
+        stream.unasked = not can_ask
         stream.typed = self.types.of(topic)
         if peer.group is not None:
-            stream.jump_max = self.config.multicast.history_messages
+            stream.jump_max = self._history_messages
         peer.streams[topic] = stream
         return stream
 

@@ -46,7 +46,6 @@ class DatagramLine:
         self._busy_wait = transports.BusyWait(
             core.config.busy_wait * 1e6,
             partial(self._poll.poll, 0),
-            always=core.config.busy_wait_always,
         )
         self._is_sealed = self._member.keys is not None
         self._member.buffer_bytes[line] = self._udp.buffer_bytes // _SPACE_PART

@@ -27,6 +27,8 @@ _MS: Final = 1_000_000
 _ANSWERS_PER_CALL: Final = 256
 _REPAIRS_PER_CALL: Final = 64
 _DATAGRAM_COST_BYTES: Final = 1024
+_BURST_BYTES: Final = 2**20
+"""What leaves at once after a pause: a sixteenth of a receive buffer."""
 """What a datagram that comes alone takes of a receive buffer in addition to its bytes."""
 _MARK_AGAIN_NS: Final = 2 * _MS
 _SENT_AT_ONCE: Final = 8
@@ -64,9 +66,9 @@ class DatagramSender:
         self._readable = AnyReadable(one.fileno() for one in self.lines)
         for one in self.lines:
             one.rebound = partial(self._readable.renew, one.fileno())
-        self._bucket = TokenBucket(config.rate_limit_bytes_s, config.burst_bytes)
+        self._bucket = TokenBucket(config.rate_limit_bytes_s, _BURST_BYTES)
         self._repeated = RepeatedShare(config.rate_limit_bytes_s)
-        self._flows = config.flow_control and core.config.on_full != "drop"
+        self._flows = core.config.on_full != "drop"
         self._frame_bytes = multicast.frame_bytes
         self._keys = multicast.keys
         self._datagram_bytes = multicast.datagram_bytes

@@ -112,7 +112,6 @@ def make_receiver(
         queue_frames=config.queue_frames,
         frame_bytes_max=config.frame_bytes_max,
         busy_wait_us=config.busy_wait * 1e6,
-        busy_wait_always=config.busy_wait_always,
         curve=curve_client(security, endpoint),
     )
     receiver.watch_end()

@@ -20,6 +20,7 @@ from p2pmsg.subscriber.effects import Action, Command, Send
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.resume import ResumePoints
 from p2pmsg.subscriber.sessions import Session, Stream
+from p2pmsg.subscriber.streams import HISTORY_MESSAGES
 from p2pmsg.subscriber.typed import UNTYPED, InvalidValue, ValueTypes
 from p2pmsg.testing.network import MS, FaultyNetwork
 from p2pmsg.testing.oracle import History, Oracle
@@ -80,6 +81,7 @@ class SimulatedSubscriber:
         cursor: SimulatedCursor | None = None,
         types: ValueTypes = UNTYPED,
         nack: NackConfig | None = None,
+        history_messages: int = HISTORY_MESSAGES,
     ) -> None:
         self.name = name
         self.places = list(publishers)
@@ -90,7 +92,7 @@ class SimulatedSubscriber:
         self.conflate = conflate or (policy is not None and policy.any_conflates)
         self._policy = GapPolicy("latest") if conflate else policy
         self._reads, self._types = reads, types
-        self._nack = nack or NackConfig()
+        self._nack, self._history_messages = nack or NackConfig(), history_messages
         self._network = network
         self.config = self._make_config(config or SubscriberConfig())
         self.core: SubscriberCore | None = None
@@ -183,6 +185,7 @@ class SimulatedSubscriber:
             policy=self._policy,
             types=self._types,
             nack=self._nack,
+            history_messages=self._history_messages,
             rng=Random(self._network.rng.getrandbits(64)),
             now_ns=self._network.clock.now_ns,
             cursor=cursor,

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from p2pmsg.config import PublisherConfig, SubscriberConfig
 from p2pmsg.subscriber.policy import GapPolicy
+from p2pmsg.subscriber.streams import HISTORY_MESSAGES
 from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.invariants import final_violations, has_all_of_relay, relay_violations
@@ -171,6 +172,7 @@ class Simulation:
         cursor: SimulatedCursor | None = None,
         types: ValueTypes = UNTYPED,
         nack: NackConfig | None = None,
+        history_messages: int = HISTORY_MESSAGES,
     ) -> SimulatedSubscriber:
         """Add a subscriber and an application that reads what it gets.
 
@@ -181,6 +183,7 @@ class Simulation:
             wait_for_repair: False is what `on_gap="skip"` means.
             config: its settings; what `NetworkOptions` has too is taken from there.
             nack: how it asks for repairs.
+            history_messages: a gap with more is asked for over the recovery channel.
             conflate: True is what `on_gap="latest"` means.
             policy: what to do about gaps, topic by topic, in place of `conflate`.
             reads: whether the application reads by itself. Otherwise it does in `take`.
@@ -203,6 +206,7 @@ class Simulation:
             cursor=cursor,
             types=types,
             nack=nack,
+            history_messages=history_messages,
         )
         self.subscribers.append(subscriber)
         return subscriber

@@ -85,10 +85,12 @@ def test_what_a_handler_raises_publishes_nothing_twice(connect, tmp_path, is_idl
         raise TimeIsUpError("of the program")
 
     options = {"log": p2pmsg.LogConfig(tmp_path)} if is_logged else {}
-    config = p2pmsg.PublisherConfig(gather_after=0, gather_within=1e-9 if is_idle else 1)
+    config = p2pmsg.PublisherConfig(gather_within=1e-9 if is_idle else 1)
     publisher, receiver = connect(publisher={"config": config, **options})
     former = signal.signal(signal.SIGUSR1, handle)
-    accepted, raised, end = {}, 0, "the end"
+    # A stream gathers only after some messages that went out one by one.
+    accepted = {publisher.publish(TOPIC, f"0.{part}"): f"0.{part}" for part in range(40)}
+    raised, end = 0, "the end"
     try:
         for number in range(1, 60):
             strike = Strike(PUBLISHER, number, signal.SIGUSR1)

@@ -18,8 +18,8 @@ FAILED = "background thread failed"
 @pytest.mark.parametrize(
     "config",
     [
-        {"linger": 3e6, "gather_within": 1.0, "gather_after": 0},
-        {"linger": AGES, "gather_within": AGES, "gather_after": 0},
+        {"linger": 3e6, "gather_within": 1.0},
+        {"linger": AGES, "gather_within": AGES},
         {"stall_timeout": AGES, "subscriber_timeout": AGES},
         {"replay_age": AGES},
     ],
@@ -40,7 +40,7 @@ def test_a_publisher_that_may_wait_for_ages_works(config, caplog):
     "config",
     [
         {"repair_timeout": AGES},
-        {"publisher_timeout": AGES, "keep_alive": AGES, "second_line_max": AGES},
+        {"publisher_timeout": AGES, "second_line_wait": AGES},
     ],
 )
 def test_a_subscriber_that_may_wait_for_ages_works(config, caplog):

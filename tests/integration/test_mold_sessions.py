@@ -316,9 +316,8 @@ def test_without_a_request_server_a_slow_reader_loses_nothing_that_line_b_brings
 ):
     """What line B brought is in its socket while the application looks at what line A did."""
     other = place.replace("239.255.9.", "239.255.10.")
-    patient = p2pmsg.config.MulticastSubscriberConfig(unasked_wait=0.5)
-    config = p2pmsg.SubscriberConfig(multicast=patient)
-    subscriber = make_subscriber([place, other], start="earliest", config=config)
+    patient = p2pmsg.SubscriberConfig(second_line_wait=0.5)
+    subscriber = make_subscriber([place, other], start="earliest", config=patient)
     groups = [Group(opened, place), Group(opened, other)]
     total = 1000
     lost = {number for number in range(2, total) if number % 7 == 3}

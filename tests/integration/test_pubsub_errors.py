@@ -94,18 +94,16 @@ BAD_CONFIGS = [
     (PublisherConfig, "on_full", None),
     (PublisherConfig, "streams_max", 0),
     (PublisherConfig, "subscriber_timeout", None),
-    (PublisherConfig, "replay", 5),
-    (PublisherConfig, "heartbeat", None),
+    (PublisherConfig, "replay_bytes", None),
+    (PublisherConfig, "replay_age", 0),
     (SubscriberConfig, "receive_bytes", 0),
     (SubscriberConfig, "busy_wait", -1),
     (SubscriberConfig, "busy_wait", 0.0011),
-    (SubscriberConfig, "busy_wait_always", 1),
     (SubscriberConfig, "queue_frames", 0),
     (SubscriberConfig, "frame_bytes_max", 1),
     (SubscriberConfig, "publisher_timeout", 0),
     (SubscriberConfig, "streams_max", -1),
-    (SubscriberConfig, "keep_alive", 0),
-    (SubscriberConfig, "nack", {}),
+    (SubscriberConfig, "repair_timeout", None),
 ]
 
 

@@ -47,7 +47,7 @@ def followed(monkeypatch):
 @pytest.mark.parametrize("how", ["receive_many", pytest.param("iterate", marks=pytest.mark.long)])
 def test_a_busy_subscriber_still_does_what_is_due(flood, followed, how):
     """Its keep-alives go out: the publisher forgets who is silent for longer than a second."""
-    child, subscriber = flood("a", config=SubscriberConfig(keep_alive=0.1))
+    child, subscriber = flood("a", config=SubscriberConfig(publisher_timeout=0.5))
     iterator, expected = iter(subscriber), 0
     begun = time.monotonic()
     end, last = begun + 1.6, begun + DEADLINE_S

@@ -7,7 +7,6 @@ import random
 import signal
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -131,8 +130,7 @@ def test_a_lost_tail_is_repaired(connect, endpoint):
 def test_a_receive_buffer_too_small_costs_repairs_and_no_messages(
     make_publisher, make_subscriber, endpoint
 ):
-    multicast = p2pmsg.config.MulticastPublisherConfig(flow_control=False)
-    publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
+    publisher = make_publisher(endpoint, on_full="drop")
     small = p2pmsg.config.MulticastSubscriberConfig(buffer_bytes=8192)
     subscriber = make_subscriber(
         endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=small)
@@ -171,14 +169,11 @@ def test_who_stops_for_long_gets_the_rest_over_the_recovery_channel(
     make_publisher, make_subscriber, endpoint
 ):
     publisher = make_publisher(endpoint, stall_timeout=0.05)
-    near = replace(p2pmsg.config.MulticastSubscriberConfig(), history_messages=1000)
-    subscriber = make_subscriber(
-        endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=near)
-    )
+    subscriber = make_subscriber(endpoint, joins=publisher)
     publisher.publish("t", -1)
     assert subscriber.receive(60).value == -1
     lose_datagrams(subscriber, 1.0)
-    publisher.publish_many("t", list(range(30_000)))
+    publisher.publish_many("t", list(range(100_000)))
     time.sleep(0.1)
     lose_datagrams(subscriber, 0)
     assert values_of(take(subscriber, 30_000)) == list(range(30_000))
@@ -322,10 +317,7 @@ def test_messages_check_exactly(connect, endpoint):
 def test_parity_spares_questions(make_publisher, make_subscriber, endpoint, extra):
     multicast = p2pmsg.config.MulticastPublisherConfig(fec_data=8, fec_parity=extra)
     publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
-    patient = p2pmsg.config.MulticastSubscriberConfig(parity_wait=1.0)
-    subscriber = make_subscriber(
-        endpoint, joins=publisher, config=p2pmsg.SubscriberConfig(multicast=patient)
-    )
+    subscriber = make_subscriber(endpoint, joins=publisher)
     publisher.publish_many("t", list(range(5000)))
     take(subscriber, 5000)
     lose_datagrams(subscriber, 0.03)
@@ -535,34 +527,16 @@ def test_where_no_datagram_reaches_the_publisher_that_is_said_with_its_place(
     assert publisher.stats().multicast.nacks == 0
 
 
-def test_a_wait_for_late_datagrams_spares_questions(
-    make_publisher, make_subscriber, opened, endpoint
-):
-    publisher = make_publisher(endpoint)
-    target = GROUP.format(next(_group), free_port())
-    way = FaultyWay(endpoint, target, reordering=0.2)
-    opened.callback(way.close)
-    patient = p2pmsg.config.MulticastSubscriberConfig(reorder_wait=0.2)
-    config = p2pmsg.SubscriberConfig(multicast=patient)
-    subscriber = make_subscriber(target, joins=publisher, config=config)
-    publishing = threading.Thread(target=publish, args=(publisher,))
-    publishing.start()
-    check_exact(take(subscriber, COUNT))
-    publishing.join()
-    assert way.overtaken > 0
-    assert publisher.stats().multicast.nacks < way.overtaken / 20
-
-
 def test_a_publisher_keeps_to_its_rate(make_publisher, make_subscriber, endpoint):
-    rate, burst, total = 1_000_000, 50_000, 500_000
-    multicast = p2pmsg.config.MulticastPublisherConfig(rate_limit_bytes_s=rate, burst_bytes=burst)
+    rate, burst, total = 2_000_000, 2**20, 3_000_000
+    multicast = p2pmsg.config.MulticastPublisherConfig(rate_limit_bytes_s=rate)
     publisher = make_publisher(endpoint, config=p2pmsg.PublisherConfig(multicast=multicast))
     subscriber = make_subscriber(endpoint, joins=publisher)
     began = time.monotonic()
     publisher.publish_many("t", [bytes(1000)] * (total // 1000))
     take(subscriber, total // 1000)
     # No sooner than that: a slow machine takes longer, and never less.
-    assert time.monotonic() - began >= (total - 2 * burst) / rate
+    assert time.monotonic() - began >= (total - burst) / rate - 0.2
     assert subscriber.stats().lost == 0
 
 

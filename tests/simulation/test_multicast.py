@@ -5,7 +5,6 @@ from statistics import mean
 
 import pytest
 
-from p2pmsg.config import MulticastSubscriberConfig, SubscriberConfig
 from p2pmsg.multicast.group_keys import RETURN_NS
 from tests.simulation.crowd import lose_one
 from tests.simulation.profiles import MULTICAST, build, run
@@ -118,9 +117,9 @@ def test_repairs_of_one_that_was_stopped_do_not_fill_the_buffers_of_others(seed,
     }  # fmt: skip
     simulation = build(replace(MULTICAST["clean"], starts=()), seed, **options)
     (publisher,) = simulation.publishers
-    multicast = MulticastSubscriberConfig(history_messages=history_messages)
-    config = SubscriberConfig(multicast=multicast)
-    members = [simulation.add_subscriber([publisher], config=config) for _ in range(2)]
+    members = [
+        simulation.add_subscriber([publisher], history_messages=history_messages) for _ in range(2)
+    ]
     simulation.run(0.5)
     members[0].stop_process(2.0)
     simulation.run(6.0)

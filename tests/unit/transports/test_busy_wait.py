@@ -88,12 +88,6 @@ def test_one_that_only_consumes_sleeps_however_quickly_messages_follow():
     assert [bench.receive(10, spoke=False) for _ in range(100)] == [0] * 100
 
 
-def test_one_that_wants_to_always_looks_without_having_sent_anything():
-    bench = Bench(always=True)
-    looks = [bench.receive(after_us, spoke=False) > 0 for after_us in (10, 10, 5000, 10, 10)]
-    assert looks == [False, True, True, False, True]
-
-
 def test_one_message_of_ours_is_looked_at_once_more():
     bench = Bench()
     bench.receive(10)

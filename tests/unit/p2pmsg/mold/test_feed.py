@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pmsg.config import MulticastSubscriberConfig, SubscriberConfig
 from p2pmsg.mold import codec
 from p2pmsg.mold import sessions as rules
 from p2pmsg.mold.feed import SUCCESSOR_NS, Arrival, MoldFeed
@@ -17,13 +16,11 @@ from tests.unit.p2pmsg.mold.feeds import MS, NAME, Cursor, Feeds
 DOUBT_MS = rules.DOUBT_NS // MS
 
 
-@pytest.mark.parametrize("wait_ms", [20, 300])
-def test_what_nobody_can_be_asked_for_is_reported_after_a_short_wait(wait_ms):
-    options = {} if wait_ms == 20 else {"unasked_wait": wait_ms / 1000}  # it is the default
-    feeds = Feeds(can_ask=False, multicast=MulticastSubscriberConfig(**options))
+def test_what_nobody_can_be_asked_for_is_reported_after_a_short_wait():
+    feeds = Feeds(can_ask=False)
     feeds.messages(1, 3)
     feeds.messages(5, 6)
-    feeds.pass_ms(wait_ms - 1)
+    feeds.pass_ms(19)
     assert feeds.taken() == [b"1", b"2"]
     feeds.pass_ms(1)
     assert feeds.taken() == [(3, 5, "timeout"), b"5"]
@@ -550,13 +547,6 @@ def test_whatever_the_packets_no_life_of_a_name_goes_on_as_another(lives, lines,
     streams = feeds.core.streams
     assert [s.receiver.head - 1 for s in streams] == [sum(packets) for packets in lives]
     assert all(s.receiver.missing == s.receiver.lost == 0 for s in streams)
-
-
-def test_the_settings_are_checked():
-    with pytest.raises(ValueError, match="unasked_wait"):
-        MulticastSubscriberConfig(unasked_wait=0.0)
-    with pytest.raises(ValueError, match="second_line_max"):
-        SubscriberConfig(second_line_max=-0.001)
 
 
 def test_forged_names_take_no_place_of_the_session_that_goes_on():

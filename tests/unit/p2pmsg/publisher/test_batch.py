@@ -22,9 +22,15 @@ def is_inside(event, code):
 
 
 def core(log=None):
-    config = PublisherConfig(frame_bytes=1024, gather_after=0)
+    config = PublisherConfig(frame_bytes=1024)
     return PublisherCore(
-        name="feed", session=9, recovery="memory://r", config=config, now_ns=0, log=log
+        name="feed",
+        session=9,
+        recovery="memory://r",
+        config=config,
+        now_ns=0,
+        log=log,
+        gather_after=0,
     )
 
 

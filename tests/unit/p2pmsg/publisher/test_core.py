@@ -16,8 +16,16 @@ WALL_NS = 1_700_000_000 * 10**9
 
 
 def core(**options):
-    config = PublisherConfig(**{"gather_after": 0, **options})
-    return PublisherCore(name="feed", session=9, recovery="memory://r", config=config, now_ns=0)
+    gather_after = options.pop("gather_after", 0)
+    config = PublisherConfig(**options)
+    return PublisherCore(
+        name="feed",
+        session=9,
+        recovery="memory://r",
+        config=config,
+        now_ns=0,
+        gather_after=gather_after,
+    )
 
 
 def publish(publisher, *values, topic="t", now_ns=0):

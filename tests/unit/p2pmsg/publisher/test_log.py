@@ -27,9 +27,15 @@ def log_of(store=None, **options):
 
 
 def core_on(log):
-    config = PublisherConfig(gather_after=0)
+    config = PublisherConfig()
     return PublisherCore(
-        name="p", session=log.session, recovery="memory://r", config=config, now_ns=0, log=log
+        name="p",
+        session=log.session,
+        recovery="memory://r",
+        config=config,
+        now_ns=0,
+        log=log,
+        gather_after=0,
     )
 
 

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from p2pmsg import control, wire
-from p2pmsg.config import MulticastSubscriberConfig, SubscriberConfig
+from p2pmsg.config import SubscriberConfig
 from p2pmsg.control import Head, Heads, Nack, Refused, Welcome
 from p2pmsg.multicast import datagram
 from p2pmsg.multicast.parity import ParityMaker
@@ -38,13 +38,13 @@ class Member:
     Where it `joins` not, the echo is yet to come.
     """
 
-    def __init__(self, receive_bytes=SPACE, start="earliest", *, joins=True, **multicast):
+    def __init__(self, receive_bytes=SPACE, start="earliest", *, joins=True, **options):
         self.now_ns = 1
-        group = MulticastSubscriberConfig(**multicast)
-        config = SubscriberConfig(receive_bytes=receive_bytes, multicast=group)
+        config = SubscriberConfig(receive_bytes=receive_bytes)
         self.core = SubscriberCore(
             topics=[], lines=1, start=parse_start(start), subscriber=1, name="", config=config,
             wait_for_repair=True, rng=Random(1), now_ns=0, datagram_lines=[0],
+            **options,
         )  # fmt: skip
         self.give(wire.control_frame(Kind.WELCOME, SESSION, Welcome("p", "tcp://h:1", 1.0, 1)))
         probe = self.core.peers[SESSION].probe
