@@ -143,11 +143,15 @@ def test_spark_bridge_uses_public_names_of_p2pmsg_only():
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_explains_itself_in_a_readme(package):
-    readme = ROOT / package / "README.md"
+def test_a_package_and_those_in_it_explain_themselves_in_short_readmes(package):
+    """What users need, settings and behaviour in faults, belongs into docs/guide."""
+    lines = {
+        relative(readme): len(readme.read_text(encoding="utf-8").splitlines())
+        for readme in (ROOT / package).rglob("README.md")
+    }
 
-    assert readme.is_file(), f"{package}/README.md is missing"
-    assert readme.read_text(encoding="utf-8").strip(), f"{package}/README.md is empty"
+    assert f"{package}/README.md" in lines
+    assert {name: count for name, count in lines.items() if not 0 < count <= 80} == {}
 
 
 @pytest.mark.parametrize("name", SUBPACKAGES)
