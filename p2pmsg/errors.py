@@ -85,7 +85,12 @@ class ConfigError(P2PError, ValueError):
         self.value = value
 
     def within(self, place: str) -> None:
-        """Say where the field is, as `the file 'a', line 3`."""
+        """Put before `field` where it is.
+
+        Args:
+            place: a file, or a line of it, as `prices.toml, line 3`.
+
+        """
         self.field = f"{place}: {self.field}"
         self.args = (f"{place}: {self}",)
 
