@@ -17,6 +17,9 @@ BUSY_WAIT: Final = (0, 0.001)
 _FOREVER_S: Final = 1e9
 """Above it the system's calls refuse a time to wait."""
 
+_HIDDEN: Final = ("secret", "secrets", "tokens", "headers")
+"""Of these only the types are in errors."""
+
 
 def shown(peer: Any, where: Callable[[], object]) -> str:
     """Return a peer's `repr`: what it is, its name, where, and whether it is open or closed."""
@@ -65,6 +68,8 @@ def checked(**bounds: Bound) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def _refuse(field_name: str, limit: str, value: Any) -> None:
+    if field_name in _HIDDEN:
+        value = [type(each).__name__ for each in (value if isinstance(value, list) else [value])]
     raise ConfigError(field_name, limit, value)
 
 

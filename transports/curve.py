@@ -18,6 +18,7 @@ import zmq
 from zmq.utils import z85
 
 from transports.endpoint import is_key_text
+from transports.hiding import hiding
 
 if TYPE_CHECKING:
     from transports.context import Socket
@@ -81,11 +82,15 @@ class CurveKeys:
         return cls(z85.decode(public), z85.decode(secret))
 
     @classmethod
+    @hiding
     def of_secret(cls, secret: bytes) -> Self:
         """Return the pair of a secret key; `ValueError` where it is not 32 bytes."""
         if len(secret) != KEY_BYTES:
             raise ValueError(f"the secret key is {KEY_BYTES} bytes, not {len(secret)}")
         return cls(z85.decode(zmq.curve_public(z85.encode(secret))), secret)
+
+
+CurveKeys.__init__ = hiding(CurveKeys.__init__)  # type: ignore[method-assign]
 
 
 def _unknown(public: bytes) -> str:

@@ -30,6 +30,7 @@ from p2pmsg.webhooks.bodies import value_of
 from p2pmsg.webhooks.intake import AnyPublisher, Limits
 from p2pmsg.webhooks.publishing import Publishing, refusal
 from p2pmsg.webhooks.schemes import RejectedError
+from transports.hiding import hiding
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ class Gateway:
 
     """
 
+    @hiding
     @checked()
     def __init__(
         self,

@@ -20,6 +20,7 @@ from p2pmsg.errors import ConfigError
 from p2pmsg.security.read_file import read_file
 from recovery.durable import make_folder, require_folder, sync_path
 from transports import CurveKeys, key_text, parse_key
+from transports.hiding import hiding
 
 FILE_BYTES_MAX: Final = 4096
 _MODE: Final = 0o600
@@ -49,6 +50,7 @@ def new_keys() -> CurveKeys:
             return keys
 
 
+@hiding
 def write_key_file(path: str | os.PathLike[str], keys: CurveKeys) -> None:
     """Write `keys` to a new file, mode 0600, which is on the disk on return.
 

@@ -19,6 +19,7 @@ from p2pmsg.webhooks.addresses import (
 from p2pmsg.webhooks.formats import Format
 from p2pmsg.webhooks.rules import BreakerConfig, DeliveryRules, Order, Retry
 from p2pmsg.webhooks.signatures import Secret, secrets_of, signers
+from transports.hiding import hiding
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -162,6 +163,9 @@ class Endpoint:
         """Where it is, for people: without what a URL's path and query may have of secrets."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}"
+
+
+Endpoint.__init__ = hiding(Endpoint.__init__)  # type: ignore[method-assign]
 
 
 def _checked_url(url: str) -> str:

@@ -25,6 +25,7 @@ from p2pmsg.webhooks.schemes import Proof, RejectedError, Scheme, make_verify
 from p2pmsg.webhooks.seen import SeenIds
 from p2pmsg.webhooks.signatures import Secret
 from recovery.budget import TokenBucket
+from transports.hiding import hiding
 from transports.own_log import own_log as _log
 
 KEEP_S: Final = 80 * 3600.0
@@ -47,6 +48,7 @@ class AnyPublisher(Protocol):
         """Return the counters."""
 
 
+@hiding
 @checked(
     keep=0.001, tolerance=0.001, body_timeout=0.001, ids_max=1, body_bytes_max=1, rate=1,
     client_rate=1,

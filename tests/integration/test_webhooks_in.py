@@ -485,7 +485,7 @@ def test_the_file_of_ids_has_one_user(publisher, tmp_path):
     ("settings", "field"),
     [
         ({"secrets": ()}, "secrets"),
-        ({"secrets": "abc"}, "secret"),
+        ({"secrets": "whsec_é"}, "secret"),
         ({"scheme": "other"}, "scheme"),
         ({"topic": 7}, "topic"),
         ({"topic": ""}, "topic"),

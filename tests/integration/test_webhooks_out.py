@@ -573,7 +573,7 @@ def test_the_command_delivers_and_ends_well(publisher, receiver, tmp_path):
         ({"url": "http://a:99999"}, "url"),
         ({"url": "http://2130706433/TOKEN"}, "url"),
         ({"url": "http://127.1/TOKEN"}, "url"),
-        ({"secret": "abc"}, "secret"),
+        ({"secret": "whsec_é"}, "secret"),
         ({"scheme": "stripe"}, "scheme"),
         ({"scheme": "github"}, "secret"),
         ({"scheme": "github", "secret": ["a", "b"]}, "secret"),
