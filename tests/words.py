@@ -25,14 +25,13 @@ class Rule(NamedTuple):
     files: str = ""
 
 
-_THREATS_PAGE = r"What a stranger can do"
 _LAG = (
     r"behind a (firewall|NAT|proxy)|(lags?|lies|falls?|fell|is|are|was|far|[}0-9]) behind|"
     r"no process left behind|spark_behind|\b_behind\b|behind[=}\"]|behind = |\bbehind, \"|"
     r"Messages behind|Behind"
 )
 """Who has fallen behind: Spark's queries, slow readers."""
-THREATS = r"README\.md|PROTOCOL\.md|p2pmsg/testing/|tests/"
+THREATS = r"p2pmsg/testing/|tests/"
 RULES = (
     Rule("desks?", "the field's word for what it does: monitor, handler, client"),
     Rule("rooms?", "space"),
@@ -61,7 +60,7 @@ RULES = (
     Rule("without a word", "silently; without notice"),
     Rule("but for", "except for"),
     Rule("lest|whence|thereby|thereof|albeit|ere", "a plain word"),
-    Rule("strangers?", "unknown session, sender or program", _THREATS_PAGE, THREATS),
+    Rule("strangers?", "outsider; unknown session or sender", files=THREATS),
 )  # fmt: skip
 
 

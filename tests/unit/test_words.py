@@ -12,7 +12,7 @@ from tests import words
         ("# it is gone for\n# good", "p2pmsg/a.py", [(1, "for # good")]),
         ("A reader that falls behind; a port behind a firewall; MEMORY; roomy", "README.md", []),
         ("one behind another", "README.md", [(1, "behind")]),
-        ("a stranger", "p2pmsg/README.md", []),
+        ("a stranger", "tests/README.md", []),
         ("a stranger", "p2pmsg/stats.py", [(1, "stranger")]),
     ],
 )
