@@ -211,7 +211,7 @@ def pull(arguments: argparse.Namespace) -> int:
 
     A command may run for as long as --job-timeout says, and without it as long as it likes, also
     where the pusher's job_timeout (30 min by default) is shorter: the job is extended while it
-    runs, by 24 h at most (QueueConfig.extend_max). Where the result does not count, since the
+    runs, by 24 h at most. Where the result does not count, since the
     pusher could not be reached for too long, a line on standard error says so, and the job is
     tried again; as with a command that failed, the exit status stays 0.
 

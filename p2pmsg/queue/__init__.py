@@ -14,11 +14,10 @@ from p2pmsg.queue.pipeline.puller import PipelineJob, PipelinePuller
 from p2pmsg.queue.pipeline.pusher import PipelinePusher
 from p2pmsg.queue.puller import Puller
 from p2pmsg.queue.pusher import Pusher
-from p2pmsg.queue.rules import BreakerConfig, QueueConfig
+from p2pmsg.queue.rules import QueueConfig
 from p2pmsg.queue.stats import PullerStats, PusherStats, WorkerStats
 
 __all__ = [
-    "BreakerConfig",
     "DeadLetter",
     "DeadLetters",
     "Job",

@@ -3,8 +3,7 @@
 import time
 from typing import Final
 
-from p2pmsg.config import LINGER_MIN
-from p2pmsg.queue.config import PusherConfig
+from p2pmsg.queue.config import FRAME_BYTES, FRAME_JOBS, LINGER_S, PusherConfig
 from p2pmsg.queue.rules import JobRun, JobStore
 from p2pmsg.wire import encoder
 from recovery._checks import to_ns
@@ -35,14 +34,13 @@ class PushBatch:
         self._store = store
         self._config = config
         self._first = sequence
-        self.linger = max(config.linger, LINGER_MIN)
-        self._linger_ns = to_ns(self.linger)
+        self._linger_ns = to_ns(LINGER_S)
         self._opened_ns = 0
         self._pace = 1
         self.buffer = bytearray(_DUMMY)
         self.ends: list[int] = []
         self.next = self.stop = sequence
-        self.bytes_max = config.frame_bytes
+        self.bytes_max = FRAME_BYTES
 
     def open(self, in_flight_max: int) -> None:
         """Let `push` gather jobs, as many as a frame, the queue's limits and the linger allow."""
@@ -52,7 +50,7 @@ class PushBatch:
             space = 0
         self._first = self.next
         self._opened_ns = time.monotonic_ns()
-        self.stop = self.next + max(0, min(space, config.frame_jobs, self._pace))
+        self.stop = self.next + max(0, min(space, FRAME_JOBS, self._pace))
 
     def seal(self) -> None:
         """Put what was gathered into the queue."""

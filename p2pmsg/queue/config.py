@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from p2pmsg.checks import check, check_fields
+from p2pmsg.checks import check_fields
 from p2pmsg.queue.rules import QueueConfig
 
 __all__ = ["PullerConfig", "PusherConfig"]
@@ -13,6 +13,13 @@ IN_FLIGHT_CEILING = 65_536
 """Between these, `in_flight_max` follows what is done, where none is given."""
 FRAME_BYTES_CEILING = 2**62
 """A larger `frame_bytes_max` cannot be announced to a pusher."""
+LINGER_S = 0.001
+"""How long a job waits at most for others to share its frame, and an acknowledgement for others,
+while they follow one another closely. A job that comes alone does not wait at all."""
+GATHER_WITHIN_NS = 50_000
+"""Jobs closer together than this are gathered: handing one out alone takes about as long."""
+FRAME_BYTES, FRAME_JOBS = 64 * 1024, 512
+"""Gathered jobs are handed out when they have this many bytes, or when they are so many."""
 PREFETCH_MIN = 16
 PREFETCH_CEILING = 2048
 """The same of `prefetch`."""
@@ -39,20 +46,6 @@ class PusherConfig:
     0: a job may take as long as its worker lives, and one that only holds jobs keeps them so
     long."""
 
-    linger: float = 0.001
-    """How long a job waits at most for others to share its frame, in seconds, while jobs follow one
-    another closely. A job that comes alone does not wait at all."""
-
-    gather_within: float = 0.00005
-    """Jobs closer together than this, in seconds, are gathered: handing one out alone takes about
-    as long."""
-
-    frame_bytes: int = 64 * 1024
-    """Gathered jobs are handed out when they have this many bytes."""
-
-    frame_jobs: int = 512
-    """… or when they are so many."""
-
     admin: Literal["local", "always", "never"] = "local"
     """From where dead letters can be listed, retried and purged over the wire. `local`: only where
     the pusher is bound to loopback, `ipc://` or `inproc://`, since any program that connects is
@@ -61,16 +54,12 @@ class PusherConfig:
     `never` goes before it."""
 
     queue: QueueConfig = field(default_factory=QueueConfig)
-    """Acknowledgements, redelivery, dead letters, the window for `message_id`, the breaker."""
+    """Acknowledgements, redelivery, dead letters, the window for `message_id`."""
 
     def __post_init__(self) -> None:
         check_fields(
             self, in_flight_max=1, in_flight_bytes_max=1024, message_bytes_max=(64, 2**31 - 1),
-            frame_bytes=1024, frame_jobs=1,
         )  # fmt: skip
-        hold = self.queue.hold_timeout
-        limit = f"0, None, or at least job_timeout ({self.job_timeout})"
-        check("queue.hold_timeout", hold, not hold or hold >= self.job_timeout, limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +69,8 @@ class PullerConfig:
     prefetch: int | None = None
     """How many jobs it may have in flight, those at work included; 1 for the strictest order. What
     it has not begun is given back when another worker is idle. None: 16, which keep it busy while
-    acknowledgements travel; where it does more than that within 20 ms (`QueueConfig.ahead` of the
-    pusher), as many as it does, up to 2048."""
+    acknowledgements travel; where it does more than that within 20 ms,
+    as many as it does, up to 2048."""
 
     frame_bytes_max: int = 16 * 2**20
     """The largest frame, in bytes. The pusher gives jobs that need a larger one to other pullers;
@@ -90,10 +79,6 @@ class PullerConfig:
 
     pusher_timeout: float = 5.0
     """A pusher that was silent for so long, in seconds, is connected to again."""
-
-    ack_linger: float = 0.001
-    """How long acknowledgements wait for others, in seconds, while jobs follow one another
-    closely."""
 
     def __post_init__(self) -> None:
         check_fields(

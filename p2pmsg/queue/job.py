@@ -163,9 +163,8 @@ class Job(codec.Struct, Generic[T_co], gc=False):
 
         Args:
             reason: why; its first 4096 characters come with the next delivery.
-            delay: how long it is to wait, in seconds; the pusher cuts it to its
-                `QueueConfig.reject_delay_max`, 1 h by default. Default: as the pusher has it,
-                0.1 s after the first failure, then twice as long each time.
+            delay: how long it is to wait, in seconds; the pusher cuts it to 1 h. Default: as the
+                pusher has it, 0.1 s after the first failure, then twice as long each time.
 
         Returns:
             False where it is not this worker's any more.
@@ -193,7 +192,7 @@ class Job(codec.Struct, Generic[T_co], gc=False):
         There is no need to call it for a job that merely takes longer than `ack_timeout`: a living
         worker's jobs are extended by its heartbeats. It is reported to the pusher, which takes its
         jobs back from a worker that settles none for longer than `job_timeout` and what it asked
-        for, at most `QueueConfig.extend_max` (24 h).
+        for, at most 24 h.
 
         Raises:
             ConfigError: `seconds` is not a number of at least 0.

@@ -14,7 +14,7 @@ import transports
 from p2pmsg.checks import check, checked, shown
 from p2pmsg.errors import ClosedError, InvalidValueError, translated
 from p2pmsg.message import T_co
-from p2pmsg.queue.config import PREFETCH_CEILING, PREFETCH_MIN, PullerConfig
+from p2pmsg.queue.config import LINGER_S, PREFETCH_CEILING, PREFETCH_MIN, PullerConfig
 from p2pmsg.queue.job import Job, OnInvalidJob, check_on_invalid, report_invalid
 from p2pmsg.queue.process_id import this_process, worker_name
 from p2pmsg.queue.puller_core import PullerCore
@@ -106,7 +106,7 @@ class PullerBase(ABC, Generic[T_co]):
         self._cores: list[PullerCore] = []
         self._flushed_ns = 0
         self._ended_said = Rarely()
-        self._ack_linger_ns = to_ns(self._config.ack_linger)
+        self._ack_linger_ns = to_ns(LINGER_S)
         given = self._config.prefetch
         self._prefetch = PREFETCH_MIN if given is None else given
         self._prefetch_ceiling = PREFETCH_CEILING if given is None else given

@@ -31,7 +31,13 @@ from p2pmsg.publisher.batch import (
 )
 from p2pmsg.queue import process_id
 from p2pmsg.queue.batching import PushBatch
-from p2pmsg.queue.config import IN_FLIGHT_CEILING, IN_FLIGHT_MIN, PusherConfig
+from p2pmsg.queue.config import (
+    GATHER_WITHIN_NS,
+    IN_FLIGHT_CEILING,
+    IN_FLIGHT_MIN,
+    LINGER_S,
+    PusherConfig,
+)
 from p2pmsg.queue.dead_letters import DeadLetters, letter_of
 from p2pmsg.queue.journal.file import FileJournal, QueueLogConfig, log_settings
 from p2pmsg.queue.journal.records import JournalState, push_record
@@ -357,7 +363,7 @@ class PusherBase(ABC):
         """
         self._check_usable()
         now_ns = time.monotonic_ns()
-        store, config, journal = self._store, self._config, self._journal
+        store, journal = self._store, self._journal
         if job.message_id is not None:
             known = store.dedup.find(job.message_id, now_ns=now_ns)
             if known is not None:
@@ -382,7 +388,7 @@ class PusherBase(ABC):
         self._io.accept(job, now_ns=now_ns)
         if self._syncs and journal is not None:
             return sequence, journal.written
-        close = now_ns - self._pushed_ns < config.gather_within * 1e9
+        close = now_ns - self._pushed_ns < GATHER_WITHIN_NS
         if journal is None and close and not self._gathering:
             self._gathering = True
             self._idle_rounds = 0
@@ -434,7 +440,7 @@ class PusherBase(ABC):
             return 0.0
         if self._gathering:
             self._batch.open(self._in_flight_max)
-            return self._batch.linger * 1000
+            return LINGER_S * 1000
         return self._io.wait_ms(now_ns=now_ns)
 
     def _is_empty(self) -> bool:

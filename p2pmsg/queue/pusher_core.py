@@ -105,12 +105,12 @@ class PusherCore:
         self._is_gone = is_gone
         self.admin_refused = 0
         self._admin_refusal = admin_refusal
-        if queue.config.hold_timeout is None and job_timeout:
+        if queue.limits.hold_timeout is None and job_timeout:
             queue.hold_ns = to_ns(job_timeout + HOLD_MARGIN_S)
         self._connections: dict[bytes, WorkerConnection] = {}
         self._unwelcomed: OrderedDict[bytes, WorkerConnection] = OrderedDict()
         self._hello_budget = TokenBucket(HELLO_BYTES_PER_S, HELLO_BYTES_AT_ONCE)
-        self._connections_max = 2 * queue.config.workers_max
+        self._connections_max = 2 * queue.limits.workers_max
         self._by_worker: dict[int, WorkerConnection] = {}
         self._processes: dict[int, Process] = {}
         self._serials: dict[int, int] = {}

@@ -93,7 +93,7 @@ class PusherIO:
         self._said_open = False
         self._look_due_ns = 0
         self._pause_ns = _QUIET_NS
-        most = core.queue.config.workers_max
+        most = core.queue.limits.workers_max
         self._full = {
             "workers_max": Refusals(f"workers than {most:,}"),
             "peers": Refusals(f"workers, and who may become one, than {2 * most:,}"),

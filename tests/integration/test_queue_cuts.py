@@ -1,14 +1,17 @@
 """Pusher and puller over a proxy that ends the connection at frames above a size."""
 
 import p2pmsg
+from tests.integration.inside import core_of
 from tests.integration.peers import CuttingProxy, eventually
+from tests.queues import with_limits
 
 CONFIG = p2pmsg.queue.PusherConfig(
     queue=p2pmsg.QueueConfig(
-        deliveries_max=2, retry_delay=0.001, retry_max=0.01, unproven_max=16,
-        ack_timeout=60, grace=60,  # where a connection is made again late, nothing is done twice
+        deliveries_max=2, retry_delay=0.001, retry_max=0.01, ack_timeout=60
     )
 )  # fmt: skip
+# Where a connection is made again late, nothing is done twice.
+LIMITS = {"unproven_max": 16, "grace": 60}
 COUNT, LARGE = 60, 25
 
 
@@ -20,6 +23,7 @@ def test_a_job_at_which_the_connection_ends_is_found_and_the_others_are_done(
     make_pusher, make_puller, opened, caplog
 ):
     pusher = make_pusher(config=CONFIG)
+    with_limits(core_of(pusher).queue, **LIMITS)
     proxy = opened.enter_context(CuttingProxy(pusher.endpoint, is_large))
     puller = make_puller(proxy.endpoint, prefetch=8)
     for number in range(COUNT):

@@ -9,13 +9,16 @@ import zmq
 
 import p2pmsg
 from p2pmsg.queue import frames
+from p2pmsg.queue.rules import QueueLimits
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 from tests.integration.commands import eventually, run, run_here
 from tests.integration.inside import connections_known, core_of, hold_for_ever
 from tests.integration.test_queue import wait_for_workers
+from tests.queues import with_limits
 
-FAST = p2pmsg.QueueConfig(ack_timeout=0.4, reject_delay_max=0.2, hold_timeout=0.3)
+FAST = p2pmsg.QueueConfig(ack_timeout=0.4)
 CONFIG = p2pmsg.queue.PusherConfig(queue=FAST, job_timeout=0.2)
+LIMITS = {"reject_delay_max": 0.2, "hold_timeout": 0.3}
 EVERYWHERE = "tcp://*:0"
 JOBS = 200
 
@@ -34,6 +37,7 @@ def make_holder(make_puller):
 
 def test_twenty_who_only_hold_do_not_keep_the_jobs(make_pusher, make_puller, make_holder, caplog):
     pusher = make_pusher(config=CONFIG)
+    with_limits(core_of(pusher).queue, **LIMITS)
     for _ in range(20):
         make_holder(pusher.endpoint)
     wait_for_workers(pusher, 20)
@@ -56,6 +60,7 @@ def test_twenty_who_only_hold_do_not_keep_the_jobs(make_pusher, make_puller, mak
 
 def test_what_an_idle_program_has_is_asked_back_and_that_is_no_offence(make_pusher, make_puller):
     pusher = make_pusher(config=CONFIG)
+    with_limits(core_of(pusher).queue, **LIMITS)
     idle = make_puller(pusher.endpoint)
     wait_for_workers(pusher, 1)
     for number in range(4):
@@ -70,6 +75,7 @@ def test_what_an_idle_program_has_is_asked_back_and_that_is_no_offence(make_push
 
 def test_a_delay_of_centuries_is_cut(make_pusher, make_puller, caplog):
     pusher = make_pusher(config=CONFIG)
+    with_limits(core_of(pusher).queue, **LIMITS)
     stranger = make_puller(pusher.endpoint, name="stranger")
     for number in range(2):
         pusher.push(number, key="k")
@@ -121,16 +127,9 @@ def test_dead_letters_are_for_everybody_where_that_is_wanted(make_pusher, make_p
     assert pusher.stats().admin_refused == 0
 
 
-LIMITS = {
-    "admin": {"admin": "sometimes"},
-    "queue.hold_timeout": {"queue": p2pmsg.QueueConfig(hold_timeout=0.01), "job_timeout": 1.0},
-}
-
-
-@pytest.mark.parametrize(("name", "change"), LIMITS.items())
-def test_settings_have_limits(name, change):
-    with pytest.raises(p2pmsg.ConfigError, match=name):
-        p2pmsg.queue.PusherConfig(**change)
+def test_settings_have_limits():
+    with pytest.raises(p2pmsg.ConfigError, match="admin"):
+        p2pmsg.queue.PusherConfig(admin="sometimes")
 
 
 class Hostile:
@@ -222,14 +221,9 @@ BEHAVIOURS = [
 def test_an_honest_worker_gets_its_share_whatever_ten_others_do(
     make_pusher, make_puller, behaviour
 ):
-    limits = p2pmsg.QueueConfig(
-        ack_timeout=0.4,
-        reject_delay_max=0.2,
-        hold_timeout=0.3,
-        deliveries_max=1000,
-        extend_max=0.2,
-    )
-    pusher = make_pusher(config=p2pmsg.queue.PusherConfig(queue=limits, job_timeout=0.2))
+    known = p2pmsg.QueueConfig(ack_timeout=0.4, deliveries_max=1000)
+    pusher = make_pusher(config=p2pmsg.queue.PusherConfig(queue=known, job_timeout=0.2))
+    with_limits(core_of(pusher).queue, extend_max=0.2, **LIMITS)
     context, stop = zmq.Context(), threading.Event()
     hostile = [Hostile(context, pusher.endpoint, b"thief %d" % (n // 2)) for n in range(10)]
 
@@ -254,7 +248,7 @@ def test_an_honest_worker_gets_its_share_whatever_ten_others_do(
                 done.append(job.value)
         stats = pusher.stats()
         assert (sorted(set(done)), stats.dead) == ([*range(JOBS)], 0), stats
-        assert connections_known(pusher) <= 2 * limits.workers_max
+        assert connections_known(pusher) <= 2 * QueueLimits().workers_max
         assert len(core_of(pusher).outbox) < 1000
     finally:
         stop.set()

@@ -1,4 +1,5 @@
 """Nothing that is denied comes by any way out: random rules, random questions, real cores.
+from tests.queues import job_queue
 
 The queue, its dead letters, and the requests of a publisher (echoes, heads, repairs, `$stats`) are
 asked by two users in turn while the rules change, and what they get is compared with a naive model.
@@ -15,10 +16,11 @@ from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.queue import frames
 from p2pmsg.queue.pusher_core import PusherCore
 from p2pmsg.queue.rights import PullRights
-from p2pmsg.queue.rules import JobQueue, QueueConfig, QueuedJob
+from p2pmsg.queue.rules import QueuedJob
 from p2pmsg.security.access import Access, Rule
 from p2pmsg.wire import Frame, Kind
 from tests.property.test_access_model import fits
+from tests.queues import job_queue
 
 CONFIG = PublisherConfig()
 USERS = ("ann", "bob")
@@ -78,7 +80,7 @@ class Rights:
 
 
 def check_queue(rng, rights):
-    queue = JobQueue(QueueConfig(deliveries_max=1))
+    queue = job_queue(deliveries_max=1)
     name = rng.choice(QUEUES)
     core = PusherCore(queue, name=name, session=1, incarnation=1)
     core.use_rights(PullRights(rights, name, "the pusher"))

@@ -3,11 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pmsg.queue.rules import JobQueue, QueueConfig, QueuedJob
+from p2pmsg.queue.rules import QueuedJob
+from tests.queues import job_queue
 
 WORKERS = (1, 2)
 CUTS_MAX = 3
-CONFIG = QueueConfig(deliveries_max=CUTS_MAX + 1, unproven_max=3, retry_delay=0.0, retry_max=0.0)
+CONFIG = {"deliveries_max": CUTS_MAX + 1, "unproven_max": 3, "retry_delay": 0.0, "retry_max": 0.0}
 KEYS = st.sampled_from((None, None, "a", "b"))
 
 
@@ -15,7 +16,7 @@ class World:
     """Workers whose connections end at some jobs, and by themselves a few times."""
 
     def __init__(self, keys, poison, cuts):
-        self.queue, self.poison, self.cuts = JobQueue(CONFIG), poison, cuts
+        self.queue, self.poison, self.cuts = job_queue(**CONFIG), poison, cuts
         self.under_way = {number: [] for number in WORKERS}
         self.begun = []
         for number in WORKERS:

@@ -7,6 +7,7 @@ from p2pmsg.queue.rules import DeliveryBatch, JobQueue, JobRun, QueueConfig, Que
 from p2pmsg.queue.rules.dispatch import FRAME_BYTES_MIN
 from p2pmsg.queue.rules.in_flight import Deliveries, bits_of, runs_of
 from p2pmsg.queue.rules.store import PriorityQueues
+from tests.queues import job_queue
 
 
 def run(sequence, count):
@@ -87,10 +88,16 @@ def test_priority_queues_give_the_highest_priority_and_then_the_oldest(pushed, t
 
 
 HOLD_NS, TIMEOUT_NS, DELAY_MAX_NS = 10_000_000, 2_000_000, 5_000_000
-LIMITS = QueueConfig(
-    hold_timeout=0.01, ack_timeout=0.002, extend_max=0.02, reject_delay_max=0.005,
-    deliveries_max=1000, unproven_max=3, retry_delay=0.0, retry_max=0.0,
-)  # fmt: skip
+LIMITS = {
+    "hold_timeout": 0.01,
+    "ack_timeout": 0.002,
+    "extend_max": 0.02,
+    "reject_delay_max": 0.005,
+    "deliveries_max": 1000,
+    "unproven_max": 3,
+    "retry_delay": 0.0,
+    "retry_max": 0.0,
+}
 STRANGERS = (1, 2, 3)
 asks = st.one_of(
     st.tuples(st.just("reject"), st.sampled_from(STRANGERS), st.integers(0, 2**80)),
@@ -104,7 +111,7 @@ asks = st.one_of(
 @given(st.lists(st.sampled_from((None, "a", "b")), min_size=1, max_size=12), st.lists(asks))
 def test_whatever_strangers_ask_for_an_honest_worker_gets_every_job(keys, moves):
     """Strangers hold, reject, extend and connect again, but do not acknowledge what they have."""
-    queue, now = JobQueue(LIMITS), 0
+    queue, now = job_queue(**LIMITS), 0
     for number in STRANGERS:
         queue.join(number, "stranger", 2, ceiling=2**31, now_ns=now)
     for sequence, key in enumerate(keys):
@@ -179,7 +186,7 @@ def hand_out(queue, now):
 @given(st.integers(0, 3), st.lists(moves, max_size=60))
 def test_what_became_of_each_delivery_is_counted_once(restored, steps):
     """As `PusherStats` has it, whatever happens to workers, and after a restart."""
-    queue, now, pushed = JobQueue(LIMITS, first_delivery=100), 0, restored
+    queue, now, pushed = job_queue(**LIMITS, first_delivery=100), 0, restored
     for sequence in range(restored):
         queue.store.restore(QueuedJob(sequence, b"x", 0), None, now_ns=0)
     first = queue.join(1, "one", 4, now_ns=0)

@@ -8,6 +8,23 @@ from p2pmsg.checks import check, check_fields
 from p2pmsg.stats import Stats
 
 _FRAME_BYTES_LIMIT: Final = 8 * 2**20
+DEALT_BYTES_MAX: Final = 4 * 2**20
+"""Bytes that one puller may have and not have confirmed; it has less while it is slow: what it did
+in 0.2 s, or 64 jobs, or one frame."""
+GRACE_NS: Final = 200_000_000
+"""How long a puller whose connection broke has to come back before its share is dealt to others: a
+connection is made again within some 50 ms."""
+PULLERS_MAX: Final = 256
+"""How many pullers there may be; each has a socket of its own. Others wait until one leaves."""
+FRAME_BYTES: Final = 128 * 1024
+"""Gathered jobs are dealt when they have this many bytes: jobs of 128 bytes travel 8 % faster than
+with half of it, and no faster with twice as much. A quarter of `buffer_bytes_max` at most."""
+FRAME_JOBS: Final = 1024
+"""… or when they are so many; with slow pullers sooner: when they are an eighth of what the fastest
+may have, and 256 at least."""
+LINGER_MS: Final = 1.0
+"""How long a job waits at most for others to share its frame, while jobs follow one another
+closely."""
 
 
 def refuse_queue_options(known: Collection[str], options: dict[str, Any]) -> None:
@@ -29,42 +46,17 @@ class PipelineConfig:
     """What `push` does at `buffer_bytes_max`: wait, with a warning when that takes 5 s, or raise
     `SendQueueFullError`."""
 
-    dealt_bytes_max: int = 4 * 2**20
-    """Bytes that one puller may have and not have confirmed. 4 MiB; it has less while it is slow:
-    what it did in 0.2 s, or 64 jobs, or one frame."""
-
     ack_timeout: float = 5.0
     """How long a puller may be silent, in seconds, before its share is dealt to others. 5.0: fifty
     signs of life; it need not be as long as a job, since a thread of its own sends them."""
 
-    grace: float = 0.2
-    """How long a puller whose connection broke has to come back, in seconds, before its share is
-    dealt to others. 0.2: a connection is made again within some 50 ms."""
-
-    pullers_max: int = 256
-    """How many pullers there may be; each has a socket of its own. Others wait until one leaves."""
-
     message_bytes_max: int = 1024 * 1024
     """Largest job, packed. 1 MiB, as for messages."""
 
-    linger: float = 0.001
-    """How long a job waits at most for others to share its frame, in seconds, while jobs follow
-    one another closely. A job that comes alone does not wait."""
-
-    frame_bytes: int = 128 * 1024
-    """Gathered jobs are dealt when they have this many bytes. 128 KiB: jobs of 128 bytes travel 8 %
-    faster than with half of it, and no faster with twice as much. A quarter of `buffer_bytes_max`
-    at most."""
-
-    frame_jobs: int = 1024
-    """… or when they are so many; with slow pullers sooner: when they are an eighth of what the
-    fastest may have, and 256 at least."""
-
     def __post_init__(self) -> None:
         check_fields(
-            self, buffer_bytes_max=64 * 1024, dealt_bytes_max=64 * 1024, ack_timeout=0.5,
-            pullers_max=1, message_bytes_max=(64, _FRAME_BYTES_LIMIT), linger=0.0001,
-            frame_bytes=(1024, _FRAME_BYTES_LIMIT), frame_jobs=1,
+            self, buffer_bytes_max=64 * 1024, ack_timeout=0.5,
+            message_bytes_max=(64, _FRAME_BYTES_LIMIT),
         )  # fmt: skip
 
 
@@ -104,7 +96,7 @@ class PipelinePusherStats(Stats):
     """Confirmations of what was never dealt, and what was said of a share that is gone."""
     frames_invalid: int
     """Frames that were dropped, since they could not be read, and those of pullers that are refused
-    (`pullers_max`)."""
+    (256 are there)."""
     pullers: list[PipelinePullerStats] = field(default_factory=list)
     """The pullers that are there."""
     connections_refused: int = 0

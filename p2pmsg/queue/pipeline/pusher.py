@@ -13,7 +13,15 @@ from p2pmsg.codec import SCALARS, encoder, exact_encoder
 from p2pmsg.errors import ClosedError, MessageError, SendQueueFullError, translated
 from p2pmsg.publisher.batch import PACKING_ERRORS, check_size, pack_exactly, packing_error
 from p2pmsg.queue.driver import Driver
-from p2pmsg.queue.pipeline.config import PipelineConfig, PipelinePullerStats, PipelinePusherStats
+from p2pmsg.queue.pipeline.config import (
+    DEALT_BYTES_MAX,
+    FRAME_BYTES,
+    FRAME_JOBS,
+    LINGER_MS,
+    PipelineConfig,
+    PipelinePullerStats,
+    PipelinePusherStats,
+)
 from p2pmsg.queue.pipeline.dealing import PIECE_BYTES, Dealer, Piece
 from p2pmsg.queue.pipeline.frames import body_of, part_of
 from p2pmsg.queue.pipeline.shares import Shares
@@ -76,11 +84,11 @@ class PipelinePusherBase(ABC):
         self._buffer = bytearray(_DUMMY)
         self._ends: list[int] = []
         self._first = self._next = self._stop = 0
-        self._frame_bytes = min(self._config.frame_bytes, self._config.buffer_bytes_max // 4)
+        self._frame_bytes = min(FRAME_BYTES, self._config.buffer_bytes_max // 4)
         self._gathering = False
         self._idle_rounds = 0
         self._pushed_ns = 0
-        self._dealer = Dealer(self._config.dealt_bytes_max, part_of)
+        self._dealer = Dealer(DEALT_BYTES_MAX, part_of)
         self._begin()
 
     @abstractmethod
@@ -244,7 +252,7 @@ class PipelinePusherBase(ABC):
     def _jobs_max(self) -> int:
         """Return how many jobs a frame may have: few where a puller would take long for them."""
         allowed = max((share.allowed for share in self._dealer.shares.values()), default=0)
-        return min(self._config.frame_jobs, max(_FRAME_JOBS_MIN, allowed // 8))
+        return min(FRAME_JOBS, max(_FRAME_JOBS_MIN, allowed // 8))
 
     def _has_space(self, size: int) -> bool:
         dealer = self._dealer
@@ -283,7 +291,7 @@ class PipelinePusherBase(ABC):
             if self._idle_rounds > _IDLE_ROUNDS:
                 self._gathering = False
         wait_ms = self._shares.work(time.monotonic_ns())
-        return min(wait_ms, self._config.linger * 1000) if self._gathering else wait_ms
+        return min(wait_ms, LINGER_MS) if self._gathering else wait_ms
 
     def _is_empty(self) -> bool:
         if self._unusable is not None:

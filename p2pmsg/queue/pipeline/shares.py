@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import transports
 from p2pmsg.control import Denied, decoded
 from p2pmsg.queue.pipeline import frames
-from p2pmsg.queue.pipeline.config import PipelineConfig
+from p2pmsg.queue.pipeline.config import GRACE_NS, PULLERS_MAX, PipelineConfig
 from p2pmsg.queue.pipeline.dealing import FAILURES_MAX, Dealer, Found, Share
 from p2pmsg.security.use import curve_server
 from p2pmsg.sync.lifecycle import zmq_context
@@ -154,11 +154,11 @@ class Shares:
         if share is not None and share.user != self._server.user:
             raise FrameError("puller")  # it is another's
         if share is None:
-            if len(self._dealer.shares) >= self._config.pullers_max:
+            if len(self._dealer.shares) >= PULLERS_MAX:
                 self.invalid += 1
                 if not self._said_full:
                     self._said_full = True
-                    _log.warning("pullers_max (%d) are there", self._config.pullers_max)
+                    _log.warning("%d pullers are there", PULLERS_MAX)
                 return
             share = self._open(identity, hello.name, frame.session, now_ns)
             if share is None:
@@ -248,7 +248,7 @@ class Shares:
                     self._broke_ns.setdefault(share.id, now_ns)
         for share in shares:
             broke_ns = self._broke_ns.get(share.id)
-            if broke_ns is not None and now_ns - broke_ns >= self._config.grace * 1e9:
+            if broke_ns is not None and now_ns - broke_ns >= GRACE_NS:
                 self._dealer.note_gone(share)
                 self._give_up(share, "is gone", now_ns)
             elif now_ns - share.heard_ns > self._config.ack_timeout * 1e9:

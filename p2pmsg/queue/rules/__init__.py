@@ -1,6 +1,6 @@
 """The work queue: which worker gets which job, and what becomes of it. Pure state machines."""
 
-from p2pmsg.queue.rules.config import PRIORITY_MAX, BreakerConfig, QueueConfig
+from p2pmsg.queue.rules.config import PRIORITY_MAX, QueueConfig, QueueLimits
 from p2pmsg.queue.rules.dispatch import JobQueue
 from p2pmsg.queue.rules.in_flight import DeliveryBatch, Failure, JobRun, QueuedJob
 from p2pmsg.queue.rules.store import (
@@ -18,7 +18,6 @@ from p2pmsg.queue.rules.worker import BreakerState, Worker
 
 __all__ = [
     "PRIORITY_MAX",
-    "BreakerConfig",
     "BreakerState",
     "Change",
     "DeadJob",
@@ -33,6 +32,7 @@ __all__ = [
     "JobRun",
     "JobStore",
     "QueueConfig",
+    "QueueLimits",
     "QueuedJob",
     "Retried",
     "Worker",

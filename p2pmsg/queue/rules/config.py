@@ -1,34 +1,30 @@
 """Settings of the work queue's state machine, with the reason for each default."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final
 
 from p2pmsg.checks import at_least, check_fields
 
 PRIORITY_MAX = 9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakerConfig:
-    """When failing jobs stop being handed out. `ValueError` for a value out of its limits."""
-
-    failures_max: int = 100
-    """So many failures in a row, without one success anywhere, stop the queue. 100: some poison
-    messages, each tried `deliveries_max` times, are not yet everything."""
-
-    worker_failures_max: int = 20
-    """So many failures in a row at one worker, while others succeed, stop that worker. 20: it takes
-    jobs faster than those that do work, so it has to be stopped before it has spoiled many."""
-
-    pause: float = 1.0
-    """How long nothing is handed out then, before one job is tried, in seconds. 1.0 lets a service
-    restart."""
-
-    pause_max: float = 30.0
-    """The pause doubles with each try that fails, up to this, in seconds."""
-
-    def __post_init__(self) -> None:
-        check_fields(self, failures_max=1, worker_failures_max=1, pause=1e-9)
-        at_least("pause_max", self.pause_max, self.pause)
+BATCH_JOBS_MAX: Final = 1024
+"""How many jobs go out in one frame at most."""
+BATCH_BYTES: Final = 256 * 1024
+"""A frame with so many bytes gets no further job."""
+PREFETCH_MAX: Final = 65_536
+"""What a worker may have in flight at most, whatever it asks for."""
+AHEAD_BYTES: Final = 16 * 2**20
+"""A worker that has so many bytes gets nothing beyond its `prefetch`: 16 of the largest jobs."""
+DEDUP_IDS_MAX: Final = 1_000_000
+"""How many `message_id`s are remembered; beyond it the oldest is forgotten, and counted."""
+DEAD_LETTERS_BYTES_MAX: Final = 64 * 2**20
+"""Bytes of dead letters that are kept."""
+CUT_RETRY_NS: Final = 1_000_000_000
+"""How long a job waits at which a connection ended, within `retry_max`; it doubles with each. On a
+network that breaks again and again an innocent job may be sent in vain a few times in a row."""
+HISTORY_MAX: Final = 16
+"""How many failures a job remembers for its dead letter: the latest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +34,6 @@ class QueueConfig:
     ack_timeout: float = 30.0
     """How long a worker may be silent before all its jobs are given to others, in seconds. 30.0, as
     with SQS: longer than a page-in, a stopped machine or a pulled cable that is put back."""
-
-    grace: float = 0.2
-    """How long a worker whose connection broke may take to come back, in seconds, before its jobs
-    are given to others; those with a key wait for `ack_timeout`, since it may be at work on them.
-    ZeroMQ connects again after 50 to 100 ms."""
 
     deliveries_max: int = 5
     """Attempts: how often a job is delivered before it becomes a dead letter, the first time
@@ -56,28 +47,33 @@ class QueueConfig:
     retry_max: float = 30.0
     """The longest such wait, in seconds."""
 
+    dedup_window: float = 600.0
+    """How long a `message_id` is remembered, in seconds. 10 min: outlasts a sender's retries and
+    its restart. JetStream has 2 min, Service Bus 10."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, ack_timeout=1e-9, deliveries_max=(1, 1_000_000))
+        at_least("retry_max", self.retry_max, self.retry_delay)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLimits:
+    """What keeps workers from each other's jobs, and the queue's memory small; no settings."""
+
+    grace: float = 0.2
+    """How long a worker whose connection broke may take to come back, in seconds, before its jobs
+    are given to others; those with a key wait for `ack_timeout`, since it may be at work on them.
+    ZeroMQ connects again after 50 to 100 ms."""
+
     recall_wait: float = 0.002
     """How old a worker's oldest job must be before later ones are asked back for an idle worker, in
     seconds. 0.002: at full rate a worker runs dry for a moment now and then, and is fed at once."""
-
-    parcel_jobs_max: int = 1024
-    """How many jobs go out in one frame at most."""
-
-    parcel_bytes: int = 256 * 1024
-    """A frame with so many bytes gets no further job."""
-
-    prefetch_max: int = 65_536
-    """What a worker may have in flight at most, whatever it asks for."""
 
     ahead: float = 0.02
     """A worker that leaves it to the pusher how much it has may have, beyond its `prefetch`, as
     many jobs as it does in this time, in seconds, as measured. 0.02: some times as long as
     acknowledgements and the next jobs travel on a busy machine, and short enough that jobs hardly
     wait there for one that is slow at once. 0: never more than its `prefetch`."""
-
-    ahead_bytes: int = 16 * 2**20
-    """A worker that has so many bytes gets nothing beyond its `prefetch`. 16 MiB: what 16 of the
-    largest jobs take."""
 
     unproven_max: int = 4
     """What a worker may have in flight before it has done a job. Each job that it does lets it have
@@ -102,33 +98,24 @@ class QueueConfig:
     workers_max: int = 4096
     """How many workers; a further one is refused until one leaves."""
 
-    dedup_window: float = 600.0
-    """How long a `message_id` is remembered, in seconds. 10 min: outlasts a sender's retries and
-    its restart. JetStream has 2 min, Service Bus 10."""
-
-    dedup_ids_max: int = 1_000_000
-    """How many; beyond it the oldest is forgotten, and counted."""
-
     dead_letters_max: int = 10_000
     """How many dead letters are kept; beyond it the oldest is dropped, and counted."""
-
-    dead_letters_bytes_max: int = 64 * 2**20
-    """Bytes of dead letters that are kept."""
-
-    history_max: int = 16
-    """How many failures a job remembers for its dead letter: the latest."""
 
     history_characters_max: int = 16_384
     """How many characters of reasons; the latest is kept in any case. A worker may send 4096 each
     time, and there may be a million jobs."""
 
-    breaker: BreakerConfig = field(default_factory=BreakerConfig)
-    """When failing jobs stop being handed out."""
+    failures_max: int = 100
+    """So many failures in a row, without one success anywhere, stop the queue. 100: some poison
+    messages, each tried `deliveries_max` times, are not yet everything."""
 
-    def __post_init__(self) -> None:
-        check_fields(
-            self, ack_timeout=1e-9, deliveries_max=(1, 1_000_000), parcel_jobs_max=1,
-            parcel_bytes=1, prefetch_max=1, workers_max=1, unproven_max=1, dedup_ids_max=1,
-            dead_letters_max=1, history_max=(1, 2**31 - 1),
-        )  # fmt: skip
-        at_least("retry_max", self.retry_max, self.retry_delay)
+    worker_failures_max: int = 20
+    """So many failures in a row at one worker, while others succeed, stop that worker. 20: it takes
+    jobs faster than those that do work, so it has to be stopped before it has spoiled many."""
+
+    pause: float = 1.0
+    """How long nothing is handed out then, before one job is tried, in seconds. 1.0 lets a service
+    restart."""
+
+    pause_max: float = 30.0
+    """The pause doubles with each try that fails, up to this, in seconds."""

@@ -23,7 +23,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from weakref import WeakValueDictionary
 
-from p2pmsg.queue.rules.config import QueueConfig
+from p2pmsg.queue.rules.config import (
+    BATCH_BYTES,
+    BATCH_JOBS_MAX,
+    CUT_RETRY_NS,
+    PREFETCH_MAX,
+    QueueConfig,
+    QueueLimits,
+)
 from p2pmsg.queue.rules.in_flight import DeliveryBatch, JobRun, QueuedJob, bits_of, runs_of
 from p2pmsg.queue.rules.pace import Pace
 from p2pmsg.queue.rules.store import Given, JobStore
@@ -36,9 +43,6 @@ FRAME_BYTES_MIN = 64 * 1024
 """The lowest limit of a frame that a worker can have."""
 _NEVER_NS = 2**63
 _WARN_AGAIN_NS = 60_000_000_000
-_CUT_RETRY_NS = 1_000_000_000
-"""How long a job waits at which a connection ended, within `retry_max`; it doubles with each. On a
-network that breaks again and again an innocent job may be sent in vain a few times in a row."""
 _PACE_NS = 50_000_000
 """How long what is done is counted for `pace`."""
 _LONE_WAITS = 10
@@ -77,7 +81,7 @@ class JobQueue:
         held_back: taken back from workers that live, and held them for too long, or lost the right
             to them.
         delays_capped, extends_capped: what workers asked for and did not get.
-        hold_ns: see `QueueConfig.hold_timeout`; 0: for ever.
+        hold_ns: see `QueueLimits.hold_timeout`; 0: for ever.
         warnings: for the log, oldest first: (worker's name, what it does), each once for a worker,
             those about jobs that did not arrive once a minute. The oldest are forgotten where they
             are not taken.
@@ -88,25 +92,22 @@ class JobQueue:
         self,
         config: QueueConfig,
         *,
+        limits: QueueLimits = QueueLimits(),  # noqa: B008 - frozen
         wall_offset_ns: int = 0,
         first_delivery: int = 0,
         records: bool = False,
     ) -> None:
-        self.config = config
-        self.store = JobStore(config, wall_offset_ns=wall_offset_ns, records=records)
+        self.config, self.limits = config, limits
+        self.store = JobStore(config, limits, wall_offset_ns=wall_offset_ns, records=records)
         self.workers: dict[int, Worker] = {}
-        limits = config.breaker
         self.breaker = Breaker(limits.failures_max, limits.pause, limits.pause_max)
         self.next_delivery = first_delivery
         self.pace = Pace(_PACE_NS)
         self.refused = self.delivered = self.recalled = self.taken_back = self.acked = 0
         self.held_back = self.delays_capped = self.extends_capped = 0
-        self.hold_ns = to_ns(config.hold_timeout or 0.0)
+        self.hold_ns = to_ns(limits.hold_timeout or 0.0)
         self.warnings: deque[tuple[str, str]] = deque(maxlen=WARNINGS_MAX)
         self._ack_timeout_ns = to_ns(config.ack_timeout)
-        self._grace_ns = to_ns(config.grace)
-        self._recall_ns = to_ns(config.recall_wait)
-        self._retry_max_ns = to_ns(config.retry_max)
         self._cuts_warned_ns: dict[bool, int] = {}
         self._late = WeakValueDictionary[tuple[int, int], QueuedJob]()
         """What workers had and may be at still, by worker and delivery."""
@@ -128,15 +129,15 @@ class JobQueue:
         `prefetch`: how many jobs it may have; `ceiling`: how many if it is fast; `frame_bytes_max`:
         the largest frame that it takes.
         """
-        prefetch = max(1, min(prefetch, self.config.prefetch_max))
+        prefetch = max(1, min(prefetch, PREFETCH_MAX))
         worker = self.workers.get(worker_id)
         if worker is None:
-            if len(self.workers) >= self.config.workers_max:
+            if len(self.workers) >= self.limits.workers_max:
                 return None
-            worker = Worker(worker_id, name, prefetch, self.config, now_ns)
+            worker = Worker(worker_id, name, prefetch, self.limits, now_ns)
             self.workers[worker_id] = worker
         worker.prefetch = prefetch
-        worker.prefetch_ceiling = max(prefetch, min(ceiling, self.config.prefetch_max))
+        worker.prefetch_ceiling = max(prefetch, min(ceiling, PREFETCH_MAX))
         worker.frame_bytes_max = max(frame_bytes_max, FRAME_BYTES_MIN)
         worker.heard_ns = now_ns
         worker.cut_ns = None
@@ -255,11 +256,11 @@ class JobQueue:
             return None
         count = min(best.credit(now_ns=now_ns), -(-store.priorities.count // able))
         count = min(count, best.frame_jobs_max)
-        if best.frame_jobs_max < self.config.parcel_jobs_max:
-            best.frame_jobs_max = min(2 * best.frame_jobs_max, self.config.parcel_jobs_max)
+        if best.frame_jobs_max < BATCH_JOBS_MAX:
+            best.frame_jobs_max = min(2 * best.frame_jobs_max, BATCH_JOBS_MAX)
         if not (breaker.state is best.breaker.state is BreakerState.CLOSED):
             count = 1
-        taken = store.priorities.take(count, self.config.parcel_bytes)
+        taken = store.priorities.take(count, BATCH_BYTES)
         if isinstance(taken, JobRun):
             return self._hand_out(best, taken, None, now_ns)
         return self._hand_out(best, None, taken, now_ns) if taken else None
@@ -345,7 +346,7 @@ class JobQueue:
         if oldest is None:
             return _NEVER_NS
         waits = 1 if worker.assigned.count > 1 else _LONE_WAITS
-        return oldest.sent_ns + waits * self._recall_ns
+        return oldest.sent_ns + waits * to_ns(self.limits.recall_wait)
 
     # ----------------------------------------------------------------------------- settlement
 
@@ -407,7 +408,7 @@ class JobQueue:
                 worker.doubt(_TIMED_OUT_NS, now_ns=now_ns)
             else:
                 worker.trust()
-            limit_ns = to_ns(self.config.reject_delay_max)
+            limit_ns = to_ns(self.limits.reject_delay_max)
             if delay_ns is not None and delay_ns > limit_ns:
                 self.delays_capped += 1
                 self._warn(
@@ -437,10 +438,10 @@ class JobQueue:
 
     def extend(self, worker: Worker, extend_ns: int, *, now_ns: int) -> None:
         """Let a worker have what it has for so long from now on, within `extend_max`."""
-        latest_ns = worker.progress_ns + self.hold_ns + to_ns(self.config.extend_max)
+        latest_ns = worker.progress_ns + self.hold_ns + to_ns(self.limits.extend_max)
         if now_ns + extend_ns > latest_ns and self.hold_ns:
             self.extends_capped += 1
-            limit = self.config.extend_max
+            limit = self.limits.extend_max
             self._warn(worker, f"extends a job beyond what extend_max allows, {limit:.6g} s")
         worker.extended_ns = max(worker.extended_ns, min(now_ns + extend_ns, latest_ns))
 
@@ -478,7 +479,7 @@ class JobQueue:
                     holders.append((worker, self._act_on_holder(worker, now_ns)))
             elif now_ns >= worker.heard_ns + self._ack_timeout_ns:
                 self.lose(worker.id, "silent for ack_timeout", now_ns=now_ns)
-            elif now_ns >= worker.cut_ns + self._grace_ns:
+            elif now_ns >= worker.cut_ns + to_ns(self.limits.grace):
                 without_key = [b for b in worker.assigned.batches() if not _has_key(b)]
                 if not worker.assigned.count:
                     self.lose(worker.id, "connection broken", now_ns=now_ns)
@@ -500,8 +501,8 @@ class JobQueue:
         for worker in self.workers.values():
             if worker.cut_ns is not None:
                 times.append(worker.heard_ns + self._ack_timeout_ns)
-                if worker.cut_ns + self._grace_ns > now_ns:
-                    times.append(worker.cut_ns + self._grace_ns)
+                if worker.cut_ns + to_ns(self.limits.grace) > now_ns:
+                    times.append(worker.cut_ns + to_ns(self.limits.grace))
             if waiting and (due_ns := worker.breaker.next_deadline_ns()) is not None:
                 times.append(due_ns)
             if waiting and worker.paused_ns > now_ns:
@@ -652,7 +653,7 @@ class JobQueue:
         """Take back the one job of a worker whose connection ended before it arrived."""
         times = "once" if job.cuts == 1 else f"{job.cuts} times"
         reason = f"its worker's connection ended {times} when it came ({job.size:,} bytes)"
-        delay_ns = min(_CUT_RETRY_NS << min(job.failures, 30), self._retry_max_ns)
+        delay_ns = min(CUT_RETRY_NS << min(job.failures, 30), to_ns(self.config.retry_max))
         self.store.fail(job, worker.name, reason, delay_ns, now_ns=now_ns)
         self.breaker.failed(now_ns=now_ns)
         worker.breaker.untried()
@@ -768,7 +769,7 @@ class JobQueue:
             worker.alone = False
 
     def _refuse(self, count: int) -> None:
-        self.refused += max(0, min(count, self.config.prefetch_max))
+        self.refused += max(0, min(count, PREFETCH_MAX))
 
 
 def _may_be_asked(worker: Worker) -> bool:

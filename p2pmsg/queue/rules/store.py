@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
-from p2pmsg.queue.rules.config import PRIORITY_MAX, QueueConfig
+from p2pmsg.queue.rules.config import (
+    DEAD_LETTERS_BYTES_MAX,
+    DEDUP_IDS_MAX,
+    HISTORY_MAX,
+    PRIORITY_MAX,
+    QueueConfig,
+    QueueLimits,
+)
 from p2pmsg.queue.rules.in_flight import Failure, JobRun, QueuedJob
 from recovery._checks import to_ns
 
@@ -305,14 +312,16 @@ class JobStore:
 
     """
 
-    def __init__(self, config: QueueConfig, *, wall_offset_ns: int, records: bool) -> None:
-        self._config = config
+    def __init__(
+        self, config: QueueConfig, limits: QueueLimits, *, wall_offset_ns: int, records: bool
+    ) -> None:
+        self._config, self._limits = config, limits
         self.wall_offset_ns = wall_offset_ns
         self.records = records
         self.priorities = PriorityQueues()
         self.key_order = KeyOrder()
-        self.dead = DeadJobs(config.dead_letters_max, config.dead_letters_bytes_max)
-        self.dedup = DedupWindow(config.dedup_window, config.dedup_ids_max)
+        self.dead = DeadJobs(limits.dead_letters_max, DEAD_LETTERS_BYTES_MAX)
+        self.dedup = DedupWindow(config.dedup_window, DEDUP_IDS_MAX)
         self.changes: list[Change] = []
         self.in_flight = 0
         self.bytes = self._keys_open_ns = 0
@@ -370,9 +379,9 @@ class JobStore:
             job.ready_ns = now_ns + max(0, left_ns)
         if job.key is not None and not self.key_order.enter(job):
             return
-        self.opens_ns = now_ns + to_ns(self._config.grace)
+        self.opens_ns = now_ns + to_ns(self._limits.grace)
         is_held = holder is not None and job.key is not None
-        wait = self._config.ack_timeout if is_held else self._config.grace
+        wait = self._config.ack_timeout if is_held else self._limits.grace
         due_ns = now_ns + to_ns(wait)
         self._restored[job.sequence] = (holder, job)
         heappush(self._restored_due, (due_ns, job.sequence))
@@ -606,9 +615,9 @@ class JobStore:
     def _note(self, job: QueuedJob, worker: str, reason: str, now_ns: int) -> None:
         job.due_ns = job.ready_ns = 0  # it was delivered, so that wait is over
         job.history.append(Failure(self.wall_ns(now_ns), worker, reason))
-        del job.history[: -self._config.history_max]
+        del job.history[:-HISTORY_MAX]
         characters = sum(len(failure.reason) for failure in job.history)
-        while characters > self._config.history_characters_max and len(job.history) > 1:
+        while characters > self._limits.history_characters_max and len(job.history) > 1:
             characters -= len(job.history.pop(0).reason)
 
     def _record(self, change: Change) -> None:

@@ -2,7 +2,7 @@
 
 import enum
 
-from p2pmsg.queue.rules.config import QueueConfig
+from p2pmsg.queue.rules.config import AHEAD_BYTES, BATCH_JOBS_MAX, QueueLimits
 from p2pmsg.queue.rules.in_flight import Deliveries
 from p2pmsg.queue.rules.pace import Pace
 from recovery._checks import to_ns
@@ -134,7 +134,7 @@ class Worker:
     """
 
     def __init__(
-        self, worker_id: int, name: str, prefetch: int, config: QueueConfig, now_ns: int
+        self, worker_id: int, name: str, prefetch: int, limits: QueueLimits, now_ns: int
     ) -> None:
         self.id = worker_id
         self.name = name
@@ -144,21 +144,19 @@ class Worker:
         self.cut_ns: int | None = None
         self.reserved = self.alone = False
         self.recalling = self.recall_is_vain = False
-        limits = config.breaker
         self.breaker = Breaker(limits.worker_failures_max, limits.pause, limits.pause_max)
         self.acked = self.failed = self.held_back = self.most = 0
         self.rank = _UNPROVEN_RANK
-        self._unproven = self.allowance = config.unproven_max
+        self._unproven = self.allowance = limits.unproven_max
         self.progress_ns = now_ns
         self.extended_ns = self.paused_ns = self.distrusted_ns = self._doubt_ns = 0
         self.recalled_ns: int | None = None
         self.is_overdue = False
         self.warned: set[str] = set()
         self.frame_bytes_max = 0
-        self.frame_jobs_max = config.parcel_jobs_max
+        self.frame_jobs_max = BATCH_JOBS_MAX
         self._mark = 0
-        self._pace = Pace(to_ns(config.ahead))
-        self._ahead_bytes = config.ahead_bytes
+        self._pace = Pace(to_ns(limits.ahead))
 
     def takes(self, frame_bytes: int) -> bool:
         """Whether it takes a frame of so many bytes."""
@@ -166,7 +164,7 @@ class Worker:
 
     def limit(self, *, now_ns: int) -> int:
         """Return how many jobs it may have by how fast it does them, and once it is proven."""
-        if self.prefetch_ceiling <= self.prefetch or self.assigned.bytes >= self._ahead_bytes:
+        if self.prefetch_ceiling <= self.prefetch or self.assigned.bytes >= AHEAD_BYTES:
             return self.prefetch
         pace = self._pace.within_span(now_ns=now_ns)
         return max(self.prefetch, min(self.prefetch_ceiling, pace))

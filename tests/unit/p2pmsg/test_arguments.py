@@ -46,7 +46,7 @@ CASES = {
     },
     **{
         f"queue.{name}": (getattr(queue, name), [], {})
-        for name in ("BreakerConfig", "PipelineConfig", "PullerConfig", "PusherConfig",
+        for name in ("PipelineConfig", "PullerConfig", "PusherConfig",
                      "QueueConfig")
     },
     "CursorConfig": (config.CursorConfig, ["cursor"], {}),

@@ -43,7 +43,7 @@ def push(gather):
 @pytest.mark.parametrize("gap_us", [10, 40, 100, 700, 3000])
 def test_jobs_wait_for_about_the_linger_where_the_thread_never_comes(monkeypatch, gap_us):
     clock, store = Clock(monkeypatch), Store()
-    gather = PushBatch(store, PusherConfig(linger=0.001, in_flight_max=10**9), 0)
+    gather = PushBatch(store, PusherConfig(in_flight_max=10**9), 0)
     opened_ns, waited_us = clock.now_ns, []
     for _ in range(5000):
         before = len(store.runs)
@@ -59,7 +59,7 @@ def test_jobs_wait_for_about_the_linger_where_the_thread_never_comes(monkeypatch
 
 def test_frames_are_full_where_jobs_follow_one_another_quickly(monkeypatch):
     clock, store = Clock(monkeypatch), Store()
-    gather = PushBatch(store, PusherConfig(linger=0.001, in_flight_max=10**9), 0)
+    gather = PushBatch(store, PusherConfig(in_flight_max=10**9), 0)
     for _ in range(10_000):
         push(gather)
         clock.now_ns += 900
@@ -70,7 +70,7 @@ def test_frames_are_full_where_jobs_follow_one_another_quickly(monkeypatch):
 
 def test_a_pusher_that_had_to_wait_for_space_is_soon_back_at_full_frames(monkeypatch):
     clock, store = Clock(monkeypatch), Store()
-    gather = PushBatch(store, PusherConfig(linger=0.001, in_flight_max=10**9), 0)
+    gather = PushBatch(store, PusherConfig(in_flight_max=10**9), 0)
     for number in range(10_000):
         push(gather)
         clock.now_ns += 900 if number % 3000 else 5_000_000

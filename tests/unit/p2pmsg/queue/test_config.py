@@ -9,8 +9,7 @@ import p2pmsg
 from p2pmsg.queue import PullerConfig, PusherConfig, QueueConfig
 from p2pmsg.queue.pipeline.config import PipelineConfig
 
-TIMES = ("ack_timeout", "ahead", "dedup_window", "extend_max", "grace", "hold_timeout",
-         "recall_wait", "reject_delay_max", "retry_max")  # fmt: skip
+TIMES = ("ack_timeout", "dedup_window", "retry_max")
 LONG = (1e9,)
 
 
@@ -21,10 +20,7 @@ def queue_of(**settings):
 CASES = {
     **{f"queue.{name}": (lambda value, name=name: (queue_of(**{name: value}), None))
        for name in TIMES},
-    **{name: (lambda value, name=name: (PusherConfig(**{name: value}), None))
-       for name in ("linger", "gather_within")},
-    **{name: (lambda value, name=name: (None, PullerConfig(**{name: value})))
-       for name in ("pusher_timeout", "ack_linger")},
+    "pusher_timeout": lambda value: (None, PullerConfig(pusher_timeout=value)),
     "job_timeout": lambda value: (PusherConfig(job_timeout=value), None),
 }  # fmt: skip
 
@@ -56,7 +52,7 @@ def test_a_job_may_be_extended_for_as_long_as_one_likes(value, request):
 
 
 @pytest.mark.parametrize("value", LONG)
-@pytest.mark.parametrize("field", ["linger", "grace", "ack_timeout"])
+@pytest.mark.parametrize("field", ["ack_timeout"])
 def test_so_does_a_pipeline(field, value, request):
     make = partial(p2pmsg.Pusher, mode="pipeline", config=PipelineConfig(**{field: value}))
     endpoint = f"inproc://{request.node.name}"
@@ -73,8 +69,3 @@ def test_a_frame_limit_that_no_pusher_reads_is_refused():
         p2pmsg.ConfigError, match=r"^frame_bytes_max .*at most 4611686018427387904.*1180591620717"
     ):
         PullerConfig(frame_bytes_max=2**70)
-
-
-def test_a_history_has_a_whole_number_of_failures():
-    with pytest.raises(p2pmsg.ConfigError, match=r"history_max must be an int of at least 1"):
-        QueueConfig(history_max=16.5)

@@ -6,8 +6,9 @@ import pytest
 
 from p2pmsg.queue import frames, pusher_core
 from p2pmsg.queue.pusher_core import REPORT_ENTRIES_MIN, PusherCore
-from p2pmsg.queue.rules import JobQueue, JobRun, QueueConfig
+from p2pmsg.queue.rules import JobRun
 from p2pmsg.wire import Frame, Kind, control_frame
+from tests.queues import job_queue
 from tests.unit.memory import bytes_kept
 
 MANY = frames.RANGES_MAX
@@ -17,7 +18,7 @@ class Pusher:
     """A pusher's core, and workers that speak to it with frames of their own."""
 
     def __init__(self, jobs=0, **settings):
-        self.queue = JobQueue(QueueConfig(**settings))
+        self.queue = job_queue(**settings)
         self.core = PusherCore(self.queue, name="p", session=1, incarnation=1)
         if jobs:
             self.queue.store.push_run(JobRun(0, b"x" * jobs, list(range(1, jobs + 1)), 1))

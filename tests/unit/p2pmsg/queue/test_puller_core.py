@@ -7,8 +7,9 @@ from p2pmsg.queue.frames import Hello
 from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.puller_core import Process, PullerCore
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.rules import DeadJob, JobQueue, JobRun, QueueConfig, QueuedJob
+from p2pmsg.queue.rules import DeadJob, JobRun, QueuedJob
 from p2pmsg.wire import Frame, Kind, control_frame
+from tests.queues import job_queue
 
 MS = 1_000_000
 KNOCK = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], [], 0, 2**24))
@@ -16,7 +17,7 @@ KNOCK = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], [], 
 
 
 def make_pusher(incarnation: int = 1) -> PusherCore:
-    queue = JobQueue(QueueConfig(), wall_offset_ns=0, first_delivery=1, records=False)
+    queue = job_queue(wall_offset_ns=0, first_delivery=1, records=False)
     return PusherCore(queue, name="jobs", session=7, incarnation=incarnation)
 
 
@@ -378,7 +379,7 @@ def test_a_worker_that_settles_nothing_is_asked_for_its_jobs_and_then_loses_them
 
 def limited(most: int, limit: int) -> tuple[PusherCore, PullerCore]:
     """A pusher of jobs of `most` bytes, and a worker that takes frames of `limit`."""
-    queue = JobQueue(QueueConfig(deliveries_max=1), first_delivery=1)
+    queue = job_queue(deliveries_max=1, first_delivery=1)
     pusher = PusherCore(queue, name="jobs", session=7, incarnation=1, message_bytes_max=most)
     line = PullerCore(1, "worker", 4, Process(), frame_bytes_max=limit, now_ns=0)
     line.handle_timer(now_ns=0)

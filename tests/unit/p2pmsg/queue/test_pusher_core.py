@@ -2,7 +2,8 @@
 
 from p2pmsg.queue.puller_core import Process, PullerCore
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.rules import JobQueue, JobRun, QueueConfig
+from p2pmsg.queue.rules import JobRun
+from tests.queues import job_queue
 
 MS = 1_000_000
 HERE = Process("here", 5, 9)
@@ -12,7 +13,7 @@ class Pair:
     """A pusher, and a worker that it took on, whose process may end unseen by the connection."""
 
     def __init__(self, process=HERE):
-        queue = JobQueue(QueueConfig(), wall_offset_ns=0, first_delivery=1, records=False)
+        queue = job_queue(wall_offset_ns=0, first_delivery=1, records=False)
         self.ended, self.looked = set(), 0
         self.pusher = PusherCore(
             queue, name="jobs", session=7, incarnation=1, is_gone=self._is_gone

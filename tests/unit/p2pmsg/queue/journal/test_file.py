@@ -24,11 +24,10 @@ from p2pmsg.queue.rules import (
     Failed,
     Failure,
     Given,
-    JobQueue,
-    QueueConfig,
     QueuedJob,
     Retried,
 )
+from tests.queues import job_queue
 
 MS = 1_000_000
 
@@ -607,7 +606,7 @@ def test_keys_wait_where_it_is_not_known_who_has_them(tmp_path):
 
     journal, state = opened(tmp_path)
     journal.close()
-    queue = JobQueue(QueueConfig(ack_timeout=1.0, grace=0.01), first_delivery=200)
+    queue = job_queue(ack_timeout=1.0, grace=0.01, first_delivery=200)
     core = PusherCore(queue, name="", session=1, incarnation=200)
     core.restore(state, now_ns=0)
     queue.join(9, "other", 4, now_ns=0)

@@ -2,8 +2,10 @@
 
 import pytest
 
-from p2pmsg.queue.rules import JobQueue, JobRun, QueueConfig
+from p2pmsg.queue.rules import JobRun
+from p2pmsg.queue.rules.config import AHEAD_BYTES
 from p2pmsg.queue.rules.pace import Pace
+from tests.queues import job_queue
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -13,7 +15,7 @@ class Working:
     """A queue with workers, which do what they have as the clock goes on."""
 
     def __init__(self, *ceilings, **settings):
-        self.queue = JobQueue(QueueConfig(**{"unproven_max": 1000, **settings}))
+        self.queue = job_queue(**{"unproven_max": 1000, **settings})
         self.workers = [
             self.queue.join(number, "w", 16, ceiling=ceiling, now_ns=0)
             for number, ceiling in enumerate(ceilings)
@@ -117,17 +119,17 @@ def test_one_that_has_no_more_than_its_prefetch_is_asked_for_nothing():
 
 
 def test_bytes_bound_what_goes_ahead():
-    working = Working(8192, ahead_bytes=100_000)
+    working = Working(8192)
     (worker,) = working.workers
     working.work(worker, 10_000, working.now + 100 * MS)
     left = worker.assigned.count
     working.do(worker, left)
 
-    for _ in range(200):
-        working.push(10, size=1000)
+    for _ in range(20):
+        working.push(10, size=160_000)
     working.hand_out()
 
-    assert 100_000 <= worker.assigned.bytes <= 100_000 + 10 * 1000
+    assert AHEAD_BYTES <= worker.assigned.bytes <= AHEAD_BYTES + 10 * 160_000
     working.do(worker, worker.assigned.count)
     assert worker.assigned.bytes == 0
 

@@ -1,13 +1,14 @@
 """JobQueue, case by case: jobs that did not arrive before their worker's connection ended."""
 
-from p2pmsg.queue.rules import BreakerState, JobQueue, JobRun, QueueConfig, QueuedJob
+from p2pmsg.queue.rules import BreakerState, JobRun, QueuedJob
+from tests.queues import job_queue
 
 S = 1_000_000_000
 
 
 def with_worker(count, **settings):
     """A queue, its worker, and `count` jobs that all go out in one frame."""
-    machine = JobQueue(QueueConfig(**{"unproven_max": 1000, "deliveries_max": 2, **settings}))
+    machine = job_queue(**{"unproven_max": 1000, "deliveries_max": 2, **settings})
     worker = machine.join(1, "w", 1000, now_ns=0)
     payload = b"".join(b"%02d" % n for n in range(count))
     machine.store.push_run(JobRun(0, payload, [2 * n + 2 for n in range(count)], 1))

@@ -3,7 +3,8 @@
 import pytest
 
 from p2pmsg.queue.journal.records import JournalState, change_record, push_record
-from p2pmsg.queue.rules import JobQueue, QueueConfig, QueuedJob
+from p2pmsg.queue.rules import QueuedJob
+from tests.queues import job_queue
 
 S = 10**9
 HOUR, DAY = 3600 * S, 86_400 * S
@@ -16,8 +17,9 @@ class Run:
 
     def __init__(self, records=(), *, wall_offset_ns=WALL_NS, now_ns=0):
         self.records, self.now_ns = list(records), now_ns
-        config = QueueConfig(grace=GRACE_NS / S, retry_delay=1.0)
-        self.queue = JobQueue(config, wall_offset_ns=wall_offset_ns, records=True)
+        self.queue = job_queue(
+            grace=GRACE_NS / S, retry_delay=1.0, wall_offset_ns=wall_offset_ns, records=True
+        )
         self.store = self.queue.store
         state = JournalState()
         for record in records:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from p2pmsg.queue.rules import JobQueue, JobRun, QueueConfig, QueuedJob
+from p2pmsg.queue.rules import JobRun, QueuedJob
+from tests.queues import job_queue
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -10,7 +11,7 @@ SECOND = 1000 * MS
 
 def queue(**settings):
     known = {"retry_delay": 0.1, "recall_wait": 0.002, "deliveries_max": 1000, "ack_timeout": 1e6}
-    return JobQueue(QueueConfig(**{**known, **settings}))
+    return job_queue(**{**known, **settings})
 
 
 def with_workers(count, **settings):
