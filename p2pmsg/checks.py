@@ -21,12 +21,18 @@ _HIDDEN: Final = ("secret", "secrets", "tokens", "headers")
 """Of these only the types are in errors."""
 
 
-def shown(peer: Any, where: Callable[[], object]) -> str:
+def shown(
+    peer: Any,
+    where: Callable[[], object],
+    is_closed: Callable[[], bool] | None = None,
+    states: tuple[str, str] = ("open", "closed"),
+) -> str:
     """Return a peer's `repr`: what it is, its name, where, and whether it is open or closed."""
     kind = type(peer).__name__
     try:
         name = f" {peer._name!r}" if getattr(peer, "_name", "") else ""
-        return f"<{kind}{name} {where()} {'closed' if peer._closed else 'open'}>"
+        closed = peer._closed if is_closed is None else is_closed()
+        return f"<{kind}{name} {where()} {states[closed]}>"
     except AttributeError:  # it could not be made, and a traceback shows it
         return f"<{kind} never opened>"
 

@@ -25,7 +25,7 @@ from p2pmsg.app.sources import (
     WorkerSource,
 )
 from p2pmsg.app.wakeup import woken_by_signals
-from p2pmsg.checks import at_least, check, checked, whole
+from p2pmsg.checks import at_least, check, checked, shown, whole
 from p2pmsg.errors import ClosedError, ConfigError, translated
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.sync.settings import check_endpoints, check_topics
@@ -429,8 +429,11 @@ class App:
         return [handler.stats() for source in self._sources for handler in source.handlers]
 
     def __repr__(self) -> str:
-        names = ", ".join(one.name for source in self._sources for one in source.handlers)
-        return f"<App {self.name!r}: {names or 'no handlers'}>"
+        def names() -> str:
+            found = ", ".join(each.name for each in self.stats())
+            return f"{self.name!r} {found or 'no handlers'}"
+
+        return shown(self, names, lambda: self._run is None, ("running", "idle"))
 
     def _signals(self) -> StopSignals:
         self._came_early = False

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote
 
 from p2pmsg import codec
-from p2pmsg.checks import check, check_fields, checked
+from p2pmsg.checks import check, check_fields, checked, shown
 from p2pmsg.errors import MessageError, P2PError
 from p2pmsg.http.access import Access
 from p2pmsg.http.encoding import FORMATS, KEEP_ALIVE, Format, encode_event, encode_id, loss_fields
@@ -218,6 +218,9 @@ class Gateway:
                 # A name in it may be no UTF-8.
                 said = f"{error}\n".encode(errors="backslashreplace")
                 await self._respond(send, error.status, headers, said)
+
+    def __repr__(self) -> str:
+        return shown(self, lambda: ", ".join(map(str, self._endpoints)), lambda: self._closing)
 
     def stats(self) -> GatewayStats:
         """Return the counters as they are now."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from p2pmsg.checks import checked
+from p2pmsg.checks import checked, shown
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import (
     ClosedError,
@@ -277,7 +277,7 @@ class Gathering(ABC):
             _log.exception("metrics: deltas could not be sent")
 
     def __repr__(self) -> str:
-        return f"<metrics.Client {'closed' if self._closed.is_set() else self.endpoint}>"
+        return shown(self, lambda: self.endpoint, lambda: self._closed.is_set())
 
     def _value(self, kind: str, name: str, value: float, tags: Iterable[str]) -> None:
         key = self._key(name, tags)

@@ -152,11 +152,11 @@ class RangeChannel:
         self.fetches: WeakValueDictionary[tuple[int, str], Fetch] = WeakValueDictionary()
         self._line: transports.ZmqReceiver | WelcomeLine | None = None
         self._client: transports.ZmqRecoveryClient | None = None
-        self._closed = False
+        self.closed = False
 
     def check_open(self) -> None:
         """Raise `ClosedError` if it is closed."""
-        if self._closed:
+        if self.closed:
             raise ClosedError("the range reader")
 
     @property
@@ -197,11 +197,11 @@ class RangeChannel:
 
     def cancel(self) -> None:
         """Let what waits raise `ClosedError`; from any thread. `close` closes the sockets."""
-        self._closed = True
+        self.closed = True
 
     def forget(self) -> None:
         """Be closed, without touching sockets that belong to the parent process."""
-        self._closed = True
+        self.closed = True
         self._line = self._client = None
 
     def address(self, text: str) -> transports.Endpoint:

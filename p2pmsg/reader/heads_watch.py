@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import transports
 from p2pmsg import control, wire
-from p2pmsg.checks import checked, time_to_wait
+from p2pmsg.checks import checked, shown, time_to_wait
 from p2pmsg.errors import AccessDeniedError, ClosedError, ConfigError, P2PError, SecurityError
 from p2pmsg.reader.channel import MS, PeerSocket, RangeChannel
 from p2pmsg.reader.fetch import denied_by
@@ -434,6 +434,9 @@ class HeadsWatch(ClosesAtOnce):
             return
         self._closed = True
         self._worker.stop()
+
+    def __repr__(self) -> str:
+        return shown(self, lambda: ", ".join(self._wanted))
 
     def _forget(self) -> None:
         self._closed, self._why = True, INHERITED

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg import control, wire
-from p2pmsg.checks import at_least, checked
+from p2pmsg.checks import at_least, checked, shown
 from p2pmsg.errors import AccessDeniedError, ConfigError, LossReport, MessageError
 from p2pmsg.frames import typed_decode
 from p2pmsg.message import MessageBatch
@@ -336,7 +336,7 @@ class RangeReader(ClosesAtOnce):
             channel.close()
 
     def __repr__(self) -> str:
-        return f"<RangeReader {self._channel.endpoint}>"
+        return shown(self, lambda: self.endpoint, lambda: self._channel.closed)
 
     def _forget(self) -> None:
         for channel in (self._channel, *self._others.values()):

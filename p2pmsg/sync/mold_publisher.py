@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import transports
-from p2pmsg.checks import check, checked, whole
+from p2pmsg.checks import check, checked, shown, whole
 from p2pmsg.errors import BindError, ClosedError, ConfigError, translated
 from p2pmsg.mold import codec
 from p2pmsg.mold.log import MoldLog
@@ -146,6 +146,9 @@ class MoldPublisher(ClosesAtOnce):
         close_in_children(self)
         self._worker.start()
         close_at_exit(self, lambda one, left: one.close(min(left, _END_S)))
+
+    def __repr__(self) -> str:
+        return shown(self, lambda: self.endpoint)
 
     @property
     def endpoint(self) -> str:

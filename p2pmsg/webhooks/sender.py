@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from p2pmsg.checks import check, checked, time_to_wait
+from p2pmsg.checks import check, checked, shown, time_to_wait
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
 from p2pmsg.start import parse_start
 from p2pmsg.sync.lifecycle import (
@@ -83,7 +83,7 @@ class Sender(ClosesItself):
         security: "Security | None" = None,
     ) -> None:
         import_aiohttp()
-        places = [str(each) for each in check_endpoints(publishers)]
+        self._places = places = [str(each) for each in check_endpoints(publishers)]
         parse_start(start)
         self._on_event = on_event
         self._state = Path(state)
@@ -104,6 +104,9 @@ class Sender(ClosesItself):
             raise
         close_at_exit(self, Sender.close)
         close_in_children(self)
+
+    def __repr__(self) -> str:
+        return shown(self, lambda: f"{', '.join(self._places)} to {', '.join(self._channels)}")
 
     def stats(self) -> SenderStats:
         """Return the counters as they are now; also after `close`."""

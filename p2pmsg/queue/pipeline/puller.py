@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
 
 import transports
-from p2pmsg.checks import at_least, checked, whole
+from p2pmsg.checks import at_least, checked, shown, whole
 from p2pmsg.errors import ClosedError, InvalidValueError, translated
 from p2pmsg.message import T_co
 from p2pmsg.queue.driver import Driver
@@ -129,7 +129,7 @@ class PipelinePullerBase(ABC, Generic[T_co]):
         return self._lock.look(self._stats)
 
     def __repr__(self) -> str:
-        return f"<PipelinePuller {self._name!r}{' closed' if self._closed else ''}>"
+        return shown(self, lambda: ", ".join(link.endpoint for link in self._links))
 
     # -------------------------------------------------------------------------------- private
 
