@@ -661,8 +661,8 @@ class JobQueue:
         self._warn_of_cut(
             worker,
             f"did not get job {job.sequence}, which was sent alone: {reason}. It may be too large "
-            "for the worker, or for what is between; after deliveries_max times it is a dead "
-            "letter",
+            "for the worker, or for what is between; after deliveries_max attempts it is a "
+            "dead letter",
             is_alone=True, now_ns=now_ns,
         )  # fmt: skip
 

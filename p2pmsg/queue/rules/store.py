@@ -507,7 +507,7 @@ class JobStore:
     def fail(
         self, job: QueuedJob, worker: str, reason: str, delay_ns: int | None, *, now_ns: int
     ) -> None:
-        """Take a failed job back; after `deliveries_max` failures it becomes a dead letter.
+        """Take a failed job back; after `deliveries_max` attempts it becomes a dead letter.
 
         `delay_ns` None: by the configured back-off.
         """
@@ -544,7 +544,7 @@ class JobStore:
         return sum(map(self.purge, sequences))
 
     def revive(self, sequence: int, *, now_ns: int) -> bool:
-        """Make a dead letter a job again, with `deliveries_max` more failures allowed."""
+        """Make a dead letter a job again, with `deliveries_max` more attempts."""
         dead = self.dead.remove(sequence)
         if dead is None:
             return False

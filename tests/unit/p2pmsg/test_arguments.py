@@ -198,6 +198,20 @@ def test_a_log_may_be_given_by_its_folder(name, tmp_path):
         assert list(folder.iterdir())
 
 
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_pusher_in_asyncio_takes_its_log_by_its_folder(kind, tmp_path):
+    async def push():
+        pusher = aio.Pusher(BIND, log=kind(tmp_path / "jobs"))
+        await pusher.open()
+        pusher.push(1)
+        await pusher.close(0)
+
+    asyncio.run(push())
+    with p2pmsg.Pusher(BIND, log=tmp_path / "jobs") as again:
+        assert again.stats().restored == 1
+        again.close(0)
+
+
 def test_to_start_a_responder_returns_it():
     with p2pmsg.Responder(BIND).start() as responder:
         assert responder.start() is responder
