@@ -257,10 +257,8 @@ def test_a_hole_that_a_crash_left_is_lost_for_that_reason_and_no_other(
         received.append(subscriber.receive(60).sequence)
     assert received == [s for start, stop in left for s in range(start, stop)] + [begun]
     losses = [(report.start, report.stop, report.reason) for report in reports]
-    assert losses == [
-        (gone[0][0], gone[-1][1], LossReason.CRASH),
-        (held[-1][1], begun, LossReason.CRASH),
-    ]
+    ends = [(gone[0][0], gone[-1][1]), (held[-1][1], begun)]  # the latter may be empty
+    assert losses == [(*each, LossReason.CRASH) for each in ends if each[0] < each[1]]
     stats = subscriber.stats()
     assert stats.delivered + stats.lost == begun + 1
 
