@@ -10,6 +10,13 @@ TOPICS_AT: Final = ("part", "prefix", "none")
 CODECS: Final = ("bytes", "json", "msgpack")
 TopicAt = Literal["part", "prefix", "none"]
 Codec = Literal["bytes", "json", "msgpack"]
+COMMIT_INTERVAL_S: Final = 0.1
+"""With a cursor: how often it is written. So much comes again after a SIGKILL."""
+PREFETCH: Final = 64
+"""With a queue as the source: how many jobs the bridge has in flight at each pusher."""
+SURVEY_S: Final = 0.5
+"""With `sp+surveyor`: how long respondents may answer; it ends before that when as many have
+answered as are connected. Half of what `request_all` waits."""
 _QUEUE_MAX: Final = 2**31 - 1
 _PART_BYTES_MAX: Final = 2**63 - 1
 """ZeroMQ takes these as an int and as an int64."""
@@ -55,31 +62,18 @@ class BridgeConfig:
     a large value waits. Default 1.0, as of a `Publisher`, and enough for a SUB that connects
     again."""
 
-    commit_interval: float = 0.1
-    """With a cursor: how often it is written, in seconds. So much comes again after a SIGKILL.
-    Default 0.1."""
-
     in_flight_max: int = 1000
     """With a queue as the target: so many jobs may be accepted and not done; further ones stay with
     the plain PUSH. Default 1000."""
-
-    prefetch: int = 64
-    """With a queue as the source: how many jobs the bridge has in flight at each pusher. Default
-    64."""
 
     request_timeout: float = 5.0
     """With requests: how long an answer may take, in seconds; at most 1,000,000. Default 5.0, as of
     a `Requester`."""
 
-    survey_time: float = 0.5
-    """With `sp+surveyor`: how long respondents may answer, in seconds; it ends before that when as
-    many have answered as are connected. Default 0.5: half of what `request_all` waits."""
-
     def __post_init__(self) -> None:
         check_fields(
             self, queue_messages=(1, _QUEUE_MAX), part_bytes_max=(1, _PART_BYTES_MAX),
-            in_flight_max=1, prefetch=1, request_timeout=(0.001, _ANSWER_S_MAX),
-            survey_time=(0.001, _ANSWER_S_MAX),
+            in_flight_max=1, request_timeout=(0.001, _ANSWER_S_MAX),
         )  # fmt: skip
         ok = 0 < len(self.separator) <= 255
         check("separator", self.separator, ok, "1 to 255 bytes")

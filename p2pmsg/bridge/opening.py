@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg.bridge.config import BridgeConfig, check_choices
+from p2pmsg.bridge.config import COMMIT_INTERVAL_S, PREFETCH, SURVEY_S, BridgeConfig, check_choices
 from p2pmsg.bridge.connection import Connection
 from p2pmsg.bridge.endpoint import KINDS, OurEnd, PlainEnd, parse_end
 from p2pmsg.bridge.ends import (
@@ -164,7 +164,7 @@ def _plain_socket(end: PlainEnd, wishes: Wishes) -> "ZmqPlainSocket | SpPlainSoc
             raise MissingExtraError("source or target", "pynng", "nng", "sp+" + end.kind) from None
         return SpPlainSocket(
             end.kind, end.endpoint, binds=end.binds, queue_messages=config.queue_messages,
-            message_bytes_max=config.part_bytes_max, survey_ms=round(1000 * config.survey_time),
+            message_bytes_max=config.part_bytes_max, survey_ms=round(1000 * SURVEY_S),
         )  # fmt: skip
     curve: Any = None
     if end.curve:
@@ -191,7 +191,7 @@ def _open_target(
         if not isinstance(socket, ZmqPlainSocket) and end.kind in ("req", "surveyor"):
             reader = Reader(wishes.topic, "none", config.separator, None, wishes.codec)
             if end.kind == "surveyor":
-                return SurveyorTarget(socket, writer, reader, config.survey_time)
+                return SurveyorTarget(socket, writer, reader, SURVEY_S)
             return ReqTarget(socket, writer, reader, config.request_timeout)
         if end.kind == "pub":
             return FanOutTarget(socket, name, writer, config.stall_timeout)
@@ -241,17 +241,15 @@ def _open_source(wishes: Wishes, end: PlainEnd | OurEnd, ends: Ends) -> Source:
         return ends.plain
     if end.role == "requests":
         topics = wishes.topics or [wishes.topic]
-        timeout = max(config.request_timeout, config.survey_time + 1.0)
+        timeout = max(config.request_timeout, SURVEY_S + 1.0)
         responding = ResponderSource(end.endpoint, topics, timeout, wishes.security)
         ends.endpoint = ends.source_name = responding.responder.endpoint
         return responding
     if end.role == "queue":
-        puller = Puller(
-            end.endpoint, name=wishes.name, prefetch=config.prefetch, security=wishes.security
-        )
+        puller = Puller(end.endpoint, name=wishes.name, prefetch=PREFETCH, security=wishes.security)
         return QueueSource(puller)
     subscriber = Subscriber(
         end.endpoint, topics=wishes.topics, name=wishes.name or "bridge", cursor=wishes.cursor,
         start="latest" if wishes.start is None else wishes.start, security=wishes.security,
     )  # fmt: skip
-    return StreamSource(subscriber, None if wishes.cursor is None else config.commit_interval)
+    return StreamSource(subscriber, None if wishes.cursor is None else COMMIT_INTERVAL_S)

@@ -43,6 +43,10 @@ _HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosni
 _OWN: Final = ("/", "/health", "/health/streams", "/stats")
 _TOPICS_MAX: Final = 64
 _FIELDS_MAX: Final = 200
+_BODY_S: Final = 10.0
+"""How long a body may take to come."""
+_RETRY_MS: Final = 1000
+"""How long a browser waits before it connects again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +65,6 @@ class GatewayConfig:
     """A comment is sent after so many seconds without an event, as proxies close silent connections
     after 60 or 30."""
 
-    retry: float = 1.0
-    """How long a browser waits before it connects again, in seconds."""
-
     resume_timeout: float = 10.0
     """How long what a connection missed is waited for, in seconds. What does not come is reported
     as lost: `timeout`."""
@@ -73,16 +74,13 @@ class GatewayConfig:
     (numbers in JSON); what is larger than the publisher's `message_bytes_max` is answered with 413,
     too."""
 
-    body_timeout: float = 10.0
-    """How long a body may take to come, in seconds."""
-
     rate: int | None = None
     """Messages a second that are published; more are answered with 429. Default: not limited."""
 
     def __post_init__(self) -> None:
         check_fields(
             self, buffer_bytes=64 * 1024, connections_max=1, body_bytes_max=1, keep_alive=0.001,
-            retry=0.001, resume_timeout=0.001, body_timeout=0.001, rate=1,
+            resume_timeout=0.001, rate=1,
         )  # fmt: skip
 
 
@@ -361,7 +359,7 @@ class Gateway:
             raise RejectedError(400, "topic", "one topic is needed")
         self._limits.check("", time.monotonic_ns())
         limits = self._config
-        body = await read_body(headers, receive, limits.body_bytes_max, limits.body_timeout)
+        body = await read_body(headers, receive, limits.body_bytes_max, _BODY_S)
         value, key = value_of(headers, body), next(iter(query.get("key", ())), None)
         try:
             if self._is_async:
@@ -415,7 +413,7 @@ class Gateway:
             started = {**_HEADERS, **cross, "content-type": "text/event-stream; charset=utf-8",
                        "x-accel-buffering": "no"}  # fmt: skip
             await send({"type": "http.response.start", "status": 200, "headers": _raw(started)})
-            await _write(send, f"retry: {int(self._config.retry * 1000)}\n\n".encode())
+            await _write(send, b"retry: %d\n\n" % _RETRY_MS)
             if positions is not None:
                 view = await self._resume(view, member, Resume(positions, begun), send, watcher)
             else:

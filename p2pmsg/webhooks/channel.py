@@ -233,7 +233,7 @@ class Channel:
                 except TimeoutError:
                     return
                 continue
-            if wanted < min(_TAKE_MAX, self._endpoint.window // 4):
+            if wanted < min(_TAKE_MAX, self._endpoint.rules.window // 4):
                 await asyncio.sleep(_GATHER_S)  # few at a time would cost more than they are
                 wanted = max(1, self._core.wants)
             batch = await subscriber.receive_many(min(wanted, _TAKE_MAX))
@@ -389,7 +389,7 @@ class Channel:
         path = self._folder.path / LETTERS
         try:
             self._folder.make()
-            return LetterFile(path, self._endpoint.dead_max, self._endpoint.dead_bytes)
+            return LetterFile(path)
         except P2PError:
             raise
         except OSError as error:
@@ -477,8 +477,8 @@ class Channel:
         purged = [each for verb, each in asked if verb == "purge" and each in dead]
         again: list[Letter] = []
         done = [each for each in asked if each[0] == "purge" or each[1] not in dead]
-        count = max(_AGAIN_MIN, self._endpoint.parked_max) - self._core.parked
-        size = max(0, self._endpoint.parked_bytes - self._core.parked_bytes)
+        count = max(_AGAIN_MIN, self._endpoint.rules.parked_max) - self._core.parked
+        size = max(0, self._endpoint.rules.parked_bytes - self._core.parked_bytes)
         for verb, letter_id in asked:
             if verb == "retry" and letter_id in dead and letter_id not in purged:
                 letter = letters.get(letter_id)

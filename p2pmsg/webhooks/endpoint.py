@@ -99,26 +99,14 @@ class Endpoint:
     window: int = 1000
     """Messages that are held in memory; all others wait in the publisher's log. Default 1000."""
 
-    window_bytes: int = 64 * 2**20
-    """The same in bytes. Default 64 MiB."""
-
     parked_max: int = 10_000
     """With `order` `key` or `none`: messages that failed and wait on the disk. Default 10,000."""
-
-    parked_bytes: int = 64 * 2**20
-    """The same in bytes. Default 64 MiB."""
-
-    dead_max: int = 100_000
-    """Dead letters; with so many, messages that fail are tried on. Default 100,000."""
-
-    dead_bytes: int = 2**30
-    """The same in bytes. Default 1 GiB."""
 
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     """For `https`, e.g. with a certificate of yours. Default: the system's authorities."""
 
     def __post_init__(self) -> None:
-        check_fields(self, batch_max=1, dead_max=1, dead_bytes=1, timeout=0.001)
+        check_fields(self, batch_max=1, timeout=0.001)
         parts = _checked_url(self.url)
         if self.scheme == "standard":
             signers(self.secret)
@@ -145,9 +133,7 @@ class Endpoint:
             concurrency=8 if self.concurrency is None else self.concurrency,
             batch_max=self.batch_max if self.format == "cloudevents-batch" else 1,
             window=self.window,
-            window_bytes=self.window_bytes,
             parked_max=self.parked_max,
-            parked_bytes=self.parked_bytes,
             rate=self.rate,
             retry=self.retry,
             breaker=self.breaker,

@@ -85,8 +85,8 @@ class LetterFile:
 
     Args:
         path: the file, made where it is missing.
-        dead_max: how many dead letters it may have.
-        dead_bytes: how many bytes these may take.
+        dead_max: how many dead letters it may have. Default 100,000.
+        dead_bytes: how many bytes these may take. Default 1 GiB.
 
     Attributes:
         dead: how many dead letters there are.
@@ -98,7 +98,7 @@ class LetterFile:
 
     """
 
-    def __init__(self, path: str | Path, dead_max: int, dead_bytes: int) -> None:
+    def __init__(self, path: str | Path, dead_max: int = 100_000, dead_bytes: int = 2**30) -> None:
         self._path = os.fspath(path)
         self._dead_max = dead_max
         self._dead_bytes = dead_bytes

@@ -11,7 +11,6 @@ from p2pmsg.errors import ConfigError
     ("field", "most", "above"),
     [
         ("request_timeout", 1e6, 1e6 + 1),
-        ("survey_time", 1e6, 1e300),
         ("queue_messages", 2**31 - 1, 2**31),
         ("part_bytes_max", 2**63 - 1, 2**63),
     ],
