@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, ParamSpec, TypeVar
 
 from p2pmsg.errors import ConfigError
-from recovery._checks import Bound, fit, fit_fields
+from recovery.checks import Bound, fit, fit_fields
 
 P = ParamSpec("P")
 R = TypeVar("R")

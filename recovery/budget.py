@@ -1,6 +1,6 @@
 """A token bucket in whole numbers."""
 
-from recovery._checks import NS_PER_S, at_least
+from recovery.checks import NS_PER_S, at_least
 
 
 class TokenBucket:

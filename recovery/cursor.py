@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from recovery._checks import check_fields
+from recovery.checks import check_fields
 from recovery.errors import RecoveryError
 
 MAGIC: Final = b"p2cursor"

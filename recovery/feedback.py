@@ -13,7 +13,7 @@ How long to wait for the answer follows from how long answers took (RFC 6298).
 from math import exp, log
 from random import Random
 
-from recovery._checks import backed_off_ns, to_ns
+from recovery.checks import backed_off_ns, to_ns
 
 _RETRY_MAX_S = 1.0
 """Longest wait for an answer."""

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from recovery._checks import to_ns
 from recovery.budget import TokenBucket
+from recovery.checks import to_ns
 from recovery.ranges import RangeSet
 from recovery.retransmit import RetransmitScheduler
 

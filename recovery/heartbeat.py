@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 INTERVAL_MIN_S: Final = 0.01
 """Wait after the last data. A lost tail is seen about as fast as a loss in the middle of a stream,

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from random import Random
 
-from recovery._checks import at_least, backed_off_ns, check_fields, to_ns
+from recovery.checks import at_least, backed_off_ns, check_fields, to_ns
 from recovery.deadlines import DeadlineHeap
 from recovery.feedback import AnswerTime, Feedback
 from recovery.loss import Loss, LossReason

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 K = TypeVar("K", bound=Hashable)
 

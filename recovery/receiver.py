@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Generic, TypeVar
 
-from recovery._checks import at_least, check_fields
+from recovery.checks import at_least, check_fields
 from recovery.errors import RecoveryError
 from recovery.feedback import AnswerTime, Feedback
 from recovery.loss import Delivery, Loss, LossRanges, LossReason, LostRecord

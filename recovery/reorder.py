@@ -4,7 +4,7 @@ import enum
 from bisect import bisect_left, bisect_right
 from typing import Generic, NamedTuple, TypeVar
 
-from recovery._checks import at_least
+from recovery.checks import at_least
 from recovery.ranges import RangeSet
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import NamedTuple
 
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 
 class Kept(NamedTuple):

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
 
-from recovery._checks import to_ns
 from recovery.budget import TokenBucket
+from recovery.checks import to_ns
 from recovery.deadlines import DeadlineHeap
 from recovery.ranges import RangeSet
 from recovery.sent_frames import SentFrames

@@ -8,7 +8,7 @@
        └──────────────── succeeded ─────────────────┘   └───┘ stall_timeout / 4
 """
 
-from recovery._checks import above, to_ns
+from recovery.checks import above, to_ns
 
 
 class StallGuard:

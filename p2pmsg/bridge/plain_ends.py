@@ -9,7 +9,7 @@ from p2pmsg.bridge.sequences import Sequences
 from p2pmsg.bridge.shapes import Parts, Reader, Writer
 from p2pmsg.bridge.subscribed import FirstSubscriber, Verdict
 from p2pmsg.trouble import Rarely
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
 _BATCH_MESSAGES: Final = 2048

@@ -43,7 +43,7 @@ from p2pmsg.publisher.values import ValueRules
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Kind
 from recovery import HeartbeatSchedule, Kept, Loss, PartedFrame, ReplayBuffer
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 from recovery.heartbeat import INTERVAL_MAX_S, INTERVAL_MIN_S, PER_SECOND_MAX
 
 _MS = 1_000_000

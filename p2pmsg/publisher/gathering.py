@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from p2pmsg.config import LINGER_MIN
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 if TYPE_CHECKING:
     from p2pmsg.config import PublisherConfig

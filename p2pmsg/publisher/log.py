@@ -23,7 +23,7 @@ from p2pmsg.publisher.steps import Steps, run_steps
 from p2pmsg.trouble import Trouble
 from recovery import Kept, Loss, LossReason, ReplayBuffer
 from recovery import errors as recovery_errors
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 from recovery.ranges import RangeSet
 from transports.own_log import own_log as _log
 from transports.signals import defer_signals

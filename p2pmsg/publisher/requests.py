@@ -14,7 +14,7 @@ from p2pmsg.publisher.permits import Permits, Rights
 from p2pmsg.publisher.served import Multicast, Served
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Kept, LossReason, RangeSet, RetransmitScheduler, SentFrames
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 from recovery.retransmit import REQUESTERS_MAX
 
 _MS = 1_000_000

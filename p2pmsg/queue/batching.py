@@ -6,7 +6,7 @@ from typing import Final
 from p2pmsg.queue.config import FRAME_BYTES, FRAME_JOBS, LINGER_S, PusherConfig
 from p2pmsg.queue.rules import JobRun, JobStore
 from p2pmsg.wire import encoder
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 _DUMMY: Final = 1
 """Bytes before the first value in the buffer, which keep its memory when it is emptied."""

@@ -28,7 +28,7 @@ from p2pmsg.sync.lock import PublishLock
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.sync.unanswered import Unanswered
 from p2pmsg.trouble import Rarely
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from p2pmsg.queue.frames import Detail, Hello, Process, QueueWelcome, Refusal, R
 from p2pmsg.queue.job import ACKED, DISCARDED, GONE, HELD, REJECTED, Job, Origin
 from p2pmsg.subscriber.typed import ValueType
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 _MS: Final = 1_000_000
 _MS_MAX: Final = 1e12

@@ -10,8 +10,8 @@ from p2pmsg.queue.frames import Admin, Answer, Hello, Process, QueueWelcome, Rep
 from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.rules import DeadJob, JobQueue, Worker
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
-from recovery._checks import to_ns
 from recovery.budget import TokenBucket
+from recovery.checks import to_ns
 
 _MS: Final = 1_000_000
 _MS_MAX: Final = 1e15

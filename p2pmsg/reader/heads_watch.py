@@ -30,7 +30,7 @@ from p2pmsg.sync.lifecycle import INHERITED, ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints
 from p2pmsg.sync.worker import Notifier, Worker
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:

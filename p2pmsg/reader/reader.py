@@ -23,7 +23,7 @@ from p2pmsg.sync.lifecycle import ClosesAtOnce, close_in_children
 from p2pmsg.sync.settings import check_endpoints, check_name
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security

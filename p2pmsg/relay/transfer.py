@@ -6,7 +6,7 @@ from p2pmsg.errors import RewoundReport
 from p2pmsg.relay.core import RelayCore, malformed
 from p2pmsg.subscriber.effects import Action, Command
 from recovery import Delivery, Loss, LossReason, Rewound
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ from p2pmsg.subscriber.typed import Misfit, ValueType, ValueTypes
 from p2pmsg.sync.lifecycle import INHERITED, zmq_context
 from p2pmsg.topics import check_topic
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 if TYPE_CHECKING:
     from p2pmsg.requests.rights import RequestRights

@@ -32,7 +32,7 @@ from p2pmsg.subscriber.streams import HISTORY_MESSAGES, StreamTable
 from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Delivery, LossReason, NackConfig, RangeSet, ReceiverConfig
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 if TYPE_CHECKING:
     from p2pmsg.mold.feed import SessionAnnounced

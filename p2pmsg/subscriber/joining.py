@@ -41,7 +41,7 @@ from p2pmsg.subscriber.space import Space
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import LossReason
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 if TYPE_CHECKING:
     from p2pmsg.mold.feed import SessionAnnounced

@@ -23,7 +23,7 @@ from p2pmsg.subscriber.sessions import Route, Session
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, Kind
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 if TYPE_CHECKING:
     from p2pmsg.subscriber.group import MulticastReceiver

@@ -22,7 +22,7 @@ from p2pmsg.subscriber.effects import Effects, LineWarnings
 from p2pmsg.subscriber.sessions import Session
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.wire import Frame, Kind
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 from transports.endpoint import host_of
 
 _MS: Final = 1_000_000

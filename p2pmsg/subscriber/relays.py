@@ -20,7 +20,7 @@ from p2pmsg.subscriber.effects import Action, Command, Effects
 from p2pmsg.subscriber.sessions import Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.wire import Frame, FrameError, Kind
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 _MS = 1_000_000
 ASK_NS: Final = 1000 * _MS

@@ -16,7 +16,7 @@ from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
 from p2pmsg.wire import Frame
 from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig, Rewound
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 HISTORY_MESSAGES: Final = 65_536
 """A gap of a multicast with more messages is asked for over the recovery channel at once: what one

@@ -8,7 +8,7 @@ when the last one came.
 
 from typing import TYPE_CHECKING, Final
 
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 if TYPE_CHECKING:
     from p2pmsg.subscriber.core import SubscriberCore

@@ -19,7 +19,7 @@ from p2pmsg.subscriber.sessions import Stream
 from p2pmsg.sync.lifecycle import INHERITED, is_inherited
 from p2pmsg.sync.settings import Commit
 from recovery import CursorConfig, CursorFile, CursorFileStore, RecoveryError
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from p2pmsg.checks import checked
 from p2pmsg.errors import ConfigError
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 
 class ManualClock:

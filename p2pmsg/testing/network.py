@@ -18,7 +18,7 @@ from p2pmsg.multicast.run import is_sealed
 from p2pmsg.testing.clock import ManualClock
 from p2pmsg.testing.options import NetworkOptions
 from p2pmsg.wire import Kind
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 from transports import MemoryNetwork
 from transports.memory import Link
 

@@ -16,7 +16,7 @@ from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.testing.network import FaultyNetwork
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 from transports import (
     MemoryReceiver,
     MemoryRecoveryClient,

@@ -30,7 +30,7 @@ from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_reader import SimulatedReader
 from p2pmsg.wire import Kind
 from recovery import Delivery, Loss, NackConfig
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 from transports import MemoryReceiver, MemoryRecoveryClient
 
 _FULL_NS = 5 * MS

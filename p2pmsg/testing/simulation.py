@@ -20,7 +20,7 @@ from p2pmsg.testing.simulated_relay import SimulatedRelay
 from p2pmsg.testing.simulated_stranger import Stranger
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from recovery import NackConfig
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 from recovery.heartbeat import INTERVAL_MAX_S
 
 _STEP_S = 0.02

@@ -14,7 +14,7 @@ from p2pmsg.testing.network import FaultyNetwork
 from p2pmsg.testing.simulated_publisher import SimulatedPublisher
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from p2pmsg.testing.virtual_peers import CLOSE_S, ENDLESS_S, PublisherPeer, SubscriberPeer, Time
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
 _PASSES: Final = 4

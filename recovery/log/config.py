@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from recovery._checks import check_fields, to_ns
+from recovery.checks import check_fields, to_ns
 
 RESERVE_MAX = 2**40
 """So that a stream has sequences left, of 64 bits, after many crashes of the system."""

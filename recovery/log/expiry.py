@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from recovery._checks import NS_PER_S
+from recovery.checks import NS_PER_S
 from recovery.errors import LogWriteError
 from recovery.log.config import LogConfig
 from recovery.log.index import SegmentIndex, index_name

@@ -35,7 +35,7 @@ from p2pmsg.queue.rules.in_flight import DeliveryBatch, JobRun, QueuedJob, bits_
 from p2pmsg.queue.rules.pace import Pace
 from p2pmsg.queue.rules.store import Given, JobStore
 from p2pmsg.queue.rules.worker import Breaker, BreakerState, Worker
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 WARNINGS_MAX = 64
 """Warnings that wait to be taken."""

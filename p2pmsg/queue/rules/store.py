@@ -23,7 +23,7 @@ from p2pmsg.queue.rules.config import (
     QueueLimits,
 )
 from p2pmsg.queue.rules.in_flight import Failure, JobRun, QueuedJob
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 Taken = JobRun | list[QueuedJob]
 

@@ -5,7 +5,7 @@ import enum
 from p2pmsg.queue.rules.config import AHEAD_BYTES, BATCH_JOBS_MAX, QueueLimits
 from p2pmsg.queue.rules.in_flight import Deliveries
 from p2pmsg.queue.rules.pace import Pace
-from recovery._checks import to_ns
+from recovery.checks import to_ns
 
 _UNPROVEN_RANK = 1e-6
 """Decides between workers that have as much in flight."""

@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 
 from recovery import Feedback
-from recovery._checks import backed_off_ns
+from recovery.checks import backed_off_ns
 
 MS = 1_000_000
 
