@@ -76,7 +76,9 @@ class Gap:
     put_off: bool = False
     """It waits until there is space for what it lacks."""
     first_ns: int = -1
-    """Since when it waits for an answer: it was asked for, or had one; -1: not asked for yet."""
+    """When it was first asked for since its last progress; -1: it was not asked for yet."""
+    asked_ns: int = -1
+    """Since when it waits for an answer: it was asked for last, or had one; -1: not asked for."""
     pauses: int = 0
     """How many calls of `postpone` its attempts and its deadline follow; what came later counts
     when it is looked at."""
@@ -284,9 +286,11 @@ class NackScheduler:
         ages: list[int] = []
         remains: list[Gap] = []
         for gap in self._gaps[low:high]:
-            if gap.first_ns >= 0:
-                self._answer.answered(now_ns - gap.first_ns)
-                gap.first_ns = now_ns
+            if gap.asked_ns >= 0:
+                # From the last question on: the wait doubles, so of a slow answer it is half or so,
+                # and a question that was lost makes nobody slow.
+                self._answer.answered(now_ns - gap.asked_ns)
+                gap.asked_ns = now_ns
             remains = self._cut(gap, start, stop)
             if not remains:
                 ages.append(now_ns - gap.detected_ns)
@@ -437,8 +441,9 @@ class NackScheduler:
                     continue  # its expiry is due, too
                 gap.attempts -= 1
             due_ns = now_ns + self._retry_wait_ns(gap.attempts)
-            if gap.first_ns < 0:
+            if not gap.attempts:
                 gap.first_ns = now_ns
+            gap.asked_ns = now_ns
             gap.attempts += 1
             self._due.set(gap, due_ns)
             if gap.attempts >= self._attempts_max:

@@ -167,7 +167,7 @@ class TestTwoRoutes:
         if is_welcomed:  # which makes the publisher the first again
             talk.hear(welcome(), line=0)
             talk.requests()
-        talk.pass_ms(1000)
+        talk.pass_ms(500)
         # Who answers is kept.
         assert {key for key, _ in talk.nacks()} == {SESSION if is_welcomed else RELAY}
         assert talk.core.peers[SESSION].streams["t"].relayed == 1
