@@ -53,7 +53,7 @@ $(BENCH_STAMP): pyproject.toml $(DEV_STAMP)
 demo: setup ## run the market feed demo; ARGS goes to `p2pmsg demo`
 	@$(BIN)/p2pmsg demo $(ARGS)
 
-test: setup area lint types ## run the checks and the tests (5 minutes on two cores); ONLY=area
+test: setup area lint types ## run the checks and the tests (5 to 6 minutes on two cores); ONLY=area
 	$(PYTEST) $(PYTEST_ARGS)
 
 # These compute more, and wait less.
