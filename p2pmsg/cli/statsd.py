@@ -111,16 +111,12 @@ def statsd(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise P2PError(f"{error.name} is needed: pip install 'p2pmsg[statsd]'") from error
 
-    idle = arguments.delete_idle
     config = AggregateConfig(
         interval=arguments.interval,
         percentiles=arguments.percentiles,
         names_max=arguments.names_max,
         dialect=DIALECTS[arguments.dialect],
-        delete_counters=idle,
-        delete_timers=idle,
-        delete_sets=idle,
-        delete_gauges=idle,
+        delete_idle=arguments.delete_idle,
     )
     outputs = _outputs(arguments)
     collector = Collector(
@@ -207,6 +203,7 @@ def _drops(stats: Any) -> list[tuple[int, str]]:
         (stats.lines_unfinished, "last lines or frames cut off with their connection"),
         (stats.connections_refused, "connections refused"),
         (stats.set_values_dropped, "values of sets dropped"),
+        (stats.values_dropped, "values of timers dropped"),
         (stats.events_dropped, "events and service checks dropped"),
         (stats.timed_dropped, "metrics with a timestamp dropped"),
         (stats.read_failures, "failures while reading"),

@@ -40,7 +40,7 @@ from p2pmsg.statsd.metric import (
 from p2pmsg.statsd.parser import parse_line
 from p2pmsg.statsd.series import Series
 from p2pmsg.statsd.snapshot import Snapshot, Timed
-from p2pmsg.statsd.values import Defer, Values, at_once, quiet
+from p2pmsg.statsd.values import Values, quiet
 
 BATCH_BYTES = 256 * 1024
 """Bytes a batch: some 8,000 lines in a millisecond. The hundred numpy calls of a batch then cost
@@ -52,6 +52,10 @@ _PARSED_MAX = 4096
 _BAD_KEPT = 20
 _EVENTS_MAX = 10_000
 _TIMED_MAX = 100_000
+SET_VALUES_MAX = 1_000_000
+"""Distinct values that all sets hold between two flushes: some 100 MB."""
+VALUES_MAX = 4_000_000
+"""Values of timers kept between two flushes: 48 MB, and 400,000 a second by default."""
 _COUNTERS = (Kind.COUNTER, Kind.METER)
 _EXACT = -1
 """In place of a line's number: the item is of an exact client."""
@@ -71,6 +75,7 @@ class LineCounts:
     events_dropped: int = 0
     timed_dropped: int = 0
     set_values_dropped: int = 0
+    values_dropped: int = 0
 
 
 class Aggregator:
@@ -80,24 +85,16 @@ class Aggregator:
         config: settings.
         seed: of the codes of line templates; random by default, so that nobody can choose names
             that collide.
-        defer: how to run the binning of many values; see `Values`.
 
     """
 
-    def __init__(
-        self,
-        config: AggregateConfig | None = None,
-        *,
-        seed: int | None = None,
-        defer: Defer = at_once,
-    ) -> None:
-        self._defer = defer
+    def __init__(self, config: AggregateConfig | None = None, *, seed: int | None = None) -> None:
         self.config = config or AggregateConfig()
         self.counts = LineCounts()
         self.bad_reasons: Counter[str] = Counter()
         self.bad_sample: deque[BadLine] = deque(maxlen=_BAD_KEPT)
         self.series = Series(self.config.names_max)
-        self.values = Values(self.config.values_max, self._defer)
+        self.values = Values(VALUES_MAX)
         self.sets: dict[int, set[str]] = {}
         self._set_values = 0
         self._timed: dict[Timed, float] = {}
@@ -202,7 +199,10 @@ class Aggregator:
             series.seen[where] = self._interval
             if weight is not None and (weight == 1.0).all():
                 weight = None
-            self.values.add(where.astype(np.int32), values[statistics], weight)
+            self._keep_values(where.astype(np.int32), values[statistics], weight)
+
+    def _keep_values(self, rows: Places, values: Floats, weights: Floats | None) -> None:
+        self.counts.values_dropped += self.values.add(rows, values, weights)
 
     def _set_gauges(self, lines: Places, rows: Places, values: Floats) -> None:
         """Set gauges; those that parsed lines change too, in the order of the lines."""
@@ -312,13 +312,13 @@ class Aggregator:
             values = np.array(metric.numbers, np.float64)
             series.totals[row] += weight * len(values)
             weights = None if weight == 1 else np.full(len(values), weight)
-            self.values.add(np.full(len(values), row, np.int32), values, weights)
+            self._keep_values(np.full(len(values), row, np.int32), values, weights)
 
     def _add_to_set(self, row: int, value: str) -> None:
         values = self.sets.setdefault(row, set())
         if value in values:
             return
-        if self._set_values >= self.config.set_values_max:
+        if self._set_values >= SET_VALUES_MAX:
             self.counts.set_values_dropped += 1
             return
         values.add(value)
@@ -351,7 +351,7 @@ class Aggregator:
             timed=self._timed, events=self._events,
         )  # fmt: skip
         self._timed, self._events, self._exact_counts = {}, [], defaultdict(float)
-        self.values = Values(self.config.values_max, self._defer)
+        self.values = Values(VALUES_MAX)
         self.sets = {}
         self._set_values = 0
         count = self.series.row_count
@@ -368,18 +368,11 @@ class Aggregator:
             self.series.seen[row] = self._interval
 
     def _delete_idle(self) -> None:
-        config, series = self.config, self.series
-        ages = {"g": config.gauge_age_max} if config.delete_gauges else {}
-        ages |= {"c": 1} if config.delete_counters else {}
-        ages |= {"s": 1} if config.delete_sets else {}
-        ages |= {"t": 1, "h": 1, "d": 1} if config.delete_timers else {}
-        count = series.row_count
-        idle = self._interval - series.seen[:count]
-        doomed: list[int] = []
-        for mark, age in ages.items():
-            is_old = (series.kinds[:count] == ord(mark)) & (idle >= age)
-            doomed += np.flatnonzero(is_old).tolist()
-        self._delete(set(doomed) - set(self._own_rows))
+        if self.config.delete_idle:
+            count = self.series.row_count
+            used = self.series.kinds[:count] != 0
+            idle = np.flatnonzero(used & (self.series.seen[:count] < self._interval))
+            self._delete(set(idle.tolist()) - set(self._own_rows))
 
     def _delete(self, rows: set[int]) -> None:
         for row in rows:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ from p2pmsg.statsd.outputs.stream import StreamOutput
 from p2pmsg.statsd.snapshot import Snapshot
 from p2pmsg.statsd.sockets import Sockets
 from p2pmsg.statsd.totals import ExactTotals
-from p2pmsg.statsd.values import Binned
 from p2pmsg.sync.lifecycle import (
     INHERITED,
     ClosesItself,
@@ -196,7 +194,9 @@ class CollectorStats(Stats):
     names_cut_sample: list[str]
     """The first ten of their names."""
     set_values_dropped: int
-    """Values of sets beyond `set_values_max`."""
+    """Values of sets beyond 1,000,000 a flush."""
+    values_dropped: int
+    """Values of timers beyond 4,000,000 a flush: they are in `count`, and in no other field."""
     events_dropped: int
     """Events and service checks beyond 10,000 a flush."""
     timed_dropped: int
@@ -286,7 +286,7 @@ class Collector(ClosesItself):
         places = _places_of(listen)
         port = None if management is None else _management_at(management)
         endpoints = _exact_of(exact, state)
-        self._aggregator = Aggregator(self.config, defer=_in_thread)
+        self._aggregator = Aggregator(self.config)
         self._lock, self._closing = PublishLock(), PublishLock()
         self._closed, self._is_over, self._why = False, False, "it is closed"
         self._stop, self._ended = threading.Event(), threading.Event()
@@ -529,15 +529,6 @@ class Collector(ClosesItself):
             for output in self._outputs
             for name, value in output.status()
         ]
-
-
-def _in_thread(work: Callable[[], Binned]) -> Callable[[], Binned]:
-    """Start the work in a thread; return a function that waits for its result."""
-    try:
-        return ThreadPoolExecutor(1, "statsd-bins").submit(work).result
-    except RuntimeError:  # the interpreter ends
-        result = work()
-        return lambda: result
 
 
 def _outputs_of(outputs: Iterable[Output]) -> list[Output]:

@@ -3,28 +3,18 @@
 The statistics of timers are those of statsd (sum, mean, percentiles …).
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from ddsketch import DDSketch
 
 from p2pmsg.statsd.codes import Places
-from p2pmsg.statsd.columns import Flags, Floats
+from p2pmsg.statsd.columns import Floats
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.metric import Event, Kind, ServiceCheck, split_key
 from p2pmsg.statsd.series import KIND_OF_MARK, Series
-from p2pmsg.statsd.values import (
-    Binned,
-    Values,
-    bin_value,
-    bin_values,
-    bins_object,
-    quiet,
-    sketch_object,
-)  # fmt: skip
+from p2pmsg.statsd.values import Values, quiet, sketch_object
 
 CHUNK_ROWS = 32
 """Rows made at a time: with all outputs a millisecond, so that reading goes on in between."""
@@ -50,7 +40,7 @@ class Row:
         key: name and tags together.
         fields: of a counter `count` and `rate` (a second), and `total` if exact clients count it:
             what they alone have counted; of a gauge `value`, of a set `count`; of the others what
-            `AggregateConfig.percentiles` and `histogram` ask for.
+            `AggregateConfig.percentiles` asks for.
         timestamp_s: seconds since the epoch; the flush's, or the one that was sent.
         sketch: of a distribution, see `p2pmsg.statsd.read_sketch`; else None.
         weighted_sum: of a timer, histogram or distribution with sample rates, the sum of its
@@ -169,20 +159,6 @@ class Statistics:
         """Return the sum of `values(index)` with their weights; None where there are none."""
         return None if self._weighted_sums is None else self._weighted_sums[index]
 
-    def histogram(self, index: int, bounds: tuple[float, ...]) -> Fields:
-        """Count the values of `rows[index]` below each bound and not below the bound before."""
-        values = self.values(index)
-        below = [
-            len(values) if math.isinf(bound) else int(np.searchsorted(values, bound))
-            for bound in bounds
-        ]
-        names = [f"histogram.bin_{_bound_name(bound)}" for bound in bounds]
-        return dict(zip(names, np.diff(below, prepend=0).tolist(), strict=True))
-
-
-def _bound_name(bound: float) -> str:
-    return "inf" if math.isinf(bound) else f"{bound:.15g}".replace(".", "_", 1)
-
 
 def _percentile_columns(
     percentile: float, starts: Places, counts: Places, values: Floats, squares: Floats
@@ -204,41 +180,6 @@ def _percentile_columns(
         "sum_squares": sum_squares,
     }  # fmt: skip
     return {f"{field}_{name}": np.where(none, np.nan, column) for field, column in columns.items()}
-
-
-def sketched_fields(
-    binned: Binned, row: int, bins: list[int], counts: Floats, percentiles: Sequence[float]
-) -> Fields:
-    """Return the fields of a row whose values are in bins; median and percentiles are 1 % off."""
-    received, total, squares, _, least, most = binned.exact[:, row].tolist()
-    mean, count = total / received, int(received)
-    ends = np.cumsum(counts)
-
-    def at(place: int) -> float:
-        """Return the value at a place of the sorted values: that of its bin."""
-        found = int(np.searchsorted(ends, place, side="right"))
-        return float(min(max(bin_value(bins[found]), least), most))
-
-    fields = {
-        "std": math.sqrt(max(squares / count - mean * mean, 0.0)),
-        "upper": most,
-        "lower": least,
-        "sum": total,
-        "sum_squares": squares,
-        "mean": mean,
-        "median": at(count // 2) / 2 + at((count - 1) // 2) / 2,
-    }
-    for percentile in percentiles:
-        name = percentile_name(percentile)
-        within = 1 if count == 1 else math.floor(abs(percentile) / 100 * count + 0.5)
-        if not within:
-            continue
-        if percentile > 0:
-            fields[f"upper_{name}"] = at(within - 1)
-        else:
-            fields[f"lower_{name}"] = at(count - within)
-        fields[f"count_{name}"] = within
-    return fields
 
 
 class Snapshot:
@@ -281,12 +222,11 @@ class Snapshot:
         self._values = values
         self._sets = sets
         self._statistics: Statistics | None = None
-        self._binned: Binned | None = None
 
     @property
     def value_count(self) -> int:
-        """How many values of timers have to be sorted, or are being put into bins."""
-        return len(self._values) if not self._values.is_binning else self.config.values_max
+        """How many values of timers have to be sorted."""
+        return len(self._values)
 
     def __len__(self) -> int:
         """How many metrics there are, without those that have their own timestamp."""
@@ -296,12 +236,6 @@ class Snapshot:
         """Sort the values of timers. numpy does it without Python's lock, so a thread may."""
         with quiet():
             rows, values, weights = self._values.columns()
-            binned = self._values.binned
-            if binned is not None:
-                if len(rows):
-                    binned = binned.merged(bin_values(rows, values, weights))
-                rows, values, weights = rows[:0], values[:0], None
-            self._binned = binned
             self._statistics = Statistics(rows, values, self.config.percentiles, weights)
 
     def rows(self) -> Iterator[list[Row]]:
@@ -354,36 +288,14 @@ class Snapshot:
                 self._statistic_row(statistics.rows[index], found, index)
                 for index, found in zip(indexes, fields, strict=True)
             ]
-        if self._binned is not None:
-            yield from self._sketched_rows(self._binned, done)
         is_statistic = np.isin(self._kinds, list(map(ord, "thd")))
         for idle in _chunks(np.flatnonzero(is_statistic & ~done).tolist()):
             yield [self._statistic_row(row, {}, -1) for row in idle]
-
-    def _sketched_rows(self, binned: Binned, done: Flags) -> Iterator[list[Row]]:
-        found, firsts = np.unique(binned.rows, return_index=True)
-        edges = np.append(firsts, len(binned.codes)).tolist()
-        bins, percentiles = binned.bins, self.config.percentiles
-        for index, row in enumerate(found.tolist()):
-            part = slice(edges[index], edges[index + 1])
-            done[row] = True
-            counts = binned.counts[part]
-            fields = sketched_fields(binned, row, bins[part].tolist(), counts, percentiles)
-            made = self._statistic_row(row, fields, -1)
-            total, least, most = binned.exact[3:, row].tolist()
-            sketch = None
-            if made.kind is Kind.DISTRIBUTION:
-                sketch = bins_object(bins[part], binned.weights[part], total, least, most)
-            yield [replace(made, sketch=sketch, weighted_sum=total)]
 
     def _statistic_row(self, row: int, fields: Fields, index: int) -> Row:
         key = self._key(row)
         count = float(self._totals[row])
         fields["count"], fields["count_ps"] = count, count / self.interval_s
-        if index >= 0 and self.config.histogram:
-            assert self._statistics is not None
-            bounds = next((b for part, b in self.config.histogram if part in key), ())
-            fields |= self._statistics.histogram(index, bounds)
         kind = KIND_OF_MARK[int(self._kinds[row])]
         if index < 0:
             return Row(kind, key, fields, self.timestamp_s)
@@ -394,22 +306,6 @@ class Snapshot:
             sketch = sketch_object(statistics.values(index), statistics.weights(index))
         weighted_sum = statistics.weighted_sum(index)
         return Row(kind, key, fields, self.timestamp_s, sketch, weighted_sum)
-
-    def sketch(self, kind: Kind, key: str) -> DDSketch | None:
-        """Return the values of the metric `key` of a `kind` as a sketch, to merge with others'."""
-        mark = next(number for number, found in KIND_OF_MARK.items() if found is kind)
-        found = np.flatnonzero(self._kinds == mark).tolist()
-        row = next((row for row in found if self._key(row) == key), None)
-        if row is None:
-            return None
-        rows, values, weights = self._values.columns()
-        chosen = rows == row
-        binned = bin_values(
-            rows[chosen], values[chosen], None if weights is None else weights[chosen]
-        )
-        if self._values.binned is not None:
-            binned = binned.merged(self._values.binned)
-        return binned.sketch(row) if len(binned.codes) else None
 
 
 def _chunks(items: Any) -> Iterator[Any]:

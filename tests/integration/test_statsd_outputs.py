@@ -265,10 +265,7 @@ def test_counts_of_exact_clients_and_of_lines_add_up(changes, values):
 
 
 def delete_idle(names_max=200_000):
-    return AggregateConfig(
-        names_max=names_max, delete_counters=True, delete_timers=True,
-        delete_sets=True, delete_gauges=True,
-    )  # fmt: skip
+    return AggregateConfig(names_max=names_max, delete_idle=True)
 
 
 def exposed(prometheus):

@@ -41,7 +41,7 @@ PROTOCOLS = ("plaintext", "pickle")
 _PERCENT = re.compile(r"_(top)?[0-9]+$")
 _TIMER_FIELDS = (
     "count", "count_ps", "std", "upper", "lower", "sum", "sum_squares", "mean", "median",
-    "histogram", "count_percent", "mean_percent", "upper_percent", "lower_percent", "sum_percent",
+    "count_percent", "mean_percent", "upper_percent", "lower_percent", "sum_percent",
     "sum_squares_percent",
 )  # fmt: skip
 _FRACTION = re.compile(r"(?:count|mean|upper|lower|sum|sum_squares)_(?:top)?[0-9]+_percent")
@@ -73,7 +73,7 @@ class GraphiteNames:
     """Whether counters are sent as counts, and not as rates only."""
     timer_metrics: tuple[str, ...] = ()
     """Which fields of timers are sent, as statsd's `calculatedTimerMetrics`: `count`, `median`,
-    `histogram` …, and `upper_percent` for `upper_90` and `upper_top10` alike. Default: all."""
+    …, and `upper_percent` for `upper_90` and `upper_top10` alike. Default: all."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -114,8 +114,6 @@ class GraphiteNames:
                     yield f"{space}{name}.{field}{tail}", value
 
     def _is_chosen(self, field: str) -> bool:
-        if field.startswith("histogram."):
-            return "histogram" in self.timer_metrics
         return _PERCENT.sub("_percent", field) in self.timer_metrics
 
     def _counter(self, name: str, tail: str, fields: Fields) -> Iterator[tuple[str, float]]:

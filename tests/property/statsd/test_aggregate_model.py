@@ -216,37 +216,12 @@ def assert_same(got, expected):
         assert math.isclose(got[key], value, rel_tol=1e-12, abs_tol=1e-9), key
 
 
-@given(
-    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.sampled_from([50.0, 90.0, -25.0])
-)
-def test_beyond_the_bound_of_values_a_sketch_is_one_percent_off_at_most(values, percentile):
-    config = AggregateConfig(values_max=1, percentiles=(percentile,))
-    exact = Aggregator(AggregateConfig(percentiles=(percentile,)))
-    sketched = Aggregator(config)
-    for value in values:
-        for aggregator in (exact, sketched):
-            aggregator.feed(b"t:%s|h" % repr(value).encode())
-            aggregator.settle()
-    a, b = (rows_of(aggregator)["t"] for aggregator in (exact, sketched))
-
-    for field in ("count", "sum", "upper", "lower", "sum_squares", "mean"):
-        assert math.isclose(a.fields[field], b.fields[field], rel_tol=1e-9, abs_tol=1e-6), field
-    middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
-    off = 0.0101 * max(map(abs, middle))
-    assert abs(b.fields["median"] - a.fields["median"]) <= off + 1e-300
-    field = f"upper_{percentile:.0f}" if percentile > 0 else f"lower_top{-percentile:.0f}"
-    assert (field in a.fields) == (field in b.fields)
-    if field in a.fields:
-        expected = a.fields[field]
-        assert abs(b.fields[field] - expected) <= 0.0101 * abs(expected) + 1e-300
-
-
 rated = st.tuples(st.integers(0, 1000), st.sampled_from(["", "", "|@0.5", "|@0.1", "|@0.01"]))
 
 
-@given(st.lists(rated, min_size=1, max_size=60), st.sampled_from([1, 7, 1000]))
-def test_a_sketch_has_each_value_with_its_own_rate(found, values_max):
-    aggregator = Aggregator(AggregateConfig(values_max=values_max))
+@given(st.lists(rated, min_size=1, max_size=60))
+def test_a_sketch_has_each_value_with_its_own_rate(found):
+    aggregator = Aggregator()
     for value, rate in found:
         aggregator.feed(f"d:{value}|d{rate}\nother:7|d|@0.25".encode())
         aggregator.settle()
@@ -264,28 +239,11 @@ def test_a_sketch_has_each_value_with_its_own_rate(found, values_max):
         share = [weight for each, weight in zip(values, weights, strict=True) if each == value]
         (code,) = find_bins(np.array([float(value)])).tolist()
         bins = dict(row.sketch["bins"])
-        assert bins[code - (1 << 20)] >= math.fsum(share) * (1 - 1e-9)
+        assert bins[code] >= math.fsum(share) * (1 - 1e-9)
     # The fields are of the values as they were received, as in statsd.
     assert math.isclose(row.fields["sum"], math.fsum(values))
     assert math.isclose(row.fields["mean"], statistics.mean(values))
-    assert math.isclose(row.fields["median"], statistics.median(values), rel_tol=0.0101)
-
-
-def test_sketches_of_two_collectors_add_up():
-    rng = np.random.default_rng(7)
-    both, parts = [], []
-    for _ in range(2):
-        aggregator = Aggregator()
-        values = rng.exponential(100, 2000)
-        both += values.tolist()
-        aggregator.feed(b"\n".join(b"d:%.6f|d" % value for value in values.tolist()))
-        parts.append(aggregator.flush(0.0).sketch(Kind.DISTRIBUTION, "d"))
-    parts[0].merge(parts[1])
-
-    assert parts[0].count == 4000
-    for share in (0.5, 0.9, 0.99):
-        expected = sorted(both)[int(share * 3999)]
-        assert abs(parts[0].get_quantile_value(share) - expected) <= 0.011 * expected
+    assert math.isclose(row.fields["median"], statistics.median(values))
 
 
 huge = st.sampled_from(["1.7976931348623157e308", "1e308", "-1e308", "5e-324", "0", "3"])
@@ -298,9 +256,9 @@ huge_lines = st.builds(
 )
 
 
-@given(st.lists(huge_lines, max_size=30), st.sampled_from([1, 3, 1000]))
-def test_no_value_that_somebody_sends_is_worth_a_warning_or_an_exception(sent, values_max):
-    config = AggregateConfig(values_max=values_max, percentiles=(90.0, -10.0))
+@given(st.lists(huge_lines, max_size=30))
+def test_no_value_that_somebody_sends_is_worth_a_warning_or_an_exception(sent):
+    config = AggregateConfig(percentiles=(90.0, -10.0))
     aggregator = Aggregator(config, seed=1)
     metrics = [
         item
@@ -315,10 +273,7 @@ def test_no_value_that_somebody_sends_is_worth_a_warning_or_an_exception(sent, v
             aggregator.settle()
         for metric in metrics:
             aggregator.take([metric])
-        snapshot = aggregator.flush(1.0)
-        rows = [row for part in snapshot.rows() for row in part]
+        rows = [row for part in aggregator.flush(1.0).rows() for row in part]
         for row in rows:
-            if row.kind in (Kind.TIMER, Kind.HISTOGRAM, Kind.DISTRIBUTION):
-                snapshot.sketch(row.kind, row.key)
             if row.sketch is not None:
                 read_sketch(row.sketch)

@@ -62,10 +62,7 @@ def test_every_path_is_one_that_carbon_takes(name, tags):
 
 
 def fields_of(lines, percentiles=(90,), **names):
-    config = AggregateConfig(
-        dialect=DIALECTS["etsy"], interval=1.0, percentiles=percentiles,
-        histogram=(("t", (1000.0,)),),
-    )  # fmt: skip
+    config = AggregateConfig(dialect=DIALECTS["etsy"], interval=1.0, percentiles=percentiles)
     aggregator = Aggregator(config)
     aggregator.feed(lines)
     rows = [row for rows in aggregator.flush(0.0).rows() for row in rows if row.name == "t"]
@@ -75,13 +72,11 @@ def fields_of(lines, percentiles=(90,), **names):
 
 def test_the_fields_of_timers_may_be_chosen_as_in_statsd():
     lines = b"\n".join(b"t:%d|ms" % number for number in range(1, 11))
-    chosen = ("count", "count_ps", "upper_percent", "mean_percent", "histogram")
+    chosen = ("count", "count_ps", "upper_percent", "mean_percent")
     found = fields_of(lines, (90, -10, 99.9), timer_metrics=chosen)
 
     # What statsd calls a percentile has no fraction.
-    assert set(found) == {
-        "count", "count_ps", "upper_90", "mean_90", "mean_top10", "histogram.bin_1000",
-    }  # fmt: skip
+    assert set(found) == {"count", "count_ps", "upper_90", "mean_90", "mean_top10"}
     assert set(found) < set(fields_of(lines, (90, -10, 99.9)))
 
 

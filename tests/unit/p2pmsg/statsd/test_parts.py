@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import p2pmsg
-from p2pmsg.statsd import Kind, read_sketch
+from p2pmsg.statsd import aggregate
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import DIALECTS
@@ -51,7 +51,7 @@ def test_the_templates_are_forgotten_when_they_are_too_many_and_nothing_is_lost(
 
 
 def test_a_name_that_went_makes_space():
-    config = AggregateConfig(names_max=2, delete_counters=True)
+    config = AggregateConfig(names_max=2, delete_idle=True)
     aggregator = Aggregator(config)
     aggregator.feed(b"a:1|c\nb:1|c\nc:1|c")
     assert rows_of(aggregator).keys() == {"a", "b"}
@@ -63,12 +63,6 @@ def test_a_name_that_went_makes_space():
     assert rows["c"].fields["count"] == 5
     assert aggregator.series.cut_count == 1
     assert list(aggregator.series.cut_names) == ["c"]
-
-
-def test_gauges_are_kept_for_their_age():
-    aggregator = Aggregator(AggregateConfig(delete_gauges=True, gauge_age_max=2))
-    aggregator.feed(b"g:7|g")
-    assert [len(rows_of(aggregator)) for _ in range(4)] == [1, 1, 0, 0]
 
 
 def test_plain_and_signed_values_of_a_gauge_keep_their_order():
@@ -86,11 +80,18 @@ def test_metrics_with_a_time_are_flushed_with_it():
     assert {row.timestamp_s: row.fields["count"] for row in found} == {200.0: 8, 100: 3, 101: 4}
 
 
-def test_sets_are_bounded_and_what_found_no_space_is_counted():
-    aggregator = Aggregator(AggregateConfig(set_values_max=3))
-    aggregator.feed(b"\n".join(b"s:%d|s" % number for number in range(10)))
-    assert rows_of(aggregator)["s"].fields["count"] == 3
-    assert aggregator.counts.set_values_dropped == 7
+def test_values_of_sets_and_timers_are_bounded_and_those_without_space_are_counted(monkeypatch):
+    monkeypatch.setattr(aggregate, "SET_VALUES_MAX", 3)
+    monkeypatch.setattr(aggregate, "VALUES_MAX", 4)
+    aggregator = Aggregator()
+    for _ in range(2):
+        aggregator.feed(b"\n".join(b"s:%d|s\nt:%d|ms" % (number, number) for number in range(10)))
+        aggregator.settle()
+    rows = rows_of(aggregator)
+    assert rows["s"].fields["count"] == 3
+    assert rows["t"].fields["count"] == 20
+    assert rows["t"].fields["upper"] == 3
+    assert (aggregator.counts.set_values_dropped, aggregator.counts.values_dropped) == (14, 16)
 
 
 def test_huge_values_break_nothing():
@@ -101,42 +102,11 @@ def test_huge_values_break_nothing():
     assert rows["c"].fields["count"] == float("inf")
 
 
-def test_a_distribution_beyond_the_bound_of_values_has_a_sketch_too():
-    aggregator = Aggregator(AggregateConfig(values_max=10))
-    for number in range(100):
-        aggregator.feed(b"d:%d|d" % number)
-        aggregator.settle()
-    row = rows_of(aggregator)["d"]
-    assert row.kind is Kind.DISTRIBUTION
-    sketch = read_sketch(row.sketch)
-    assert sketch.count == 100
-    assert sketch.get_quantile_value(0.5) == pytest.approx(49, rel=0.02)
-
-
-@pytest.mark.parametrize("values_max", [4_000_000, 150])
-def test_a_sketch_has_each_value_as_often_as_its_rate_says(values_max):
-    aggregator = Aggregator(AggregateConfig(values_max=values_max))
-    for _ in range(100):
-        aggregator.feed(b"d:1|d|@0.01\nd:1000|d")
-        aggregator.settle()
-    snapshot = aggregator.flush(0.0)
-    (row,) = [row for rows in snapshot.rows() for row in rows if row.key == "d"]
-    for sketch in (read_sketch(row.sketch), snapshot.sketch(Kind.DISTRIBUTION, "d")):
-        assert sketch.count == 10_100
-        assert sketch.sum == 110_000
-        assert sketch.get_quantile_value(0.9) == pytest.approx(1, rel=0.011)
-        assert sketch.get_quantile_value(0.999) == pytest.approx(1000, rel=0.011)
-    assert row.fields["median"] == pytest.approx(500.5, rel=0.011)
-    assert row.fields["upper_90"] == pytest.approx(1000, rel=0.011)
-    assert row.fields["sum"] == 100_100
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("interval", 0), ("percentiles", (-101,)), ("percentiles", (101,)), ("names_max", 0),
-        ("gauge_age_max", 0), ("histogram", (("a", (2.0, 1.0)),)), ("dialect", "etsy"),
-        ("prefix_stats", 7), ("set_values_max", 1.5),
+        ("dialect", "etsy"), ("prefix_stats", 7),
     ],
 )  # fmt: skip
 def test_a_setting_out_of_its_limits_is_refused_by_name(field, value):
