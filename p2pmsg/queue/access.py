@@ -1,12 +1,14 @@
 """What is denied to a puller over one connection: by the pusher, or to that by a file here."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from p2pmsg.control import Denied
 from p2pmsg.errors import AccessDeniedError, denied_by_peer
-from p2pmsg.security.denials import Asked
 from p2pmsg.wire import FrameError
+
+if TYPE_CHECKING:
+    from p2pmsg.security.rights import Rights
 
 DENIED_NS: Final = 1_000_000_000
 """How often a puller asks again where something is denied: the rules may have changed."""
@@ -29,10 +31,10 @@ class PusherAccess:
         self.denial: AccessDeniedError | None = None
         self.unreported: AccessDeniedError | None = None
         self._due_ns = 0
-        self._rights: Asked | None = None
+        self._rights: Rights | None = None
         self._user: Callable[[], str] = lambda: ""
 
-    def use(self, rights: Asked | None, user: Callable[[], str]) -> None:
+    def use(self, rights: "Rights | None", user: Callable[[], str]) -> None:
         """Ask these rights about the pusher; `user` returns whose key its connection has."""
         self._rights, self._user = rights, user
 

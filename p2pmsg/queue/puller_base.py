@@ -19,7 +19,6 @@ from p2pmsg.queue.job import Job, OnInvalidJob, check_on_invalid, report_invalid
 from p2pmsg.queue.process_id import this_process, worker_name
 from p2pmsg.queue.puller_core import PullerCore
 from p2pmsg.queue.stats import PullerStats
-from p2pmsg.security.changes import RightsChanges
 from p2pmsg.security.use import curve_client, server_of
 from p2pmsg.subscriber.typed import Misfit, value_type
 from p2pmsg.sync.key_watch import EVERY_NS, KeyWatch
@@ -127,7 +126,7 @@ class PullerBase(ABC, Generic[T_co]):
         """When each pusher was heard, and how many malformed frames had come by then."""
         self._turns = 0
         rights = None if self._security is None else self._security.rights
-        self._changes = None if rights is None else RightsChanges(rights)
+        self._changes = None if rights is None else rights.changes()
 
     def _connect(self, places: Sequence[transports.Endpoint]) -> None:
         context, process, now_ns = zmq_context(), this_process(), _monotonic_ns()

@@ -1,6 +1,6 @@
 """Who may take jobs of a queue, and who may administer it; asked by user id."""
 
-from p2pmsg.security.denials import Asked, DenialLog
+from p2pmsg.security.rights import DenialLog, Rights
 
 
 class PullRights:
@@ -18,7 +18,7 @@ class PullRights:
 
     __slots__ = ("_queue", "_rights", "denials")
 
-    def __init__(self, rights: Asked, queue: str, place: str) -> None:
+    def __init__(self, rights: Rights, queue: str, place: str) -> None:
         self._rights = rights
         self._queue = queue
         self.denials = DenialLog(place, rights)

@@ -1,15 +1,10 @@
 """Who may ask a responder for what; asked by user id."""
 
 import time
-from typing import TYPE_CHECKING
 
 import transports
-from p2pmsg.security.denials import DenialLog
+from p2pmsg.security.rights import DenialLog, Rights
 from p2pmsg.sync.rights import RightsWatch
-
-if TYPE_CHECKING:
-    from p2pmsg.security.revoked import Unlimited
-    from p2pmsg.security.rights import Rights
 
 
 class RequestRights:
@@ -24,7 +19,7 @@ class RequestRights:
 
     """
 
-    def __init__(self, rights: "Rights | Unlimited", server: transports.ZmqQueueServer) -> None:
+    def __init__(self, rights: Rights, server: transports.ZmqQueueServer) -> None:
         self._rights = rights
         self._watch = RightsWatch(rights, None, server)
         self.denials = DenialLog(f"the responder at {server.endpoint}", rights)

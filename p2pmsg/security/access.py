@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from p2pmsg.errors import ConfigError
-from p2pmsg.security.read_file import read_file
+from p2pmsg.security.files import read_own_file
 from p2pmsg.wire import TOPIC_BYTES_MAX
 from transports import parse_key
 
@@ -45,8 +45,6 @@ VERBS: Final[tuple[str, ...]] = (
 """What there are rights to; each has patterns of topics, methods or names of queues."""
 NAME_CHARACTERS_MAX: Final = 64
 RULES_MAX: Final = 10_000
-FILE_BYTES_MAX: Final = 4 * 2**20
-_WRITABLE_BY_ALL: Final = 0o002
 _UNITS_S: Final = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SPAN: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([a-z]*)")
 _FOREVER_S: Final = 10**9
@@ -66,9 +64,6 @@ class Rule:
     number: int
     """Its place in the file; the first is 1."""
 
-    line: int
-    """Where it begins in the file; 0: not known."""
-
     who: tuple[str, ...]
     """Names of peers, and prefixes of names, followed by `*`."""
 
@@ -82,7 +77,7 @@ class Rule:
     """How old what is replayed may be, in ns; None: as old as there is."""
 
     def __str__(self) -> str:
-        return f"rule {self.number}" + (f" (line {self.line})" if self.line else "")
+        return f"rule {self.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,26 +325,7 @@ def load_access(path: str | Path) -> Access:
         OSError: it cannot be read.
 
     """
-    return parse_access_file(path, read_access(path))
-
-
-def read_access(path: str | Path) -> bytes:
-    """Return the content of an access file.
-
-    Raises:
-        ConfigError: it is no file, too large, or others can write it: they could admit anybody.
-        OSError: it cannot be read.
-
-    """
-    data, found = read_file(path, _file_name(path), FILE_BYTES_MAX)
-    mode = found.st_mode & 0o7777
-    if mode & _WRITABLE_BY_ALL:
-        limit = "a file that others cannot write (chmod o-w)"
-        raise ConfigError(_file_name(path), limit, f"mode {mode:04o}")
-    if len(data) > FILE_BYTES_MAX:
-        limit = f"at most {FILE_BYTES_MAX:,} bytes"
-        raise ConfigError(_file_name(path), limit, f"{FILE_BYTES_MAX + 1:,} or more")
-    return data
+    return parse_access_file(path, read_own_file(path, "access"))
 
 
 def parse_access_file(path: str | Path, data: bytes) -> Access:
@@ -359,7 +335,7 @@ def parse_access_file(path: str | Path, data: bytes) -> Access:
         ConfigError: it is none; `field` says where it is wrong.
 
     """
-    name = _file_name(path)
+    name = f"access file {str(path)!r}"
     try:
         return parse_access(data.decode())
     except UnicodeDecodeError as error:
@@ -367,10 +343,6 @@ def parse_access_file(path: str | Path, data: bytes) -> Access:
     except ConfigError as error:
         error.within(name)
         raise
-
-
-def _file_name(path: str | Path) -> str:
-    return f"access file {str(path)!r}"
 
 
 def parse_access(text: str) -> Access:
@@ -396,32 +368,10 @@ def parse_access(text: str) -> Access:
         raise ConfigError("rule", "tables, each under [[rule]]", rules)
     if len(rules) > RULES_MAX:
         raise ConfigError("rules", f"at most {RULES_MAX:,}", len(rules))
-    lines = _Lines(text, len(rules))
     return Access(
         _parse_peers(data.get("peers", {})),
-        [_parse_rule(rule, number, lines) for number, rule in enumerate(rules, 1)],
+        [_parse_rule(rule, number) for number, rule in enumerate(rules, 1)],
     )
-
-
-class _Lines:
-    """Where rules and their entries are in the text, where they stand as in the examples."""
-
-    def __init__(self, text: str, count: int) -> None:
-        self._lines = text.splitlines()
-        begin = re.compile(r"\s*\[\[\s*[\"']?rule[\"']?\s*\]\]")
-        self._at = [at for at, line in enumerate(self._lines, 1) if begin.match(line)]
-        if len(self._at) != count:
-            self._at = []  # in another way of writing
-
-    def of(self, number: int, key: str = "") -> int:
-        """Return the line of a rule, or of an entry; 0: not known."""
-        if not self._at:
-            return 0
-        first = self._at[number - 1]
-        last = self._at[number] - 1 if number < len(self._at) else len(self._lines)
-        begin = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=")
-        within = range(first, last + 1) if key else ()
-        return next((at for at in within if begin.match(self._lines[at - 1])), first)
 
 
 def _parse_peers(peers: Any) -> dict[str, bytes]:
@@ -446,10 +396,9 @@ def _parse_peers(peers: Any) -> dict[str, bytes]:
     return found
 
 
-def _parse_rule(rule: dict[str, Any], number: int, lines: _Lines) -> Rule:
+def _parse_rule(rule: dict[str, Any], number: int) -> Rule:
     def place(key: str = "") -> str:
-        line = lines.of(number, key)
-        return f"rule {number}{f' (line {line})' if line else ''}{f', {key}' if key else ''}"
+        return f"rule {number}, {key}" if key else f"rule {number}"
 
     for key in rule:
         if key not in VERBS and key not in _SETTINGS:
@@ -473,10 +422,7 @@ def _parse_rule(rule: dict[str, Any], number: int, lines: _Lines) -> Rule:
         if deny or "subscribe" not in verbs:
             limit = "in a rule that gives subscribe only"
             raise ConfigError(place("replay_max"), limit, rule["replay_max"])
-    return Rule(
-        number=number, line=lines.of(number), who=who, verbs=verbs, deny=deny,
-        replay_max_ns=replay_max_ns,
-    )  # fmt: skip
+    return Rule(number=number, who=who, verbs=verbs, deny=deny, replay_max_ns=replay_max_ns)
 
 
 def _strings(value: Any, where: str) -> Iterator[str]:

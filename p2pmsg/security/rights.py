@@ -1,4 +1,4 @@
-"""An access file in use: read again when it changes, and asked by user id.
+"""What peers may do, asked by user id: by an access file or, without one, all that is known.
 
 A user id is what a socket says of the other end: its public key, as text (base64url).
 """
@@ -6,35 +6,39 @@ A user id is what a socket says of the other end: its public key, as text (base6
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Final
 
 from p2pmsg.errors import ConfigError
-from p2pmsg.security.access import Access, Decision, parse_access_file, read_access
+from p2pmsg.security.access import Access, Decision, parse_access_file
+from p2pmsg.security.files import WatchedFile
+from p2pmsg.security.trust import KnownPeers
 from transports import key_text
 from transports.endpoint import is_key_text
 from transports.own_log import own_log as _log
 
 LOOK_NS: Final = 1_000_000_000
-"""How often the file's time is looked at, at most."""
-_YOUNG_NS: Final = 2_000_000_000
-"""A file that was changed so shortly ago is read at each look."""
+"""How often the files are looked at, at most."""
 _DECISIONS_MAX: Final = 65_536
+_AGAIN_NS: Final = 60 * 1_000_000_000
+_LINES_A_PERIOD: Final = 20
 
 
 class Rights:
-    """What peers may do, by an access file. Safe to use from several threads.
+    """What peers may do. Safe to use from several threads.
+
+    Without an access file a peer may do everything, until it is revoked or its key is known no
+    more; with one, what the rules give to its name.
 
     Args:
-        path: the access file.
-        name_of: returns the name of a user id, where other files than this one name peers.
-        changes: returns how often those names have changed; asked once a second at most.
+        known: the peers that are known.
+        access: the access file. Default None: there is none.
+        own: this peer's own user id, which is always known. Default: none.
         clock: monotonic time in ns.
 
     Attributes:
-        path: as given.
-        version: grows when answers may have changed: the file, a name, or somebody was revoked.
+        version: grows when answers may have changed: by a file, or as somebody was revoked.
+        revoked: the user ids whose connections are to end: revoked, or known no more.
 
     Raises:
         ConfigError: the file is none; `field` says where it is wrong.
@@ -44,110 +48,91 @@ class Rights:
 
     def __init__(
         self,
-        path: str | Path,
-        name_of: Callable[[str], str | None] = lambda user: None,
-        changes: Callable[[], int] = lambda: 0,
+        known: KnownPeers,
+        access: str | os.PathLike[str] | None = None,
+        own: str = "",
         *,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.path = Path(path)
         self.version = 0
-        self._name_of = name_of
-        self._find_changes = changes
-        self._changes = changes()
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._revoked: frozenset[str] = frozenset()
-        self._names: dict[str, str | None] = {}
-        self._due_ns = clock() + LOOK_NS
-        self._seen: tuple[int, int, int, int] | None = None
-        self._complaint = ""
-        content = read_access(self.path)
-        self._content: bytes | None = content
-        self._take(parse_access_file(self.path, content))
-        self._is_empty = not self._access.rules
-
-    def _take(self, access: Access) -> None:
-        self._access = access
-        self._own_names = {key_text(key): name for name, key in access.peers.items()}
-        self._changed()
-
-    def _changed(self) -> None:
-        self._names = {user: self._find_name(user) for user in list(self._names)}
+        self.revoked: frozenset[str] = frozenset()
+        self._known, self._own, self._clock = known, own, clock
+        self._file: WatchedFile[Access] | None = None
+        if access is not None:
+            path = os.fspath(access)
+            self._file = WatchedFile(path, "access", lambda data: parse_access_file(path, data))
+        self._access: Access | None = None
+        self._known_names: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._present: set[str] = set()
+        """The user ids of those that have connected, and were known then."""
+        self._by_hand: frozenset[str] = frozenset()
         self._decisions: dict[tuple[str, str, str], Decision] = {}
-        self.version += 1
+        self._lock = threading.Lock()
+        self._due_ns = 0
+        self._look()
 
     def name_of(self, user: str) -> str | None:
-        """Return the name of a user id, by the access file or else by another one; or None."""
-        names = self._names
-        try:
-            return names[user]
-        except KeyError:
-            name = self._find_name(user)
-            if len(names) >= _DECISIONS_MAX:
-                names.clear()
-            names[user] = name
-            return name
-
-    def _find_name(self, user: str) -> str | None:
-        return self._own_names.get(user) or (self._name_of(user) if user else None)
-
-    def decide(self, user: str, verb: str, topic: str) -> Decision:
-        """Return whether a user may; a topic that ends in `*` means all that begin so."""
-        key = (user, verb, topic)
-        decisions = self._decisions
-        decision = decisions.get(key)
-        if decision is None:
-            name = self.name_of(user)
-            if user in self._revoked or name is None:
-                who = name or user or "a peer without a key"
-                decision = Decision(allowed=False, who=who, verb=verb, topic=topic)
-            else:
-                decision = self._access.decide(name, verb, topic)
-            if len(decisions) >= _DECISIONS_MAX:
-                decisions.clear()
-            decisions[key] = decision
-        return decision
+        """Return the name of a user id, by the access file or else by the known peers; or None."""
+        return self._names.get(user)
 
     def may(self, user: str, verb: str, topic: str) -> bool:
         """Return whether a user may, for a topic, or for all that a prefix and `*` mean."""
-        return self.decide(user, verb, topic).allowed
+        if self._access is None:
+            return user not in self.revoked
+        return self._decide(self._access, user, verb, topic).allowed
 
     def why(self, user: str, verb: str, topic: str) -> str:
         """Return why a user may not, in words that it may read: which rule, not what it says."""
-        if user in self._revoked:
-            return "the key was revoked"
-        if self.name_of(user) is None:
+        if user in self.revoked:
+            return "the key was revoked" if user in self._by_hand else "the key is known no more"
+        if self._access is None or user not in self._names:
             return "the key has no name"
-        rule = self.decide(user, verb, topic).rule
+        rule = self._decide(self._access, user, verb, topic).rule
         return "no rule gives it" if rule is None else f"{rule} denies it"
 
     def who(self, user: str) -> str:
         """Return who a user is, for people: its name, or its user id."""
-        return self.name_of(user) or user or "a peer without a key"
+        return self._names.get(user) or user or "a peer without a key"
 
     def covers(self, user: str, verb: str, prefix: bytes) -> bool:
         """Return whether a user may have all frames that begin so; see `Access.covers`."""
-        name = self.name_of(user)
-        if user in self._revoked or name is None:
-            return False
-        return self._access.covers(name, verb, prefix).allowed
-
-    def history_ns(self, user: str, topic: str) -> int | None:
-        """Return how old what a user is sent again of a topic may be, in ns; None: as old as is."""
-        return self.decide(user, "subscribe", topic).replay_max_ns
-
-    def has_limit(self, user: str) -> bool:
-        """Return whether a user may have only a part of the history of any topic."""
-        name = self.name_of(user)
-        return name is not None and self._access.has_limit(name)
+        if self._access is None:
+            return user not in self.revoked
+        return self._access.covers(self._subject(user), verb, prefix).allowed
 
     def has_any(self, user: str, verb: str) -> bool:
         """Return whether a user has a right at all, for any topic."""
-        name = self.name_of(user)
-        if user in self._revoked or name is None:
-            return False
-        return self._access.has_any(name, verb)
+        if self._access is None:
+            return user not in self.revoked
+        return self._access.has_any(self._subject(user), verb)
+
+    def has_limit(self, user: str) -> bool:
+        """Return whether a user may have only a part of the history of any topic."""
+        return self._access is not None and self._access.has_limit(self._subject(user))
+
+    def history_ns(self, user: str, topic: str) -> int | None:
+        """Return how old what a user is sent again of a topic may be, in ns; None: as old as is."""
+        if self._access is None:
+            return None
+        return self._decide(self._access, user, "subscribe", topic).replay_max_ns
+
+    def is_known(self, user: str) -> bool:
+        """Return whether a user that has connected may go on: with an access file, by its name."""
+        return user not in self.revoked and (self._access is None or user in self._names)
+
+    def admits(self, user: str) -> bool:
+        """Return whether a user that connects now is known; it is watched from now on."""
+        with self._lock:
+            self._look()
+            if user in self._by_hand or (user != self._own and user not in self._names):
+                return False
+            self._present.add(user)
+            return True
+
+    def why_refused(self, user: str) -> str:
+        """Return why `admits` refuses a user, for the log."""
+        return "the key was revoked" if user in self._by_hand else "not among the known peers"
 
     def revoke(self, who: str) -> list[str]:
         """Deny everything to a peer from now on; return the user ids that it has.
@@ -161,111 +146,126 @@ class Rights:
             ConfigError: there is no such peer.
 
         """
-        users = self.users_of(who)
-        if not users and is_key_text(who):
-            users = [who]  # perhaps it comes later
-        if not users:
-            raise ConfigError("who", "the name of a peer that is known, or its key", who)
-        self.revoke_users(users)
-        return users
-
-    def users_of(self, who: str) -> list[str]:
-        """Return the user ids of a name, by the access file and of those that came; or its own."""
-        names = {**self._names, **self._own_names}
-        return [user for user, name in names.items() if who in (user, name)]
-
-    def revoke_users(self, users: Iterable[str]) -> None:
-        """Do as `revoke`, to user ids."""
         with self._lock:
-            self._revoked |= frozenset(users)
+            self._look()
+            users = {user for user, name in self._names.items() if who in (user, name)}
+            if is_key_text(who):
+                users.add(who)  # perhaps it comes later
+            if not users:
+                raise ConfigError("who", "the name of a peer that is known, or its key", who)
+            self._by_hand |= users
             self._changed()
-
-    @property
-    def revoked(self) -> frozenset[str]:
-        """The user ids that were revoked."""
-        return self._revoked
-
-    def is_known(self, user: str) -> bool:
-        """Return whether a user has a name, and was not revoked."""
-        return user not in self._revoked and self.name_of(user) is not None
-
-    def is_revoked(self, user: str) -> bool:
-        """Return whether `revoke` was called for a user."""
-        return user in self._revoked
-
-    def was_revoked(self, user: str) -> bool:
-        """Return whether `revoke` was called for a user; as `is_revoked` here."""
-        return user in self._revoked
-
-    def admit(self, user: str) -> bool:
-        """Return whether a user that is known may connect: it was not revoked."""
-        return user not in self._revoked
+        return sorted(users)
 
     def refresh(self) -> bool:
-        """Read the file again if it changed; return whether anything did.
+        """Read the files again if they changed; return whether any did.
 
-        It looks at the file once a second at most, and is cheap otherwise. A file that is broken,
-        or gone, is logged once for each change, and the rules that were stay.
+        It looks at them once a second at most, and is cheap otherwise.
         """
         now_ns = self._clock()
         if now_ns < self._due_ns or not self._lock.acquire(blocking=False):
             return False
         try:
             self._due_ns = now_ns + LOOK_NS
-            version = self.version
-            self._refresh_names()
-            self._read()
-            return self.version != version
+            return self._look()
         finally:
             self._lock.release()
 
-    def _refresh_names(self) -> None:
-        changes = self._find_changes()
-        if changes == self._changes:
-            return
-        self._changes = changes
-        if any(self._find_name(user) != name for user, name in list(self._names.items())):
-            self._changed()
+    def changes(self) -> "RightsChanges":
+        """Return what follows the changes from now on."""
+        return RightsChanges(self)
 
-    def _read(self) -> None:
-        """Read the file if it has changed, or may have."""
-        try:
-            found = os.stat(self.path)
-            seen = found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode
-            if seen == self._seen:
-                return
-            # What is so young may change again within the same time stamp of the file system.
-            self._seen = seen if time.time_ns() - found.st_mtime_ns > _YOUNG_NS else None
-            content = read_access(self.path)
-            if content == self._content:
-                self._complaint = ""
-                self._is_empty = not self._access.rules
-                return
-            access = parse_access_file(self.path, content)
-            if self._is_just_emptied(access):
-                self._seen = None
-                self._complain(f"access file {str(self.path)!r} has no rules, and is read again")
-                return
-            self._content = content
-        except ConfigError as error:
-            self._content, self._is_empty = None, False
-            self._complain(f"{error}")
-        except OSError as error:
-            self._seen = None
-            why = error.strerror or type(error).__name__
-            self._complain(f"access file {str(self.path)!r} cannot be read: {why}")
-        else:
-            self._complaint = ""
-            self._take(access)
-            _log.info("access file %r was read: %d rules", str(self.path), len(access.rules))
+    def _look(self) -> bool:
+        """Take on what the files say now; return whether that has changed."""
+        names = self._known.names()
+        access = None if self._file is None else self._file.look()
+        if names is self._known_names and access is self._access:
+            return False
+        self._known_names, self._access = names, access
+        own = {} if access is None else {key_text(key): name for name, key in access.peers.items()}
+        self._names = names | own
+        self._changed()
+        return True
 
-    def _is_just_emptied(self, access: Access) -> bool:
-        """Whether the file has lost all rules since the last look: an editor empties it first."""
-        was_empty, self._is_empty = self._is_empty, not access.rules
-        return self._is_empty and not was_empty
+    def _changed(self) -> None:
+        self.revoked = self._by_hand | (self._present - self._names.keys() - {self._own})
+        self._decisions = {}
+        self.version += 1
 
-    def _complain(self, what: str) -> None:
-        """Log what is wrong with the file; once, while it stays so."""
-        if what != self._complaint:
-            self._complaint = what
-            _log.error("%s; the rules that were read before stay", what)
+    def _subject(self, user: str) -> str:
+        """Return the name that the rules are asked for; "", which no rule means: there is none."""
+        return "" if user in self.revoked else self._names.get(user, "")
+
+    def _decide(self, access: Access, user: str, verb: str, topic: str) -> Decision:
+        key, decisions = (user, verb, topic), self._decisions
+        decision = decisions.get(key)
+        if decision is None:
+            decision = access.decide(self._subject(user), verb, topic)
+            if len(decisions) >= _DECISIONS_MAX:
+                decisions.clear()
+            decisions[key] = decision
+        return decision
+
+
+class RightsChanges:
+    """Compares the version of rights with that of the last call."""
+
+    __slots__ = ("_rights", "_version")
+
+    def __init__(self, rights: Rights) -> None:
+        self._rights = rights
+        self._version = rights.version
+
+    def look(self) -> bool:
+        """Look at the files, and do as `check`; for owners without a lock that others wait for."""
+        self._rights.refresh()
+        return self.check()
+
+    def check(self) -> bool:
+        """Return whether the rights have changed since the last call."""
+        before, self._version = self._version, self._rights.version
+        return before != self._version
+
+
+class DenialLog:
+    """Counts what one server denies, and logs it.
+
+    A line for each peer, verb and topic, once a minute; 20 lines a minute in all, since a peer can
+    ask for as many topics as it likes.
+
+    Args:
+        place: which server, for people.
+        rights: who may what.
+
+    Attributes:
+        count: how many requests were denied.
+
+    """
+
+    def __init__(self, place: str, rights: Rights) -> None:
+        self.count = 0
+        self._place = place
+        self._rights = rights
+        self._logged: set[tuple[str, str, str]] = set()
+        self._left_out = self._until_ns = 0
+
+    def note(self, user: str, verb: str, topic: str, *, now_ns: int) -> str:
+        """Count and log that a user was denied something; return why, for the user."""
+        self.count += 1
+        why = self._rights.why(user, verb, topic)
+        if now_ns >= self._until_ns:
+            if self._left_out:
+                _log.warning("%s: %d more requests were denied", self._place, self._left_out)
+            self._until_ns, self._left_out = now_ns + _AGAIN_NS, 0
+            self._logged.clear()
+        key = user, verb, topic
+        if key in self._logged:
+            return why
+        if len(self._logged) >= _LINES_A_PERIOD:
+            self._left_out += 1
+            return why
+        self._logged.add(key)
+        _log.warning(
+            "%s: denied: %r %s %r: %s", self._place, self._rights.who(user), verb, topic, why
+        )
+        return why

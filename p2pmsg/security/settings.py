@@ -1,20 +1,15 @@
 """`Security`: a peer's key, the peers that it knows, and what they may do."""
 
 import os
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import transports
 from p2pmsg.checks import checked
-from p2pmsg.errors import AuthenticationError, ConfigError, translated
+from p2pmsg.errors import AuthenticationError, translated
 from p2pmsg.security.keys import OWN_FOLDER, read_key_file
-from p2pmsg.security.revoked import Unlimited
+from p2pmsg.security.rights import Rights
 from p2pmsg.security.trust import KnownPeers, changed_key
 from transports import CurveKeys, fingerprint, key_text, parse_key
-from transports.endpoint import is_key_text
-
-if TYPE_CHECKING:
-    from p2pmsg.security.rights import Rights
 
 KEY_PATH: Final = f"{OWN_FOLDER}/id"
 TRUST_PATH: Final = f"{OWN_FOLDER}/known_peers"
@@ -40,8 +35,7 @@ class Security:
         keys: this peer's pair.
         known: the file of known peers.
         rights: what peers may do, by the access file; None without one.
-        grants: the same; without an access file who is known may do everything. It knows who was
-            revoked.
+        grants: the same, and without an access file that everybody who is known may do everything.
 
     Raises:
         ConfigError: a file is not as it has to be; it names the file and what is wrong.
@@ -49,7 +43,7 @@ class Security:
 
     """
 
-    __slots__ = ("_access", "_known_changes", "grants", "keys", "known", "rights")
+    __slots__ = ("_access", "grants", "keys", "known", "rights")
 
     @checked()
     def __init__(
@@ -61,9 +55,9 @@ class Security:
         self.keys = key if isinstance(key, CurveKeys) else read_key_file(key)
         self.known = KnownPeers(trust)
         self._access = access
-        self.rights = None if access is None else _rights(access, self._known_name, self.known.look)
-        self._known_changes = self.known.changes
-        self.grants: Rights | Unlimited = self.rights or Unlimited(self._unknown)
+        path = None if access is None else os.path.expanduser(access)
+        self.grants = Rights(self.known, path, self.keys.public_text)
+        self.rights = None if access is None else self.grants
 
     def __repr__(self) -> str:
         if not hasattr(self, "_access"):
@@ -107,7 +101,7 @@ class Security:
             user: its user id, which is the text of its public key.
 
         """
-        return self._known_name(user) if self.rights is None else self.rights.name_of(user)
+        return self.grants.name_of(user)
 
     def admits(self, public: bytes) -> str | None:
         """Return the user id of who may connect with a public key; None: it is refused.
@@ -120,10 +114,7 @@ class Security:
 
         """
         user = key_text(public)
-        if not self._is_named(public, user) or not self.grants.admit(user):
-            return None
-        # Once more: it may have been taken out of the file before `admit` noted that it is there.
-        return user if self._is_named(public, user) else None
+        return user if self.grants.admits(user) else None
 
     def why_refused(self, public: bytes) -> str:
         """Return why `admits` refuses a key, for the log.
@@ -132,9 +123,7 @@ class Security:
             public: 32 bytes.
 
         """
-        if self.grants.was_revoked(key_text(public)):
-            return "the key was revoked"
-        return "not among the known peers"
+        return self.grants.why_refused(key_text(public))
 
     def revoke(self, who: str) -> list[str]:
         """Admit a peer no more, and deny it everything; returns the user ids that it has.
@@ -150,16 +139,7 @@ class Security:
             ConfigError: there is no such peer.
 
         """
-        known = self.known.of_name(who)
-        users = set() if known is None else {key_text(known.public)}
-        if self.rights is not None:
-            users.update(self.rights.users_of(who))
-        if is_key_text(who):
-            users.add(who)
-        if not users:
-            raise ConfigError("who", "the name of a peer that is known, or its key", who)
-        self.grants.revoke_users(users)
-        return sorted(users)
+        return self.grants.revoke(who)
 
     def server_key(self, endpoint: "str | transports.Endpoint") -> bytes:
         """Return the public key that the peer at an endpoint has to hold.
@@ -188,32 +168,3 @@ class Security:
             )
             raise AuthenticationError(place.address, how)
         return known.public
-
-    def _is_named(self, public: bytes, user: str) -> bool:
-        return public == self.keys.public or self.name_of(user) is not None
-
-    def _unknown(self, users: Collection[str]) -> list[str] | None:
-        """Return those whose keys no file names any more; None: the file has not changed."""
-        known, own = self.known, self.keys.public_text
-        changes = known.look()
-        if changes == self._known_changes:
-            return None
-        self._known_changes = changes
-        return [user for user in users if user != own and self._known_name(user) is None]
-
-    def _known_name(self, user: str) -> str | None:
-        try:
-            known = self.known.of_key(parse_key(user))
-        except ValueError:
-            return None
-        return None if known is None else known.name
-
-
-def _rights(
-    access: "str | os.PathLike[str]",
-    name_of: Callable[[str], str | None],
-    changes: Callable[[], int],
-) -> "Rights":
-    from p2pmsg.security.rights import Rights
-
-    return Rights(os.path.expanduser(access), name_of, changes)

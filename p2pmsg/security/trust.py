@@ -13,7 +13,6 @@ hold the key of that line: a port of `*` stands for all ports of the host.
 import os
 import re
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -23,18 +22,13 @@ from typing import Final
 import transports
 from p2pmsg.checks import checked
 from p2pmsg.errors import AuthenticationError, ConfigError, translated
+from p2pmsg.security.files import WatchedFile
 from p2pmsg.security.keys import KEY_LINE, ready_folder
-from p2pmsg.security.read_file import read_file
 from recovery.durable import lock_file, replace_file, sync_path, unlock_file
 from transports import fingerprint, key_text, parse_key
-from transports.own_log import own_log as _log
 
-FILE_BYTES_MAX: Final = 4 * 2**20
 NAME_CHARACTERS_MAX: Final = 64
 _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARACTERS_MAX - 1}}}")
-_WRITABLE_BY_ALL: Final = 0o002
-_YOUNG_NS: Final = 2_000_000_000
-"""A file that was changed so shortly ago may change again within the same time stamp."""
 _HEAD: Final = "# NAME KEY [ENDPOINT ...]: see `p2pmsg trust`.\n"
 
 
@@ -59,6 +53,8 @@ class KnownPeer:
 class _Peers:
     by_name: dict[str, KnownPeer] = field(default_factory=dict)
     by_key: dict[bytes, KnownPeer] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    """By user id."""
     by_endpoint: dict[transports.Endpoint, KnownPeer] = field(default_factory=dict)
 
     def add(self, peer: KnownPeer) -> None:
@@ -74,6 +70,7 @@ class _Peers:
                 limit = f"of one peer, and {holder.name} has it"
                 raise ConfigError("endpoint", limit, _place_text(endpoint))
         self.by_name[peer.name] = self.by_key[peer.public] = peer
+        self.names[key_text(peer.public)] = peer.name
         self.by_endpoint |= dict.fromkeys(peer.endpoints, peer)
 
 
@@ -86,9 +83,6 @@ class KnownPeers:
     Args:
         path: of the file; `~` is the user's home.
 
-    Attributes:
-        changes: how often the file was found to have another content.
-
     Raises:
         ConfigError: a line is malformed; `field` says which.
         OSError: it cannot be read.
@@ -99,21 +93,17 @@ class KnownPeers:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.expanduser(path))
         self._lock = threading.Lock()
-        self._seen: tuple[int, int, int] | None = None
-        self._content: bytes | None = None
-        self._complaint = ""
-        self._peers = _Peers()
-        self.changes = 0
-        self._read()
+        self._file = WatchedFile(
+            self.path, "trust", lambda data: parse_peers(data, str(self.path)), _Peers()
+        )
 
     def peers(self) -> list[KnownPeer]:
         """Return all, in the order of the file."""
         return list(self._fresh().by_name.values())
 
-    def look(self) -> int:
-        """Look at the file; return `changes`."""
-        self._fresh()
-        return self.changes
+    def names(self) -> dict[str, str]:
+        """Return the name of each user id, the text of a key; another object after a change."""
+        return self._fresh().names
 
     def of_name(self, name: str) -> KnownPeer | None:
         """Return the peer that is called `name`, or None."""
@@ -151,7 +141,7 @@ class KnownPeers:
         """
         new = parse_peer([name, key, *endpoints])
         with self._rewriting() as lines:
-            holder = self._peers.by_key.get(new.public)
+            holder = self._file.value.by_key.get(new.public)
             if holder is not None and holder.name != name:
                 raise ConfigError("key", f"another one than that of {holder.name}", key)
             for index, line in enumerate(lines):
@@ -197,9 +187,8 @@ class KnownPeers:
         lock = lock_file(f"{path}.lock", waits=True)
         try:
             with self._lock:
-                self._seen = None
-                self._read()
-                before = b"" if self._content is None else self._content
+                self._file.read(again=True)
+            before = self._file.content or b""
             lines = before.decode().splitlines() or [_HEAD.rstrip()]
             yield lines
             data = "\n".join([*lines, ""]).encode()
@@ -215,42 +204,7 @@ class KnownPeers:
     def _fresh(self) -> _Peers:
         """Return what the file has, read again if it changed."""
         with self._lock:
-            try:
-                self._read()
-            except (ConfigError, OSError) as error:
-                self._complain(error)
-            return self._peers
-
-    def _read(self) -> None:
-        try:
-            found = os.stat(self.path)
-        except FileNotFoundError:
-            if self._content is None:
-                return
-            raise
-        seen = found.st_mtime_ns, found.st_size, found.st_ino
-        if seen == self._seen:
-            return
-        content, opened = read_file(self.path, "trust", FILE_BYTES_MAX)
-        mode = opened.st_mode & 0o777
-        if content != self._content:
-            if len(content) > FILE_BYTES_MAX:
-                raise ConfigError("trust", f"at most {FILE_BYTES_MAX:,} bytes", str(self.path))
-            if mode & _WRITABLE_BY_ALL:
-                limit = "a file that others cannot write (chmod o-w)"
-                raise ConfigError("trust", limit, f"{self.path}, mode {mode:04o}")
-            self._peers = parse_peers(content, str(self.path))
-            self._content = content
-            self.changes += 1
-        is_young = time.time_ns() - found.st_mtime_ns < _YOUNG_NS
-        self._seen, self._complaint = None if is_young else seen, ""
-
-    def _complain(self, error: Exception) -> None:
-        """Log what is wrong with the file; once, while it stays so."""
-        text = str(error)
-        if text != self._complaint:
-            self._complaint = text
-            _log.error("known peers: %s; what was read before stays", text)
+            return self._file.look()
 
 
 def parse_peers(data: bytes, path: str) -> _Peers:

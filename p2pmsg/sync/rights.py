@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Final
 import transports
 from p2pmsg import wire
 from p2pmsg.errors import ConfigError
-from p2pmsg.security.changes import RightsChanges
 from p2pmsg.wire import Kind
 
 if TYPE_CHECKING:
-    from p2pmsg.security.revoked import Unlimited
     from p2pmsg.security.rights import Rights
     from p2pmsg.security.settings import Security
 
@@ -19,7 +17,7 @@ _OF_ONE: Final = (wire.control_prefix(Kind.ECHO), wire.control_prefix(Kind.HEART
 _OF_ONE_BYTES: Final = len(wire.control_prefix(Kind.ECHO, 0))
 
 
-def prefixes_allowed(rights: "Rights | Unlimited") -> Callable[[str, bytes], bool]:
+def prefixes_allowed(rights: "Rights") -> Callable[[str, bytes], bool]:
     """Return what says whether a user may have all frames that begin with a prefix.
 
     Of control frames these are the welcome, and the echo or a relay's heartbeat of one id: what is
@@ -49,12 +47,12 @@ class RightsWatch:
     """
 
     def __init__(
-        self, rights: "Rights | Unlimited", sender: object, server: transports.ZmqRecoveryServer
+        self, rights: "Rights", sender: object, server: transports.ZmqRecoveryServer
     ) -> None:
         self.rights = rights
         self._sender = sender
         self._server = server
-        self._changes = RightsChanges(rights)
+        self._changes = rights.changes()
         self._revoked = rights.revoked
 
     def may_read_all(self, user: str) -> bool:

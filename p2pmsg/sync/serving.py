@@ -173,7 +173,7 @@ class ServingRounds(ABC):
         """Take a request; one of a user that is revoked is dropped."""
         requests, rights, user = self._core.requests, self._rights, self._server.user
         assert rights is not None
-        if rights.rights.is_revoked(user):
+        if user in rights.rights.revoked:
             requests.invalid["revoked"] += 1
             self._server.end_last()
             return

@@ -8,7 +8,6 @@ import zmq
 
 import transports
 from p2pmsg.errors import AuthenticationError, ClosedError, SecurityError, TransportError
-from p2pmsg.security.changes import RightsChanges
 from p2pmsg.security.use import curve_of_group
 from p2pmsg.subscriber import underway
 from p2pmsg.subscriber.core import Intake, SubscriberCore
@@ -23,6 +22,7 @@ from transports.endpoint import host_of
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
+    from p2pmsg.security.rights import RightsChanges
     from p2pmsg.security.settings import Security
     from p2pmsg.stats import LineStats
     from p2pmsg.sync.commits import Commits
@@ -79,7 +79,7 @@ class SubscriberIO:
     security: "Security | None" = None
     refused: SecurityError | None = None
     _keys_due_ns = _refusal_due_ns = _ends_due_ns = _every_due_ns = 0
-    _changes: RightsChanges | None = None
+    _changes: "RightsChanges | None" = None
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class SubscriberIO:
         """Have connections with keys; called before anything."""
         self.security = security
         rights = None if security is None else security.rights
-        self._changes = None if rights is None else RightsChanges(rights)
+        self._changes = None if rights is None else rights.changes()
 
     def start(self) -> None:
         """Begin to read in the background."""

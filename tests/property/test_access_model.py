@@ -16,7 +16,7 @@ text = st.text(LETTERS, max_size=3)
 patterns = st.one_of(text.filter(bool), text.map("{}*".format))
 rules = st.builds(
     lambda who, deny, patterns, history: Rule(
-        number=1, line=0, who=tuple(who), verbs={"subscribe": tuple(patterns)}, deny=deny,
+        number=1, who=tuple(who), verbs={"subscribe": tuple(patterns)}, deny=deny,
         replay_max_ns=None if deny else history,
     ),
     st.lists(st.sampled_from(["ann", "an*", "bob", "*"]), min_size=1, max_size=2),

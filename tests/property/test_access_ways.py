@@ -42,7 +42,7 @@ class Rights:
         names["admin"] = names["pull"]
         self.rules = [
             Rule(
-                number=number, line=0, who=(rng.choice([*USERS, "*", "a*"]),),
+                number=number, who=(rng.choice([*USERS, "*", "a*"]),),
                 verbs={verb: (rng.choice(names[verb]),) for verb in rng.sample(VERBS, 2)},
                 deny=rng.random() < 0.3,
             )

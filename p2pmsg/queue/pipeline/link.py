@@ -3,14 +3,13 @@
 import time
 from collections import deque
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import transports
 from p2pmsg.control import decoded
 from p2pmsg.queue.access import DENIED_NS, PusherAccess
 from p2pmsg.queue.pipeline import frames
 from p2pmsg.queue.pipeline.taking import Intake, Taken
-from p2pmsg.security.denials import Asked
 from p2pmsg.security.use import server_of
 from p2pmsg.sync.key_watch import KeyWatch
 from p2pmsg.sync.lifecycle import zmq_context
@@ -19,6 +18,9 @@ from p2pmsg.trouble import Rarely
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind, control_frame
 from transports.own_log import own_log as _log
 from transports.zmq_plain import ZmqPlainSocket
+
+if TYPE_CHECKING:
+    from p2pmsg.security.rights import Rights
 
 _FRAME_BYTES_MAX: Final = 16 * 2**20
 _HELD_BYTES_MAX: Final = 64 * 2**20
@@ -71,7 +73,7 @@ class Link:
         name: str,
         driver: Watches,
         curve: "transports.CurveClient | None" = None,
-        rights: Asked | None = None,
+        rights: "Rights | None" = None,
     ) -> None:
         self.endpoint = str(place)
         self._pusher = ""

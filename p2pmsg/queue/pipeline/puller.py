@@ -21,7 +21,6 @@ from p2pmsg.queue.pipeline.config import PipelinePullerCounters
 from p2pmsg.queue.pipeline.link import Link, Watches
 from p2pmsg.queue.pipeline.taking import Taken
 from p2pmsg.queue.process_id import worker_name
-from p2pmsg.security.changes import RightsChanges
 from p2pmsg.security.use import curve_client
 from p2pmsg.subscriber.typed import Misfit, value_type
 from p2pmsg.sync.key_watch import KeyWatch
@@ -77,7 +76,7 @@ class PipelinePullerBase(ABC, Generic[T_co]):
         self._security = security
         self._keys: list[KeyWatch] = []
         rights = None if security is None else security.rights
-        self._changes = None if rights is None else RightsChanges(rights)
+        self._changes = None if rights is None else rights.changes()
         self._name = check_name(name if name is not None else worker_name())
         places = check_endpoints(endpoints)
         curves = [curve_client(security, place) for place in places]

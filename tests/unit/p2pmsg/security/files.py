@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from p2pmsg.security.rights import Rights
+from p2pmsg.security.trust import KnownPeers
 
 
 def key_of(name):
@@ -36,4 +37,4 @@ def rights_of(*rules):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "access.toml"
         path.write_text(access_text(*rules), "utf-8")
-        return Rights(path)
+        return Rights(KnownPeers(Path(folder) / "known_peers"), path)

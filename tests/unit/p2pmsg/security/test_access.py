@@ -36,10 +36,10 @@ def access():
     return parse_access(TEXT)
 
 
-def test_a_file_has_peers_and_rules_with_their_lines(access):
+def test_a_file_has_peers_and_rules(access):
     assert access.peers == {"bars-1": bytes(range(32))}
-    assert [(rule.number, rule.line, rule.deny) for rule in access.rules] == [
-        (1, 5, False), (2, 10, False), (3, 15, True),
+    assert [(rule.number, rule.deny) for rule in access.rules] == [
+        (1, False), (2, False), (3, True),
     ]  # fmt: skip
     assert access.rules[0].replay_max_ns == HOUR_NS
 
@@ -81,11 +81,11 @@ def test_rules_decide(access, who, verb, topic, allowed, rule, history):
 
 def test_a_decision_says_the_rule(access):
     assert str(access.decide("bars-2", "subscribe", "quotes.us")) == (
-        "allowed: 'bars-2' subscribe 'quotes.us': rule 1 (line 5) gives 'quotes*', "
+        "allowed: 'bars-2' subscribe 'quotes.us': rule 1 gives 'quotes*', "
         "with 3,600 s of its history"
     )
     assert str(access.decide("bars-2", "subscribe", "quotes*")) == (
-        "denied: 'bars-2' subscribe 'quotes*': rule 3 (line 15) denies 'quotes.eu.x'"
+        "denied: 'bars-2' subscribe 'quotes*': rule 3 denies 'quotes.eu.x'"
     )
     assert str(access.decide("bars-2", "admin", "*")).endswith("no rule gives all of it")
     assert str(access.decide("bars-1", "publish", "bars")).endswith("with all its history")
@@ -129,30 +129,30 @@ BROKEN = {
     f"[peers]\na = '{KEY[:-1]}='": ("peers.a", "43 characters"),
     f"[peers]\na = '{KEY[:-1]}9'": ("peers.a", "43 characters"),
     f"[peers]\na = '{KEY}'\nb = '{KEY}'": ("peers.b", "another key than that of a"),
-    "[[rule]]\nsubscribe = ['a']": ("rule 1 (line 1), who", "must be given"),
-    RULE: ("rule 1 (line 2)", "with a verb: subscribe"),
-    RULE + "\nread = ['x']": ("rule 1 (line 5), read: the name of an entry", "or a verb: sub"),
-    RULE + "subscribe = 'x'": ("rule 1 (line 4), subscribe", r"a list of strings.* not 'x'"),
-    RULE + "subscribe = []": ("rule 1 (line 4), subscribe", r"a list of strings.* not \[\]"),
-    RULE + "subscribe = ['x', 3]": ("rule 1 (line 4), subscribe", "strings, not 3"),
-    RULE + "subscribe = ['x*y']": ("rule 1 (line 4), subscribe", "prefix and one .* not 'x.y'"),
-    RULE + "subscribe = ['x**']": ("rule 1 (line 4), subscribe", "prefix and one"),
-    RULE + "subscribe = ['']": ("rule 1 (line 4), subscribe", "prefix and one"),
-    RULE + f"subscribe = ['{'x' * 256}']": ("rule 1 (line 4), subscribe", "1 to 255 bytes"),
-    RULE + "admin = ['x']\ndeny = 1": ("rule 1 (line 5), deny", "true or false, not 1"),
+    "[[rule]]\nsubscribe = ['a']": ("rule 1, who", "must be given"),
+    RULE: ("rule 1", "with a verb: subscribe"),
+    RULE + "\nread = ['x']": ("rule 1, read: the name of an entry", "or a verb: sub"),
+    RULE + "subscribe = 'x'": ("rule 1, subscribe", r"a list of strings.* not 'x'"),
+    RULE + "subscribe = []": ("rule 1, subscribe", r"a list of strings.* not \[\]"),
+    RULE + "subscribe = ['x', 3]": ("rule 1, subscribe", "strings, not 3"),
+    RULE + "subscribe = ['x*y']": ("rule 1, subscribe", "prefix and one .* not 'x.y'"),
+    RULE + "subscribe = ['x**']": ("rule 1, subscribe", "prefix and one"),
+    RULE + "subscribe = ['']": ("rule 1, subscribe", "prefix and one"),
+    RULE + f"subscribe = ['{'x' * 256}']": ("rule 1, subscribe", "1 to 255 bytes"),
+    RULE + "admin = ['x']\ndeny = 1": ("rule 1, deny", "true or false, not 1"),
     RULE + "subscribe = ['x']" + RULE + "admin = ['x']\nreplay_max = '1h'": (
-        "rule 2 (line 8), replay_max", "in a rule that gives subscribe only"),
+        "rule 2, replay_max", "in a rule that gives subscribe only"),
     RULE + "subscribe = ['x']\ndeny = true\nreplay_max = '1h'": (
-        "rule 1 (line 6), replay_max", "in a rule that gives subscribe only"),
+        "rule 1, replay_max", "in a rule that gives subscribe only"),
     RULE + "subscribe = ['x']\nreplay_max = '1 fortnight'": (
-        "rule 1 (line 5), replay_max", "not '1 fortnight'"),
-    RULE + "subscribe = ['x']\nreplay_max = -1": ("rule 1 (line 5), replay_max", "not -1"),
-    RULE + "subscribe = ['x']\nreplay_max = nan": ("rule 1 (line 5), replay_max", "not nan"),
-    RULE + "subscribe = ['x']\nreplay_max = true": ("rule 1 (line 5), replay_max", "not True"),
-    RULE + "subscribe = ['x']\nreplay_max = []": ("rule 1 (line 5), replay_max", r"not \[\]"),
-    "[[rule]]\nwho = ['']\nsubscribe = ['x']": ("rule 1 (line 2), who", "names, or prefixes"),
-    "[[rule]]\nwho = ['a*b']\nsubscribe = ['x']": ("rule 1 (line 2), who", "names, or prefixes"),
-    "[[rule]]\nwho = 'a'\nsubscribe = ['x']": ("rule 1 (line 2), who", "a list of strings"),
+        "rule 1, replay_max", "not '1 fortnight'"),
+    RULE + "subscribe = ['x']\nreplay_max = -1": ("rule 1, replay_max", "not -1"),
+    RULE + "subscribe = ['x']\nreplay_max = nan": ("rule 1, replay_max", "not nan"),
+    RULE + "subscribe = ['x']\nreplay_max = true": ("rule 1, replay_max", "not True"),
+    RULE + "subscribe = ['x']\nreplay_max = []": ("rule 1, replay_max", r"not \[\]"),
+    "[[rule]]\nwho = ['']\nsubscribe = ['x']": ("rule 1, who", "names, or prefixes"),
+    "[[rule]]\nwho = ['a*b']\nsubscribe = ['x']": ("rule 1, who", "names, or prefixes"),
+    "[[rule]]\nwho = 'a'\nsubscribe = ['x']": ("rule 1, who", "a list of strings"),
     "rule = [{who = ['a']}]": ("rule 1", "with a verb"),
     "a = " + "[" * 5000: ("TOML", "less deep|well-formed"),
 }  # fmt: skip
@@ -193,10 +193,10 @@ DEEP = "a." * 2000 + "a = 1"
         (f"x = {'9' * 5000}", "TOML"),
         (f"rule.{DEEP}", "rule"),
         (f"peers.x.{DEEP}", "peers.x"),
-        (f"[[rule]]\nwho.{DEEP}", "rule 1 (line 1), who"),
-        (f"[[rule]]\nwho = ['a']\nsubscribe.{DEEP}", "rule 1 (line 1), subscribe"),
-        (f"[[rule]]\nwho = ['a']\nsubscribe = ['t']\ndeny.{DEEP}", "rule 1 (line 1), deny"),
-        (f"[[rule]]\nwho = ['{'a' * 10**6}']\nsubscribe = ['t']", "rule 1 (line 2), who"),
+        (f"[[rule]]\nwho.{DEEP}", "rule 1, who"),
+        (f"[[rule]]\nwho = ['a']\nsubscribe.{DEEP}", "rule 1, subscribe"),
+        (f"[[rule]]\nwho = ['a']\nsubscribe = ['t']\ndeny.{DEEP}", "rule 1, deny"),
+        (f"[[rule]]\nwho = ['{'a' * 10**6}']\nsubscribe = ['t']", "rule 1, who"),
         (f"rule = {'[{a=' * 300}1{'}]' * 300}", "TOML"),
         ("\ufeff[peers]", "TOML"),
     ],
@@ -214,14 +214,14 @@ def test_an_error_in_a_file_names_the_file(tmp_path):
     path.write_text(RULE + "subscribe = ['x*y']")
     with pytest.raises(ConfigError, match=r"must be a topic .* not 'x.y'") as raised:
         load_access(path)
-    assert raised.value.field == f"access file {str(path)!r}: rule 1 (line 4), subscribe"
+    assert raised.value.field == f"access file {str(path)!r}: rule 1, subscribe"
     assert str(raised.value).count("must be") == 1
 
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="UTF-8"):
         load_access(path)
     path.write_bytes(b"#" * (4 * 2**20 + 1))
-    with pytest.raises(ConfigError, match="at most 4,194,304 bytes, not '4,194,305 or more'"):
+    with pytest.raises(ConfigError, match="access must be a file of at most 4,194,304 bytes"):
         load_access(path)
     with pytest.raises(FileNotFoundError):
         load_access(tmp_path / "none")

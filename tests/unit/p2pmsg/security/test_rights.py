@@ -5,7 +5,8 @@ import os
 import pytest
 
 from p2pmsg.errors import ConfigError
-from p2pmsg.security.rights import LOOK_NS, Rights
+from p2pmsg.security.rights import LOOK_NS, DenialLog, Rights
+from p2pmsg.security.trust import KnownPeers
 from transports import key_text
 
 ANN, BOB, EVE = key_text(b"a" * 32), key_text(b"b" * 32), key_text(b"e" * 32)
@@ -13,19 +14,13 @@ TEXT = f'[peers]\nann = "{ANN}"\n[[rule]]\nwho = ["ann", "bob"]\nsubscribe = ["t
 
 
 class Place:
-    """An access file, a clock, and the names of another file."""
+    """An access file, a file of known peers, and a clock."""
 
-    def __init__(self, path):
-        self.path, self.now_ns, self.names = path, 0, {BOB: "bob"}
-        self.changes = self.name_changes = 0
-        self.asked = []
-
-    def rename(self, **names):
-        self.names, self.name_changes = names, self.name_changes + 1
-
-    def name_of(self, user):
-        self.asked.append(user)
-        return self.names.get(user)
+    def __init__(self, folder):
+        self.path, self.now_ns = folder / "access.toml", 0
+        self.known = KnownPeers(folder / "known_peers")
+        self.known.add("bob", BOB)
+        self.changes = 0
 
     def write(self, text):
         self.changes += 1
@@ -35,17 +30,22 @@ class Place:
     def later(self):
         self.now_ns += LOOK_NS
 
+    def rights(self, *, has_access=True):
+        made = Rights(self.known, self.path if has_access else None, clock=lambda: self.now_ns)
+        assert not made.refresh()
+        return made
+
 
 @pytest.fixture
 def place(tmp_path):
-    place = Place(tmp_path / "access.toml")
+    place = Place(tmp_path)
     place.write(TEXT)
     return place
 
 
 @pytest.fixture
 def rights(place):
-    return Rights(place.path, place.name_of, lambda: place.name_changes, clock=lambda: place.now_ns)
+    return place.rights()
 
 
 def allowed(rights, topic="trades", verb="subscribe"):
@@ -61,8 +61,13 @@ def test_users_have_the_rights_of_their_names(rights):
     assert rights.has_any(ANN, "subscribe")
     assert not rights.has_any(ANN, "publish")
     assert not rights.has_any(EVE, "subscribe")
-    decision = rights.decide("", "subscribe", "trades")
-    assert str(decision).startswith("denied: 'a peer without a key' subscribe")
+    assert rights.why(EVE, "subscribe", "trades") == "the key has no name"
+    assert rights.why(ANN, "admin", "trades") == "no rule gives it"
+    assert (rights.who(BOB), rights.who(EVE), rights.who("")) == (
+        "bob",
+        EVE,
+        "a peer without a key",
+    )
 
 
 def test_a_changed_file_is_read_again_but_looked_at_once_a_second(place, rights):
@@ -82,62 +87,6 @@ def test_a_changed_file_is_read_again_but_looked_at_once_a_second(place, rights)
     assert rights.version == version
 
 
-def test_a_file_that_is_empty_while_it_is_written_takes_nobodys_rights(place, rights, caplog):
-    """An editor empties it first; who has no right is disconnected."""
-    place.path.write_text("")
-    place.later()
-    assert not rights.refresh()
-    assert allowed(rights) == {ANN, BOB}
-    assert "has no rules" in caplog.text
-
-    place.path.write_text(TEXT.replace("trades", "quotes"))
-    place.later()
-    assert rights.refresh()
-    assert allowed(rights, "quotes") == {ANN, BOB}
-
-
-def test_a_file_that_stays_empty_gives_nobody_a_right(place, rights):
-    for _ in range(2):
-        place.write("# nobody\n")
-        place.later()
-        assert not rights.refresh()
-        place.later()
-        assert rights.refresh()
-        assert allowed(rights) == set()
-        place.write(TEXT)
-        place.later()
-        assert rights.refresh()
-        assert allowed(rights) == {ANN, BOB}
-
-
-@pytest.mark.parametrize("content", ["", "# nobody\n"])
-def test_a_broken_file_that_is_emptied_gives_nobody_a_right(place, rights, content):
-    """An empty one was taken for the broken one: all kept their rights, silently."""
-    for _ in range(2):
-        place.path.write_text("[[rule]\n")
-        place.later()
-        assert not rights.refresh()
-        place.path.write_text(content)
-        place.later()
-        assert not rights.refresh()
-        assert allowed(rights) == {ANN, BOB}
-        place.later()
-        assert rights.refresh()
-        assert allowed(rights) == set()
-        place.write(TEXT)
-        place.later()
-        assert rights.refresh()
-
-
-def test_each_time_that_a_file_is_empty_while_it_is_written_nobody_loses_a_right(place, rights):
-    for _ in range(3):
-        for content in ("", TEXT):
-            place.path.write_text(content)
-            place.later()
-            assert not rights.refresh()
-            assert allowed(rights) == {ANN, BOB}
-
-
 def test_a_change_within_one_time_stamp_is_seen(place, rights):
     place.path.write_text(TEXT.replace("trades", "quotes"))
     place.later()
@@ -151,32 +100,32 @@ def test_a_change_within_one_time_stamp_is_seen(place, rights):
     assert allowed(rights, "orders") == {ANN, BOB}
 
 
-def test_a_broken_file_is_logged_once_and_the_rules_stay(place, rights, caplog):
-    place.path.write_text(TEXT + "read = ['x']\n")  # young, so that it is read each time
-    for _ in range(5):
-        place.later()
-        assert not rights.refresh()
-
-    assert allowed(rights) == {ANN, BOB}
-    (line,) = caplog.messages
-    assert "access.toml': rule 1 (line 6), read" in line
-    assert line.endswith("the rules that were read before stay")
-
-    place.path.unlink()
-    for _ in range(3):
-        place.later()
-        rights.refresh()
-    assert [text for text in caplog.messages if "No such file" in text] == caplog.messages[1:]
-    assert len(caplog.messages) == 2
-
-    place.write(TEXT)
+def test_an_empty_file_gives_nobody_a_right(place, rights):
+    place.write("# nobody\n")
     place.later()
-    rights.refresh()
+    assert rights.refresh()
+    assert allowed(rights) == set()
+
+
+def test_what_is_wrong_is_logged_once_and_the_rules_stay(place, rights, caplog):
+    def logged():
+        for _ in range(3):
+            place.later()
+            assert not rights.refresh()
+        assert allowed(rights) == {ANN, BOB}
+        return len(caplog.messages)
+
     place.path.write_text(TEXT + "read = ['x']\n")
-    place.later()
-    rights.refresh()
-    assert len(caplog.messages) == 3
-    assert allowed(rights) == {ANN, BOB}
+    assert logged() == 1
+    assert "access.toml': rule 1, read" in caplog.text
+    assert caplog.text.endswith("what was read before stays\n")
+    place.path.unlink()
+    assert logged() == 2
+    assert "No such file" in caplog.text
+    place.write(TEXT)
+    assert logged() == 2
+    place.path.unlink()
+    assert logged() == 3
 
 
 def become_pipe(path):
@@ -194,109 +143,22 @@ def become_device(path):
     path.symlink_to("/dev/zero")
 
 
-BECOMES = [become_pipe, become_folder, become_device]
-
-
-@pytest.mark.parametrize("become", BECOMES)
-def test_what_is_no_file_any_more_is_not_waited_for_and_the_rules_stay(
-    become, place, rights, caplog
-):
+@pytest.mark.parametrize("become", [become_pipe, become_folder, become_device])
+def test_what_is_no_file_any_more_is_not_waited_for_and_the_rules_stay(become, place, rights):
     become(place.path)
     place.later()
     assert not rights.refresh()
     assert rights.may(ANN, "subscribe", "trades")
-    assert "must be a file, not" in caplog.text or "Is a directory" in caplog.text
     with pytest.raises((ConfigError, IsADirectoryError), match=r"must be a file|Is a directory"):
-        Rights(place.path)
+        place.rights()
 
 
 @pytest.mark.parametrize("text", [f"x = {'9' * 5000}", f"rule.{'a.' * 2000}a = 1"])
-def test_a_file_that_python_cannot_read_is_logged_and_the_rules_stay(text, place, rights, caplog):
+def test_a_file_that_python_cannot_read_leaves_the_rules(text, place, rights):
     place.write(text)
     place.later()
     assert not rights.refresh()
     assert rights.may(ANN, "subscribe", "trades")
-    assert "the rules that were read before stay" in caplog.text
-
-
-def test_a_file_that_is_gone_again_is_logged_again(place, rights, caplog):
-    for count in (1, 2):
-        place.path.unlink()
-        place.later()
-        rights.refresh()
-        assert len(caplog.messages) == count
-        place.write(TEXT)
-        place.later()
-        rights.refresh()
-    assert allowed(rights) == {ANN, BOB}
-
-
-def test_the_first_reading_raises(tmp_path, place):
-    with pytest.raises(FileNotFoundError):
-        Rights(tmp_path / "none")
-    place.write("[[rule]]\n")
-    with pytest.raises(ConfigError, match="who"):
-        Rights(place.path)
-
-
-def test_a_name_that_another_file_gives_or_takes_counts_soon(place, rights):
-    assert allowed(rights) == {ANN, BOB}
-    place.rename(**{EVE: "bob"})
-    place.later()
-
-    assert rights.refresh()
-    assert allowed(rights) == {ANN, EVE}
-
-
-def test_a_revoked_peer_has_no_rights_until_it_has_another_key(place, rights):
-    assert allowed(rights) == {ANN, BOB}
-    version = rights.version
-    assert rights.revoke("ann") == [ANN]
-    assert rights.revoke(BOB) == [BOB]
-    assert allowed(rights) == set()
-    assert not rights.covers(ANN, "subscribe", b"trades\0")
-    assert not rights.has_any(ANN, "subscribe")
-    assert rights.is_revoked(ANN)
-    assert rights.revoke(EVE) == [EVE]
-    assert rights.version > version
-
-    place.write(TEXT + "publish = ['x']\n")
-    place.later()
-    rights.refresh()
-    assert allowed(rights) == set()
-
-    newer = key_text(b"n" * 32)
-    place.write(TEXT.replace(ANN, newer))
-    place.later()
-    rights.refresh()
-    assert allowed(rights) == set()
-    assert rights.may(newer, "subscribe", "trades")
-
-
-def test_who_is_unknown_cannot_be_revoked(rights):
-    with pytest.raises(ConfigError, match="who must be the name of a peer that is known, or its"):
-        rights.revoke("carol")
-
-
-def test_what_is_remembered_is_bounded(rights):
-    for number in range(70_000):
-        rights.may(str(number), "subscribe", "trades")
-
-    assert len(rights._names) <= 65_536
-    assert len(rights._decisions) <= 65_536
-
-
-def test_names_are_looked_up_again_only_when_their_file_has_changed(place, rights):
-    assert allowed(rights) == {ANN, BOB}
-    place.asked.clear()
-    for _ in range(3):
-        place.later()
-        assert not rights.refresh()
-    assert place.asked == []
-    place.rename(**{EVE: "bob"})
-    place.later()
-    assert rights.refresh()
-    assert allowed(rights) == {ANN, EVE}
 
 
 def test_a_file_that_others_can_write_is_refused_and_read_once_they_cannot(place, rights, caplog):
@@ -305,10 +167,93 @@ def test_a_file_that_others_can_write_is_refused_and_read_once_they_cannot(place
     place.later()
     assert not rights.refresh()
     assert allowed(rights) == {ANN, BOB}
-    assert "a file that others cannot write (chmod o-w), not 'mode 0666'" in caplog.text
-    with pytest.raises(ConfigError, match=r"access file .*chmod o-w.*mode 0666"):
-        Rights(place.path)
+    with pytest.raises(ConfigError, match=r"access must be a file that .*chmod o-w.*mode 0666"):
+        place.rights()
     place.path.chmod(0o664)
     place.later()
     assert rights.refresh()
     assert allowed(rights, "quotes") == {ANN, BOB}
+
+
+def test_the_first_reading_raises(place):
+    place.write("[[rule]]\n")
+    with pytest.raises(ConfigError, match="who"):
+        place.rights()
+    place.path.unlink()
+    with pytest.raises(FileNotFoundError):
+        place.rights()
+
+
+def test_a_name_that_the_known_peers_give_or_take_counts_soon(place, rights):
+    place.known.add("bob", EVE, replace=True)
+    place.later()
+    assert rights.refresh()
+    assert allowed(rights) == {ANN, EVE}
+
+
+@pytest.mark.parametrize("has_access", [True, False])
+def test_a_revoked_peer_has_no_rights_until_it_has_another_key(place, has_access):
+    place.known.add("ann", ANN)
+    rights = place.rights(has_access=has_access)
+    assert rights.admits(ANN)
+    assert not rights.admits(EVE)
+    assert rights.why_refused(EVE) == "not among the known peers"
+    version = rights.version
+    assert rights.revoke("ann") == [ANN]
+    assert rights.revoke(EVE) == [EVE]
+    assert rights.version > version
+    for _ in range(2):
+        assert not rights.may(ANN, "subscribe", "trades")
+        assert not rights.covers(ANN, "subscribe", b"trades\0")
+        assert not rights.has_any(ANN, "subscribe")
+        assert not rights.is_known(ANN)
+        assert not rights.admits(ANN)
+        assert rights.why_refused(ANN) == rights.why(ANN, "pull", "q") == "the key was revoked"
+        assert rights.may(BOB, "subscribe", "trades")
+        place.write(TEXT + "publish = ['x']\n")
+        place.later()
+        rights.refresh()
+
+    newer = key_text(b"n" * 32)
+    place.write(TEXT.replace(ANN, newer))
+    place.known.add("ann", newer, replace=True)
+    assert rights.admits(newer)
+    assert rights.may(newer, "subscribe", "trades")
+    assert not rights.admits(ANN)
+    with pytest.raises(ConfigError, match="who must be the name of a peer that is known, or its"):
+        rights.revoke("carol")
+
+
+@pytest.mark.parametrize("has_access", [True, False])
+def test_who_is_known_no_more_is_ended_until_it_is_known_again(place, has_access):
+    rights = place.rights(has_access=has_access)
+    assert rights.admits(BOB)
+    place.known.remove("bob")
+    assert not rights.admits(BOB)
+    assert rights.revoked == {BOB}
+    assert not rights.may(BOB, "subscribe", "trades")
+    assert rights.why(BOB, "subscribe", "trades") == "the key is known no more"
+    place.known.add("bob", BOB)
+    place.later()
+    assert rights.refresh()
+    assert rights.revoked == set()
+    assert rights.may(BOB, "subscribe", "trades")
+
+
+def test_what_is_remembered_is_bounded(rights):
+    for number in range(70_000):
+        rights.may(str(number), "subscribe", "trades")
+    assert len(rights._decisions) <= 65_536
+
+
+def test_denials_are_counted_and_logged_rarely(rights, caplog):
+    log = DenialLog("here", rights)
+    for number in [*range(100), *range(100)]:
+        assert log.note(ANN, "subscribe", str(number), now_ns=0) == "no rule gives it"
+    assert log.count == 200
+    assert len(caplog.messages) == 20
+    log.note(ANN, "subscribe", "0", now_ns=60 * 10**9)
+    assert caplog.messages[20:] == [
+        "here: 160 more requests were denied",
+        "here: denied: 'ann' subscribe '0': no rule gives it",
+    ]

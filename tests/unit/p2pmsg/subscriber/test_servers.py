@@ -103,7 +103,7 @@ def test_a_right_that_is_withdrawn_counts_on_the_fast_path():
     assert talk.read() == []
     assert talk.core.invalid == {"denied": 1}
 
-    talk.rights._revoked = frozenset()
+    talk.rights._by_hand = frozenset()
     talk.rights._changed()
     talk.core.rights_changed()
     assert talk.core.take_frame(stream, data(2, topic="a1"), 1, False, 0).sequence == 2
@@ -183,11 +183,11 @@ def test_a_server_cannot_fill_the_memory_with_denials():
 
 def test_what_is_denied_again_after_it_was_allowed_is_reported_again():
     talk = trusting("ann").join(head(0, topic="a1"))
-    answer = control.Denied("subscribe", ["x", "y"], "rule 3 (line 9) denies it")
+    answer = control.Denied("subscribe", ["x", "y"], "rule 3 denies it")
     frame = wire.control_frame(Kind.DENIED, SESSION, answer)
     talk.reply(frame)
     first, second = denied(talk)
-    assert str(first.as_error()).endswith("gives us no right to it: rule 3 (line 9) denies it")
+    assert str(first.as_error()).endswith("gives us no right to it: rule 3 denies it")
     assert str(second.as_error()).endswith("gives us no right to it")
     talk.core.denials.answered("feed", ["x"])
     talk.core.denials.answered("another")
