@@ -10,11 +10,6 @@ from p2pmsg.aio.loop import LoopDriver
 from tests.unit.raising_log import raising_log
 
 
-def test_it_must_be_made_in_a_loop() -> None:
-    with pytest.raises(RuntimeError, match="the peer"):
-        LoopDriver("the peer", lambda: 1.0)
-
-
 def test_another_loop_is_refused() -> None:
     async def make() -> LoopDriver:
         driver = LoopDriver("the peer", lambda: 1.0)
@@ -91,38 +86,6 @@ def test_a_log_that_raises_does_not_end_it(how: str) -> None:
         asyncio.run(run())
 
 
-@pytest.mark.parametrize("how", ["filter", "handler"])
-def test_a_log_that_raises_lets_the_owner_be_closed_with_the_loop(how: str) -> None:
-    closed: list[bool] = []
-
-    async def run() -> None:
-        LoopDriver("the peer", lambda: 1.0, at_loop_end=lambda: closed.append(True)).start()
-
-    with raising_log(how):
-        asyncio.run(run())
-    assert closed == [True]
-
-
-def test_an_exception_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        turns = 0
-
-        def turn() -> float:
-            nonlocal turns
-            turns += 1
-            if turns == 1:
-                raise ValueError("once")
-            return 1.0
-
-        driver = LoopDriver("the peer", turn)
-        driver.start()
-        assert await driver.wait_for(lambda: turns > 1, 5.0)
-        driver.stop()
-
-    asyncio.run(run())
-    assert "the peer's round failed" in caplog.text
-
-
 def test_a_descriptor_that_stays_readable_does_not_hurry_turns_that_fail() -> None:
     async def run() -> None:
         here, there = socket.socketpair()
@@ -183,16 +146,3 @@ def test_a_loop_that_ends_stops_it_and_names_the_owner(caplog: pytest.LogCapture
     assert driver.stopping
     assert closed == ["peer"]
     assert "the peer was not closed before its event loop ended" in caplog.text
-
-
-def test_one_that_was_stopped_is_not_named_when_the_loop_ends(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def run() -> None:
-        driver = LoopDriver("the peer", lambda: 1.0)
-        driver.start()
-        await asyncio.sleep(0)
-        driver.stop()
-
-    asyncio.run(run(), debug=True)
-    assert not caplog.records

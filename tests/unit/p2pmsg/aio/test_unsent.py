@@ -5,38 +5,6 @@ import random
 from p2pmsg.aio.unsent import UnsentRequests
 
 
-def test_a_responder_that_takes_nothing_delays_no_other():
-    unsent, sent = UnsentRequests(), []
-    for number in range(6):
-        unsent.add(number % 2, number, b"%d" % number)
-
-    def send(at, data):
-        if at == 0:
-            return False
-        sent.append(data)
-        return True
-
-    assert unsent.send(send) == 3
-    assert sent == [b"1", b"3", b"5"]
-    assert len(unsent) == 3
-    assert unsent.waiting_for(0)
-    assert not unsent.waiting_for(1)
-
-
-def test_what_is_over_leaves_all_queues():
-    unsent = UnsentRequests()
-    for number in range(3):
-        for at in range(2):
-            unsent.add(at, number, b"x")
-    unsent.discard(1)
-    unsent.discard(7)
-    assert len(unsent) == 4
-    unsent.discard(0)
-    unsent.discard(2)
-    assert not unsent
-    assert not unsent.waiting_for(0)
-
-
 def test_a_request_that_is_asked_again_waits_once_and_goes_as_it_is_now():
     unsent, sent = UnsentRequests(), []
     unsent.add(0, 1, b"before")

@@ -3,13 +3,11 @@
 import asyncio
 import random
 import threading
-import time
 
 import pytest
 
 from p2pmsg.aio import waiting
-from p2pmsg.aio.waiting import Look, Pace, Reply, Waiters, in_executor, is_looked_up
-from transports import parse_endpoint
+from p2pmsg.aio.waiting import Look, Pace, Reply, Waiters, in_executor
 
 
 async def settle(rounds: int = 3) -> None:
@@ -54,16 +52,6 @@ def test_who_is_cancelled_after_it_was_woken_wakes_the_next_one() -> None:
         assert first.cancelled()
         assert second.done()
         assert second.result() is True
-
-    asyncio.run(run())
-
-
-def test_a_time_out_leaves_nobody_waiting() -> None:
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        waiters = Waiters(loop)
-        assert not await waiters.wait(loop.time() + 0.001)
-        assert len(waiters) == 0
 
     asyncio.run(run())
 
@@ -164,28 +152,6 @@ def test_it_looks_where_answers_came_within_the_window_and_seldom_after_looks_in
     assert 1000 / 20 < looks < 1000 / 10
 
 
-def test_a_look_ends_with_its_window_also_where_nobody_goes_on_with_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now_ns = 10**9
-    monkeypatch.setattr(waiting, "_monotonic_ns", lambda: now_ns)
-    look = Look(200e-6)
-    assert [look.begin(), look.begin()] == [False, True]
-    now_ns += 199_999
-    assert look.is_on
-    now_ns += 1
-    assert not look.is_on
-    assert [look.begin() for _ in range(3)] == [False, False, True]  # it was in vain
-
-
-def test_without_a_window_it_never_looks() -> None:
-    look = Look(0.0)
-    for _ in range(5):
-        assert not look.begin()
-        assert not look.find(lambda: True)
-        look.end()
-
-
 def test_what_an_executor_made_for_a_cancelled_task_is_undone() -> None:
     async def run() -> None:
         gate, undone = threading.Event(), []
@@ -275,22 +241,3 @@ def test_a_task_that_is_cancelled_after_its_answer_has_come_is_cancelled() -> No
                 await reply
 
     asyncio.run(run())
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "is_so"),
-    [
-        ("tcp://127.0.0.1:1", False), ("tcp://*:1", False), ("tcp://[::1]:1", False),
-        ("tcp://localhost:1", False), ("ipc:///run/x", False), ("inproc://x", False),
-        ("tcp://prices.example:1", True), ("tcp://eth0:1", True),
-    ],
-)  # fmt: skip
-def test_names_are_looked_up(endpoint: str, is_so: bool) -> None:
-    assert is_looked_up(parse_endpoint(endpoint)) is is_so
-
-
-def test_a_pace_begins_with_its_time_up() -> None:
-    pace = Pace()
-    assert pace.is_over()
-    pace.begin()
-    assert pace.until_ns <= time.monotonic_ns() + waiting.SLICE_NS

@@ -5,10 +5,10 @@ import pytest
 from p2pmsg import wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError
-from p2pmsg.publisher.batch import Batch, OpenBatches, pack_slice
+from p2pmsg.publisher.batch import pack_slice
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.log import PublisherLog
-from p2pmsg.wire import Frame, decode_columns, stream_prefix
+from p2pmsg.wire import Frame, decode_columns
 from tests.unit.p2pmsg.interrupts import interrupt_at
 
 WALL_NS = 1_700_000_000 * 10**9
@@ -187,32 +187,6 @@ def test_an_interrupt_anywhere_loses_nothing_that_was_accepted(action, logged, e
     assert step > 3
 
 
-def test_a_batch_is_sealed_again_to_the_same_frame():
-    batch = Batch(wire.stream_prefix("t", 9), 5, WALL_NS, 0, 1024, bytearray())
-    for value in (b"x", b"yy"):
-        wire.encoder.encode_into(value, batch.buffer, -1)
-        batch.add_columns("k", None, None)
-        batch.end, batch.next = len(batch.buffer), batch.next + 1
-
-    first = bytes(batch.seal()[0])
-    again = bytes(batch.seal()[0])
-
-    assert first == again
-    assert Frame(first).sequence == 5
-
-
-@pytest.mark.parametrize("size", [1, 10, 100, 2000])
-def test_a_frame_is_sent_when_it_is_full(size):
-    publisher = core()
-    for _ in range(5000 // size + 3):
-        publish(publisher, b"x" * size)
-
-    sent = publisher.frames_to_send()
-    assert len(sent) >= 2
-    assert max(map(len, sent)) <= 1024 + size + 64
-    assert publisher.published == 5000 // size + 3
-
-
 def test_the_latest_time_of_a_slice_is_found():
     times = [5, 9, 2]
     data, latest = pack_slice(
@@ -223,44 +197,5 @@ def test_the_latest_time_of_a_slice_is_found():
     assert decode_columns(Frame(data))[1] == times
 
 
-def batch_of(topic):
-    return Batch(stream_prefix(topic, 1), 0, 0, 0, 1024, bytearray())
-
-
 def latest(batches):
     return batches.topic, batches.batch
-
-
-def test_the_latest_is_the_one_begun_last():
-    batches, a, b = OpenBatches(), batch_of("a"), batch_of("b")
-    assert latest(batches) == (None, None)
-    batches["a"] = a
-    assert latest(batches) == ("a", a)
-    batches["b"] = b
-    assert latest(batches) == ("b", b)
-    assert batches == {"a": a, "b": b}
-
-
-def test_one_that_is_sealed_is_the_latest_no_more():
-    batches, a = OpenBatches(), batch_of("a")
-    batches["a"] = a
-    del batches["a"]
-    assert latest(batches) == (None, None)
-    assert batches == {}
-
-
-def test_the_latest_stays_when_another_one_is_sealed():
-    batches, a, b = OpenBatches(), batch_of("a"), batch_of("b")
-    batches["a"], batches["b"] = a, b
-    del batches["a"]
-    assert latest(batches) == ("b", b)
-    batches["a"] = a
-    assert latest(batches) == ("a", a)
-
-
-def test_a_topic_of_another_object_with_the_same_text_seals_the_latest():
-    batches, name = OpenBatches(), "".join(["top", "ic"])
-    batches["topic"] = batch_of("topic")
-    assert name is not batches.topic
-    del batches[name]
-    assert latest(batches) == (None, None)

@@ -5,7 +5,6 @@ import pytest
 from p2pmsg import wire
 from p2pmsg.publisher import control_queue
 from p2pmsg.publisher.control_queue import (
-    ANSWER_AGE_NS,
     HELD_NS,
     SUBSCRIBED_MAX,
     ControlQueue,
@@ -38,18 +37,6 @@ def drive(queue, sender, guard=None, *, data_waits=False, now_ns=0):
     send_some(queue, sender, guard, data_waits=data_waits, now_ns=now_ns)
 
 
-def test_answers_and_notices_take_turns():
-    queue, sender = ControlQueue(), Sender()
-    for number in range(3):
-        assert queue.answer(number, [b"answer %d" % number], now_ns=0)
-        queue.notices.append(b"notice %d" % number)
-    drive(queue, sender)
-    assert sender.sent == [
-        b"notice 0", b"answer 0", b"notice 1", b"answer 1", b"notice 2", b"answer 2"
-    ]  # fmt: skip
-    assert (len(queue), queue.sent, queue.dropped) == (0, 6, 0)
-
-
 def test_notices_do_not_overtake_messages_and_answers_do():
     queue, sender = ControlQueue(), Sender()
     queue.notices.append(b"heartbeat")
@@ -58,16 +45,6 @@ def test_notices_do_not_overtake_messages_and_answers_do():
     assert sender.sent == [b"echo"]
     drive(queue, sender)
     assert sender.sent == [b"echo", b"heartbeat"]
-
-
-def test_a_notice_may_be_made_when_it_goes():
-    queue, sender, heads = ControlQueue(), Sender(), [b"1"]
-    queue.notices.append(lambda: b"heartbeat " + heads[-1])
-    drive(queue, sender, data_waits=True)
-    heads.append(b"2")
-    drive(queue, sender)
-    queue.notices.append(lambda: b"heartbeat " + heads[-1])
-    assert [*sender.sent, *queue.drain()] == [b"heartbeat 2", b"heartbeat 2"]
 
 
 def test_pages_of_an_answer_stay_together():
@@ -79,17 +56,6 @@ def test_pages_of_an_answer_stay_together():
     sender.full.clear()
     drive(queue, sender)
     assert sender.sent == [b"b0", b"b1", b"a0", b"a1"]
-
-
-def test_one_without_space_does_not_hold_up_the_others():
-    queue, sender = ControlQueue(), Sender(full=[b"0"])
-    for number in range(10):
-        queue.answer(number, [b"%d" % number], now_ns=0)
-    drive(queue, sender)
-    assert sender.sent == [b"%d" % number for number in range(1, 10)]
-    assert queue.is_waiting(0)
-    drive(queue, sender, now_ns=ANSWER_AGE_NS + 1)
-    assert (len(queue), queue.dropped) == (0, 1)
 
 
 def test_where_nothing_has_space_it_is_shed_after_stall_ms():
@@ -114,14 +80,6 @@ def test_what_is_beyond_a_bound_is_dropped_and_counted(bound, monkeypatch):
     assert not queue.has_space()
     drive(queue, Sender())
     assert queue.answer(3, [b"x" * 50], now_ns=0), "one that is larger is taken where none waits"
-
-
-def test_it_can_be_drained():
-    queue = ControlQueue()
-    queue.answer(1, [b"a", b"b"], now_ns=0)
-    queue.notices.append(b"n")
-    assert queue.drain() == [b"a", b"b", b"n"]
-    assert (len(queue), queue.is_waiting(1), queue.has_space()) == (0, False, True)
 
 
 def wanted(probe, mark=b"\1"):
@@ -149,23 +107,6 @@ def test_an_answer_waits_for_the_subscription_to_it():
     drive(queue, sender, now_ns=2)
     assert sender.sent == [b"eight", b"seven 0", b"seven 1"]
     assert len(queue) == 0
-
-
-def test_a_probe_that_comes_after_the_subscription_is_answered_at_once_each_time():
-    queue, sender = on_zmq(), Sender()
-    queue.note_subscription(wanted(7), now_ns=0)
-    for _ in range(2):
-        queue.answer(7, [b"seven"], now_ns=0)
-        drive(queue, sender)
-    assert sender.sent == [b"seven", b"seven"]
-    queue.note_subscription(wanted(7, b"\0"), now_ns=0)
-    assert queue.answer(7, [b"seven"], now_ns=0)  # it has had its answer, and has gone on
-    drive(queue, sender, now_ns=HELD_NS)
-    assert (len(sender.sent), len(queue), queue.is_waiting(7)) == (2, 0, False)
-    queue.note_subscription(wanted(7), now_ns=0)  # the same over a new connection
-    queue.answer(7, [b"seven"], now_ns=0)
-    drive(queue, sender)
-    assert len(sender.sent) == 3
 
 
 def test_an_answer_without_a_subscription_leaves_in_the_end():

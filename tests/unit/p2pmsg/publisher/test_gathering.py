@@ -108,19 +108,6 @@ def test_who_publishes_all_the_time_is_kept_busy_by_few_frames(slow, share, ling
 
 
 @pytest.mark.parametrize("linger", [0, 0.001])
-def test_after_a_stall_of_the_machine_frames_are_large_again(linger):
-    """Small frames are no reason for small frames: they make a program slow, which is not idle."""
-    one = program(1, linger=linger)
-    one.ticks = False
-    before = one.run(0.1)
-    one.slow = 20
-    one.run(0.1)
-    one.slow = 1
-    one.run(0.01)
-    assert one.run(0.1) > 0.8 * before
-
-
-@pytest.mark.parametrize("linger", [0, 0.001])
 @pytest.mark.parametrize("gap_us", [40, 100, 1000])
 def test_what_comes_seldom_waits_for_nothing(linger, gap_us):
     one = program(1, linger=linger)
@@ -139,69 +126,8 @@ def test_what_is_paced_waits_no_longer_than_some_frames_take(slow, gap_us, toget
     assert later[int(0.99 * len(later))] < 100 + 150 * slow
 
 
-@pytest.mark.parametrize("gap_us", [5, 10, 20])
-def test_what_is_paced_leaves_most_of_a_slow_machine_to_others(gap_us):
-    """ZeroMQ's threads and the subscriber want it, and where they do not get it all is late."""
-    slow = 4
-    one = program(slow)
-    one.run(0.1, gap_us * 1000)
-    before = len(one.counts)
-    rate = one.run(0.3, gap_us * 1000)
-    assert rate > 0.99e6 / gap_us
-    assert (len(one.counts) - before) * 14e-6 * slow < 0.2 * 0.3
-
-
-def test_after_a_pause_a_busy_program_sends_few_frames_that_take_long():
-    """One of those that share two cores is kept from running some hundred times a second."""
-    one = program(8)
-    one.run(0.1)
-    for _ in range(20):
-        one.now_ns += 3_000_000
-        before = len(one.counts)
-        one.run(0.002)
-        assert one.counts[before:].count(1) <= 8
-
-
 @pytest.mark.parametrize("slow", [1, 8])
 def test_nothing_is_gathered_where_that_is_said(slow):
     one = program(slow, gather_within=0)
     one.run(0.05, 20_000)
     assert set(one.counts) == {1}
-
-
-def test_large_messages_that_share_no_frame_have_no_pace():
-    one = program(4)
-    core, large = one.core, bytes(64 * 1024)
-    core.publish("t", large, None, None, None, now_ns=one.now_ns, wall_ns=one.now_ns)
-    core.outbox.clear()
-    for _ in range(200):
-        one._spend(500)
-        began_ns = one.now_ns
-        assert core.publish_alone("t", large, None, None, None, began_ns, began_ns) >= 0
-        one._spend(14_000)
-        core.outbox.clear()
-        core.note_alone("t", began_ns, one.now_ns)
-
-
-def test_a_single_slow_frame_says_little_of_the_next():
-    one = program(1)
-    one.run(0.01)
-    core = one.core
-    core.gathering.note_call(core.gathering.inside_ns, 0, 50_000_000, made=True)
-    assert core.gathering.alone_ns < 100_000
-
-
-def test_what_is_sent_otherwise_says_nothing_of_frames():
-    """A frame of `publish_many` has thousands of messages."""
-    one = program(1)
-    one.run(0.01)
-    for _ in range(20):
-        for _ in range(20):
-            began_ns = one.now_ns
-            one.now_ns += 100_000
-            one.core.note_sent(began_ns, one.now_ns)
-        one.now_ns += 1_000_000
-        one.tick()
-        one.publish()
-    assert one.counts[-10:] == [1] * 10
-    assert one.core.gathering.alone_ns < 100_000

@@ -23,14 +23,6 @@ def test_it_finds_what_a_comparison_finds(topics, patterns):
     assert sorted(found) == sorted(topic for topic in table if matches(topic, patterns))
 
 
-def test_a_topic_that_is_added_is_found():
-    table = {"b": None}
-    index = TopicIndex(table)
-    assert index.matching(["a*", "b*"]) == ["b"]
-    table["ab"] = None
-    assert sorted(index.matching(["a*", "b*"])) == ["ab", "b"]
-
-
 def core(topics):
     made = PublisherCore(
         name="feed", session=SESSION, recovery="memory://r", config=PublisherConfig(), now_ns=0
@@ -88,16 +80,3 @@ def test_the_same_question_is_answered_again_for_a_while():
     assert head(3) == 1
     assert head(4, closing=True) == 2, "what is said at the end is exact"
     assert head(10**9) == 2
-
-
-def test_all_topics_are_every_byte_that_text_begins_with_and_no_control_frame():
-    prefixes = tuple(wire.topic_prefixes(["*"]))
-    first = {chr(code).encode()[:1] for code in range(1, 0x110000) if not 0xD800 <= code < 0xE000}
-    assert set(prefixes) == first
-    for kind in Kind:
-        if kind != Kind.DATA:
-            assert not wire.control_frame(kind, 1).startswith(prefixes)
-
-
-def test_other_topics_are_a_prefix_each():
-    assert wire.topic_prefixes(["a", "b*", "é"]) == [b"a\0", b"b", "é".encode() + b"\0"]

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from p2pmsg import control, wire
+from p2pmsg import wire
 from p2pmsg.publisher import control_queue
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.heartbeats import HeartbeatSender
@@ -37,28 +37,6 @@ class Sending:
     def sent(self, now_ns):
         self.sender.handle_timer(self.streams, now_ns=now_ns)
         return self.queue.drain()
-
-
-def test_a_heartbeat_says_what_is_kept_and_of_which_life():
-    sending = Sending("t", life=9)
-    assert sending.sent(10 * MS - 1) == []
-    (data,) = sending.sent(10 * MS)
-
-    frame = Frame(data)
-    assert (frame.session, frame.topic, frame.sequence) == (SESSION, "t", 5)
-    body = control.read_body(frame, control.Heartbeat)
-    assert body == control.Heartbeat(2, sending.served.place, 9)
-    assert sending.sender.sent == 1
-
-
-@pytest.mark.parametrize(("connections", "first_ms"), [(1, 10), (100, 10), (150, 15), (1000, 20)])
-def test_many_subscribers_have_the_first_heartbeat_later(connections, first_ms):
-    """But never later than the rarest."""
-    sending = Sending("t")
-    sending.queue.connections = connections
-    sending.sender.put_off(sending.streams[0], 5 * MS)
-    assert sending.sent((5 + first_ms) * MS - 1) == []
-    assert kinds(sending.sent((5 + first_ms) * MS)) == [("HEARTBEAT", "t", 5)]
 
 
 def test_heartbeats_become_rarer_until_data_comes():
@@ -99,27 +77,6 @@ def test_idle_streams_have_so_many_heartbeats_a_second_together_and_no_more():
         waits = [b - a for (a, _), (b, _) in pairwise([t for t in times if t[1] == topic])]
         assert all(later <= 2 * before + 10 * MS for before, later in pairwise(waits))
         assert max(waits) <= 13.5 * second
-
-
-def test_streams_that_get_data_are_not_idle():
-    sending = Sending(*(f"t{number}" for number in range(100)), per_second_max=10.0)
-    times_of(sending, 1000 * MS)
-    assert sending.sender.idle == 100
-    for each in sending.streams[1:]:
-        sending.sender.put_off(each, 1000 * MS)
-        sending.sender.put_off(each, 1000 * MS)
-
-    assert sending.sender.idle == 1
-
-
-def test_where_idle_streams_are_few_they_have_one_each_longest_wait():
-    sending = Sending("a", "b", per_second_max=1000.0)
-    times = [now_ns // MS for now_ns, topic in times_of(sending, 100 * MS) if topic == "a"]
-    assert times == [10, 30, 50, 70, 90]
-
-
-def test_nothing_is_due_without_streams():
-    assert Sending().sender.next_deadline_ns() is None
 
 
 def test_streams_that_wait_for_space_in_the_queue_go_first_when_there_is_some(monkeypatch):
@@ -174,24 +131,3 @@ def test_who_waits_for_a_heartbeat_learns_that_data_has_put_it_off():
     sending.sender.put_off(first, 16 * MS)
     assert sending.sender.put_off_until_ns(17 * MS) == 18 * MS
     assert kinds(sending.sent(18 * MS)) == [("HEARTBEAT", "b", 5)]
-
-
-def test_while_it_is_closed_nothing_is_put_off():
-    sending = Sending("a")
-    sending.sender.put_off(sending.streams[0], 7 * MS)
-    assert sending.sender.put_off_until_ns(10 * MS) == 17 * MS
-    sending.served.closing = True
-    assert sending.sender.put_off_until_ns(10 * MS) is None
-    assert Sending().sender.put_off_until_ns(10 * MS) is None
-
-
-def test_a_stream_of_which_there_is_data_all_the_time_has_one_now_and_then_where_that_is_wanted():
-    for busy_ns, expected in ((2**63, []), (100 * MS, [110, 220, 330])):
-        sending, times = Sending("a"), []
-        sending.sender.busy_ns = busy_ns
-        for now_ms in range(1, 400):
-            sending.sender.put_off(sending.streams[0], now_ms * MS)
-            if sending.sender.next_deadline_ns() <= now_ms * MS and sending.sent(now_ms * MS):
-                times.append(now_ms)
-        assert len(times) == len(expected)
-        assert all(abs(a - b) <= 30 for a, b in zip(times, expected, strict=True))

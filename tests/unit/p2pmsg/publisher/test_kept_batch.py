@@ -61,36 +61,6 @@ def left_by_a_kill(slot):
     return content, messages, latest
 
 
-def test_a_slot_says_whose_messages_it_has():
-    batch = batch_of(slot := slot_of())
-    add(batch, "a")
-    content, (message,), latest = left_by_a_kill(slot)
-
-    assert (content.session, content.topic, content.first) == (SESSION, TOPIC, 7)
-    assert (message.value, message.sequence, message.timestamp_ns) == ("a", 7, 10**18)
-    assert latest == 10**18
-
-
-def test_what_is_not_committed_is_no_message():
-    batch = batch_of(slot := slot_of())
-    add(batch, "a")
-    batch.put("b")
-
-    assert [message.value for message in left_by_a_kill(slot)[1]] == ["a"]
-
-
-def test_a_message_that_is_taken_back_is_no_message():
-    batch = batch_of(slot := slot_of())
-    add(batch, 1)
-    end = batch.end
-    add(batch, 2, key="k")
-    batch.seal()
-    batch.end, batch.next = end, batch.next - 1
-    batch.repair()
-
-    assert [(m.value, m.key) for m in left_by_a_kill(slot)[1]] == [(1, None)]
-
-
 @pytest.mark.parametrize("event", ["line", "signal"])
 @pytest.mark.parametrize("what", ["seal", "add", "add beyond the slot", "repair"])
 def test_an_interrupt_at_any_place_leaves_what_was_accepted_once(what, event):
@@ -172,15 +142,6 @@ def test_a_refused_column_leaves_the_batch_as_it_was():
     ]
 
 
-def test_a_free_slot_has_no_messages():
-    store = MemoryStore()
-    tail = Tail(store, SLOT)
-    batch = batch_of(slot := tail.take())
-    add(batch, 1)
-    tail.give_back(slot)
-    assert tail.take() is slot
-
-
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)
     | st.text(max_size=40) | st.binary(max_size=300),
@@ -225,16 +186,6 @@ def test_the_ends_of_values_are_where_another_library_put_them(values):
     assert ends_of_values(data) == ends
 
 
-SIZES = (1, 2, 4, 8, 16, 3, 300, 70_000)
-EXTENSIONS = [msgpack.packb(msgpack.ExtType(5, bytes(size))) for size in SIZES]
-
-
-def test_extensions_have_ends_too():
-    data = b"".join(EXTENSIONS)
-
-    assert len(ends_of_values(data)) == len(EXTENSIONS)
-
-
 @given(st.binary(min_size=1, max_size=60))
 def test_no_bytes_at_all_do_anything_but_raise(data):
     try:
@@ -243,18 +194,6 @@ def test_no_bytes_at_all_do_anything_but_raise(data):
         return
     assert ends[-1] == len(data)
     assert ends == sorted(ends)
-
-
-@pytest.mark.parametrize("record", [1, None, [1, 2], ["k", 1, 2, 3], [0, 5, None, None]], ids=str)
-def test_columns_that_are_none_are_reported(record):
-    batch = batch_of(slot := slot_of())
-    add(batch, 1, key="k")
-    data = msgpack.packb(record)
-    slot.memory[slot.bytes_max : slot.bytes_max + len(data)] = data
-    slot.header[1] = len(data)
-
-    with pytest.raises(ValueError, match="columns"):
-        left_by_a_kill(slot)
 
 
 @pytest.mark.parametrize("at", range(7))

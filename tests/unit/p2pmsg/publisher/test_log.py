@@ -16,7 +16,6 @@ from recovery import ReplayBuffer
 from recovery.log import LogReader, LogWriter, MemoryStore, truncate, verify
 
 MS = 1_000_000
-INTERVAL_NS = 100 * MS
 FRAME = bytes(1000)
 FULL_BYTES = 128 * 1024
 
@@ -50,28 +49,6 @@ def is_settled(log, now_ns=0):
     return log.next_deadline_ns(now_ns=now_ns) is None
 
 
-def test_it_is_due_an_interval_after_the_first_frame():
-    log = log_of()
-    assert is_settled(log)
-    append(log)
-    assert log.next_deadline_ns(now_ns=5 * MS) == 5 * MS + INTERVAL_NS
-    append(log)
-    assert log.next_deadline_ns(now_ns=50 * MS) == 5 * MS + INTERVAL_NS
-    log.sync(nullcontext())
-    assert log.next_deadline_ns(now_ns=50 * MS) is None
-
-
-def test_it_is_due_at_once_when_so_many_bytes_wait():
-    log = log_of(fsync_bytes=10 * len(FRAME))
-    assert is_settled(log)
-    append(log, 9)
-    assert log.next_deadline_ns(now_ns=5 * MS) == 5 * MS + INTERVAL_NS
-    append(log)
-    assert log.next_deadline_ns(now_ns=6 * MS) == 6 * MS
-    log.sync(nullcontext())
-    assert log.next_deadline_ns(now_ns=7 * MS) is None
-
-
 @pytest.mark.parametrize("fsync", ["interval", "always"])
 def test_one_sync_is_for_all_that_waits(fsync, monkeypatch):
     log, synced = log_of(fsync=fsync), []
@@ -85,27 +62,6 @@ def test_one_sync_is_for_all_that_waits(fsync, monkeypatch):
         assert not synced
         log.sync(nullcontext())
         assert len(synced) == 1
-
-
-def test_with_never_nothing_is_due_however_much_waits():
-    log = log_of(fsync="never", fsync_bytes=1)
-    append(log, 20)
-    assert log.next_deadline_ns(now_ns=0) is None
-
-
-@pytest.mark.parametrize("on_error", ["raise", "continue"])
-@pytest.mark.parametrize("fsync", ["interval", "always"])
-def test_nothing_is_due_any_more_when_it_has_failed_once(fsync, on_error):
-    store = MemoryStore()
-    log = log_of(store, fsync=fsync, on_error=on_error, fsync_bytes=1)
-    assert is_settled(log)
-    append(log)
-    assert log.next_deadline_ns(now_ns=3) == 3
-    store.failing = {"sync": OSError(errno.EIO, "Input/output error")}
-    log.sync(nullcontext())
-    assert (log.broken or log.failed).endswith("Input/output error")
-    # Or else the publisher's thread would never sleep again.
-    assert log.next_deadline_ns(now_ns=4) is None
 
 
 @pytest.mark.parametrize("on_error", ["raise", "continue"])
@@ -442,22 +398,6 @@ def test_after_a_crash_of_the_system_a_damaged_tail_is_skipped_from_the_floor_on
     assert (left, following >= floor + 3 > 3) == ([(floor, floor + 1)], True)
 
 
-def test_what_is_written_once_has_a_checksum_in_the_tail_file():
-    store = MemoryStore()
-    core = lost(store)
-    data, topic = store.read("tail"), core.open_batches["t"].slot.header[6]
-    slot = len(data) - 4096
-    for at in [*range(32), *range(slot + 16, slot + 64 + topic)]:
-        store.remove("tail")
-        store.write("tail", data[:at] + bytes((data[at] ^ 1 << at % 8,)) + data[at + 1 :])
-        assert len(list(verify("log", store=store))) == 1, at
-        files = store.copy()
-        following = core_of(store, reserve=5).log.next("t")
-        assert following >= 13, at
-        store.kill()
-        store.restore(files)
-
-
 @pytest.mark.rounds(200, 20_000)
 def test_no_damage_of_the_tail_file_hinders_the_next_publisher(rounds):
     random, store = Random(7), MemoryStore()
@@ -477,18 +417,6 @@ def test_no_damage_of_the_tail_file_hinders_the_next_publisher(rounds):
         store.write("tail", bytes(damaged))
         assert core_of(store, reserve=5).log.next("t") >= 3
         store.kill()
-
-
-def test_a_closed_log_with_a_damaged_tail_file_goes_on():
-    store = MemoryStore()
-    core = core_of(store)
-    publish(core, 5)
-    core.flush(now_ns=1)
-    core.log.close(0)
-    store.kill()
-    store.write("tail", bytes(10))
-
-    assert core_of(store).log.next("t") >= 5
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
@@ -548,12 +476,3 @@ def test_a_log_that_was_given_up_is_not_gone_on_with_after_a_crash_of_the_system
 
     config = LogConfig("log")
     assert PublisherLog(config, session=77, wall_ns=0, store=store).session == 77  # a new one
-
-
-def test_a_new_topic_is_looked_up_and_not_searched_for(monkeypatch):
-    """Each took time in proportion to those that were there: 0.9 ms at 16,000."""
-    publisher = core_on(log_of())
-    monkeypatch.delattr(ReplayBuffer, "streams")
-    for topic in "abc":
-        publisher.publish(topic, 1, None, None, None, now_ns=0, wall_ns=0)
-    assert [*publisher.streams] == ["a", "b", "c"]

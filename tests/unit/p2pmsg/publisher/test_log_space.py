@@ -75,50 +75,6 @@ def test_it_does_not_grow_beyond_retention_and_a_segment_though_no_round_is_take
     assert [*verify("log", store=log.store)] == []
 
 
-def test_what_a_reader_holds_may_be_more_and_is_not_looked_at_for_each_frame(monkeypatch):
-    log = log_of()
-    append(log)
-    reader = LogReader("log", store=log.store)
-    assert [*reader.follow(1, "t", 0)]
-    looked = []
-    remove = log.store.remove_unshared
-    monkeypatch.setattr(
-        log.store, "remove_unshared", lambda name: (looked.append(name), remove(name))[1]
-    )
-    for _ in range(2000):
-        log.append("t", log.next("t"), 1, bytes(10), 0, 0)
-    assert log.earliest("t") == 0
-    growth = log.stats().bytes - RETENTION - SEGMENT
-    assert 0 < len(looked) <= growth // (SEGMENT // 8) + 1
-    reader.close()
-    append(log, 2)
-    assert log.stats().bytes <= RETENTION + SEGMENT + 2 * len(FRAME)
-
-
-def test_what_the_publishers_own_reader_held_is_deleted_by_the_next_rounds():
-    log = log_of()
-    append(log)
-    expire(log, now_ns=S)
-    assert log.read(b"requester", "t", 0).start == 0
-    append(log, 100)
-    assert log.earliest("t") == 0
-    expire(log, now_ns=S + 1)  # though it is not time to by the clock
-    append(log, 20)
-    expire(log, now_ns=S + 2)
-    append(log)
-    assert log.stats().bytes <= RETENTION + SEGMENT + 2 * len(FRAME)
-
-
-def test_a_stream_that_is_only_in_the_oldest_segment_goes_on_where_it_was():
-    log = log_of()
-    append(log, 3, topic="rare")
-    append(log, 400)
-    assert log.earliest("rare") is None
-    assert log.stats().bytes <= RETENTION + SEGMENT + 2 * len(FRAME)
-    log.store.kill()
-    assert log_of(log.store).next("rare") == 3
-
-
 def test_a_loop_does_not_wait_for_the_disk_and_its_next_round_deletes():
     log = log_of()
     log.may_wait = False
@@ -248,36 +204,3 @@ def test_a_full_disk_is_said_once_a_minute_and_that_it_works_again(caplog, how):
     assert (log.stats().retrying, log.stats().errors) == (None, 130)
     publish(10**15 + 132 * S)
     assert warnings_of(caplog) == []
-
-
-def test_a_log_that_is_gone_on_without_is_not_said_to_be_tried_again(caplog):
-    store = MemoryStore()
-    log = log_of(store, on_error="continue")
-    store.failing = {"write": FULL}
-    append(log, 2)
-    assert log.stats().retrying is None
-    assert "No space left" in log.stats().failed
-    assert "tried again" not in caplog.text
-
-
-def test_what_could_be_written_after_retention_is_no_error(caplog):
-    store = SmallDisk(2**40)
-    log = log_of(store)
-    append(log, RETENTION // 1000 + 2)
-    store.byte_count = sum(len(content.data) for content in store._files.values()) + 500
-    append(log, 100)
-    assert log.stats().errors == 0
-    assert caplog.text == ""
-
-
-def test_messages_of_a_time_that_has_not_come_are_reported_once(caplog):
-    log = log_of(retention_age=10.0)
-    for _ in range(20):
-        log.append("t", log.next("t"), 1, FRAME, 0, 3600 * S)
-    for now_ns in (2 * S, 4 * S):
-        expire(log, now_ns=now_ns)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "3600 s later than the clock shows" in said
-    before = log.stats().bytes
-    expire(log, now_ns=20 * S)
-    assert log.stats().bytes < before

@@ -4,7 +4,7 @@ import pytest
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
-from p2pmsg.publisher import heads, permits
+from p2pmsg.publisher import heads
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.permits import LIMIT_NS
 from p2pmsg.relay.core import RelayCore
@@ -114,29 +114,6 @@ def test_an_echo_has_only_what_is_covered_and_says_the_rest(asked):
     assert asked.core.requests.permits.denied_requests == 3
 
 
-class Hashed(str):
-    """A pattern that counts how often any of them is hashed."""
-
-    __slots__ = ()
-    count = 0
-
-    def __hash__(self):
-        Hashed.count += 1
-        return super().__hash__()
-
-
-def test_what_is_denied_is_looked_at_once(asked, monkeypatch):
-    """A peer without rights may ask for thousands of patterns; the publisher goes on meanwhile."""
-    asked.probe("nobody", "trades")
-    probe = control.Probe(5, [Hashed(f"hidden{number}") for number in range(1000)], "latest")
-    frame = wire.Frame(wire.control_frame(Kind.PROBE, 7, control.Probe(5, [], "latest")))
-    Hashed.count = 0
-    makes = asked.core.requests.heads
-    monkeypatch.setattr(makes, "_pages", lambda *_, **__: [b"not packed, as such a str is none"])
-    assert len(makes.bodies(b"nobody", frame, probe, now_ns=asked.now_ns)) == 1
-    assert 0 < Hashed.count < 20 * 1000
-
-
 def test_an_echo_says_a_bounded_part_of_what_is_denied(asked):
     """One without rights makes neither long answers, nor what a cache keeps of long questions."""
     most = [f"hidden{number}" for number in range(control.DENIED_MAX)]
@@ -152,22 +129,6 @@ def test_an_echo_says_a_bounded_part_of_what_is_denied(asked):
     assert not questions
     asked.probe("bob", "quotes*", *most[:5])
     assert len(questions) == 1
-
-
-def test_an_unknown_key_gets_nothing(asked):
-    assert asked.probe("nobody", "trades") == {"ECHO": {}, "DENIED": ["trades"]}
-    assert asked.why == "the key has no name"
-    assert asked.heads("nobody") == {"HEADS": {}, "DENIED": ["*"]}
-    assert asked.nack("nobody", "trades", (0, 9)) == {"denied": [(0, 9)]}
-
-
-def test_heads_are_those_of_topics_that_one_may_have(asked):
-    assert set(asked.heads("ann")["HEADS"]) == set(TOPICS)
-    assert set(asked.heads("bob")["HEADS"]) == {"quotes.us", "quotes.eu", "trades"}
-    found = asked.heads("bob", "*", "orders")
-    assert set(found["HEADS"]) == {"quotes.us", "quotes.eu", "trades"}
-    assert found["DENIED"] == ["*", "orders"]
-    assert asked.heads("eve") == {"HEADS": {}, "DENIED": ["*"]}
 
 
 def test_heads_that_are_used_again_are_not_those_of_another(monkeypatch):
@@ -228,15 +189,6 @@ def test_history_that_is_too_old_is_refused_with_its_reason(asked):
     assert asked.nack("carl", "trades", (6, 8)) == {"too_old": [(6, 7)], "DATA": [("trades", 7)]}
 
 
-def test_the_earliest_start_is_the_earliest_that_one_may_have(asked):
-    assert asked.probe("ann", "trades", start="earliest")["ECHO"] == {"trades": (0, 10, 0)}
-    assert asked.probe("carl", "trades", start="earliest")["ECHO"] == {"trades": (0, 10, 5)}
-    assert asked.probe("carl", "trades", start="latest")["ECHO"] == {"trades": (0, 10, 10)}
-    # What was named is asked for, and refused with its reason.
-    found = asked.probe("carl", "trades", start="sequence", position=2)
-    assert found["ECHO"] == {"trades": (0, 10, 2)}
-
-
 def test_what_comes_after_one_has_joined_is_repaired_however_old_it_is(asked):
     asked.probe("dora", "trades", requester=b"one")
     asked.publish("trades")
@@ -270,19 +222,6 @@ def test_who_has_joined_gets_no_history_of_what_it_did_not_ask_for():
     assert found == {"DATA": [("new", 0), ("new", 1)]}
     found = asked.nack("carl", "trades", (0, 13), requester=b"quotes.us")
     assert found == {"too_old": [(0, 12)], "DATA": [("trades", 12)]}
-
-
-def test_where_requesters_joined_is_remembered_for_a_bounded_number(asked, monkeypatch):
-    monkeypatch.setattr(permits, "FLOORS_MAX", 20)
-    monkeypatch.setattr(permits, "REQUESTERS_MAX", 50)
-    for number in range(200):
-        asked.probe("dora", "trades", requester=b"%d" % number)
-    found = asked.core.requests.permits
-
-    assert len(found._users) == 50
-    assert len(found._floors) == found._floor_count / 2 == 10
-    found.forget(b"199")
-    assert found._floor_count == 18
 
 
 def test_those_without_any_right_are_not_counted_and_change_nothing(asked):

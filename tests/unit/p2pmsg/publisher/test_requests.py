@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
-from p2pmsg.publisher import control_queue, forgotten, heads, requests
+from p2pmsg.publisher import forgotten, heads, requests
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.publisher.requests import RequestHandler, matches
+from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.wire import Frame, Kind, decode_columns
-from recovery import Kept, Loss, LossReason
+from recovery import Kept
 from recovery.retransmit import REQUESTERS_MAX
 from tests.unit.p2pmsg.frames import SESSION, data, header, heartbeat, joined, nack, probe
 from tests.unit.p2pmsg.publisher.served import FakeServed, answers, kept, refusals
@@ -58,19 +58,6 @@ def ask(publisher, data, *, requester=ALICE, now_ns=0):
     publisher.requests.receive(requester, data, now_ns=now_ns)
 
 
-def test_a_nack_is_answered_with_the_frames_themselves():
-    publisher = core()
-    ask(publisher, nack((2, 4), (7, 8)))
-
-    assert replies(publisher) == [
-        (ALICE, "DATA", (2, [2])),
-        (ALICE, "DATA", (3, [3])),
-        (ALICE, "DATA", (7, [7])),
-    ]
-    assert publisher.requests.messages_repaired == {"buffer": 3, "log": 0}
-    assert publisher.requests.frames_repaired == 3
-
-
 HEAD = 10
 NACKS = {
     "evicted": ([(0, 3)], [("REFUSED", ([(0, 3)], "evicted"))]),
@@ -100,19 +87,6 @@ def test_a_nack_is_answered_as_far_as_can_be(ranges, answers):
     assert publisher.requests.invalid == {}
 
 
-def test_what_is_evicted_between_nack_and_answer_is_refused():
-    publisher = core(4, frames=4)
-    ask(publisher, nack((0, 4)))
-    for number in range(3):
-        now_ns = (10 + number) * MS
-        publisher.publish("t", number, None, None, None, now_ns=now_ns, wall_ns=1)
-
-    assert [reply[1:] for reply in replies(publisher)] == [
-        ("REFUSED", ([(0, 3)], "evicted")),
-        ("DATA", (3, [3])),
-    ]
-
-
 def test_a_frame_that_was_never_kept_is_refused_and_its_neighbours_are_not():
     publisher = core(2, replay_bytes=1000)
     for value in (bytes(5000), 3):
@@ -136,17 +110,6 @@ def test_ranges_beyond_the_bound_are_refused_for_budget():
     assert ([(start, start + 1) for start in range(2048, 2176, 2)], "budget") in refused
 
 
-def test_a_full_requester_is_left_alone_for_a_while():
-    publisher = core()
-    ask(publisher, nack((0, 2)))
-    reply = publisher.requests.next_reply(now_ns=0)
-    publisher.requests.reply_blocked(reply, now_ns=0)
-    assert publisher.requests.next_reply(now_ns=0) is None
-    later_ns = publisher.requests.next_deadline_ns(now_ns=0)
-    assert 0 < later_ns < 10 * MS
-    assert len(replies(publisher, now_ns=later_ns)) == 2
-
-
 def test_one_range_in_one_frame_is_answered_without_waiting_for_a_turn():
     publisher = core()
     ask(publisher, nack((3, 4)))
@@ -161,108 +124,6 @@ def test_one_range_in_one_frame_is_answered_without_waiting_for_a_turn():
     assert publisher.requests.scheduler.messages_lingering == 1
 
 
-def test_one_range_that_finds_a_full_queue_is_answered_later():
-    publisher = core()
-    ask(publisher, nack((3, 4)))
-    publisher.requests.reply_blocked(publisher.requests.next_reply(now_ns=0), now_ns=0)
-    assert publisher.requests.next_reply(now_ns=0) is None
-    later_ns = publisher.requests.next_deadline_ns(now_ns=0)
-    assert replies(publisher, now_ns=later_ns) == [(ALICE, "DATA", (3, [3]))]
-
-
-def test_one_range_of_a_requester_that_is_gone_is_forgotten():
-    publisher = core()
-    ask(publisher, nack((3, 4)))
-    publisher.requests.requester_gone(publisher.requests.next_reply(now_ns=0), now_ns=0)
-    assert publisher.requests.next_reply(now_ns=0) is None
-    assert len(publisher.requests.scheduler) == 0
-
-
-def test_a_requester_that_is_gone_is_forgotten():
-    publisher = core()
-    ask(publisher, nack((0, 10)))
-    publisher.requests.requester_gone(publisher.requests.next_reply(now_ns=0), now_ns=0)
-    assert publisher.requests.next_reply(now_ns=0) is None
-    assert len(publisher.requests.scheduler) == 0
-
-
-def test_a_multicast_learns_that_a_requester_is_gone():
-    handling, multicast = Handling(FakeServed()), Multicast()
-    handling.handler.multicast = multicast
-    handling.handler.send(b"who", b"keys")
-    handling.handler.requester_gone(handling.handler.next_reply(now_ns=0), now_ns=0)
-    assert handling.handler.next_reply(now_ns=0) is None
-    assert multicast.calls == [("gone", b"who")]
-
-
-PROBES = {
-    "latest": (("latest", 0), 10),
-    "earliest": (("earliest", 0), 6),
-    "a sequence": (("sequence", 8), 8),
-    "a sequence that is evicted": (("sequence", 2), 2),
-    "a sequence to come": (("sequence", 50), 50),
-    "a sequence below 0": (("sequence", -5), 0),
-    "a time": (("time", WALL_NS + 8), 8),
-    "a time before all": (("time", 0), 6),
-    "a time to come": (("time", 2 * WALL_NS), 10),
-    "something unknown": (("yesterday", 5), 10),
-}
-
-
-@pytest.mark.parametrize(("start", "expected"), PROBES.values(), ids=PROBES)
-def test_a_probe_is_echoed_over_the_data_path(start, expected):
-    publisher = core(frames=4)
-    ask(publisher, probe(77, ["t"], *start))
-
-    (data,) = publisher.frames_to_send()
-    assert data.startswith(wire.control_prefix(Kind.ECHO, 77))
-    body = control.read_body(Frame(data), control.Heads)
-    assert body == control.Heads("feed", [control.Head("t", 6, 10, expected, 0)])
-
-
-def test_a_time_within_a_frame_starts_at_its_message():
-    publisher = core(0)
-    times = [WALL_NS + number * 10 for number in range(10)]
-    publisher.publish_many("t", list(range(10)), None, times, 0, now_ns=0, wall_ns=1, count=10)
-    publisher.frames_to_send()
-    ask(publisher, probe(7, ["t"], "time", WALL_NS + 41))
-    (data,) = publisher.frames_to_send()
-    assert control.read_body(Frame(data), control.Heads).streams[0].start == 5
-
-
-FILTERS = {
-    "all": (["*"], ["a", "ab", "b"]),
-    "one": (["a"], ["a"]),
-    "a prefix": (["a*"], ["a", "ab"]),
-    "several": (["b", "ab"], ["ab", "b"]),
-    "none": ([], []),
-    "another": (["c"], []),
-}
-
-
-@pytest.mark.parametrize(("patterns", "expected"), FILTERS.values(), ids=FILTERS)
-def test_an_echo_has_the_streams_that_were_asked_for(patterns, expected):
-    publisher = core(0)
-    for topic in ("a", "ab", "b"):
-        publisher.publish(topic, 1, None, None, None, now_ns=0, wall_ns=1)
-    publisher.frames_to_send()
-    ask(publisher, probe(7, patterns))
-    (data,) = publisher.frames_to_send()
-    topics = [head.topic for head in control.read_body(Frame(data), control.Heads).streams]
-    assert topics == expected
-    assert [topic for topic in ("a", "ab", "b") if matches(topic, patterns)] == expected
-
-
-def test_who_probes_without_end_while_nothing_can_leave_is_not_echoed(monkeypatch):
-    monkeypatch.setattr(control_queue, "ANSWERS_MAX", 5)
-    publisher = core()
-    for number in range(20):
-        ask(publisher, probe(number))
-    assert len(publisher.frames_to_send()) == 5
-    assert publisher.control.dropped == 15
-    assert publisher.requests.replies_dropped == 0, "they would be counted twice"
-
-
 def test_who_asks_for_heads_without_end_is_not_answered(monkeypatch):
     monkeypatch.setattr(requests, "REPLIES_MAX", 5)
     publisher = core()
@@ -270,14 +131,6 @@ def test_who_asks_for_heads_without_end_is_not_answered(monkeypatch):
         ask(publisher, wire.control_frame(Kind.HEADS_REQUEST, SESSION))
     assert len(replies(publisher)) == 5
     assert publisher.requests.replies_dropped == 15
-
-
-def test_a_request_for_heads_is_answered_with_its_number():
-    publisher = core(frames=4)
-    ask(publisher, wire.control_frame(Kind.HEADS_REQUEST, SESSION, sequence=33))
-    ((requester, kind, frame),) = replies(publisher)
-    assert (requester, kind, frame.sequence) == (ALICE, "HEADS", 33)
-    assert control.read_body(frame, control.Heads).streams == [control.Head("t", 6, 10)]
 
 
 def test_subscribers_are_counted_until_they_leave_or_fall_silent():
@@ -311,34 +164,6 @@ def test_who_fell_silent_without_a_farewell_has_not_got_everything(caplog):
     assert requests.forgotten_names == {"one": 2, "": 1}
     (said,) = caplog.messages
     assert "subscriber 'one' was not heard of for 1 s" in said
-
-
-def test_who_had_everything_or_nothing_to_get_is_forgotten_without_a_trace(caplog):
-    requests = silent(joined(1, complete=True))
-    assert (requests.undelivered, requests.forgotten_names) == (0, {})
-    requests = silent(joined(1), count=0)
-    assert (requests.undelivered, requests.forgotten_names) == (0, {})
-    assert caplog.messages == []
-
-
-RETURNS = {
-    "the same": joined(1, "one"),
-    "another process of that name": joined(7, "one"),
-    "its farewell": wire.control_frame(Kind.LEAVE, SESSION, control.Joined(1, "one")),
-}
-
-
-@pytest.mark.parametrize("frame", RETURNS.values(), ids=RETURNS)
-def test_who_is_there_again_is_forgotten_no_more(frame):
-    requests = silent(joined(1, "one"), joined(2, "two"))
-    requests.receive(ALICE, frame, now_ns=1002 * MS)
-    assert requests.forgotten_names == {"two": 1}
-
-
-def test_a_name_that_is_none_stands_for_nobody_else():
-    requests = silent(joined(1, ""))
-    requests.receive(ALICE, joined(2, ""), now_ns=1002 * MS)
-    assert requests.forgotten_names == {"": 1}
 
 
 def test_those_who_are_forgotten_are_counted_and_not_all_kept(monkeypatch):
@@ -441,13 +266,6 @@ def test_what_is_hostile_is_counted_and_nothing_else(data, reason):
     assert publisher.requests.subscribers == {}
 
 
-def test_a_nack_for_an_unknown_topic_is_not_answered():
-    publisher = core()
-    ask(publisher, nack((0, 5), topic="nothing"))
-    assert replies(publisher) == []
-    assert publisher.heads() == {"t": (0, 10)}
-
-
 def test_who_is_impatient_gets_one_echo_and_another_when_that_has_left():
     publisher = core()
     for _ in range(5):
@@ -540,45 +358,6 @@ class Handling:
         return control.read_body(echo, control.Heads)
 
 
-def test_the_log_answers_for_what_the_buffer_has_forgotten():
-    served = FakeServed(kept(4, 2), log=[kept(0, 3), kept(3)])
-    handling = Handling(served)
-
-    answers = handling.ask(nack((1, 6)))
-    assert answers == [one.frame for one in (*served.log, *served.buffer)]
-    assert served.reads == [(ALICE, "t", 1), (ALICE, "t", 3)]
-    assert handling.handler.messages_repaired == {"buffer": 2, "log": 3}
-
-
-def test_what_neither_buffer_nor_log_has_is_refused():
-    served = FakeServed(kept(4, 2), log=[kept(2, 2)], heads={"t": (0, 6)})
-    first, *rest = Handling(served).ask(nack((0, 6)))
-
-    assert refusals([first]) == [([(0, 2)], "evicted")]
-    assert rest == [one.frame for one in (*served.log, *served.buffer)]
-
-
-def test_what_is_lost_is_refused_with_its_reason():
-    served = FakeServed(kept(0, 3), heads={"t": (0, 9)}, losses=[Loss(3, 9, LossReason.CRASH)])
-    refusal, frame = Handling(served).ask(nack((0, 9)))
-
-    assert refusals([refusal]) == [([(3, 9)], "crash")]
-    assert frame == served.buffer[0].frame
-
-
-def test_what_nobody_knows_to_be_lost_is_refused_without_a_range():
-    served = FakeServed(kept(0, 3), heads={"t": (0, 9)}, unknown=[(3, 9)])
-    assert refusals(Handling(served).ask(nack((3, 9)))) == [([], "budget")]
-
-
-def test_streams_that_are_new_since_the_handler_was_made_are_answered_for():
-    served = FakeServed()
-    handling = Handling(served)
-    served.heads["later"] = (0, 3)
-    topics = [head.topic for head in handling.heads(probe(7, ["*"])).streams]
-    assert topics == ["t", "later"]
-
-
 ANOTHERS = 99
 
 
@@ -615,17 +394,6 @@ def test_a_multicast_admits_who_asks_for_a_token_and_dismisses_who_leaves_or_fal
     assert multicast.calls == [("admit", 1), ("admit", 2), *dismissed]
 
 
-def test_who_is_not_admitted_to_a_multicast_is_not_known_and_ends_nobody():
-    handling, multicast = Handling(FakeServed()), Multicast()
-    handling.handler.multicast = multicast
-    body = control.Joined(ANOTHERS, "s", wants_token=True)
-    assert handling.ask(wire.control_frame(Kind.JOINED, SESSION, body)) == []
-    assert handling.handler.invalid == {"subscriber": 1}
-    handling.ask(wire.control_frame(Kind.LEAVE, SESSION, control.Joined(ANOTHERS, "s")))
-    assert not handling.handler.subscribers
-    assert multicast.calls == []
-
-
 def sizes_of(*sizes, **options):
     """A publisher of messages of these sizes, each in a frame of its own."""
     publisher = core(0, message_bytes_max=16 * 2**20, **options)
@@ -660,21 +428,6 @@ def test_only_the_message_that_its_asker_cannot_take_is_refused():
         ("DATA", (2, [2])),
     ]
     assert publisher.requests.messages_repaired["buffer"] == 2
-
-
-def test_one_that_is_asked_for_alone_is_refused_as_well():
-    publisher = sizes_of(1, 100_000, 2)
-    ask(publisher, limited((1, 2), limit=65_536))
-
-    assert shown(publisher) == [("REFUSED", ([(1, 2)], "too_large"))]
-
-
-def test_one_that_takes_more_or_does_not_say_gets_the_message():
-    publisher = sizes_of(1, 100_000)
-    ask(publisher, limited((1, 2), limit=200_000))
-    assert shown(publisher) == [("DATA", (1, [100_000]))]
-    ask(publisher, nack((1, 2)), requester=BOB)
-    assert shown(publisher) == [("DATA", (1, [100_000]))]
 
 
 def test_a_frame_of_several_messages_is_cut_for_who_cannot_take_it_whole():
@@ -725,16 +478,3 @@ def test_what_its_asker_cannot_have_received_yet_is_not_sent_again(kept_on_disk,
     assert replies(publisher, now_ns=500 * MS) == []
     ask(publisher, nack_of(8, 2, 3), now_ns=900 * MS)
     assert [what for _, what, _ in replies(publisher, now_ns=900 * MS)] == ["DATA"]
-
-
-def test_refusals_count_as_frames_that_came():
-    publisher = core()
-    ask(publisher, nack_of(0, 2, 3))
-    replies(publisher)
-    ask(publisher, nack((0, 1), topic="unknown"), now_ns=MS)
-    publisher.requests.send(ALICE, heartbeat(1))
-    assert len(replies(publisher, now_ns=MS)) == 1
-    ask(publisher, nack_of(1, 3, 4), now_ns=500 * MS)
-    assert [what for _, what, _ in replies(publisher, now_ns=500 * MS)] == ["DATA"]
-    ask(publisher, nack_of(2, 3, 4), now_ns=900 * MS)
-    assert replies(publisher, now_ns=900 * MS) == []

@@ -5,51 +5,6 @@ from p2pmsg.wire import Kind
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, nack, probe, refused, welcome
 from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
 
-
-def test_a_welcome_is_answered_with_a_probe_after_its_prefix_was_subscribed_to():
-    talk = Talk(topics=["t", "u*"], start="earliest")
-    talk.hear(welcome(recovery="tcp://127.0.0.1:5"))
-
-    connect, subscribe = talk.core.commands
-    assert (connect.what, connect.endpoint) == ("connect", "tcp://127.0.0.1:5")
-    body = talk.probe()
-    assert subscribe.what == "subscribe"
-    assert echo(body.probe).startswith(subscribe.prefix)
-    assert (body.topics, body.start) == (["t", "u*"], "earliest")
-
-
-def test_a_probe_is_repeated_until_its_echo_comes():
-    talk = Talk()
-    talk.hear(welcome())
-    number = talk.probe().probe
-    talk.pass_ms(350)
-    again = talk.asked(Kind.PROBE)
-    assert len(again) == 5  # after 10, 30, 70, 150 and 250 ms
-    assert {body.probe for _, body, _ in again} == {number}
-
-    talk.hear(echo(number))
-    talk.pass_ms(350)
-    assert [kind for kind, _, _ in talk.asked()] == ["JOINED"]
-
-
-def test_every_welcome_is_probed_again_and_shows_what_was_missed():
-    talk = Talk().join(head(5))
-    talk.hear(welcome())
-    talk.hear(echo(talk.probe().probe, head(8)))
-    talk.pass_ms(1)
-
-    ((_, body, session),) = talk.asked(Kind.NACK)
-    assert (body.topic, body.ranges, session) == ("t", [(5, 8)], SESSION)
-
-
-def test_an_echo_that_is_not_for_us_means_nothing():
-    talk = Talk().join(head(5))
-    talk.hear(echo(12345, head(99)))
-    talk.pass_ms(1)
-    assert talk.asked(Kind.NACK) == []
-    assert talk.core.invalid == {}
-
-
 STARTS = {
     "latest": ("latest", 5, [("t", 5, 2)]),
     "earliest": ("earliest", 2, [("t", 5, 2)]),
@@ -72,58 +27,6 @@ def test_frames_that_came_before_the_echo_are_put_in_their_place(start, begin, f
     assert talk.read() == first
 
 
-def test_a_gap_is_asked_for_at_once_and_repaired():
-    talk = Talk().join(head(0))
-    talk.hear(data(0))
-    talk.hear(data(3))
-    talk.pass_ms(0)
-    ((_, body, _),) = talk.asked(Kind.NACK)
-    assert body.ranges == [(1, 3)]
-    assert talk.read() == [("t", 0, 1)]
-
-    talk.now_ns += 1_000_000
-    talk.reply(data(1, 2))
-    assert talk.read() == [("t", 1, 2), ("t", 3, 1)]
-    assert talk.core.stream_table.repair_latency.count == 1
-    assert talk.core.recovering == []
-
-
-def test_what_is_evicted_is_reported_lost_at_once():
-    talk = Talk().join(head(0))
-    talk.hear(data(9))
-    talk.hear(heartbeat(10, earliest=4))
-    assert talk.read() == [("t", 0, 4, "evicted")]
-    talk.reply(refused((4, 6)))
-    assert talk.read() == [("t", 4, 6, "evicted")]
-    talk.reply(data(6, 3))
-    assert talk.read() == [("t", 6, 3), ("t", 9, 1)]
-
-
-def test_a_gap_is_lost_after_its_deadline():
-    talk = Talk(repair_timeout=0.5).join(head(0))
-    talk.hear(data(1))
-    talk.pass_ms(499)
-    assert talk.read() == []
-    talk.pass_ms(2)
-    assert talk.read() == [("t", 0, 1, "timeout"), ("t", 1, 1)]
-
-
-def test_a_gap_that_the_publisher_refused_for_budget_is_lost_for_that():
-    talk = Talk(repair_timeout=0.5).join(head(0))
-    talk.hear(data(1))
-    talk.reply(refused((0, 1), reason="budget"))
-    assert talk.read() == []
-    talk.pass_ms(501)
-    assert talk.read() == [("t", 0, 1, "budget"), ("t", 1, 1)]
-
-
-def test_a_gap_of_a_silent_publisher_is_lost_because_it_is_gone():
-    talk = Talk(repair_timeout=3.0, publisher_timeout=1.0).join(head(0))
-    talk.hear(data(1))
-    talk.pass_ms(3001)
-    assert talk.read() == [("t", 0, 1, "publisher_gone"), ("t", 1, 1)]
-
-
 FORGED = {
     "data of an unknown session": data(0, session=7),
     "a heartbeat of an unknown session": heartbeat(5, session=7),
@@ -138,19 +41,6 @@ def test_a_forged_session_is_counted_and_dropped(frame):
     assert talk.core.invalid == {"session": 3}
     assert set(talk.core.peers) == {SESSION}
     assert talk.read() == []
-
-
-def test_a_line_on_which_no_welcome_comes_is_connected_again():
-    talk = Talk()
-    for _ in range(14):
-        talk.hear(data(0))
-        talk.pass_ms(100)
-        talk.hear(heartbeat(1))
-    assert ("reconnect", 0, 0) in talk.commanded()
-
-    talk.join(head(1))
-    talk.pass_ms(3000)
-    assert ("reconnect", 0, 0) not in talk.commanded()
 
 
 REPLIES = {
@@ -235,15 +125,6 @@ def test_one_that_is_full_holds_its_publisher_up_for_as_long_as_that_allows():
     assert talk.core.intake(1006 * MS) is Intake.SHED
 
 
-def test_one_that_was_read_in_between_may_hold_it_up_again():
-    talk = joined_with_little_space()
-    assert fill(talk, 5 * MS) is Intake.HOLD
-    talk.read()
-    assert talk.core.intake(900 * MS) is Intake.READ
-    assert fill(talk, 1100 * MS) is Intake.HOLD
-    assert talk.core.intake(2101 * MS) is Intake.SHED
-
-
 def test_silence_counts_again_once_all_is_read_though_all_is_full():
     """It was excused as long as there was no space, so that no publisher counted as dead."""
     talk = joined_with_little_space()
@@ -257,12 +138,6 @@ def test_silence_counts_again_once_all_is_read_though_all_is_full():
         talk.core.handle_timer(now_ns=now_ms * MS)
     assert line.heard_ns == 1000 * MS
     assert not line.is_heard
-
-
-def test_one_that_wants_the_newest_values_only_folds_them_and_reads_on():
-    talk = joined_with_little_space(on_gap="latest")
-    assert fill(talk, 5 * MS) is Intake.READ
-    assert 0 < talk.core.ready.bytes_held <= 32 * 1100
 
 
 def test_those_of_many_topics_are_folded_where_there_is_no_more_space():
@@ -305,13 +180,3 @@ def test_a_nack_says_how_many_frames_came_over_the_recovery_channel():
     talk.hear(data(5))
     talk.pass_ms(0)
     assert last_nack(talk).received == 3
-
-
-def test_a_recovery_channel_that_is_made_again_counts_from_its_start():
-    talk = Talk(start="latest").join()
-    talk.core.counts_replies = True
-    talk.hear(data(3))
-    talk.reply(data(0))
-    talk.hear(welcome(SESSION, recovery="tcp://127.0.0.1:9"))
-    talk.pass_ms(500)
-    assert last_nack(talk).received == 0

@@ -43,47 +43,6 @@ def starts(talk):
     return {stream.topic: stream.receiver.start for stream in talk.core.streams}
 
 
-@pytest.mark.parametrize("start", ["latest", "earliest", 2])
-def test_a_stream_resumes_after_its_last_commit_whatever_start_says(lives, start):
-    talk = lives.begin(head(3))
-    talk.hear(data(3, 10))
-    talk.read()
-    assert lives.commit(talk, "t", 8) == 1
-
-    talk = lives.begin(head(20), start=start)
-    assert starts(talk) == {"t": 8}
-    talk.pass_ms(1)
-    assert talk.asked(Kind.NACK)[0][1].ranges == [(8, 20)]
-
-
-def test_without_a_commit_it_resumes_where_the_first_life_began(lives):
-    lives.begin(head(3))
-    assert starts(lives.begin(head(20))) == {"t": 3}
-
-
-def test_the_first_life_begins_where_start_says(lives):
-    assert starts(lives.begin(head(9, earliest=2, start=2), start="earliest")) == {"t": 2}
-    lives = Lives()
-    assert starts(lives.begin(head(9, start=5), start=5)) == {"t": 5}
-
-
-def test_a_cursor_older_than_what_is_kept_reports_the_exact_loss(lives):
-    lives.commit(lives.begin(head(3)), "t", 8)
-    talk = lives.begin(head(20, earliest=15))
-    assert talk.read() == [("t", 8, 15, "evicted")]
-    talk.pass_ms(1)
-    assert talk.asked(Kind.NACK)[0][1].ranges == [(15, 20)]
-    (stream,) = talk.core.streams
-    assert stream.ledger(0).balanced
-
-
-def test_a_topic_opened_while_nobody_was_there_is_taken_from_its_beginning(lives):
-    lives.begin(head(3))
-    talk = lives.begin(head(3), head(9, topic="u", earliest=4))
-    assert starts(talk) == {"t": 3, "u": 0}
-    assert talk.read() == [("u", 0, 4, "evicted")]
-
-
 def test_a_topic_that_was_not_asked_for_before_begins_where_start_says(lives):
     lives.begin(head(3), topics=["t"])
     talk = lives.begin(head(3), head(9, topic="u"), topics=["t", "u"])
@@ -91,11 +50,6 @@ def test_a_topic_that_was_not_asked_for_before_begins_where_start_says(lives):
     # From then on it is known.
     talk = lives.begin(head(3), head(99, topic="u"), topics=["u"])
     assert starts(talk)["u"] == 9
-
-
-def test_a_topic_of_a_prefix_that_was_asked_for_is_known(lives):
-    lives.begin(head(3, topic="a1"), topics=["a*"])
-    assert starts(lives.begin(head(9, topic="a2"), topics=["a2"])) == {"a2": 0}
 
 
 def test_a_publisher_that_began_again_while_nobody_was_there_is_taken_whole(lives):
@@ -160,41 +114,6 @@ def test_a_note_that_fails_is_made_again(lives):
     lives.store.failing.clear()
     talk.core.record_newcomers()
     assert starts(lives.begin(head(9))) == {"t": 4}
-
-
-def test_only_the_place_of_who_was_noted_is_known(lives):
-    talk = lives.begin(lines=2)
-    talk.hear(welcome(NEXT), line=1)
-    talk.asked()
-    talk.join(head(3), session=SESSION)
-    talk.core.record_newcomers()
-    talk = lives.begin(lines=2)
-    talk.hear(welcome(NEXT), line=1)
-    assert talk.probe().start == "latest"
-
-
-def test_who_ended_before_it_was_joined_is_noted_too(lives):
-    talk = lives.begin(head(3))
-    talk.hear(welcome(NEXT))
-    talk.hear(data(0, session=NEXT))
-    talk.hear(welcome(NEXT + 1))
-    talk.core.record_newcomers()
-    assert NEXT in lives.points.file.cursor.sessions
-    assert lives.points.committed(talk.core.peers[NEXT].streams["t"]) is None  # 0
-
-
-def test_a_session_that_comes_back_goes_on(lives):
-    """As a publisher that restarts on its log."""
-    talk = lives.begin(head(3))
-    talk.hear(data(3, 2))
-    assert talk.read() == [("t", 3, 2)]
-    lives.commit(talk, "t", 5)
-    talk.hear(welcome())
-    talk.hear(echo(talk.probe().probe, head(9)))
-    assert lives.points.newcomers == []
-    assert starts(talk) == {"t": 3}
-    talk.pass_ms(1)
-    assert talk.asked(Kind.NACK)[0][1].ranges == [(5, 9)]
 
 
 def test_what_was_forgotten_comes_again_rather_than_not_at_all(lives):

@@ -7,7 +7,6 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.heads import CACHED_HEADS_MIN
 from p2pmsg.wire import Kind, control_frame
-from recovery import Rewound
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
 from tests.unit.p2pmsg.subscriber.test_core_resume import Lives
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
@@ -27,47 +26,6 @@ def received(count):
 def reconnected(talk, *heads):
     talk.hear(welcome())
     talk.hear(echo(talk.probe().probe, *heads))
-
-
-def test_a_stream_begins_again_where_the_publishers_life_began():
-    talk = received(10)
-    reconnected(talk, began(4, 6))
-    assert talk.read() == [("t", 4, 10, "rewound")]
-    talk.pass_ms(1)
-    assert [body.ranges for _, body, _ in talk.asked(Kind.NACK)] == [[(4, 6)]]
-    talk.reply(data(4, 2))
-    talk.hear(data(6))
-    assert talk.read() == [("t", 4, 2), ("t", 6, 1)]
-    assert talk.core.stream_table.rewound == 1
-    former, now = talk.core.streams
-    assert (former.ledger(0).delivered, former.ledger(0).lost) == (10, 0)
-    assert (now.ledger(0).start, now.ledger(0).delivered) == (4, 3)
-    assert all(stream.ledger(0).balanced for stream in (former, now))
-
-
-def test_a_publisher_that_does_not_say_where_it_began_is_followed_from_its_head():
-    talk = received(10)
-    reconnected(talk, head(6))
-    talk.hear(data(6))
-    assert talk.read() == [("t", 6, 10, "rewound"), ("t", 6, 1)]
-
-
-def test_what_was_still_missing_is_lost_before_the_new_messages_come():
-    talk = received(3)
-    talk.hear(data(8, 2))
-    reconnected(talk, began(5, 5))
-    talk.hear(data(5))
-    assert talk.read() == [
-        ("t", 3, 8, "rewound"), ("t", 8, 2), ("t", 5, 10, "rewound"), ("t", 5, 1),
-    ]  # fmt: skip
-    assert [stream.ledger(0).lost for stream in talk.core.streams] == [5, 0]
-
-
-def test_a_topic_that_the_publisher_does_not_know_any_more_has_gone_back_to_its_beginning():
-    talk = received(10)
-    reconnected(talk)
-    talk.hear(data(0, 2))
-    assert talk.read() == [("t", 0, 10, "rewound"), ("t", 0, 2)]
 
 
 OVERTAKING = {"of a known stream": (3, 4, "t", 5), "of one opened since": (0, 2, "u", 3)}
@@ -120,21 +78,6 @@ def test_an_answer_that_others_got_before_is_no_publisher_that_went_back():
     assert talk.core.stream_table.rewound == 0
 
 
-def test_a_subscriber_that_joins_first_may_be_reported_what_others_were_reported():
-    """Many that join a busy publisher at the same time need one answer, asked twice or not."""
-    talk = Talk()
-    talk.hear(welcome())
-    assert not talk.probe().newer
-    talk.hear(data(0, 3))
-    talk.pass_ms(100)
-    assert not talk.probe().newer
-    talk = received(3)
-    talk.hear(welcome())
-    assert talk.probe().newer
-    talk.pass_ms(100)
-    assert talk.probe().newer
-
-
 def test_who_starts_at_a_sequence_that_is_yet_to_come_says_nothing():
     talk = Talk(start=50).join(head(3, start=50))
     reconnected(talk, began(0, 4, start=50))
@@ -168,27 +111,6 @@ def test_a_publisher_that_went_back_and_passed_the_position_again_is_known_by_it
     talk.hear(data(30))
     assert talk.read() == [("t", 4, 26), ("t", 30, 1)]
     assert talk.core.stream_table.rewound == 1
-
-
-def test_a_publisher_that_is_met_again_or_went_on_where_it_was_has_not_gone_back():
-    talk = followed(10)
-    lived(talk, 1, began(0, 12))
-    talk.reply(data(10, 2))
-    lived(talk, 2, began(12, 30))
-    talk.reply(data(12, 18))
-    lived(talk, 3, began(35, 40))
-    talk.reply(data(30, 10))
-    assert talk.read() == [("t", 10, 2), ("t", 12, 18), ("t", 30, 10)]
-    assert talk.core.stream_table.rewound == 0
-
-
-def test_what_a_life_did_not_report_proves_nothing():
-    talk = Talk(start="earliest")
-    lived(talk, 1, began(0, 0))
-    talk.hear(data(0, 15))  # of the next life perhaps, whose welcome was lost
-    lived(talk, 2, began(10, 15))
-    assert talk.read() == [("t", 0, 15)]
-    assert talk.core.stream_table.rewound == 0
 
 
 def test_nothing_of_another_life_is_taken_before_its_echo():
@@ -225,22 +147,6 @@ def test_another_life_is_waited_for_so_long_only():
     assert talk.read() == [("t", 10, 5)]
 
 
-def test_a_heartbeat_of_another_life_is_answered_with_a_probe():
-    talk = followed(10)
-    talk.asked()
-    talk.hear(heartbeat(30, life=2))
-    talk.hear(data(30))
-    talk.hear(echo(talk.probe().probe, began(4, 31), life=2))
-    talk.hear(data(4, 27))
-    assert talk.read() == [("t", 4, 10, "rewound"), ("t", 4, 27)]
-
-
-def test_a_topic_that_the_new_life_began_again_is_known_for_it():
-    talk = followed(10)
-    lived(talk, 2, began(0, 30))
-    assert talk.read() == [("t", 0, 10, "rewound")]
-
-
 def test_a_cursor_beyond_the_head_is_set_back_and_the_new_messages_come():
     lives = Lives()
     talk = lives.begin(head(0), start="earliest")
@@ -257,19 +163,3 @@ def test_a_cursor_beyond_the_head_is_set_back_and_the_new_messages_come():
     lives.commit(talk, "t", 6)
     lives.begin()
     assert lives.points.known(SESSION) == {"t": 6}
-
-
-def test_the_commits_of_a_stream_that_has_ended_do_not_pass_the_new_messages():
-    lives = Lives()
-    talk = lives.begin(head(0), start="earliest")
-    talk.hear(data(0, 10))
-    (stream,) = talk.core.streams
-    reconnected(talk, began(4, 4))
-    talk.core.record_newcomers()
-    lives.points.commit([(stream, 10)], durable=True)
-    lives.begin()
-    assert lives.points.known(SESSION).get("t", 0) <= 4
-
-
-def test_being_rewound_counts_no_loss():
-    assert Rewound(4, 10, "rewound").count == 0

@@ -12,7 +12,6 @@ from p2pmsg.multicast import datagram
 from p2pmsg.multicast.parity import ParityMaker
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.backlog import UNREAD_NS
-from p2pmsg.subscriber.confirmation import ANSWER_NS
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.effects import Effects
@@ -117,21 +116,6 @@ def asked_by_udp(member, *, unread):
     return [pair for one in found for pair in control.read_body(one, Nack).ranges]
 
 
-@pytest.mark.parametrize("is_read", [True, False])
-def test_what_may_be_among_unread_datagrams_is_not_asked_for_yet(is_read):
-    member = Member(receive_bytes=2**20)
-    member.message(0)
-    member.message(9)
-    for _ in range(10):
-        member.now_ns += 100 * MS
-        assert asked_by_udp(member, unread=True) == []
-    if is_read:
-        assert asked_by_udp(member, unread=False) == [(1, 9)]
-    else:
-        member.now_ns += 101 * MS  # more comes than can be read
-        assert asked_by_udp(member, unread=True) == [(1, 9)]
-
-
 def with_backlog(missing, history_messages=65_536):
     """Return one that misses so many, and for a second got more than it could read."""
     member = Member(receive_bytes=2**20, history_messages=history_messages)
@@ -144,24 +128,6 @@ def with_backlog(missing, history_messages=65_536):
     return member
 
 
-def test_with_a_backlog_it_asks_once_until_what_was_unread_then_is_read():
-    member = with_backlog(8)
-    assert asked_by_udp(member, unread=2**20) == [(1, 9)]
-    for _ in range(9):
-        member.now_ns += 100 * MS
-        assert asked_by_udp(member, unread=2**20) == []
-    assert asked_by_udp(member, unread=0) == []  # the answer may have left a moment ago
-    member.now_ns += 10 * MS
-    assert asked_by_udp(member, unread=0) == [(1, 9)]
-
-
-def test_with_little_of_a_backlog_it_asks_again_soon():
-    member = with_backlog(8)
-    assert asked_by_udp(member, unread=1) == [(1, 9)]
-    member.now_ns += 10 * MS
-    assert asked_by_udp(member, unread=1) == [(1, 9)]
-
-
 @pytest.mark.parametrize(("missing", "is_far"), [(100, False), (101, True)])
 def test_with_a_backlog_who_misses_much_disturbs_nobody_with_it(missing, is_far):
     member = with_backlog(missing, history_messages=1600)
@@ -170,19 +136,6 @@ def test_with_a_backlog_who_misses_much_disturbs_nobody_with_it(missing, is_far)
     assert not (near if is_far else far)
     wait_ns = member.core.peers[SESSION].feedback.retry_ns(0)
     assert (wait_ns == UNREAD_NS) is is_far
-
-
-def test_over_the_recovery_channel_it_says_how_many_frames_came_there():
-    """Else what is on its way comes several times: 8,902 messages for 2,063."""
-    member = with_backlog(101, history_messages=1600)
-    core = member.core
-    core.counts_replies = True
-    core.receive_reply(SESSION, b"malformed", now_ns=member.now_ns)
-    member.now_ns = max(member.now_ns + 1, core.next_deadline_ns())
-    core.handle_timer(now_ns=member.now_ns, unread=1)
-    asked = [Frame(data) for _, data in core.requests]
-    (body,) = [control.read_body(one, Nack) for one in asked if one.kind == Kind.NACK]
-    assert body.received == 1
 
 
 def test_a_space_full_of_what_is_far_ahead_is_used_for_what_comes_first():
@@ -220,36 +173,6 @@ def test_answers_are_timed_again_after_a_question_was_repeated():
     member.message(5, repair=True)
 
     assert member.patience_ns != before
-
-
-def test_a_pause_without_space_is_not_taken_for_a_slow_answer():
-    member = Member()
-    for sequence in (0, 2):
-        member.message(sequence)
-    member.asked()
-    before = member.patience_ns
-    for sequence in range(3, 3 + SPACE // SIZE):
-        member.message(sequence)
-    assert member.core.replies_full
-    member.core.handle_timer(now_ns=member.now_ns + 100 * MS)
-    member.now_ns += 200 * MS
-    member.read()
-    member.message(1, repair=True)
-
-    assert member.patience_ns == before
-
-
-def test_a_hint_sends_the_next_question_over_the_recovery_channel():
-    member = Member()
-    member.message(0)
-    member.message(40)
-    member.read()
-    assert member.asked() == ([(1, 40)], [])
-    hint = Refused("t", [(0, 30)], control.HISTORY)
-    member.give(wire.control_frame(Kind.REFUSED, SESSION, hint))
-
-    assert member.asked() == ([], [(1, 40)])
-    assert member.stream.receiver.lost == 0
 
 
 @pytest.mark.parametrize(
@@ -359,53 +282,9 @@ def test_a_datagram_becomes_a_frame(receiver):
     assert receiver.hear(plain(0)) == [plain(0)]
 
 
-def test_a_train_of_the_last_stream_becomes_one_frame(receiver):
-    receiver.last_stream = receiver.stream
-    ((frame, datagrams, _),) = receiver.hear(plain(0), plain(2), plain(4))
-    assert (frame.sequence, frame.count, datagrams) == (0, 6, 3)
-
-
 def test_a_datagram_from_elsewhere_is_dropped_and_counted(receiver):
     assert receiver.hear(plain(0), address=ELSEWHERE) == []
     assert receiver.invalid["source"] == 1
-
-
-def test_a_repair_is_taken_as_one(receiver):
-    sent_again = datagram.with_flags(plain(0), add=wire.FLAG_RETRANSMISSION)
-    nothing, (stream, frame, is_sent) = receiver.hear(sent_again)
-    assert nothing is None
-    assert (stream, frame.sequence, is_sent) == (receiver.stream, 0, True)
-
-
-def test_a_hint_of_a_head_is_asked_of_the_publisher_once_at_a_time(receiver):
-    receiver.confirmation.want(receiver.peer, "t", 1, head=5)
-    receiver.confirmation.want(receiver.peer, "t", 2, head=6)
-    assert receiver.asked() == ["HEADS_REQUEST"]
-    assert receiver.around.due_ns <= 2 + ANSWER_NS
-
-    receiver.confirmation.check(1 + ANSWER_NS)  # nobody answered
-    assert receiver.asked() == ["HEADS_REQUEST"]
-
-
-def test_a_head_that_the_publisher_confirms_is_believed(receiver):
-    receiver.confirmation.want(receiver.peer, "t", 1, head=5)
-    receiver.answer(control.Head("t", 0, 5))
-    assert (receiver.stream.confirmed, receiver.stream.receiver.head) == (5, 5)
-    assert receiver.invalid["forged"] == 0
-
-
-def test_a_head_that_it_denies_was_forged(receiver):
-    receiver.confirmation.want(receiver.peer, "t", 1, head=5)
-    receiver.answer(control.Head("t", 0, 2))
-    assert receiver.stream.receiver.head == 2
-    assert receiver.invalid["forged"] == 1
-
-
-def test_another_life_of_the_publisher_is_joined_again(receiver):
-    for life in (3, 3, 4):
-        frame = wire.control_frame(Kind.ADMITTED, SESSION, control.Admitted(1, life, 0))
-        assert receiver.receive_reply(receiver.peer, Frame(frame), 1)
-    assert receiver.around.joined_again == [SESSION]
 
 
 @pytest.mark.parametrize("spacing_ms", [2, 5, 9])

@@ -81,26 +81,6 @@ class Exit:
         assert held > 0 if waiting else held == 0
 
 
-def test_a_frame_is_taken_whole():
-    one = Exit()
-    one.add(3, 2)
-    assert one.take() == [0, 1, 2]
-    one.check(3, 3)
-    assert one.take() == [3, 4]
-    one.check(5, 5)
-    assert one.take() is None
-
-
-def test_no_more_is_taken_than_is_wanted_and_the_rest_stays():
-    one = Exit()
-    one.add(5, 2)
-    found = []
-    for delivered in (2, 4, 5, 7):
-        found.append(one.take(2))
-        one.check(delivered, delivered)
-    assert found == [[0, 1], [2, 3], [4], [5, 6]]
-
-
 def test_a_loss_moves_the_position_and_counts_nothing_delivered():
     one = Exit()
     one.add(2)
@@ -131,98 +111,12 @@ def test_a_malformed_frame_is_counted_and_taken_as_a_loss(policy):
     assert sum(one.invalid.values()) == 1
 
 
-@pytest.mark.parametrize("left", [1, 2, 3])
-def test_what_is_put_back_comes_again_first(left):
-    one = Exit()
-    one.add(3, 1)
-    stream, _, batch, _, _ = one.queue.take()
-    one.queue.put_back(stream, batch, left)
-    one.check(3 - left, 3 - left)
-    one.queue.put_back(stream, batch, left)  # again, for the first call was cut short
-    one.check(3 - left, 3 - left)
-    assert one.take() == [0, 1, 2][3 - left :]
-    assert one.take() == [3]
-    one.check(4, 4)
-
-
-def test_a_message_of_the_fast_path_is_put_back():
-    one = Exit()
-    message = one.queue.take_frame(one.stream, one.frame(1), 1, False)
-    one.check(1, 1)
-    one.queue.put_back(one.stream, message, 1)
-    one.check(0, 0)
-    assert one.take() == [0]
-    one.check(1, 1)
-
-
-def test_late_messages_move_no_position_not_when_put_back_either():
-    one = Exit("skip")
-    one.add(2)
-    assert one.take() == [0, 1]
-    late = Frame(frames.data([0], topic="t", sequence=0))
-    one.stream.receiver.handed += 1
-    one.queue.append(one.stream, Delivery(late, 0, 0, 1, late=True))
-    stream, _, batch, _, _ = one.queue.take()
-    assert batch.late
-    assert one.stream.position == 2
-    one.queue.put_back(stream, batch, 1)
-    assert one.stream.position == 2
-    assert one.take() == [0]
-    assert (one.stream.position, one.stream.delivered_count) == (2, 3)
-
-
 @pytest.mark.parametrize("batched", [False, True])
 def test_the_fast_path_passes_nothing_that_is_ready(batched):
     one = Exit()
     one.add(1)
     assert one.queue.take_frame(one.stream, one.frame(1), 1, batched) is None
     one.check(0, 0)
-
-
-def test_a_conflated_stream_is_folded_where_it_is_taken():
-    one = Exit("latest")
-    one.add(3, keys=["a", "b", "c"])
-    one.add(2, keys=["b", "c"])
-    assert one.take() == [0, 3, 4]
-    one.check(3, 5)
-    assert one.stream.conflated == 2
-
-
-def test_the_rest_of_a_conflated_batch_is_folded_again_after_a_while():
-    one = Exit("latest")
-    one.add(3, keys=["a", "b", "c"])
-    assert one.take(1, now_ns=0) == [0]
-    one.check(1, 1)
-    one.add(1, keys=["b"])
-    assert one.take(1, now_ns=10) == [1]  # too soon
-    one.add(1, keys=["c"])
-    assert one.take(1, now_ns=10**9) == [3]
-    one.check(3, 4)
-    assert one.take(1, now_ns=10**9) == [4]
-    one.check(4, 5)
-
-
-def test_what_is_left_of_a_conflated_batch_is_put_back_where_its_oldest_message_is():
-    one = Exit("latest")
-    one.add(4, keys=["a", "b", "a", "c"])
-    stream, _, batch, _, _ = one.queue.take()
-    assert batch.sequences == [1, 2, 3]
-    one.queue.put_back(stream, batch, 2)
-    one.check(1, 2)
-    one.add(1, keys=["c"])
-    assert one.take() == [2, 4]
-    one.check(3, 5)
-
-
-def test_a_part_of_a_conflated_batch_that_is_put_back_is_joined_to_the_rest():
-    one = Exit("latest")
-    one.add(5, keys=["a", "b", "b", "a", "c"])
-    stream, _, batch, _, _ = one.queue.take(1)
-    assert batch.sequences == [2]
-    one.queue.put_back(stream, batch, 1)
-    one.check(0, 2)
-    assert one.take() == [2, 3, 4]
-    one.check(3, 5)
 
 
 def test_losses_stay_in_their_place_where_a_stream_is_folded_again_and_again():
@@ -283,39 +177,6 @@ def test_a_stream_that_changes_all_the_time_keeps_no_other_waiting():
     assert found == ["book", "trades"] * 10
 
 
-def test_what_is_left_of_a_turn_comes_in_the_next_one_unless_there_is_something_newer():
-    several = Several("book", "trades")
-    several.add("book", "a", "b", "c")
-    several.add("trades", "x")
-    assert several.take(0) == ("book", ("a", 0))
-    assert several.take(10) == ("book", ("b", 1))  # its turn takes a millisecond
-    several.add("book", "b", "c")
-    assert several.take(10**9) == ("trades", ("x", 0))
-    assert [several.take(10**9) for _ in range(2)] == [("book", ("b", 3)), ("book", ("c", 4))]
-    assert not several.queue
-
-
-def test_what_comes_while_a_turn_ends_waits_for_the_next_one():
-    several = Several("book", "trades")
-    several.add("book", "a", "b")
-    several.add("trades", "x")
-    assert several.take(0) == ("book", ("a", 0))
-    several.add("book", "a")
-    assert several.take(10) == ("book", ("b", 1))
-    assert several.take(20) == ("trades", ("x", 0))
-    assert several.take(30) == ("book", ("a", 2))
-
-
-def test_what_was_put_back_waits_for_the_others_where_only_the_newest_matters():
-    several = Several("book", "trades")
-    several.add("book", "a", "b", "c")
-    several.add("trades", "x")
-    stream, _, batch, _, _ = several.queue.take()
-    several.queue.put_back(stream, batch, 2)
-    assert several.take(0) == ("trades", ("x", 0))
-    assert [several.take(0) for _ in range(2)] == [("book", ("b", 1)), ("book", ("c", 2))]
-
-
 def test_taking_one_looks_at_no_other_stream():
     """It looked through all that was ready: with 12,000 topics, 120 messages a second."""
     steps = {}
@@ -361,36 +222,6 @@ def test_many_keys_are_handed_on_in_parts_and_newer_values_go_to_the_end():
     one.check(6, 7)
     assert one.take() is None
     assert one.stream.conflated == 1
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_what_is_put_back_of_a_part_has_only_what_nothing_newer_came_of():
-    one = Exit("latest")
-    one.add(5, keys=["a", "b", "c", "d", "e"])
-    one.queue.fold_all()
-    stream, _, batch, _, _ = one.queue.take()
-    assert batch.sequences == [0, 1]
-    one.queue.put_back(stream, batch, 2)
-    one.check(0, 0)
-    one.add(1, keys=["a"])
-    one.queue.fold_all()
-    assert one.take() == [1]
-    one.check(1, 2)
-    one.add(1, keys=["c"])
-    assert [one.take(), one.take()] == [[3, 4], [5, 6]]
-    one.check(5, 7)
-    assert one.stream.conflated == 2
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_what_is_folded_in_a_turn_to_more_keys_than_a_part_has_is_taken_in_parts():
-    one = Exit("latest")
-    one.add(2, keys=["a", "c"])
-    assert one.take(1) == [0]
-    one.add(2, keys=["a", "b"])
-    one.queue.fold_all()
-    assert [one.take(), one.take()] == [[1, 2], [3]]
-    one.check(4, 4)
 
 
 FOLDS = st.one_of(

@@ -72,12 +72,6 @@ def test_the_wait_is_bounded():
     assert feeds.asked() == [(502, 503)]
 
 
-def test_a_line_that_has_gone_silent_is_not_waited_for():
-    feeds = Feeds(lines=2)
-    play(feeds, 500, lag_ms=10)
-    assert play_alone(feeds, 501, 530) == [(530, 531)]
-
-
 def test_a_line_that_never_brings_anything_is_waited_for_no_longer_than_a_second():
     feeds = Feeds(lines=2)
     pass_over(feeds, 2)
@@ -124,36 +118,3 @@ def test_what_a_dead_line_does_not_bring_is_counted_and_it_is_warned_of_once():
     assert tally.missing() == [0, 200]
     assert warnings_of(feeds) == [(1, "something comes over this line again")]
     assert tally.silent == {}
-
-
-def test_a_line_that_comes_and_goes_is_warned_of_once_a_minute():
-    feeds = Feeds(lines=2)
-    play(feeds, 10, lag_ms=1)
-    number, said = 11, []
-    for _ in range(10):  # 100 s
-        bring(feeds, number, number + 100)
-        number += 100
-        feeds.messages(number - 1, number, line=1)
-        said += [text for _, text in warnings_of(feeds) if text.startswith("nothing")]
-    assert len(said) == 2
-
-
-def test_lines_that_are_silent_together_or_bring_other_streams_are_not_warned_of():
-    feeds = Feeds(lines=2)
-    play(feeds, 100, lag_ms=1)
-    feeds.pass_ms(60_000)
-    bring(feeds, 101, 102, every_ms=1100)
-    assert [text for _, text in warnings_of(feeds) if "over this line" in text] == []
-    alone = Feeds(lines=2)
-    bring(alone, 1, 200)  # line B may be another publisher's
-    assert alone.core.tally.missing() == [0, 0]
-    assert warnings_of(alone) == []
-
-
-def test_what_a_dead_line_did_not_bring_stays_counted_when_the_stream_is_forgotten():
-    feeds = Feeds(lines=2)
-    play(feeds, 100, lag_ms=1)
-    bring(feeds, 101, 201)
-    tally = feeds.core.tally
-    tally.forget(feeds.stream)
-    assert tally.missing() == [0, 100]

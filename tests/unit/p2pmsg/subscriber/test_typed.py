@@ -1,6 +1,5 @@
 """Values become their types, and each that does not fit comes once, in its place."""
 
-import decimal
 from dataclasses import dataclass
 from itertools import count
 
@@ -8,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pmsg import codec
 from p2pmsg.errors import ConfigError, InvalidValueError
 from p2pmsg.message import Message, MessageBatch
-from p2pmsg.subscriber.typed import InvalidValue, Misfit, ValueType, ValueTypes
-from p2pmsg.wire import Frame, FrameError
+from p2pmsg.subscriber.typed import InvalidValue, ValueType, ValueTypes
+from p2pmsg.wire import Frame
 from recovery import Delivery, Loss
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.interrupts import interrupt_at
@@ -23,11 +21,6 @@ from tests.unit.p2pmsg.subscriber.test_ready import Exit, is_ours, state
 @dataclass
 class Item:
     n: int
-
-
-@dataclass
-class Price:
-    at: decimal.Decimal
 
 
 class Sifting(Exit):
@@ -89,16 +82,6 @@ def test_each_message_comes_once_as_its_type_or_as_invalid(sizes, bad, draw):
     assert found == [(at, at not in bad) for at in range(sum(sizes))]
 
 
-def test_a_bad_value_costs_none_of_the_others_of_its_frame():
-    one = Sifting({250})
-    one.add(500)
-    runs = [len(one.read()), *[len(one.read())], len(one.read())]
-
-    assert runs == [250, 1, 249]
-    assert one.read() is None
-    one.check_counts(500, 1)
-
-
 def test_of_a_conflated_stream_the_newest_of_a_key_is_read_or_reported():
     one = Sifting({2, 5}, policy="latest")
     one.add(3, keys=["a", "b", "a"])
@@ -120,15 +103,6 @@ def test_of_a_conflated_stream_the_newest_of_a_key_is_read_or_reported():
 def delivered(one):
     waiting = sum(o.count for _, o in one.queue if isinstance(o, Delivery))
     return one.stream.ledger(waiting).delivered
-
-
-def test_late_messages_keep_the_position():
-    one = Sifting({1})
-    frame = Frame(one.frame(3))
-    one.stream.delivered_to = 10
-    one.queue.append(one.stream, Delivery(frame, 0, 0, 3, True))
-    assert [one.read(), one.read(), one.read()] == [[(0, True)], [(1, False)], [(2, True)]]
-    assert one.stream.position == 10
 
 
 def test_the_fast_path_decodes_or_leaves_the_frame():
@@ -160,18 +134,6 @@ def test_a_malformed_frame_is_lost_and_not_invalid():
     loss = one.queue.take()[1]
     assert isinstance(loss, Loss)
     assert one.queue.values_invalid == 0
-
-
-def test_extension_types_become_fields_and_one_that_fails_is_named():
-    kind = ValueType(Price)
-    prices = [codec.prepare({"at": decimal.Decimal(n)}) for n in range(3)]
-    for values, bad in ((prices, []), ([{"at": "1"}], []), ([*prices, {"at": []}], [3])):
-        (found, *_), misfits = kind.sift(Frame(frames.data(values)))
-        assert misfits == bad
-        assert all(type(one.at) is decimal.Decimal for one in found if type(one) is Price)
-        assert [type(one) is Misfit for one in found] == [at in bad for at in range(len(values))]
-    with pytest.raises(FrameError):
-        kind.sift(Frame(frames.header(topic=b"t", count=1, body=b"\x94\x91\xc1\xc0\xc0\xc0")))
 
 
 def test_what_a_type_of_the_user_s_raises_is_reported_as_invalid():
@@ -219,16 +181,6 @@ def test_what_is_no_type_is_refused(arguments, field, limit):
     with pytest.raises(ConfigError, match=limit) as caught:
         ValueTypes(*arguments)
     assert caught.value.field == field
-
-
-def test_reporting_raises_calls_or_goes_on():
-    error = InvalidValueError("message 3", "$.n", "Expected `int`")
-    said = []
-    ValueTypes(int, None, "skip").report(error)
-    ValueTypes(int, None, said.append).report(error)
-    assert said == [error]
-    with pytest.raises(InvalidValueError, match=r"message 3 does not .*`int`, at \$\.n"):
-        ValueTypes(int, None, "raise").report(error)
 
 
 @pytest.mark.parametrize("event", ["signal", "call"])

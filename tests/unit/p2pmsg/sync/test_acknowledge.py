@@ -50,21 +50,6 @@ def test_many_share_one_commit():
     assert not acks._commits
 
 
-def test_who_comes_after_the_beginning_waits_for_the_next():
-    acks = Acknowledgements()
-    callers = Callers(acks)
-    callers.wait("first", 1)
-    assert acks.begin()
-    callers.wait("second", acks.begun + 1)
-    acks.end(None)
-    callers.threads[0].join(10)
-    assert callers.said == {"first": None}
-    assert acks.begin()
-    acks.end(None)
-    assert callers.join() == {"first": None, "second": None}
-    assert callers.woken == ["first", "second"]
-
-
 def test_a_failure_is_reported_to_those_whose_commit_it_was():
     for _ in range(50):
         acks = Acknowledgements()
@@ -76,16 +61,6 @@ def test_a_failure_is_reported_to_those_whose_commit_it_was():
         acks.begin()
         acks.end(None)
         assert callers.join() == {"first": "the disk is full", "second": None}
-
-
-def test_who_waits_for_a_commit_that_has_ended_does_not_wait():
-    acks = Acknowledgements()
-    callers = Callers(acks)
-    callers.wait("first", 1)
-    acks.begin()
-    acks.end("the disk is full")
-    callers.join()
-    assert acks.wait(1, callers.woken.clear, open_forever) == "the disk is full"
 
 
 def test_when_the_publisher_is_closed_nobody_waits_for_ever():
@@ -104,18 +79,6 @@ def test_a_caller_that_ctrl_c_takes_away_holds_up_the_others_for_a_second_at_mos
     acks.end(None)  # nobody passes it on
     assert callers.join() == {"first": None, "second": None}
     assert commit.lock.locked()
-
-
-def test_who_asks_does_not_wait_and_gets_the_next_commit():
-    acks = Acknowledgements()
-    assert (acks.begin(), acks.ask(), acks.ask()) == (False, 1, 1)
-    assert acks.begin()
-    assert acks.ask() == 2  # the first one may not have what was accepted just now
-    acks.end("no disk")
-    assert (acks.ended, acks.failure) == (1, "no disk")
-    assert acks.begin()
-    acks.end(None)
-    assert (acks.ended, acks.failure, acks.begin()) == (2, None, False)
 
 
 def test_while_a_commit_is_put_off_none_is_due_though_one_is_wanted():

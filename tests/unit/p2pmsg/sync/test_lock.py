@@ -70,12 +70,6 @@ def test_the_thread_that_has_the_lock_is_refused_and_still_has_it():
     lock.refuse_inside()  # no thread is
 
 
-def test_a_lock_that_nests_may_be_taken_again():
-    lock = PublishLock(nests=True)
-    assert lock.run(lock.run, lambda: can_enter(lock)) is False
-    check_free(lock)
-
-
 def test_a_lock_that_nests_refuses_a_thread_that_is_inside_without_it():
     door = Door(nests=True)
 
@@ -120,12 +114,6 @@ def test_the_owner_is_refused_while_another_thread_with_the_lock_waits_for_it():
     assert not waiter.is_alive()
 
 
-def test_another_object_of_the_same_kind_is_another_matter():
-    other = Door()
-    door = Door(inside=lambda: other.lock.refuse_inside())
-    assert door.enter() == "as owner"
-
-
 def test_another_threads_lock_is_waited_for():
     door = Door(outside=True)
     held, let_go = threading.Event(), threading.Event()
@@ -152,44 +140,6 @@ def test_another_threads_lock_is_waited_for():
     holder.join(DEADLINE_S)
 
 
-def test_a_thread_that_waits_gets_in_between_two_turns_of_a_loop():
-    lock = PublishLock()
-    turns, waited, is_over = 0, [], threading.Event()
-
-    def work():
-        end = time.monotonic() + 0.0002
-        while time.monotonic() < end:
-            pass
-
-    def loop():
-        nonlocal turns
-        while not is_over.is_set():
-            lock.run(work)
-            turns += 1
-            if lock.wanted:
-                lock.give_way()
-
-    thread = threading.Thread(target=loop)
-    thread.start()
-    try:
-        for _ in range(50):
-            before = turns
-            lock.run(lambda before=before: waited.append(turns - before))
-            time.sleep(0.001)
-    finally:
-        is_over.set()
-        thread.join(DEADLINE_S)
-    assert sorted(waited)[25] <= 2  # without giving way it is 80
-    assert not lock.wanted
-
-
-def test_a_loop_does_not_give_way_for_long_to_a_thread_that_does_not_come():
-    lock = PublishLock()
-    lock.wanted = True
-    lock.give_way()
-    assert lock.run(lambda: "in") == "in"
-
-
 def test_an_exception_while_a_thread_waits_leaves_none_wanted():
     lock = PublishLock()
 
@@ -200,40 +150,6 @@ def test_an_exception_while_a_thread_waits_leaves_none_wanted():
     lock.wanted = True
     lock.run(enter_twice)
     assert not lock.wanted
-
-
-@pytest.mark.parametrize("is_favoured", [False, True])
-def test_owners_in_other_threads_are_refused_too(is_favoured):
-    door, refused = Door(), []
-
-    def struck():
-        door.refuses()
-        refused.append(True)
-
-    def enter():
-        if is_favoured:
-            door.lock.favour()
-        door.enter()
-
-    door.inside = struck
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join(DEADLINE_S)
-    assert refused == [True]
-
-
-def test_the_owner_is_refused_where_another_thread_has_become_the_favoured_one():
-    door = Door()
-
-    def struck():
-        thread = threading.Thread(target=door.lock.favour)
-        thread.start()
-        thread.join(DEADLINE_S)
-        door.refuses()
-
-    door.inside = struck
-    assert door.enter() == "as owner"
-    assert door.enter() == "as owner"
 
 
 def test_no_two_threads_are_inside():

@@ -3,7 +3,6 @@
 import logging
 import signal
 import threading
-import time
 from random import Random
 
 import pytest
@@ -33,15 +32,6 @@ def make_worker():
     yield make
     for worker in made:
         worker.stop()
-
-
-def test_a_worker_takes_a_turn_when_it_is_woken(make_worker):
-    turns = threading.Semaphore(0)
-    worker = make_worker(turns.release)
-    for _ in range(3):
-        worker.wake()
-        assert turns.acquire(timeout=DEADLINE_S)
-    assert not turns.acquire(timeout=0.05)
 
 
 @pytest.mark.parametrize("how", ["filter", "handler"])
@@ -92,26 +82,6 @@ def test_it_ends_silently_when_its_sockets_are_closed(make_worker, caplog):
     assert caplog.text == ""
 
 
-def test_stop_ends_the_thread_and_may_be_called_by_it(make_worker):
-    worker = make_worker(lambda: worker.stop())
-    worker.wake()
-    worker.thread.join(DEADLINE_S)
-    assert not worker.thread.is_alive()
-    worker.wake()  # after the end it does nothing
-    worker.stop()
-
-
-def test_who_is_to_be_woken_already_is_not_woken_again():
-    worker = Worker("worker", "the test", lambda: None)  # not started: nobody reads
-    for _ in range(2):
-        for _ in range(3):
-            worker.wake()
-        assert len(worker._wake_read.read(100)) == 8
-        worker.clear()
-    worker._wake_read.close()
-    worker._wake_write.close()
-
-
 def test_no_wake_is_lost_while_others_wake(make_worker):
     wanted, done = [0] * 4, [0] * 4
     changed = threading.Condition()
@@ -139,37 +109,6 @@ def test_no_wake_is_lost_while_others_wake(make_worker):
     for thread in threads:
         thread.join(60)
     assert done == [300] * 4
-
-
-def test_a_thread_that_waits_goes_on_when_it_is_notified():
-    notifier, facts = Notifier(), []
-    found = []
-    waiting = [
-        threading.Thread(target=lambda: found.append(notifier.wait_for(lambda: bool(facts), 20)))
-        for _ in range(3)
-    ]
-    for thread in waiting:
-        thread.start()
-    notifier.notify()  # of nothing that they wait for
-    time.sleep(0.01)
-    assert not found
-    facts.append(1)
-    notifier.notify()
-    for thread in waiting:
-        thread.join(10)
-
-    assert found == [True] * 3
-
-
-def test_what_is_so_already_is_not_waited_for():
-    assert Notifier().wait_for(lambda: True, 0) is True
-    assert Notifier().wait_for(lambda: True, None) is True
-
-
-def test_the_time_is_kept():
-    started = time.monotonic()
-    assert Notifier().wait_for(lambda: False, 0.02) is False
-    assert time.monotonic() - started >= 0.02
 
 
 class Struck(Exception):
