@@ -58,7 +58,6 @@ class Flushing:
     def __init__(self, outputs: Sequence[Output]) -> None:
         self._outputs = outputs
         self._steps: Iterator[None] | None = None
-        self._is_output_busy = False
         self._asked: deque[threading.Event] = deque()
         self._waiting: list[threading.Event] = []
         self._abandoned = False
@@ -69,8 +68,8 @@ class Flushing:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a flush or an output's own step (Prometheus's text) is under way."""
-        return self._steps is not None or self._is_output_busy
+        """Whether a flush is under way."""
+        return self._steps is not None
 
     @property
     def is_requested(self) -> bool:
@@ -106,12 +105,6 @@ class Flushing:
                 for event in self._waiting:
                     event.set()
                 self._waiting = []
-        busy = False
-        for output in self._outputs:
-            step: Callable[[], bool] | None = getattr(output, "step", None)
-            if step is not None:
-                busy = bool(self._call(output, step)) or busy
-        self._is_output_busy = busy
 
     def finish(self) -> None:
         """Do the rest of a flush."""
@@ -156,21 +149,19 @@ class Flushing:
         for output in self._outputs:
             self._call(output, output.end, snapshot)
 
-    def _call(self, output: Output, call: Callable[..., object], *arguments: object) -> object:
+    def _call(self, output: Output, call: Callable[..., object], *arguments: object) -> None:
         try:
-            return call(*arguments)
+            call(*arguments)
         except ClosedError as error:  # as a publisher that its caller closed before the collector
             self.failures[output.name] += 1
             if output.name not in self._said_closed:
                 self._said_closed.add(output.name)
                 what = "statsd: the output %s drops what is flushed to it: %s"
                 _log.warning(what, output.name, error)
-            return None
         except Exception:
             self.failures[output.name] += 1
             if self.failures[output.name] <= _FAILURES_LOGGED:
                 _log.exception("statsd: the output %s failed", output.name)
-            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ class Exposed:
     def __init__(self, output):
         self.aggregator, self.output = Aggregator(seed=1), output
         self.total, self.times = 0, itertools.count()
-        output._values.clear(), output._fallen.clear(), output._others.clear()
-        output._kinds.clear(), output._keys.clear(), output._series.clear()
+        for table in ("_values", "_others", "_kinds", "_uses", "_series", "_seen"):
+            getattr(output, table).clear()
         self.counted = output.negative
 
     def count(self, change, *, exactly):
@@ -52,29 +52,24 @@ class Exposed:
 changes = st.lists(st.tuples(st.integers(-9, 9), st.booleans(), st.booleans()), max_size=20)
 
 
-@given(changes)
-def test_a_counter_is_exposed_as_the_greatest_sum_of_a_flush_so_far(port, changes):
-    exposed, value, greatest, negative, is_known = Exposed(port), 0, 0, 0, False
+@given(changes, st.sampled_from([None, True, False]))
+def test_a_counter_never_falls_and_each_fall_is_counted(port, changes, kind):
+    """One that exact clients count is at its greatest sum; of lines a fall is left out."""
+    exposed, value, negative, before = Exposed(port), 0, 0, 0
+    greatest = 0
     for change, exactly, flushes in changes:
+        exactly = exactly if kind is None else kind
         exposed.count(change, exactly=exactly)
-        is_known = True
         value += change
-        if flushes and is_known:
-            negative += value < greatest
-            greatest = max(greatest, value)
-            assert exposed.flush() == greatest
-    assert port.negative - exposed.counted == negative
-
-
-@given(changes)
-def test_where_flushes_fall_does_not_matter_once_a_counter_has_more_than_ever(port, changes):
-    finals = []
-    for flushes_often in (False, True):
-        exposed = Exposed(port)
-        for change, exactly, _ in changes:
-            exposed.count(change, exactly=exactly)
-            if flushes_often:
-                exposed.flush()
-        exposed.count(1000, exactly=False)
-        finals.append(exposed.flush())
-    assert finals == [1000 + sum(change for change, _, _ in changes)] * 2
+        if flushes:
+            found = exposed.flush()
+            assert found >= greatest
+            if kind is True:
+                negative += value < greatest
+                assert found == max(greatest, value)
+            elif kind is False:
+                negative += value < before
+                assert found == greatest + max(0, value - before)
+            greatest, before = found, value
+    if kind is not None:
+        assert port.negative - exposed.counted == negative
