@@ -23,6 +23,7 @@ from p2pmsg.statsd import (
     PrometheusOutput,
     read_sketch,
 )
+from p2pmsg.statsd.outputs import graphite
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.statsd_tools import (
     LONG_S,
@@ -361,18 +362,17 @@ def test_nothing_is_lost_while_carbon_is_away():
         feed_and_flush(collector, b"first:1|c")
         eventually(lambda: b"stats_counts.first" in carbon.data)
         carbon.close()
-        time.sleep(0.1)
         feed_and_flush(collector, b"second:1|c")
         time.sleep(0.3)
         carbon = Carbon(carbon.port)
         eventually(lambda: b"stats_counts.second" in carbon.data)
     carbon.close()
-    assert output.connects >= 2
     assert output.dropped_bytes == 0
 
 
-def test_what_carbon_does_not_take_is_bounded_and_counted():
-    output = GraphiteOutput("127.0.0.1", 9, buffer_bytes=10_000)
+def test_what_carbon_does_not_take_is_bounded_and_counted(monkeypatch):
+    monkeypatch.setattr(graphite, "BUFFER_BYTES", 10_000)
+    output = GraphiteOutput("127.0.0.1", 9)
     with collecting(outputs=[output]) as (collector, _):
         for number in range(20):
             feed_and_flush(collector, b"\n".join(b"n%d.%d:1|c" % (number, i) for i in range(50)))
@@ -383,9 +383,10 @@ def texts(caplog, part):
     return [text for each in caplog.records if part in (text := each.getMessage())]
 
 
-def test_a_carbon_that_is_away_is_named_once_and_when_it_works_again(caplog):
+def test_a_carbon_that_is_away_is_named_once_and_when_it_works_again(caplog, monkeypatch):
+    monkeypatch.setattr(graphite, "BUFFER_BYTES", 5_000)
     place = int(lasting_place().rpartition(":")[2])
-    output = GraphiteOutput("127.0.0.1", place, buffer_bytes=5_000)
+    output = GraphiteOutput("127.0.0.1", place)
     with collecting(outputs=[output]) as (collector, _):
         for number in range(5):
             feed_and_flush(collector, b"\n".join(b"n%d.%d:1|c" % (number, i) for i in range(50)))
@@ -400,30 +401,12 @@ def test_a_carbon_that_is_away_is_named_once_and_when_it_works_again(caplog):
         carbon.close()
 
 
-def test_a_carbon_whose_name_is_none_is_named(caplog):
-    output = GraphiteOutput("no..name")
-    with collecting(outputs=[output]) as (collector, _):
-        feed_and_flush(collector, b"a:1|c")
-        eventually(lambda: output.failures >= 2)
-        assert len(texts(caplog, "statsd: carbon at no..name:2003")) == 1
-
-
 def test_nothing_is_counted_as_dropped_where_carbon_has_all_at_the_close(carbon):
     output = GraphiteOutput("127.0.0.1", carbon.port)
     with collecting(outputs=[output]) as (collector, _):
         feed(collector, b"last:1|c")
     eventually(lambda: b"stats_counts.last" in carbon.data)
     assert output.dropped_bytes == 0
-
-
-def test_what_two_metrics_would_write_to_one_path_is_reported_by_name(carbon, caplog):
-    with collecting(outputs=[GraphiteOutput("127.0.0.1", carbon.port)]) as (collector, _):
-        feed_and_flush(collector, b"a b:1|c\na_b:2|c")
-        collector.flush()
-        eventually(lambda: carbon.data.count(b"statsd.numStats") == 2)
-    (said,) = [each.getMessage() for each in caplog.records]
-    assert "names" in said
-    assert "'a_b'" in said
 
 
 def test_the_table_shows_the_busiest_metrics_and_no_control_characters():

@@ -14,8 +14,6 @@ from tests.unit.p2pmsg.statsd.cases import as_bytes, parametrize
 
 NAMES = {
     "legacyNamespace": "legacy", "globalPrefix": "global_prefix", "globalSuffix": "global_suffix",
-    "prefixCounter": "prefix_counter", "prefixTimer": "prefix_timer",
-    "prefixGauge": "prefix_gauge", "prefixSet": "prefix_set",
 }  # fmt: skip
 _NO_VALUE = re.compile(";([^;=]+)=?(?=;|$)")
 """A tag without a value in a path: statsd sends it, and carbon refuses the path."""
@@ -25,8 +23,6 @@ def make_config(config, flush_ms):
     """Turn statsd's own settings into ours."""
     config = dict(config or {})
     graphite = {NAMES[key]: value for key, value in config.pop("graphite", {}).items()}
-    if "flush_counts" in config:
-        graphite["flush_counts"] = config.pop("flush_counts")
     dialect = DIALECTS["etsy"]
     if not config.pop("keyNameSanitize", True):
         dialect = replace(dialect, clean_names=False)
