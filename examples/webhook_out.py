@@ -52,8 +52,7 @@ def deliver(publisher: p2pmsg.Publisher, place: str, state: str, count: int) -> 
         topics=["orders"],
         order="stream",
         allow=["127.0.0.0/8", "::1/128"],
-        retry=webhooks.Retry(delays=(0, *[0.05] * 50)),  # the default takes 75 hours
-        breaker=webhooks.BreakerConfig(cooldown=0.05, cooldown_max=1.0),
+        retry=(0, *[0.05] * 50),  # the default takes 75 hours
         name="shop",
     )
     with webhooks.Sender(

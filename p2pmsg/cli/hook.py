@@ -3,7 +3,8 @@
 import argparse
 import os
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 from p2pmsg.cli import arguments as kinds
@@ -14,11 +15,10 @@ from p2pmsg.cli.waiting import Waiting, unanswered
 from p2pmsg.errors import P2PError
 from p2pmsg.json_text import json_value, to_json
 from p2pmsg.webhooks.formats import FORMATS
-from p2pmsg.webhooks.letters import Letter, read_letters
+from p2pmsg.webhooks.letters import Letter, Letters, folders
 from p2pmsg.webhooks.rules import ORDERS
 from p2pmsg.webhooks.schemes import SCHEMES
 from p2pmsg.webhooks.signatures import OUT_SCHEMES
-from p2pmsg.webhooks.state_folder import LETTERS, StateFolder, folders
 
 _Refused = argparse.ArgumentTypeError
 _REASON_CHARACTERS = 60
@@ -54,7 +54,7 @@ SECRET_FILE = option(
     option("--order", "keep the order of each stream, or each key, or none (default: stream)",
            choices=ORDERS, default="stream"),
     option("--concurrency", "requests under way at once, for each URL (default: 8)", "N",
-           kinds.count(1, 10_000)),
+           kinds.count(1, 10_000), default=8),
     option("--format", "(default: standard)", choices=FORMATS, default="standard"),
     option("--scheme", "how requests are signed: as Standard Webhooks (default), or as GitHub's",
            choices=OUT_SCHEMES, default="standard"),
@@ -66,8 +66,6 @@ SECRET_FILE = option(
            "by commas (default: none)", "CIDR,…"),
     option("--header", "send this, too, such as 'Authorization: Bearer …'", "'NAME: VALUE'",
            _header, action="append", default=[]),
-    option("--handshake", "ask first, by CloudEvents' OPTIONS request, in the name of this origin",
-           "ORIGIN"),
     option("--start", "where a new URL begins: latest (default), earliest, a sequence or an ISO "
            "time", "WHERE", kinds.start, default="latest"),
     flag("--resume", "send again to URLs that have answered 410"),
@@ -105,7 +103,6 @@ def out(arguments: argparse.Namespace) -> int:
             timeout=arguments.timeout,
             rate=arguments.rate,
             headers=dict(arguments.header),
-            handshake=arguments.handshake,
             allow=_listed(arguments.allow) or (),
         )
         for url in arguments.urls
@@ -285,14 +282,15 @@ def dead_letters(arguments: argparse.Namespace) -> int:
     found = [
         (folder, letter)
         for folder in folders(arguments.state)
-        if arguments.endpoint in (None, folder.path.name)
-        for letter in _letters(folder)
-        if (letter.why == "dead" or (arguments.parked and action in ("ls", "show")))
-        and (not chosen or letter.id in chosen)
+        if arguments.endpoint in (None, folder.name)
+        for letter in _letters(folder, arguments.parked and action in ("ls", "show"))
+        if not chosen or letter.id in chosen
     ]
     if action in ("retry", "purge"):
-        for folder, letter in found:
-            folder.ask(action, [letter.id])
+        for folder in {folder for folder, _ in found}:
+            ids = [letter.id for at, letter in found if at == folder]
+            with closing(Letters(folder)) as letters:
+                letters.ask(ids) if action == "retry" else letters.purge(ids)
         print(f"{len(found)} will be {'sent again' if action == 'retry' else 'removed'}")
     elif arguments.json:
         for folder, letter in found:
@@ -302,7 +300,7 @@ def dead_letters(arguments: argparse.Namespace) -> int:
     elif found:
         titles = ("id", "endpoint", "topic", "since", "reason", "sequence", "attempts")
         rows = [
-            (letter.id, folder.path.name, one_line(letter.topic),
+            (letter.id, folder.name, one_line(letter.topic),
              time_text(letter.at_ns, "seconds"), one_line(letter.reason)[:_REASON_CHARACTERS],
              letter.sequence, letter.attempts)
             for folder, letter in found
@@ -314,17 +312,18 @@ def dead_letters(arguments: argparse.Namespace) -> int:
     return int(missing > 0)
 
 
-def _letters(folder: StateFolder) -> list[Letter]:
+def _letters(folder: Path, with_parked: bool) -> list[Letter]:
     try:
-        return read_letters(folder.path / LETTERS)
+        with closing(Letters(folder)) as letters:
+            return letters.all("dead") + (letters.all("parked") if with_parked else [])
     except OSError as error:
-        raise P2PError(f"cannot read the letters of {folder.path.name}: {error}") from error
+        raise P2PError(f"cannot read the letters of {folder.name}: {error}") from error
 
 
-def _fields(folder: StateFolder, letter: Letter) -> dict[str, Any]:
+def _fields(folder: Path, letter: Letter) -> dict[str, Any]:
     return {
         "id": letter.id,
-        "endpoint": folder.path.name,
+        "endpoint": folder.name,
         "why": letter.why,
         "topic": letter.topic,
         "session": f"{letter.session:016x}",
@@ -337,7 +336,7 @@ def _fields(folder: StateFolder, letter: Letter) -> dict[str, Any]:
     }
 
 
-def _page(folder: StateFolder, letter: Letter) -> str:
+def _page(folder: Path, letter: Letter) -> str:
     return "\n".join(
         f"{name}: {one_line(value if isinstance(value, str) else to_json(value))}"
         for name, value in _fields(folder, letter).items()

@@ -10,31 +10,25 @@ if TYPE_CHECKING:
     from p2pmsg.webhooks.endpoint import Endpoint as Endpoint
     from p2pmsg.webhooks.intake import receive as receive
     from p2pmsg.webhooks.letters import Letter as Letter
-    from p2pmsg.webhooks.rules import BreakerConfig as BreakerConfig
-    from p2pmsg.webhooks.rules import Retry as Retry
     from p2pmsg.webhooks.sender import Sender as Sender
     from p2pmsg.webhooks.stats import EndpointStats as EndpointStats
     from p2pmsg.webhooks.stats import HookEvent as HookEvent
     from p2pmsg.webhooks.stats import SenderStats as SenderStats
 
 _HOME = {
-    "BreakerConfig": "rules",
     "Endpoint": "endpoint",
     "EndpointStats": "stats",
     "HookEvent": "stats",
     "Letter": "letters",
-    "Retry": "rules",
     "Sender": "sender",
     "SenderStats": "stats",
     "receive": "intake",
 }
 __all__ = [
-    "BreakerConfig",
     "Endpoint",
     "EndpointStats",
     "HookEvent",
     "Letter",
-    "Retry",
     "Sender",
     "SenderStats",
     "receive",

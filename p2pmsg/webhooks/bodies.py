@@ -15,20 +15,17 @@ _CHARSETS: Final = frozenset(
     [*aliases, *aliases.values(), "cp737", "cp874", "koi8_t", "koi8_u", "utf_8_sig"]
 )
 """Python keeps each name that it was ever asked for, so it is asked for these alone."""
-_TOKEN: Final = re.compile(
-    r'"(?:[^"\\]++|\\.)*+"|NaN|-?Infinity|-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?'
-)
 _SHOWN_MAX: Final = 40
 
 
 def _number(token: str) -> float:
     if isfinite(value := float(token)):
         return value
-    raise ArithmeticError(token)
+    raise ValueError(f"{_shown(token)} is larger than a float can be")
 
 
 def _no_constant(token: str) -> Any:
-    raise ArithmeticError(token)
+    raise ValueError(f"{token} is not JSON")
 
 
 _decode: Final = json.JSONDecoder(parse_float=_number, parse_constant=_no_constant).decode
@@ -68,19 +65,10 @@ def json_of(body: bytes, kind: str = "JSON") -> Any:
 
     NaN and the infinities are none, nor are numbers that would become infinite.
     """
-    text = ""
     try:
-        text = body.decode(json.detect_encoding(body), "surrogatepass")
-        return _decode(text)
-    except ArithmeticError as error:
-        number = str(error)
-        tokens = _TOKEN.finditer(text)
-        place = next((each.start() for each in tokens if each[0] == number), 0)
-        what = "not JSON" if number[-1].isalpha() else "larger than a float can be"
-        said = str(json.JSONDecodeError(f"{_shown(number)} is {what}", text, place))
+        return _decode(body.decode(json.detect_encoding(body), "surrogatepass"))
     except (ValueError, RecursionError) as error:
-        said = str(error)
-    raise RejectedError(400, "body", f"the body is no {kind}: {said}")
+        raise RejectedError(400, "body", f"the body is no {kind}: {error}") from error
 
 
 def _text(kind: str, body: bytes, charset: str, errors: str) -> str:

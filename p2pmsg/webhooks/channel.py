@@ -20,8 +20,7 @@ from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Delivery, Effect, Failure, Item
 from p2pmsg.webhooks.endpoint import Endpoint
 from p2pmsg.webhooks.formats import Request, encode, join, message_id, percent_encoded
-from p2pmsg.webhooks.letters import Letter, LetterFile
-from p2pmsg.webhooks.state_folder import CURSOR, LETTERS, StateFolder, Verb
+from p2pmsg.webhooks.letters import CURSOR, Letter, Letters
 from p2pmsg.webhooks.stats import EndpointStats, HookEvent
 from transports.own_log import own_log as _log
 
@@ -40,8 +39,8 @@ _HELD_LONG_S: Final = 60.0
 _GATHER_S: Final = 0.01
 _STREAMS_MAX: Final = 65_536
 _OWN_BYTES: Final = 300
-_AGAIN_MIN: Final = 100
-"""How many dead letters may be sent again at once at least, where nothing is to be parked."""
+_ASKED_MAX: Final = 100
+"""How many dead letters are taken up at once to be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class Channel:
     ) -> None:
         self._source = source
         self._endpoint = endpoint
-        self._folder = StateFolder(state / endpoint.name)
+        self._folder = state / endpoint.name
         self._report = report
         self._core = Delivery(endpoint.rules, Random(SystemRandom().getrandbits(64)))
         self._loop = asyncio.get_running_loop()
@@ -109,18 +108,18 @@ class Channel:
         self._said, self._said_held = Rarely(), Rarely()
         self._lost = self._commit_failures = 0
         self._error: str | None = None
-        self._letters: LetterFile | None = None
+        self._letters: Letters | None = None
+        self._dead_letters = 0
 
     async def open(self) -> None:
         """Open the folder and the subscriber; raises what either raises."""
         letters = await self._loop.run_in_executor(self._disk, self._open_letters)
-        self._letters = letters
         now_ns = time.monotonic_ns()
-        for letter_id in letters.ids("parked"):
-            self._restore(letters.get(letter_id), now_ns)
-        for letter_id in letters.ids("dead"):
+        for letter in letters.all("parked"):
+            self._restore(letter, now_ns)
+        for letter_id in (*letters.ids("dead"), *letters.ids("asked")):
             self._core.know(letter_id)
-        self._core.stopped = self._folder.stopped
+        self._core.stopped = letters.stopped
         if self._core.stopped is not None:
             _log.warning("webhook %s: stopped: %s", self._endpoint.name, self._core.stopped)
         self._subscriber = self._subscribe()
@@ -139,11 +138,10 @@ class Channel:
             delivered=counters.delivered,
             requests=counters.requests,
             retries=counters.retries,
-            repeated=self._client.repeated,
             failures=counters.failures,
             statuses=dict(counters.statuses),
             dead=counters.dead,
-            dead_letters=0 if self._letters is None else self._letters.dead,
+            dead_letters=self._dead_letters,
             parked=core.parked,
             waiting=core.waiting,
             in_flight=core.in_flight,
@@ -159,9 +157,10 @@ class Channel:
             error=self._error,
         )
 
-    def resume(self) -> None:
+    async def resume(self) -> None:
         """Send again to an endpoint that answered 410, asked for a pause, or counts as down."""
-        self._folder.resume()
+        if self._letters is not None:
+            await self._loop.run_in_executor(self._disk, self._letters.resume)
         self._core.resume(time.monotonic_ns())
         self._pump()
 
@@ -203,7 +202,7 @@ class Channel:
             on_gap=self._note_loss,
             name=self._source.name,
             # A crash of the operating system may take a commit back: the messages come twice.
-            cursor=CursorConfig(self._folder.path / CURSOR, fsync="never"),
+            cursor=CursorConfig(self._folder / CURSOR, fsync="never"),
             security=self._source.security,
         )
 
@@ -334,8 +333,6 @@ class Channel:
                 self._say_failed(result)
         else:
             self._core.succeeded(items, now_ns, result)
-        if self._client.rate is not None:
-            self._core.limit_rate(self._client.rate)
         self._pump()
 
     def _say_failed(self, failure: Failure) -> None:
@@ -385,16 +382,17 @@ class Channel:
 
     # ------------------------------------------------------------------------------- to the disk
 
-    def _open_letters(self) -> LetterFile:
-        path = self._folder.path / LETTERS
+    def _open_letters(self) -> Letters:
         try:
-            self._folder.make()
-            return LetterFile(path)
+            self._letters = letters = Letters(self._folder)
+            letters.lock()
+            self._dead_letters = letters.count("dead")
         except P2PError:
             raise
         except OSError as error:
-            reason = f"state: the folder {self._folder.path} cannot be used: {error.strerror}"
+            reason = f"state: the folder {self._folder} cannot be used: {error.strerror}"
             raise LogFailedError(reason, error.errno) from error
+        return letters
 
     def _write_later(self, effect: Effect) -> None:
         self._to_write.append(effect)
@@ -430,7 +428,7 @@ class Channel:
         try:
             for effect in effects:
                 if effect.kind == "stopped":
-                    self._folder.stop(effect.reason)
+                    letters.stop(effect.reason)
                 if effect.kind not in ("park", "dead") or effect.item is None:
                     continue
                 letter = _letter(effect.item, effect.kind == "dead")
@@ -440,6 +438,7 @@ class Channel:
                 else:
                     puts.append(letter)
             letters.write(puts, drops)
+            self._dead_letters = letters.count("dead")
         except OSError as error:
             _log.warning("webhook %s: letters: %s", self._endpoint.name, error)
             return [each for each in effects if each.kind in ("park", "dead")]
@@ -458,46 +457,32 @@ class Channel:
         self._core.restore(item, now_ns, letter.attempts)
 
     async def _look_for_requests(self) -> None:
-        """Do what `p2pmsg hook dead-letters` asks for, until cancelled."""
+        """Send again what `p2pmsg hook dead-letters` asks for, until cancelled."""
         while True:
             await asyncio.sleep(_ASKED_S)
             try:
-                asked = await self._loop.run_in_executor(self._disk, self._folder.asked)
-                if asked:
-                    await self._loop.run_in_executor(self._disk, self._take_up, asked)
-                    self._pump()
+                has_space = self._core.parked < self._endpoint.rules.parked_max
+                again = await self._loop.run_in_executor(self._disk, self._take_up, has_space)
             except OSError as error:
-                _log.warning("webhook %s: %s", self._endpoint.name, error)
+                _log.warning("webhook %s: letters: %s", self._endpoint.name, error)
+                continue
+            now_ns = time.monotonic_ns()
+            for letter in again:
+                self._core.forget(letter.id)
+                self._restore(letter, now_ns)
+            if again:
+                self._pump()
 
-    def _take_up(self, asked: list[tuple[Verb, str]]) -> None:
-        """Take up in a thread what was asked for, as far as there is space; the rest stays."""
+    def _take_up(self, has_space: bool) -> list[Letter]:
+        """Park in a thread what is to be sent again, and return it; each has all its attempts."""
         letters = self._letters
         assert letters is not None
-        dead = set(letters.ids("dead"))
-        purged = [each for verb, each in asked if verb == "purge" and each in dead]
-        again: list[Letter] = []
-        done = [each for each in asked if each[0] == "purge" or each[1] not in dead]
-        count = max(_AGAIN_MIN, self._endpoint.rules.parked_max) - self._core.parked
-        size = max(0, self._endpoint.rules.parked_bytes - self._core.parked_bytes)
-        for verb, letter_id in asked:
-            if verb == "retry" and letter_id in dead and letter_id not in purged:
-                letter = letters.get(letter_id)
-                size -= letter.size
-                if len(again) >= count or (size < 0 and (again or self._core.parked)):
-                    break
-                again.append(letter)
-                done.append((verb, letter_id))
-        letters.write([_parked(letter) for letter in again], purged)
-        self._folder.answered(done)
-        self._loop.call_soon_threadsafe(self._taken_up, again, purged)
-
-    def _taken_up(self, again: list[Letter], purged: list[str]) -> None:
-        now_ns = time.monotonic_ns()
-        for letter_id in (*purged, *(letter.id for letter in again)):
-            self._core.forget(letter_id)
-        for letter in again:
-            self._restore(_parked(letter), now_ns)
-        self._pump()
+        self._dead_letters = letters.count("dead")
+        asked = letters.all("asked", limit=_ASKED_MAX) if has_space else []
+        again = [replace(letter, why="parked", attempts=0) for letter in asked]
+        if again:
+            letters.write(again)
+        return again
 
     async def _commit_soon(self) -> None:
         try:
@@ -541,7 +526,3 @@ def _letter(item: Item, is_dead: bool) -> Letter:
         body=request.body,
         headers=request.headers,
     )
-
-
-def _parked(letter: Letter) -> Letter:
-    return replace(letter, why="parked", attempts=0)

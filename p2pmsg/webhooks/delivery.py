@@ -10,7 +10,7 @@ calls `succeeded` or `failed`. After each call it does what `effects` has.
 
 import heapq
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from random import Random
@@ -26,8 +26,22 @@ _HELD: Final = (429, 503)
 """Answers whose `Retry-After` asks for a pause, which uses up no attempt."""
 _PAUSE_S: Final = 1.0
 """The shortest pause that a `Retry-After` asks for."""
+_PAUSE_MAX_S: Final = 86_400.0
+"""The longest one: an endpoint that asks for more is asked again after a day."""
 _RELEASE_NS: Final = 2 * _S
 """Within how long, after an endpoint came back, all that failed meanwhile is tried again."""
+_JITTER: Final = 0.1
+"""How much longer or shorter a wait is: senders that failed together do not come back together."""
+_FAILURES: Final = 5
+"""After how many failures in a row only probes are sent. A message that is refused counts once."""
+_FAILURES_OF_STREAM: Final = 2
+"""The same where a stream keeps its order: there a retry is a probe."""
+_PROBE_S: Final = 5.0
+"""How long until the first probe, where `retry` has no wait; it doubles each time."""
+_PROBE_MAX_S: Final = 300.0
+"""The longest time between two: an endpoint that comes back is found within five minutes."""
+_WINDOW_BYTES: Final = 64 * 2**20
+_PARKED_BYTES: Final = 64 * 2**20
 
 
 class State(Enum):
@@ -122,7 +136,6 @@ class Counters:
     dead: int = 0
     refused_letters: int = 0
     opened: int = 0
-    probes: int = 0
     statuses: dict[int, int] = field(default_factory=dict)
 
 
@@ -155,7 +168,6 @@ class Delivery:
         self.stopped: str | None = None
         self.is_open = False
         self.reason = ""
-        self._rate = rules.rate
         self._number = 0
         self._groups: dict[Hashable, deque[Item]] = {}
         self._heap: list[tuple[int, int, Item]] = []
@@ -164,15 +176,13 @@ class Delivery:
         self._known: dict[str, None] = {}
         self._streak = 0
         self._hold_ns = self._next_ns = self._probe_ns = 0
-        self._cooldown_ns = 0
+        self._cooldown_s = 0.0
         self._is_probing = False
-        few = rules.order == "stream"
-        self._failures_max = min(2, rules.breaker.failures) if few else rules.breaker.failures
 
     @property
     def wants(self) -> int:
         """How many more messages may be offered; 0 while what is here is enough."""
-        if self.stopped is not None or self.held_bytes >= self._rules.window_bytes:
+        if self.stopped is not None or self.held_bytes >= _WINDOW_BYTES:
             return 0
         return max(0, self._rules.window - self.held)
 
@@ -197,7 +207,7 @@ class Delivery:
             return
         self._known[item.id] = None
         item.is_parked = item.is_settled = True
-        item.attempts = min(attempts, len(self._rules.retry.delays) - 1)
+        item.attempts = min(attempts, len(self._rules.retry) - 1)
         self.parked += 1
         self.parked_bytes += item.size
         self._enqueue(item, now_ns)
@@ -221,7 +231,6 @@ class Delivery:
             if self._is_probing or now_ns < self._probe_ns:
                 return []
             self._is_probing = True
-            self.counters.probes += 1
         elif self._heap[0][0] > now_ns:
             return []
         items = self._take_items(now_ns, 1 if self.is_open else rules.batch_max)
@@ -232,8 +241,8 @@ class Delivery:
             self.counters.retries += item.attempts > 0
         self.in_flight += 1
         self.counters.requests += 1
-        if self._rate is not None:
-            self._next_ns = now_ns + int(_S / self._rate)
+        if rules.rate is not None:
+            self._next_ns = now_ns + int(_S / rules.rate)
         return items
 
     def succeeded(self, items: Sequence[Item], now_ns: int, status: int = 200) -> None:
@@ -248,7 +257,6 @@ class Delivery:
             self._finish(item, now_ns)
         if self.is_open:
             self.is_open = False
-            self._cooldown_ns = 0
             self.effects.append(Effect("closed"))
             self._release(now_ns)
 
@@ -310,8 +318,8 @@ class Delivery:
         self.counters.refused_letters += 1
         if effect.kind == "dead":
             item.state = State.WAITING
-            item.attempts = len(self._rules.retry.delays) - 1
-            item.due_ns = now_ns + self._jittered(max(1.0, self._rules.retry.delays[-1]))
+            item.attempts = len(self._rules.retry) - 1
+            item.due_ns = now_ns + self._jittered(max(1.0, self._rules.retry[-1]))
             self._requeue(item)
             return
         item.is_parking = False
@@ -324,12 +332,8 @@ class Delivery:
         self.stopped = None
         self._hold_ns = 0
         self.is_open = self._is_probing = False
-        self._streak = self._cooldown_ns = 0
+        self._streak = 0
         self._release(now_ns)
-
-    def limit_rate(self, rate: float) -> None:
-        """Send at most so many requests a second from now on."""
-        self._rate = rate if self._rules.rate is None else min(rate, self._rules.rate)
 
     def committable(self) -> list[Item]:
         """Return, by stream, the last message before one that is not settled, where that moved."""
@@ -436,7 +440,7 @@ class Delivery:
             del self._unsettled[item.stream]
 
     def _wait(self, item: Item, now_ns: int, is_final: bool, is_held: bool) -> None:
-        delays = self._rules.retry.delays
+        delays = self._rules.retry
         item.state = State.WAITING
         if is_held:
             item.due_ns = self._hold_ns
@@ -458,13 +462,12 @@ class Delivery:
             self._push(item)
 
     def _jittered(self, seconds: float) -> int:
-        jitter = self._rules.retry.jitter
-        return int(seconds * (1 + jitter * (2 * self._rng.random() - 1)) * _S)
+        return int(seconds * (1 + _JITTER * (2 * self._rng.random() - 1)) * _S)
 
     def _pause(self, failure: Failure) -> int:
         if failure.retry_after is None:
             return 0
-        return int(min(max(_PAUSE_S, failure.retry_after), self._rules.retry.retry_after_max) * _S)
+        return int(min(max(_PAUSE_S, failure.retry_after), _PAUSE_MAX_S) * _S)
 
     def _hold(self, now_ns: int, pause_ns: int) -> None:
         """Send nothing for so long; reported where a pause begins, or is longer by a second."""
@@ -475,19 +478,19 @@ class Delivery:
             self.effects.append(Effect("held", None, self.reason))
 
     def _open_if_due(self, now_ns: int, was_probe: bool) -> None:
-        breaker = self._rules.breaker
-        if self.is_open:
-            if was_probe:
-                most_ns = int(breaker.cooldown_max * _S)
-                self._cooldown_ns = min(2 * self._cooldown_ns, most_ns)
-                self._probe_ns = now_ns + self._jittered(self._cooldown_ns / _S)
-        elif self._streak >= self._failures_max:
-            self.is_open = True
-            self._is_probing = False
-            self._cooldown_ns = int(breaker.cooldown * _S)
-            self._probe_ns = now_ns + self._jittered(breaker.cooldown)
-            self.counters.opened += 1
-            self.effects.append(Effect("opened", None, self.reason))
+        if self.is_open and was_probe:
+            self._cooldown_s = min(2 * self._cooldown_s, _PROBE_MAX_S)
+            self._probe_ns = now_ns + self._jittered(self._cooldown_s)
+        few = self._rules.order == "stream"
+        if self.is_open or self._streak < (_FAILURES_OF_STREAM if few else _FAILURES):
+            return
+        self.is_open = True
+        self._is_probing = False
+        first_s = next((wait for wait in self._rules.retry[1:] if wait), _PROBE_S)
+        self._cooldown_s = min(first_s, _PROBE_MAX_S)
+        self._probe_ns = now_ns + self._jittered(self._cooldown_s)
+        self.counters.opened += 1
+        self.effects.append(Effect("opened", None, self.reason))
 
     def _park_group(self, item: Item) -> None:
         """Park what failed and, in its group, what waits for it: others are to go on."""
@@ -501,9 +504,8 @@ class Delivery:
         """Ask for an item to be parked; False where no more may be."""
         if item.is_parked or item.is_parking:
             return True
-        rules = self._rules
-        is_full = self.parked >= rules.parked_max
-        if is_full or self.parked_bytes + item.size > rules.parked_bytes or self.is_open:
+        is_full = self.parked >= self._rules.parked_max
+        if is_full or self.parked_bytes + item.size > _PARKED_BYTES or self.is_open:
             return False
         item.is_parking = True
         self.parked += 1
@@ -521,12 +523,9 @@ class Delivery:
 
     def _release(self, now_ns: int) -> None:
         """Have all that failed because the endpoint was away tried again soon."""
-        for item in self._waiting_items():
+        for _, _, item in self._heap:
             if item.was_away:
                 soon_ns = now_ns + int(self._rng.random() * _RELEASE_NS)
                 item.due_ns = min(item.due_ns, soon_ns)
         self._heap = [(item.due_ns, item.number, item) for _, _, item in self._heap]
         heapq.heapify(self._heap)
-
-    def _waiting_items(self) -> Iterator[Item]:
-        return (item for _, _, item in self._heap)

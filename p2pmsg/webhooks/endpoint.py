@@ -2,13 +2,12 @@
 
 import hashlib
 import re
-import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from p2pmsg.checks import check, check_fields, check_visible
+from p2pmsg.checks import check, check_fields
 from p2pmsg.errors import ConfigError
 from p2pmsg.webhooks.addresses import (
     Network,
@@ -17,13 +16,14 @@ from p2pmsg.webhooks.addresses import (
     parse_networks,
 )
 from p2pmsg.webhooks.formats import Format
-from p2pmsg.webhooks.rules import BreakerConfig, DeliveryRules, Order, Retry
+from p2pmsg.webhooks.rules import STANDARD_DELAYS, DeliveryRules, Order
 from p2pmsg.webhooks.signatures import Secret, secrets_of, signers
 from transports.hiding import hiding
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_BATCH_MAX: Final = 100
 _RESERVED: Final = ("content-length", "host", "transfer-encoding", "connection")
 
 
@@ -32,10 +32,11 @@ class Endpoint:
     """A URL to which messages are posted. `ConfigError` for a value out of its limits."""
 
     url: str = field(repr=False)
-    """`https://…` or `http://…`. Its path and query, which may hold a token, are in no log, error
-    or statistics, and are `***` where an answer repeats them. Redirects are never followed: they
-    count as failures. Where its host is an address, in any spelling, it is public or in `allow`;
-    what a name stands for is checked at each connection."""
+    """`https://…` (whose certificate the system's authorities have signed, or those of the
+    environment's `SSL_CERT_FILE`) or `http://…`. Its path and query, which may hold a token, are in
+    no log, error or statistics, and are `***` where an answer repeats them. Redirects are never
+    followed: they count as failures. Where its host is an address, in any spelling, it is public or
+    in `allow`; what a name stands for is checked at each connection."""
 
     _: KW_ONLY
 
@@ -57,36 +58,28 @@ class Endpoint:
     became a dead letter. `key`: the same for each key; messages without one have no order. `none`:
     as many as `concurrency`, in any order; one that fails does not hold up others."""
 
-    concurrency: int | None = None
+    concurrency: int = 8
     """Requests under way at once. Default: 8; of one stream, or key, there is never more than one
     where order is kept."""
 
     format: Format = "standard"
     """`standard` (Standard Webhooks), `cloudevents` (1.0, binary mode), `cloudevents-structured`,
-    `cloudevents-batch`, or `json`: the value alone."""
-
-    batch_max: int = 100
-    """How many messages a batch has at most, for `cloudevents-batch`. Default 100."""
+    `cloudevents-batch` (of 100 at most), or `json`: the value alone."""
 
     timeout: float = 20.0
     """How long a request may take in all, in seconds. Default 20, of 15 to 30 that Standard
     Webhooks recommends."""
 
-    retry: Retry = field(default_factory=Retry)
-    """When a message is tried again. Default: Standard Webhooks' schedule."""
-
-    breaker: BreakerConfig = field(default_factory=BreakerConfig)
-    """When the endpoint counts as down."""
+    retry: Sequence[float] = STANDARD_DELAYS
+    """How long to wait before each attempt, in seconds since the one before, 10 % more or less; the
+    first is of no use and 0. After the last one fails the message becomes a dead letter. Default:
+    Standard Webhooks' schedule, 10 attempts in 75 hours."""
 
     rate: float | None = None
     """Requests a second at most. Default: as many as there are."""
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What is sent in addition, such as `Authorization`."""
-
-    handshake: str | None = None
-    """The origin that CloudEvents' OPTIONS request names, such as `events.example.com`: nothing is
-    posted before the endpoint allows it. Default None: no handshake."""
 
     allow: Sequence[str] = ()
     """Private networks to which requests may go, such as `127.0.0.0/8`. Default: none; loopback,
@@ -96,25 +89,14 @@ class Endpoint:
     """Names the folder of its cursor and dead letters. Default: host and a hash of the URL. Give it
     one where the URL may change."""
 
-    window: int = 1000
-    """Messages that are held in memory; all others wait in the publisher's log. Default 1000."""
-
-    parked_max: int = 10_000
-    """With `order` `key` or `none`: messages that failed and wait on the disk. Default 10,000."""
-
-    tls: ssl.SSLContext | None = field(default=None, repr=False)
-    """For `https`, e.g. with a certificate of yours. Default: the system's authorities."""
-
     def __post_init__(self) -> None:
-        check_fields(self, batch_max=1, timeout=0.001)
+        check_fields(self, timeout=0.001)
         parts = _checked_url(self.url)
         if self.scheme == "standard":
             signers(self.secret)
         elif len(secrets_of(self.secret)) != 1:
             found = len(secrets_of(self.secret))
             raise ConfigError("secret", 'exactly one with scheme="github"', found or None)
-        if self.handshake is not None:
-            check_visible("handshake", self.handshake)
         _check_host(parts, parse_networks(self.allow))
         _check_headers(self.headers)
         if not self.name:
@@ -130,19 +112,11 @@ class Endpoint:
         """What the delivery goes by."""
         return DeliveryRules(
             order=self.order,
-            concurrency=8 if self.concurrency is None else self.concurrency,
-            batch_max=self.batch_max if self.format == "cloudevents-batch" else 1,
-            window=self.window,
-            parked_max=self.parked_max,
+            concurrency=self.concurrency,
+            batch_max=_BATCH_MAX if self.format == "cloudevents-batch" else 1,
             rate=self.rate,
-            retry=self.retry,
-            breaker=self.breaker,
+            retry=tuple(self.retry),
         )
-
-    @property
-    def secrets(self) -> list[Secret]:
-        """The secrets, as a list."""
-        return secrets_of(self.secret)
 
     @property
     def place(self) -> str:

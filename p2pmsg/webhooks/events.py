@@ -40,14 +40,8 @@ class Hook:
 
     @property
     def seen_as(self) -> str:
-        """By what it is taken once; empty where it has no id.
-
-        An id of a request that has spaces may read like a CloudEvent's source and id: those of
-        CloudEvents do not begin with a space.
-        """
-        if self.attributes or " " not in self.id:
-            return self.id
-        return f" {_escaped(self.id)}"
+        """By what it is taken once; empty if it has no id. No CloudEvent's begins with a space."""
+        return self.id if self.attributes else self.id and f" {self.id}"
 
     @property
     def timestamp_ns(self) -> int | None:
@@ -107,18 +101,8 @@ def _cloud_event(
             raise RejectedError(400, "body", f"the CloudEvent has no {name!r}")
     if attributes["specversion"] != "1.0":
         raise RejectedError(400, "body", "the CloudEvent is not of version 1.0")
-    name = _name_of(attributes["source"], attributes["id"])
+    name = f"{_escaped(attributes['source'])} {_escaped(attributes['id'])}"
     return Hook(name, attributes["type"], value, path, headers, attributes)
-
-
-def _name_of(source: str, event_id: str) -> str:
-    """Return a text for both that no other pair has: ids are kept, so that of most stays as it was.
-
-    Where one of them has a space, there are two spaces between them, and no others.
-    """
-    if " " in source or " " in event_id:
-        return f"{_escaped(source)}  {_escaped(event_id)}"
-    return f"{source} {event_id}"
 
 
 def _escaped(text: str) -> str:

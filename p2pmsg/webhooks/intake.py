@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol, runtime_checkable
 from p2pmsg.checks import check, check_visible, checked
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, MessageError, P2PError
-from p2pmsg.publisher.steps import run_steps
 from p2pmsg.topics import check_topic
 from p2pmsg.trouble import Rarely
 from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
@@ -28,12 +27,13 @@ from recovery.budget import TokenBucket
 from transports.hiding import hiding
 from transports.own_log import own_log as _log
 
-KEEP_S: Final = 80 * 3600.0
-"""Longer than the 75 hours in which Standard Webhooks' schedule tries again."""
 _BODY_BYTES: Final = 2**20
 _CLIENTS_MAX: Final = 10_000
 _THREADS: Final = 8
-_SYNC_S: Final = 1.0
+_BODY_S: Final = 10.0
+"""How long a body may take to come."""
+_TOLERANCE_S: Final = 300.0
+"""How old a signature may be, or how far ahead. Ids are kept for longer than twice that."""
 
 
 @runtime_checkable
@@ -49,10 +49,7 @@ class AnyPublisher(Protocol):
 
 
 @hiding
-@checked(
-    keep=0.001, tolerance=0.001, body_timeout=0.001, ids_max=1, body_bytes_max=1, rate=1,
-    client_rate=1,
-)  # fmt: skip
+@checked(body_bytes_max=1, rate=1, client_rate=1)
 def receive(
     publisher: AnyPublisher,
     *,
@@ -61,11 +58,7 @@ def receive(
     scheme: Scheme = "standard",
     key: Callable[[Hook], str | None] | None = None,
     seen: str | Path | None = None,
-    keep: float = KEEP_S,
-    ids_max: int = 500_000,
-    tolerance: float = 300.0,
     body_bytes_max: int | None = None,
-    body_timeout: float = 10.0,
     rate: int | None = None,
     client_rate: int | None = None,
     origins: Sequence[str] = (),
@@ -94,18 +87,10 @@ def receive(
         seen: a file for the ids that were taken, so that a restart does not forget them; only one
             process may use it. While it cannot be written, as the disk is full, requests are taken
             all the same, and their ids are written later. Default: in memory only.
-        keep: how long an id is kept, in seconds. Default 80 h, longer than senders try. Below
-            twice `tolerance`, a signed request that was recorded and is sent again is published
-            again, when its id is forgotten and its signature is still taken.
-        ids_max: how many ids are kept; the oldest is forgotten first, and counted. Default 500,000,
-            some 70 MB.
-        tolerance: how old a signature may be, or how far ahead, in seconds. Default 300. Ids should
-            be kept (`keep`, `ids_max`) for twice as long.
         body_bytes_max: size of a body, in bytes; not above the publisher's `message_bytes_max`.
             Default 1 MiB, or that where it is less. A message may take up to three times its body
             (numbers in JSON), and its headers; one that is larger than `message_bytes_max` is
             answered with 413, too.
-        body_timeout: how long a body may take to come, in seconds. Default 10.
         rate: requests a second, over all, a whole number; more are answered with 429. Default: not
             limited.
         client_rate: the same for each client's address. Default: not limited.
@@ -136,11 +121,10 @@ def receive(
         check_visible("origins", origin)
     return Intake(
         publisher,
-        make_verify(scheme, secrets, tolerance),
+        make_verify(scheme, secrets, _TOLERANCE_S),
         Readying(topic, key or _partition_key, config),
-        SeenIds(seen, keep, ids_max, time.time()),
+        SeenIds(seen, time.time()),
         body_bytes_max,
-        body_timeout,
         Limits(rate, client_rate),
         tuple(origins),
         (health_path, metrics_path),
@@ -201,7 +185,6 @@ class Intake:
         readying: Readying,
         seen: SeenIds,
         body_bytes_max: int,
-        body_timeout: float,
         limits: Limits,
         origins: tuple[str, ...],
         paths: tuple[str | None, str | None],
@@ -211,16 +194,13 @@ class Intake:
         self._readying = readying
         self._seen = seen
         self._body_bytes_max = body_bytes_max
-        self._body_timeout = body_timeout
         self._limits = limits
         self._origins = {origin.lower() for origin in origins}
         self._health_path, self._metrics_path = self._paths = paths
         self._is_async = asyncio.iscoroutinefunction(getattr(publisher, "drain", None))
         self._threads = ThreadPoolExecutor(_THREADS, "webhooks-in")
         self._lock = threading.Lock()
-        self._syncing = threading.Lock()
         self._taking: dict[str, asyncio.Future[None]] = {}
-        self._syncing_in: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._bytes = 0
         self._publishing = Publishing(
@@ -319,7 +299,7 @@ class Intake:
             raise RejectedError(503, "closed", "it is closing", 1)
         client = scope.get("client")
         self._limits.check(str(client[0]) if client else "", time.monotonic_ns())
-        body = await read_body(headers, receive, self._body_bytes_max, self._body_timeout)
+        body = await read_body(headers, receive, self._body_bytes_max, _BODY_S)
         proof = self._verify(headers, body, time.time())
         events = [self._readying.ready(each) for each in events_of(headers, body, proof, path)]
         self._check(events)
@@ -394,7 +374,6 @@ class Intake:
                 future = self._taking.pop(each.event.seen_as, None)
                 if future is not None and not future.done():
                     future.set_result(None)
-            self._plan_sync()
 
     def _publish(self, events: Sequence[Ready], is_noted: bool = True) -> None:
         """Publish events, and note each when it is in the log."""
@@ -415,29 +394,6 @@ class Intake:
             for each in events:
                 if name := each.event.seen_as:
                     self._seen.add(name, time.time())
-
-    def _plan_sync(self) -> None:
-        """Have what was noted on the disk within a second, also where no request follows."""
-        loop = asyncio.get_running_loop()
-        if self._closed or self._seen.is_settled or self._syncing_in is loop:
-            return
-        self._syncing_in = loop
-        loop.call_later(_SYNC_S, self._begin_sync, loop)
-
-    def _begin_sync(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            loop.run_in_executor(self._threads, self._sync).add_done_callback(self._end_sync)
-        except RuntimeError:  # it is being closed, which syncs, too; or no thread can be started
-            self._syncing_in = None
-
-    def _end_sync(self, done: "asyncio.Future[None]") -> None:
-        self._syncing_in = None
-        if not done.cancelled():
-            self._plan_sync()
-
-    def _sync(self) -> None:
-        with self._syncing:  # of another loop one may still be under way
-            run_steps(self._seen.sync_steps(self._lock))
 
     def _unhealthy(self) -> str | None:
         return "closed" if self._closed else self._publishing.failing()

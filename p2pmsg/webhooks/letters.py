@@ -1,37 +1,38 @@
-"""Messages that failed, in a file: those that wait for their next attempt, and dead letters.
+"""What a sender keeps of one endpoint in a folder: messages that failed, and why it was stopped.
 
-::
-
-    magic │ length, CRC-32, record │ length, CRC-32, record │ …
-
-A record puts a letter in, in the place of a former one, or removes it. What a crash cut off at the
-end is removed when the file is opened; it was not counted on. When most of the file is of no use
-any more, it is written again.
+`letters` is a file of SQLite: the sender writes it, and `p2pmsg hook dead-letters` marks in it what
+is to be sent again, or removes it. Next to it is `cursor`: how far the stream was delivered.
 """
 
 import os
-import struct
-import zlib
-from collections.abc import Iterable, Iterator
+import sqlite3
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from p2pmsg import codec
-from p2pmsg.errors import LogFormatError, LogInUseError
-from recovery.durable import holder_of, lock_file, make_folder, replace_file, sync_path, unlock_file
-from transports.own_log import own_log as _log
+from p2pmsg.errors import LogInUseError
+from p2pmsg.webhooks.database import as_os_errors, open_database
+from recovery.durable import holder_of, lock_file, make_folder, unlock_file
 
-MAGIC: Final = b"p2hooks\x01"
-_HEADER: Final = struct.Struct("!II")
-_COMPACT_BYTES: Final = 4 * 2**20
-"""From which size on the file is written again when less than half of it is of use."""
-_MODE: Final = 0o600
-"""Messages are in it: for its owner alone, also where it is copied out of its folder."""
+CURSOR: Final = "cursor"
+_LETTERS: Final = "letters"
+_LOCK: Final = "letters.lock"
+_DEAD_MAX: Final = 100_000
+_DEAD_BYTES_MAX: Final = 2**30
 _OTHER_SENDER: Final = "another `p2pmsg hook out`, or webhooks.Sender"
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS letters (
+    id TEXT PRIMARY KEY, why TEXT NOT NULL, size INTEGER NOT NULL, record BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS letters_of ON letters (why, size);
+CREATE TABLE IF NOT EXISTS stopped (reason TEXT NOT NULL);
+"""
+_PUT: Final = "INSERT OR REPLACE INTO letters VALUES (?, ?, ?, ?)"
 
-Why = Literal["parked", "dead"]
+Why = Literal["parked", "dead", "asked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,8 @@ class Letter:
 
     Attributes:
         id: the webhook's id, the same for each attempt.
-        why: `parked`: it waits for its next attempt; `dead`: it is not tried any more.
+        why: `parked`: it waits for its next attempt; `dead`: it is not tried any more; `asked`: it
+            was dead, and is to be sent again.
         topic: the stream's topic.
         session: the stream's session.
         sequence: the message's number in its stream.
@@ -71,216 +73,111 @@ class Letter:
         return len(self.body) + 300
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a record is; `why` is None where it removes a letter."""
-
-    why: Why | None
-    offset: int
-    size: int
-
-
-class LetterFile:
-    """The letters of one endpoint; only one process writes it.
+class Letters:
+    """The letters of one endpoint, for any thread, one at a time.
 
     Args:
-        path: the file, made where it is missing.
-        dead_max: how many dead letters it may have. Default 100,000.
-        dead_bytes: how many bytes these may take. Default 1 GiB.
-
-    Attributes:
-        dead: how many dead letters there are.
+        folder: the endpoint's, which is made where it is missing.
 
     Raises:
-        LogInUseError: another process, or sender, has it.
         LogFormatError: the file is something else.
-        OSError: it cannot be read or written.
+        OSError: it cannot be read or written; so all methods.
 
     """
 
-    def __init__(self, path: str | Path, dead_max: int = 100_000, dead_bytes: int = 2**30) -> None:
-        self._path = os.fspath(path)
-        self._dead_max = dead_max
-        self._dead_bytes = dead_bytes
-        self._places: dict[str, _Place] = {}
-        self._live_bytes = self._dead_size = self.dead = 0
-        make_folder(os.path.dirname(self._path) or ".")
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        make_folder(self.folder.parent)
+        make_folder(self.folder)
+        with suppress(PermissionError):
+            os.chmod(self.folder, 0o700)
+        self._lock: FileIO | None = None
+        self._path = self.folder / _LETTERS
+        self._database = open_database(self._path, _TABLES, synchronous="FULL")
+
+    def lock(self) -> None:
+        """Be the endpoint's only sender; `LogInUseError` where there is another one."""
+        place = self.folder / _LOCK
         try:
-            self._lock = lock_file(self._path + ".lock")
+            self._lock = lock_file(place)
         except BlockingIOError as error:
-            folder, pid = os.path.dirname(self._path), holder_of(self._path + ".lock")
-            raise LogInUseError(folder, "the folder", _OTHER_SENDER, pid) from error
-        try:
-            self._file = self._open()
-            self._end = len(MAGIC)
-            for letter_id, place in _records(self._file):
-                self._note(letter_id, place)
-                self._end = place.offset + place.size
-            self._cut()
-        except BaseException:
-            unlock_file(self._lock)
-            raise
-
-    def __iter__(self) -> Iterator[Letter]:
-        for letter_id in [*self._places]:
-            yield self.get(letter_id)
-
-    def __contains__(self, letter_id: str) -> bool:
-        return letter_id in self._places
-
-    def ids(self, why: Why) -> list[str]:
-        """Return the ids of all that are parked, or dead, in their order."""
-        return [letter_id for letter_id, place in self._places.items() if place.why == why]
-
-    def get(self, letter_id: str) -> Letter:
-        """Return a letter; `KeyError` where there is none."""
-        place = self._places[letter_id]
-        data = os.pread(self._file.fileno(), place.size, place.offset)
-        return _letter(data)
-
-    def why_full(self, letter: Letter) -> str:
-        """Return why one more dead letter is too many; empty where it is not."""
-        if self.dead < self._dead_max and self._dead_size + letter.size <= self._dead_bytes:
-            return ""
-        return (
-            f"{self._path!r} has {self.dead} dead letters of {self._dead_size} bytes, and "
-            f"the limits are {self._dead_max} and {self._dead_bytes}"
-        )
-
-    def write(self, puts: Iterable[Letter] = (), drops: Iterable[str] = ()) -> None:
-        """Put letters in, and remove others; on the disk on return, or `OSError`."""
-        parts: list[tuple[str, Why | None, bytes]] = [
-            (letter.id, letter.why, _record(["put", asdict(letter)])) for letter in puts
-        ]
-        parts += [(each, None, _record(["drop", each])) for each in drops if each in self._places]
-        if not parts:
-            return
-        data = b"".join(part[2] for part in parts)
-        try:
-            written = os.pwrite(self._file.fileno(), data, self._end)
-            if written != len(data):
-                raise OSError(f"{self._path!r} could be written in part only")
-            os.fsync(self._file.fileno())
-        except OSError:
-            os.ftruncate(self._file.fileno(), self._end)
-            raise
-        for letter_id, why, record in parts:
-            self._note(letter_id, _Place(why, self._end, len(record)))
-            self._end += len(record)
-        if self._end > _COMPACT_BYTES and self._live_bytes < self._end // 2:
-            self._compact()
+            pid = holder_of(place)
+            raise LogInUseError(str(self.folder), "the folder", _OTHER_SENDER, pid) from error
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
-        unlock_file(self._lock)
+        self._database.close()
+        if self._lock is not None:
+            unlock_file(self._lock)
 
-    def _open(self) -> FileIO:
-        try:
-            file = FileIO(self._path, "r+")
-        except FileNotFoundError:
-            replace_file(self._path, MAGIC, mode=_MODE).close()
-            sync_path(os.path.dirname(self._path) or ".")
-            return FileIO(self._path, "r+")
-        if file.read(len(MAGIC)) != MAGIC:
-            file.close()
-            raise LogFormatError(self._path, 0, f"{self._path} is no file of letters")
-        return file
+    def all(self, why: Why, limit: int = -1) -> list[Letter]:
+        """Return those that are there for a reason, in their order; -1: as many as there are."""
+        found = self._do(
+            "SELECT record FROM letters WHERE why=? ORDER BY rowid LIMIT ?", why, limit
+        )
+        return [Letter(**codec.decode(record) | {"why": why}) for (record,) in found]
 
-    def _cut(self) -> None:
-        """Remove what a crash left at the end; it is kept next to it, for people."""
-        rest = os.fstat(self._file.fileno()).st_size - self._end
-        if rest > 0:
-            _log.warning("%s: %d bytes at its end are no letters; removed", self._path, rest)
-            data = os.pread(self._file.fileno(), rest, self._end)
-            replace_file(self._path + ".damaged", data, mode=_MODE).close()
-            os.ftruncate(self._file.fileno(), self._end)
+    def ids(self, why: Why) -> list[str]:
+        """Return the ids of those that are there for a reason, in their order."""
+        found = self._do("SELECT id FROM letters WHERE why=? ORDER BY rowid", why)
+        return [row[0] for row in found]
 
-    def _note(self, letter_id: str, place: _Place) -> None:
-        former = self._places.pop(letter_id, None)
-        if former is not None:
-            self._live_bytes -= former.size
-            if former.why == "dead":
-                self.dead -= 1
-                self._dead_size -= former.size
-        if place.why is None:
-            return
-        self._places[letter_id] = place
-        self._live_bytes += place.size
-        if place.why == "dead":
-            self.dead += 1
-            self._dead_size += place.size
+    def count(self, why: Why) -> int:
+        """Return how many are there for a reason."""
+        return int(self._do("SELECT count(*) FROM letters WHERE why=?", why).fetchone()[0])
 
-    def _compact(self) -> None:
-        places: dict[str, _Place] = {}
-        source = self._file.fileno()
+    def why_full(self, letter: Letter) -> str:
+        """Return why one more dead letter is too many; empty where it is not."""
+        totals = "SELECT count(*), coalesce(sum(size), 0) FROM letters WHERE why='dead'"
+        count, size = self._do(totals).fetchone()
+        if count < _DEAD_MAX and size + letter.size <= _DEAD_BYTES_MAX:
+            return ""
+        return (
+            f"{str(self._path)!r} has {count} dead letters of {size} bytes, and the limits are "
+            f"{_DEAD_MAX} and {_DEAD_BYTES_MAX}"
+        )
 
-        def copy(target: int) -> bytes:
-            at = os.write(target, MAGIC)
-            for letter_id, place in self._places.items():
-                os.write(target, os.pread(source, place.size, place.offset))
-                places[letter_id] = _Place(place.why, at, place.size)
-                at += place.size
-            return b""
+    def write(self, puts: Iterable[Letter] = (), drops: Iterable[str] = ()) -> None:
+        """Put letters in, and remove others; on the disk on return."""
+        rows = [(each.id, each.why, each.size, codec.encode(asdict(each))) for each in puts]
+        with as_os_errors(self._path), self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.executemany(_PUT, rows)
+            self._database.executemany("DELETE FROM letters WHERE id=?", [(one,) for one in drops])
 
-        try:
-            file = replace_file(self._path, copy, mode=_MODE)
-            sync_path(os.path.dirname(self._path) or ".")
-        except OSError as error:
-            _log.warning("%s could not be made shorter: %s", self._path, error)
-            return
-        self._file.close()
-        self._file, self._places = file, places
-        self._end = self._live_bytes + len(MAGIC)
+    def ask(self, ids: Iterable[str]) -> None:
+        """Ask the sender, which runs or will, to send dead letters again."""
+        self._dead("UPDATE letters SET why='asked'", ids)
 
+    def purge(self, ids: Iterable[str]) -> None:
+        """Remove dead letters."""
+        self._dead("DELETE FROM letters", ids)
 
-def read_letters(path: str | Path) -> list[Letter]:
-    """Return the letters of a file, which another process may be writing.
+    @property
+    def stopped(self) -> str | None:
+        """Why nothing is to be sent any more, also after a restart; None: it is."""
+        row = self._do("SELECT reason FROM stopped").fetchone()
+        return None if row is None else str(row[0])
 
-    Raises:
-        LogFormatError: the file is something else.
-        OSError: it cannot be read.
+    def stop(self, reason: str) -> None:
+        """Note that nothing is to be sent any more."""
+        self._do("INSERT INTO stopped VALUES (?)", reason)
 
-    """
-    found: dict[str, _Place] = {}
-    with FileIO(os.fspath(path), "r") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise LogFormatError(os.fspath(path), 0, f"{path} is no file of letters")
-        for letter_id, place in _records(file):
-            found.pop(letter_id, None)
-            if place.why is not None:
-                found[letter_id] = place
-        return [
-            _letter(os.pread(file.fileno(), place.size, place.offset)) for place in found.values()
-        ]
+    def resume(self) -> None:
+        """Note that it is to be sent again."""
+        self._do("DELETE FROM stopped")
+
+    def _dead(self, statement: str, ids: Iterable[str]) -> None:
+        rows = [(each,) for each in ids if each.isascii()]
+        with as_os_errors(self._path), self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.executemany(f"{statement} WHERE id=? AND why='dead'", rows)
+
+    def _do(self, statement: str, *values: str | int) -> sqlite3.Cursor:
+        with as_os_errors(self._path):
+            return self._database.execute(statement, values)
 
 
-def _records(file: FileIO) -> Iterator[tuple[str, _Place]]:
-    """Yield the records after the magic, up to the first that is none."""
-    offset, size = len(MAGIC), os.fstat(file.fileno()).st_size
-    while True:
-        header = os.pread(file.fileno(), _HEADER.size, offset)
-        if len(header) < _HEADER.size:
-            return
-        length, crc = _HEADER.unpack(header)
-        if not 0 < length <= size - offset - _HEADER.size:
-            return
-        data = os.pread(file.fileno(), length, offset + _HEADER.size)
-        if len(data) != length or zlib.crc32(data) != crc:
-            return
-        kind, content = codec.decode(data)
-        whole = length + _HEADER.size
-        if kind == "put":
-            yield content["id"], _Place(content["why"], offset, whole)
-        else:
-            yield content, _Place(None, offset, whole)
-        offset += whole
-
-
-def _record(content: list[Any]) -> bytes:
-    data = codec.encode(content)
-    return _HEADER.pack(len(data), zlib.crc32(data)) + data
-
-
-def _letter(record: bytes) -> Letter:
-    return Letter(**codec.decode(record[_HEADER.size :])[1])
+def folders(state: str | Path) -> list[Path]:
+    """Return the folders of all endpoints of a sender's state."""
+    return [path.parent for path in sorted(Path(state).glob(f"*/{_LETTERS}"))]

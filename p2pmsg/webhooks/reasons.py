@@ -6,9 +6,8 @@ import os
 import re
 import ssl
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from p2pmsg.webhooks.endpoint import Endpoint
 
@@ -19,21 +18,16 @@ _HIDDEN_MIN: Final = 4
 """What is shorter is no token, and would be found in many words."""
 _HIDDEN: Final = "***"
 _NUMBER: Final = re.compile(r"\[Errno -?[0-9]+\] ")
-_ESCAPE: Final = re.compile(
-    r"%(?:25)*(?P<percent>[0-9a-f]{2})|\\+x(?P<x>[0-9a-f]{2})|\\+u(?P<u>[0-9a-f]{4})"
-    r"|&(?:#x[0-9a-f]{1,6}|#[0-9]{1,7}|[a-z]{2,5});|\\+|\+",
-    re.IGNORECASE,
-)
-"""What URLs, Python, JSON and HTML write in the place of a character."""
+_OCTET: Final = re.compile(r"\\+x([0-9a-f]{2})", re.IGNORECASE)
+_CODE: Final = re.compile(r"\\+u([0-9a-f]{4})", re.IGNORECASE)
 
 
 class Reasons:
     """Says why requests to an endpoint failed.
 
     Of errors only those texts are taken that are made of no URL. An endpoint may repeat the URL, or
-    a header, in its answer: in all that is said, each part of the URL's path, each value of its
-    query and each value of a header is `***` where it has 4 characters or more, also where it is
-    percent-encoded, or escaped as HTML and JSON have it.
+    a header, in its answer: it is shown without escapes, and each part of the URL's path, each
+    value of its query and each value of a header is `***` where it has 4 characters or more.
 
     Args:
         endpoint: whose URL and headers are hidden.
@@ -42,30 +36,25 @@ class Reasons:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+        found = {_plain(part) for part in _parts(endpoint)}
+        self._secrets = sorted((each for each in found if len(each) >= _HIDDEN_MIN), key=len)
+        longest_first = "|".join(map(re.escape, reversed(self._secrets)))
+        self._pattern = re.compile(longest_first or "(?!)", re.IGNORECASE)
 
     def short(self, text: str) -> str:
         """Return a text's beginning, 200 characters at most, as a line with all secrets hidden."""
         return " ".join(self.hidden(text[:_READ_MAX]).split())[:_REASON_MAX]
 
     def hidden(self, text: str) -> str:
-        """Return a text with all secrets hidden, also one that is cut off at its end."""
-        plain, places = _plain(text)
-        spans: list[tuple[int, int]] = []
-        for secret in self._secrets:
-            at = plain.find(secret)
-            while at >= 0:
-                spans.append((at, at + len(secret)))
-                at = plain.find(secret, at + len(secret))
-            sizes = range(min(len(secret) - 1, len(plain)), _HIDDEN_MIN - 1, -1)
-            size = next((size for size in sizes if plain.endswith(secret[:size])), 0)
-            if size:
-                spans.append((len(plain) - size, len(plain)))
-        shown, end = "", 0
-        for first, last in sorted(spans):
-            if places[first] >= end:
-                shown += text[end : places[first]] + _HIDDEN
-            end = max(end, places[last])
-        return shown + text[end:]
+        """Return a text without escapes, with all secrets hidden, also one that is cut off."""
+        found = self._pattern.sub(_HIDDEN, _plain(text))
+        ends = [
+            size
+            for secret in self._secrets
+            for size in range(_HIDDEN_MIN, min(len(secret), len(found) + 1))
+            if found[-size:].lower() == secret[:size].lower()
+        ]
+        return found[: -max(ends)] + _HIDDEN if ends else found
 
     def of_error(self, error: BaseException) -> str:
         """Return why a request failed that raised this."""
@@ -80,11 +69,6 @@ class Reasons:
             return f"the connection failed: {os.strerror(number)}"
         said = self.short(_NUMBER.sub("", _text_of(error, cause)))
         return f"{type(error).__name__}: {said}" if said else type(error).__name__
-
-    @cached_property
-    def _secrets(self) -> list[bytes]:
-        found = {bytes(_plain(part)[0]) for part in _parts(self._endpoint)}
-        return [part for part in found if len(part) >= _HIDDEN_MIN]
 
 
 def _text_of(error: BaseException, cause: BaseException) -> str:
@@ -111,32 +95,10 @@ def _parts(endpoint: Endpoint) -> Iterator[str]:
         yield from value.split()[-1:]  # without `Bearer`
 
 
-def _plain(text: str) -> tuple[bytearray, list[int]]:
-    """Return a text without escapes and in lower case as UTF-8, and where each byte comes from."""
-    plain, at = bytearray(), 0
-    places: list[int] = []
-
-    def add(octets: bytes, place: int) -> None:
-        plain.extend(octets.lower())
-        places.extend([place] * len(octets))
-
-    for match in _ESCAPE.finditer(text):
-        for place in range(at, match.start()):
-            add(text[place].lower().encode(errors="replace"), place)
-        at = match.end()
-        add(_unescaped(match), match.start())
-    for place in range(at, len(text)):
-        add(text[place].lower().encode(errors="replace"), place)
-    places.append(len(text))
-    return plain, places
-
-
-def _unescaped(match: re.Match[str]) -> bytes:
-    octet, code, character = match["percent"] or match["x"], match["u"], match[0]
-    if octet:
-        return bytes([int(octet, 16)])
-    if code:
-        return chr(int(code, 16)).encode(errors="replace")
-    if character == "+":
-        return b" "
-    return b"" if character[0] == "\\" else html.unescape(character).encode(errors="replace")
+def _plain(text: str) -> str:
+    """Return a text without what URLs, Python, JSON and HTML write in the place of characters."""
+    text = _OCTET.sub(r"%\1", text)
+    while (found := unquote(text)) != text:
+        text = found
+    text = _CODE.sub(lambda match: chr(int(match[1], 16)), html.unescape(text))
+    return text.replace("\\", "").replace("+", " ").encode(errors="replace").decode()

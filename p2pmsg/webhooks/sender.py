@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -22,8 +23,7 @@ from p2pmsg.sync.settings import check_endpoints, check_name, check_topics
 from p2pmsg.webhooks.channel import Channel, Source
 from p2pmsg.webhooks.client import import_aiohttp
 from p2pmsg.webhooks.endpoint import Endpoint
-from p2pmsg.webhooks.letters import Letter, read_letters
-from p2pmsg.webhooks.state_folder import LETTERS, StateFolder
+from p2pmsg.webhooks.letters import Letter, Letters
 from p2pmsg.webhooks.stats import HookEvent, SenderStats
 from transports.own_log import own_log as _log
 
@@ -145,8 +145,8 @@ class Sender(ClosesItself):
             OSError: the file cannot be read.
 
         """
-        found = read_letters(self._folder(name).path / LETTERS)
-        return [letter for letter in found if letter.why == "dead"]
+        with closing(self._letters(name)) as letters:
+            return letters.all("dead")
 
     def retry(self, name: str, ids: Iterable[str]) -> None:
         """Send dead letters again, within a second or so; each has all its attempts.
@@ -160,7 +160,8 @@ class Sender(ClosesItself):
             OSError: the folder cannot be written.
 
         """
-        self._folder(name).ask("retry", ids)
+        with closing(self._letters(name)) as letters:
+            letters.ask(ids)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the sender is closed, at most `timeout` seconds; return whether it is.
@@ -210,9 +211,9 @@ class Sender(ClosesItself):
         """In a forked child: the thread is the parent's."""
         self._closed, self._why = True, INHERITED
 
-    def _folder(self, name: str) -> StateFolder:
+    def _letters(self, name: str) -> Letters:
         check("name", name, name in self._channels, f"one of {', '.join(self._channels)}")
-        return StateFolder(self._state / name)
+        return Letters(self._state / name)
 
     def _run(self) -> None:
         loop = self._loop
@@ -240,7 +241,7 @@ class Sender(ClosesItself):
                 await channel.open()
 
     async def _resume(self, name: str) -> None:
-        self._channels[name].resume()
+        await self._channels[name].resume()
 
     async def _close(self, timeout: float) -> None:
         async with self._changing:

@@ -5,11 +5,10 @@ spaces, so that a secret can be replaced without a moment in which nothing fits.
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 from p2pmsg.errors import ConfigError, MissingExtraError
 
@@ -22,70 +21,10 @@ Secret = str | bytes
 """A secret as text, in base64 where the scheme has that; or as its bytes."""
 
 
-class Signer(Protocol):
-    """A secret with which content is signed."""
-
-    def sign(self, content: bytes) -> str:
-        """Return the signature, as it stands in the header."""
-
-
-class Verifier(Protocol):
-    """A secret, or a public key, by which a signature is checked."""
-
-    def accepts(self, version: str, signature: str, content: bytes) -> bool:
-        """Whether it is a signature of the content with this secret."""
-
-
-class HmacSecret:
-    """A secret that both sides have."""
-
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-
-    def sign(self, content: bytes) -> str:
-        """Return `v1,` and the signature."""
-        digest = hmac.digest(self._secret, content, hashlib.sha256)
-        return f"v1,{base64.b64encode(digest).decode()}"
-
-    def accepts(self, version: str, signature: str, content: bytes) -> bool:
-        """Whether it is a signature of the content; takes as long whatever is wrong."""
-        own = self.sign(content).partition(",")[2]
-        return version == "v1" and hmac.compare_digest(own.encode(), signature.encode())
-
-
-class PrivateKey:
-    """An Ed25519 key, of which the receiver has the public half."""
-
-    def __init__(self, key: Any) -> None:
-        self._key = key
-
-    def sign(self, content: bytes) -> str:
-        """Return `v1a,` and the signature."""
-        return f"v1a,{base64.b64encode(self._key.sign(content)).decode()}"
-
-    @property
-    def public(self) -> str:
-        """The public key, as receivers are given it: `whpk_…`."""
-        return _PUBLIC + base64.b64encode(self._key.public_key().public_bytes_raw()).decode()
-
-
-class PublicKey:
-    """The public half of an Ed25519 key."""
-
-    def __init__(self, key: Any) -> None:
-        self._key = key
-
-    def accepts(self, version: str, signature: str, content: bytes) -> bool:
-        """Whether it is a signature of the content."""
-        from cryptography.exceptions import InvalidSignature
-
-        try:
-            if version == "v1a":
-                self._key.verify(base64.b64decode(signature, validate=True), content)
-                return True
-        except (InvalidSignature, binascii.Error, ValueError):
-            pass
-        return False
+Signer = Callable[[bytes], str]
+"""Returns the signature of a content, as it stands in the header."""
+Verifier = Callable[[str, str, bytes], bool]
+"""Whether a version and a signature are those of a content."""
 
 
 def secrets_of(secrets: Secret | Sequence[Secret]) -> list[Secret]:
@@ -126,7 +65,7 @@ def content_of(message_id: str, timestamp: int | str, body: bytes) -> bytes:
 
 def signature_header(keys: Iterable[Signer], content: bytes) -> str:
     """Return the value of `webhook-signature`."""
-    return " ".join(key.sign(content) for key in keys)
+    return " ".join(sign(content) for sign in keys)
 
 
 def github_signature(secret: Secret, body: bytes) -> str:
@@ -147,33 +86,55 @@ def is_signed(keys: Sequence[Verifier], header: str, content: bytes) -> bool:
     is_good = False
     for each in header.split(" ")[:SIGNATURES_MAX]:
         version, _, signature = each.partition(",")
-        for key in keys:
-            is_good |= key.accepts(version, signature, content)
+        for accepts in keys:
+            is_good |= accepts(version, signature, content)
     return is_good
 
 
 def _signer(secret: Secret) -> Signer:
     if isinstance(secret, str) and secret.startswith(_PRIVATE):
         data = _decoded(secret, _PRIVATE, 32, 64)
-        return PrivateKey(_ed25519().Ed25519PrivateKey.from_private_bytes(data[:32]))
-    return _hmac_secret(secret)
+        key = _ed25519().Ed25519PrivateKey.from_private_bytes(data[:32])
+        return lambda content: f"v1a,{base64.b64encode(key.sign(content)).decode()}"
+    raw = _hmac_secret(secret)
+    return lambda content: f"v1,{_hmac(raw, content)}"
 
 
 def _verifier(secret: Secret) -> Verifier:
     if isinstance(secret, str) and secret.startswith(_PUBLIC):
         data = _decoded(secret, _PUBLIC, 32)
-        return PublicKey(_ed25519().Ed25519PublicKey.from_public_bytes(data))
-    return _hmac_secret(secret)
+        key = _ed25519().Ed25519PublicKey.from_public_bytes(data)
+        return lambda version, signature, content: (
+            version == "v1a" and _is_by(key, signature, content)
+        )
+    raw = _hmac_secret(secret)
+    return lambda version, signature, content: (
+        hmac.compare_digest(_hmac(raw, content).encode(), signature.encode()) and version == "v1"
+    )
 
 
-def _hmac_secret(secret: Secret) -> HmacSecret:
+def _hmac(secret: bytes, content: bytes) -> str:
+    return base64.b64encode(hmac.digest(secret, content, hashlib.sha256)).decode()
+
+
+def _is_by(key: Any, signature: str, content: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        key.verify(base64.b64decode(signature, validate=True), content)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _hmac_secret(secret: Secret) -> bytes:
     """Return what the package `standardwebhooks` takes; a key of Ed25519 is no secret to it."""
-    if isinstance(secret, str):
-        if secret.startswith((_PRIVATE, _PUBLIC)):
-            limit = f"{_HMAC}… or {_PRIVATE}… to sign, {_HMAC}… or {_PUBLIC}… to verify"
-            raise ConfigError("secret", limit, secret[: len(_HMAC)] + "…")
-        secret = _decoded(secret, _HMAC)
-    return HmacSecret(secret)
+    if isinstance(secret, bytes):
+        return secret
+    if secret.startswith((_PRIVATE, _PUBLIC)):
+        limit = f"{_HMAC}… or {_PRIVATE}… to sign, {_HMAC}… or {_PUBLIC}… to verify"
+        raise ConfigError("secret", limit, secret[: len(_HMAC)] + "…")
+    return _decoded(secret, _HMAC)
 
 
 def _decoded(text: str, prefix: str, *sizes: int) -> bytes:

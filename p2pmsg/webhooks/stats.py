@@ -40,8 +40,6 @@ class EndpointStats(Stats):
         delivered: messages that were answered with 2xx.
         requests: requests that were sent; `retries` of them after a failure.
         retries: messages that were sent again.
-        repeated: requests that were sent once more at once, on a new connection, since a kept one
-            had ended without an answer; in `requests` they are one.
         failures: requests that failed.
         statuses: answers by status.
         dead: messages that became dead letters; `dead_letters` is how many there are.
@@ -69,7 +67,6 @@ class EndpointStats(Stats):
     delivered: int
     requests: int
     retries: int
-    repeated: int
     failures: int
     statuses: dict[int, int]
     dead: int

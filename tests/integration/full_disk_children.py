@@ -215,25 +215,23 @@ def seen(endpoint, directory, how):
     def note(name):
         child = os.fork()
         if not child:
-            ids = SeenIds(path, 1000.0, 10_000, 1.0)
+            ids = SeenIds(path, 1.0)
             missing = [one for one in known if not ids.has(one, 1.0)]
             for number in range(200):
                 ids.add(f"{name}{number}", 1.0)
-                if number == 100 and name == "during":
-                    filler.give_back()
+                if name == "during" and number in (20, 100):
+                    filler.fill() if number == 20 else filler.give_back()
             say(missing=missing, unwritten=ids.unwritten, failures=ids.failures)
             os._exit(0)  # as where it is killed
         os.waitpid(child, 0)
         known.extend(f"{name}{number}" for number in range(200))
 
     note("before")
-    filler.fill()
     note("during")
     note("after")
-    path.unlink()
     filler.fill()
     try:
-        SeenIds(path, 1000.0, 10_000, 1.0)
+        SeenIds(path.with_name("new"), 1.0)
     except LogFailedError as error:
         say(error=str(error))
 

@@ -14,7 +14,7 @@ from p2pmsg import aio, metrics
 from p2pmsg.moldudp64 import MoldPublisher
 from p2pmsg.statsd import Collector, PrometheusOutput
 from p2pmsg.statsd.exact import StateFile
-from p2pmsg.webhooks.letters import LetterFile
+from p2pmsg.webhooks.letters import Letters
 from p2pmsg.webhooks.seen import SeenIds
 from tests.integration.peers import LOOPBACK, eventually
 from tests.places import free_port
@@ -223,12 +223,18 @@ def test_a_child_keeps_no_port_of_its_parent_s_request_server(opened):
         assert publisher.request_address == (host, port)
 
 
+def letters_of(path):
+    letters = Letters(path / "hook")
+    letters.lock()
+    return letters
+
+
 @pytest.mark.parametrize(
     "hold",
     [
         lambda path: StateFile(path / "state"),
-        lambda path: LetterFile(path / "letters", 10, 1000),
-        lambda path: SeenIds(path / "seen", 60, 10, 0),
+        letters_of,
+        lambda path: SeenIds(path / "seen", 0),
     ],
     ids=["totals", "letters", "seen"],
 )

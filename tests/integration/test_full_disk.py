@@ -137,12 +137,12 @@ def test_a_pusher_says_that_the_disk_is_full_and_goes_on_when_it_has_space(
 
 @pytest.mark.long
 def test_webhooks_are_known_over_kills_on_a_full_disk(on_small_disk):
-    child = on_small_disk("seen", "", "64k")
+    child = on_small_disk("seen", "", "8m")
     before, during, after = (json.loads(child.line()) for _ in range(3))
     assert before == {"missing": [], "unwritten": 0, "failures": 0}
     assert during["missing"] == []
     assert during["failures"] > 1
     assert during["unwritten"] == 0
     assert after == {"missing": [], "unwritten": 0, "failures": 0}
-    assert json.loads(child.line())["error"].endswith("cannot be used: No space left on device")
+    assert json.loads(child.line())["error"].endswith("cannot be used: database or disk is full")
     assert child.wait() == 0

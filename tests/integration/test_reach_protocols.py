@@ -162,7 +162,7 @@ def publisher(make_publisher):
 @pytest.mark.parametrize("words", STRANGERS.values(), ids=STRANGERS)
 def test_an_endpoint_of_webhooks_that_speaks_no_http_gets_all_later(publisher, tmp_path, words):
     pytest.importorskip("aiohttp", reason="webhooks out need aiohttp (extra webhooks)")
-    from p2pmsg.webhooks import BreakerConfig, Endpoint, Retry, Sender
+    from p2pmsg.webhooks import Endpoint, Sender
     from tests.integration.webhooks import LOOPBACK as NETWORK
     from tests.integration.webhooks import Receiver
 
@@ -170,7 +170,7 @@ def test_an_endpoint_of_webhooks_that_speaks_no_http_gets_all_later(publisher, t
     listener = socket.create_server(("127.0.0.1", port))
     endpoint = Endpoint(
         f"http://127.0.0.1:{port}/", allow=NETWORK, timeout=0.3,
-        retry=Retry(delays=(0, *[0.05] * 50), jitter=0), breaker=BreakerConfig(cooldown=0.05),
+        retry=(0, *[0.05] * 50),
     )  # fmt: skip
     with Sender(
         publisher.endpoint, state=tmp_path, endpoints=[endpoint], start="earliest"

@@ -78,8 +78,8 @@ def test_a_signed_request_is_published_before_it_is_answered(publisher, make_sub
 def test_a_public_key_is_enough_to_verify(publisher):
     pytest.importorskip("cryptography", reason="Ed25519 needs cryptography (extra webhooks)")
     private = "whsk_" + base64.b64encode(bytes(range(32))).decode()
-    (key,) = signers(private)
-    app = receive(publisher, secrets=key.public, topic="hooks")
+    public = "whpk_A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
+    app = receive(publisher, secrets=public, topic="hooks")
     with serving(app) as port:
         assert post(port, b"{}", signed(b"{}", secret=[SECRET, private]))[0] == 204
         assert post(port, b"{}", signed(b"{}", secret=SECRET))[0] == 401
@@ -366,7 +366,7 @@ def test_a_body_is_not_larger_than_a_message(make_publisher):
 
 
 def test_slow_clients_are_closed(publisher):
-    app = receive(publisher, secrets=SECRET, topic="t", body_timeout=0.7)
+    app = receive(publisher, secrets=SECRET, topic="t")
     with serving(app, header_timeout=0.7) as port, contextlib.ExitStack() as opened:
 
         def send(data):
@@ -491,8 +491,6 @@ def test_the_file_of_ids_has_one_user(publisher, tmp_path):
         ({"topic": ""}, "topic"),
         ({"topic": "x" * 256}, "topic"),
         ({"origins": [""]}, "origins"),
-        ({"keep": 0}, "keep"),
-        ({"ids_max": 0}, "ids_max"),
         ({"rate": 0}, "rate"),
         ({"body_bytes_max": 0}, "body_bytes_max"),
     ],

@@ -97,9 +97,7 @@ def test_a_receiver_that_is_killed(rounds, tmp_path, make_publisher):
         "--log", str(tmp_path / "in"), "--secret", SECRET, "--scheme", "standard",
     ]  # fmt: skip
     numbers, count = itertools.count(), 0
-    hook = endpoint(f"http://127.0.0.1:{port}/", "stream")
-    hook = type(hook)(hook.url, secret=SECRET, allow=hook.allow, retry=hook.retry,
-                      breaker=hook.breaker, name="hook")  # fmt: skip
+    hook = endpoint(f"http://127.0.0.1:{port}/", "stream", secret=SECRET)
     sender = Sender(source.endpoint, state=tmp_path / "s", endpoints=[hook], start="earliest")
     with sender:
         for turn in range(rounds + 1):

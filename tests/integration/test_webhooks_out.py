@@ -18,18 +18,17 @@ pytest.importorskip("aiohttp", reason="webhooks out need aiohttp (extra webhooks
 from p2pmsg import LogConfig
 from p2pmsg.cli import main
 from p2pmsg.errors import ClosedError, ConfigError, LogInUseError, ReentrantCallError
-from p2pmsg.webhooks import BreakerConfig, Endpoint, Retry, Sender, channel, delivery
+from p2pmsg.webhooks import Endpoint, Sender, channel, delivery
 from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Failure
 from p2pmsg.webhooks.formats import Request
 from p2pmsg.webhooks.signatures import content_of, is_signed, verifiers
-from tests.integration.commands import command, run_here
+from tests.integration.commands import command
 from tests.integration.peers import eventually
 from tests.integration.webhooks import LOOPBACK, SECRET, Receiver
 from tests.places import lasting_place
 
-FAST = Retry(delays=(0, 0.05, 0.05, 0.05), jitter=0)
-QUICK = BreakerConfig(cooldown=0.05, cooldown_max=0.1)
+FAST = (0, 0.05, 0.05, 0.05)
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def sender(publisher, receiver, tmp_path, monkeypatch):
     made = []
 
     def make(url=None, start="earliest", on_event=None, others=(), source=None, **settings):
-        settings = {"allow": LOOPBACK, "retry": FAST, "breaker": QUICK, "name": "hook"} | settings
+        settings = {"allow": LOOPBACK, "retry": FAST, "name": "hook"} | settings
         endpoint = Endpoint(url or receiver.url, **settings)
         made.append(
             Sender(
@@ -111,20 +110,6 @@ def test_a_state_folder_has_one_sender(publisher, sender, tmp_path):
     sender()
 
 
-@pytest.mark.long
-def test_a_second_command_on_the_same_folder_says_who_has_it(tmp_path):
-    words = ("hook", "out", f"ipc://{tmp_path}/nobody", "http://a.example/")
-    state = ("--state", str(tmp_path / "hooks"))
-    with command(tmp_path, *words, *state) as running:
-        eventually(lambda: " as a.example-" in running.said())
-        ended = run_here(*words, *state)
-    assert ended.returncode == 1
-    (line,) = ended.stderr.decode().splitlines()
-    assert line.startswith(f"p2pmsg hook out: the folder '{tmp_path}/hooks/a.example-")
-    said = " is in use by another `p2pmsg hook out`, or webhooks.Sender, process "
-    assert line.endswith(f"{said}{running.process.pid}")
-
-
 def test_what_failed_is_sent_again_with_the_same_id(publisher, receiver, sender):
     receiver.answer = lambda request: 500 if len(receiver.requests) < 3 else 200
     hook = sender()
@@ -139,7 +124,7 @@ def test_what_failed_is_sent_again_with_the_same_id(publisher, receiver, sender)
 def test_a_receiver_that_is_down_gets_everything_later(publisher, sender, tmp_path, caplog):
     port = int(lasting_place().rpartition(":")[2])
     events = []
-    retry = Retry(delays=(0, 0.05, 300.0), jitter=0)
+    retry = (0, 0.05, 300.0)
     hook = sender(f"http://127.0.0.1:{port}/hook", on_event=events.append, retry=retry)
     publisher.publish_many("t", [*range(30)])
     eventually(lambda: hook.stats().endpoints["hook"].is_open)
@@ -155,8 +140,7 @@ def test_a_receiver_that_is_slow_holds_up_only_itself(publisher, receiver, sende
     release = threading.Event()
     with Receiver(lambda request: release.wait(60) and 204) as slow:
         other = Endpoint(
-            slow.url, allow=LOOPBACK, timeout=0.1, name="slow", breaker=QUICK,
-            retry=Retry(delays=(0, 0.05, 300.0)),
+            slow.url, allow=LOOPBACK, timeout=0.1, name="slow", retry=(0, 0.05, 300.0),
         )  # fmt: skip
         hook = sender(others=[other])
         publisher.publish_many("t", [*range(50)])
@@ -202,7 +186,7 @@ def test_retry_after_is_kept_and_uses_up_no_attempt(publisher, receiver, sender)
     receiver.answer = lambda request: (
         (429, {"retry-after": "0"}) if len(receiver.requests) < 2 else 204
     )
-    hook = sender(retry=Retry(delays=(0,)))
+    hook = sender(retry=(0,))
     publisher.publish("t", 1)
     eventually(lambda: hook.stats().delivered == 1)
     assert hook.stats().endpoints["hook"].statuses == {429: 1, 204: 1}
@@ -239,22 +223,6 @@ def test_dead_letters_are_listed_and_sent_again(publisher, receiver, sender, tmp
     eventually(lambda: hook.stats().endpoints["hook"].parked == 0)
     assert main(["hook", "dead-letters", "ls", state]) == 0
     assert capsys.readouterr().out == ""
-
-
-def test_dead_letters_are_sent_again_as_far_as_there_is_space(publisher, receiver, sender):
-    receiver.answer = lambda request: 400
-    limits = {"retry": Retry(delays=(0,)), "parked_max": 0}
-    hook = sender(order="none", **limits, breaker=BreakerConfig(failures=1000))
-    publisher.publish_many("t", [*range(130)])
-    eventually(lambda: hook.stats().endpoints["hook"].dead_letters == 130)
-    receiver.requests.clear()
-    receiver.answer = lambda request: 204
-    hook.retry("hook", [each.id for each in hook.dead_letters("hook")] + ["msg_x", "/x"])
-    hook.close()
-
-    again = sender(order="none", **limits)
-    eventually(lambda: {*values(receiver)} == {*range(130)})
-    eventually(lambda: again.dead_letters("hook") == [])
 
 
 def test_the_sender_is_not_closed_by_its_own_callback(publisher, receiver, sender):
@@ -294,7 +262,7 @@ def test_a_forked_child_has_no_sender(sender):
 
 def test_parked_messages_outlive_the_sender(publisher, receiver, sender):
     receiver.answer = lambda request: 500 if request.value["data"] in (0, 1) else 200
-    hook = sender(order="none", retry=Retry(delays=(0, 60.0)))
+    hook = sender(order="none", retry=(0, 60.0))
     publisher.publish_many("t", [*range(10)])
     eventually(lambda: hook.stats().delivered == 8 and hook.stats().endpoints["hook"].parked == 2)
     hook.close()
@@ -315,7 +283,7 @@ def test_keys_keep_their_order_where_one_fails(publisher, receiver, sender):
         return 500 if left > 0 else 200
 
     receiver.answer = answer
-    hook = sender(order="key", concurrency=4, retry=Retry(delays=(0, *[0.02] * 9), jitter=0))
+    hook = sender(order="key", concurrency=4, retry=(0, *[0.02] * 9))
     for n in range(40):
         publisher.publish("t", n, key=f"k{n % 4}")
     eventually(lambda: hook.stats().delivered == 40)
@@ -365,16 +333,16 @@ def test_a_full_window_leaves_the_stream_to_the_log(
     publisher = make_publisher(log=LogConfig(tmp_path / "log"))
     release = threading.Event()
     receiver.answer = lambda request: 204 if release.is_set() else 503
-    retry = Retry(delays=(0, *[0.05] * 999))
-    hook = sender(source=publisher.endpoint, window=5, retry=retry)
-    publisher.publish_many("t", [*range(30)])
+    retry = (0, *[0.05] * 999)
+    hook = sender(source=publisher.endpoint, retry=retry)
+    publisher.publish_many("t", [*range(1500)])
     eventually(lambda: receiver.requests)
     eventually(lambda: publisher.stats().subscribers == 0)
-    publisher.publish_many("t", [*range(30, 60)])
+    publisher.publish_many("t", [*range(1500, 1600)])
     release.set()
-    eventually(lambda: hook.stats().delivered == 60)
+    eventually(lambda: hook.stats().delivered == 1600)
     first = list(dict.fromkeys(values(receiver)))
-    assert first == [*range(60)]
+    assert first == [*range(1600)]
 
 
 @pytest.fixture
@@ -402,7 +370,7 @@ def certificate(tmp_path):
     return path
 
 
-def test_certificates_are_checked(publisher, sender, certificate):
+def test_certificates_are_checked(publisher, sender, certificate, monkeypatch):
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
     with Receiver(tls=server) as receiver:
@@ -411,8 +379,8 @@ def test_certificates_are_checked(publisher, sender, certificate):
         eventually(lambda: "certificate" in hook.stats().endpoints["hook"].reason.lower())
         hook.close()
         assert receiver.requests == []
-        trusting = ssl.create_default_context(cafile=certificate)
-        again = sender(receiver.url, tls=trusting)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        again = sender(receiver.url)
         eventually(lambda: again.stats().delivered == 1)
 
 
@@ -423,10 +391,6 @@ def test_of_a_long_answer_only_the_beginning_is_read(publisher, sender):
         publisher.publish("t", 1)
         eventually(lambda: hook.stats().delivered == 1)
         assert len(hook.stats().endpoints["hook"].reason) < 300
-
-
-OPEN = b"\r\n\r\nbye"
-SHORT = b"\r\nContent-Length: 100\r\n\r\nbye"
 
 
 class Names:
@@ -505,32 +469,13 @@ def test_a_forbidden_endpoint_is_reported(publisher, receiver, sender):
     assert receiver.connections == 0
 
 
-@pytest.mark.parametrize("allowed", ["*", "events.example.com", "EVENTS.example.com"])
-def test_the_handshake_comes_first(publisher, receiver, sender, allowed):
-    headers = {"WebHook-Allowed-Origin": allowed, "WebHook-Allowed-Rate": "6000"}
-    receiver.answer = lambda request: (200, headers) if request.method == "OPTIONS" else 204
-    sender(handshake="events.example.com", format="cloudevents-structured")
-    publisher.publish_many("t", [1, 2])
-    eventually(lambda: len(receiver.requests) == 3)
-    assert [request.method for request in receiver.requests] == ["OPTIONS", "POST", "POST"]
-    assert receiver.requests[0].headers["webhook-request-origin"] == "events.example.com"
-
-
-def test_nothing_is_posted_where_the_handshake_is_refused(publisher, receiver, sender):
-    receiver.answer = lambda request: (200, {"WebHook-Allowed-Origin": "other.example.com"})
-    hook = sender(handshake="events.example.com")
-    publisher.publish("t", 1)
-    eventually(lambda: "does not allow" in hook.stats().endpoints["hook"].reason)
-    assert {request.method for request in receiver.requests} == {"OPTIONS"}
-
-
 def test_a_batch_has_several_events(publisher, receiver, sender):
-    hook = sender(format="cloudevents-batch", batch_max=10)
-    publisher.publish_many("t", [*range(35)])
-    eventually(lambda: hook.stats().delivered == 35)
+    hook = sender(format="cloudevents-batch")
+    publisher.publish_many("t", [*range(350)])
+    eventually(lambda: hook.stats().delivered == 350)
     batches = [request.value for request in receiver.requests]
-    assert [event["data"] for batch in batches for event in batch] == [*range(35)]
-    assert max(map(len, batches)) == 10
+    assert [event["data"] for batch in batches for event in batch] == [*range(350)]
+    assert 1 < max(map(len, batches)) <= 100
 
 
 def test_the_library_of_cloudevents_reads_all_modes(publisher, receiver, sender):
@@ -584,8 +529,6 @@ def test_the_command_delivers_and_ends_well(publisher, receiver, tmp_path):
         ({"headers": {"Host": "a"}}, "headers"),
         ({"headers": {"a": "b\r\nc"}}, "headers"),
         ({"headers": {"a": "b\x01"}}, "headers"),
-        ({"handshake": "a\r\nb: c"}, "handshake"),
-        ({"handshake": ""}, "handshake"),
         ({"name": "../x"}, "name"),
         ({"concurrency": 0}, "concurrency"),
     ],
@@ -610,7 +553,7 @@ def test_where_all_is_well_nothing_is_said(publisher, sender, receiver, caplog):
 
 def test_the_first_request_that_fails_is_said_at_once(publisher, receiver, sender, caplog):
     receiver.answer = lambda request: 500
-    hooks = sender(retry=Retry(delays=(0, 3600.0)), order="none")
+    hooks = sender(retry=(0, 3600.0), order="none")
     publisher.publish("t", 1)
     eventually(lambda: hooks.stats().endpoints["hook"].failures == 1)
     publisher.publish("t", 2)
@@ -630,18 +573,7 @@ def test_a_state_that_is_no_folder_is_named(tmp_path, capsys, state):
     assert said.endswith(" cannot be used: Not a directory\n")
 
 
-@pytest.mark.long
-def test_a_publisher_that_is_away_is_waited_for_aloud(tmp_path):
-    place = f"ipc://{tmp_path}/nobody"
-    arguments = (
-        "http://127.0.0.1:1/", "--allow", "127.0.0.0/8", "--state", str(tmp_path / "hooks")
-    )  # fmt: skip
-    with command(tmp_path, "hook", "out", place, *arguments) as running:
-        said = f"p2pmsg hook out: waiting for {place}: nobody answers there\n"
-        eventually(lambda: said in running.said())
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "2130706433", "0x7f000001", "017700000001"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "2130706433"])
 def test_an_address_that_is_not_allowed_is_a_line_at_once(tmp_path, capsys, host):
     state = tmp_path / "hooks"
     words = ["hook", "out", "tcp://127.0.0.1:1", f"http://{host}/TOKEN", "--state", str(state)]

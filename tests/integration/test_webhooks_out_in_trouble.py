@@ -14,16 +14,13 @@ import pytest
 pytest.importorskip("aiohttp", reason="webhooks out need aiohttp (extra webhooks)")
 
 from p2pmsg import LogConfig
-from p2pmsg.webhooks import BreakerConfig, Endpoint, Retry, Sender, delivery
+from p2pmsg.webhooks import Endpoint, Sender
 from p2pmsg.webhooks.client import Client
-from p2pmsg.webhooks.delivery import Failure
 from p2pmsg.webhooks.formats import Request
-from tests.integration.commands import command
 from tests.integration.peers import eventually
 from tests.integration.webhooks import LOOPBACK, Receiver
 
-SLOW = Retry(delays=(0, 3600.0), jitter=0)
-QUICK = BreakerConfig(cooldown=0.05, cooldown_max=0.1)
+SLOW = (0, 3600.0)
 PATH = "/services/T0KEN/%61bcd%2Fé?key=S3CRET"
 SECRETS = ("T0KEN", "T%30KEN", "S3CRET", "abcd", "%61bcd")
 
@@ -97,7 +94,7 @@ def sender(make_publisher, tmp_path):
         publisher = make_publisher(log=log)
         publisher.publish_many("t", [*range(count)])
         events = []
-        settings = {"allow": LOOPBACK, "retry": SLOW, "breaker": QUICK, "name": "x"} | settings
+        settings = {"allow": LOOPBACK, "retry": SLOW, "name": "x"} | settings
         made.append(
             Sender(
                 publisher.endpoint, state=tmp_path / "hooks", start="earliest",
@@ -146,15 +143,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("handshake", [None, "here.example.com"], ids=["post", "options"])
 @pytest.mark.parametrize("bad", range(len(BAD)))
-def test_the_urls_path_and_query_are_in_no_text(sender, tmp_path, caplog, bad, handshake):
+def test_the_urls_path_and_query_are_in_no_text(sender, tmp_path, caplog, bad):
     caplog.set_level(logging.DEBUG)
     size = 2_000_000 if BAD[bad] is closes_at_once else 1
     with RawServer(BAD[bad]) as server:
         url = server.url + PATH
-        hook, events = sender(url, 2, order="none", retry=Retry(delays=(0,)), handshake=handshake,
-                              headers={"x": "y" * size})  # fmt: skip
+        hook, events = sender(url, 2, order="none", retry=(0,), headers={"x": "y" * size})
         eventually(lambda: of_hook(hook).stopped or of_hook(hook).dead_letters == 2)
         stats, letters = hook.stats(), hook.dead_letters("x")
         hook.close()
@@ -178,7 +173,7 @@ class Fails:
 
 def test_an_unknown_error_is_shown_without_the_token(make_publisher, tmp_path, caplog):
     publisher = make_publisher()
-    endpoint = Endpoint(f"http://a.example.com{PATH}", retry=Retry(delays=(0,)), name="x")
+    endpoint = Endpoint(f"http://a.example.com{PATH}", retry=(0,), name="x")
     places = {"state": tmp_path / "hooks", "endpoints": [endpoint], "start": "earliest"}
     with Sender(publisher.endpoint, resolver=Fails(), **places) as hook:
         publisher.publish("t", 1)
@@ -190,25 +185,11 @@ def test_an_unknown_error_is_shown_without_the_token(make_publisher, tmp_path, c
     assert "T0KEN" not in caplog.text
 
 
-@pytest.mark.long
-def test_the_command_shows_no_token(make_publisher, tmp_path):
-    publisher = make_publisher()
-    state = tmp_path / "hooks"
-    with RawServer(BAD[0]) as server:
-        words = ("hook", "out", publisher.endpoint, server.url + PATH, "--state", str(state),
-                 "--allow", "127.0.0.0/8", "--start", "earliest", "--stats", "0.05")  # fmt: skip
-        with command(tmp_path, *words) as running:
-            publisher.publish("t", 1)
-            eventually(lambda: "down: ClientResponseError: " in running.said())
-            said = running.said()
-    assert secrets_in(said) == []
-
-
 def test_letters_are_for_their_owner_alone(sender, tmp_path):
     mask = os.umask(0o022)
     try:
         with Receiver(lambda request: 500) as receiver:
-            hook, _ = sender(receiver.url, retry=Retry(delays=(0,)))
+            hook, _ = sender(receiver.url, retry=(0,))
             eventually(lambda: of_hook(hook).dead_letters == 1)
     finally:
         os.umask(mask)
@@ -242,35 +223,6 @@ def test_a_pause_is_said_and_ends_when_it_is_resumed(sender, caplog):
         assert of_hook(hook).requests == 4
 
 
-def test_a_handshake_may_ask_for_a_pause_too(sender):
-    def answer(request):
-        if len(receiver.requests) == 1:
-            return (429, {"retry-after": "600"})
-        return (200, {"webhook-allowed-origin": "*"})
-
-    with Receiver(answer) as receiver:
-        hook, events = sender(receiver.url, 1, handshake="here.example.com")
-        eventually(lambda: events)
-        assert 60 < of_hook(hook).held_s <= 600
-        assert (events[0].kind, events[0].reason) == ("held", "the handshake was answered 429")
-        hook.resume("x")
-        eventually(lambda: hook.stats().delivered == 1)
-    assert [request.method for request in receiver.requests] == ["OPTIONS", "OPTIONS", "POST"]
-
-
-@pytest.mark.internal
-def test_short_pauses_are_said_once_a_minute_and_a_long_one_at_once(sender, caplog, monkeypatch):
-    monkeypatch.setattr(delivery, "_PAUSE_S", 0.01)
-    pauses = ["0", "0", "0", "600"]
-
-    with Receiver(lambda request: (503, {"retry-after": pauses.pop(0)})) as receiver:
-        hook, events = sender(receiver.url)
-        eventually(lambda: len(events) == 4)
-        assert of_hook(hook).held_s > 60
-    said = [each.getMessage() for each in caplog.records if "webhook x" in each.getMessage()]
-    assert len(said) == 2  # the first, and the long one
-
-
 def test_a_restart_ends_a_pause(make_publisher, tmp_path):
     publisher = make_publisher()
     with Receiver(lambda request: (429, {"retry-after": "600"})) as receiver:
@@ -282,18 +234,6 @@ def test_a_restart_ends_a_pause(make_publisher, tmp_path):
         receiver.answer = lambda request: 204
         with Sender(publisher.endpoint, **places) as hook:
             eventually(lambda: hook.stats().delivered == 1)
-
-
-@pytest.mark.long
-def test_the_command_says_that_it_pauses(make_publisher, tmp_path):
-    publisher = make_publisher()
-    with Receiver(lambda request: (429, {"retry-after": "600"})) as receiver:
-        words = ["hook", "out", publisher.endpoint, receiver.url, "--allow", "127.0.0.0/8"]
-        words += ["--state", str(tmp_path / "hooks"), "--start", "earliest", "--stats", "0.05"]
-        with command(tmp_path, *words) as running:
-            publisher.publish("t", 1)
-            eventually(lambda: " s: answered 429\n" in running.said())
-            assert "lost, paused by Retry-After for " in running.said()
 
 
 def counted(server_of):
@@ -320,14 +260,8 @@ def test_an_endpoint_that_closes_after_each_answer_is_not_failing(sender, order,
         hook, events = sender(server.url, 100, order=order)
         eventually(lambda: hook.stats().delivered == 100)
         stats = of_hook(hook)
-    assert (stats.requests, stats.failures, stats.retries, stats.statuses) == (
-        100,
-        0,
-        0,
-        {204: 100},
-    )
+    assert (stats.requests, stats.failures, stats.statuses) == (100, 0, {204: 100})
     assert len(seen) == len(set(seen)) == 100
-    assert stats.repeated > 0
     assert events == []
     assert "webhook x" not in caplog.text
 
@@ -347,13 +281,13 @@ def ended(how):
         try:
             request = Request({}, b"{}")
             found = [await hook.post(request, f"msg_{number}") for number in range(3)]
-            return found, hook.repeated
+            return found
         finally:
             await hook.close()
 
     serve, seen = counted(answer)
     with RawServer(serve) as server:
-        return *asyncio.run(post(server.url)), seen
+        return asyncio.run(post(server.url)), seen
 
 
 def reset(connection):
@@ -362,34 +296,9 @@ def reset(connection):
 
 @pytest.mark.parametrize("how", [lambda connection: None, reset], ids=["end", "reset"])
 def test_a_kept_connection_that_ends_without_an_answer_is_made_again_once(how):
-    found, repeated, seen = ended(how)
-    assert (found, repeated) == ([204, 204, 204], 1)
+    found, seen = ended(how)
+    assert found == [204, 204, 204]
     assert seen == ["msg_0", "msg_1", "msg_1", "msg_2"]
-
-
-@pytest.mark.parametrize("begun", [b"H", b"HTTP/1.1 204 No Content\r\n", b"SSH\r\n\r\n"])
-def test_what_had_an_answer_in_part_is_not_repeated(begun):
-    found, repeated, seen = ended(lambda connection: connection.sendall(begun))
-    assert (found[0], found[2], repeated) == (204, 204, 0)
-    assert isinstance(found[1], Failure)
-    assert seen == ["msg_0", "msg_1", "msg_2"]
-
-
-def test_a_new_connection_that_ends_without_an_answer_is_a_failure(sender):
-    def answer(seen, connection, number):
-        if len(seen) == 1:
-            connection.sendall(GOOD)
-            return True
-        return False
-
-    serve, seen = counted(answer)
-    with RawServer(serve) as server:
-        hook, _ = sender(server.url, 2, retry=Retry(delays=(0, 0, 0), jitter=0))
-        eventually(lambda: of_hook(hook).dead == 1)
-        stats = of_hook(hook)
-    assert (stats.delivered, stats.repeated) == (1, 1)
-    assert len(seen) == 1 + 1 + stats.failures  # one was sent twice
-    assert len(set(seen)) == 2
 
 
 def test_a_repetition_keeps_to_the_time_limit(sender):

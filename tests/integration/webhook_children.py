@@ -2,17 +2,14 @@
 
 import sys
 
-from p2pmsg.webhooks import BreakerConfig, Endpoint, Retry, Sender
+from p2pmsg.webhooks import Endpoint, Sender
 from tests.integration.webhooks import LOOPBACK
 
-RETRY = Retry(delays=(0, *[0.02] * 200), jitter=0.5)
-BREAKER = BreakerConfig(cooldown=0.02, cooldown_max=0.1)
 
-
-def endpoint(url, order, form="standard"):
+def endpoint(url, order, form="standard", **more):
     return Endpoint(
         url, allow=LOOPBACK, order=order, format=form, concurrency=4, name="hook",
-        retry=RETRY, breaker=BREAKER,
+        retry=(0, *[0.02] * 200), **more,
     )  # fmt: skip
 
 

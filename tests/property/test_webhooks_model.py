@@ -4,14 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pmsg.webhooks.delivery import Failure, State
-from p2pmsg.webhooks.rules import BreakerConfig, Retry
 from tests.unit.p2pmsg.webhooks.test_delivery import Endpoint, S
 
 FAILURES = [
     Failure("refused"), Failure("500", 500), Failure("429", 429, 3.0), Failure("503", 503, 0.0),
     Failure("302", 302), Failure("413", 413), Failure("no JSON", is_final=True),
 ]  # fmt: skip
-SHORT = Retry(delays=(0, 1, 5, 20), jitter=0.5)
+SHORT = (0, 1, 5, 20)
 
 
 class Model:
@@ -69,7 +68,6 @@ def test_any_receiver(data):
         "window": data.draw(st.integers(1, 12)),
         "parked_max": data.draw(st.integers(0, 6)),
         "retry": SHORT,
-        "breaker": BreakerConfig(failures=data.draw(st.integers(1, 4)), cooldown=2.0),
     }
     model = Model(data, rules)
     end = model.end

@@ -76,8 +76,6 @@ CASES = {
     "app.DeadLetter": (app.DeadLetter, [], {"publish": PEER}),
     "app.Retry": (app.Retry, [], {}),
     "Endpoint": (webhooks.Endpoint, [WEB.url], {"allow": WEB.allow}),
-    "webhooks.BreakerConfig": (webhooks.BreakerConfig, [], {}),
-    "webhooks.Retry": (webhooks.Retry, [], {}),
     "Sender": (webhooks.Sender, [PEER], {"state": "state", "endpoints": [WEB]}),
     "receive": (webhooks.receive, [SimpleNamespace(publish=print, stats=dict)],
                 {"secrets": "whsec_" + "MfKQ" * 8, "topic": "t"}),

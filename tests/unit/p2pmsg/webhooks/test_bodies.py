@@ -19,11 +19,9 @@ def of(kind, body, *errors):
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ('{"a": "NaN", "b": NaN}', "NaN is not JSON: line 1 column 19 (char 18)"),
-        ("[-Infinity]", "-Infinity is not JSON: line 1 column 2 (char 1)"),
-        ('{"1e999":\n[1, 1e99, 1e999]}', "1e999 is larger than a float can be: line 2 column 11"),
-        ('["\\\\", "\\"1e999", -1e999]', "-1e999 is larger than a float can be: line 1 column 19"),
-        ("1" * 400 + ".0", f"{'1' * 40}… is larger than a float can be: line 1 column 1 (char 0)"),
+        ('{"a": "NaN", "b": NaN}', "NaN is not JSON"),
+        ("[-Infinity]", "-Infinity is not JSON"),
+        ("1" * 400 + ".0", f"{'1' * 40}… is larger than a float can be"),
         ("{", "Expecting property name"),
         ("", "Expecting value: line 1 column 1 (char 0)"),
         ("[" * 100_000, "recursion"),

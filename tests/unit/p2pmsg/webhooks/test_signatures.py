@@ -7,7 +7,6 @@ import pytest
 
 from p2pmsg.errors import ConfigError
 from p2pmsg.webhooks.signatures import (
-    PrivateKey,
     content_of,
     is_signed,
     secrets_of,
@@ -19,6 +18,7 @@ from p2pmsg.webhooks.signatures import (
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER = "whsec_" + base64.b64encode(bytes(range(24))).decode()
 PRIVATE = "whsk_" + base64.b64encode(bytes(range(32))).decode()
+PUBLIC = "whpk_A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
 
 
 def test_the_example_of_the_specification():
@@ -56,11 +56,9 @@ def test_another_secret_body_id_or_time_is_refused():
 
 def test_ed25519_signs_and_the_public_key_checks():
     pytest.importorskip("cryptography", reason="Ed25519 needs cryptography (extra webhooks)")
-    (key,) = signers(PRIVATE)
-    assert isinstance(key, PrivateKey)
-    header = signature_header([key], b"content")
+    header = signature_header(signers(PRIVATE), b"content")
     assert header.startswith("v1a,")
-    public = verifiers(key.public)
+    public = verifiers(PUBLIC)
     assert is_signed(public, header, b"content")
     assert not is_signed(public, header, b"other")
     assert not is_signed(public, "v1a,AAAA v1a,é", b"content")
@@ -73,7 +71,7 @@ def test_a_secret_needs_neither_its_prefix_nor_padding(padded):
     content = content_of("msg_1", 1, b"{}")
     (ours,) = signers("whsec_" + whole)
     given = whole if padded else whole.rstrip("=")
-    assert is_signed(verifiers(given), ours.sign(content), content)
+    assert is_signed(verifiers(given), ours(content), content)
 
 
 TAKEN = [

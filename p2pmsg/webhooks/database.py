@@ -1,0 +1,57 @@
+"""A file of SQLite that one process writes, and others may read."""
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from p2pmsg.errors import LogFormatError
+
+_WAIT_S: Final = 30.0
+_MODE: Final = 0o600
+"""Messages are in it: for its owner alone, also where it is copied out of its folder."""
+
+
+def open_database(path: str | Path, tables: str, *, synchronous: str) -> sqlite3.Connection:
+    """Return a file's connection, for any thread; the file and its tables are made if missing.
+
+    Args:
+        path: the file.
+        tables: statements that make the tables.
+        synchronous: `FULL`: a commit is on the disk when it returns; `NORMAL`: it outlasts the
+            process, and not always a crash of the operating system.
+
+    Raises:
+        LogFormatError: the file is something else.
+        OSError: it cannot be read or written.
+
+    """
+    # Only a new file is opened here: closing another one would end the locks of this process.
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE))
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    database = sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
+    try:
+        with as_os_errors(path):
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute(f"PRAGMA synchronous={synchronous}")
+            database.executescript(tables)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+@contextmanager
+def as_os_errors(path: str | Path) -> Iterator[None]:
+    """Raise what SQLite does as `OSError`, or as `LogFormatError` where the file is none of it."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise OSError(None, str(error)) from error
+    except sqlite3.DatabaseError as error:
+        raise LogFormatError(os.fspath(path), 0, f"{path}: {error}") from error
