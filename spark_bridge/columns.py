@@ -1,6 +1,5 @@
 """What the sink publishes of a column: which types it takes, and as which Python values."""
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -47,46 +46,5 @@ def check_value_type(kind: types.DataType, path: str) -> None:
 
 def values_of(column: pa.Array) -> list[Any]:
     """Return a column's values as they are published: maps as dicts, at whatever depth."""
-    values: list[Any] = column.to_pylist()
-    convert = _converter(column.type)
-    return values if convert is None else [convert(each) for each in values]
-
-
-def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return what makes dicts of the pairs that PyArrow makes of maps; None without maps.
-
-    `to_pylist(maps_as_pydicts=…)` would do it, but PyArrow 17 does not have it.
-    """
-    if pa.types.is_map(kind):
-        return _map_converter(_converter(kind.item_type))
-    if pa.types.is_struct(kind):
-        parts = {field.name: _converter(field.type) for field in kind}
-        return _struct_converter({name: part for name, part in parts.items() if part is not None})
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _list_converter(_converter(kind.value_type))
-    return None
-
-
-def _map_converter(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    def to_dict(pairs: Any) -> Any:
-        if pairs is None:
-            return None
-        return dict(pairs) if convert is None else {key: convert(value) for key, value in pairs}
-
-    return to_dict
-
-
-def _struct_converter(parts: dict[str, Callable[[Any], Any]]) -> Callable[[Any], Any] | None:
-    def to_dict(row: Any) -> Any:
-        if row is not None:
-            for name, convert in parts.items():
-                row[name] = convert(row[name])
-        return row
-
-    return to_dict if parts else None
-
-
-def _list_converter(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    if convert is None:
-        return None
-    return lambda values: None if values is None else [convert(each) for each in values]
+    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    return values

@@ -128,9 +128,8 @@ class CommittedRows:
     recognised by query, batch and partition. One that comes again with other rows is an error.
 
     Args:
-        subscriber: of the sink's endpoints; the sink's `commitTopic` must be among its topics, and
-            `start` is best `"earliest"`.
-        commit_topic: the sink's `commitTopic`. Default `spark.commits`.
+        subscriber: of the sink's endpoints; `spark.commits` must be among its topics, and `start`
+            is best `"earliest"`.
         rows_max: how many rows may wait for their commit. Default 4,000,000: one task's.
         delivered: `state()` of an earlier run, so that what was delivered before it ended is known.
 
@@ -140,12 +139,10 @@ class CommittedRows:
         self,
         subscriber: p2pmsg.Subscriber,
         *,
-        commit_topic: str = COMMIT_TOPIC,
         rows_max: int = 4_000_000,
         delivered: State | None = None,
     ) -> None:
         self._subscriber = subscriber
-        self._commit_topic = commit_topic
         self._rows_max = rows_max
         self._delivered = Delivered(delivered)
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
@@ -193,7 +190,7 @@ class CommittedRows:
 
         """
         session = self._sessions.setdefault(batch.session, _Session())
-        if batch.topic != self._commit_topic:
+        if batch.topic != COMMIT_TOPIC:
             session.batches.append(batch)
             session.rows += len(batch)
             if sum(each.rows for each in self._sessions.values()) > self._rows_max:

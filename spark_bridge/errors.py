@@ -50,22 +50,7 @@ class OptionError(BridgeError, ValueError):
 
 
 class DataLossError(BridgeError):
-    """A range that is owed is gone, and `failOnDataLoss` is true.
-
-    Args:
-        what: is lost.
-        by: `query`, `batch`, or nothing where there is no such option.
-
-    """
-
-    def __init__(self, what: str, by: str = "") -> None:
-        advice = {
-            "query": ". The query stops because failOnDataLoss is true; set it to false to go on "
-            "without these messages",
-            "batch": ". The batch fails because failOnDataLoss is true; set it to false to read "
-            "what is left",
-        }
-        super().__init__(what + advice.get(by, ""))
+    """A range that is owed is gone, and `failOnDataLoss` is true."""
 
 
 class ChangedBatchError(BridgeError):

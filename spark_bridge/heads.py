@@ -8,26 +8,22 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Final
 
 import p2pmsg
 from spark_bridge import offsets
 from spark_bridge.errors import BridgeError, OptionError
-from spark_bridge.keys import Keys, security_of
+from spark_bridge.keys import security_of
 from spark_bridge.options import SourceOptions, read_peers_file
-from spark_bridge.selection import Selection, Start, at_offsets
+from spark_bridge.selection import Start, at_offsets, known_topics
 from spark_bridge.session_directory import NO_TOPICS, PeerView
 
 FIRST_WAIT_SECONDS: Final = 2.0
 """How long the first look waits for peers; one that has not answered by then joins later."""
-FIRST_WAIT_STRICT_SECONDS: Final = 5.0
-"""The same where a peer that is away fails the query: a slow one must not."""
 _REREAD_SECONDS: Final = 1.0
 _FORMER_MAX: Final = 256
 """How many ended sessions of an endpoint are remembered, with their last heads."""
 _THREADS_MAX: Final = 32
-_PAUSE_SECONDS: Final = 0.05
 _GRACE_SECONDS: Final = 5.0
 """How long a session may be missing at a relay before it has ended: a relay that was started again
 connects to its publishers one after the other."""
@@ -38,24 +34,19 @@ _log: Final = logging.getLogger("spark_bridge")
 class PeersWatch:
     """The heads of several peers, with their former sessions; follows the file of peers."""
 
-    def __init__(self, options: SourceOptions, selection: Selection) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._file = options.peers_file
         self._changed_at = _changed_at(self._file)
         self._reread_at = 0.0
-        self._views: dict[str, PeerView] = {peer: PeerView() for peer in options.peers}
+        endpoints = options.endpoints()
+        self._views: dict[str, PeerView] = {peer: PeerView() for peer in endpoints}
         self._missing: dict[tuple[str, int], float] = {}
         self._warned: set[str] = set()
         self._fresh = True
-        self._first_wait = (
-            FIRST_WAIT_STRICT_SECONDS if options.failOnPeerAway else FIRST_WAIT_SECONDS
-        )
         self._version = -1
-        self._has_pattern = selection.pattern is not None
-        topics = selection.known_topics if options.keys is None else selection.asked()
         self._watch = p2pmsg.reader.HeadsWatch(
-            options.peers, topics=topics, refresh=options.headRefreshMs / 1000,
-            security=security_of(options.keys),
-        )  # fmt: skip
+            endpoints, topics=known_topics(options), security=security_of(options.keys)
+        )
 
     def views(self) -> dict[str, PeerView]:
         """Return what is known of each peer; the same dict as before where that has not changed.
@@ -69,11 +60,7 @@ class PeersWatch:
         self._reread()
         if self._fresh:
             self._fresh = False
-            try:
-                self._watch.wait_until_asked(self._first_wait)
-            except p2pmsg.errors.AccessDeniedError:
-                if not self._has_pattern:  # of a pattern, what may be had is read
-                    raise
+            self._watch.wait_until_asked(FIRST_WAIT_SECONDS)
         version = self._watch.version
         if version == self._version and not self._missing:
             return self._views
@@ -178,93 +165,6 @@ class PeersWatch:
             _log.warning("%s; the peers stay as they were", error)
 
 
-@dataclass(slots=True)
-class Answer:
-    """What one peer has said when it was asked once.
-
-    Attributes:
-        heads: of its sessions; empty where it gave no answer, or denies everything.
-        denied: by topic, or prefix with a `*`, what it gives no right to, of what was asked for.
-        reason: why it gave no answer; "" where that is not known.
-        refused: whether it refuses our key, or does not hold the one that is pinned.
-
-    """
-
-    heads: tuple[p2pmsg.reader.Heads, ...] = ()
-    denied: dict[str, p2pmsg.errors.AccessDeniedError] = field(default_factory=dict)
-    reason: str = ""
-    refused: bool = False
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether nothing is known of what the peer has."""
-        return not (self.heads or self.denied)
-
-
-def ask_once(
-    peers: tuple[str, ...], timeout: float, *, time_ns: int | None = None, keys: Keys | None = None
-) -> dict[str, tuple[p2pmsg.reader.Heads, ...]]:
-    """Return the heads of all sessions at those peers that answer in time."""
-    answers = ask_peers(peers, timeout, time_ns=time_ns, keys=keys)
-    return {peer: answer.heads for peer, answer in answers.items() if answer.heads}
-
-
-def ask_peers(
-    peers: tuple[str, ...],
-    timeout: float,
-    *,
-    time_ns: int | None = None,
-    keys: Keys | None = None,
-    topics: tuple[str, ...] = (),
-) -> dict[str, Answer]:
-    """Ask all peers for the heads of all their sessions, and return what each has said in time.
-
-    One that refuses our key, or does not hold the one that is pinned, is logged.
-
-    Args:
-        peers: endpoints.
-        timeout: in seconds.
-        time_ns: fill in `StreamHead.first_at`, too.
-        keys: of the query. Default: none, and nothing is denied.
-        topics: topics, and prefixes with a `*`, of which to ask whether they are denied.
-
-    """
-    security = security_of(keys)
-    deadline = time.monotonic() + timeout
-    wanted = None if security is None or not topics else (*topics, "*")
-
-    def ask(peer: str) -> Answer:
-        answer = Answer()
-        with p2pmsg.reader.RangeReader(peer, timeout=timeout, security=security) as reader:
-            try:
-                while not (entries := reader.sessions(_left(deadline))):
-                    time.sleep(_PAUSE_SECONDS)  # a relay that has just started
-                found = []
-                for each in entries:
-                    found.append(
-                        reader.heads(
-                            _left(deadline), time_ns=time_ns, session=each.session, topics=wanted
-                        )
-                    )
-                    answer.denied |= {
-                        topic: reader.denied[topic] for topic in topics if topic in reader.denied
-                    }
-                answer.heads = tuple(found)
-            except TimeoutError:
-                answer.reason = reader.unanswered
-            except p2pmsg.errors.AccessDeniedError as error:
-                answer.denied[error.topic] = error
-            except p2pmsg.errors.SecurityError as error:
-                _log.warning("%s", error)
-                answer.reason, answer.refused = str(error).removeprefix(f"{peer}: "), True
-        return answer
-
-    if not peers:
-        return {}
-    with ThreadPoolExecutor(min(_THREADS_MAX, len(peers))) as pool:
-        return dict(zip(peers, pool.map(ask, peers), strict=True))
-
-
 def start_of(options: SourceOptions, default: str) -> Start:
     """Return where streams start by `startingTimestamp` or `startingOffsets`.
 
@@ -286,19 +186,31 @@ def end_of(options: SourceOptions) -> Start:
 
 
 def _at_time(options: SourceOptions, time_ns: int) -> Start:
-    answers = ask_once(options.peers, _AT_TIME_SECONDS, time_ns=time_ns, keys=options.keys)
-    heads_at = {
-        (endpoint, heads.session): heads for endpoint, found in answers.items() for heads in found
-    }
+    peers, security = options.endpoints(), security_of(options.keys)
+    deadline = time.monotonic() + _AT_TIME_SECONDS
+
+    def left() -> float:
+        return max(deadline - time.monotonic(), 0.001)
+
+    def ask(peer: str) -> dict[int, p2pmsg.reader.Heads]:
+        with p2pmsg.reader.RangeReader(peer, timeout=left(), security=security) as reader:
+            return {
+                each.session: reader.heads(left(), time_ns=time_ns, session=each.session)
+                for each in reader.sessions(left())
+            }
+
+    with ThreadPoolExecutor(_THREADS_MAX) as pool:
+        answers = {peer: pool.submit(ask, peer) for peer in peers}
 
     def start(endpoint: str, topic: str, heads: p2pmsg.reader.Heads) -> int:
-        asked = heads_at.get((endpoint, heads.session))
-        if endpoint not in answers:  # the earliest would be too much; as an end, nothing
+        try:
+            asked = answers[endpoint].result().get(heads.session)
+        except (TimeoutError, p2pmsg.P2PError) as error:  # the earliest would be too much
             raise BridgeError(
                 f"{endpoint} was there and has not said within {_AT_TIME_SECONDS:g} s where its "
                 f"streams stood at {time_ns / 1e6:.0f} ms (startingTimestamp, endingTimestamp). "
                 "Start again when it answers"
-            )
+            ) from error
         if asked is None:
             return offsets.earliest(endpoint, topic, heads)
         stream = asked.streams.get(topic)
@@ -307,13 +219,6 @@ def _at_time(options: SourceOptions, time_ns: int) -> Start:
         return stream.next if stream.first_at is None else min(stream.first_at, stream.next)
 
     return start
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return max(left, 0.001)
 
 
 def _same(

@@ -9,9 +9,9 @@ import base64
 import os
 import platform
 import re
-import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
 import p2pmsg
 from spark_bridge.errors import OptionError
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 NO_TRUST: Final = "/nonexistent/known_peers"
 """Where `trust` is not given, nobody is known but who is pinned in `peers`."""
-_made: "dict[tuple[Keys, Changed], PinnedSecurity]" = {}
 Changed = tuple[int, ...] | None
-_lock: Final = threading.Lock()
-_MADE_MAX: Final = 64
 _LIKE_A_KEY: Final = re.compile(r"[A-Za-z0-9_-]{40,46}={0,2}")
 
 
@@ -65,14 +62,7 @@ def security_of(keys: Keys | None) -> "PinnedSecurity | None":
     """
     if keys is None:
         return None
-    place = keys, _changed(keys)
-    with _lock:
-        made = _made.get(place)
-        if made is None:
-            while len(_made) >= _MADE_MAX:
-                del _made[next(iter(_made))]
-            made = _made[place] = _make(keys)
-        return made
+    return _make(keys, _changed(keys))
 
 
 def _changed(keys: Keys) -> Changed:
@@ -86,29 +76,25 @@ def _changed(keys: Keys) -> Changed:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _make(keys: Keys) -> "PinnedSecurity":
+@lru_cache(maxsize=64)
+def _make(keys: Keys, changed: "Changed") -> "PinnedSecurity":
     from spark_bridge.pinned import PinnedSecurity  # few queries have keys
 
-    if keys.trust is not None:
-        _check_file("trust", keys.trust)
-    key = keys.key if keys.key is not None else _pair_of(keys.secret)
+    files = {"security": keys.key, "trust": keys.trust, "access": keys.access}
+    for name, path in files.items():
+        if path is not None:
+            _check_file(name, path)
+    key: Any = keys.key
+    if key is None:
+        key = p2pmsg.security.KeyPair.of_secret(base64.urlsafe_b64decode(f"{keys.secret}="))
     try:
         return PinnedSecurity(
             dict(keys.pins), key, trust=keys.trust or NO_TRUST, access=keys.access
         )
     except (p2pmsg.ConfigError, OSError) as error:
-        name = "security"
-        if isinstance(error, p2pmsg.ConfigError):
-            last = error.field.split()[-1]
-            name = last if last in ("trust", "access") else name
-        elif error.filename is not None and error.filename in (keys.trust, keys.access):
-            name = "trust" if error.filename == keys.trust else "access"
-        file = {"security": keys.key, "trust": keys.trust, "access": keys.access}[name]
-        raise _unusable(name, file, error) from None
-
-
-def _pair_of(secret: str) -> "p2pmsg.security.KeyPair":
-    return p2pmsg.security.KeyPair.of_secret(base64.urlsafe_b64decode(f"{secret}="))
+        field = error.field.split()[-1] if isinstance(error, p2pmsg.ConfigError) else ""
+        name = field if field in files else "security"
+        raise _unusable(name, files[name], error) from None
 
 
 def may_be_key(text: str) -> bool:

@@ -21,10 +21,6 @@ class Lag:
     streams: Mapping[tuple[str, int, str], int]
     """Messages behind, by endpoint, session and topic."""
 
-    skipped: int = 0
-    """Messages that were skipped when batches were planned, because they were known to be gone,
-    since the query was started."""
-
     missing: int = 0
     """Messages of this batch's ranges that no task has read: they were gone, and skipped. It is
     right where a batch is read to its end and once: persist it for several actions."""
@@ -34,8 +30,8 @@ class Lag:
     streams that they reported before."""
 
     denied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By endpoint, topics, or prefixes with a `*`, that a peer gives no right to: how far the query
-    is behind in those is not known."""
+    """By endpoint, topics that a peer gives no right to: how far the query is behind in those is
+    not known."""
 
     heads_known: bool = True
     """False of a batch that was planned before a failure and is taken up again. Spark reports no
@@ -56,16 +52,6 @@ class Lag:
         """The mean lag of a stream; 0 without streams."""
         return sum(self.streams.values()) / len(self.streams) if self.streams else 0.0
 
-    def metrics(self) -> dict[str, str]:
-        """Return the three as Spark's Kafka source reports them; none where heads are not known."""
-        if not self.heads_known:
-            return {}
-        return {
-            "minOffsetsBehindLatest": str(self.minOffsetsBehindLatest),
-            "maxOffsetsBehindLatest": str(self.maxOffsetsBehindLatest),
-            "avgOffsetsBehindLatest": f"{self.avgOffsetsBehindLatest:.1f}",
-        }
-
     def __str__(self) -> str:
         worst = max(self.streams, key=lambda each: self.streams[each], default=None)
         text = f"spark {self.query} batch {self.batch}: "
@@ -77,8 +63,6 @@ class Lag:
             text += f", {self.streams[worst]:,} in {worst[2]!r} at {worst[0]}"
         if self.missing:
             text += f", {self.missing:,} missing"
-        if self.skipped:
-            text += f", {self.skipped:,} skipped"
         if self.away:
             text += f"; not known of {', '.join(self.away)}, no answer"
         if self.denied:
@@ -98,7 +82,7 @@ def lag_of(progress: Mapping[str, Any]) -> Lag | None:
 
     """
     streams: dict[tuple[str, int, str], int] = {}
-    skipped, missing, found, heads_known = 0, 0, False, True
+    missing, found, heads_known = 0, False, True
     away: dict[str, None] = {}
     denied: dict[str, tuple[str, ...]] = {}
     for source in progress.get("sources", ()):
@@ -110,11 +94,13 @@ def lag_of(progress: Mapping[str, Any]) -> Lag | None:
         if latest is None:
             heads_known = False
             continue
-        skipped += int(latest.get("skipped", 0))
-        streams.update(_behind(from_json(end), from_json(latest)))
         away |= dict.fromkeys(latest.get("away", ()))
         for endpoint, topics in latest.get("denied", {}).items():
             denied[endpoint] = (*denied.get(endpoint, ()), *topics)
+        lags = _behind(from_json(end), from_json(latest))
+        streams |= {
+            each: lag for each, lag in lags.items() if each[2] not in denied.get(each[0], ())
+        }
     if not found:
         return None
     name = progress.get("name") or progress.get("id", "")
@@ -122,7 +108,6 @@ def lag_of(progress: Mapping[str, Any]) -> Lag | None:
         query=name,
         batch=progress.get("batchId", -1),
         streams=streams,
-        skipped=skipped,
         missing=missing,
         away=tuple(away),
         denied=denied,

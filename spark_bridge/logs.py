@@ -6,14 +6,14 @@ Of a log it needs what `p2pmsg.log.LogReader` has: `streams`, `frames`, `first_a
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import p2pmsg
 from spark_bridge.checks import Found
 from spark_bridge.errors import DataLossError, OptionError
 from spark_bridge.offsets import Range
 from spark_bridge.options import SourceOptions
-from spark_bridge.selection import Selection, at_offsets
+from spark_bridge.selection import at_offsets, topics_of
 
 _SCHEME: Final = "file:"
 _READ_BYTES: Final = 8 * 2**20
@@ -33,22 +33,11 @@ def is_logged(wanted: Range) -> bool:
     return wanted.endpoint.startswith(_SCHEME)
 
 
-class LogRanges(NamedTuple):
-    """What a batch reads of its logs, and what they have.
+def log_ranges(options: SourceOptions) -> tuple[list[Range], Found]:
+    """Return what a batch reads of its logs, as they are now, and what they have.
 
-    Attributes:
-        ranges: to be read.
-        found: each session once, with a log that has it and the highest heads of all logs.
-
+    Of what they have each session comes once, with a log that has it and the highest heads of all.
     """
-
-    ranges: list[Range]
-    found: Found
-
-
-def log_ranges(options: SourceOptions) -> LogRanges:
-    """Return what a batch reads of its logs, as they are now."""
-    selection = Selection.of(options)
     ranges: dict[tuple[int, str], Range] = {}
     found: dict[int, tuple[str, dict[str, p2pmsg.reader.StreamHead]]] = {}
     for directory in options.path:
@@ -60,7 +49,7 @@ def log_ranges(options: SourceOptions) -> LogRanges:
                 known = found.setdefault(stream.session, (endpoint, {}))[1]
                 if stream.topic not in known or known[stream.topic].next < stream.next:
                     known[stream.topic] = head
-                if stream.topic not in selection.topics_of(endpoint, heads):
+                if stream.topic not in topics_of(options, endpoint, heads):
                     continue
                 start, stop = _positions(log, options, endpoint, heads, stream.topic)
                 if start < stop:
@@ -68,10 +57,9 @@ def log_ranges(options: SourceOptions) -> LogRanges:
                     _keep_longest(ranges, wanted)
         finally:
             log.close()
-    return LogRanges(
-        [ranges[key] for key in sorted(ranges)],
-        [(endpoint, _heads(session, streams)) for session, (endpoint, streams) in found.items()],
-    )
+    return [ranges[key] for key in sorted(ranges)], [
+        (endpoint, _heads(session, streams)) for session, (endpoint, streams) in found.items()
+    ]
 
 
 def read_logs(
@@ -98,7 +86,7 @@ def _read(
         frames = log.frames(wanted.session, wanted.topic, at, wanted.stop, _READ_BYTES)
         for kept in frames:
             if kept.start > at:
-                report_loss(_lost(wanted, at, min(kept.start, wanted.stop)), options, "batch")
+                report_loss(_lost(wanted, at, min(kept.start, wanted.stop)), options)
             start, stop = max(at, kept.start), min(kept.stop, wanted.stop)
             batch = p2pmsg.frames.decode_frame(
                 kept.frame, value_type=value_type, fixed=value_type is None
@@ -106,7 +94,7 @@ def _read(
             yield batch.part(start - kept.start, stop - kept.start)
             at = stop
         if not frames:
-            report_loss(_lost(wanted, at, wanted.stop), options, "batch")
+            report_loss(_lost(wanted, at, wanted.stop), options)
             return
 
 
@@ -114,10 +102,10 @@ def _heads(session: int, streams: dict[str, p2pmsg.reader.StreamHead]) -> p2pmsg
     return p2pmsg.reader.Heads(publisher="", session=session, recovery_endpoint="", streams=streams)
 
 
-def report_loss(lost: str, options: SourceOptions, by: str) -> None:
+def report_loss(lost: str, options: SourceOptions) -> None:
     """Raise `DataLossError` for what is lost, or log it, as `failOnDataLoss` says."""
     if options.failOnDataLoss:
-        raise DataLossError(lost, by)
+        raise DataLossError(f"{lost}. failOnDataLoss is true; false goes on without these messages")
     _log.warning("%s; skipped", lost)
 
 

@@ -28,13 +28,13 @@ from zlib import crc32
 
 import p2pmsg
 from spark_bridge.errors import BridgeError
-from spark_bridge.selection import Selection, Start
+from spark_bridge.options import SourceOptions
+from spark_bridge.selection import Start, positions_of, topics_of
 from spark_bridge.session_directory import (
     NO_TOPICS,
     PeerView,
     SessionDirectory,
     SessionLocation,
-    covers,
 )
 
 Positions = dict[str, dict[int, dict[str, int]]]
@@ -176,12 +176,12 @@ def _peers(positions: Positions) -> dict[str, Any]:
     }
 
 
-def first(directory: SessionDirectory, selection: Selection, start: Start) -> Positions:
+def first(directory: SessionDirectory, options: SourceOptions, start: Start) -> Positions:
     """Return where a new query starts. A peer that is not reachable is left out: it joins later."""
     views = directory.views
     positions: Positions = {endpoint: {} for endpoint, view in views.items() if view.sessions}
     for endpoint, heads in directory.homes():
-        positions[endpoint][heads.session] = selection.positions(endpoint, heads, start)
+        positions[endpoint][heads.session] = positions_of(options, endpoint, heads, start)
     return {endpoint: sessions for endpoint, sessions in positions.items() if sessions}
 
 
@@ -197,7 +197,7 @@ def latest(endpoint: str, topic: str, heads: p2pmsg.reader.Heads) -> int:
     return 0 if stream is None else stream.next
 
 
-def advance(before: Positions, directory: SessionDirectory, selection: Selection) -> Positions:
+def advance(before: Positions, directory: SessionDirectory, options: SourceOptions) -> Positions:
     """Return how far one can read now; never less far than `before`.
 
     - A session that nobody can be asked about keeps its position.
@@ -219,11 +219,11 @@ def advance(before: Positions, directory: SessionDirectory, selection: Selection
             location = directory.where(endpoint, session)
             if location is not None:
                 born = views[location.endpoint].born.get(session, NO_TOPICS)
-                moved[session] = _moved(positions, endpoint, location.heads, selection, born)
+                moved[session] = _moved(positions, endpoint, location.heads, options, born)
             elif not view.has_ended(session):
                 moved[session] = positions
             else:
-                final = _final(positions, endpoint, view.of_session(session), selection)
+                final = _final(positions, endpoint, view.of_session(session), options)
                 if final != positions:
                     moved[session] = final
     names: set[str] | None = None
@@ -234,25 +234,9 @@ def advance(before: Positions, directory: SessionDirectory, selection: Selection
             names = directory.names(read_at)
         is_again = _has_restarted(heads, views[endpoint], before.get(endpoint), names)
         start = _from_zero if is_again else earliest
-        pinned = selection.positions(endpoint, heads, start)
+        pinned = positions_of(options, endpoint, heads, start)
         after.setdefault(endpoint, {})[heads.session] = pinned
     return after
-
-
-def without_denied(heads: Positions, directory: SessionDirectory) -> Positions:
-    """Return heads without streams that are denied: of those it is not known where they are."""
-    denied = {endpoint: view.denied for endpoint, view in directory.views.items() if view.denied}
-    return {
-        endpoint: {
-            session: {
-                topic: following
-                for topic, following in topics.items()
-                if endpoint not in denied or following or not covers(denied[endpoint], topic)
-            }
-            for session, topics in sessions.items()
-        }
-        for endpoint, sessions in heads.items()
-    }
 
 
 def kept(positions: Positions, directory: SessionDirectory) -> Positions:
@@ -331,11 +315,6 @@ def located(wanted: Range, location: SessionLocation) -> Range:
     )  # fmt: skip
 
 
-def named(wanted: Range, heads: p2pmsg.reader.Heads | None) -> Range:
-    """Return `wanted` with the name of its publisher, where that is known."""
-    return wanted if heads is None else replace(wanted, publisher=heads.publisher)
-
-
 def pack(wanted: list[Range], cut: Cut) -> list[list[Range]]:
     """Spread ranges over few tasks of like size; a long range is split, small ones are packed."""
     total = sum(each.count for each in wanted)
@@ -401,12 +380,12 @@ def _moved(
     positions: dict[str, int],
     endpoint: str,
     heads: p2pmsg.reader.Heads,
-    selection: Selection,
+    options: SourceOptions,
     born: frozenset[str],
 ) -> dict[str, int]:
     """Return how far a session can be read. Topics no longer subscribed to keep their location."""
     moved = dict(positions)
-    for topic in selection.topics_of(endpoint, heads):
+    for topic in topics_of(options, endpoint, heads):
         if topic in moved:
             moved[topic] = _next(heads, topic, moved[topic])
         else:
@@ -418,10 +397,10 @@ def _final(
     positions: dict[str, int],
     endpoint: str,
     last: p2pmsg.reader.Heads | None,
-    selection: Selection,
+    options: SourceOptions,
 ) -> dict[str, int]:
     """Return how far a session that has ended is known to have gone."""
-    topics = () if last is None else selection.topics_of(endpoint, last)
+    topics = () if last is None else topics_of(options, endpoint, last)
     return {
         topic: _next(last, topic, position) if topic in topics else position
         for topic, position in positions.items()

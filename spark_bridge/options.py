@@ -22,9 +22,10 @@ Wanted = dict[str, dict[str, int]]
 """Offsets by topic, then by who publishes: a session, an endpoint, a publisher's name, or `*`."""
 
 _BOOLEANS: Final = {"true": True, "false": False}
+_FILE: Final = "file:"
 _FORMATS: Final = ("raw", "msgpack", "json")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "path")
-_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "headRefreshMs")
+_STREAM_ONLY: Final = ("maxOffsetsPerTrigger",)
 _TABLE: Final = {"provider", "owner"}
 """What Spark adds to the options when it makes a table of its catalogue."""
 _NO_TABLES: Final = (
@@ -35,6 +36,7 @@ _NO_TABLES: Final = (
 _KEYS: Final = ("security", "securitySecret", "trust", "access")
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 COMMIT_TOPIC: Final = "spark.commits"
+"""Where each task of the sink says which rows are those of which batch; see `CommittedRows`."""
 _PORTS: Final = re.compile(r"(tcp://.+):(\d+)-(\d+)")
 _PORTS_MAX: Final = 1024
 _SPARKS_OWN: Final = {"checkpointlocation", "queryname"}
@@ -47,10 +49,8 @@ class SourceOptions:
     """What a user set. Field names are the options' names as Spark users write such names."""
 
     peers: tuple[str, ...] = ()
-    """Endpoints of publishers, separated by commas. `peers` or `path` is required."""
-
-    peers_file: str | None = None
-    """Where `peers` is `file:PATH`: one endpoint a line, read again when the file changes."""
+    """Endpoints of publishers, separated by commas, or `file:PATH`: one a line, read again when the
+    file changes. `peers` or `path` is required."""
 
     path: tuple[str, ...] = ()
     """Directories of local logs, separated by commas; for batches only."""
@@ -80,10 +80,6 @@ class SourceOptions:
     maxOffsetsPerTrigger: int | None = None
     """At most so many messages a batch, shared out by what each stream has. Default: no limit."""
 
-    maxPartitions: int = 4
-    """At most so many tasks a batch. 4: the source cannot see how many cores there are, two tasks
-    read 1.6 times what one reads, and small batches get one task whatever this says."""
-
     minPartitions: int = 1
     """At least so many tasks a batch, if it has so many messages. 1: a task costs some 10 ms."""
 
@@ -93,20 +89,8 @@ class SourceOptions:
     includeHeaders: bool = True
     """Whether there is a column `headers`."""
 
-    failOnPeerAway: bool | None = None
-    """Whether a peer that gives no answer fails the query, or the batch. Default None: no for
-    streams, where a peer that is away keeps its place and must not stop the others; for batches
-    what `failOnDataLoss` says, since no later batch makes up for it."""
-
     fetchTimeoutMs: int = 10_000
     """How long a task goes on without any progress, in ms. 10 s outlast a reconnection."""
-
-    fetchRetries: int = 3
-    """How often a fetch that timed out is tried again, over new connections. 3, as
-    Kafka's source has it."""
-
-    headRefreshMs: int = 50
-    """How old the peers' heads may be, in ms. Spark asks up to 60 times a second when idle."""
 
     valueFormat: str = ""
     """`raw`: a column `value` of bytes. `msgpack`, `json`: the schema's columns out of the value.
@@ -114,6 +98,16 @@ class SourceOptions:
 
     keys: Keys | None = None
     """Of the options `security` or `securitySecret`, and `trust`. Default None: open."""
+
+    @property
+    def peers_file(self) -> str | None:
+        """The name of the file of peers; None where `peers` has the endpoints themselves."""
+        is_file = any(each.startswith(_FILE) for each in self.peers)
+        return self.peers[0].removeprefix(_FILE) if is_file else None
+
+    def endpoints(self) -> tuple[str, ...]:
+        """Return the peers' endpoints, as the file of peers has them now."""
+        return self.peers if self.peers_file is None else read_peers_file(self.peers_file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +120,6 @@ class SinkOptions:
 
     topic: str | None = None
     """The topic of rows without one (no column `topic`, or null)."""
-
-    commitTopic: str = COMMIT_TOPIC
-    """Where each task says which rows are those of which batch; see `CommittedRows`."""
 
     minSubscribers: int = 1
     """A task waits for so many subscribers before it publishes. 1: rows that nobody receives would
@@ -144,9 +135,6 @@ class SinkOptions:
 
     writeBatch: int = 0
     """Of a batch with a `writeId`: its number, from 0 on, as `foreachBatch` has it."""
-
-    replayBytes: int = 256 * 2**20
-    """How much of what a task published it keeps for repairs, in bytes."""
 
     keys: Keys | None = None
     """Of the options `security`, `securitySecret`, `trust`, `access`. Default None: open."""
@@ -175,18 +163,12 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         raise OptionError(named[1], f"cannot be given together with {named[0]!r}")
     values = {name: _SOURCE_CHECKS[name](name, text) for name, text in given.items()}
     _take_keys(values, given)
-    peers = given.get("peers", "").strip()
-    if peers.startswith("file:"):
-        values["peers_file"] = _local_path("peers", peers)
-    least = values.get("minPartitions", 1)
-    most = values.setdefault("maxPartitions", max(4, least))
-    if least > most:
-        raise OptionError("minPartitions", f"must be at most maxPartitions ({most}), not {least}")
     first, last = values.get("startingTimestamp"), values.get("endingTimestamp")
     if first is not None and last is not None and first > last:
         began, text = given["startingTimestamp"], given["endingTimestamp"]
         raise OptionError("endingTimestamp", f"is {text!r}, before startingTimestamp {began!r}")
     _check_offsets_topics(named[0], values)
+    _check_order(values)
     return SourceOptions(**values)
 
 
@@ -287,8 +269,10 @@ def _paths(name: str, text: str) -> tuple[str, ...]:
 
 
 def _peers(name: str, text: str) -> tuple[str, ...]:
-    if text.strip().startswith("file:"):
-        return read_peers_file(_local_path(name, text.strip()))
+    if text.strip().startswith(_FILE):
+        path = _local_path(name, text.strip())
+        read_peers_file(path)
+        return (f"{_FILE}{path}",)
     peers = _list(name, text.strip())
     for peer in peers:
         _check_peer(peer)
@@ -334,6 +318,22 @@ def _check_offsets_topics(subscription: str, values: Mapping[str, Any]) -> None:
                 raise OptionError(option, f"names the topic {topic!r}; {subscription!r} is {known}")
 
 
+def _check_order(values: Mapping[str, Any]) -> None:
+    """Refuse an end that is before its start."""
+    first, last = values.get("startingOffsets"), values.get("endingOffsets")
+    if not (isinstance(first, dict) and isinstance(last, dict)):
+        return
+    for topic, offsets in last.items():
+        for who, stop in offsets.items():
+            starts = first.get(topic, {})
+            start = starts.get(who, starts.get(EVERYBODY, stop))
+            if 0 <= stop < start:
+                raise OptionError(
+                    "endingOffsets",
+                    f"has {stop} for topic {topic!r}, {who!r}; startingOffsets has {start}",
+                )
+
+
 def _offsets(name: str, text: str) -> str | Wanted:
     word = text.strip().lower()
     if word == "latest" or (word == "earliest" and name != "endingOffsets"):
@@ -359,20 +359,11 @@ def _offsets(name: str, text: str) -> str | Wanted:
 
 def _json_object(name: str, text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text, object_pairs_hook=_each_once)
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise OptionError(name, f"must be a JSON object, not {text!r}: {error}") from error
     if not isinstance(found, dict):
         raise OptionError(name, f"must be a JSON object by topic, not {text!r}")
-    return found
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON; Python's own reader keeps the last of two silently."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"it has {max(names, key=names.count)!r} twice")
     return found
 
 
@@ -397,16 +388,14 @@ def _in_range(time_ns: int) -> int:
 
 
 def _list(name: str, text: str) -> tuple[str, ...]:
-    items = tuple(item.strip() for item in text.split(","))
+    items = tuple(dict.fromkeys(item.strip() for item in text.split(",")))
     if not all(items):
         raise OptionError(name, f"must be a list separated by commas, not {text!r}")
-    if len(set(items)) != len(items):
-        raise OptionError(name, f"names one twice: {text!r}")
     return items
 
 
 def _local_path(name: str, text: str) -> str:
-    if not text.startswith("file:"):
+    if not text.startswith(_FILE):
         return text
     parsed = urlparse(text)
     if parsed.netloc not in ("", "localhost") or not parsed.path:
@@ -511,14 +500,10 @@ _SOURCE_CHECKS: Final[dict[str, Check]] = {
     "startingTimestamp": _time,
     "endingTimestamp": _time,
     "maxOffsetsPerTrigger": _integer(1, 2**63 - 1),
-    "maxPartitions": _integer(1, 10_000),
     "minPartitions": _integer(1, 10_000),
     "failOnDataLoss": _boolean,
     "includeHeaders": _boolean,
-    "failOnPeerAway": _boolean,
     "fetchTimeoutMs": _integer(10),
-    "fetchRetries": _integer(0, 1000),
-    "headRefreshMs": _integer(1),
     "valueFormat": _format,
     "security": _file_name,
     "securitySecret": _secret_key,
@@ -527,12 +512,10 @@ _SOURCE_CHECKS: Final[dict[str, Check]] = {
 _SINK_CHECKS: Final[dict[str, Check]] = {
     "endpoint": _endpoints,
     "topic": _topic,
-    "commitTopic": _topic,
     "minSubscribers": _integer(0),
     "timeoutMs": _integer(10),
     "writeId": _not_empty,
     "writeBatch": _integer(0, 2**63 - 1),
-    "replayBytes": _integer(2**20, 2**40),
     "security": _file_name,
     "securitySecret": _secret_key,
     "trust": _file_name,

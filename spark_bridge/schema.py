@@ -300,7 +300,7 @@ def _header_text(value: Any) -> str | None:
 
 def _offsets(gathered: Gathered) -> pa.Array:
     spans = gathered.spans()
-    if len(spans) == 1 and hasattr(pa, "arange"):  # since PyArrow 21; a twentieth of the time
+    if len(spans) == 1:  # a twentieth of the time
         return pa.arange(*spans[0])
     return _int64(array("q", chain.from_iterable(range(*span) for span in spans)))
 

@@ -1,12 +1,11 @@
 """Registration, and the settings of a Spark session that matter here."""
 
+import importlib
 import os
 import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-from spark_bridge.versions import missing_error, require_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +27,24 @@ LOCAL_SETTINGS: Final = {
 """For `local` masters only: a cluster's work is meant to be spread."""
 
 
+def require_packages() -> None:
+    """Raise `ImportError` where PySpark or PyArrow is missing or too old.
+
+    PySpark before 4.2 does not give a stream's reader its start: after a restart it would have to
+    guess the positions of peers that are away or have restarted.
+    """
+    for module, package in (
+        ("pyspark.sql.streaming.datasource", "PySpark 4.2"),
+        ("pyarrow", "PyArrow 21"),
+    ):
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ImportError(
+                f"spark_bridge needs {package} or newer: pip install 'p2pmsg[spark]' ({error})"
+            ) from error
+
+
 def require_spark() -> None:
     """Raise `ImportError`, naming what is missing, unless Spark can start here."""
     require_packages()
@@ -36,7 +53,7 @@ def require_spark() -> None:
         return
     if home or shutil.which("java") is None:
         where = f"JAVA_HOME is {home!r} and has no bin/java" if home else "no java on the PATH"
-        raise missing_error("Java 17 or newer", where)
+        raise ImportError(f"spark_bridge needs Java 17 or newer, which is missing: {where}")
 
 
 def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":

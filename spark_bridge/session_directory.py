@@ -5,7 +5,7 @@ several endpoints; it is read once, at its *home*, where it was read before. Its
 fetched from an endpoint that is reachable and keeps them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,7 +26,7 @@ class PeerView:
     reachable: bool = True
     is_relay: bool = False
     denied: Mapping[str, p2pmsg.errors.AccessDeniedError] = field(default_factory=dict)
-    """By topic, or prefix with a `*`: what there is no right to here, whether it exists or not."""
+    """By topic: what there is no right to here, whether it exists or not."""
 
     def of_session(self, session: int) -> p2pmsg.reader.Heads | None:
         """Return the last heads of a session that is or was here."""
@@ -126,24 +126,16 @@ class SessionDirectory:
         return [
             endpoint
             for endpoint, view in self.views.items()
-            if not view.reachable or not (view.sessions or view.is_relay)
+            if not view.reachable or not (view.sessions or view.is_relay or view.denied)
         ]
 
     def denied(self) -> dict[str, list[str]]:
-        """Return the topics, or prefixes, that peers deny, by endpoint."""
+        """Return the topics that peers deny, by endpoint."""
         return {
             endpoint: sorted(view.denied)
             for endpoint, view in sorted(self.views.items())
             if view.denied
         }
-
-    def errors(self) -> list[p2pmsg.errors.AccessDeniedError]:
-        """Return what peers deny."""
-        return [error for view in self.views.values() for error in view.denied.values()]
-
-    def why_denied(self) -> p2pmsg.errors.AccessDeniedError | None:
-        """Return the first of what is denied; None where nothing is."""
-        return next(iter(self.errors()), None)
 
     def names(self, sessions: Mapping[int, str]) -> set[str]:
         """Return the names of the publishers of these sessions, as far as they are known."""
@@ -153,13 +145,6 @@ class SessionDirectory:
                 if heads.session in sessions and heads.publisher:
                     found.add(heads.publisher)
         return found
-
-
-def covers(patterns: Iterable[str], topic: str) -> bool:
-    """Whether one of some topics, and prefixes with a `*`, means a topic."""
-    return any(
-        topic.startswith(each[:-1]) if each.endswith("*") else topic == each for each in patterns
-    )
 
 
 def _earliest(heads: p2pmsg.reader.Heads, topic: str) -> int:

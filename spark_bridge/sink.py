@@ -28,7 +28,7 @@ import p2pmsg
 from spark_bridge.columns import check_value_type, values_of
 from spark_bridge.errors import BridgeError, OptionError
 from spark_bridge.keys import security_of
-from spark_bridge.options import SinkOptions
+from spark_bridge.options import COMMIT_TOPIC, SinkOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,8 @@ _COLUMN_TYPES: Final = {
 }
 _COLUMNS: Final = ("value", *_COLUMN_TYPES)
 _BIND_PAUSE_SECONDS: Final = 0.02
+_REPLAY_BYTES: Final = 256 * 2**20
+"""How much of what a task published it keeps for repairs."""
 
 
 @dataclass
@@ -148,12 +150,12 @@ def publish_partition(
                 continue
             if publisher is None:
                 publisher = _open(name, options)
-                publisher.publish(options.commitTopic, {"state": "begin", **record})
+                publisher.publish(COMMIT_TOPIC, {"state": "begin", **record})
             rows += each.num_rows
             _publish(publisher, each, options, ranges)
         if publisher is not None:
             commit = {"state": "commit", **record, "rows": rows, "ranges": ranges}
-            publisher.publish(options.commitTopic, commit)
+            publisher.publish(COMMIT_TOPIC, commit)
             publisher.close(timeout)
             undelivered = publisher.stats().undelivered
             if undelivered:
@@ -176,7 +178,7 @@ def _open(name: str, options: SinkOptions) -> p2pmsg.Publisher:
                 publisher = p2pmsg.Publisher(
                     endpoint,
                     name=name,
-                    replay_bytes=options.replayBytes,
+                    replay_bytes=_REPLAY_BYTES,
                     on_full="block",
                     stall_timeout=options.timeoutMs / 1000,
                     security=security_of(options.keys),

@@ -7,35 +7,29 @@ holds the connections for heads. Other copies of the reader are pickled to the e
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 import p2pmsg
 from spark_bridge import checks, offsets
-from spark_bridge.versions import too_old
-
-try:
-    from pyspark.sql.datasource import (
-        DataSource,
-        DataSourceReader,
-        DataSourceStreamReader,
-        InputPartition,
-    )
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
-except ImportError as error:  # before the other imports, so that this error is raised
-    raise too_old(error) from error
-
-from spark_bridge.errors import BridgeError, DataLossError, OptionError
-from spark_bridge.heads import Answer, PeersWatch, ask_peers, end_of, start_of
-from spark_bridge.logs import log_ranges
+from spark_bridge.errors import BridgeError
+from spark_bridge.heads import FIRST_WAIT_SECONDS, PeersWatch, end_of, start_of
+from spark_bridge.logs import log_ranges, report_loss
 from spark_bridge.offsets import Range
 from spark_bridge.options import (
     SourceOptions,
@@ -45,8 +39,7 @@ from spark_bridge.options import (
     parse_sink_options,
 )
 from spark_bridge.schema import Layout, spark_schema
-from spark_bridge.selection import Selection
-from spark_bridge.session_directory import PeerView, SessionDirectory
+from spark_bridge.session_directory import SessionDirectory
 from spark_bridge.sink import P2pmsgBatchWriter, P2pmsgStreamWriter
 from spark_bridge.tasks import RangesPartition, cut_by, read_ranges
 from spark_bridge.typed import layout_of, raw_names
@@ -54,111 +47,67 @@ from spark_bridge.typed import layout_of, raw_names
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BATCH_WAIT_SECONDS: Final = 2.0
 _log: Final = logging.getLogger("spark_bridge")
 
 
-@dataclass(frozen=True)
-class FixedEnds:
-    """What a batch reads, whatever is published later.
+class FixedEnds(NamedTuple):
+    """What a batch reads, whatever is published later."""
 
-    Attributes:
-        ranges: with the places where to fetch them.
-        silent: peers that did not answer, with why, where that is known.
-        is_refused: whether one of them refuses our key, or does not hold the one that is pinned.
-        refusal: why the batch is refused, if it is. Reading raises it: Spark makes a source before
-            it says whether it reads a batch of it.
-        warnings: logged before it is read.
+    ranges: tuple[Range, ...] = ()
+    """With the places where to fetch them."""
 
-    """
-
-    ranges: tuple[Range, ...]
-    silent: Mapping[str, str] = field(default_factory=dict)
-    is_refused: bool = False
-    refusal: OptionError | p2pmsg.errors.AccessDeniedError | None = None
     warnings: tuple[str, ...] = ()
+    """Logged before it is read."""
+
+    refusal: Exception | None = None
+    """Reading raises it: Spark makes a source before it says whether it reads a batch of it."""
 
 
 def fix_ends(options: SourceOptions) -> FixedEnds:
     """Ask the peers where their streams stand; a stream that is read does not use the answer."""
-    if options.path:
+    try:
+        if not options.path:
+            return _fix_ends_of_peers(options)
+        ranges, found = log_ranges(options)
+        return FixedEnds(tuple(ranges), tuple(checks.check_batch(options, found)))
+    except (BridgeError, p2pmsg.P2PError) as error:
+        return FixedEnds(refusal=error)
+
+
+def _fix_ends_of_peers(options: SourceOptions) -> FixedEnds:
+    warnings: list[str] = []
+    watch = PeersWatch(options)
+    try:
         try:
-            ranges, found = log_ranges(options)
-        except OptionError as error:  # a stream has no `path` at all, and says so itself
-            return FixedEnds((), refusal=error)
-        refusal, warnings = _objections(options, found, is_empty=not ranges)
-        return FixedEnds(tuple(ranges), refusal=refusal, warnings=warnings)
-    selection = Selection.of(options)
-    answers = ask_peers(
-        options.peers, BATCH_WAIT_SECONDS, keys=options.keys, topics=selection.asked()
-    )
-    views = {
-        endpoint: PeerView({each.session: each for each in answer.heads})
-        for endpoint, answer in answers.items()
-        if answer.heads
-    }
-    directory = SessionDirectory(views)
-    start = offsets.first(directory, selection, start_of(options, "earliest"))
-    end = offsets.first(directory, selection, end_of(options))
+            views = watch.views()
+        except p2pmsg.errors.AccessDeniedError as error:
+            if options.failOnDataLoss:
+                raise
+            warnings.append(str(error))
+            views = watch.views()
+        directory, reasons = SessionDirectory(views), watch.reasons()
+    finally:
+        watch.close()
+    denied = [topic for view in views.values() for topic in view.denied]
+    if silent := directory.away():
+        who = checks.explained(silent, reasons)
+        text = f"no heads from {who} within {FIRST_WAIT_SECONDS:g} s"
+        if options.failOnDataLoss:
+            raise BridgeError(
+                f"{text}. The batch fails because failOnDataLoss is true; set it to false to read "
+                "without these peers"
+            )
+        warnings.append(f"{text}; read without them")
+    found = tuple(directory.homes())
+    warnings += checks.check_batch(options, found, denied, has_silent=bool(silent))
+    start = offsets.first(directory, options, start_of(options, "earliest"))
+    end = offsets.first(directory, options, end_of(options))
     located = []
     for wanted in offsets.ranges(start, end):
         location = directory.find(wanted.endpoint, wanted.session, wanted.topic, wanted.start)
         assert location is not None
         located.append(offsets.located(wanted, location))
-    refusal, warnings = _objections(
-        options, tuple(directory.homes()), answers, is_empty=not located
-    )
-    silent = {peer: answer for peer, answer in answers.items() if answer.is_silent}
-    return FixedEnds(
-        tuple(located),
-        {peer: answer.reason for peer, answer in silent.items()},
-        any(answer.refused for answer in silent.values()),
-        refusal,
-        warnings,
-    )
-
-
-def _objections(
-    options: SourceOptions,
-    found: checks.Found,
-    answers: Mapping[str, Answer] = MappingProxyType({}),
-    *,
-    is_empty: bool,
-) -> tuple[OptionError | p2pmsg.errors.AccessDeniedError | None, tuple[str, ...]]:
-    """Return why a batch is refused for what its options name, and what to warn of.
-
-    A topic that no peer has is refused, as Kafka's source does: no later batch will read it. With
-    `failOnDataLoss=false` that is a warning. So it is with a topic that one denies.
-    """
-    warnings, selection = [], Selection.of(options)
-    denied = [error for answer in answers.values() for error in answer.denied.values()]
-    if denied:
-        is_named = selection.pattern is None
-        if options.failOnDataLoss and (is_named or checks.missing_topics(selection, found)):
-            return denied[0], ()
-        of_pattern = checks.denied_pattern(selection, denied)
-        warnings += [of_pattern] if of_pattern else [str(each) for each in denied]
-    refusal = checks.unknown_publisher(options, found)
-    if refusal is not None and any(answer.is_silent for answer in answers.values()):
-        warnings.append(f"{refusal}. It may be one of those that did not answer")
-        refusal = None
-    refusal = (
-        refusal
-        or checks.beyond_head("startingOffsets", options, found)
-        or checks.beyond_head("endingOffsets", options, found)
-        or checks.end_before_start(options, found)
-    )
-    missing = checks.missing_topics(selection, found, denied)
-    if missing is not None and refusal is None:
-        if options.failOnDataLoss and options.subscribePattern is None:
-            option = "subscribe" if options.assign is None else "assign"
-            reason = f"cannot be read: {missing}. failOnDataLoss=false reads the others"
-            refusal = OptionError(option, reason)
-        else:
-            warnings.append(missing)
-    elif is_empty and refusal is None and (nothing := checks.empty_times(options, found)):
-        warnings.append(nothing)
-    return refusal, tuple(warnings)
+    return FixedEnds(tuple(located), tuple(warnings))
 
 
 class P2pmsgBatchReader(DataSourceReader):  # type: ignore[misc]
@@ -171,27 +120,19 @@ class P2pmsgBatchReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what the tasks read."""
-        options, ends = self._options, self._ends
-        if ends.silent:
-            who = checks.explained(ends.silent, ends.silent)
-            text = f"no heads from {who} within {BATCH_WAIT_SECONDS:g} s"
-            name = "failOnDataLoss" if options.failOnPeerAway is None else "failOnPeerAway"
-            if getattr(options, name):
-                advice = "" if ends.is_refused else "; set it to false to read without these peers"
-                raise BridgeError(f"{text}. The batch fails because {name} is true{advice}")
-            _log.warning("%s; read without them", text)
+        ends = self._ends
         if ends.refusal is not None:
             raise ends.refusal
         for warning in ends.warnings:
             _log.warning("%s", warning)
-        packed = offsets.pack(list(ends.ranges), cut_by(options))
+        packed = offsets.pack(list(ends.ranges), cut_by(self._options))
         return [RangesPartition(each) for each in packed]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Fetch the partition's ranges from peers or logs."""
         if not isinstance(partition, RangesPartition):  # Spark's own, where there are none
             return iter(())
-        return read_ranges(partition.ranges, self._options, self._layout, by="batch")
+        return read_ranges(partition.ranges, self._options, self._layout)
 
 
 class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -200,16 +141,14 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def __init__(self, options: SourceOptions, layout: Layout) -> None:
         self._options = options
         self._layout = layout
-        self._selection = Selection.of(options)
         self._watch: PeersWatch | None = None
         self._pin = uuid4().hex[:16]
         self._first: dict[str, Any] | None = None
-        self._checks = checks.Checks(options, self._selection, self._reasons)
+        self._is_checked = False
         self._known = SessionDirectory({})
         self._frozen: SessionDirectory | None = None
         self._nothing_new: tuple[SessionDirectory, dict[str, Any]] | None = None
         self._lock = threading.Lock()
-        self._skipped = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options, "layout": self._layout}
@@ -220,8 +159,8 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def initialOffset(self) -> dict[str, Any]:
         """Return where the query starts: always the same answer, though the streams move on."""
         if self._first is None:
-            directory = self._checks.wait_for_named(self._directory)
-            start = offsets.first(directory, self._selection, start_of(self._options, "latest"))
+            directory = self._directory()
+            start = offsets.first(directory, self._options, start_of(self._options, "latest"))
             self._first = offsets.to_json(start, self._pin)
         return self._first
 
@@ -241,9 +180,8 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         if known is not None and known[0] is directory and known[1] == start:
             return start
         before, is_first = offsets.from_json(start), start.get("pin") == self._pin
-        self._checks.begin(before, directory, is_new=is_first)
-        self._checks.away(directory, before)
-        after = offsets.advance(before, directory, self._selection)
+        self._check(before, directory, is_new=is_first)
+        after = offsets.advance(before, directory, self._options)
         if isinstance(limit, ReadMaxRows):
             # What is gone does not count, or a query that was overtaken would never catch up.
             after = offsets.limit(offsets.kept(before, directory), after, limit.max_rows)
@@ -258,17 +196,15 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the peers' heads, for the query's progress reports."""
         directory = self._directory()
-        heads = offsets.first(directory, self._selection, offsets.latest)
-        report = offsets.to_json(offsets.without_denied(heads, directory))
+        heads = offsets.first(directory, self._options, offsets.latest)
+        report = offsets.to_json(heads)
         report["away"] = directory.away()
         report["denied"] = directory.denied()
-        report["skipped"] = self._skipped
         return report
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to what is there now, and then end."""
-        self._frozen = directory = self._directory()
-        self._checks.away(directory, is_bounded=True)
+        self._frozen = self._directory()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what the tasks read.
@@ -278,7 +214,7 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         """
         begin = offsets.start_of_batch(start, end)
         assert begin is not None
-        self._checks.begin(begin, self._directory(), is_new=False)
+        self._check(begin, self._directory(), is_new=False)
         wanted = offsets.ranges(begin, offsets.from_json(end))
         if not wanted:
             return []
@@ -305,16 +241,21 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         """Return what is known of the peers; the same object as before, if nothing has changed."""
         with self._lock:
             if self._watch is None:
-                self._watch = PeersWatch(self._options, self._selection)
+                self._watch = PeersWatch(self._options)
             views = self._watch.views()
             if views is not self._known.views:
                 self._known = SessionDirectory(views)
             return self._known
 
-    def _reasons(self) -> dict[str, str]:
-        """Return why peers give no answer, by endpoint, where that is known."""
-        with self._lock:
-            return {} if self._watch is None else self._watch.reasons()
+    def _check(
+        self, positions: offsets.Positions, directory: SessionDirectory, *, is_new: bool
+    ) -> None:
+        if not self._is_checked:
+            with self._lock:
+                reasons = {} if self._watch is None else self._watch.reasons()
+            self._is_checked = checks.check_stream(
+                self._options, positions, directory, reasons, is_new=is_new
+            )
 
     def _locate(self, wanted: list[Range]) -> dict[tuple[str, int, str], Range]:
         """Return what is left of each range, with where to ask, by the stream that was planned.
@@ -326,21 +267,18 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             location = directory.find(each.endpoint, each.session, each.topic, each.start)
             if location is None:
                 former = directory.views[each.endpoint].of_session(each.session)
-                self._lose(offsets.named(each, former), "publisher_gone")
+                name = "" if former is None else former.publisher
+                lost = replace(each, publisher=name)
+                report_loss(f"lost {lost}: publisher_gone", self._options)
                 continue
             stream, each = each.stream, offsets.located(each, location)
             kept = each.kept(location.heads.streams.get(each.topic) if location.is_sure else None)
             if kept.start > each.start:
-                self._lose(each.until(kept.start), "evicted")
+                lost = each.until(kept.start)
+                report_loss(f"lost {lost}: evicted", self._options)
             if kept.count:
                 located[stream] = kept
         return located
-
-    def _lose(self, lost: Range, reason: str) -> None:
-        if self._options.failOnDataLoss:
-            raise DataLossError(f"lost {lost}: {reason}", "query")
-        self._skipped += lost.count
-        _log.warning("lost %s: %s; skipped, %d in all", lost, reason, self._skipped)
 
 
 class P2pmsgSource(DataSource):  # type: ignore[misc]

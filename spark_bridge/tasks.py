@@ -19,6 +19,11 @@ from spark_bridge.offsets import Cut, Range
 from spark_bridge.options import SourceOptions
 from spark_bridge.schema import BatchBuilder, Layout
 
+_TASKS_MAX: Final = 4
+"""At most so many tasks a batch, unless `minPartitions` is larger: the source cannot see how many
+cores there are, and two tasks read 1.6 times what one reads."""
+_RETRIES: Final = 3
+"""How often a fetch that timed out is tried again, over new connections. 3, as Kafka's source."""
 _TASK_ROWS_MIN: Final = 50_000
 """Fewer rows than this are not worth a second task: one reads them in some 40 ms."""
 _CONNECTIONS_MAX: Final = 512
@@ -30,10 +35,6 @@ _AHEAD_EACH: Final = 1024
 _FETCHES_MAX: Final = 256
 _PASSING: Final = (p2pmsg.errors.LossReason.TIMEOUT, p2pmsg.errors.LossReason.BUDGET)
 """Reasons that may be gone at the next attempt."""
-_AFTER_SILENCE: Final = {
-    "query": "the query reads the range again when it is started again",
-    "batch": "read the batch again when the peer is back",
-}
 _log: Final = logging.getLogger("spark_bridge")
 
 _Place = tuple[str, int, Keys | None]
@@ -50,7 +51,8 @@ class RangesPartition(InputPartition):  # type: ignore[misc]
 
 def cut_by(options: SourceOptions) -> Cut:
     """Return how the ranges of a new batch are spread over tasks."""
-    return Cut(options.maxPartitions, _TASK_ROWS_MIN, options.minPartitions)
+    tasks_min = options.minPartitions
+    return Cut(max(_TASKS_MAX, tasks_min), _TASK_ROWS_MIN, tasks_min)
 
 
 class Connections:
@@ -107,15 +109,13 @@ atexit.register(connections.close)
 
 
 def read_ranges(
-    ranges: Sequence[Range], options: SourceOptions, layout: Layout, *, by: str = "query"
+    ranges: Sequence[Range], options: SourceOptions, layout: Layout
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of `ranges`, each once.
 
-    Failures name what reads: `by`, a `query` or a `batch`.
-
     Raises:
         DataLossError: a range is gone, and `failOnDataLoss` is true.
-        BridgeError: nobody answered, not even after `fetchRetries` new connections.
+        BridgeError: nobody answered, not even over new connections.
         ValueError: a value does not fit the schema.
 
     """
@@ -124,7 +124,7 @@ def read_ranges(
     others = [each for each in ranges if not is_logged(each)]
     batches = chain(
         read_logs(logged, options, layout.value_type),
-        _Task(others, options, layout.value_type, by),
+        _Task(others, options, layout.value_type),
     )
     for batch in batches:
         builder.add(batch)
@@ -143,11 +143,8 @@ def _lost(loss: p2pmsg.LossReport, wanted: Range) -> str:
 class _Task:
     """Reads ranges one after the other; the next ones are requested in the meantime."""
 
-    def __init__(
-        self, ranges: Sequence[Range], options: SourceOptions, value_type: Any, by: str
-    ) -> None:
+    def __init__(self, ranges: Sequence[Range], options: SourceOptions, value_type: Any) -> None:
         self._options = options
-        self._by = by
         self._value_type = value_type
         self._waiting = deque(ranges)
         self._fetches: deque[tuple[Range, Fetch | None]] = deque()
@@ -198,16 +195,16 @@ class _Task:
                         following = item.start
                         break
                     else:
-                        report_loss(_lost(item, wanted), options, self._by)
+                        report_loss(_lost(item, wanted), options)
                         following = item.stop
                 else:
                     return
                 wanted = replace(wanted, start=following)
-                if attempt > options.fetchRetries:
+                if attempt > _RETRIES:
                     seconds = attempt * options.fetchTimeoutMs / 1000
                     raise BridgeError(
                         f"no answer for {wanted} within {seconds:g} s and {attempt} attempts; "
-                        f"{_AFTER_SILENCE[self._by]}"
+                        "start again when the peer is back: the range is read then"
                     )
                 attempt += 1
                 _log.warning("no answer for %s; attempt %d", wanted, attempt)

@@ -11,8 +11,7 @@ then its fields are null, and the value is there.
 
 import datetime
 import decimal
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from types import SimpleNamespace
@@ -20,7 +19,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import pyarrow as pa
-from pyarrow import compute
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -53,6 +51,10 @@ _SCALARS: Final[dict[type, Any]] = {
     types.TimestampNTZType: datetime.datetime,
     types.DecimalType: decimal.Decimal,
 }
+
+
+_BUILTIN: Final = (bytes, datetime.datetime, datetime.date, decimal.Decimal)
+"""What Arrow takes as it is, within structs, lists and maps."""
 
 
 def layout_of(schema: types.StructType, options: SourceOptions) -> Layout:
@@ -117,10 +119,10 @@ class TypedLayout:
     def value_type(self) -> Any:
         """What a fetch is to decode values as: that spares making dicts of them first.
 
-        Not where one that is decoded may still not fit, and is to be kept whole: these structs do
-        not have the fields that are no columns.
+        Not where a decimal that is decoded may have too many digits, and `_corrupt` is to have its
+        value whole.
         """
-        if self.value_format == "json" or (self.corrupt and any(map(_can_overflow, self.schema))):
+        if self.value_format == "json" or (self.corrupt and "decimal(" in self._json):
             return None
         return struct_of(self._json) | bytes | None
 
@@ -174,14 +176,12 @@ class TypedLayout:
         kind = self.schema.field(name).type
         plain = _plain(plain, kind)
         try:
-            made = pa.array(plain, kind)
-            if not any(map(_is_any_inf, _floats_of(made))):
-                return made
+            return pa.array(plain, kind)
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
             pass
         for at, value in enumerate(plain):
             try:
-                _check_fits(value, kind)
+                pa.array([value], kind)
             except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
                 self._refuse(gathered, at, f"{error} - at `$.{name}`", error)
                 wrong.add(at)
@@ -198,55 +198,6 @@ class TypedLayout:
             f"{message.publisher!r} does not fit the schema: {reason}. A column `_corrupt` in the "
             "schema keeps such values"
         ) from error
-
-
-def _can_overflow(field: pa.Field) -> bool:
-    """Whether Arrow has no space for some values that msgspec takes."""
-    kind = field.type
-    if pa.types.is_nested(kind):
-        return any(_can_overflow(kind.field(at)) for at in range(kind.num_fields))
-    return bool(pa.types.is_float32(kind) or pa.types.is_decimal(kind))
-
-
-def _is_any_inf(column: pa.Array) -> bool:
-    return bool(compute.any(compute.is_inf(column)).as_py())
-
-
-def _floats_of(column: pa.Array) -> Iterator[pa.Array]:
-    """Yield the columns of type `float` in one, at any depth."""
-    kind = column.type
-    if pa.types.is_float32(kind):
-        yield column
-    elif pa.types.is_struct(kind):
-        for at in range(kind.num_fields):
-            yield from _floats_of(column.field(at))
-    elif pa.types.is_list(kind):
-        yield from _floats_of(column.values)
-    elif pa.types.is_map(kind):
-        yield from _floats_of(column.items)
-
-
-def _check_fits(value: Any, kind: pa.DataType) -> None:
-    """Raise where Arrow has no space for a value; of a large float it makes an infinite one."""
-    pa.array([value], kind)
-    _check_floats(value, kind)
-
-
-def _check_floats(value: Any, kind: pa.DataType) -> None:
-    if value is None:
-        return
-    if pa.types.is_float32(kind):
-        if math.isinf(pa.scalar(value, kind).as_py()) and not math.isinf(value):
-            raise OverflowError(f"{value!r} is beyond a float")
-    elif pa.types.is_struct(kind):
-        for field in kind:
-            _check_floats(value[field.name], field.type)
-    elif pa.types.is_list(kind):
-        for each in value:
-            _check_floats(each, kind.value_type)
-    elif pa.types.is_map(kind):
-        for _, each in value:
-            _check_floats(each, kind.item_type)
 
 
 @lru_cache(maxsize=64)
@@ -331,22 +282,8 @@ def _plain(column: list[Any], kind: pa.DataType) -> list[Any]:
     """Return nested structs as dicts by their own names, which is what Arrow takes."""
     if not pa.types.is_nested(kind):
         return column
-    return [_builtin(value, kind) for value in column]
-
-
-def _builtin(value: Any, kind: pa.DataType) -> Any:
-    if value is None:
-        return None
-    if pa.types.is_struct(kind):
-        return {
-            field.name: _builtin(getattr(value, f"f{at}"), field.type)
-            for at, field in enumerate(kind)
-        }
-    if pa.types.is_list(kind):
-        return [_builtin(each, kind.value_type) for each in value]
-    if pa.types.is_map(kind):
-        return [(name, _builtin(each, kind.item_type)) for name, each in value.items()]
-    return value
+    plain: list[Any] = msgspec.to_builtins(column, builtin_types=_BUILTIN)
+    return plain
 
 
 def _corrupt(values: list[Any], wrong: set[int], kind: pa.DataType) -> pa.Array:

@@ -116,7 +116,6 @@ def start(
         .option("peers", arguments.peers)
         .option("subscribe", arguments.topics)
         .option("startingOffsets", arguments.starting_offsets)
-        .option("maxPartitions", "2")
         .load()
     )
     return (

@@ -138,7 +138,7 @@ class Bench:
 
     def ours(self, endpoints: list[str], **options: Any) -> Any:
         reader = self.spark.readStream.format("p2pmsg").option("peers", ",".join(endpoints))
-        options = {"subscribe": "t", "startingOffsets": "earliest", "maxPartitions": 2, **options}
+        options = {"subscribe": "t", "startingOffsets": "earliest", **options}
         return reader.options(**options)
 
     def compared(self, goal: Goal, ours: Any, peer: Any, note: str = "") -> Row:

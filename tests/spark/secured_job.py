@@ -52,7 +52,7 @@ def main() -> None:
     print("progress", json.dumps(query.lastProgress, default=str))
     print("progress", [str(each) for each in query.recentProgress])
 
-    for wrong in ({"maxPartitions": "0"}, {"securitySecret": f"{secret}!"}, {"security": secret}):
+    for wrong in ({"minPartitions": "0"}, {"securitySecret": f"{secret}!"}, {"security": secret}):
         try:
             spark.read.format("p2pmsg").options(**{**source, **wrong}).load()
         except Exception as error:  # what the user sees

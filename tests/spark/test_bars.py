@@ -9,7 +9,6 @@ import threading
 
 import pytest
 
-from examples.demo import spark as bars
 from examples.demo.bars import compute_bars
 from examples.demo.feed import random_walk, read_feed
 from tests.data import shared_or_ours
@@ -45,23 +44,6 @@ def as_rows(computed):
         [b.symbol, b.window_start_ns, b.open, b.high, b.low, b.close, b.volume, b.trades]
         for b in computed
     ]
-
-
-@pytest.mark.internal
-@pytest.mark.long
-def test_the_picture_is_drawn_when_the_result_is_reported(tmp_path, monkeypatch):
-    """One that waits for the result may end it then, as the demo does."""
-    pytest.importorskip("matplotlib")
-    picture, said, ended = tmp_path / "bars.png", [], threading.Event()
-    monkeypatch.setattr(bars, "_emit", lambda **fields: said.append(picture.exists()))
-    result = bars.Result()
-    result.rows, result.bars = 20, as_rows(compute_bars(random_walk(20)))
-    parsed = bars._parse(
-        ["--peers", "tcp://127.0.0.1:1", "--expected-rows", "20", "--picture", str(picture)]
-    )
-    ended.set()
-    assert bars.follow(None, result, parsed, tmp_path / "none", ended) == 0
-    assert said == [True]
 
 
 @pytest.mark.spark

@@ -180,33 +180,6 @@ def test_maps_arrive_as_dicts_and_are_read_back_with_their_schema(spark, publish
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("columns", "options", "message"),
-    [
-        (["id"], {}, "endpoint.* is required|peers.*'endpoint' to write"),
-        (["id"], {"endpoint": "tcp://127.0.0.1:1"}, "has a column 'id'"),
-        (["'a' topic"], {"endpoint": "tcp://127.0.0.1:1"}, "no column 'value'"),
-        (["id value"], {"endpoint": "tcp://127.0.0.1:1"}, "'topic'.* is required"),
-        (
-            ["parse_json('1') value"],
-            {"endpoint": "tcp://127.0.0.1:1", "topic": "t"},
-            "a type that no message has: value variant",
-        ),
-        (["id value"], {"endpoint": "tcp://127.0.0.1:1", "topics": "x"}, "'topics'.* is unknown"),
-        (
-            ["id value"],
-            {"endpoint": "tcp://127.0.0.1:1-9000"},
-            "range of at most 1024 ports",
-        ),
-    ],
-)
-def test_a_sink_refuses_by_name(spark, columns, options, message):
-    writer = spark.range(3).selectExpr(*columns).write.format("p2pmsg").options(**options)
-    with pytest.raises(Exception, match=f"(?i){message}"):
-        writer.mode("append").save()
-
-
-@pytest.mark.long
 def test_rows_that_nobody_would_get_are_not_written(spark):
     rows = spark.range(0, 3, 1, numPartitions=1)  # others would wait for the endpoint, in vain
     writer = rows.selectExpr("id value").write.format("p2pmsg")
@@ -245,19 +218,3 @@ def test_a_stream_is_written_once_though_its_batches_come_again(spark, publisher
     assert rows.duplicates >= rounds - 1
     (batches,) = state.values()
     assert sum(len(partitions) for partitions in batches.values()) == 2 * rounds
-
-
-@pytest.mark.long
-def test_a_stream_goes_through_a_plain_subscriber_as_well(spark, publisher, tmp_path):
-    endpoint = lasting_place()
-    publisher.publish_many("t", [{"n": number} for number in range(10)])
-    sealed(publisher, "t", 10)
-    with p2pmsg.Subscriber([endpoint], topics=["out"], start="earliest") as subscriber:
-        frame = read_stream(spark, [publisher.endpoint], startingOffsets="earliest")
-        typed = frame.selectExpr("'out' topic", "named_struct('at', offset) value")
-        writer = typed.writeStream.format("p2pmsg").option("endpoint", endpoint)
-        query = writer.option("checkpointLocation", str(tmp_path)).start()
-        found = [subscriber.receive(timeout=300).value for _ in range(10)]
-        query.stop()
-
-    assert found == [{"at": number} for number in range(10)]

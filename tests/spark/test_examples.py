@@ -24,20 +24,6 @@ def run(name, *arguments):
     return done.stdout
 
 
-@pytest.fixture
-def play(spark, monkeypatch, capfd):
-    """Run an example in the session of the tests, which it must not stop: that spares a start."""
-
-    def call(name, *arguments):
-        monkeypatch.setattr(type(spark), "stop", lambda _: None)
-        monkeypatch.setattr(sys, "argv", [name, *arguments])
-        monkeypatch.syspath_prepend(str(ROOT / "examples"))
-        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
-        return capfd.readouterr().out
-
-    return call
-
-
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.parametrize(
@@ -61,38 +47,6 @@ def test_the_collectors_stream_in_spark():
 
     assert "machine.load" in windows
     assert "machine.network.lo.received_bytes" in windows
-
-
-@pytest.mark.spark
-@pytest.mark.long  # the demo draws bars, too
-def test_bars_with_a_watermark_and_their_picture(play, tmp_path):
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "bars.png"
-    text = play("spark_bars.py", "--picture", str(picture))
-
-    assert "bars of 20000 trades" in text
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.long
-@pytest.mark.spark
-def test_typed_columns(play):
-    text = play("spark_typed.py")
-
-    assert "|BTCUSDT|  5000|14997.0|1250.0|" in text
-    assert "|  10000|" in text
-
-
-@pytest.mark.long
-@pytest.mark.spark
-def test_the_sink(play):
-    assert "500 rows in committed batches" in play("spark_sink.py")
-
-
-@pytest.mark.long
-@pytest.mark.spark
-def test_sql_over_a_log(play):
-    assert "|BTCUSDT|" in play("log_analytics.py")
 
 
 @pytest.mark.internal

@@ -13,14 +13,14 @@ END = {A: {1: {"t": 30}}, B: {2: {"t": 7, "u": 5}}}
 LATEST = {A: {1: {"t": 1030}}, B: {2: {"t": 7, "u": 5}, 3: {"t": 4}}}
 
 
-def source(rows, *, skipped=0):
+def source(rows, **more):
     def text(positions, **more):
         return json.dumps({**to_json(positions), **more})
 
     return {
         "startOffset": text(START),
         "endOffset": text(END),
-        "latestOffset": text(LATEST, skipped=skipped),
+        "latestOffset": text(LATEST, **more),
         "numInputRows": rows,
     }
 
@@ -34,14 +34,20 @@ def test_each_stream_has_its_lag():
     assert str(lag) == f"spark bars batch 7: 1,004 behind in 4 streams, 1,000 in 't' at {A}"
 
 
+def test_the_lag_of_what_is_denied_is_not_known():
+    lag = lag_of({"id": "x", "sources": [source(27, denied={B: ["t"]})]})
+
+    assert lag.streams == {(A, 1, "t"): 1000, (B, 2, "u"): 0}
+    assert str(lag).endswith(f"; not known of 't' at {B}, denied")
+
+
 @pytest.mark.parametrize(("rows", "missing"), [(27, 0), (20, 7), (0, 27), (54, 0), (None, 0)])
 def test_what_no_task_has_read_is_missing(rows, missing):
     """27 messages lie between the two offsets; each further action reads them once more."""
-    lag = lag_of({"id": "x", "sources": [source(rows, skipped=3)]})
+    lag = lag_of({"id": "x", "sources": [source(rows)]})
 
-    assert (lag.missing, lag.skipped) == (missing, 3)
+    assert lag.missing == missing
     assert (f"{missing} missing" in str(lag)) == bool(missing)
-    assert "3 skipped" in str(lag)
 
 
 TAKEN_UP = """
@@ -81,7 +87,7 @@ def test_a_batch_that_is_taken_up_again_says_what_it_misses():
     lag = lag_of(json.loads(TAKEN_UP))
 
     assert (lag.batch, lag.missing, lag.heads_known) == (1, 3964, False)
-    assert (lag.streams, lag.skipped, lag.away, lag.metrics()) == ({}, 0, (), {})
+    assert (lag.streams, lag.away) == ({}, ())
     assert str(lag) == (
         "spark 269229ba-46ba-400f-8a96-ca003bee6c89 batch 1: taken up again, how far behind is "
         "not known, 3,964 missing"

@@ -26,8 +26,8 @@ def test_a_publisher_with_a_log_is_killed_and_spark_misses_nothing(spark, tmp_pa
     log = str(tmp_path / "log")
     command = [sys.executable, "-m", "tests.spark.logged_publisher", endpoint, log]
     sink = Collector()
-    options = {"startingOffsets": "earliest", "fetchTimeoutMs": "3000", "fetchRetries": "30"}
-    query = start(read_stream(spark, [endpoint], **options), tmp_path / "checkpoint", sink)
+    stream = read_stream(spark, [endpoint], startingOffsets="earliest")
+    query = start(stream, tmp_path / "checkpoint", sink)
     child = None
     try:
         for _ in range(rounds):

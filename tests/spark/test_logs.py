@@ -25,7 +25,7 @@ def publish(directory, count, topics=("t",)):
 
 def offsets_of(directory, **options):
     parsed = parse_options({"path": str(directory), "subscribe": "t", **options})
-    ranges = log_ranges(parsed).ranges
+    ranges = log_ranges(parsed)[0]
     return [message.sequence for batch in read_logs(ranges, parsed, None) for message in batch]
 
 
@@ -43,7 +43,7 @@ def test_ranges_of_a_log(tmp_path):
 def test_what_a_log_has_not_got_is_named(tmp_path):
     publish(tmp_path, 10)
     parsed = parse_options({"path": str(tmp_path), "subscribe": "t"})
-    (wanted,) = log_ranges(parsed).ranges
+    (wanted,) = log_ranges(parsed)[0]
     from dataclasses import replace
 
     beyond = [replace(wanted, stop=15)]

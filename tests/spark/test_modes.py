@@ -1,6 +1,5 @@
 """Triggers, output modes and SQL in real Spark: what works, and what is refused and says why."""
 
-import json
 import threading
 
 import pytest
@@ -56,19 +55,6 @@ def test_a_first_batch_that_failed_is_read_again_from_where_it_began(spark, feed
 
     assert [row.offset for row in sink.batches[0]] == list(range(90, 100))
     assert sink.offsets() == list(range(90, 110))
-
-
-@pytest.mark.long  # tests/spark/test_source.py has a peer that is away while a query runs
-def test_available_now_names_a_peer_that_is_away(spark, feed, tmp_path):
-    away = lasting_place()
-    query = start(
-        read_stream(spark, [feed.endpoint, away]), tmp_path, Collector(), availableNow=True
-    )
-    query.awaitTermination()
-    progress = query.recentProgress[0]
-
-    assert away in json.loads(progress["sources"][0]["latestOffset"])["away"]
-    assert spark_bridge.lag_of(progress).away == (away,)
 
 
 def test_a_mistyped_name_fails_stream_and_batch(spark, feed, tmp_path):

@@ -9,10 +9,10 @@ import spark_bridge
 from spark_bridge import offsets
 from spark_bridge.offsets import Cut, Range
 from spark_bridge.options import parse_options
-from spark_bridge.selection import Selection
 from spark_bridge.session_directory import PeerView, SessionDirectory
 
 A, B = "tcp://a:1", "tcp://b:1"
+T = parse_options({"peers": A, "subscribe": "t"})
 
 
 def heads(session, *, name=None, **streams):
@@ -57,13 +57,13 @@ def view(session, former=(), **streams):
     ],
 )  # fmt: skip
 def test_positions_move(before, views, after):
-    assert offsets.advance(before, SessionDirectory(views), Selection(("t",))) == after
+    assert offsets.advance(before, SessionDirectory(views), T) == after
 
 
 def test_the_first_position():
     views = {A: view(1, t=(4, 9)), B: PeerView()}
 
-    both = Selection(("t", "u"))
+    both = parse_options({"peers": A, "subscribe": "t,u"})
     directory = SessionDirectory(views)
     assert offsets.first(directory, both, offsets.latest) == {A: {1: {"t": 9, "u": 0}}}
     assert offsets.first(directory, both, offsets.earliest) == {A: {1: {"t": 4, "u": 0}}}
@@ -161,9 +161,6 @@ def test_a_malformed_cut_is_refused(cut):
         offsets.cut_of({"version": 1, "peers": {}, "cut": cut})
 
 
-T = Selection(("t",))
-
-
 def find(views, home=A, session=1, **wanted):
     return SessionDirectory(views).find(home, session, **wanted)
 
@@ -173,7 +170,7 @@ def relay(*sessions, former=()):
 
 
 def test_a_topic_that_comes_up_is_read_from_its_beginning():
-    selection = Selection.of(parse_options({"peers": A, "subscribePattern": ".*"}))
+    selection = parse_options({"peers": A, "subscribePattern": ".*"})
     before = {A: {1: {"t": 5}}}
     now = {1: heads(1, t=(0, 5), new=(3, 7), old=(3, 7))}
 

@@ -2,12 +2,11 @@
 
 import pytest
 
-import p2pmsg
 from spark_bridge import heads as asking
 from spark_bridge import offsets
-from spark_bridge.errors import BridgeError, OptionError
+from spark_bridge.errors import OptionError
 from spark_bridge.options import check_use, is_sink, parse_options, parse_sink_options
-from spark_bridge.selection import Selection
+from spark_bridge.selection import topics_of
 from spark_bridge.session_directory import SessionDirectory
 from tests.spark.test_offsets import A, B, heads, view
 
@@ -20,7 +19,6 @@ GOOD = {"peers": A, "subscribe": "t"}
         ({"subscribe": "t"}, "peers", "is required to read"),
         ({"peers": A}, "subscribe", "is required"),
         ({**GOOD, "subscribePattern": "t"}, "subscribePattern", "together with 'subscribe'"),
-        ({"peers": A, "subscribe": "t,t"}, "subscribe", "names one twice"),
         ({"peers": A, "subscribe": "t*"}, "subscribe", "takes whole topics"),
         ({"peers": A, "subscribePattern": "("}, "subscribePattern", "regular expression"),
         ({"peers": A, "assign": "[]"}, "assign", "JSON object"),
@@ -44,7 +42,6 @@ GOOD = {"peers": A, "subscribe": "t"}
             {"peers": A, "assign": '{"t": ["p1"]}', "startingOffsets": '{"u": 5}'},
             "startingOffsets", "topic 'u'; 'assign' is t",
         ),
-        ({**GOOD, "failOnPeerAway": "no"}, "failOnPeerAway", "true or false"),
         ({**GOOD, "endingOffsets": "earliest"}, "endingOffsets", "latest or JSON"),
         ({**GOOD, "endingOffsets": '{"t": -2}'}, "endingOffsets", "cannot be -2"),
         ({**GOOD, "startingTimestamp": "soon"}, "startingTimestamp", "ISO 8601"),
@@ -57,14 +54,11 @@ GOOD = {"peers": A, "subscribe": "t"}
             "endingTimestamp", "'1000', before startingTimestamp '2000'",
         ),
         (
-            {**GOOD, "startingOffsets": '{"t": {"p": 1, "p": 2}}'},
-            "startingOffsets", "'p' twice",
+            {**GOOD, "startingOffsets": '{"t": 7}', "endingOffsets": '{"t": {"p": 4}}'},
+            "endingOffsets", "4 for topic 't', 'p'; startingOffsets has 7",
         ),
-        ({"peers": A, "assign": '{"t": ["a"], "t": ["b"]}'}, "assign", "'t' twice"),
         ({"peers": A, "subscribePattern": ""}, "subscribePattern", "expression, not ''"),
         ({**GOOD, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger", "from 1"),
-        ({**GOOD, "maxPartitions": "2", "minPartitions": "3"}, "minPartitions", "at most"),
-        ({**GOOD, "fetchRetries": "-1"}, "fetchRetries", "from 0"),
         ({**GOOD, "includeHeaders": "yes"}, "includeHeaders", "true or false"),
         ({**GOOD, "valueFormat": "avro"}, "valueFormat", "raw or msgpack or json"),
         ({**GOOD, "valueformats": "json"}, "valueformats", "is unknown"),
@@ -105,7 +99,7 @@ def test_options_have_their_values():
     assert options.assign == {"t": ("p1",)}
     assert options.startingOffsets == {"t": {"*": -2}}
     assert options.startingTimestamp == options.endingTimestamp == 1_723_161_600_123_000_000
-    assert (options.minPartitions, options.maxPartitions) == (8, 8)
+    assert options.minPartitions == 8
     assert options.valueFormat == "json"
 
 
@@ -113,7 +107,7 @@ def test_a_file_of_peers(tmp_path):
     path = tmp_path / "peers"
     path.write_text(f"# all of them\n{A}\n\n{B}  # the second\n{A}\n")
 
-    assert parse_options({"peers": f"file:{path}", "subscribe": "t"}).peers == (A, B)
+    assert parse_options({"peers": f"file:{path}", "subscribe": "t"}).endpoints() == (A, B)
     path.write_text("nothing")
     with pytest.raises(OptionError, match="'nothing'"):
         parse_options({"peers": f"file:{path}", "subscribe": "t"})
@@ -152,17 +146,19 @@ def test_the_endpoints_of_a_sink():
 
 
 @pytest.mark.parametrize(
-    ("selection", "topics"),
+    ("given", "topics"),
     [
-        (Selection(("t", "later")), ["t", "later"]),
-        (Selection.of(parse_options({"peers": A, "subscribePattern": "t|u.*"})), ["t", "ux"]),
-        (Selection(assign={"t": ("p1",), "ux": ("other",)}), ["t"]),
-        (Selection(assign={"t": (A,)}), ["t"]),
-        (Selection(assign={"t": (f"{1:016x}",)}), ["t"]),
+        ({"subscribe": "t,later"}, ["t", "later"]),
+        ({"subscribePattern": "t|u.*"}, ["t", "ux"]),
+        ({"assign": '{"t": ["p1"], "ux": ["other"]}'}, ["t"]),
+        ({"assign": f'{{"t": ["{A}"]}}'}, ["t"]),
+        ({"assign": f'{{"t": ["{1:016x}"]}}'}, ["t"]),
     ],
 )
-def test_a_selection(selection, topics):
-    assert list(selection.topics_of(A, heads(1, t=(0, 1), ux=(0, 1), tt=(0, 1)))) == topics
+def test_which_topics_are_read(given, topics):
+    options = parse_options({"peers": A, **given})
+
+    assert list(topics_of(options, A, heads(1, t=(0, 1), ux=(0, 1), tt=(0, 1)))) == topics
 
 
 @pytest.mark.parametrize(
@@ -180,7 +176,7 @@ def test_a_selection(selection, topics):
 def test_where_a_stream_starts(starting, expected):
     options = parse_options(GOOD if starting is None else {**GOOD, "startingOffsets": starting})
     start = asking.start_of(options, "latest")
-    first = offsets.first(SessionDirectory({A: view(1, t=(4, 9))}), Selection(("t",)), start)
+    first = offsets.first(SessionDirectory({A: view(1, t=(4, 9))}), options, start)
 
     assert first == {A: {1: {"t": expected}}}
 
@@ -215,27 +211,3 @@ def test_a_limit_below_the_number_of_streams_serves_all_in_turn():
 
     assert position == end
     assert offsets.limit({}, end, 1) == end  # what is pinned only is no message
-
-
-@pytest.mark.internal
-def test_heads_with_a_time(monkeypatch):
-    asked = p2pmsg.reader.Heads(
-        publisher="p1", session=1, recovery_endpoint="tcp://a:2",
-        streams={"t": p2pmsg.reader.StreamHead(4, 9, 6)},
-    )  # fmt: skip
-    monkeypatch.setattr(asking, "ask_once", lambda *_, **more: {A: (asked,)})
-    start = asking.start_of(parse_options({**GOOD, "startingTimestamp": "5"}), "latest")
-
-    assert start(A, "t", heads(1, t=(4, 9))) == 6
-    assert start(A, "t", heads(2, t=(4, 9))) == 4  # another one has come meanwhile
-    assert start(A, "u", heads(1, t=(4, 9))) == 0
-
-
-@pytest.mark.internal
-def test_a_peer_that_goes_before_it_has_said_what_it_had_at_a_time_is_reported(monkeypatch):
-    """As an end it would be its earliest, and nothing of it would be read."""
-    monkeypatch.setattr(asking, "ask_once", lambda *_, **more: {})
-    options = parse_options({**GOOD, "startingTimestamp": "5", "endingTimestamp": "9"})
-    for bound in (asking.start_of(options, "latest"), asking.end_of(options)):
-        with pytest.raises(BridgeError, match=r"startingTimestamp.*answers"):
-            bound(A, "t", heads(1, t=(4, 9)))

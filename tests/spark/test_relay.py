@@ -26,16 +26,6 @@ def has(relay, following):
     eventually(lambda: [head[1] for head in relay.stats().streams.values()] == [following], 120)
 
 
-def test_a_batch_from_a_relay(spark, publisher, relay):
-    publisher.publish_many("t", [b"%d" % number for number in range(5000)])
-    has(relay, 5000)
-    publisher.close(timeout=0.0)
-    frame = spark.read.format("p2pmsg").option("peers", relay.endpoint).option("subscribe", "t")
-    rows = frame.load().collect()
-    assert sorted(row.offset for row in rows) == list(range(5000))
-    assert {row.publisher for row in rows} == {"feed"}
-
-
 def test_a_stream_goes_on_when_the_publisher_is_gone(spark, publisher, relay, tmp_path):
     publisher.publish_many("t", [b"x"] * 1000)
     has(relay, 1000)
@@ -165,8 +155,8 @@ def test_a_relay_is_killed_again_and_again_and_spark_misses_nothing(
         return child
 
     child, total, sink = relay(), 0, Collector()
-    options = {"startingOffsets": "earliest", "fetchTimeoutMs": "3000", "fetchRetries": "30"}
-    query = start(read_stream(spark, [place], **options), tmp_path / "checkpoint", sink)
+    stream = read_stream(spark, [place], startingOffsets="earliest")
+    query = start(stream, tmp_path / "checkpoint", sink)
     try:
         for _ in range(rounds):
             for _ in range(rng.randrange(5, 40)):

@@ -19,7 +19,6 @@ from tests.spark.conftest import ROOT
 from tests.spark.crash_driver import start_query
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
-WORKER_KILLS = 25
 PATIENCE_S = 600
 """How long a test waits for what must come: a start of Spark takes a minute on a busy machine."""
 
@@ -150,27 +149,3 @@ def test_a_driver_killed_again_and_again_misses_nothing_and_repeats_nothing(
         query.stop()
 
     assert rows_in(folder) == [(number, number) for number in range(published)]
-
-
-@pytest.mark.long
-def test_workers_that_are_killed_cost_nothing(publisher, tmp_path):
-    rng = random.Random(11)
-    folder, checkpoint = tmp_path / "rows", str(tmp_path / "checkpoint")
-    folder.mkdir()
-    driver = start_driver(publisher.endpoint, checkpoint, str(folder))
-    published = 0
-    try:
-        for killed in range(WORKER_KILLS + 1):
-            publisher.publish_many("t", [b"%d" % (published + at) for at in range(2000)])
-            published += 2000
-            publisher.flush()
-            if killed == 0:  # until its first batch is there, it has no worker of a task
-                wait_for_rows(folder, 1, lambda: driver.poll() is None)
-                continue
-            time.sleep(rng.uniform(0.02, 0.2))
-            kill_worker(driver)
-        wait_for_rows(folder, published, lambda: driver.poll() is None)
-    finally:
-        kill(driver)
-
-    assert sorted(rows_in(folder)) == [(number, number) for number in range(published)]

@@ -78,51 +78,15 @@ def test_configure_leaves_a_remote_session_alone(monkeypatch):
     assert "PYSPARK_PYTHON" not in os.environ
 
 
-@needs_spark
-@pytest.mark.usefixtures("no_defaults")
-@pytest.mark.parametrize("by_environment", [True, False])
-def test_configure_sets_up_a_remote_session_that_is_local(monkeypatch, by_environment):
-    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    if by_environment:
-        monkeypatch.setenv("SPARK_REMOTE", "local[2]")
-    builder = Builder() if by_environment else Builder(spark_remote="local[2]")
-    options = spark_bridge.configure(builder).options
-
-    assert os.environ["PYSPARK_PYTHON"] == sys.executable
-    assert options["spark.python.unix.domain.socket.enabled"] == "true"
-    assert options["spark.sql.shuffle.partitions"] == "1"
-
-
-@pytest.mark.parametrize(("module", "what"), [("pyspark", "PySpark"), ("pyarrow", "PyArrow")])
+@pytest.mark.parametrize(
+    ("module", "what"),
+    [("pyspark.sql.streaming.datasource", "PySpark 4.2"), ("pyarrow", "PyArrow 21")],
+)
 def test_a_missing_package_is_named(monkeypatch, module, what):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == module else find(name)
-    )
+    monkeypatch.setitem(sys.modules, module, None)
     for call in (spark_bridge.require_spark, lambda: spark_bridge.register(None)):
-        with pytest.raises(ImportError, match=f"needs {what}, .*pip install"):
+        with pytest.raises(ImportError, match=f"needs {what} or newer: pip install"):
             call()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("call", ["register(None)", "require_spark()", "source"])
-def test_a_pyspark_that_is_too_old_is_named_with_what_it_lacks(call):
-    """As 4.0 and 4.1 are, which have no such module."""
-    code = f"""
-import sys
-sys.modules["pyspark.sql.streaming.datasource"] = None
-import spark_bridge
-try:
-    {"import spark_bridge.source" if call == "source" else f"spark_bridge.{call}"}
-except ImportError as error:
-    print(error)
-"""
-    done = run([sys.executable, "-c", code], ROOT)
-
-    assert "needs PySpark 4.2 or newer" in done.stdout, done.stderr
-    assert f"PySpark {pyspark.__version__} is installed" in done.stdout
-    assert "pyspark.sql.streaming.datasource" in done.stdout
-    assert "pip install 'pyspark>=4.2'" in done.stdout
 
 
 @pytest.mark.parametrize("home", ["", "/nowhere"])
@@ -167,16 +131,6 @@ def site(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     return site
-
-
-@pytest.mark.long
-@needs_spark
-def test_the_wheel_has_what_spark_looks_for(site, tmp_path):
-    """A module `pyspark_*` that can be imported anywhere, with a class `DefaultSource`."""
-    code = "import pyspark_p2pmsg as found; print(found.DefaultSource.name(), found.__file__)"
-    done = run([sys.executable, "-c", code], tmp_path, PYTHONPATH=str(site))
-
-    assert done.stdout == f"p2pmsg {site}/pyspark_p2pmsg/__init__.py\n", done.stderr
 
 
 @pytest.mark.spark

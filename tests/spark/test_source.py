@@ -134,32 +134,6 @@ def test_a_query_that_is_stopped_goes_on_where_it_was(spark, publisher, tmp_path
 
 
 @pytest.mark.long
-def test_available_now_reads_all_even_in_a_second_run_of_a_new_checkpoint(
-    spark, publisher, tmp_path
-):
-    frame = read_stream(spark, [publisher.endpoint], startingOffsets="earliest")
-    sink = collect_now(frame, tmp_path)
-    publisher.publish_many("t", [b"x"] * 10)
-    collect_now(frame, tmp_path, sink)
-
-    assert sink.offsets() == list(range(10))
-
-
-@pytest.mark.long
-def test_two_peers_and_two_topics(spark, publisher, tmp_path):
-    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="second") as second:
-        for peer, count in ((publisher, 1000), (second, 2000)):
-            peer.publish_many("t", [b"x"] * count)
-            peer.publish_many("u", [b"x"] * 10)
-        peers = [publisher.endpoint, second.endpoint]
-        sink = collect_now(read_stream(spark, peers, "t,u", startingOffsets="earliest"), tmp_path)
-
-    assert sink.offsets("t", "feed") == list(range(1000))
-    assert sink.offsets("t", "second") == list(range(2000))
-    assert sink.offsets("u", "feed") == sink.offsets("u", "second") == list(range(10))
-
-
-@pytest.mark.long
 def test_an_unreachable_peer_stops_nobody_and_joins_later(spark, publisher, tmp_path):
     endpoint = lasting_place()
     publisher.publish_many("t", [b"x"] * 100)
@@ -230,15 +204,6 @@ def test_after_a_failure_the_skipped_range_is_counted(spark, tmp_path):
 
 
 @pytest.mark.long
-def test_a_range_that_is_gone_is_skipped_exactly(spark, tmp_path):
-    with small_buffer() as publisher:
-        frame, sink, earliest = owe(spark, publisher, tmp_path, failOnDataLoss="false")
-        collect_now(frame, tmp_path, sink)
-
-    assert sink.offsets() == [*range(100), *range(earliest, 2100)]
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_publisher_that_restarts_is_taken_up_from_its_first_message(spark, tmp_path, fail):
     sink = Collector()
@@ -250,7 +215,6 @@ def test_a_publisher_that_restarts_is_taken_up_from_its_first_message(spark, tmp
             [endpoint],
             startingOffsets="earliest",
             failOnDataLoss=str(fail).lower(),
-            fetchTimeoutMs=3000,
         )
         query = start(frame, tmp_path, sink)
         sink.wait(100, query)
@@ -261,24 +225,6 @@ def test_a_publisher_that_restarts_is_taken_up_from_its_first_message(spark, tmp
 
     assert sink.offsets("t", "first") == list(range(100))
     assert sink.offsets("t", "second") == list(range(50))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("peers", "options", "message"),
-    [
-        (None, {}, "'peers'.* is required"),
-        (["tcp://h:1"], {"maxPartition": "2"}, "'maxpartition'.* is unknown.*maxPartitions"),
-        (["tcp://h:1"], {"startingOffsets": "newest"}, "'startingOffsets'.*not 'newest'"),
-        (["tcp://h:1"], {"failOnDataLoss": "1"}, "'failOnDataLoss'.*true or false, not '1'"),
-        (["tcp://h:1"], {"maxPartitions": "0"}, "'maxPartitions'.*from 1 to 10000, not '0'"),
-        (["http://h:1"], {}, "'peers'.*'http://h:1'"),
-        (["tcp://h:1", ""], {}, "'peers'.*separated by commas"),
-    ],
-)
-def test_bad_options_are_refused_by_name(spark, peers, options, message):
-    with pytest.raises(Exception, match=f"(?i){message}"):
-        read_stream(spark, peers, **options)
 
 
 def planners_of(spark):
@@ -381,7 +327,7 @@ def test_a_batch_that_is_taken_up_again_is_cut_as_before():
             end = json.loads(json.dumps(reader.latestOffset(begin, ALL)))
             planned = ranges_of(reader.partitions(begin, end))
             reader.stop()
-        again = reader_of(second, **given, maxPartitions="1")
+        again = reader_of(second, **given)
         assert ranges_of(again.partitions(again.initialOffset(), end)) == planned
         again.stop()
         with publish_again_at(places[0], "first"):

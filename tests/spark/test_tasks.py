@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 
 import pytest
 
@@ -114,7 +113,7 @@ def test_a_session_that_is_gone_is_named_as_far_as_it_is_known(publisher, name, 
         read([wanted])
     assert str(lost.value).startswith(
         f"lost 4 messages [3, 7) of topic 't' from publisher {said}{publisher.endpoint} "
-        "(session 00000000000000ab): publisher_gone. The query stops"
+        "(session 00000000000000ab): publisher_gone. failOnDataLoss is true"
     )
 
 
@@ -137,16 +136,14 @@ def test_a_peer_that_falls_silent_is_asked_again_and_then_named(publisher):
     sealed(publisher, "t", 10)
     with TcpProxy(publisher.recovery_endpoint) as proxy:
         proxy.stall()
-        begun = time.monotonic()
         with pytest.raises(BridgeError) as failure:
             read(
                 [range_of(publisher, "t", 3, 10, at=proxy.endpoint)],
-                fetchTimeoutMs="200", fetchRetries="2", failOnDataLoss="false",
+                fetchTimeoutMs="200", failOnDataLoss="false",
             )  # fmt: skip
-        assert time.monotonic() - begun > 0.5
         text = str(failure.value)
         assert "7 messages [3, 10) of topic 't' from publisher 'feed'" in text
-        assert "3 attempts" in text
+        assert "4 attempts" in text
         proxy.resume()
         assert len(read([range_of(publisher, "t", 3, 10, at=proxy.endpoint)])) == 7
 
@@ -207,6 +204,6 @@ def test_hostile_answers_fail_the_task_with_a_clear_error(kind):
     try:
         wanted = Range("tcp://127.0.0.1:9", session, "t", 0, 100, "evil", server.endpoint)
         with pytest.raises((DataLossError, BridgeError), match="'evil'"):
-            read([wanted], fetchTimeoutMs="150", fetchRetries="1")
+            read([wanted], fetchTimeoutMs="150")
     finally:
         server.close()

@@ -75,7 +75,7 @@ ARGUMENTS = {
     "recovery.errors.LogWriteError": ("the log", OSError(28, "no space")),
     "recovery.errors.SyncFailedError": (5, "I/O error"),
     "spark_bridge.errors.ChangedBatchError": (("q", 3, 0), 2, ()),
-    "spark_bridge.errors.DataLossError": ("[3, 9) of 't' is gone", "query"),
+    "spark_bridge.errors.DataLossError": ("[3, 9) of 't' is gone",),
     "spark_bridge.errors.OptionError": ("topic", "is missing"),
     "transports.errors.AddressError": ("tcp://h:1", "no such device", 19),
     "transports.errors.EndpointError": ("tcp:/", "scheme", "no scheme"),
