@@ -21,12 +21,12 @@ class Dialect:
     name: str = "strict"
     """The key in `DIALECTS`."""
     grammar: Literal["sections", "etsy"] = "sections"
-    """`sections`: DogStatsD's, which contains plain StatsD. `etsy`: statsd 0.9's own, in which each
-    `value|type` after a colon is a metric of its own; the other settings of grammar are ignored."""
+    """`sections`: DogStatsD's, which contains plain StatsD. `etsy`: statsd 0.9's own. Each
+    `value|type` after a colon is a metric of its own, what comes after its rate is ignored, unknown
+    types are counters, and a last line without a line feed is dropped and counted where the others
+    take it."""
     tag_styles: frozenset[str] = frozenset({"dogstatsd"})
     """Of `TAG_STYLES`. Only DogStatsD's by default: the others take characters from names."""
-    unknown_type: Literal["reject", "counter"] = "reject"
-    """`counter`: as in statsd."""
     bad_rate: Literal["reject", "ignore"] = "reject"
     """`ignore`: statsd_exporter and telegraf count the line as if the rate were 1."""
     rate_max: float = 1.0
@@ -46,10 +46,6 @@ class Dialect:
     """Whether `#a,#b` is `#a,b` (statsd_exporter)."""
     tags_twice: Literal["reject", "merge"] = "reject"
     """Tags both in the name and after `|#`: `merge` takes both (telegraf)."""
-    last_line: Literal["take", "drop"] = "take"
-    """A last line without a line feed when the sender ends its connection. statsd's server drops
-    it (here that is counted); the others take it. If the connection was cut off, the line may lack
-    its end, and is always dropped and counted."""
 
     def __post_init__(self) -> None:
         check_fields(self, rate_max=(1e-9, math.inf))
@@ -64,9 +60,7 @@ DIALECTS = {
     dialect.name: dialect
     for dialect in (
         STRICT,
-        Dialect(
-            name="etsy", grammar="etsy", clean_names=True, rate_max=float("inf"), last_line="drop"
-        ),
+        Dialect(name="etsy", grammar="etsy", clean_names=True, rate_max=float("inf")),
         replace(STRICT, name="dogstatsd", unknown_section="ignore"),
         replace(
             STRICT, name="gostatsd", unknown_section="ignore", empty_values=True, clean_names=True

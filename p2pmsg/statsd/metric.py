@@ -127,7 +127,6 @@ REASONS = {
     "negative_timer": "a time below zero",
     "unknown_type": "none of c g ms h d s m",
     "bad_rate": "not @ and a number above 0 and at most 1",
-    "crashes_statsd": "a rate at which statsd itself ends with a TypeError",
     "bad_tags": "tags that do not parse",
     "mixed_tag_styles": "tags both in the name and after |#",
     "packed_values": "several values where the type or the dialect takes one",

@@ -1,4 +1,4 @@
-"""Numbers as StatsD and JavaScript read and write them, and names as statsd cleans them.
+"""Numbers as StatsD reads and JavaScript writes them, and names as statsd cleans them.
 
 Python's own `float` accepts `1_000`, `nan`, `infinity`, digits of any script and surrounding
 blanks; none of them is a number here.
@@ -11,12 +11,7 @@ from decimal import Decimal
 from p2pmsg.statsd.metric import LineError
 
 _DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-_PREFIXED = re.compile(r"0(?:[xX][0-9a-fA-F]+|[oO][0-7]+|[bB][01]+)")
-SPACES = " \t\n\v\f\r\xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(
-    map(chr, range(0x2000, 0x200B))
-)
-"""ECMAScript's white space and line terminators, which `trim()` removes."""
-_SPACE_RUN = re.compile(f"[{re.escape(SPACES)}]+")
+_SPACE_RUN = re.compile(r"\s+")
 _NOT_LABEL = re.compile(r"[^a-zA-Z0-9_]")
 _DROPPED = re.compile(r"[^a-zA-Z_\-0-9.;=]")
 
@@ -25,27 +20,7 @@ def decimal(text: str) -> float:
     """Parse a decimal number; `LineError` if it is none, or not finite as a float."""
     if not _DECIMAL.fullmatch(text):
         raise LineError("bad_number" if text else "no_value")
-    return _finite(float(text))
-
-
-def javascript_number(text: str) -> float:
-    """Return JavaScript's `Number(text)`; `LineError` if it is NaN or, unlike statsd, infinite."""
-    text = text.strip(SPACES)
-    if not text:
-        return 0.0
-    if _PREFIXED.fullmatch(text):
-        try:
-            return _finite(float(int(text, 0)))
-        except OverflowError:
-            raise LineError("not_finite") from None
-    if text.lstrip("+-") == "Infinity":
-        raise LineError("not_finite")
-    if not _DECIMAL.fullmatch(text):
-        raise LineError("bad_number")
-    return _finite(float(text))
-
-
-def _finite(number: float) -> float:
+    number = float(text)
     if not math.isfinite(number):
         raise LineError("not_finite")
     return number

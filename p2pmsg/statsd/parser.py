@@ -6,7 +6,6 @@ Sources: statsd's docs/metric_types.md; DataDog's "DogStatsD datagram format", v
 import re
 from typing import Any, Final
 
-from p2pmsg.statsd import etsy
 from p2pmsg.statsd.dialect import Dialect
 from p2pmsg.statsd.metric import (
     STATISTICS,
@@ -23,6 +22,7 @@ from p2pmsg.statsd.numbers import clean_name, decimal
 LINE_BYTES_MAX = 65_536
 """No datagram holds a longer line; over TCP it bounds what is kept of a line that never ends."""
 _KINDS = {kind.value: kind for kind in Kind}
+_ETSY_KINDS = ("c", "g", "ms", "s")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _RATE = re.compile(r"[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?")
 _SECONDS = re.compile(r"[0-9]{1,12}")
@@ -53,11 +53,11 @@ def parse_line(line: bytes, dialect: Dialect) -> list[Item]:
         return []
     if len(line) > LINE_BYTES_MAX:
         return [BadLine("too_long", line[:100].decode(errors="replace"))]
-    if dialect.grammar == "etsy":
-        return etsy.parse_line(line, dialect)
     line = line.removesuffix(b"\r")
     if not line:
         return []
+    if dialect.grammar == "etsy":
+        return _parse_pieces(line.decode(errors="replace"), dialect)
     try:
         return [_parse_sections(line, dialect)]
     except UnicodeDecodeError:
@@ -83,6 +83,30 @@ def _parse_sections(line: bytes, dialect: Dialect) -> Item:
         raise LineError("empty_name")
     if _CONTROL.search(name):
         raise LineError("bad_name")
+    return _parse_metric(name, tags, rest, dialect)
+
+
+def _parse_pieces(text: str, dialect: Dialect) -> list[Item]:
+    """Parse a line of statsd's grammar, in which `foo:1|c:320|ms` is two metrics."""
+    head, *rest = text.split("|#")
+    name, *pieces = head.split(":")
+    if rest and rest[0]:
+        name += "".join(
+            ";" + tag.replace(";", "_", 1).replace(":", "=", 1) for tag in rest[0].split(",")
+        )
+    if dialect.clean_names:
+        name = clean_name(name)
+    items: list[Item] = []
+    for piece in pieces or [""]:
+        try:
+            items.append(_parse_metric(name, (), piece, dialect))
+        except LineError as error:
+            items.append(BadLine(error.reason, text))
+    return items
+
+
+def _parse_metric(name: str, tags: tuple[str, ...], rest: str, dialect: Dialect) -> Metric:
+    """Parse what stands after the name: values, type, and further sections."""
     sections = rest.split("|")
     if len(sections) < 2 or not sections[1]:
         raise LineError("no_type")
@@ -96,10 +120,12 @@ def _parse_sections(line: bytes, dialect: Dialect) -> Item:
 
 
 def _parse_kind(text: str, dialect: Dialect) -> Kind:
+    if dialect.grammar == "etsy":
+        return _KINDS[text] if text in _ETSY_KINDS else Kind.COUNTER
     kind = _KINDS.get(text if dialect.type_case else text.lower())
-    if kind is None and dialect.unknown_type == "reject":
+    if kind is None:
         raise LineError("unknown_type")
-    return kind or Kind.COUNTER
+    return kind
 
 
 def _parse_values(
@@ -118,6 +144,8 @@ def _parse_values(
     ):
         raise LineError("packed_values")
     values = tuple(map(decimal, parts))
+    if dialect.grammar == "etsy" and kind is Kind.TIMER and values[0] < 0:
+        raise LineError("negative_timer")
     if kind is Kind.GAUGE:
         return values, tuple(part[0] in "+-" for part in parts)
     return values, ()
@@ -125,6 +153,11 @@ def _parse_values(
 
 def _parse_extra(sections: list[str], kind: Kind, dialect: Dialect) -> dict[str, Any]:
     """Return the fields of a metric that stand in the sections after its type."""
+    if dialect.grammar == "etsy":
+        if sections and sections[0][:1] != "@":
+            raise LineError("bad_rate")
+        rate = _parse_rate(sections[0][1:], dialect) if sections else 1.0
+        return {"rate": rate} if kind in (Kind.COUNTER, Kind.TIMER) else {}
     extra: dict[str, Any] = {}
     seen = set()
     for section in sections:

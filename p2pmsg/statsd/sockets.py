@@ -205,7 +205,7 @@ class Sockets:
         lines = self._streams.pop(fd, None)
         if lines is None or not (rest := lines.end()):
             return
-        if whole and not lines.framed and self._aggregator.config.dialect.last_line == "take":
+        if whole and not lines.framed and self._aggregator.config.dialect.grammar != "etsy":
             self._aggregator.feed(rest)
             self._note_message()
         else:
