@@ -10,19 +10,17 @@ bits of the sum. Sizes have about five places, hence no sum is near a tie of the
 import csv
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from os import PathLike
 
-from p2pmsg import codec
-
-from .feed import FeedEvent, Trade
+from .feed import FeedEvent, Trade, decode_event
 
 WINDOW_NS = 1_000_000_000
 VOLUME_PLACES = 8
 
-_decode_trade = codec.JsonDecoder(Trade).decode
 
-
-class Bar(codec.Struct, frozen=True, order=True):
+@dataclass(frozen=True, order=True, slots=True)
+class Bar:
     """The trades of one symbol in one second of event time; bars sort by symbol and window."""
 
     symbol: str
@@ -69,7 +67,8 @@ def compute_bars(events: Iterable[FeedEvent]) -> list[Bar]:
     for event in events:
         if event.kind != "trade":
             continue
-        trade = _decode_trade(event.line)
+        trade = decode_event(event.line)
+        assert isinstance(trade, Trade)
         timestamp_ns = event.timestamp_ns
         key = (event.symbol, timestamp_ns - timestamp_ns % WINDOW_NS)
         window = windows.get(key)
@@ -100,7 +99,7 @@ def write_csv(bars: Iterable[Bar], path: str | PathLike[str]) -> None:
     """Write bars, sorted by symbol and window: prices by `repr`, volume with eight places."""
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Bar.__struct_fields__)
+        writer.writerow([one.name for one in fields(Bar)])
         for bar in sorted(bars):
             prices = (repr(price) for price in (bar.open, bar.high, bar.low, bar.close))
             volume = f"{bar.volume:.{VOLUME_PLACES}f}"

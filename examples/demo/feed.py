@@ -6,7 +6,8 @@ read, so that a subscriber and Spark see what the exchange's recorder wrote.
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from os import PathLike, fspath
 from random import Random
 from typing import Annotated, BinaryIO, Literal, cast
@@ -38,7 +39,8 @@ class FeedError(P2PError):
         self.reason = reason
 
 
-class FeedEvent(codec.Struct, frozen=True, gc=False):
+@dataclass(frozen=True, slots=True)
+class FeedEvent:
     """One event of a feed: `line` is the JSON text that is published, key is the symbol."""
 
     kind: Literal["trade", "quote"]
@@ -52,16 +54,19 @@ _Timestamp = Annotated[int, codec.Meta(ge=0, le=(1 << 63) - 1)]
 _Size = Annotated[float, codec.Meta(ge=0)]
 
 
-class _Event(codec.Struct, tag_field="kind", kw_only=True, gc=False):
+@dataclass(kw_only=True, slots=True)
+class _Event:
     """What trades and quotes have; fields that the demo does not need may be missing."""
 
+    kind: Literal["trade", "quote"]
     symbol: _Symbol
     timestamp_ns: _Timestamp
     received_ns: _Timestamp = 0
     id: int = 0
 
 
-class Trade(_Event, tag="trade", kw_only=True, gc=False):
+@dataclass(kw_only=True, slots=True)
+class Trade(_Event):
     """A trade."""
 
     price: float
@@ -69,7 +74,8 @@ class Trade(_Event, tag="trade", kw_only=True, gc=False):
     sell: bool = False
 
 
-class Quote(_Event, tag="quote", kw_only=True, gc=False):
+@dataclass(kw_only=True, slots=True)
+class Quote(_Event):
     """The best bid and ask; published, but no part of a bar."""
 
     bid: float
@@ -78,7 +84,12 @@ class Quote(_Event, tag="quote", kw_only=True, gc=False):
     ask_size: _Size
 
 
-_decode_event: Callable[[bytes], Trade | Quote] = codec.JsonDecoder(Trade | Quote).decode
+def decode_event(line: bytes) -> Trade | Quote:
+    """Return the event of a line; `CodecError`: it is none."""
+    fields = codec.json_decode(line)
+    is_quote = isinstance(fields, dict) and fields.get("kind") == "quote"
+    event: Trade | Quote = codec.convert(fields, Quote if is_quote else Trade)
+    return event
 
 
 def read_feed(path: str | PathLike[str]) -> Iterator[FeedEvent]:
@@ -107,11 +118,10 @@ def read_feed(path: str | PathLike[str]) -> Iterator[FeedEvent]:
 
 def _parse_line(line: bytes, name: str, line_number: int) -> FeedEvent:
     try:
-        event = _decode_event(line)
+        event = decode_event(line)
     except (codec.CodecError, UnicodeDecodeError) as error:
         raise FeedError(name, line_number, _explain(line, error)) from error
-    kind: Literal["trade", "quote"] = "trade" if type(event) is Trade else "quote"
-    return FeedEvent(kind, event.symbol, event.timestamp_ns, line)
+    return FeedEvent(event.kind, event.symbol, event.timestamp_ns, line)
 
 
 def _explain(line: bytes, error: Exception) -> str:
@@ -169,6 +179,7 @@ def random_walk(
         while index < burst_end:
             price_cents = max(1, price_cents + int((draw() * 2 - 1) * (step_cents + 1)))
             trade = Trade(
+                kind="trade",
                 symbol=symbol,
                 timestamp_ns=timestamp_ns,
                 received_ns=timestamp_ns + 100_000 + int(draw() * 900_000),

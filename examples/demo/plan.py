@@ -3,9 +3,8 @@
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from p2pmsg import codec
 
 from .bars import Bar, compute_bars
 from .feed import FeedEvent, random_walk, read_feed
@@ -29,7 +28,8 @@ _REPLAY_BYTES_LOGGED = 2**20
 """With a log the buffer need not hold all, and some repairs should come from the log."""
 
 
-class Source(codec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Source:
     """Where the feed comes from: a file, or a random walk."""
 
     path: str | None = None
@@ -43,7 +43,8 @@ class Source(codec.Struct, frozen=True, kw_only=True):
         return random_walk(self.trades, self.seed)
 
 
-class Plan(codec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Plan:
     """What is known before anything is published.
 
     Attributes:

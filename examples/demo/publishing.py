@@ -21,7 +21,7 @@ _PROGRESS_S = 0.2
 
 def main() -> None:
     """Publish, and stay until the parent says `close`."""
-    plan = codec.json_decode(sys.argv[1], type=Plan)
+    plan = codec.convert(codec.json_decode(sys.argv[1]), Plan)
     config = PublisherConfig(replay_bytes=plan.replay_bytes, stall_timeout=STALL_S, on_full="block")
     log = LogConfig(plan.log) if plan.log is not None else None
     security = security_in(plan.keys, "feed")

@@ -5,6 +5,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from p2pmsg import codec
@@ -33,7 +34,8 @@ _SLOW_SHARE = 0.5
 """For this share of the feed's time the slow subscriber is slow."""
 
 
-class State(codec.Struct, kw_only=True):
+@dataclass(kw_only=True)
+class State:
     """What is known while it runs, and at the end.
 
     Attributes:
@@ -55,7 +57,7 @@ class State(codec.Struct, kw_only=True):
     expected: list[Bar]
     published: int = 0
     seconds: float = 0.0
-    subscribers: dict[str, Tally] = {}
+    subscribers: dict[str, Tally] = field(default_factory=dict)
     transport: str = "udp"
     cuts: int = 0
     restarts: int = 0
@@ -63,9 +65,9 @@ class State(codec.Struct, kw_only=True):
     spark_rows: int | None = None
     spark_seconds: float = 0.0
     spark_behind: int | None = None
-    bars: list[Bar] = []
+    bars: list[Bar] = field(default_factory=list)
     bars_equal: bool = False
-    errors: list[str] = []
+    errors: list[str] = field(default_factory=list)
 
     @property
     def faults(self) -> str:
@@ -113,14 +115,14 @@ def run_demo(
     began_s = time.monotonic()
     plan, expected = make_plan(source, seconds, log)
     if transport == "udp":
-        plan = codec.replace(plan, endpoint=pick_group())
+        plan = replace(plan, endpoint=pick_group())
     if not plan.total:
         raise DemoError("the input has no events")
     progress.begin(plan)
     with Children() as children, tempfile.TemporaryDirectory(prefix="p2pmsg-keys-") as folder:
         public = ""
         if secure:
-            plan, public = codec.replace(plan, keys=folder), write_keys(folder)
+            plan, public = replace(plan, keys=folder), write_keys(folder)
         demo = _Demo(children, plan, expected, progress, began_s, public)
         try:
             return demo.run(spark_module if with_spark else None, picture)
@@ -198,7 +200,7 @@ class _Demo:
         self._killed, self._joined = self._publisher, False
         self._killed.kill(signal.SIGKILL)
         self._follow(lambda: self._killed is not None and self._killed.poll())
-        plan = codec.replace(self._plan, endpoint=self._endpoint)
+        plan = replace(self._plan, endpoint=self._endpoint)
         self._publisher = self._start("publisher", "publishing", plan)
         self._state.restarts += 1
 
@@ -375,7 +377,7 @@ def ledger_errors(tally: Tally, published: int) -> list[str]:
 
 def _to_bars(rows: list[list[Any]]) -> list[Bar]:
     bars = sorted(Bar(*row) for row in rows)
-    return [codec.replace(bar, volume=round_volume(bar.volume)) for bar in bars]
+    return [replace(bar, volume=round_volume(bar.volume)) for bar in bars]
 
 
 def first_difference(expected: list[Bar], got: list[Bar]) -> str | None:

@@ -4,6 +4,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, astuple, dataclass
 
 from p2pmsg import codec
 from p2pmsg.errors import LossReport
@@ -28,7 +29,8 @@ _PROGRESS_S = 0.2
 _KINDS = {topic: kind for kind, topic in TOPICS.items()}
 
 
-class Role(codec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Role:
     """What one subscriber process does.
 
     Attributes:
@@ -51,7 +53,8 @@ class Role(codec.Struct, frozen=True, kw_only=True):
     keys: str | None = None
 
 
-class Tally(codec.Struct, kw_only=True):
+@dataclass(kw_only=True)
+class Tally:
     """A subscriber's ledger as the demo shows it: the library's figures, and its own count.
 
     Attributes:
@@ -111,7 +114,7 @@ def make_tally(stats: SubscriberStats, check: SequenceCheck) -> Tally:
 
 def main() -> None:
     """Receive all, then report the ledger and the bars."""
-    role = codec.json_decode(sys.argv[1], type=Role)
+    role = codec.convert(codec.json_decode(sys.argv[1]), Role)
     receive_bytes = _SLOW_RECEIVE_BYTES if role.slow_seconds else None
     check = SequenceCheck()
     lost: list[LossReport] = []
@@ -129,7 +132,7 @@ def main() -> None:
         emit("ready")
 
         def report() -> None:
-            emit("progress", tally=codec.to_builtins(make_tally(subscriber.stats(), check)))
+            emit("progress", tally=asdict(make_tally(subscriber.stats(), check)))
 
         events = receive_all(subscriber, role, check, lost, report)
         bars: list[Bar] = []
@@ -141,8 +144,8 @@ def main() -> None:
         tally = make_tally(subscriber.stats(), check)
         emit(
             "done",
-            tally=codec.to_builtins(tally),
-            bars=[list(codec.astuple(bar)) for bar in bars],
+            tally=asdict(tally),
+            bars=[list(astuple(bar)) for bar in bars],
         )
 
 

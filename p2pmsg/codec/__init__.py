@@ -19,24 +19,8 @@ bytes are the same.
 
 from typing import Any, Final
 
-from p2pmsg.codec.chosen import NAME as NAME
-from p2pmsg.codec.chosen import CodecError as CodecError
-from p2pmsg.codec.chosen import Encoder as Encoder
-from p2pmsg.codec.chosen import Ext as Ext
-from p2pmsg.codec.chosen import JsonDecoder as JsonDecoder
-from p2pmsg.codec.chosen import Meta as Meta
-from p2pmsg.codec.chosen import Raw as Raw
-from p2pmsg.codec.chosen import Struct as Struct
-from p2pmsg.codec.chosen import astuple as astuple
-from p2pmsg.codec.chosen import check_kind as check_kind
-from p2pmsg.codec.chosen import convert as convert
-from p2pmsg.codec.chosen import field as field
-from p2pmsg.codec.chosen import json_decode as json_decode
-from p2pmsg.codec.chosen import json_encode as json_encode
-from p2pmsg.codec.chosen import make_decoder as make_decoder
-from p2pmsg.codec.chosen import make_encoder as make_encoder
-from p2pmsg.codec.chosen import replace as replace
-from p2pmsg.codec.chosen import to_builtins as to_builtins
+from p2pmsg.codec import chosen
+from p2pmsg.codec.chosen import *  # noqa: F403
 from p2pmsg.codec.exact import ExactEncoder as ExactEncoder
 from p2pmsg.codec.plain import SCALARS as SCALARS
 from p2pmsg.codec.plain import packed_if_plain as packed_if_plain
@@ -45,11 +29,11 @@ from p2pmsg.codec.prepare import path_of_refused as path_of_refused
 from p2pmsg.codec.prepare import prepare as prepare
 from p2pmsg.codec.prepare import prepare_noting as prepare_noting
 
-encoder: Final = make_encoder()
+encoder: Final = chosen.make_encoder()
 """Packs values. What it does not know goes as `foreign.replacement` says."""
 exact_encoder: Final = ExactEncoder()
 """Packs values so that each part arrives as the type it has, or raises `MessageError`."""
-_decoder: Final = make_decoder()
+_decoder: Final = chosen.make_decoder()
 
 
 def encode(value: Any) -> bytes:

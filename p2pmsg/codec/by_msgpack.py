@@ -14,15 +14,15 @@ from uuid import UUID
 import msgpack
 
 from p2pmsg.codec import converters, extensions, foreign
-from p2pmsg.codec.converters import CodecError as CodecError
-from p2pmsg.codec.converters import convert as convert
+from p2pmsg.codec.converters import CodecError, convert
 from p2pmsg.codec.fields import fields_of, sent_fields
-from p2pmsg.codec.records import Meta as Meta
-from p2pmsg.codec.records import Struct as Struct
-from p2pmsg.codec.records import astuple as astuple
-from p2pmsg.codec.records import field as field
-from p2pmsg.codec.records import replace as replace
+from p2pmsg.codec.records import Meta, Struct
 from p2pmsg.codec.spans import spans_of_array
+
+__all__ = [
+    "NAME", "CodecError", "Ext", "Meta", "Raw", "Struct", "check_kind", "convert", "json_decode",
+    "json_encode", "make_decoder", "make_encoder",
+]  # fmt: skip
 
 NAME: Final = "msgpack"
 _PACKERS_MAX: Final = 8
@@ -247,11 +247,6 @@ def check_kind(kind: Any) -> None:
     converters.converter(kind)
 
 
-def to_builtins(value: Any) -> Any:
-    """Return a value with its Structs and dataclasses as dicts."""
-    return json_decode(json_encode(value))
-
-
 def _json_default(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         import base64
@@ -281,28 +276,14 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-def json_decode(data: Any, *, type: Any = Any, strict: bool = True) -> Any:  # noqa: A002
-    """Return the value of a JSON text; `CodecError`: it is none."""
-    return JsonDecoder(type).decode(data)
-
-
-class JsonDecoder:
-    """Reads JSON into a type."""
-
-    __slots__ = ("_convert",)
-
-    def __init__(self, kind: Any = Any) -> None:
-        self._convert = converters.converter(kind)
-
-    def decode(self, data: bytes | str) -> Any:
-        """Return the value of a JSON text; `CodecError`: it is none."""
-        try:
-            value = json.loads(data, parse_constant=_refuse_constant, parse_float=_parse_float)
-        except RecursionError:
-            raise CodecError("it is nested too deeply") from None
-        except ValueError as error:
-            raise CodecError(f"JSON is malformed: {error}") from error
-        return self._convert(value)
+def json_decode(data: bytes | str) -> Any:
+    """Return the value of a JSON text; `CodecError`: it is none, or has too many levels."""
+    try:
+        return json.loads(data, parse_constant=_refuse_constant, parse_float=_parse_float)
+    except RecursionError:
+        raise CodecError("it is nested too deeply") from None
+    except ValueError as error:
+        raise CodecError(f"JSON is malformed: {error}") from error
 
 
 def _parse_float(text: str) -> float:

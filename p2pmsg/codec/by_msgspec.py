@@ -4,30 +4,27 @@ import contextlib
 from typing import Any, Final
 
 import msgspec
-from msgspec import Meta as Meta
-from msgspec import Raw as Raw
-from msgspec import Struct as Struct
-from msgspec import field as field
-from msgspec import to_builtins as to_builtins
-from msgspec.msgpack import Encoder as Encoder
-from msgspec.msgpack import Ext as Ext
-from msgspec.structs import astuple as astuple
-from msgspec.structs import replace as replace
+from msgspec import Meta, Raw, Struct
+from msgspec.msgpack import Encoder, Ext
 
 from p2pmsg.codec import extensions, foreign
+
+__all__ = [
+    "NAME", "CodecError", "Ext", "Meta", "Raw", "Struct", "check_kind", "convert", "json_decode",
+    "json_encode", "make_decoder", "make_encoder",
+]  # fmt: skip
 
 CodecError = msgspec.MsgspecError
 NAME: Final = "msgspec"
 _BUILTIN: Final = (bytes, bytearray, memoryview)
 
 json_encode: Final = msgspec.json.Encoder().encode
-JsonDecoder: Final = msgspec.json.Decoder
 
 
-def json_decode(data: Any, *, type: Any = Any, strict: bool = True) -> Any:  # noqa: A002
+def json_decode(data: bytes | str) -> Any:
     """Return the value of a JSON text; `CodecError`: it is none, or has too many levels."""
     try:
-        return msgspec.json.decode(data, type=type, strict=strict)
+        return msgspec.json.decode(data)
     except RecursionError:
         raise CodecError("it is nested too deeply") from None
 
@@ -72,4 +69,4 @@ def check_kind(kind: Any) -> None:
             seen.add(id(info))
             if isinstance(info, msgspec.inspect.CustomType) and not foreign.is_model(info.cls):
                 raise TypeError(f"{info.cls!r} is no type that values can be decoded into")
-            waiting += astuple(info)
+            waiting += msgspec.structs.astuple(info)

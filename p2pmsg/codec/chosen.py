@@ -29,40 +29,6 @@ def _has_msgspec() -> bool:
 
 
 if TYPE_CHECKING or _has_msgspec():
-    from p2pmsg.codec.by_msgspec import NAME as NAME
-    from p2pmsg.codec.by_msgspec import CodecError as CodecError
-    from p2pmsg.codec.by_msgspec import Encoder as Encoder
-    from p2pmsg.codec.by_msgspec import Ext as Ext
-    from p2pmsg.codec.by_msgspec import JsonDecoder as JsonDecoder
-    from p2pmsg.codec.by_msgspec import Meta as Meta
-    from p2pmsg.codec.by_msgspec import Raw as Raw
-    from p2pmsg.codec.by_msgspec import Struct as Struct
-    from p2pmsg.codec.by_msgspec import astuple as astuple
-    from p2pmsg.codec.by_msgspec import check_kind as check_kind
-    from p2pmsg.codec.by_msgspec import convert as convert
-    from p2pmsg.codec.by_msgspec import field as field
-    from p2pmsg.codec.by_msgspec import json_decode as json_decode
-    from p2pmsg.codec.by_msgspec import json_encode as json_encode
-    from p2pmsg.codec.by_msgspec import make_decoder as make_decoder
-    from p2pmsg.codec.by_msgspec import make_encoder as make_encoder
-    from p2pmsg.codec.by_msgspec import replace as replace
-    from p2pmsg.codec.by_msgspec import to_builtins as to_builtins
+    from p2pmsg.codec.by_msgspec import *  # noqa: F403
 else:
-    from p2pmsg.codec.by_msgpack import NAME as NAME
-    from p2pmsg.codec.by_msgpack import CodecError as CodecError
-    from p2pmsg.codec.by_msgpack import Encoder as Encoder
-    from p2pmsg.codec.by_msgpack import Ext as Ext
-    from p2pmsg.codec.by_msgpack import JsonDecoder as JsonDecoder
-    from p2pmsg.codec.by_msgpack import Meta as Meta
-    from p2pmsg.codec.by_msgpack import Raw as Raw
-    from p2pmsg.codec.by_msgpack import Struct as Struct
-    from p2pmsg.codec.by_msgpack import astuple as astuple
-    from p2pmsg.codec.by_msgpack import check_kind as check_kind
-    from p2pmsg.codec.by_msgpack import convert as convert
-    from p2pmsg.codec.by_msgpack import field as field
-    from p2pmsg.codec.by_msgpack import json_decode as json_decode
-    from p2pmsg.codec.by_msgpack import json_encode as json_encode
-    from p2pmsg.codec.by_msgpack import make_decoder as make_decoder
-    from p2pmsg.codec.by_msgpack import make_encoder as make_encoder
-    from p2pmsg.codec.by_msgpack import replace as replace
-    from p2pmsg.codec.by_msgpack import to_builtins as to_builtins
+    from p2pmsg.codec.by_msgpack import *  # noqa: F403

@@ -6,20 +6,20 @@ It knows what p2pmsg itself and most programs need: plain types, `datetime`, `da
 models. The texts of errors are msgspec's.
 """
 
-import collections.abc
 import dataclasses
 import enum
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, Final
 from uuid import UUID
 
 from p2pmsg.codec import foreign
-from p2pmsg.codec.records import NO_DEFAULT, Meta, Struct, StructMeta
+from p2pmsg.codec.records import Meta
 from recovery._copied import CopiesWhole
 
 Convert = Callable[[Any], Any]
@@ -156,11 +156,9 @@ _SIMPLE: Final[dict[Any, Convert]] = {
     timedelta: _from_text(timedelta, _parse_duration),
 }
 _ARRAYS: Final[dict[Any, Callable[[list[Any]], Any]]] = {
-    list: _same, set: set, frozenset: frozenset, collections.abc.Sequence: _same,
-    collections.abc.Collection: _same, collections.abc.Iterable: _same,
-    collections.abc.MutableSequence: _same,
+    list: _same, set: set, frozenset: frozenset,
 }  # fmt: skip
-_MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_MISSING: Final = object()
 
 
 class _Builder:
@@ -187,12 +185,12 @@ class _Builder:
             return self._tuple(arguments), "array"
         if plain in _ARRAYS:
             return self._array(_ARRAYS[plain], arguments), "array"
-        if plain in _MAPPINGS:
+        if plain is dict:
             return self._mapping(arguments), "object"
         if isinstance(kind, typing.NewType):
             return self.build(kind.__supertype__)
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
-            return _one_of({one.value: one for one in kind}, "enum "), "str"
+            return _one_of({one.value: one for one in kind}), "str"
         if foreign.is_model(kind):
             return _model(kind), "object"
         return self._record(kind)
@@ -208,11 +206,6 @@ class _Builder:
 
     def _union(self, arguments: tuple[Any, ...]) -> tuple[Convert, str]:
         kinds = sorted(arguments, key=lambda one: one is float)  # an int of a union stays one
-        structs = [one for one in kinds if isinstance(one, StructMeta)]
-        if len(structs) > 1 and all(one.__struct_config__.tag for one in structs):
-            if len(structs) < len(kinds):
-                raise unsupported(typing.Union[arguments])  # noqa: UP007
-            return self._tagged(structs), "object"
         members = [self.build(one) for one in kinds]
         name = " | ".join(dict.fromkeys(name for _, name in members))
 
@@ -228,30 +221,13 @@ class _Builder:
 
         return check, name
 
-    def _tagged(self, structs: list[Any]) -> Convert:
-        field = structs[0].__struct_config__.tag_field
-        members = {one.__struct_config__.tag: self.build(one)[0] for one in structs}
-
-        def check(value: Any) -> Any:
-            if type(value) is not dict:
-                raise _misfit("object", value)
-            if field not in value:
-                raise CodecError(f"Object missing required field `{field}`")
-            if type(value[field]) is not str:
-                raise _misfit("str", value[field]).within(f".{field}")
-            if value[field] not in members:
-                raise CodecError(f"Invalid value {value[field]!r}").within(f".{field}")
-            return members[value[field]](value)
-
-        return check
-
     def _array(self, make: Callable[[list[Any]], Any], arguments: tuple[Any, ...]) -> Convert:
         each = self.build(arguments[0])[0] if arguments else _same
 
         def check(value: Any) -> Any:
             if type(value) is not list and type(value) is not tuple:
                 raise _misfit("array", value)
-            return make(list(value) if each is _same else _each(value, each))
+            return make(list(value) if each is _same else _positions(value, repeat(each)))
 
         return check
 
@@ -298,10 +274,10 @@ class _Builder:
             begun = self._begun[kind]
             return lambda value: begun[0](value), "object"
         self._begun[kind] = begun = []
-        if isinstance(kind, StructMeta) and issubclass(kind, Struct):
-            made = self._struct(kind)
-        elif dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            made = self._dataclass(kind)
+        is_array = False
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+            is_array = getattr(kind, "__array_like__", False)
+            made = self._row(kind) if is_array else self._dataclass(kind)
         elif typing.is_typeddict(kind):
             made = self._typed_dict(kind)
         elif isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
@@ -309,22 +285,17 @@ class _Builder:
         else:
             raise unsupported(kind)
         begun.append(made)
-        is_array = isinstance(kind, StructMeta) and kind.__struct_config__.array_like
         return made, "array" if is_array else "object"
 
     def _hints(self, kind: Any) -> dict[str, Convert]:
         hints = typing.get_type_hints(kind, include_extras=True)
         return {name: self.build(hint)[0] for name, hint in hints.items()}
 
-    def _struct(self, kind: Any) -> Convert:
-        hints = self._hints(kind)
-        names, defaults = kind.__struct_fields__, kind.__struct_defaults__
-        if not kind.__struct_config__.array_like:
-            sent = dict(zip(names, kind.__struct_encode_fields__, strict=True))
-            needed = [name for name in names if name not in defaults]
-            return _object(lambda fields: kind(**fields), hints, sent, needed)
-        members = [hints[name] for name in names]
-        least = next((at for at, name in enumerate(names) if name in defaults), len(names))
+    def _row(self, kind: Any) -> Convert:
+        """Return the converter of a Struct that is a list of its fields."""
+        hints, listed = self._hints(kind), dataclasses.fields(kind)
+        members = [hints[one.name] for one in listed]
+        least = sum(map(_is_needed, listed))
 
         def check(value: Any) -> Any:
             if type(value) is not list and type(value) is not tuple:
@@ -338,18 +309,13 @@ class _Builder:
 
     def _dataclass(self, kind: Any) -> Convert:
         listed = [one for one in dataclasses.fields(kind) if one.init]
-        missing = dataclasses.MISSING
-        needed = [
-            one.name for one in listed
-            if one.default is missing and one.default_factory is missing
-        ]  # fmt: skip
-        sent = {one.name: one.name for one in listed}
-        return _object(lambda fields: kind(**fields), self._hints(kind), sent, needed)
+        needed = [one.name for one in listed if _is_needed(one)]
+        names = [one.name for one in listed]
+        return _object(lambda fields: kind(**fields), self._hints(kind), names, needed)
 
     def _typed_dict(self, kind: Any) -> Convert:
         hints = self._hints(kind)
-        sent = {name: name for name in hints}
-        return _object(dict, hints, sent, sorted(kind.__required_keys__))
+        return _object(dict, hints, [*hints], sorted(kind.__required_keys__))
 
     def _named_tuple(self, kind: Any) -> Convert:
         hints = self._hints(kind)
@@ -367,6 +333,11 @@ class _Builder:
         return check
 
 
+def _is_needed(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
 def unsupported(kind: Any) -> TypeError:
     """Return what to raise for a type that only msgspec knows."""
     return TypeError(
@@ -374,17 +345,7 @@ def unsupported(kind: Any) -> TypeError:
     )
 
 
-def _each(values: Any, convert_one: Convert) -> list[Any]:
-    made: list[Any] = []
-    try:
-        for value in values:
-            made.append(convert_one(value))  # noqa: PERF401  # the index is needed for errors
-    except CodecError as error:
-        raise error.within(f"[{len(made)}]") from None
-    return made
-
-
-def _positions(values: Any, members: list[Convert]) -> list[Any]:
+def _positions(values: Any, members: Iterable[Convert]) -> list[Any]:
     made: list[Any] = []
     try:
         for value, convert_one in zip(values, members, strict=False):
@@ -397,27 +358,27 @@ def _positions(values: Any, members: list[Convert]) -> list[Any]:
 def _object(
     make: Callable[[dict[str, Any]], Any],
     hints: dict[str, Convert],
-    sent: dict[str, str],
+    names: list[str],
     needed: list[str],
 ) -> Convert:
-    """Return a converter of objects; `sent` has the names of the fields as they are sent."""
-    entries = [(name, as_, hints[name]) for name, as_ in sent.items()]
+    """Return a converter of objects with these fields."""
+    entries = [(name, hints[name]) for name in names]
 
     def check(value: Any) -> Any:
         if type(value) is not dict:
             raise _misfit("object", value)
         fields: dict[str, Any] = {}
-        for name, as_, convert_one in entries:
-            part = value.get(as_, NO_DEFAULT)
-            if part is NO_DEFAULT:
+        for name, convert_one in entries:
+            part = value.get(name, _MISSING)
+            if part is _MISSING:
                 continue
             try:
                 fields[name] = convert_one(part)
             except CodecError as error:
-                raise error.within(f".{as_}") from None
+                raise error.within(f".{name}") from None
         for name in needed:
             if name not in fields:
-                raise CodecError(f"Object missing required field `{sent[name]}`")
+                raise CodecError(f"Object missing required field `{name}`")
         try:
             return make(fields)
         except (TypeError, ValueError) as error:  # of `__post_init__`
@@ -426,7 +387,7 @@ def _object(
     return check
 
 
-def _one_of(members: dict[Any, Any], what: str = "") -> Convert:
+def _one_of(members: dict[Any, Any]) -> Convert:
     kinds = {type(value) for value in members}
     name = " | ".join(_NAMES.get(one, "any") for one in sorted(kinds, key=str))
 
@@ -436,7 +397,7 @@ def _one_of(members: dict[Any, Any], what: str = "") -> Convert:
                 return value
             raise _misfit(name, value)
         if value not in members:
-            raise CodecError(f"Invalid {what}value {value!r}")
+            raise CodecError(f"Invalid enum value {value!r}")
         return members[value]
 
     return check

@@ -38,11 +38,13 @@ def fields_of(kind: Any) -> Fields | None:
     if dataclasses.is_dataclass(kind):
         found = dataclasses.fields(kind)
         loses = any(not one.init and one.default is not dataclasses.MISSING for one in found)
-        return Fields(tuple((one.name, one.name) for one in found), {}, False, None, loses, loses)
+        is_array = getattr(kind, "__array_like__", False)
+        names = tuple((one.name, one.name) for one in found)
+        return Fields(names, {}, is_array, None, loses, loses)
     if hasattr(kind, "__attrs_attrs__"):
-        names = [one.name for one in kind.__attrs_attrs__]
-        loses = any(name.startswith("_") for name in names)
-        return Fields(tuple((name, name) for name in names), {}, False, None, True, loses)
+        names = tuple((one.name, one.name) for one in kind.__attrs_attrs__)
+        loses = any(name.startswith("_") for name, _ in names)
+        return Fields(names, {}, False, None, True, loses)
     return None
 
 

@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -13,12 +14,11 @@ from examples.demo.report import (
 )
 from examples.demo.run import State, first_difference, ledger_errors
 from examples.demo.subscribing import SequenceCheck, Tally
-from p2pmsg import codec
 from p2pmsg.message import MessageBatch
 
 BAR = Bar("BTCUSDT", 1_000_000_000, 1.0, 3.0, 0.5, 2.0, 1.5, 4)
-OTHER = codec.replace(BAR, close=2.5)
-LATER = codec.replace(BAR, window_start_ns=2_000_000_000)
+OTHER = replace(BAR, close=2.5)
+LATER = replace(BAR, window_start_ns=2_000_000_000)
 
 
 def batch(sequence, count, topic="t", session=1):
@@ -68,7 +68,7 @@ LEDGERS = {
 
 @pytest.mark.parametrize(("changes", "count"), LEDGERS.values(), ids=LEDGERS)
 def test_a_ledger_is_judged(changes, count):
-    assert len(ledger_errors(codec.replace(GOOD, **changes), 10)) == count
+    assert len(ledger_errors(replace(GOOD, **changes), 10)) == count
 
 
 DIFFERENCES = {
@@ -107,7 +107,7 @@ def make_state(**changes):
         total=10, expected=[BAR], published=10, seconds=2.5, cuts=2, spark="done", spark_rows=10,
         bars=[BAR], bars_equal=True, subscribers={"fast": GOOD, "slow": GOOD},
     )  # fmt: skip
-    return codec.replace(state, **changes)
+    return replace(state, **changes)
 
 
 def test_the_report_has_the_ledger_and_the_bars():
@@ -120,7 +120,7 @@ def test_the_report_has_the_ledger_and_the_bars():
 
 
 def test_the_report_says_what_does_not_hold():
-    bad = codec.replace(GOOD, delivered=9)
+    bad = replace(GOOD, delivered=9)
     report = render_report(make_state(subscribers={"fast": bad}, bars_equal=False))
 
     assert "DOES NOT BALANCE" in report

@@ -59,7 +59,7 @@ MALFORMED = {
     "NaN": (TRADE_LINE.replace(b"10.25", b"NaN"), "not JSON"),
     "infinite": (TRADE_LINE.replace(b"10.25", b"1e999"), "out of range"),
     "no kind": (trade_line(kind=None), "field 'kind' is missing"),
-    "unknown kind": (trade_line(kind="book"), "field 'kind': Invalid value 'book'"),
+    "unknown kind": (trade_line(kind="book"), "field 'kind': Invalid enum value 'book'"),
     "no price": (trade_line(price=None), "missing required field `price`"),
     "price is text": (
         trade_line(price="10.25"),
