@@ -24,7 +24,6 @@ from p2pmsg.app.sources import (
     TimerSource,
     WorkerSource,
 )
-from p2pmsg.app.wakeup import woken_by_signals
 from p2pmsg.checks import at_least, check, checked, shown, whole
 from p2pmsg.errors import ClosedError, ConfigError, translated
 from p2pmsg.subscriber.policy import GapPolicy
@@ -123,10 +122,9 @@ class App:
 
         With a `cursor` a message is committed when its handler has ended and those before it in its
         stream have. After a crash what was not committed comes again, so a handler may see a
-        message twice: at least once. A graceful stop commits all that is done: messages that wait
-        for their key, while later ones of their stream are done, are handled before, if they can be
-        begun in the first half of `stop_timeout`. Without a cursor, what was read and not handled
-        when the app ends is gone.
+        message twice: at least once. A graceful stop commits all that is done: by key, what was
+        read is handled before, if it can be begun in the first half of `stop_timeout`. Without a
+        cursor, what was read and not handled when the app ends is gone.
 
         Args:
             endpoints: of one publisher, or several.
@@ -374,7 +372,7 @@ class App:
             loop = (loop_factory or asyncio.new_event_loop)()
             asyncio.set_event_loop(loop)
             try:
-                loop.run_until_complete(self._serve(has_signals=True))
+                loop.run_until_complete(self._serve())
             finally:
                 _close_loop(loop)
 
@@ -390,9 +388,9 @@ class App:
 
         """
         with self._signals() if signals else contextlib.nullcontext():
-            await self._serve(has_signals=signals)
+            await self._serve()
 
-    async def _serve(self, *, has_signals: bool) -> None:
+    async def _serve(self) -> None:
         if self._run is not None:
             raise ClosedError("the app", "it runs already")
         for source in self._sources:
@@ -407,10 +405,9 @@ class App:
             stop_timeout=self.stop_timeout,
         )
         try:
-            with woken_by_signals() if has_signals else contextlib.nullcontext():
-                if self._came_early:
-                    run.stop()
-                await run.run()
+            if self._came_early:
+                run.stop()
+            await run.run()
         finally:
             self._run = None
             self._came_early = False
@@ -443,7 +440,7 @@ class App:
         if self._run is None:
             self._came_early = True
         else:
-            self._run.stop_from_signal()
+            self._run.stop()
 
     def _hurry_from_signal(self) -> None:
         if self._run is not None:

@@ -71,19 +71,13 @@ class KeyQueue(Generic[T]):
         if key is not NO_KEY:
             self._next_of(key)
 
-    def keep(self, is_needed: Callable[[T], bool]) -> int:
-        """Forget what was not taken and is not needed; return how many items that were."""
-        before = len(self)
-        for line in filter(None, self._waiting.values()):
-            for name in [name for name, item in line.items() if not is_needed(item)]:
-                self._remove(line, name)
-        ready, self._ready = self._ready, deque()
-        for key, item in ready:
-            if is_needed(item):
-                self._ready.append((key, item))
-            elif key is not NO_KEY:
-                self._next_of(key)
-        return before - len(self)
+    def clear(self) -> int:
+        """Forget what was not taken, when no more will be put; return how many items that were."""
+        count = len(self)
+        self._ready.clear()
+        self._waiting = dict.fromkeys(self._waiting)
+        self._blocked = self.replaceable = 0
+        return count
 
     def _next_of(self, key: Hashable) -> None:
         """Have the next item of a key be taken, if one waits."""
@@ -101,40 +95,10 @@ class KeyQueue(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A message that was read and is not done.
-
-    Attributes:
-        message: the message.
-        number: its place in the order in which messages were read.
-        last: what can be committed once it, and those before it, are done: itself, or a message
-            after it that is done already.
-        count: how many messages these are, itself included.
-        before, after: its neighbours in the stream.
-
-    """
+    """A message that was read and cannot be committed yet, and whether it is done."""
 
     message: Message
-    number: int
-    last: Message
-    before: "Entry | None"
-    count: int = 1
-    after: "Entry | None" = None
-
-
-@dataclass(slots=True, eq=False)
-class _Stream:
-    """Messages of a stream that cannot be committed yet.
-
-    Attributes:
-        newest: the last entry.
-        begun: the number of the last one whose handler was called, or 0.
-        left: the number of the first one that will not be done, or None.
-
-    """
-
-    newest: Entry | None = None
-    begun: int = 0
-    left: int | None = None
+    is_done: bool = False
 
 
 class InOrder:
@@ -142,67 +106,33 @@ class InOrder:
 
     Attributes:
         due: the last message to commit, by stream, since `due` was last emptied.
-        held: how many messages were read and cannot be committed yet, without the replaced ones.
+        held: how many messages were read and cannot be committed yet.
 
     """
 
     def __init__(self, on_due: Callable[[], Any]) -> None:
-        self._streams: dict[tuple[int, str], _Stream] = {}
+        self._streams: dict[tuple[int, str], deque[Entry]] = {}
         self._on_due = on_due
-        self._number = 0
         self.due: dict[tuple[int, str], Message] = {}
         self.held = 0
 
     def add(self, message: Message) -> Entry:
         """Note that a message was read; those of a stream come in order."""
-        self._number += 1
-        stream = self._streams.setdefault((message.session, message.topic), _Stream())
-        entry = Entry(message, self._number, message, stream.newest)
-        if stream.newest is not None:
-            stream.newest.after = entry
-        stream.newest = entry
+        entry = Entry(message)
+        self._streams.setdefault((message.session, message.topic), deque()).append(entry)
         self.held += 1
         return entry
 
-    def begin(self, entry: Entry) -> None:
-        """Note that its handler is called."""
-        stream = self._stream_of(entry)
-        stream.begun = max(stream.begun, entry.number)
-
     def done(self, entry: Entry) -> None:
-        """Note that its handler has ended."""
+        """Note that its handler has ended, or that a newer message came in its place."""
+        entry.is_done = True
         name = entry.message.session, entry.message.topic
-        before, after = entry.before, entry.after
-        if after is not None:
-            after.before = before
-        elif before is not None:
-            self._streams[name].newest = before
-        else:
+        waiting = self._streams[name]
+        if not waiting[0].is_done:
+            return
+        while waiting and waiting[0].is_done:
+            self.due[name] = waiting.popleft().message
+            self.held -= 1
+        if not waiting:
             del self._streams[name]
-        if before is not None:
-            before.after, before.last = after, entry.last
-            before.count += entry.count
-        else:
-            self.held -= entry.count
-            self.due[name] = entry.last
-            self._on_due()
-
-    def replaced(self, entry: Entry) -> None:
-        """Note that a newer message came in its place, so that it is done, and held no more."""
-        self.held -= 1
-        entry.count -= 1
-        self.done(entry)
-
-    def leave(self, entry: Entry) -> None:
-        """Note that it will not be done, so nothing after it can be committed."""
-        stream = self._stream_of(entry)
-        if stream.left is None or entry.number < stream.left:
-            stream.left = entry.number
-
-    def is_needed(self, entry: Entry) -> bool:
-        """Whether commits of later messages, which have begun or are done, wait for this one."""
-        stream = self._stream_of(entry)
-        return entry.number < stream.begun and (stream.left is None or entry.number < stream.left)
-
-    def _stream_of(self, entry: Entry) -> _Stream:
-        return self._streams[entry.message.session, entry.message.topic]
+        self._on_due()

@@ -81,10 +81,9 @@ def plan(function: Any, kind: Kind, app_class: type) -> Parameters:
     A parameter is the message, job, request, event or app where it is annotated so, or named so
     without an annotation. The first of the others is the value. Further ones need a default.
     """
-    name = name_of(function)
+    name, names = name_of(function), _names(function)
     if not callable(function) or makes_values(function):
         raise ConfigError(f"handler {name}", "a function, plain or async, without yield", function)
-    names, places = _names(function), dict[str, Any]()
     context: dict[str, tuple[type, Callable[[Event], Any] | None]] = {
         "event": (Event, lambda event: event),
         "app": (app_class, None),
@@ -93,13 +92,16 @@ def plan(function: Any, kind: Kind, app_class: type) -> Parameters:
         context[_CONTEXT[kind][0]] = (_CONTEXT[kind][1], attrgetter(_CONTEXT[kind][0]))
     value_hint: Any = None
     has_value = kind == "timer"
+    positional: list[Callable[[Event], Any] | None] = []
     named: dict[str, Callable[[Event], Any] | None] = {}
+    has_gap = False  # a positional one is left to its default
     for each in parameters_of(function):
         if each.kind in _PACKED:
             continue
         hint = _hint(each, names)
         if isinstance(hint, Exception):
             if each.default is not each.empty:
+                has_gap = True
                 continue
             what = f"the annotation of {each.name!r} in {name}"
             raise ConfigError(what, "one that exists", str(hint)) from hint
@@ -114,16 +116,14 @@ def plan(function: Any, kind: Kind, app_class: type) -> Parameters:
             has_value, get = True, attrgetter("value")
             value_hint = value_hint if hint is None else hint
         elif each.default is not each.empty:
+            has_gap = True
             continue
         else:
             raise _unfilled(name, each.name, kind, hint)
-        if each.kind is each.KEYWORD_ONLY:
+        if each.kind is each.KEYWORD_ONLY or has_gap:
             named[each.name] = get
         else:
-            places[each.name] = get
-    if len(places) < _last_place(function, places):  # one with a default stands between them
-        named.update(places)
-        places = {}
+            positional.append(get)
     value_type = None if value_hint is Any else value_hint
     if value_type is not None:
         try:
@@ -131,17 +131,7 @@ def plan(function: Any, kind: Kind, app_class: type) -> Parameters:
         except (TypeError, NameError) as error:
             limit = f"a type that values can be decoded into ({error})"
             raise ConfigError(f"the value's annotation in {name}", limit, value_type) from error
-    return Parameters(is_async(function), tuple(places.values()), named, value_type)
-
-
-def _last_place(function: Any, places: dict[str, Any]) -> int:
-    """Return how many positional parameters there are up to the last one that is filled."""
-    order = [
-        each.name
-        for each in parameters_of(function)
-        if each.kind not in (*_PACKED, inspect.Parameter.KEYWORD_ONLY)
-    ]
-    return max((order.index(name) + 1 for name in places), default=0)
+    return Parameters(is_async(function), tuple(positional), named, value_type)
 
 
 def _hint(parameter: inspect.Parameter, names: dict[str, Any]) -> Any:
@@ -178,11 +168,7 @@ def _context_of(name: str, hint: Any, context: dict[str, Any]) -> str | None:
 def _class_of(hint: Any) -> Any:
     """Return the class that is meant: that of `Message[Trade]`, and of `Message | None`."""
     kinds = [each for each in typing.get_args(hint) if each is not type(None)]
-    if (
-        typing.get_origin(hint) is not None
-        and len(kinds) == 1
-        and type(None) in (typing.get_args(hint))
-    ):
+    if len(kinds) == 1 and type(None) in typing.get_args(hint):
         hint = kinds[0]
     return typing.get_origin(hint) or hint
 

@@ -15,16 +15,12 @@ from p2pmsg.app.parameters import name_of
 from p2pmsg.app.policy import DeadLetter
 from p2pmsg.app.sources import Source
 from p2pmsg.app.threads import HandlerThreads
-from p2pmsg.checks import is_async, time_to_wait
+from p2pmsg.checks import is_async
 from p2pmsg.errors import HandlerError
 from transports.own_log import own_log as _log
 
 _CANCELLED_S: Final = 1.0
 """How long a handler that was cancelled may still take."""
-_BLOCKED_S: Final = 2.0
-"""So long after `stop_timeout` it is reported that the event loop does not run."""
-_ALIVE_S: Final = 1.0
-"""How long the event loop may take to answer."""
 
 
 class Run:
@@ -68,7 +64,6 @@ class Run:
         self._error: BaseException | None = None
         self._stuck: list[str] = []
         self._places: dict[DeadLetter, Keep] = {}
-        self._watch: threading.Timer | None = None
 
     @property
     def handlers(self) -> list[Handler]:
@@ -93,8 +88,6 @@ class Run:
         finally:
             self.stopping = True
             self.threads.close()
-            if self._watch is not None:
-                self._watch.cancel()
         if self._error is not None:
             raise self._error
         if self._stuck:
@@ -106,23 +99,8 @@ class Run:
         """Get no more events, let handlers finish, and end; any thread may call it."""
         if threading.get_ident() == self._thread:
             self._stop()
-        else:
-            self._watch_loop()
         with suppress(RuntimeError):  # the loop is closed: it has ended
             self._loop.call_soon_threadsafe(self._stop)  # this wakes it, from a signal handler too
-
-    def stop_from_signal(self) -> None:
-        """Stop, called by a signal handler; say so if the event loop does not run any more."""
-        self._watch_loop()
-        self._loop.call_soon_threadsafe(self.stop)
-
-    def _watch_loop(self) -> None:
-        """Report in time if the event loop does not run any more."""
-        if self._watch is None and not self.stopping:
-            wait_s = time_to_wait("stop_timeout", self._stop_timeout + _BLOCKED_S)
-            self._watch = threading.Timer(wait_s, self._report_blocked)
-            self._watch.daemon = True
-            self._watch.start()
 
     def hurry_from_signal(self) -> None:
         """Wait for handlers no longer, called by a signal handler."""
@@ -232,19 +210,6 @@ class Run:
                     "%s did not end within %g s after the app was to stop; it is at %s",
                     handler.name, self._stop_timeout, event,
                 )  # fmt: skip
-
-    def _report_blocked(self) -> None:
-        """Report that the event loop does nothing, if that is so; called in a thread."""
-        is_alive = threading.Event()
-        try:
-            self._loop.call_soon_threadsafe(is_alive.set)
-        except RuntimeError:
-            return  # it is closed
-        if is_alive.wait(_ALIVE_S):
-            return  # a peer that closes may take as long
-        names = sorted({handler.name for handler in self.handlers if handler.running})
-        by = f", perhaps by {', '.join(names)}" if names else ""
-        _log.error("the event loop is blocked%s: the app cannot stop", by)
 
     def _reader_ended(self, source: Source, task: asyncio.Task[None]) -> None:
         """Stop where a source failed, or where none is left that will get anything."""

@@ -50,9 +50,8 @@ class Source(ABC):
 
     """
 
-    handlers: list[Handler]
-
-    def __init__(self) -> None:
+    def __init__(self, *handlers: Handler) -> None:
+        self.handlers = [*handlers]
         self.security: Security | None = None
         self.reader: asyncio.Task[None] | None = None
         self.tasks: list[asyncio.Task[None]] = []
@@ -82,7 +81,7 @@ class Workers:
     """Some tasks, each of which handles one item after the other.
 
     Args:
-        run: of the app; when it stops, only what `stop` keeps is begun.
+        run: of the app; while that stops, nothing is begun before `stop` is called.
         count: how many tasks.
         waiting_max: how many items may wait for a task.
         handle: what they do.
@@ -155,10 +154,10 @@ class Workers:
             self._wake_one()
         return replaced
 
-    def stop(self, is_needed: Callable[[Any], bool] = lambda item: False) -> int:
-        """Leave what has not begun and is not needed; return how many items that are."""
+    def stop(self, *, leave: bool = True) -> int:
+        """End with what has begun, or with all that waits; return how many items are left."""
         self.stopped = True
-        left = self._queue.keep(is_needed)
+        left = self._queue.clear() if leave else 0
         self._held -= left
         self._wake_all()
         return left
@@ -224,8 +223,7 @@ class SubscriberSource(Source):
         key: KeyOf | None,
         prefetch: int,
     ) -> None:
-        super().__init__()
-        self.handlers = [handler]
+        super().__init__(handler)
         self._handler = handler
         self._endpoints, self._options = endpoints, options
         self._concurrency, self._key, self._prefetch = concurrency, key, prefetch
@@ -254,9 +252,13 @@ class SubscriberSource(Source):
         self.reader = asyncio.create_task(self._read())
 
     def stop(self) -> None:
-        """Read no more; messages that have not begun are left, unless commits wait for them."""
+        """Read no more, and leave what has not begun.
+
+        With a cursor, what waits for its key is handled: commits of later messages wait for it.
+        """
         super().stop()
-        self._handler.left += self._workers.stop(self._is_needed)
+        is_needed = self._key is not None and self._order is not None
+        self._handler.left += self._workers.stop(leave=not is_needed)
 
     def begin_no_more(self) -> None:
         """Leave what has not begun, although commits wait for it."""
@@ -320,15 +322,13 @@ class SubscriberSource(Source):
         if replaced is not None:
             handler.conflated += 1
             if order is not None:
-                order.replaced(replaced[1])
+                order.done(replaced[1])
 
     async def _handle(self, item: _Item) -> None:
         message, entry, error = item
         handler = self._handler
         event = Event("message", handler.name, message.value, message=message)
         order = self._order
-        if order is not None and entry is not None:
-            order.begin(entry)
         is_left = True
         try:
             is_left = await handler.handle(event, self._run, error) is LEFT
@@ -336,14 +336,8 @@ class SubscriberSource(Source):
             if order is not None and entry is not None:
                 if not is_left:
                     order.done(entry)
-                else:
-                    order.leave(entry)
-                    if self._workers.stopped:  # nothing waits for those after it any more
-                        handler.left += self._workers.stop(self._is_needed)
-
-    def _is_needed(self, item: _Item) -> bool:
-        entry = item[1]
-        return entry is not None and self._order is not None and self._order.is_needed(entry)
+                elif self._workers.stopped:  # what comes after it could not be committed
+                    handler.left += self._workers.stop()
 
     def _advanced(self) -> None:
         self._due.set()
@@ -381,8 +375,7 @@ class WorkerSource(Source):
     def __init__(
         self, handler: Handler, endpoints: Any, options: Options, concurrency: int
     ) -> None:
-        super().__init__()
-        self.handlers = [handler]
+        super().__init__(handler)
         self._handler = handler
         self._endpoints, self._options, self._concurrency = endpoints, options, concurrency
 
@@ -473,7 +466,6 @@ class ResponderSource(Source):
 
     def __init__(self, endpoint: str) -> None:
         super().__init__()
-        self.handlers = []
         self.options: Options = {}
         self._answers: set[asyncio.Task[Any] | None] = set()
         self._endpoint = endpoint
@@ -568,8 +560,7 @@ class TimerSource(Source):
     """
 
     def __init__(self, handler: Handler, seconds: float, *, at_start: bool) -> None:
-        super().__init__()
-        self.handlers = [handler]
+        super().__init__(handler)
         self._handler = handler
         self._seconds, self._at_start = seconds, at_start
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import random
-import signal
 import threading
 import time
 from collections import Counter, defaultdict
@@ -739,17 +738,3 @@ def test_an_app_ends_with_its_feeds_after_the_last_message(app, make_feed, place
     serve(app, send)
 
     assert sorted(seen) == sorted(b"%d" % number for number in range(20))
-
-
-def test_a_signal_that_another_thread_gets_stops_an_app_that_waits(app):
-    def strike():
-        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-
-    app.on_start(lambda: threading.Timer(0.05, strike).start())
-    app.timer(1000.0)(print_nothing_at_all)
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-
-    app.run()
-
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
-    assert signal.set_wakeup_fd(-1) == -1

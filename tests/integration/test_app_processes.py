@@ -214,26 +214,6 @@ def test_ctrl_c_at_any_moment_ends_it_without_a_traceback(run, rounds):
         assert all(line.startswith("p2pmsg run: ") for line in said), said
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("by", ["a signal", "a thread"])
-def test_a_blocked_event_loop_is_reported(run, by):
-    in_thread = "threading.Thread(target=app.stop).start()" if by == "a thread" else ""
-    body = f"""
-@app.timer(0.01)
-async def block():
-    say("begun")
-    {in_thread}
-    time.sleep(5)
-"""
-    child = run(body, STOP="0.01")
-    lines_to(child, "begun")
-    if by == "a signal":
-        child.send_signal(signal.SIGTERM)
-    _, errors = child.communicate(timeout=60)
-
-    assert "the event loop is blocked, perhaps by block" in errors
-
-
 def test_a_failure_that_stops_it_has_status_1_and_one_line(run):
     body = """
 @app.timer(0.01, on_error="stop")
@@ -398,30 +378,3 @@ async def tick(): ...
 def test_reload_dir_goes_with_reload(tmp_path, capsys):
     assert cli.main(["run", "a:b", "--reload-dir", str(tmp_path)]) == 2
     assert capsys.readouterr().err == "p2pmsg run: --reload-dir goes with --reload\n"
-
-
-@pytest.mark.long
-def test_a_slow_end_is_not_called_a_blocked_loop(run):
-    body = """
-@app.timer(0.01)
-async def tick():
-    say("begun")
-@app.on_stop
-async def slow():
-    try:
-        await asyncio.sleep(1000)  # it is cancelled, and takes a second more
-    except asyncio.CancelledError:
-        await asyncio.sleep(1000)
-@app.on_stop
-async def slow_too():
-    await slow()
-@app.on_stop
-async def slow_again():
-    await slow()
-"""
-    child = run(body, STOP="0.5")
-    lines_to(child, "begun")
-    child.send_signal(signal.SIGTERM)
-    _, errors = child.communicate(timeout=60)
-
-    assert "blocked" not in errors
