@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
 _SLICE_S = 0.05
-_LOOK_SHARE = 20
-"""Checking the clients may take one part in so many of the thread's time."""
+_LOOK_S = 0.1
+"""How often it is looked which clients are there."""
 _REPORT_S = 1.0
 """How often clients are sent how far their deltas are counted."""
 _SAVE_AGAIN_S = 0.5
@@ -112,12 +112,9 @@ class ExactReceiver:
         aggregator.exact_totals = self.totals.counters
         aggregator.take(self.totals.initial_metrics())
         self._saved = self._marks()
-        self._unsaved: tuple[bytes, _Marks] | None = None
         self._must_save = False
         self._reported: dict[int, int] = {}
-        self._look_due_s = self._report_due_s = 0.0
-        self._changed = threading.Condition()
-        self._is_closing = False
+        self._look_due_s = self._report_due_s = self._save_due_s = 0.0
         self._trouble = Trouble("statsd's state", "a crash would take what is counted meanwhile")
         self._may_say = Rarely()
         self._stop = threading.Event()
@@ -130,12 +127,6 @@ class ExactReceiver:
         self._subscriber._core.joiner.is_settled = self._is_settled
         self._receiver = threading.Thread(target=self._run, name="statsd-exact", daemon=True)
         self._receiver.start()
-        self._writer: threading.Thread | None = None
-        if state is not None:
-            self._writer = threading.Thread(
-                target=self._write, args=(state,), name="statsd-state", daemon=True
-            )
-            self._writer.start()
 
     def _run(self) -> None:
         try:
@@ -143,6 +134,8 @@ class ExactReceiver:
                 self._receive()
                 if time.monotonic() >= self._look_due_s:
                     self._look()
+                if self._must_save and time.monotonic() >= self._save_due_s:
+                    self._save()
         except Exception as error:
             _log.exception("statsd: exact metrics are not collected any more")
             self.note_failed(error)
@@ -175,7 +168,7 @@ class ExactReceiver:
 
     def _look(self) -> None:
         """Note which clients are there, which have closed, and which vanished without closing."""
-        began_s = time.monotonic()
+        self._look_due_s = time.monotonic() + _LOOK_S
         core, changed = self._subscriber._core, False
         with self._subscriber._driver.lock:
             peers = list(core.peers.values())
@@ -191,15 +184,11 @@ class ExactReceiver:
                 name = known[session][0]
                 if known[session][1] == HERE:
                     changed = self.totals.note_client(session, name, VANISHED) or changed
-        if changed or self._must_save:
-            self._must_save = False
-            with self._lock:
-                self.keep()
-        now_s = time.monotonic()
-        if now_s >= self._report_due_s:
-            self._report_due_s = now_s + _REPORT_S
+        if changed:
+            self.keep()
+        if time.monotonic() >= self._report_due_s:
+            self._report_due_s = time.monotonic() + _REPORT_S
             self._report(peers)
-        self._look_due_s = now_s + max(_SLICE_S, _LOOK_SHARE * (now_s - began_s))
 
     def _note(self, peer: Session, known: dict[int, tuple[str, str]]) -> bool:
         """Note a client's status; True where that is new."""
@@ -285,47 +274,26 @@ class ExactReceiver:
         return self.totals.marks(), frozenset(self.totals.clients())
 
     def keep(self) -> None:
-        """Encode the state, under the lock; the other thread writes it soon.
+        """Have the state written soon, where there is one."""
+        self._must_save = True
 
-        Where that fails it is counted and logged, and the next flush tries it again: the collector
-        has other work to do.
-        """
+    def _save(self) -> None:
+        """Write the state; where that fails it is logged, and tried again."""
+        self._must_save = False
         if self._state is None:
             return
+        with self._lock:
+            data, marks = self.totals.encode(), self._marks()
         try:
-            data = self.totals.encode(), self._marks()
-        except Exception as error:
-            self._note_unwritten(f"it cannot be encoded: {type(error).__name__}: {error}")
-            return
-        with self._changed:
-            self._unsaved = data
-            self._changed.notify()
-
-    def _note_unwritten(self, what: str) -> None:
-        with self._changed:  # two threads keep and write it
-            self.totals.state_errors += 1
+            self._state.save(data)
+        except OSError as error:
+            what = f"it cannot be written: {error.strerror or error}"
             self._trouble.note(what, now_ns=time.monotonic_ns())
-
-    def _write(self, state: StateFile) -> None:
-        while True:
-            with self._changed:
-                # Not until receiving has stopped: after that the last flush keeps the state again.
-                self._changed.wait_for(lambda: self._unsaved is not None or self._is_closing)
-                unsaved, self._unsaved = self._unsaved, None
-            if unsaved is None:
-                return
-            try:
-                state.save(unsaved[0])
-            except OSError as error:
-                self._note_unwritten(f"it cannot be written: {error.strerror or error}")
-                with self._changed:
-                    if self._is_closing and self._unsaved is None:
-                        return
-                    self._unsaved = self._unsaved or unsaved
-                    self._changed.wait_for(lambda: self._is_closing, _SAVE_AGAIN_S)
-            else:
-                self._trouble.over()
-                self._saved = unsaved[1]
+            self._must_save = True
+            self._save_due_s = time.monotonic() + _SAVE_AGAIN_S
+        else:
+            self._trouble.over()
+            self._saved = marks
 
     def stop(self) -> None:
         """Stop receiving; all that was received is counted."""
@@ -335,13 +303,9 @@ class ExactReceiver:
             self._look()
 
     def close(self) -> None:
-        """Write the state that `keep` encoded last, and close."""
+        """Write the state once more, and close."""
         self.stop()
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify()
-        if self._writer is not None:
-            self._writer.join()
+        self._save()
         self._report(list(self._subscriber._core.peers.values()))
         self._subscriber.close()
 

@@ -9,11 +9,11 @@ What may be missing without a range is named too: a client that went without clo
 counted more than is known, and nothing is known of an endpoint where no client ever answered.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from p2pmsg import codec
 from p2pmsg.checks import checked
 from p2pmsg.statsd.metric import STATISTICS, Kind, Metric, split_key
 
@@ -24,8 +24,11 @@ SESSIONS_MAX = 65_536
 """Sessions remembered; beyond it those that were silent longest are forgotten."""
 LOSSES_MAX = 1_000
 _FORMAT = 1
-_COUNTS = ("lost", "malformed", "cut")
+_KEPT = ("counters", "gauges", "statistics", "lost", "malformed", "cut", "forgotten")
 """Attributes that are in the state under their own names."""
+_Delta = tuple[Kind, str, tuple[Any, ...]]
+"""A change of one metric: kind, key, and numbers as they were sent, so that an integer stays one.
+Of a gauge, what it was set to, or None, and what was added since."""
 HERE, NOT_JOINED, VANISHED, UNREACHED = "here", "not_joined", "vanished", "unreached"
 
 
@@ -67,26 +70,6 @@ class UnfinishedClient:
     reason: str
 
 
-@dataclass(slots=True)  # not frozen, which would take longer: there is one for each entry
-class _Delta:
-    """A change of one metric, with numbers as they were sent: an integer stays one."""
-
-    kind: Kind
-    key: str
-    values: tuple[Any, ...]
-    relative: tuple[bool, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.key, str) or not self.key:
-            raise TypeError("no name")
-
-    def metric(self) -> Metric:
-        """Return it as the aggregator takes it."""
-        name, tags = split_key(self.key)
-        values = self.values if self.kind is Kind.SET else tuple(map(float, self.values))
-        return Metric(self.kind, name, values, tags, relative=self.relative)
-
-
 class ExactTotals:
     """Totals by key (name and tags).
 
@@ -116,12 +99,8 @@ class ExactTotals:
         no change of a metric, or whose sum is beyond what a float holds."""
         self.cut = 0
         """Deltas of keys beyond `names_max`."""
-        self.duplicates = 0
-        """Messages that were counted already."""
         self.failed = ""
         """The error that ended the collecting, or empty."""
-        self.state_errors = 0
-        """Failed writes of the state; each is repeated."""
         self.forgotten = 0
         """Unfinished clients beyond 65,536: they stay a reason for `is_exact` to be false."""
         self._next: dict[int, int] = {}
@@ -191,7 +170,6 @@ class ExactTotals:
         """Count the deltas in `value`; return its metrics, none if it was counted before."""
         expected = self._next.get(session, 0)
         if sequence < expected:
-            self.duplicates += 1
             return []
         if sequence > expected:
             self.note_lost(session, expected, sequence, "evicted")
@@ -202,19 +180,19 @@ class ExactTotals:
             self.malformed += 1
             return []
         self.malformed += malformed
-        return [self._metric(delta) for delta in deltas if self._add(delta)]
+        return [self._metric(*delta) for delta in deltas if self._add(*delta)]
 
-    def _metric(self, delta: _Delta) -> Metric:
-        """Return a delta as the aggregator takes it; for a gauge, its value now."""
-        if delta.kind is Kind.GAUGE:
-            delta = _Delta(Kind.GAUGE, delta.key, (self.gauges[delta.key],), (False,))
-        return delta.metric()
+    def _metric(self, kind: Kind, key: str, values: tuple[Any, ...]) -> Metric:
+        """Return a change as the aggregator takes it; for a gauge, its value now."""
+        name, tags = split_key(key)
+        if kind is Kind.GAUGE:
+            return Metric(kind, name, (float(self.gauges[key]),), tags, relative=(False,))
+        return Metric(kind, name, values if kind is Kind.SET else tuple(map(float, values)), tags)
 
     def initial_metrics(self) -> list[Metric]:
         """Return what a flush shows before the first new delta: gauges, and counters with 0."""
-        found = [_Delta(Kind.COUNTER, key, (0,)) for key in self.counters]
-        found += [_Delta(Kind.GAUGE, key, (value,), (False,)) for key, value in self.gauges.items()]
-        return [delta.metric() for delta in found]
+        found = [self._metric(Kind.COUNTER, key, (0,)) for key in self.counters]
+        return found + [self._metric(Kind.GAUGE, key, ()) for key in self.gauges]
 
     def note_lost(self, session: int, start: int, stop: int, reason: str) -> None:
         """Note that messages from `start` up to `stop` will not come, and the `reason`.
@@ -235,8 +213,7 @@ class ExactTotals:
         if len(self._next) > SESSIONS_MAX:
             del self._next[next(iter(self._next))]
 
-    def _add(self, delta: _Delta) -> bool:
-        key, kind = delta.key, delta.kind
+    def _add(self, kind: Kind, key: str, values: tuple[Any, ...]) -> bool:
         if kind is Kind.COUNTER:
             place: dict[str, Any] = self.counters
         elif kind is Kind.GAUGE:
@@ -248,25 +225,19 @@ class ExactTotals:
         if key not in place and len(place) >= self._names_max:
             self.cut += 1
             return False
-        if kind is Kind.COUNTER or kind is Kind.GAUGE:
-            total = delta.values[0]
-            if kind is Kind.COUNTER or delta.relative[0]:
-                total += place.get(key, 0)
-            if total - total != 0:
-                return self._refuse()
-            place[key] = total
+        if kind is Kind.COUNTER:
+            count, total = 0, place.get(key, 0) + values[0]
+        elif kind is Kind.GAUGE:
+            base, added = values
+            count, total = 0, (place.get(key, 0) if base is None else base) + added
         else:
             count, total = place.get(key, (0, 0))
-            total += sum(delta.values)
-            if total - total != 0:
-                return self._refuse()
-            place[key] = [count + len(delta.values), total]
+            count, total = count + len(values), total + sum(values)
+        if total - total != 0:  # more than a float holds
+            self.malformed += 1
+            return False
+        place[key] = [count, total] if place is self.statistics else total
         return True
-
-    def _refuse(self) -> bool:
-        """Count a change whose sum is more than a float holds."""
-        self.malformed += 1
-        return False
 
     def copy(self) -> "ExactTotals":
         """Return a copy that later deltas do not change."""
@@ -277,38 +248,29 @@ class ExactTotals:
         return made
 
     def encode(self) -> bytes:
-        """Return the state as bytes."""
-        state = {name: _pack(getattr(self, name)) for name in _COUNTS} | {
+        """Return the state as bytes: JSON, since its integers are of any size."""
+        kept = {name: getattr(self, name) for name in _KEPT}
+        state = kept | {
             "format": _FORMAT,
             "next": list(self._next.items()),
-            "counters": {key: _pack(value) for key, value in self.counters.items()},
-            "gauges": {key: _pack(value) for key, value in self.gauges.items()},
-            "statistics": {key: list(map(_pack, pair)) for key, pair in self.statistics.items()},
             "losses": list(map(astuple, self.losses)),
             "clients": [[session, *known] for session, known in self._clients.items()],
             "reached": [endpoint for endpoint, reached in self._endpoints.items() if reached],
-            "forgotten": self.forgotten,
         }
-        return codec.encode(state)
+        return json.dumps(state).encode()
 
     @classmethod
     def decode(cls, data: bytes, names_max: int = 200_000) -> "ExactTotals":
         """Return the totals of what `encode` returned; raises `ValueError`."""
         try:
-            state = codec.decode(data)
+            state = json.loads(data)
             if state["format"] != _FORMAT:
                 raise ValueError(f"format {state['format']} is not known here")
             totals = cls(names_max)
-            for name in _COUNTS:
-                setattr(totals, name, _unpack(state[name]))
+            for name in _KEPT:
+                setattr(totals, name, state[name])
             totals._next = dict(map(tuple, state["next"]))
-            totals.counters = {key: _unpack(value) for key, value in state["counters"].items()}
-            totals.gauges = {key: _unpack(value) for key, value in state["gauges"].items()}
-            totals.statistics = {
-                key: list(map(_unpack, pair)) for key, pair in state["statistics"].items()
-            }
             totals.losses = [LostDeltas(*loss) for loss in state["losses"]]
-            totals.forgotten = state["forgotten"]
             totals._endpoints = dict.fromkeys(state["reached"], True)
             for session, name, status in state["clients"]:
                 # Until it is heard of again, what it has counted meanwhile is unknown.
@@ -318,62 +280,41 @@ class ExactTotals:
         return totals
 
 
-def _pack(value: float) -> float | str:
-    """Integers beyond 64 bits go as text."""
-    return str(value) if isinstance(value, int) and abs(value) >= 2**63 else value
-
-
-def _unpack(value: float | str) -> float:
-    return int(value) if isinstance(value, str) else value
-
-
 def _read(value: Any) -> tuple[list[_Delta], int]:
-    """Return the metrics of a message, and how many of its entries are malformed."""
+    """Return the changes of a message, and how many of its entries are malformed."""
     if value["v"] != VERSION:
         raise ValueError("another version")
     found: list[_Delta] = []
     malformed = 0
-    for part, read in _PARTS:
-        entries = value.get(part)
-        if entries is None and part not in value:
-            continue
+    for part in _PARTS:
+        entries = value.get(part, {})
         if not isinstance(entries, dict):
             malformed += 1
             continue
         for key, entry in entries.items():
             try:
-                found += read(part, key, entry)
+                found += _read_entry(part, key, entry)
             except (TypeError, ValueError, OverflowError):
                 malformed += 1
     return found, malformed
 
 
-def _read_counter(part: Kind, key: str, entry: Any) -> Iterable[_Delta]:
-    return (_Delta(part, key, (_number(entry),)),)
-
-
-def _read_gauge(part: Kind, key: str, entry: Any) -> Iterable[_Delta]:
-    base, added = entry
-    number = _number(added) if base is None else _number(_number(base) + _number(added))
-    return (_Delta(part, key, (number,), (base is None,)),)
-
-
-def _read_values(part: Kind, key: str, entry: Any) -> Iterable[_Delta]:
-    return (_Delta(part, key, tuple(map(_number, entry))),)
-
-
-def _read_set(part: Kind, key: str, entry: Any) -> Iterable[_Delta]:
+def _read_entry(kind: Kind, key: Any, entry: Any) -> list[_Delta]:
+    if not isinstance(key, str) or not key:
+        raise TypeError("no name")
+    if kind is Kind.COUNTER:
+        return [(kind, key, (_number(entry),))]
+    if kind is Kind.GAUGE:
+        base, added = entry
+        return [(kind, key, (None if base is None else _number(base), _number(added)))]
+    if kind is not Kind.SET:
+        return [(kind, key, tuple(map(_number, entry)))]
     if not isinstance(entry, list) or not all(isinstance(text, str) for text in entry):
         raise TypeError("no list of texts")
-    return [_Delta(part, key, (text,)) for text in entry]
+    return [(kind, key, (text,)) for text in entry]
 
 
-_PARTS = (
-    (Kind.COUNTER, _read_counter),
-    (Kind.GAUGE, _read_gauge),
-    *((kind, _read_values) for kind in STATISTICS),
-    (Kind.SET, _read_set),
-)
+_PARTS = (Kind.COUNTER, Kind.GAUGE, *STATISTICS, Kind.SET)
 
 
 def _number(value: Any) -> float:

@@ -26,7 +26,7 @@ def collect(interval_s, state, *endpoints):
     ) as collector:
         while True:
             totals = collector.totals()
-            say(counters=totals.counters, lost=totals.lost, duplicates=totals.duplicates)
+            say(counters=totals.counters, lost=totals.lost)
             time.sleep(0.02)
 
 
