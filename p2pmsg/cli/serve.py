@@ -65,10 +65,10 @@ def serve(arguments: argparse.Namespace) -> int:
       p2pmsg serve --publish tcp://127.0.0.1:5557 --log posted.log
     """
     from p2pmsg.config import PublisherConfig
-    from p2pmsg.http.app import Gateway, GatewayConfig
+    from p2pmsg.http.app import BODY_BYTES_MAX, Gateway, GatewayConfig
     from p2pmsg.sync.publisher import Publisher
     from p2pmsg.webhooks.readying import message_bytes_of
-    from p2pmsg.webhooks.serving import ServerLimits, bind, make_server
+    from p2pmsg.webhooks.serving import bind, make_server
 
     _check(arguments)
     security = security_of(arguments)
@@ -83,7 +83,7 @@ def serve(arguments: argparse.Namespace) -> int:
                     arguments.publish, name=arguments.name, log=kinds.log_config(arguments),
                     security=security,
                     config=PublisherConfig(
-                        message_bytes_max=message_bytes_of(config.body_bytes_max)
+                        message_bytes_max=message_bytes_of(BODY_BYTES_MAX)
                     ),
                 )
             )  # fmt: skip
@@ -94,10 +94,9 @@ def serve(arguments: argparse.Namespace) -> int:
             origins=arguments.allow_origin, name=arguments.name,
             config=config, security=security,
         )  # fmt: skip
-        limits = ServerLimits(connections_max=arguments.connections + 64)
         server = make_server(
-            app, limits=limits, cert=arguments.cert, key=arguments.cert_key,
-            who=("p2pmsg serve", "http"), rejected=app.rejected,
+            app, connections_max=arguments.connections + 64, cert=arguments.cert,
+            key=arguments.cert_key, who=("p2pmsg serve", "http"), rejected=app.rejected,
         )  # fmt: skip
         with bind(*arguments.listen) as socket:
             host, port = socket.getsockname()[:2]

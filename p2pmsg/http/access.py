@@ -95,7 +95,9 @@ class Access:
             token = (query.get("token") or [""])[0]
         found = _digest(token)
         if sum([hmac.compare_digest(found, each) for each in self._digests]) == 0:
-            raise RejectedError(401, "token", "a token is asked for: Authorization: Bearer …")
+            asked = {"www-authenticate": "Bearer"}
+            said = "a token is asked for: Authorization: Bearer …"
+            raise RejectedError(401, "token", said, headers=asked)
 
 
 def _digest(token: str) -> bytes:

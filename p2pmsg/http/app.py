@@ -3,9 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
@@ -17,15 +15,24 @@ from p2pmsg.errors import MessageError, P2PError
 from p2pmsg.http.access import Access
 from p2pmsg.http.encoding import FORMATS, KEEP_ALIVE, Format, encode_event, encode_id, loss_fields
 from p2pmsg.http.fanout import Fanout, Member, View
-from p2pmsg.http.heads import HeadQuestions
 from p2pmsg.http.positions import Key, read_positions, write_positions
-from p2pmsg.http.resume import Patience, Resume, Step
+from p2pmsg.http.resume import Resume
 from p2pmsg.http.upstream import RangePool, Upstream, range_of
 from p2pmsg.json_text import to_json
 from p2pmsg.stats import Stats
 from p2pmsg.sync.settings import check_name, check_topics
 from p2pmsg.topics import check_topic
-from p2pmsg.webhooks.asgi import UNREAD, Receive, Scope, Send, headers_of, read_body
+from p2pmsg.webhooks.asgi import (
+    HEADERS,
+    UNREAD,
+    Application,
+    Receive,
+    Scope,
+    Send,
+    headers_of,
+    raw,
+    read_body,
+)
 from p2pmsg.webhooks.bodies import value_of
 from p2pmsg.webhooks.intake import AnyPublisher, Limits
 from p2pmsg.webhooks.publishing import Publishing, refusal
@@ -39,12 +46,15 @@ if TYPE_CHECKING:
 _CHUNK_BYTES: Final = 256 * 1024
 _POLL_S: Final = 0.02
 _POLL_MAX_S: Final = 0.16
-_HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _OWN: Final = ("/", "/health", "/health/streams", "/stats")
 _TOPICS_MAX: Final = 64
 _FIELDS_MAX: Final = 200
 _BODY_S: Final = 10.0
 """How long a body may take to come."""
+BODY_BYTES_MAX: Final = 2**20
+"""Size of a body that is published. A message may take up to three times as much."""
+_KEEP_ALIVE_S: Final = 15.0
+"""After how long without an event a comment is sent: proxies close silent connections after 30."""
 _RETRY_MS: Final = 1000
 """How long a browser waits before it connects again."""
 
@@ -61,27 +71,15 @@ class GatewayConfig:
     connections_max: int = 1000
     """Event streams at once; further ones are answered with 503."""
 
-    keep_alive: float = 15.0
-    """A comment is sent after so many seconds without an event, as proxies close silent connections
-    after 60 or 30."""
-
     resume_timeout: float = 10.0
-    """How long what a connection missed is waited for, in seconds. What does not come is reported
-    as lost: `timeout`."""
-
-    body_bytes_max: int = 2**20
-    """Size of a body that is published, in bytes. A message may take up to three times its body
-    (numbers in JSON); what is larger than the publisher's `message_bytes_max` is answered with 413,
-    too."""
+    """How long what a connection missed is waited for, in seconds. What does not come is reported:
+    as lost, or that the publisher has gone back."""
 
     rate: int | None = None
     """Messages a second that are published; more are answered with 429. Default: not limited."""
 
     def __post_init__(self) -> None:
-        check_fields(
-            self, buffer_bytes=64 * 1024, connections_max=1, body_bytes_max=1, keep_alive=0.001,
-            resume_timeout=0.001, rate=1,
-        )  # fmt: skip
+        check_fields(self, buffer_bytes=64 * 1024, connections_max=1, resume_timeout=0.001, rate=1)
 
 
 @dataclass(slots=True)
@@ -116,7 +114,7 @@ class GatewayStats(Stats):
     None: nothing."""
 
 
-class Gateway:
+class Gateway(Application):
     """Serves streams to browsers, and publishes what is posted; an ASGI application.
 
     `GET /topics/NAME` is a stream of Server-Sent Events, `GET /topics?topic=A&topic=B*` one of
@@ -142,11 +140,6 @@ class Gateway:
             again, and the others are served. Who asks over HTTP has nothing to do with it: see
             `tokens`. Default None: open.
 
-    Attributes:
-        statuses: answers by status.
-        rejected: requests that were refused, by the reason in a word.
-        failure: why it could not start; None where it could.
-
     Raises:
         ConfigError: an argument is out of its limits; `MessageError` for a topic.
         ConfigError: an endpoint is none; when the server starts.
@@ -170,6 +163,7 @@ class Gateway:
         config: GatewayConfig | None = None,
         security: "Security | None" = None,
     ) -> None:
+        super().__init__()
         self._security = security
         self._endpoints = [endpoints] if isinstance(endpoints, str) else list(endpoints)
         check("endpoints", self._endpoints, bool(self._endpoints), "at least one")
@@ -190,32 +184,9 @@ class Gateway:
         self._fanout = Fanout(self._config.buffer_bytes, secrets.token_hex(8))
         self._upstream: Upstream | None = None
         self._pool = RangePool(self._endpoints, self._config.resume_timeout, security)
-        self._questions = HeadQuestions(self._pool)
         self._wakes: dict[asyncio.Event, None] = {}
         self._closing = False
         self._counts = GatewayStats()
-        self.statuses: Counter[int] = Counter()
-        self.rejected: Counter[str] = Counter()
-        self.failure: Exception | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, as ASGI has it."""
-        if scope["type"] == "lifespan":
-            with suppress(asyncio.CancelledError):  # Ctrl-C ends the loop; the server would log it
-                await self._live(receive, send)
-        elif scope["type"] == "http":
-            try:
-                await self._answer(scope, receive, send)
-            except RejectedError as error:
-                self.rejected[error.why] += 1
-                headers = {"content-type": "text/plain; charset=utf-8", **error.headers}
-                if error.status == 401:
-                    headers["www-authenticate"] = "Bearer"
-                if error.status == 408:
-                    headers["connection"] = "close"
-                # A name in it may be no UTF-8.
-                said = f"{error}\n".encode(errors="backslashreplace")
-                await self._respond(send, error.status, headers, said)
 
     def __repr__(self) -> str:
         return shown(self, lambda: ", ".join(map(str, self._endpoints)), lambda: self._closing)
@@ -238,37 +209,20 @@ class Gateway:
 
     # ------------------------------------------------------------------------------ the server
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        while True:
-            event = await receive()
-            if event["type"] == "lifespan.startup":
-                try:
-                    self._upstream = Upstream(
-                        self._endpoints, self._topics, self._name, self._fanout, self._wake,
-                        self._security,
-                    )  # fmt: skip
-                except Exception as error:  # whatever it is, uvicorn ends with a status of its own
-                    self.failure = error
-                    await send({"type": "lifespan.startup.failed", "message": str(error)})
-                    return
-                await send({"type": "lifespan.startup.complete"})
-            elif event["type"] == "lifespan.shutdown":
-                await self._close()
-                await send({"type": "lifespan.shutdown.complete"})
-                return
+    async def _start(self) -> None:
+        self._upstream = Upstream(
+            self._endpoints, self._topics, self._name, self._fanout, self._wake, self._security
+        )
 
-    async def _close(self) -> None:
+    async def _stop(self) -> None:
         self.stop()
         if self._upstream is not None:
             await self._upstream.close()
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._questions.close)
-        await loop.run_in_executor(None, self._pool.close)
+        await asyncio.get_running_loop().run_in_executor(None, self._pool.close)
 
     def stop(self) -> None:
         """End all event streams, so that the server can stop; called in the server's event loop."""
         self._closing = True
-        self._questions.stop()
         self._pool.stop()
         self._wake()
 
@@ -289,15 +243,13 @@ class Gateway:
                 "access-control-allow-methods": "GET, POST",
                 "access-control-allow-headers": "authorization, content-type, last-event-id",
             }
-            await self._respond(send, 204, allowed, b"")
+            await self._respond(send, 204, allowed)
             return
         if path in _OWN and method not in ("GET", "HEAD"):
             raise RejectedError(405, "method", "GET it", headers={"allow": "GET, HEAD, OPTIONS"})
         if path in ("/health", "/health/streams"):
             failure = self._unhealthy(posts=path == "/health")
-            text = failure or "ok"
-            said = f"{text}\n".encode(errors="backslashreplace")
-            await self._respond(send, 503 if failure else 200, cross, said)
+            await self._respond(send, 503 if failure else 200, cross, failure or "ok")
             return
         if path == "/":
             page = resources.files("p2pmsg.http").joinpath("page.html").read_bytes()
@@ -313,7 +265,7 @@ class Gateway:
             found = self.stats()
             text = to_json({field.name: getattr(found, field.name) for field in fields(found)})
             json_type = {**cross, "content-type": "application/json"}
-            await self._respond(send, 200, json_type, f"{text}\n".encode())
+            await self._respond(send, 200, json_type, text)
             return
         topics = _topics_of(scope, query)
         if topics is None:
@@ -337,17 +289,6 @@ class Gateway:
         failing = self._publishing.failing() if posts and self._publishing is not None else None
         return failing and f"nothing can be published: {failing}; streams are served"
 
-    async def _respond(
-        self, send: Send, status: int, headers: Mapping[str, str], body: bytes
-    ) -> None:
-        self.statuses[status] += 1
-        found = {**_HEADERS, "content-type": "text/plain; charset=utf-8", **headers}
-        if status != 204:
-            found["content-length"] = str(len(body))
-        raw = _raw(found)
-        await send({"type": "http.response.start", "status": status, "headers": raw})
-        await send({"type": "http.response.body", "body": body})
-
     async def _post(
         self, topics: tuple[str, ...], headers: Mapping[str, str], query: Mapping[str, list[str]],
         cross: Mapping[str, str], receive: Receive, send: Send,
@@ -358,8 +299,7 @@ class Gateway:
         if len(topics) != 1 or topics[0].endswith("*"):
             raise RejectedError(400, "topic", "one topic is needed")
         self._limits.check("", time.monotonic_ns())
-        limits = self._config
-        body = await read_body(headers, receive, limits.body_bytes_max, _BODY_S)
+        body = await read_body(headers, receive, BODY_BYTES_MAX, _BODY_S)
         value, key = value_of(headers, body), next(iter(query.get("key", ())), None)
         try:
             if self._is_async:
@@ -379,7 +319,7 @@ class Gateway:
         place = {"topic": topics[0], "session": f"{self._publisher.session:016x}",
                  "sequence": sequence}  # fmt: skip
         answer = {**cross, "content-type": "application/json"}
-        await self._respond(send, 200, answer, f"{to_json(place)}\n".encode())
+        await self._respond(send, 200, answer, to_json(place))
 
     # --------------------------------------------------------------------------- event streams
 
@@ -410,12 +350,12 @@ class Gateway:
         self._wakes[wake] = None
         watcher = asyncio.ensure_future(_gone(receive, wake))
         try:
-            started = {**_HEADERS, **cross, "content-type": "text/event-stream; charset=utf-8",
+            started = {**HEADERS, **cross, "content-type": "text/event-stream; charset=utf-8",
                        "x-accel-buffering": "no"}  # fmt: skip
-            await send({"type": "http.response.start", "status": 200, "headers": _raw(started)})
+            await send({"type": "http.response.start", "status": 200, "headers": raw(started)})
             await _write(send, b"retry: %d\n\n" % _RETRY_MS)
             if positions is not None:
-                view = await self._resume(view, member, Resume(positions, begun), send, watcher)
+                await self._resume(view, member, Resume(positions, begun), send, watcher)
             else:
                 self._upstream.refresh()
                 view.join(member)
@@ -442,7 +382,7 @@ class Gateway:
                 continue
             wake.clear()
             try:
-                async with asyncio.timeout(self._config.keep_alive):
+                async with asyncio.timeout(_KEEP_ALIVE_S):
                     await wake.wait()
             except TimeoutError:
                 await _write(send, KEEP_ALIVE)
@@ -455,65 +395,42 @@ class Gateway:
     async def _resume(
         self, view: View, member: Member, resume: Resume, send: Send,
         watcher: "asyncio.Future[None]",
-    ) -> View:  # fmt: skip
-        """Bring a connection that comes back to where the others are, and let it join them.
-
-        Returns:
-            The view that it is in now.
-
-        """
+    ) -> None:  # fmt: skip
+        """Bring a connection that comes back to where the others are, and let it join them."""
         upstream = self._upstream
         assert upstream is not None
-        pause_s, begun_s = _POLL_S, time.monotonic()
-        written_s = begun_s
-        patience = Patience(self._config.resume_timeout, begun_s)
+        pause_s = _POLL_S
+        written_s = moved_s = time.monotonic()
+        ahead: Mapping[Key, int] = {}
         while not (self._closing or watcher.done() or member.reason):
             upstream.refresh()
-            patience.look(now_s := time.monotonic())
+            now_s = time.monotonic()
             went_back = {key: report.start for key, report in member.rewound.items()}
             member.rewound.clear()
-            step = resume.step(self._fanout.missed(view, resume.positions), went_back)
-            may_join = self._may_join(step, resume, patience, begun_s)
-            if step.is_complete and may_join:
-                return self._join(view, member, {key: resume.positions[key] for key in step.ahead})
+            is_late = now_s - moved_s >= self._config.resume_timeout
+            missed = self._fanout.missed(view, resume.positions)
+            step = resume.step(missed, went_back, is_late=is_late)
+            if step.is_complete:
+                view.join(member)
+                return
             for key, (place, former) in step.rewound.items():
                 lost = loss_fields(key[1], key[0], place, former, "rewound")
                 event_id = write_positions(resume.positions, view.topics)
                 await _write(send, encode_event("rewound", lost, event_id))
             if step.read is not None:
                 if not await self._read_missed(view, member, resume, step.read, send):
-                    break
-                pause_s, written_s = _POLL_S, now_s
+                    return
+                pause_s, written_s, moved_s = _POLL_S, now_s, time.monotonic()
                 continue
-            settled_s = upstream.settled_s()
-            for key in step.unknown:
-                if patience.is_nowhere(key, self._questions.look(key[0], begun_s), settled_s):
-                    await _write(send, self._give_up(view, resume, key))
-            if now_s - written_s >= self._config.keep_alive:
+            for key in step.unknown if is_late else ():
+                await _write(send, self._give_up(view, resume, key))
+            if step.ahead != ahead:  # this gateway goes on reading
+                ahead, moved_s = step.ahead, now_s
+            if now_s - written_s >= _KEEP_ALIVE_S:
                 await _write(send, KEEP_ALIVE)
                 written_s = now_s
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _POLL_MAX_S)
-        return view
-
-    def _join(self, view: View, member: Member, ahead: Mapping[Key, int]) -> View:
-        """Let a connection join; where it has got more than this gateway, in a view of its own."""
-        if ahead:
-            self._fanout.leave(view, member)
-            view = self._fanout.enter(view.topics, view.form, member, ahead)
-        view.join(member)
-        return view
-
-    def _may_join(self, step: Step, resume: Resume, patience: Patience, begun_s: float) -> bool:
-        """Return whether nothing is waited for of streams that this gateway has read less of."""
-        may_join = True
-        for key, at in step.ahead.items():
-            heads = self._questions.look(key[0], begun_s)
-            verdict = patience.judge(key, resume.positions[key], at, heads)
-            if verdict == "rewound":
-                resume.note_rewound(key)
-            may_join = may_join and verdict == "join"
-        return may_join
 
     async def _read_missed(
         self, view: View, member: Member, resume: Resume, read: tuple[Key, int, int], send: Send
@@ -550,10 +467,6 @@ async def _gone(receive: Receive, wake: asyncio.Event) -> None:
 
 async def _write(send: Send, data: bytes) -> None:
     await send({"type": "http.response.body", "body": data, "more_body": True})
-
-
-def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
 
 
 def _cross(origin: str | None) -> dict[str, str]:

@@ -11,7 +11,6 @@ into a ring of chunks, and a connection is a place in that ring. No clock, no so
 """
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Final
 
 from p2pmsg.errors import LossReport, RewoundReport
@@ -26,7 +25,7 @@ from p2pmsg.http.positions import ID_BYTES_MAX, NO_STREAMS, Key, around, entry, 
 from p2pmsg.message import MessageBatch
 from p2pmsg.publisher.requests import matches
 
-ViewKey = tuple[tuple[str, ...], Format, tuple[tuple[Key, int], ...]]
+ViewKey = tuple[tuple[str, ...], Format]
 
 HOLD_TURNS_MAX: Final = 1000
 """For how many turns a view may hold up what is received, until its quickest connection has all."""
@@ -77,7 +76,6 @@ class View:
         topics: topics and prefixes.
         form: how values are written.
         buffer_bytes: bound of the ring, in bytes; the newest chunk is kept, whatever its size.
-        ahead: streams of which its connections have got more than this gateway, and their places.
         beginning: the id where there is no stream.
 
     Attributes:
@@ -88,12 +86,10 @@ class View:
     """
 
     def __init__(
-        self, topics: tuple[str, ...], form: Format, buffer_bytes: int, ahead: Mapping[Key, int],
-        beginning: str,
-    ) -> None:  # fmt: skip
+        self, topics: tuple[str, ...], form: Format, buffer_bytes: int, beginning: str
+    ) -> None:
         self.topics = topics
         self.form = form
-        self.ahead = dict(ahead)
         self.members: dict[Member, None] = {}
         self.entries: dict[Key, str] = {}
         self.id_bytes = 0
@@ -118,7 +114,6 @@ class View:
     def note(self, key: Key, following: int) -> None:
         """Note a stream's place in the ids."""
         self.forget(key)
-        following = max(following, self.ahead.get(key, 0))
         self.entries[key] = text = entry(key, following - 1, with_topic=self._with_topic)
         self.id_bytes += len(text) + 1
 
@@ -208,7 +203,7 @@ class Fanout:
         following: the next sequence of each stream, those whose last event is the oldest first.
         begun: the sequence from which on each stream was received here.
         beginning: the id of a connection that began here when there was no stream.
-        views: by topics, format, and what their connections have got more of.
+        views: by topics and format.
         messages, losses, malformed: what came: messages, messages reported lost, and those with a
             value that has no JSON form.
 
@@ -224,27 +219,18 @@ class Fanout:
         self._appeared: dict[Key, int] = {}
         self._appearances = 0
 
-    def enter(
-        self,
-        topics: tuple[str, ...],
-        form: Format,
-        member: Member,
-        ahead: Mapping[Key, int] = MappingProxyType({}),
-    ) -> View:
+    def enter(self, topics: tuple[str, ...], form: Format, member: Member) -> View:
         """Return the view of these topics, with a connection that has not joined yet.
 
         Args:
             topics: topics and prefixes.
             form: how values are written.
             member: the connection.
-            ahead: streams of which it has got more than this gateway. Its ids keep these places,
-                and when such a stream moves on it is cut off, to resume by its id. Default: none.
 
         """
-        place = topics, form, tuple(sorted(ahead.items()))
-        view = self.views.get(place)
+        view = self.views.get((topics, form))
         if view is None:
-            view = self.views[place] = View(topics, form, self._buffer_bytes, ahead, self.beginning)
+            view = self.views[topics, form] = View(topics, form, self._buffer_bytes, self.beginning)
             for key, at in self.following.items():
                 if view.wants(key[1]):
                     self._enter_id(view, key, at)
@@ -255,8 +241,7 @@ class Fanout:
         """Forget a connection, and the view with its last one."""
         view.members.pop(member, None)
         if not view.members:
-            place = view.topics, view.form, tuple(sorted(view.ahead.items()))
-            self.views.pop(place, None)
+            self.views.pop((view.topics, view.form), None)
 
     def hold(self) -> bool:
         """Whether what is received next is to wait a turn; see `View.hold`."""
@@ -343,8 +328,6 @@ class Fanout:
         self.following[key] = following
         for view in self._views_of(key[1]):
             self._enter_id(view, key, following)
-            for member in view.members if key in view.ahead else ():
-                member.cut("ahead")
 
     def _enter_id(self, view: View, key: Key, following: int) -> None:
         """Note a stream's place in the ids, and keep these below their bound."""

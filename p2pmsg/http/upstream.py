@@ -27,8 +27,6 @@ _BATCH_MAX: Final = 1024
 _READ_BYTES: Final = 2**20
 """What is read at once for a connection that comes back, in bytes of events."""
 _READERS: Final = 4
-_PLACES_MAX: Final = 1000
-"""Sessions of which is remembered where they were found last."""
 _SHORT_S: Final = 1.0
 """How long each of several endpoints is waited for, before all are waited for longer."""
 _AGAIN_S: Final = 1.0
@@ -102,16 +100,10 @@ class RangePool:
         self._attempts = [(each, min(wait, timeout)) for wait in waits for each in asked]
         self._idle: dict[str, list[RangeReader]] = {each: [] for each in asked}
         self._busy: set[RangeReader] = set()
-        self._places: dict[int, str] = {}
         self._lock = threading.Lock()
         self._closed = False
         self._threads = ThreadPoolExecutor(_READERS, "http-read")
         self._waiting: set[asyncio.Future[Piece]] = set()
-
-    @property
-    def endpoints(self) -> list[str]:
-        """Who can be asked."""
-        return list(self._idle)
 
     async def read(self, wanted: Range) -> Piece | None:
         """Return the beginning of a range, or all of it; what cannot be had is said in it.
@@ -150,8 +142,7 @@ class RangePool:
         parts: list[bytes] = []
         size = messages = losses = 0
         following = wanted.start
-        attempts = self._attempts_of(wanted.key[0])
-        for item in self._items(wanted.key, wanted.start, wanted.stop, attempts):
+        for item in self._items(wanted.key, wanted.start, wanted.stop, self._attempts):
             if isinstance(item, MessageBatch):
                 chunk, _ = encode_batch(item, wanted.form, wanted.before, wanted.after)
                 following = item.sequence + len(item)
@@ -167,23 +158,6 @@ class RangePool:
                 break
         return Piece(b"".join(parts), following, messages, losses)
 
-    def _attempts_of(self, session: int) -> list[tuple[str, float]]:
-        """Return whom to ask in turn, first who had the session last: others may be away."""
-        place = self._places.get(session)
-        found = next((each for each in self._attempts if each[0] == place), None)
-        if found is None:
-            return self._attempts
-        others = self._attempts.copy()
-        others.remove(found)
-        return [found, *others]
-
-    def _note_place(self, session: int, endpoint: str) -> None:
-        with self._lock:
-            self._places.pop(session, None)
-            self._places[session] = endpoint
-            if len(self._places) > _PLACES_MAX:
-                del self._places[next(iter(self._places))]
-
     def _items(
         self, key: Key, start: int, stop: int, attempts: list[tuple[str, float]]
     ) -> Iterator[MessageBatch | LossReport]:
@@ -195,13 +169,11 @@ class RangePool:
             return
         endpoint, timeout = attempts[0]
         try:
-            with self.reader(endpoint, timeout) as reader:
+            with self._reader(endpoint, timeout) as reader:
                 for item in reader.fetch(topic, start, stop, session=session, timeout=timeout):
                     if isinstance(item, LossReport) and len(attempts) > 1:
                         yield from self._items(key, item.start, item.stop, attempts[1:])
                     else:
-                        if isinstance(item, MessageBatch):
-                            self._note_place(session, endpoint)
                         yield item
                     start = item.stop if isinstance(item, LossReport) else item.sequence + len(item)
         except SecurityError as error:  # another endpoint may have it
@@ -209,7 +181,7 @@ class RangePool:
             yield from self._items(key, start, stop, attempts[1:])
 
     @contextmanager
-    def reader(self, endpoint: str, timeout: float) -> Iterator[RangeReader]:
+    def _reader(self, endpoint: str, timeout: float) -> Iterator[RangeReader]:
         """Give a reader that no other thread has; `ClosedError` where it is stopped meanwhile."""
         with self._lock:
             reader = self._idle[endpoint].pop() if self._idle[endpoint] else None
@@ -259,7 +231,6 @@ class Upstream:
             self._endpoints, topics=topics, on_gap=self._lose, name=name, security=security
         )
         self._refreshed_s = 0.0
-        self._complete_s: float | None = None
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._receive()), loop.create_task(self._watch())]
 
@@ -267,15 +238,6 @@ class Upstream:
     def connected(self) -> int:
         """How many endpoints have a publisher or relay that answers."""
         return self._subscriber.connected
-
-    def settled_s(self) -> float:
-        """For how many seconds all endpoints have been connected; 0: they are not."""
-        if self.connected < len(self._endpoints):
-            self._complete_s = None
-            return 0.0
-        if self._complete_s is None:
-            self._complete_s = time.monotonic()
-        return time.monotonic() - self._complete_s
 
     def refresh(self) -> None:
         """Note the places of streams of which nothing has come yet."""
@@ -324,5 +286,4 @@ class Upstream:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_S)
-            self.settled_s()
             self.refresh()

@@ -4,10 +4,8 @@ import asyncio
 import threading
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -16,7 +14,7 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, MessageError, P2PError
 from p2pmsg.topics import check_topic
 from p2pmsg.trouble import Rarely
-from p2pmsg.webhooks.asgi import Receive, Scope, Send, headers_of, read_body
+from p2pmsg.webhooks.asgi import Application, Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.events import Hook, events_of
 from p2pmsg.webhooks.publishing import Publishing, refusal
 from p2pmsg.webhooks.readying import TYPE, Ready, Readying, Topic
@@ -167,14 +165,12 @@ class Limits:
                 raise RejectedError(429, "rate", "too many requests", 1)
 
 
-class Intake:
+class Intake(Application):
     """The ASGI application that `receive` returns.
 
     Attributes:
         published: messages that were published.
         duplicates: events that had been taken before.
-        statuses: answers by status.
-        rejected: requests that were refused, by the reason in a word.
 
     """
 
@@ -189,6 +185,7 @@ class Intake:
         origins: tuple[str, ...],
         paths: tuple[str | None, str | None],
     ) -> None:
+        super().__init__()
         self._publisher: Any = publisher
         self._verify = verify
         self._readying = readying
@@ -209,39 +206,6 @@ class Intake:
         self._trace = Rarely()
         self._tasks: set[asyncio.Task[None]] = set()
         self.published = self.duplicates = 0
-        self.statuses: Counter[int] = Counter()
-        self.rejected: Counter[str] = Counter()
-
-    async def __call__(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        """Answer a request, as ASGI has it."""
-        if scope["type"] == "lifespan":
-            with suppress(asyncio.CancelledError):  # Ctrl-C ends the loop; the server would log it
-                await self._live(receive, send)
-            return
-        if scope["type"] != "http":
-            return
-        headers: dict[str, str] = {}
-        body = b""
-        try:
-            status, headers, body = await self._answered(scope, receive)
-        except RejectedError as error:
-            status, body = error.status, _line(str(error))
-            self.rejected[error.why] += 1
-            headers = {"content-type": "text/plain; charset=utf-8", **error.headers}
-            if status == 408:  # after a 413 the server reads on for a while: see serving.py
-                headers["connection"] = "close"
-            _log.debug("a webhook was answered %d: %s", status, error)
-        self.statuses[status] += 1
-        if body or status != 204:
-            headers["content-length"] = str(len(body))
-        raw = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
-        await send({"type": "http.response.start", "status": status, "headers": raw})
-        await send({"type": "http.response.body", "body": body})
 
     def close(self) -> None:
         """Finish what is under way, and close the file of ids; the publisher stays open."""
@@ -252,24 +216,13 @@ class Intake:
         with self._lock:
             self._seen.close()
 
-    async def _live(
-        self,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        while True:
-            event = await receive()
-            if event["type"] == "lifespan.startup":
-                await send({"type": "lifespan.startup.complete"})
-            elif event["type"] == "lifespan.shutdown":
-                await asyncio.get_running_loop().run_in_executor(None, self.close)
-                await send({"type": "lifespan.shutdown.complete"})
-                return
+    async def _stop(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
 
-    async def _answered(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, str], bytes]:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; what fails in functions of others is no 2xx, and is counted, too."""
         try:
-            return await self._answer(scope, receive)
+            status, headers, body = await self._answered(scope, receive)
         except RejectedError:
             raise
         except Exception as error:
@@ -280,13 +233,16 @@ class Intake:
                 what = "a webhook could not be taken, and is answered with 503 (said once a minute)"
                 _log.error("%s:\n%s", what, said)
             raise RejectedError(503, "failed", "it cannot be taken now", 5) from error
+        await self._respond(send, status, headers, body)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, dict[str, str], bytes]:
+    async def _answered(
+        self, scope: Scope, receive: Receive
+    ) -> tuple[int, dict[str, str], str | bytes]:
         path, method = str(scope["path"]), scope["method"]
         text = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
         if method in ("GET", "HEAD") and path == self._health_path:
             failure = self._unhealthy()
-            return (503 if failure else 200), text, _line(failure or self._well())
+            return (503 if failure else 200), text, failure or self._well()
         if method in ("GET", "HEAD") and path == self._metrics_path:
             return 200, text, self.metrics().encode()
         headers = headers_of(scope)
@@ -428,11 +384,6 @@ class Intake:
         ):
             lines += [f"# TYPE {name}_{what} {kind}", f"{name}_{what} {number}"]
         return "\n".join([*lines, ""])
-
-
-def _line(text: str) -> bytes:
-    """Return an answer's body; a name in the request, or of a file, may be no UTF-8."""
-    return f"{text}\n".encode(errors="backslashreplace")
 
 
 def _partition_key(hook: Hook) -> str | None:

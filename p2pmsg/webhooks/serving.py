@@ -1,16 +1,13 @@
 """Serves an ASGI application by uvicorn, with limits for slow clients."""
 
-import asyncio
 import logging
 import socket
 import ssl
 from collections import Counter
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from p2pmsg.errors import BindError, ConfigError, MissingExtraError
-from p2pmsg.trouble import Rarely
-from p2pmsg.webhooks.asgi import UNREAD
 
 _HEADERS_BYTES_MAX: Final = 65_536
 _KEEP_ALIVE_S: Final = 5
@@ -22,19 +19,6 @@ _REASONS: Final = {
     "Invalid HTTP request received.": "http",
 }
 """What uvicorn says of a request that it refuses itself, and how that is counted."""
-_TEXTS_MAX: Final = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLimits:
-    """What a server puts up with."""
-
-    header_timeout: float = 10.0
-    """How long the headers of a request may take to come, in seconds."""
-    write_timeout: float = 10.0
-    """How long a client may read nothing although there is more to send, in seconds."""
-    connections_max: int = 1000
-    """Connections at once; further ones are answered with 503."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -51,7 +35,8 @@ def bind(host: str, port: int) -> socket.socket:
 def make_server(
     app: Any,
     *,
-    limits: ServerLimits | None = None,
+    connections_max: int = 1000,
+    timeout: float = 10.0,
     cert: str | None = None,
     key: str | None = None,
     who: tuple[str, str] = ("p2pmsg hook in", "webhooks"),
@@ -61,7 +46,9 @@ def make_server(
 
     Args:
         app: the application, of ASGI.
-        limits: what it puts up with. Default: `ServerLimits()`.
+        connections_max: connections at once; further ones are answered with 503. Default 1000.
+        timeout: how long the headers of a request may take to come, and how long a client may read
+            nothing although there is more to send, in seconds. Default 10.
         cert: a file with the certificate, for TLS. Default: no TLS.
         key: and one with its key.
         who: who asks, and with which extra it is installed, for the error.
@@ -77,7 +64,6 @@ def make_server(
         import uvicorn
     except ImportError as error:
         raise MissingExtraError(who[0], str(error.name), who[1]) from error
-    limits = limits or ServerLimits()
     if cert is not None:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
@@ -86,15 +72,18 @@ def make_server(
             why = reason or "it has no PEM"
             limit = f"a file with a certificate in PEM, and its key in the other ({why})"
             raise ConfigError("cert", limit, cert) from error
+    from p2pmsg.webhooks.protocol import ImpatientProtocol
+
+    logger = _Refusals(Counter() if rejected is None else rejected)
     config = uvicorn.Config(
         app,
-        http=_refusing(_protocol(limits), RareLogger(Counter() if rejected is None else rejected)),
+        http=partial(ImpatientProtocol, timeout=timeout, logger=logger),
         ws="none",
         lifespan="on",
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=limits.connections_max,
+        limit_concurrency=connections_max,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_SHUTDOWN_S,
         h11_max_incomplete_event_size=_HEADERS_BYTES_MAX,
@@ -104,10 +93,8 @@ def make_server(
     return uvicorn.Server(config)
 
 
-class RareLogger(logging.Logger):
-    """uvicorn's logger, for one server: each warning once a minute, with how often it was meant.
-
-    Anybody who can connect causes them, a line for each connection.
+class _Refusals(logging.Logger):
+    """uvicorn's logger, for one server: warnings are counted; anybody who can connect causes them.
 
     Args:
         rejected: counts what is refused, by the reason in a word.
@@ -117,116 +104,10 @@ class RareLogger(logging.Logger):
     def __init__(self, rejected: Counter[str]) -> None:
         super().__init__(_LOGGER, logging.WARNING)
         self._rejected = rejected
-        self._unsaid: Counter[str] = Counter()
-        self._rarely: dict[str, Rarely] = {}
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Pass a record on to uvicorn's own logger, unless it was said within the last minute."""
-        if record.levelno == logging.WARNING and not record.exc_info:
-            text = record.getMessage()
-            if reason := _REASONS.get(text):
-                self._rejected[reason] += 1
-            key = text if text in self._rarely or len(self._rarely) < _TEXTS_MAX else ""
-            self._unsaid[key] += 1
-            if not self._rarely.setdefault(key, Rarely()).is_due():
-                return
-            if (count := self._unsaid.pop(key)) > 1:
-                record.msg, record.args = "%s (%d times since it was said last)", (text, count)
-        logging.getLogger(_LOGGER).handle(record)
-
-
-def _protocol(limits: ServerLimits) -> Any:
-    """Return uvicorn's HTTP protocol, which closes where headers take too long.
-
-    uvicorn itself waits without end for the rest of a request's headers, and for the rest of a body
-    that was answered before all of it came, which it throws away: closing at once would reset the
-    connection, and a client that sends everything before it reads would never see the answer.
-    And it waits without end for a client that reads nothing.
-    """
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    class ImpatientProtocol(H11Protocol):  # type: ignore[misc,unused-ignore]
-        _headers_timer: asyncio.TimerHandle | None = None
-        _write_timer: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._watch()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._watch()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._unwatch()
-            self._end_write_timer()
-            super().connection_lost(exc)
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            loop = asyncio.get_running_loop()
-            self._write_timer = loop.call_later(limits.write_timeout, _end_unread, self)
-
-        def resume_writing(self) -> None:
-            self._end_write_timer()
-            super().resume_writing()
-
-        def shutdown(self) -> None:
-            super().shutdown()
-            if self._write_timer is not None:
-                self.transport.abort()
-
-        def _end_write_timer(self) -> None:
-            if self._write_timer is not None:
-                self._write_timer.cancel()
-                self._write_timer = None
-
-        def _watch(self) -> None:
-            """Start the time when headers begin, and end it when they are there."""
-            cycle = self.cycle
-            if cycle is not None and not cycle.response_complete:
-                self._unwatch()
-            elif self._headers_timer is None:
-                loop = asyncio.get_running_loop()
-                self._headers_timer = loop.call_later(limits.header_timeout, self._give_up)
-
-        def _unwatch(self) -> None:
-            if self._headers_timer is not None:
-                self._headers_timer.cancel()
-                self._headers_timer = None
-
-        def _give_up(self) -> None:
-            self._headers_timer = None
-            cycle = self.cycle
-            if cycle is None or cycle.response_complete:
-                self.transport.close()
-
-    return ImpatientProtocol
-
-
-def _end_unread(protocol: Any) -> None:
-    """End a connection whose client reads nothing; its application sees that in the scope."""
-    if protocol.cycle is not None:
-        protocol.cycle.scope[UNREAD] = True
-    protocol.transport.abort()
-
-
-def _refusing(protocol: Any, logger: logging.Logger) -> Any:
-    """Return a protocol that says by this logger what it refuses, also once it has answered."""
-    from h11 import IDLE, SEND_RESPONSE
-
-    class RefusingProtocol(protocol):  # type: ignore[misc,unused-ignore]
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            self.logger = logger
-
-        def send_400_response(self, msg: str) -> None:
-            if self.cycle is not None:  # its application sees that the client has gone
-                self.cycle.disconnected = True
-                self.cycle.message_event.set()
-            if self.conn.our_state in (IDLE, SEND_RESPONSE):
-                super().send_400_response(msg)
-            else:
-                self.transport.close()
-
-    return RefusingProtocol
+        """Count a warning; pass anything else on to uvicorn's own logger."""
+        if record.levelno > logging.WARNING:
+            logging.getLogger(_LOGGER).handle(record)
+        elif reason := _REASONS.get(record.getMessage()):
+            self._rejected[reason] += 1

@@ -15,7 +15,8 @@ import p2pmsg
 from p2pmsg import LogConfig
 from p2pmsg.errors import ConfigError
 from p2pmsg.http import Gateway, GatewayConfig
-from p2pmsg.webhooks.serving import ServerLimits, bind, make_server
+from p2pmsg.http import app as gateway
+from p2pmsg.webhooks.serving import bind, make_server
 from tests.integration.peers import eventually
 from tests.places import lasting_place
 
@@ -26,7 +27,7 @@ TOKEN = "a-token-of-many-letters"
 def serving(*arguments, port=0, write_timeout=10.0, **options):
     """Serve by uvicorn in a thread; yields (port, application)."""
     app = Gateway(*arguments, **options)
-    server = make_server(app, limits=ServerLimits(write_timeout=write_timeout))
+    server = make_server(app, timeout=write_timeout)
     with bind("127.0.0.1", port) as place:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
         thread.start()
@@ -388,11 +389,10 @@ NO_UTF8 = b'{"\\ud800": 1180591620717411303424}'
 @pytest.fixture(scope="module")
 def refusing():
     """One server for all that is refused: (port, application)."""
-    config = GatewayConfig(body_bytes_max=200_000)
     small = p2pmsg.PublisherConfig(message_bytes_max=200_000)
     with (
         p2pmsg.Publisher("tcp://127.0.0.1:0", config=small) as publisher,
-        serving(publisher.endpoint, ["a*"], publisher=publisher, config=config) as found,
+        serving(publisher.endpoint, ["a*"], publisher=publisher) as found,
     ):
         yield found
 
@@ -426,7 +426,7 @@ def refusing():
         ("POST", "/topics/a", b"1" * 30, {"content-type": "application/json"}, 400),
         ("POST", "/topics/a", b"\xff", {"content-type": "text/plain"}, 400),
         ("POST", "/topics/a", b"x", {"content-type": "text/plain; charset=nonsense"}, 415),
-        ("POST", "/topics/a", b"x" * 200_001, {}, 413),
+        ("POST", "/topics/a", b"x" * (2**20 + 1), {}, 413),
         ("POST", "/topics/a", b"x" * 200_000, {}, 413),
         ("POST", "/topics/a", b"1", {"origin": "https://evil.example.com"}, 403),
     ],
@@ -468,9 +468,10 @@ def test_a_site_that_may_ask_is_named_in_the_answer(publisher):
         Gateway("tcp://127.0.0.1:1", tokens=["short"])
 
 
-def test_a_silent_connection_gets_comments_and_health_says_who_answers(publisher):
-    config = GatewayConfig(keep_alive=0.05)
-    with serving(publisher.endpoint, config=config) as (port, _):
+@pytest.mark.internal
+def test_a_silent_connection_gets_comments_and_health_says_who_answers(publisher, monkeypatch):
+    monkeypatch.setattr(gateway, "_KEEP_ALIVE_S", 0.05)
+    with serving(publisher.endpoint) as (port, _):
         eventually(lambda: ask(port, "GET", "/health")[0] == 200)
         with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
             raw.sendall(b"GET /topics/a HTTP/1.1\r\nHost: localhost\r\n\r\n")

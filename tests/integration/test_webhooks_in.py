@@ -19,7 +19,7 @@ from p2pmsg import LogConfig, aio
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, LogFailedError, LogInUseError
 from p2pmsg.webhooks import receive
-from p2pmsg.webhooks.serving import ServerLimits, bind, make_server
+from p2pmsg.webhooks.serving import bind, make_server
 from p2pmsg.webhooks.signatures import content_of, signature_header, signers
 from tests.integration.commands import command, run_here
 from tests.integration.peers import eventually, in_threads
@@ -32,7 +32,7 @@ JSON = {"content-type": "application/json"}
 def serving(app, **limits):
     """Serve an application by uvicorn in a thread; yields the port."""
     rejected = getattr(app, "rejected", None)
-    server = make_server(app, limits=ServerLimits(**limits), rejected=rejected)
+    server = make_server(app, rejected=rejected, **limits)
     with bind("127.0.0.1", 0) as place:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
         thread.start()
@@ -367,7 +367,7 @@ def test_a_body_is_not_larger_than_a_message(make_publisher):
 
 def test_slow_clients_are_closed(publisher):
     app = receive(publisher, secrets=SECRET, topic="t")
-    with serving(app, header_timeout=0.7) as port, contextlib.ExitStack() as opened:
+    with serving(app, timeout=0.7) as port, contextlib.ExitStack() as opened:
 
         def send(data):
             made = opened.enter_context(socket.create_connection(("127.0.0.1", port), 60))

@@ -35,32 +35,29 @@ def test_a_publisher_that_fails_is_named_once(make_publisher, caplog):
     assert app.rejected == {"publisher": 5}
 
 
-def test_what_the_server_refuses_is_said_once_and_counted(make_publisher, caplog):
+def test_what_the_server_refuses_is_counted_and_not_said(make_publisher, caplog):
     logger = logging.getLogger("uvicorn.error")
     app = receive(make_publisher(), secrets=SECRET, topic="t")
     try:
         with serving(app, connections_max=2) as port:
             logger.addHandler(caplog.handler)  # it does not hand on to the root
-            for data in [b"no HTTP\r\n\r\n"] * 5:
-                with socket.create_connection(("127.0.0.1", port), 60) as made:
-                    made.sendall(data)
-                    assert made.recv(1000).startswith(b"HTTP/1.1 400")
+            with socket.create_connection(("127.0.0.1", port), 60) as made:
+                made.sendall(b"no HTTP\r\n\r\n")
+                assert made.recv(1000).startswith(b"HTTP/1.1 400")
             with socket.create_connection(("127.0.0.1", port), 60):
                 eventually(lambda: send(port, "a") == 503)
-                count = app.rejected["connections"]
-                assert [send(port, "a") for _ in range(5)] == [503] * 5
     finally:
         logger.removeHandler(caplog.handler)
-    assert app.rejected == {"http": 5, "connections": count + 5}
-    assert caplog.text.count("Invalid HTTP request received.") == 1
-    assert caplog.text.count("Exceeded concurrency limit.") == 1
+    assert app.rejected["http"] == 1
+    assert app.rejected["connections"] > 0
+    assert "uvicorn" not in [record.name.partition(".")[0] for record in caplog.records]
 
 
 @pytest.mark.parametrize("make", [
     lambda publisher: receive(publisher, secrets=SECRET, topic="t"),
     lambda publisher: Gateway(publisher.endpoint, publisher=publisher),
 ])  # fmt: skip
-def test_bad_chunks_are_said_once_and_counted(make, make_publisher, caplog):
+def test_bad_chunks_are_counted_and_not_said(make, make_publisher, caplog):
     logger = logging.getLogger("uvicorn.error")
     app = make(make_publisher())
     # The body is read, or the request is refused before it comes.
@@ -83,8 +80,7 @@ def test_bad_chunks_are_said_once_and_counted(make, make_publisher, caplog):
             eventually(lambda: app.rejected["http"] == 4)
     finally:
         logger.removeHandler(caplog.handler)
-    assert caplog.text.count("Invalid HTTP request received.") == 1
-    assert "Traceback" not in caplog.text
+    assert "uvicorn" not in [record.name.partition(".")[0] for record in caplog.records]
 
 
 @pytest.mark.long

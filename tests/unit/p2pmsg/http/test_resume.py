@@ -10,7 +10,7 @@ from p2pmsg.errors import LossReport, RewoundReport
 from p2pmsg.http.encoding import encode_batch
 from p2pmsg.http.fanout import HOLD_TURNS_MAX, STREAMS_MAX, Fanout, Member
 from p2pmsg.http.positions import ID_BYTES_MAX, NO_STREAMS, read_positions, write_positions
-from p2pmsg.http.resume import READ_MAX, UNKNOWN_S, Patience, Resume, SessionHeads
+from p2pmsg.http.resume import READ_MAX, Resume
 from p2pmsg.http.upstream import range_of
 from p2pmsg.message import MessageBatch
 from recovery import Loss, LossReason
@@ -304,99 +304,16 @@ def test_a_position_after_what_was_read_is_no_publisher_that_went_back():
     assert (step.rewound, step.read, step.ahead) == ({}, (KEY, 100, 120), {})
 
 
-def test_a_publisher_that_went_back_is_followed_from_where_it_was_first_found():
+def test_who_waited_too_long_follows_the_stream_from_where_it_was_first_found():
     resume = Resume({KEY: 100})
     resume.step({KEY: 50}, {})
     resume.step({KEY: 55}, {})
-    resume.note_rewound(KEY)
-    step = resume.step({KEY: 60}, {})
+    step = resume.step({KEY: 60}, {}, is_late=True)
     assert (step.rewound, step.read) == ({KEY: (50, 100)}, (KEY, 50, 60))
-    assert resume.step({KEY: 60}, {}).rewound == {}
+    assert resume.step({KEY: 60}, {}, is_late=True).rewound == {}
 
 
 def test_a_publisher_that_went_back_meanwhile_needs_no_question():
     resume = Resume({KEY: 100})
     step = resume.step({KEY: 60}, {KEY: 50})
     assert (step.rewound, step.read, step.ahead) == ({KEY: (50, 100)}, (KEY, 50, 60), {})
-
-
-def heads_of(following, *, is_own=True, is_whole=True):
-    return SessionHeads({"a": following}, is_own, is_whole)
-
-
-class Waiting:
-    """A connection at 100 that waits for this gateway, which is at 90."""
-
-    def __init__(self):
-        self.now_s = 0.0
-        self.patience = Patience(10.0, 0.0)
-
-    def after(self, seconds, heads, at=90):
-        """Let time pass, in which it looks every 20 ms; return what it does then."""
-        for _ in range(round(seconds / 0.02)):
-            self.now_s += 0.02
-            self.patience.look(self.now_s)
-        return self.patience.judge(KEY, 100, at, heads)
-
-
-def test_only_the_head_of_the_publisher_itself_shows_at_once_that_it_went_back():
-    assert Waiting().after(0.0, None) == "wait"
-    assert Waiting().after(0.0, heads_of(99)) == "rewound"
-    assert Waiting().after(0.0, heads_of(100)) == "wait"
-    waiting = Waiting()
-    assert waiting.after(0.0, heads_of(99, is_own=False)) == "wait"
-    assert waiting.after(9.0, heads_of(99, is_own=False)) == "wait"
-    assert waiting.after(1.1, heads_of(99, is_own=False)) == "rewound"
-
-
-@pytest.mark.parametrize(
-    "heads", [None, heads_of(100), SessionHeads({}, is_own=False, is_whole=True)]
-)
-def test_a_gateway_that_stands_still_is_waited_for_for_a_while(heads):
-    waiting = Waiting()
-    assert waiting.after(0.0, heads) == "wait"
-    assert waiting.after(UNKNOWN_S - 0.1, heads) == "wait"
-    assert waiting.after(0.0, heads, at=91) == "wait"
-    assert waiting.after(UNKNOWN_S - 0.1, heads, at=91) == "wait"  # it moved
-    assert waiting.after(0.2, heads, at=91) == "join"
-
-
-def test_the_time_for_which_a_process_was_suspended_is_not_counted():
-    waiting = Waiting()
-    waiting.after(0.0, heads_of(99, is_own=False))
-    waiting.now_s += 3600.0
-    assert waiting.after(1.0, heads_of(99, is_own=False)) == "wait"
-    assert not waiting.patience.is_nowhere(KEY, None, 3600.0)
-
-
-def test_a_stream_is_given_up_where_all_answer_that_they_do_not_have_it():
-    absent = SessionHeads({}, is_own=False, is_whole=True)
-    in_part = SessionHeads({}, is_own=False, is_whole=False)
-    waiting = Waiting()
-    for heads, settled_s, expected in (
-        (None, 60.0, False), (absent, UNKNOWN_S, True), (absent, UNKNOWN_S / 2, False),
-        (in_part, 60.0, False), (heads_of(5), 60.0, False),
-    ):  # fmt: skip
-        assert waiting.patience.is_nowhere(KEY, heads, settled_s) == expected
-    waiting.after(10.1, None)
-    assert waiting.patience.is_nowhere(KEY, heads_of(5), 0.0)
-
-
-def test_ids_keep_what_a_connection_has_got_more_of_until_the_stream_moves():
-    fanout = Fanout(BUFFER_BYTES)
-    other = STREAMS[2]
-    fanout.take(batch_of(KEY, 0, 90))
-    fanout.take(batch_of(other, 0, 1))
-    topics = ("*",)
-    member = Member(resumed=True)
-    view = fanout.enter(topics, "json", member, {KEY: 100})
-    view.join(member)
-    fanout.take(batch_of(other, 1, 1))
-    data = view.take(member, 10**6)
-    (line,) = [each for each in data.decode().split("\n") if each.startswith("id: ")]
-    assert read_positions(line.removeprefix("id: "), topics) == {KEY: 100, other: 2}
-    fanout.take(batch_of(KEY, 90, 1))
-    assert member.reason == "ahead"
-    assert view.take(member, 10**6) == b""
-    fanout.leave(view, member)
-    assert not fanout.views
