@@ -18,7 +18,6 @@ from typing import Final
 import zmq
 
 from transports.context import Context, Socket
-from transports.ended_here import EndedHere
 from transports.own_log import own_log as _log
 from transports.platform import open_files
 
@@ -156,7 +155,6 @@ class Connections:
         without_key: connections that had no keys, or were made for the key of another server.
         subscriptions_max, subscription_bytes_max: as given.
         on_end: called with the descriptor of a connection that has ended; None: nothing is.
-        ended_here: looks which ones libzmq ends by itself; None: that is not asked.
 
     """
 
@@ -176,7 +174,6 @@ class Connections:
         self.subscriptions_max = subscriptions_max
         self.subscription_bytes_max = subscription_bytes_max
         self.on_end: Callable[[int], None] | None = None
-        self.ended_here: EndedHere | None = None
         self.refused = self.oversubscribed = self.broken = 0
         self.without_key = 0
         # By descriptor: how many prefixes, and how many bytes they have.
@@ -209,10 +206,6 @@ class Connections:
     def update(self) -> None:
         """Take note of who came and went; end those who are too many."""
         self._read_monitor()
-        if (ended := self.ended_here) is not None and ended.follow():
-            while self._read_monitor():
-                pass
-            ended.confirm()
         _files.look()
         if self._refusals.counts:
             self._refusals.log()
@@ -243,13 +236,9 @@ class Connections:
                     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
                     why = f"{_spared(limit):,} of {limit:,} open files are kept for all else"
                     self._refuse(value, f"{why} (ulimit -n)")
-                elif self.ended_here is not None:
-                    self.ended_here.came(value)
             elif what == _DISCONNECTED:
                 self.broken += 1
                 self._forget(value)
-                if self.ended_here is not None:
-                    self.ended_here.went(value)
             else:
                 self.without_key += 1
                 self._refusals.note("they have no keys, or were made for another server's key")
@@ -304,8 +293,6 @@ class Connections:
             return
         for fd in list(self._open):
             self._forget(fd)
-        if self.ended_here is not None:
-            self.ended_here.close()
         if not self._socket.closed:
             self._socket.disable_monitor()
         self._monitor.close(linger=0)

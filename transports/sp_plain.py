@@ -1,7 +1,7 @@
 """nanomsg's and nng's sockets by pynng, all but bus and pair; a message is one part."""
 
 import time
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import pynng
 
@@ -48,8 +48,6 @@ class SpPlainSocket:
         AddressError: it could not be bound.
 
     """
-
-    says_why: ClassVar[bool] = False
 
     def __init__(
         self,

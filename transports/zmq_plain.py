@@ -1,14 +1,13 @@
 """ZeroMQ sockets whose other side is not ours: SUB, PUB, PULL and PUSH, messages of any parts."""
 
 import time
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 import zmq
 
 from transports.connect_watch import ConnectWatch
 from transports.connections import SUBSCRIPTIONS_MAX
 from transports.context import Context
-from transports.ended_here import EndedHere
 from transports.endpoint import Endpoint
 from transports.errors import AddressError
 from transports.platform import tcp_state
@@ -47,16 +46,13 @@ class ZmqPlainSocket(ZmqSocket):
             encryption.
 
     Attributes:
-        given_up: how often ZeroMQ had given up the connection, and it was made again by `look`; of
-            a SUB or PULL that binds, without keys: how often ZeroMQ ended one whose peer was there.
+        given_up: how often ZeroMQ had given up the connection, and it was made again by `look`.
 
     Raises:
         EndpointError, AddressError: as `ZmqSocket`.
         AddressError: the system refuses the endpoint.
 
     """
-
-    says_why: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -84,9 +80,7 @@ class ZmqPlainSocket(ZmqSocket):
         self._progress = ByteProgress()
         self._prefixes: set[bytes] | None = set() if kind == "pub" else None
         if binds:
-            connections = self._watch_connections()
-            if kind in ("sub", "pull") and curve is None:  # with keys, refusals would look alike
-                connections.ended_here = EndedHere()
+            self._watch_connections()
             self._bind()
         elif curve is not None:
             self._watch = watch_keys(self.socket, context, self.endpoint, curve)
@@ -141,8 +135,6 @@ class ZmqPlainSocket(ZmqSocket):
         """
         if self._connections is not None:
             self._connections.update_soon()
-            if self._connections.ended_here is not None:
-                self.given_up = self._connections.ended_here.count
         if self._prefixes is not None:
             self.has_subscriber()
         watch = self._watch

@@ -49,8 +49,8 @@ class Bridge(ClosesItself):
         target: where they go.
         topic: the topic of messages that have none. Default `zmq`.
         topic_at: where a plain message has its topic. `part`: the first part, the default of
-            `zmq+sub` and `zmq+pub`. `prefix`: the begin of the first part, up to a separator (a
-            space, see `BridgeConfig`), the default of `sp+sub` and `sp+pub`. `none`: nowhere, the
+            `zmq+sub` and `zmq+pub`. `prefix`: the begin of the first part, up to a space, the
+            default of `sp+sub` and `sp+pub`. `none`: nowhere, the
             default of `pull` and `push`.
         topics: which topics are taken, as of a `Subscriber`; not where plain messages come without
             (`topic_at="none"`). Default: all. With requests to
@@ -59,7 +59,8 @@ class Bridge(ClosesItself):
             `json`, `msgpack`: it is decoded from these, or encoded into them.
         sequence_at: where plain messages have a number, so that gaps are counted:
             `OFFSET:SIZE`, `OFFSET:SIZE:le` (bytes of the first part after the topic), or the path
-            of a field of decoded values (`header.seq`). Default: they have none.
+            of a field of decoded values (`header.seq`). Each topic has
+            numbers of its own. Default: they have none.
         log: a local log for the stream, or the queue, that is the target: a directory, or a
             `LogConfig` (`QueueLogConfig` for a queue). Default: none.
         cursor: where the source is a stream: the file that keeps how far it was passed on. Default:

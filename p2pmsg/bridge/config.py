@@ -14,14 +14,17 @@ COMMIT_INTERVAL_S: Final = 0.1
 """With a cursor: how often it is written. So much comes again after a SIGKILL."""
 PREFETCH: Final = 64
 """With a queue as the source: how many jobs the bridge has in flight at each pusher."""
+IN_FLIGHT_MAX: Final = 1000
+"""With a queue as the target: so many jobs may be accepted and not done; further ones stay with the
+plain PUSH."""
+ANSWER_S: Final = 5.0
+"""With requests: how long an answer may take, as of a `Requester`."""
 SURVEY_S: Final = 0.5
 """With `sp+surveyor`: how long respondents may answer; it ends before that when as many have
 answered as are connected. Half of what `request_all` waits."""
 _QUEUE_MAX: Final = 2**31 - 1
 _PART_BYTES_MAX: Final = 2**63 - 1
 """ZeroMQ takes these as an int and as an int64."""
-_ANSWER_S_MAX: Final = 1e6
-"""A `Requester` waits no longer, and nng counts milliseconds in an int."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,6 @@ class BridgeConfig:
         ConfigError: a value is out of its limits; it names the field, the limit and the value.
 
     """
-
-    separator: bytes = b" "
-    """With `topic_at="prefix"`, what ends the topic. Default: a space."""
-
-    sequence_per: Literal["topic", "all"] = "topic"
-    """Whether the sender numbers each topic, or all its messages in one row. Default: each topic.
-    With `all`, a subscription to some of the topics shows gaps."""
 
     single_parts: bool = False
     """Whether every message of the plain sender has one part, so that reading takes a third of the
@@ -62,21 +58,8 @@ class BridgeConfig:
     a large value waits. Default 1.0, as of a `Publisher`, and enough for a SUB that connects
     again."""
 
-    in_flight_max: int = 1000
-    """With a queue as the target: so many jobs may be accepted and not done; further ones stay with
-    the plain PUSH. Default 1000."""
-
-    request_timeout: float = 5.0
-    """With requests: how long an answer may take, in seconds; at most 1,000,000. Default 5.0, as of
-    a `Requester`."""
-
     def __post_init__(self) -> None:
-        check_fields(
-            self, queue_messages=(1, _QUEUE_MAX), part_bytes_max=(1, _PART_BYTES_MAX),
-            in_flight_max=1, request_timeout=(0.001, _ANSWER_S_MAX),
-        )  # fmt: skip
-        ok = 0 < len(self.separator) <= 255
-        check("separator", self.separator, ok, "1 to 255 bytes")
+        check_fields(self, queue_messages=(1, _QUEUE_MAX), part_bytes_max=(1, _PART_BYTES_MAX))
 
 
 def check_choices(topic: str, topic_at: str | None, codec: str) -> None:

@@ -60,14 +60,12 @@ class Source(ABC):
     def read(self, timeout: float) -> list[Batch]:
         """Return what has come, waiting for so many seconds at most."""
 
-    @abstractmethod
-    @abstractmethod
-    def settle(self, batch: Batch, written: Written) -> None:
-        """Take note of what became of a batch."""
+    def settle(self, batch: Batch, written: Written) -> None:  # noqa: B027
+        """Take note of what became of a batch; a plain sender knows of no answer."""
 
-    @abstractmethod
     def stats(self) -> Any:
         """Return the counters of a peer of ours; None: it is none."""
+        return None
 
     @abstractmethod
     def close(self) -> None:
@@ -81,9 +79,9 @@ class Target(ABC):
     def write(self, batch: Batch, is_over: IsOver) -> Written:
         """Pass on a batch; it waits for space until `is_over`."""
 
-    @abstractmethod
     def stats(self) -> Any:
         """As of `Source`."""
+        return None
 
     @abstractmethod
     def close(self, timeout: float) -> None:

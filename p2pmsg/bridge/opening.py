@@ -4,7 +4,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from p2pmsg.bridge.config import COMMIT_INTERVAL_S, PREFETCH, SURVEY_S, BridgeConfig, check_choices
+from p2pmsg.bridge.config import (
+    ANSWER_S,
+    COMMIT_INTERVAL_S,
+    IN_FLIGHT_MAX,
+    PREFETCH,
+    SURVEY_S,
+    BridgeConfig,
+    check_choices,
+)
 from p2pmsg.bridge.connection import Connection
 from p2pmsg.bridge.endpoint import KINDS, OurEnd, PlainEnd, parse_end
 from p2pmsg.bridge.ends import (
@@ -183,27 +191,25 @@ def _open_target(
     if isinstance(end, PlainEnd):
         one_part = end.protocol == "sp"
         place = _topic_at(wishes, end)
-        writer = Writer(place, config.separator, wishes.codec, one_part=one_part)
+        writer = Writer(place, wishes.codec, one_part=one_part)
         socket = _plain_socket(end, wishes)
         socket.open()
         name = ends.target_name = end.name_at(socket.endpoint)
-        ends.connections.append(Connection(socket, name, end.endpoint, end.binds))
+        ends.connections.append(Connection(socket, name, end.endpoint))
         if not isinstance(socket, ZmqPlainSocket) and end.kind in ("req", "surveyor"):
-            reader = Reader(wishes.topic, "none", config.separator, None, wishes.codec)
+            reader = Reader(wishes.topic, "none", None, wishes.codec)
             if end.kind == "surveyor":
                 return SurveyorTarget(socket, writer, reader, SURVEY_S)
-            return ReqTarget(socket, writer, reader, config.request_timeout)
+            return ReqTarget(socket, writer, reader, ANSWER_S)
         if end.kind == "pub":
             return FanOutTarget(socket, name, writer, config.stall_timeout)
         return PlainTarget(socket, name, writer)
     if end.role == "requests":
-        return RequesterTarget(
-            Requester(end.endpoint, security=wishes.security), config.request_timeout
-        )
+        return RequesterTarget(Requester(end.endpoint, security=wishes.security), ANSWER_S)
     if end.role == "queue":
         log: Any = wishes.log
         pusher = Pusher(
-            end.endpoint, log=log, name=wishes.name, in_flight_max=config.in_flight_max,
+            end.endpoint, log=log, name=wishes.name, in_flight_max=IN_FLIGHT_MAX,
             security=wishes.security,
         )  # fmt: skip
         ends.endpoint = ends.target_name = pusher.endpoint
@@ -219,30 +225,28 @@ def _open_source(wishes: Wishes, end: PlainEnd | OurEnd, ends: Ends) -> Source:
     config = wishes.config
     if isinstance(end, PlainEnd):
         place = _topic_at(wishes, end)
-        reader = Reader(wishes.topic, place, config.separator, wishes.topics, wishes.codec)
+        reader = Reader(wishes.topic, place, wishes.topics, wishes.codec)
         sequences = None
         if wishes.sequence_at is not None:
-            per_topic = config.sequence_per == "topic"
-            sequences = Sequences(wishes.sequence_at, wishes.codec, per_topic=per_topic)
+            sequences = Sequences(wishes.sequence_at, wishes.codec)
         ok = not (config.single_parts and place == "part")
         check("single_parts", config.single_parts, ok, 'False with topic_at="part"')
         socket = _plain_socket(end, wishes)
         socket.open(reader.prefixes() if end.kind == "sub" else ())
         name = ends.source_name = end.name_at(socket.endpoint)
-        ends.connections.append(Connection(socket, name, end.endpoint, end.binds))
+        ends.connections.append(Connection(socket, name, end.endpoint))
         ends.reader, ends.sequences = reader, sequences
         if not isinstance(socket, ZmqPlainSocket) and end.kind in ("rep", "respondent"):
-            writer = Writer("none", config.separator, wishes.codec, one_part=True)
+            writer = Writer("none", wishes.codec, one_part=True)
             return RepSource(socket, reader, writer)
         ends.plain = PlainSource(
             socket, name, reader, sequences, queue_messages=config.queue_messages,
-            drops=end.fans_out, single_parts=config.single_parts,
+            single_parts=config.single_parts,
         )  # fmt: skip
         return ends.plain
     if end.role == "requests":
         topics = wishes.topics or [wishes.topic]
-        timeout = max(config.request_timeout, SURVEY_S + 1.0)
-        responding = ResponderSource(end.endpoint, topics, timeout, wishes.security)
+        responding = ResponderSource(end.endpoint, topics, ANSWER_S, wishes.security)
         ends.endpoint = ends.source_name = responding.responder.endpoint
         return responding
     if end.role == "queue":

@@ -1,70 +1,19 @@
 """The ends that are sockets of other libraries."""
 
 import time
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from p2pmsg.bridge.connection import FIRST_NS
+from p2pmsg.bridge.connection import FIRST_NS, PlainSocket
 from p2pmsg.bridge.ends import SLICE_S, Batch, IsOver, Source, Target, Written
 from p2pmsg.bridge.sequences import Sequences
-from p2pmsg.bridge.shapes import Parts, Reader, Writer
-from p2pmsg.bridge.subscribed import FirstSubscriber, Verdict
+from p2pmsg.bridge.shapes import Reader, Writer
 from p2pmsg.trouble import Rarely
-from recovery.checks import to_ns
 from transports.own_log import own_log as _log
 
 _BATCH_MESSAGES: Final = 2048
 _LOOK_MESSAGES: Final = 64
 """After so many messages it is looked again who has subscribed."""
 _LOOK_MS: Final = 20
-
-
-class PlainReceiver(Protocol):
-    """A socket of another library that messages come from."""
-
-    def wait(self, timeout_ms: int) -> bool:
-        """Wait for a message at most so long; return whether there is one."""
-
-    def receive_singles(self, count_max: int) -> tuple[list[Parts], int, bool]:
-        """Do as `receive_many`, faster; every message but the first has one part."""
-
-    def receive_many(self, count_max: int) -> tuple[list[Parts], int, bool]:
-        """Return messages that have come, their bytes, and whether there may be more.
-
-        It does not wait.
-        """
-
-    def close(self, linger_ms: int = 0) -> None:
-        """Close."""
-
-
-class PlainSender(Protocol):
-    """A socket of another library that messages go to."""
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether it is bound, and nobody is connected to it."""
-
-    def wait_for_space(self, timeout_ms: int) -> bool:
-        """Wait at most so long until something can be sent; return whether it can."""
-
-    def send(self, parts: list[bytes]) -> bool:
-        """Send a message; return False where there is no space for it, or nobody to take it."""
-
-    def close(self, linger_ms: int = 0) -> None:
-        """Close; what is queued may take so long to leave."""
-
-
-class PubSender(PlainSender, Protocol):
-    """A PUB of another library."""
-
-    def has_subscriber(self) -> bool:
-        """Whether anybody has subscribed."""
-
-    def wait_for_subscriber(self, timeout_ms: int) -> None:
-        """Wait at most so long until somebody may have subscribed."""
-
-    def set_lossy(self, lossy: bool) -> None:
-        """Let it drop a message for peers whose queues are full; else `send` returns False."""
 
 
 class PlainSource(Source):
@@ -76,7 +25,6 @@ class PlainSource(Source):
         reader: makes topics and values of them.
         sequences: looks at the numbers in them; None: there are none.
         queue_messages: the socket's high-water mark.
-        drops: whether the sender drops what finds no space, as a PUB does.
         single_parts: whether every message has one part.
 
     Attributes:
@@ -87,13 +35,12 @@ class PlainSource(Source):
 
     def __init__(
         self,
-        socket: PlainReceiver,
+        socket: PlainSocket,
         name: str,
         reader: Reader,
         sequences: Sequences | None,
         *,
         queue_messages: int,
-        drops: bool,
         single_parts: bool,
     ) -> None:
         self._socket = socket
@@ -101,12 +48,10 @@ class PlainSource(Source):
         self._reader = reader
         self._sequences = sequences
         self._queue_messages = queue_messages
-        self._drops = drops
         self._receive = socket.receive_singles if single_parts else socket.receive_many
         self._run = 0
         self._overrun_said, self._gap_said = Rarely(), Rarely()
-        self._strange_said = Rarely()
-        self._gaps_seen = self._strange_seen = 0
+        self._gaps_seen = 0
         self.received_bytes = self.overruns = 0
 
     def read(self, timeout: float) -> list[Batch]:
@@ -130,46 +75,25 @@ class PlainSource(Source):
             self._note_overrun()
         return [self._batch(topic, taken) for topic, taken in self._reader.group(messages).items()]
 
-    def settle(self, batch: Batch, written: Written) -> None:
-        """See `Source`: the sender knows of no answer."""
-
-    def stats(self) -> Any:
-        """See `Source`."""
-        return None
-
     def close(self) -> None:
         """See `Source`."""
         self._socket.close()
 
     def _batch(self, topic: str, values: list[Any]) -> Batch:
-        sequences, reader = self._sequences, self._reader
-        decoded = reader.decode(values) if reader.decodes else values
+        sequences, decoded = self._sequences, self._reader.decode(values)
         if sequences is not None:
             note = sequences.note
             for value in decoded if sequences.reads_values else values:
                 note(topic, value)
             if sequences.gaps > self._gaps_seen and self._gap_said.is_due():
                 self._say_gaps(sequences)
-        strange = reader.undecoded + reader.without_topic
-        if strange > self._strange_seen and self._strange_said.is_due():
-            self._strange_seen = strange
-            _log.warning(
-                "%s: so far, %d messages without a topic, which got the bridge's, and %d that "
-                "could not be decoded, which stay bytes", self._name, reader.without_topic,
-                reader.undecoded,
-            )  # fmt: skip
         return Batch(topic, decoded)
 
     def _note_overrun(self) -> None:
         self.overruns += 1
         if not self._overrun_said.is_due():
             return
-        if self._drops:
-            what = "a PUB drops what finds no space at its high-water mark" + (
-                "" if self._sequences else "; how much cannot be known without sequence_at"
-            )
-        else:
-            what = "who pushes is held up at its high-water mark"
+        what = "a PUB drops what finds no space at its high-water mark, a PUSH is held up"
         _log.warning(
             "%s sends faster than the bridge reads (%d messages without a pause): %s",
             self._name, self._queue_messages, what,
@@ -196,7 +120,7 @@ class PlainTarget(Target):
 
     """
 
-    def __init__(self, socket: PlainSender, name: str, writer: Writer) -> None:
+    def __init__(self, socket: PlainSocket, name: str, writer: Writer) -> None:
         self._socket = socket
         self._name = name
         self._writer = writer
@@ -215,10 +139,6 @@ class PlainTarget(Target):
                     break
             written.done += 1
         return written
-
-    def stats(self) -> Any:
-        """See `Target`."""
-        return None
 
     def close(self, timeout: float) -> None:
         """See `Target`."""
@@ -254,11 +174,13 @@ class FanOutTarget(PlainTarget):
 
     """
 
-    def __init__(self, socket: PubSender, name: str, writer: Writer, stall_timeout: float) -> None:
+    def __init__(
+        self, socket: PlainSocket, name: str, writer: Writer, stall_timeout: float
+    ) -> None:
         super().__init__(socket, name, writer)
         self._pub = socket
         self._stall_timeout = stall_timeout
-        self._first = FirstSubscriber(to_ns(stall_timeout), now_ns=time.monotonic_ns())
+        self._gave_up = False
         self._has_subscriber = False
         self._unlooked = 0
         self._is_shedding = False
@@ -300,16 +222,21 @@ class FanOutTarget(PlainTarget):
 
     def _look(self, is_over: IsOver) -> bool:
         """Look who is there, and wait if need be; False: the bridge is to stop meanwhile."""
-        while True:
-            is_there = self._pub.has_subscriber()
-            verdict = self._first.look(is_there, now_ns=time.monotonic_ns())
-            if verdict is not Verdict.WAIT:
-                self._has_subscriber = verdict is Verdict.SEND
-                self._unlooked = _LOOK_MESSAGES
-                return True
-            if is_over():
+        deadline = None
+        while not (is_there := self._pub.has_subscriber()) and not self._gave_up:
+            now = time.monotonic()
+            deadline = deadline or now + self._stall_timeout
+            if now >= deadline:
+                self._gave_up = True
+            elif is_over():
                 return False
-            self._pub.wait_for_subscriber(_LOOK_MS)
+            else:
+                self._pub.wait_for_subscriber(_LOOK_MS)
+        if is_there:
+            self._gave_up = False
+        self._has_subscriber = is_there
+        self._unlooked = _LOOK_MESSAGES
+        return True
 
     def _note_nobody(self) -> None:
         self._without_subscriber += 1

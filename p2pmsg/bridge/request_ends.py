@@ -53,10 +53,6 @@ class RepSource(Source):
             except ValueError as error:
                 _log.warning("topic %r: an answer cannot be sent: %s", batch.topic, error)
 
-    def stats(self) -> Any:
-        """See `Source`."""
-        return None
-
     def close(self) -> None:
         """See `Source`."""
         self._socket.close()
@@ -84,10 +80,6 @@ class RequesterTarget(Target):
         except (TimeoutError, RequestError, MessageError, SecurityError) as error:
             written.refused[0] = str(error)
         return written
-
-    def stats(self) -> Any:
-        """See `Target`."""
-        return None
 
     def close(self, timeout: float) -> None:
         """See `Target`."""
@@ -137,10 +129,6 @@ class ResponderSource(Source):
             asked.set_result(written.answers[0])
         else:
             asked.set_exception(ConnectionError(written.refused.get(0, "the bridge was closed")))
-
-    def stats(self) -> Any:
-        """See `Source`."""
-        return None
 
     def close(self) -> None:
         """See `Source`; requests that wait get an error."""
@@ -199,10 +187,6 @@ class AskingTarget(Target):
     @abstractmethod
     def _ask(self, parts: list[bytes], is_over: IsOver) -> Any:
         """Ask, and return the answer; `TimeoutError` where there is none."""
-
-    def stats(self) -> Any:
-        """See `Target`."""
-        return None
 
     def close(self, timeout: float) -> None:
         """See `Target`."""

@@ -16,13 +16,12 @@ _LIMIT: Final = (
 
 
 class Sequences:
-    """Follows the numbers, and counts what is missing between them.
+    """Follows the numbers of each topic, and counts what is missing between them.
 
     Args:
         place: `OFFSET:SIZE[:be|le]`, in the first part of a message after its topic; or the path of
             a field of a decoded value.
         codec: `bytes`, `json` or `msgpack`.
-        per_topic: whether each topic has numbers of its own.
 
     Attributes:
         gaps: how often numbers were missing.
@@ -37,7 +36,7 @@ class Sequences:
 
     """
 
-    def __init__(self, place: str, codec: str, *, per_topic: bool) -> None:
+    def __init__(self, place: str, codec: str) -> None:
         self._order: Literal["big", "little"] = "big"
         self._path: list[str] = []
         self._offset = self._stop = 0
@@ -52,7 +51,6 @@ class Sequences:
             self._path = place.split(".")
         else:
             raise ConfigError("sequence_at", _LIMIT, place)
-        self._per_topic = per_topic
         self._expected: dict[str, int] = {}
         self.gaps = self.missing = self.back = self.unnumbered = 0
         self.newest: tuple[str, int, int] | None = None
@@ -68,14 +66,13 @@ class Sequences:
         if number is None:
             self.unnumbered += 1
             return
-        stream = topic if self._per_topic else ""
-        expected = self._expected.get(stream)
+        expected = self._expected.get(topic)
         following = number + 1
         if self._modulus:
             following %= self._modulus
         if expected is None and len(self._expected) >= TOPICS_MAX:
             del self._expected[next(iter(self._expected))]
-        self._expected[stream] = following
+        self._expected[topic] = following
         if expected is None or number == expected:
             return
         ahead = number - expected
@@ -86,7 +83,7 @@ class Sequences:
             return
         self.gaps += 1
         self.missing += ahead
-        self.newest = stream, expected, number
+        self.newest = topic, expected, number
 
     def _number(self, value: Any) -> int | None:
         data = value[0] if type(value) is list and value else value

@@ -9,6 +9,8 @@ from p2pmsg.topics import check_topic
 
 Parts = bytes | list[bytes]
 _TOPICS_MAX: Final = 65_536
+SEPARATOR: Final = b" "
+"""What ends a topic that is a prefix."""
 _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "json": codec.json_decode,
     "msgpack": codec.decode,
@@ -25,7 +27,6 @@ class Reader:
     Args:
         topic: of messages that have none.
         topic_at: where a topic is: `part`, `prefix` or `none`.
-        separator: what ends a prefix.
         topics: what is wanted: topics, and prefixes that end in `*`; None: all.
         codec_name: `bytes`, `json` or `msgpack`.
 
@@ -36,16 +37,10 @@ class Reader:
     """
 
     def __init__(
-        self,
-        topic: str,
-        topic_at: str,
-        separator: bytes,
-        topics: Sequence[str] | None,
-        codec_name: str,
+        self, topic: str, topic_at: str, topics: Sequence[str] | None, codec_name: str
     ) -> None:
         self._topic = topic
         self._topic_at = topic_at
-        self._separator = separator
         self._decode = _DECODERS.get(codec_name)
         names = None if topics is None or "*" in topics else topics
         self._exact = None if names is None else {name for name in names if name[-1] != "*"}
@@ -85,11 +80,6 @@ class Reader:
             for value in values
         ]
 
-    @property
-    def decodes(self) -> bool:
-        """Whether `decode` does anything."""
-        return self._decode is not None
-
     def _decoded(self, data: bytes) -> Any:
         assert self._decode is not None
         try:
@@ -107,7 +97,7 @@ class Reader:
                     return topic, parts[1] if len(parts) == 2 else parts[1:]
         else:
             first: bytes = parts[0] if is_list else parts  # type: ignore[assignment]
-            name, ended, rest = first.partition(self._separator)
+            name, ended, rest = first.partition(SEPARATOR)
             topic = self._text(name) if ended else None
             if topic is not None:
                 return topic, [rest, *parts[1:]] if is_list else rest
@@ -137,19 +127,15 @@ class Writer:
 
     Args:
         topic_at: as for `Reader`.
-        separator: as for `Reader`.
         codec_name: `bytes`: bytes, text and lists of them go as they are, and other values are
             refused. `json`, `msgpack`: every value is one part.
         one_part: whether a message cannot have several.
 
     """
 
-    def __init__(
-        self, topic_at: str, separator: bytes, codec_name: str, *, one_part: bool = False
-    ) -> None:
+    def __init__(self, topic_at: str, codec_name: str, *, one_part: bool = False) -> None:
         self._one_part = one_part
         self._topic_at = topic_at
-        self._separator = separator
         self._encode = _ENCODERS.get(codec_name)
         self._name = codec_name
 
@@ -167,12 +153,10 @@ class Writer:
         if self._topic_at == "part":
             return [topic.encode(), *parts]
         if self._topic_at == "prefix":
-            prefix = topic.encode() + self._separator
-            if prefix.find(self._separator) < len(prefix) - len(self._separator):
-                raise ValueError(
-                    f"its topic has the separator {self._separator!r}, and would be read as another"
-                )
-            return [prefix + parts[0], *parts[1:]]
+            name = topic.encode()
+            if SEPARATOR in name:
+                raise ValueError("its topic has a space, and would be read as another")
+            return [name + SEPARATOR + parts[0], *parts[1:]]
         return parts
 
 

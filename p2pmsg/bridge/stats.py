@@ -34,11 +34,9 @@ class BridgeStats(Stats):
         overruns: how often as many messages as the plain socket's high-water mark were read without
             finding its queue empty once. Where it grows, the sender is faster than the bridge; what
             a plain PUB drops then is in `missing`, or cannot be known.
-        reconnected: how often ZeroMQ had given up a plain connection, and it was made again; of an
-            end that binds, how often it ended one whose peer was there. The peer sends parts above
-            `part_bytes_max`, or does not speak ZeroMQ's protocol. Of an `sp+` end that connects:
-            how often its connection ended, for these reasons or since the peer has gone; nng does
-            not say which. 0 for one that binds.
+        reconnected: how often a plain connection that the bridge makes ended, and was made again:
+            the peer has gone, sent a part above `part_bytes_max`, or speaks another protocol. 0
+            where the bridge binds, as peers come and go there.
         unanswered: what is where a plain socket connects, if nobody has answered there for 2 s, or
             why it refuses the connection; else "".
         connections_refused: those that a plain socket with keys refused: an unknown key, or none.

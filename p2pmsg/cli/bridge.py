@@ -5,7 +5,7 @@ import threading
 
 from p2pmsg.bridge import Bridge, BridgeConfig, BridgeStats
 from p2pmsg.cli import arguments as kinds
-from p2pmsg.cli.command import OneOf, UsageError, command, flag, note, option
+from p2pmsg.cli.command import OneOf, command, flag, note, option
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.waiting import Waiting, unanswered
 from p2pmsg.stats import SubscriberStats
@@ -23,10 +23,9 @@ from p2pmsg.stats import SubscriberStats
     option("--topic", "the topic of messages that have none (default zmq)", "TOPIC", kinds.topic,
            default="zmq"),
     option("--topic-at", "where a plain message has its topic: part, the first one (default of "
-           "zmq+sub and zmq+pub); prefix, up to the separator (of sp+sub and sp+pub); none (of "
+           "zmq+sub and zmq+pub); prefix, up to a space (of sp+sub and sp+pub); none (of "
            "pull and push)",
            choices=("part", "prefix", "none")),
-    option("--separator", "what ends a prefix (default: a space)", "TEXT", default=" "),
     option("--topics", "which topics: topics, and prefixes that end in * (default: all)", "TOPIC",
            kinds.topic_or_prefix, nargs="+"),
     OneOf((
@@ -35,8 +34,6 @@ from p2pmsg.stats import SubscriberStats
     )),
     option("--sequence-at", "where plain messages have a number, to count gaps: OFFSET:SIZE, "
            "OFFSET:SIZE:le, or with --json or --msgpack a field such as header.seq", "PLACE"),
-    option("--sequence-per", "whether each topic has numbers of its own, or all share one row "
-           "(default topic)", choices=("topic", "all"), default="topic"),
     flag("--single-parts", "every plain message has one part: reading takes a third of the time"),
     option("--log", "keep the stream, or the queue, in this log", "DIR"),
     option("--cursor", "from a stream: the file that keeps how far it was passed on", "FILE"),
@@ -47,8 +44,6 @@ from p2pmsg.stats import SubscriberStats
            kinds.count(1, 2**31 - 1), default=10_000),
     option("--stall", "how long a plain SUB with a full queue, or that no SUB is there, may hold "
            "up the bridge, in seconds (default 1)", "S", kinds.seconds, default=1.0),
-    option("--in-flight", "to a queue: how many jobs may be accepted and not done (default 1000)",
-           "N", kinds.count(1), default=1000),
     kinds.STATS,
     *SECURITY,
     ended_by=(),
@@ -68,15 +63,10 @@ def bridge(arguments: argparse.Namespace) -> int:
       p2pmsg bridge --from zmq+sub://127.0.0.1:5555 --to tcp://127.0.0.1:5556 --log zmq.log
       p2pmsg bridge --from tcp://127.0.0.1:5557 --to 'zmq+push://*:5558?bind=1'
     """
-    try:
-        separator = arguments.separator.encode()
-        config = BridgeConfig(
-            separator=separator, sequence_per=arguments.sequence_per,
-            single_parts=arguments.single_parts, queue_messages=arguments.queue,
-            stall_timeout=arguments.stall, in_flight_max=arguments.in_flight,
-        )  # fmt: skip
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    config = BridgeConfig(
+        single_parts=arguments.single_parts, queue_messages=arguments.queue,
+        stall_timeout=arguments.stall,
+    )  # fmt: skip
     running = Bridge(
         arguments.source, arguments.target, topic=arguments.topic, topic_at=arguments.topic_at,
         topics=arguments.topics, sequence_at=arguments.sequence_at, log=arguments.log,

@@ -108,7 +108,6 @@ def test_gaps_before_the_bridge_are_counted_and_said(stranger, bridge, caplog):
     assert (stats.gaps, stats.missing, stats.unnumbered, stats.undecoded) == (2, 4, 1, 1)
     said = [record.getMessage() for record in caplog.records]
     assert any("messages were lost before they came here" in text for text in said)
-    assert any("could not be decoded, which stay bytes" in text for text in said)
 
 
 def test_a_pub_that_is_faster_than_the_bridge_is_said(stranger, bridge, caplog):
@@ -284,9 +283,9 @@ def test_a_peer_that_is_no_sub_is_no_subscriber(stranger, bridge, make_publisher
 
 def test_a_plain_push_fills_the_queue_and_waits_where_it_is_full(stranger, bridge, make_puller):
     push, place = stranger(zmq.PUSH, hwm=10)
-    config = BridgeConfig(in_flight_max=10, queue_messages=10)
+    config = BridgeConfig(queue_messages=10)
     made = bridge(f"zmq+pull://{place}", LOOPBACK, config=config)
-    payload = bytes(100_000)
+    payload = bytes(20_000)
     sent = 0
     push.set(zmq.SNDTIMEO, 300)
     try:
@@ -295,8 +294,8 @@ def test_a_plain_push_fills_the_queue_and_waits_where_it_is_full(stranger, bridg
             sent += 1
     except zmq.Again:
         pass
-    assert 10 < sent < 10_000
-    eventually(lambda: made.stats().ours.pushed == 10)
+    assert 1000 < sent < 10_000
+    eventually(lambda: made.stats().ours.pushed == 1000)
     puller = make_puller(made.endpoint)
     for number in range(sent):
         with puller.receive(DEADLINE_S) as job:
@@ -331,17 +330,6 @@ def test_jobs_that_were_not_passed_on_are_given_back(bridge, make_pusher, make_p
     assert made.stats().unsent == 1
     with make_puller(pusher.endpoint).receive(DEADLINE_S) as job:
         assert (job.value, job.last_reason) == (b"job", "the bridge was closed")
-
-
-def test_plain_sockets_carry_jobs_between_two_strangers(stranger, bridge, tmp_path):
-    push, source = stranger(zmq.PUSH)
-    first = bridge(f"zmq+pull://{source}", f"ipc://{tmp_path}/queue")
-    second = bridge(f"ipc://{tmp_path}/queue", "zmq+push://127.0.0.1:0?bind=1")
-    pull = stranger(zmq.PULL, place_of(second.target), connects=True)
-    for number in range(100):
-        push.send(b"%d" % number)
-    assert sorted(int(pull.recv()) for _ in range(100)) == [*range(100)]
-    eventually(lambda: first.stats().ours.done == 100)
 
 
 def test_both_ends_may_be_plain_over_ipc(stranger, bridge, tmp_path):
@@ -487,15 +475,6 @@ def test_what_does_not_go_together_is_named(ends, options, error, words):
 
 
 @pytest.fixture(scope="session")
-def node_stranger():
-    node, folder = shutil.which("node"), os.environ.get("P2PMSG_NPM_FOLDER", "")
-    modules = Path(folder) / "node_modules"
-    if node is None or not folder or not (modules / "zeromq").is_dir():
-        pytest.skip("Node, or a folder P2PMSG_NPM_FOLDER with npm's zeromq, is not there")
-    return ["env", f"NODE_PATH={modules}", node, HERE / "zmq_stranger.mjs"]
-
-
-@pytest.fixture(scope="session")
 def java_stranger(tmp_path_factory):
     jar = Path(os.environ.get("P2PMSG_JEROMQ", "/usr/share/java/jeromq.jar"))
     if not (shutil.which("javac") and shutil.which("java") and jar.exists()):
@@ -507,19 +486,13 @@ def java_stranger(tmp_path_factory):
     return ["java", *fast, "-cp", f"{jar}:{folder}", "ZmqStranger"]
 
 
-@pytest.fixture(scope="session")
-def c_stranger(compile_with_libzmq):
-    return [compile_with_libzmq(HERE / "zmq_stranger.c")]
-
-
-@pytest.fixture(params=["c", pytest.param("node", marks=pytest.mark.long), "java"])
-def program(request, opened):
-    """Start a program in another language that sends, or prints, messages at an end of a bridge."""
-    command = request.getfixturevalue(f"{request.param}_stranger")
+@pytest.fixture
+def program(java_stranger, opened):
+    """Start a program with another ZeroMQ that sends, or prints, messages at an end of a bridge."""
 
     def make(kind, end, count):
         process = subprocess.Popen(
-            [*command, kind, place_of(end), str(count)], stdout=subprocess.PIPE
+            [*java_stranger, kind, place_of(end), str(count)], stdout=subprocess.PIPE
         )
         opened.callback(process.communicate)
         opened.callback(process.kill)

@@ -7,8 +7,8 @@ from p2pmsg.bridge.sequences import Sequences
 from p2pmsg.errors import ConfigError
 
 
-def counted(place, values, codec="bytes", per_topic=True):
-    found = Sequences(place, codec, per_topic=per_topic)
+def counted(place, values, codec="bytes"):
+    found = Sequences(place, codec)
     for value in values:
         topic, value = value if isinstance(value, tuple) else ("t", value)
         found.note(topic, value)
@@ -44,10 +44,8 @@ def test_a_sender_that_goes_back_is_no_gap():
     assert at(found) == (1, 1, 1, 0)
 
 
-def test_topics_are_numbered_each_or_in_one_row():
-    values = [("a", b"\0"), ("b", b"\1"), ("a", b"\2")]
-    assert at(counted("0:1", values)) == (1, 1, 0, 0)
-    assert at(counted("0:1", values, per_topic=False)) == (0, 0, 0, 0)
+def test_each_topic_is_numbered():
+    assert at(counted("0:1", [("a", b"\0"), ("b", b"\1"), ("a", b"\2")])) == (1, 1, 0, 0)
 
 
 def test_a_field_has_it():
@@ -74,9 +72,9 @@ def test_topics_are_bounded(monkeypatch):
 )
 def test_a_place_that_is_none_is_named(place):
     with pytest.raises(ConfigError, match="sequence_at"):
-        Sequences(place, "bytes", per_topic=True)
+        Sequences(place, "bytes")
 
 
 def test_a_field_needs_a_codec():
     with pytest.raises(ConfigError, match="OFFSET:SIZE"):
-        Sequences("header.seq", "bytes", per_topic=True)
+        Sequences("header.seq", "bytes")
