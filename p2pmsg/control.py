@@ -1,7 +1,8 @@
 """Bodies of the control frames, as msgpack arrays; a body that does not fit raises `FrameError`."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final, TypeVar
+from functools import lru_cache
+from typing import Annotated, Final, TypeVar
 from zlib import crc32
 
 from p2pmsg import codec
@@ -292,18 +293,12 @@ class Settled(codec.Struct, array_like=True):
 
 T = TypeVar("T")
 B = TypeVar("B", bound=codec.Struct)
-_decoders: dict[type, Any] = {
-    kind: codec.make_decoder(kind)
-    for kind in (
-        Welcome, Probe, Heads, Joined, Nack, Refused, Heartbeat, Marked, Sessions,
-        Admitted, Settled, Denied,
-    )
-}  # fmt: skip
+_decoder_of: Final = lru_cache(maxsize=None)(codec.make_decoder)
 
 
 def read_body(frame: Frame, kind: type[B]) -> B:
     """Return the body of a control frame; `FrameError` where it does not fit."""
-    body: B = decoded(frame, _decoders[kind].decode)
+    body: B = decoded(frame, _decoder_of(kind).decode)
     return body
 
 

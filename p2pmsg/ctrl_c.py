@@ -19,15 +19,10 @@ TYPE_CHECKING = False  # typing's own would have to be imported
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
-    from typing import Any
 
 INTERRUPTED = 130
 _AGAIN_S = 3.0
 """So long the end is not disturbed by a second Ctrl-C."""
-_REPEAT_S = 0.01
-_CALLS = (b"p2pmsg.cli", b"console_scripts")
-"""What the script of the command has in it, one or the other, by whatever tool it was written."""
-_SCRIPT_BYTES = 4096
 _last_s = -_AGAIN_S
 _was_pressed = False
 
@@ -70,18 +65,8 @@ def _look() -> bool:
         asked = " ".join(sys.orig_argv[1:]) + " "
         is_ours = "-m p2pmsg " in asked or "-mp2pmsg " in asked
     else:
-        is_ours = os.path.basename(name) == "p2pmsg" and _calls_command(name)
+        is_ours = os.path.basename(name) == "p2pmsg"
     return is_ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def _calls_command(script: str) -> bool:
-    """Whether it is the script of the command, and not another program of that name."""
-    try:
-        with open(script, "rb") as file:
-            text = file.read(_SCRIPT_BYTES)
-    except OSError:
-        return False
-    return any(call in text for call in _CALLS)
 
 
 def _on_ctrl_c(handler: "Callable[[int, FrameType | None], None]") -> None:
@@ -101,21 +86,6 @@ def _end_at_once(number: int = 0, frame: "FrameType | None" = None) -> None:
     os._exit(INTERRUPTED)
 
 
-def _unraisable(what: "Any") -> None:
-    """Raise an interrupt again that came where Python has no place for an exception."""
-    if not isinstance(what.exc_value, KeyboardInterrupt):
-        sys.__unraisablehook__(what)
-        return
-    global _last_s
-    _last_s = -_AGAIN_S
-    from threading import Timer
-
-    number = getattr(what.exc_value, "number", signal.SIGINT)
-    timer = Timer(_REPEAT_S, os.kill, (os.getpid(), number))
-    timer.daemon = True
-    timer.start()
-
-
 def _ignore() -> None:
     """Let nothing interrupt while the interpreter takes itself apart."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -125,7 +95,6 @@ def _ignore() -> None:
 _is_command = _look()
 if _is_command:
     signal.signal(signal.SIGINT, _end_at_once)
-    sys.unraisablehook = _unraisable
     import atexit
 
     atexit.register(_ignore)  # before all others, so that it is called after them

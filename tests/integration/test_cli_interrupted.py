@@ -128,27 +128,6 @@ def test_ctrl_c_ends_a_command_that_has_only_begun(as_module, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("text", "is_command"),
-    [
-        ("import p2pmsg", False),
-        ("from p2pmsg.cli import main", True),
-        ("# load_entry_point('p2pmsg', 'console_scripts', 'p2pmsg')\nimport p2pmsg", True),
-    ],
-)
-def test_another_program_of_that_name_keeps_its_own_ctrl_c(text, is_command, tmp_path):
-    script = tmp_path / "p2pmsg"
-    says = "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
-    script.write_text(f"import signal\n{text}\n{says}\n")
-    root = Path(__file__).parents[2]
-    run = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, check=True,
-        env=os.environ | {"PYTHONPATH": str(root)},
-    )  # fmt: skip
-    assert run.stdout.split() == [str(not is_command)]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.long] * (name in ELSEWHERE)) for name in LONG_RUNNING],
 )
