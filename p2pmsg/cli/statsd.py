@@ -112,7 +112,6 @@ def statsd(arguments: argparse.Namespace) -> int:
         raise P2PError(f"{error.name} is needed: pip install 'p2pmsg[statsd]'") from error
 
     config = AggregateConfig(
-        interval=arguments.interval,
         percentiles=arguments.percentiles,
         names_max=arguments.names_max,
         dialect=DIALECTS[arguments.dialect],
@@ -124,6 +123,7 @@ def statsd(arguments: argparse.Namespace) -> int:
         publish=arguments.publish,
         outputs=outputs,
         management=arguments.management,
+        interval=arguments.interval,
         exact=arguments.exact,
         state=arguments.state,
         reuse_port=arguments.reuse_port,

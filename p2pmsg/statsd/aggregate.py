@@ -83,12 +83,20 @@ class Aggregator:
 
     Args:
         config: settings.
+        interval: time between flushes, in seconds.
         seed: of the codes of line templates; random by default, so that nobody can choose names
             that collide.
 
     """
 
-    def __init__(self, config: AggregateConfig | None = None, *, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        config: AggregateConfig | None = None,
+        *,
+        interval: float = 10.0,
+        seed: int | None = None,
+    ) -> None:
+        self.interval_s = interval
         self.config = config or AggregateConfig()
         self.counts = LineCounts()
         self.bad_reasons: Counter[str] = Counter()
@@ -347,8 +355,8 @@ class Aggregator:
         self._delete_idle()
         snapshot = Snapshot(
             self.config, self.series, self.values, self.sets, timestamp_s=timestamp_s,
-            exact_totals=self.exact_totals, exact_counts=self._exact_counts,
-            timed=self._timed, events=self._events,
+            interval_s=self.interval_s, exact_totals=self.exact_totals,
+            exact_counts=self._exact_counts, timed=self._timed, events=self._events,
         )  # fmt: skip
         self._timed, self._events, self._exact_counts = {}, [], defaultdict(float)
         self.values = Values(VALUES_MAX)
@@ -364,7 +372,7 @@ class Aggregator:
         before, self._flushed_s = self._flushed_s, timestamp_s
         if before is not None:
             row = self.series.own_row(Kind.GAUGE, f"{self.config.prefix_stats}.timestamp_lag")
-            self.series.totals[row] = round(timestamp_s - before - self.config.interval, 3)
+            self.series.totals[row] = round(timestamp_s - before - self.interval_s, 3)
             self.series.seen[row] = self._interval
 
     def _delete_idle(self) -> None:

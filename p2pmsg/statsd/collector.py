@@ -10,15 +10,14 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from p2pmsg.checks import check, checked, shown, time_to_wait
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
 from p2pmsg.stats import Stats
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
-from p2pmsg.statsd.dialect import Dialect, find_dialect
 from p2pmsg.statsd.exact import ExactReceiver, StateFile
 from p2pmsg.statsd.listen import ListenEndpoint, parse_listen
 from p2pmsg.statsd.management import Management
@@ -43,8 +42,6 @@ from transports.signals import defer_signals
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
-_BUFFER_BYTES = 8 * 2**20
-_BUFFER_BYTES_MAX = 2**31 - 1
 _DRAIN_S = 0.5
 _TICK_S = 0.2
 _THREAD_VALUES = 20_000
@@ -230,9 +227,7 @@ class Collector(ClosesItself):
         topic: under which they are published. Default `metrics`.
         outputs: further outputs.
         management: endpoint of the management port, `tcp://HOST:PORT`. Default: none.
-        interval: time between flushes, in seconds. Default 10.
-        dialect: how lines are read, by name (`strict`, `etsy`, …) or a `Dialect`. Default `strict`.
-        percentiles: of timers. Default 90.
+        interval: time between flushes, in seconds. Default 10, as with statsd and DataDog.
         exact: endpoints of `p2pmsg.metrics.Client`s, whose deltas are added up exactly, see
             `totals`. Default: none.
         state: a file that keeps those totals over a crash of the collector; one collector has it at
@@ -240,9 +235,7 @@ class Collector(ClosesItself):
             replay buffers hold.
         reuse_port: whether several collectors may listen at one UDP port; the kernel spreads the
             senders over them. Default False.
-        receive_buffer_bytes: size of each socket's receive buffer. Default 8 MiB: some 7,000
-            datagrams of a kilobyte, as the kernel counts. At most 2,147,483,647.
-        config: all settings of the aggregation; the arguments above override it.
+        config: settings of the aggregation: dialect, percentiles, names.
         security: keys for the connections to the clients of `exact`, of which one that refuses
             them is tried again, and for the endpoint `publish`. Default None: open.
 
@@ -254,7 +247,7 @@ class Collector(ClosesItself):
 
     _hurried_s = 0.5
 
-    @checked(percentiles=(-100, 100), interval=0.01, receive_buffer_bytes=(1, _BUFFER_BYTES_MAX))
+    @checked(interval=0.01)
     def __init__(
         self,
         listen: str | Sequence[str] = "udp://127.0.0.1:8125",
@@ -263,21 +256,27 @@ class Collector(ClosesItself):
         topic: str = "metrics",
         outputs: Iterable[Output] = (),
         management: str | None = None,
-        interval: float | None = None,
-        dialect: str | Dialect | None = None,
-        percentiles: Sequence[float] | None = None,
+        interval: float = 10.0,
         exact: str | Sequence[str] = (),
         state: str | os.PathLike[str] | None = None,
         reuse_port: bool = False,
-        receive_buffer_bytes: int = _BUFFER_BYTES,
         config: AggregateConfig | None = None,
         security: "Security | None" = None,
     ) -> None:
-        self.config = _settings(config, interval, dialect, percentiles)
-        places = _places_of(listen)
-        port = None if management is None else _management_at(management)
-        endpoints = _exact_of(exact, state)
-        self._aggregator = Aggregator(self.config)
+        places = [parse_listen(text) for text in _several(listen)]
+        check("listen", listen, bool(places), "at least one endpoint")
+        port = None if management is None else parse_listen(management, "management")
+        if port is not None and port.is_datagram:
+            raise ConfigError("management", "tcp://HOST:PORT or unix:///PATH", management)
+        endpoints = _several(exact)
+        if state is not None and not endpoints:
+            raise ConfigError("state", "None without exact, whose totals it keeps", state)
+        self._outputs = list(outputs)
+        fits = all(hasattr(one, "name") and hasattr(one, "write") for one in self._outputs)
+        check("outputs", outputs, fits, "objects with a name and the methods of an Output")
+        self._interval_s = interval
+        self._aggregator = Aggregator(config, interval=interval)
+        self.config = self._aggregator.config
         self._lock, self._closing = PublishLock(), PublishLock()
         self._closed, self._is_over, self._why = False, False, "it is closed"
         self._stop, self._ended = threading.Event(), threading.Event()
@@ -286,12 +285,9 @@ class Collector(ClosesItself):
         self._publisher: Publisher | None = None
         self._exact: ExactReceiver | None = None
         self._state: StateFile | None = None
-        self._outputs: list[Output] = _outputs_of(outputs)
         try:
             for place in places:
-                self._sockets.listen(
-                    place, buffer_bytes=receive_buffer_bytes, reuse_port=reuse_port
-                )
+                self._sockets.listen(place, reuse_port=reuse_port)
             if isinstance(publish, str):
                 publish = self._publisher = Publisher(publish, name=topic, security=security)
             if publish is not None:
@@ -471,7 +467,7 @@ class Collector(ClosesItself):
             self._ended.set()
 
     def _serve(self) -> None:
-        interval_s = self.config.interval
+        interval_s = self._interval_s
         next_s = time.monotonic() + interval_s
         while not self._stop.is_set():
             busy = self._flushing.is_busy
@@ -508,10 +504,12 @@ class Collector(ClosesItself):
         self._flushing.finish()
 
     def _make_management(self, places: Iterable[ListenEndpoint]) -> Management:
-        shown: list[tuple[str, object]] = [("listen", ", ".join(map(str, places)))]
+        shown: list[tuple[str, object]] = [
+            ("listen", ", ".join(map(str, places))), ("interval", self._interval_s)
+        ]  # fmt: skip
         for field in self.config.__slots__:
             value = getattr(self.config, field)
-            shown.append((field, value.name if isinstance(value, Dialect) else value))
+            shown.append((field, value.name if field == "dialect" else value))
         return Management(self._aggregator, time.time(), self._statuses, shown)
 
     def _statuses(self) -> list[tuple[str, str, float]]:
@@ -522,44 +520,5 @@ class Collector(ClosesItself):
         ]
 
 
-def _outputs_of(outputs: Iterable[Output]) -> list[Output]:
-    found = list(outputs)
-    fits = all(hasattr(one, "name") and hasattr(one, "write") for one in found)
-    check("outputs", outputs, fits, "objects with a name and the methods of an Output")
-    return found
-
-
-def _exact_of(exact: str | Sequence[str], state: object) -> list[str]:
-    endpoints = [exact] if isinstance(exact, str) else list(exact)
-    if state is not None and not endpoints:
-        raise ConfigError("state", "None without exact, whose totals it keeps", state)
-    return endpoints
-
-
-def _management_at(management: str) -> ListenEndpoint:
-    place = parse_listen(management, "management")
-    if place.is_datagram:
-        raise ConfigError("management", "tcp://HOST:PORT or unix:///PATH", management)
-    return place
-
-
-def _places_of(listen: str | Sequence[str]) -> list[ListenEndpoint]:
-    places = [parse_listen(text) for text in ([listen] if isinstance(listen, str) else listen)]
-    if not places:
-        raise ConfigError("listen", "at least one endpoint", listen)
-    return places
-
-
-def _settings(
-    config: AggregateConfig | None,
-    interval: float | None,
-    dialect: str | Dialect | None,
-    percentiles: Sequence[float] | None,
-) -> AggregateConfig:
-    given = {
-        "interval": interval,
-        "dialect": None if dialect is None else find_dialect(dialect),
-        "percentiles": None if percentiles is None else tuple(percentiles),
-    }
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return replace(config or AggregateConfig(), **changes)
+def _several(endpoints: str | Sequence[str]) -> list[str]:
+    return [endpoints] if isinstance(endpoints, str) else list(endpoints)

@@ -13,9 +13,6 @@ class AggregateConfig:
     dialect: Dialect = STRICT
     """How lines are read."""
 
-    interval: float = 10.0
-    """Time between flushes, in seconds. 10.0 as with statsd and DataDog."""
-
     percentiles: tuple[float, ...] = (90.0,)
     """Percentiles of timers, 0 to 100; below 0 for the top ones: -10 is the mean, sum and lower
     bound of the uppermost tenth. 0 gives fields for timers with one value only, as with statsd.
@@ -33,4 +30,4 @@ class AggregateConfig:
     """First part of the names of the collector's own metrics."""
 
     def __post_init__(self) -> None:
-        check_fields(self, interval=0.01, percentiles=(-100, 100), names_max=1)
+        check_fields(self, percentiles=(-100, 100), names_max=1)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from p2pmsg.checks import check, check_fields
-from p2pmsg.errors import ConfigError
 
 TAG_STYLES = ("dogstatsd", "influx", "librato", "graphite", "signalfx")
 """`n:1|c|#k:v`, `n,k=v:1|c`, `n#k=v:1|c`, `n;k=v:1|c`, `n[k=v]:1|c`."""
@@ -86,13 +85,3 @@ DIALECTS = {
     )
 }
 """By name; `dataclasses.replace` makes others."""
-
-
-def find_dialect(dialect: "str | Dialect") -> Dialect:
-    """Return a dialect by its name, or the dialect itself; raises `ConfigError` for other names."""
-    if isinstance(dialect, Dialect):
-        return dialect
-    try:
-        return DIALECTS[dialect]
-    except (KeyError, TypeError):
-        raise ConfigError("dialect", f"one of {', '.join(DIALECTS)}", dialect) from None

@@ -1,11 +1,9 @@
-"""statsd's management port (8126): commands and answers, equal to statsd's to the character. Pure.
+"""statsd's management port (8126): commands and answers as statsd's. Pure.
 
 As in statsd, what arrives at once is one command, whether or not a line feed ends it; two in one
-segment are an error. Numbers and objects are written as Node's `util.inspect` writes them, since
-scripts in the field read them.
+segment are an error. Objects look like those of Node, since scripts in the field read them.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 
@@ -24,9 +22,8 @@ _DELETES: dict[str, tuple[Kind, ...]] = {
     "delgauges": (Kind.GAUGE,),
 }
 _IDENTIFIER = re.compile(r"[a-zA-Z_][a-zA-Z_0-9]*")
-_BREAK_LENGTH = 80
+_LINE_LENGTH = 72
 _ITEMS_MAX = 100
-_INDENT = 2
 QUIT = None
 """Returned by `answer` to close the connection."""
 
@@ -128,73 +125,22 @@ class Management:
         return "".join(lines) + _END
 
 
-def key_text(key: str) -> str:
-    """Return a property's name, quoted unless it is an identifier."""
-    if _IDENTIFIER.fullmatch(key):
-        return key
-    quote = "'" if "'" not in key else ('"' if '"' not in key else "`" if "`" not in key else "'")
-    escaped = key.replace("\\", "\\\\")
-    if quote == "'":
-        escaped = escaped.replace("'", "\\'")
-    escaped = "".join(c if c >= " " and c != "\x7f" else f"\\x{ord(c):02X}" for c in escaped)
-    return f"{quote}{escaped}{quote}"
-
-
 def object_text(entries: Sequence[tuple[str, float | Sequence[float]]]) -> str:
-    """Return an object of numbers, or of arrays of numbers."""
-    if not entries:
-        return "{}"
-    output = [
-        f"{key_text(key)}: "
-        + (number_text(value) if isinstance(value, int | float) else _array_text(value))
+    """Return an object of numbers, or of arrays of numbers: on one line if it fits there."""
+    parts = [
+        f"{key if _IDENTIFIER.fullmatch(key) else repr(key)}: {_value_text(value)}"
         for key, value in entries
     ]
-    return _join(output, "{", "}", 0, len(output))
+    if not parts:
+        return "{}"
+    line = f"{{ {', '.join(parts)} }}"
+    return line if len(line) <= _LINE_LENGTH else "{\n  " + ",\n  ".join(parts) + "\n}"
 
 
-def _array_text(values: Sequence[float]) -> str:
-    output = [number_text(value) for value in values[:_ITEMS_MAX]]
-    if not output:
-        return "[]"
-    more = len(values) - len(output)
-    if more:
-        output.append(f"... {more} more item{'s' if more > 1 else ''}")
-    count = len(output)
-    if count > 6:
-        output = _group(output, bool(more))
-    return _join(output, "[", "]", _INDENT, count)
-
-
-def _join(output: list[str], left: str, right: str, indent: int, count: int) -> str:
-    """Write on one line what fits there and was not grouped (`reduceToSingleString`)."""
-    if len(output) == count:
-        length = sum(map(len, output)) + 2 * len(output) + indent + len(left) + 10
-        if length <= _BREAK_LENGTH and not any("\n" in part for part in output):
-            return f"{left} {', '.join(output)} {right}"
-    space = "\n" + " " * indent
-    return f"{left}{space}  {f',{space}  '.join(output)}{space}{right}"
-
-
-def _group(output: list[str], has_more: bool) -> list[str]:
-    """Put more than six numbers in columns (`groupArrayElements`)."""
-    items = output[:-1] if has_more else output
-    longest = max(map(len, items)) + 2
-    total = sum(map(len, items)) + 2 * len(items)
-    if longest * 3 + _INDENT >= _BREAK_LENGTH or not (total / longest > 5 or longest <= 8):
-        return output
-    biased = max(longest - 3 - math.sqrt(longest - total / len(output)), 1)
-    columns = min(
-        math.floor(math.sqrt(2.5 * biased * len(items)) / biased + 0.5),
-        (_BREAK_LENGTH - _INDENT) // longest,
-        12,
-        15,
-    )
-    if columns <= 1:
-        return output
-    widths = [max(map(len, items[column::columns])) + 2 for column in range(columns)]
-    lines = []
-    for start in range(0, len(items), columns):
-        part = items[start : start + columns]
-        cells = [f"{text}, ".rjust(widths[column]) for column, text in enumerate(part[:-1])]
-        lines.append("".join(cells) + part[-1].rjust(widths[len(part) - 1] - 2))
-    return lines + output[-1:] if has_more else lines
+def _value_text(value: float | Sequence[float]) -> str:
+    if isinstance(value, int | float):
+        return number_text(value)
+    items = [number_text(number) for number in value[:_ITEMS_MAX]]
+    if len(value) > _ITEMS_MAX:
+        items.append(f"... {len(value) - _ITEMS_MAX} more items")
+    return f"[ {', '.join(items)} ]" if items else "[]"

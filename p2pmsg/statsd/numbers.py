@@ -1,4 +1,4 @@
-"""Numbers as StatsD reads and JavaScript writes them, and names as statsd cleans them.
+"""Numbers as StatsD reads and writes them, and names as statsd cleans them.
 
 Python's own `float` accepts `1_000`, `nan`, `infinity`, digits of any script and surrounding
 blanks; none of them is a number here.
@@ -6,7 +6,6 @@ blanks; none of them is a number here.
 
 import math
 import re
-from decimal import Decimal
 
 from p2pmsg.statsd.metric import LineError
 
@@ -27,19 +26,8 @@ def decimal(text: str) -> float:
 
 
 def number_text(value: float) -> str:
-    """Return a number as JavaScript writes it."""
-    value = float(value)
-    if not math.isfinite(value):
-        return "NaN" if value != value else ("Infinity" if value > 0 else "-Infinity")
-    if value == 0:
-        return "-0" if math.copysign(1, value) < 0 else "0"
-    if value.is_integer() and abs(value) < 1e21:
-        return f"{Decimal(repr(value)):.0f}"  # the shortest digits, then zeros
-    digits = repr(value)
-    if 1e-6 <= abs(value) < 1e21:
-        return f"{Decimal(digits):f}"
-    mantissa, _, exponent = digits.partition("e")
-    return f"{mantissa.removesuffix('.0')}e{int(exponent):+d}"
+    """Return a number with the fewest digits that are read as the same number."""
+    return str(value).removesuffix(".0")
 
 
 def clean_name(name: str) -> str:

@@ -203,6 +203,7 @@ class Snapshot:
         sets: dict[int, set[str]],
         *,
         timestamp_s: float,
+        interval_s: float,
         exact_totals: Mapping[str, float],
         exact_counts: Mapping[str, float],
         timed: dict[Timed, float],
@@ -211,7 +212,7 @@ class Snapshot:
         count = series.row_count
         self.timestamp_s = timestamp_s
         self.config = config
-        self.interval_s = config.interval
+        self.interval_s = interval_s
         self.events = events
         self.exact_counts = exact_counts
         self._timed = timed

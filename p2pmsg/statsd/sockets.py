@@ -18,6 +18,8 @@ from p2pmsg.trouble import Trouble
 from transports.own_log import own_log as _log
 
 CONNECTIONS_MAX = 1000
+RECEIVE_BYTES = 8 * 2**20
+"""Of a socket's receive buffer: some 7,000 datagrams of a kilobyte, as the kernel counts."""
 _READS_MAX = 8
 """Calls of a reader a turn: 512 datagrams, some half a millisecond."""
 _STREAM_BYTES = 64 * 1024
@@ -71,9 +73,9 @@ class Sockets:
         self.endpoints: list[ListenEndpoint] = []
         self.management_endpoint: ListenEndpoint | None = None
 
-    def listen(self, place: ListenEndpoint, *, buffer_bytes: int, reuse_port: bool) -> None:
+    def listen(self, place: ListenEndpoint, *, reuse_port: bool) -> None:
         """Bind a socket and read it from now on."""
-        made, bound = self._open(place, buffer_bytes, reuse_port)
+        made, bound = self._open(place, RECEIVE_BYTES, reuse_port)
         self.endpoints.append(bound)
         if place.is_datagram:
             granted = made.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)

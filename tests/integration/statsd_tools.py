@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 
-from p2pmsg.statsd import Collector, Output
+from p2pmsg.statsd import DIALECTS, AggregateConfig, Collector, Output
 from tests.integration.peers import eventually
 
 UDP = "udp://127.0.0.1:0"
@@ -84,6 +84,8 @@ def collecting(listen=UDP, **options):
     """A collector that flushes on request, and what it flushed."""
     keep = Keep()
     options.setdefault("interval", LONG_S)
+    if "dialect" in options:
+        options["config"] = AggregateConfig(dialect=DIALECTS[options.pop("dialect")])
     outputs = [keep, *options.pop("outputs", [])]
     with Collector(listen, outputs=outputs, **options) as collector:
         yield collector, keep

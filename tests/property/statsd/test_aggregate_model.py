@@ -180,7 +180,7 @@ def test_columns_add_up_to_what_a_loop_over_lines_does(packets, name):
 
 
 def check_against_model(packets, dialect):
-    aggregator = Aggregator(AggregateConfig(dialect=dialect, interval=1.0))
+    aggregator = Aggregator(AggregateConfig(dialect=dialect), interval=1.0)
     model = Model(dialect)
     for packet in packets:
         aggregator.feed(packet)

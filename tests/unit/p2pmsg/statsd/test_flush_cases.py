@@ -21,14 +21,14 @@ _NO_VALUE = re.compile(";([^;=]+)=?(?=;|$)")
 """A tag without a value in a path: statsd sends it, and carbon refuses the path."""
 
 
-def make_config(config, flush_ms):
+def make_config(config):
     """Turn statsd's own settings into ours."""
     config = dict(config or {})
     graphite = {NAMES[key]: value for key, value in config.pop("graphite", {}).items()}
     dialect = DIALECTS["etsy"]
     if not config.pop("keyNameSanitize", True):
         dialect = replace(dialect, clean_names=False)
-    settings = {"dialect": dialect, "interval": flush_ms / 1000}
+    settings = {"dialect": dialect}
     percentiles = config.pop("percentThreshold", 90)
     settings["percentiles"] = tuple(percentiles if isinstance(percentiles, list) else [percentiles])
     settings["delete_idle"] = config.pop("deleteIdleStats", False)
@@ -65,8 +65,8 @@ def run_case(case):
     """Return what differs from what statsd 0.9.0 flushed."""
     if "histogram" in (case.get("config") or {}):
         pytest.skip("there are no histograms of statsd here")
-    config, names = make_config(case.get("config"), case.get("flush_ms", 1000))
-    aggregator = Aggregator(config)
+    config, names = make_config(case.get("config"))
+    aggregator = Aggregator(config, interval=case.get("flush_ms", 1000) / 1000)
     expected = case["expect_statsd_0_9_0"]
     if expected.get("crashed"):
         for packet in case["packets"]:

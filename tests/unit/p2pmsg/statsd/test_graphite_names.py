@@ -60,7 +60,7 @@ def test_every_path_is_one_that_carbon_takes(name, tags):
 
 
 def fields_of(lines, percentiles=(90,), **names):
-    config = AggregateConfig(dialect=DIALECTS["etsy"], interval=1.0, percentiles=percentiles)
+    config = AggregateConfig(dialect=DIALECTS["etsy"], percentiles=percentiles)
     aggregator = Aggregator(config)
     aggregator.feed(lines)
     rows = [row for rows in aggregator.flush(0.0).rows() for row in rows if row.name == "t"]

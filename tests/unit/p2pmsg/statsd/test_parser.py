@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import p2pmsg
-from p2pmsg.statsd.dialect import DIALECTS, STRICT, Dialect, find_dialect
+from p2pmsg.statsd.dialect import DIALECTS, STRICT, Dialect
 from p2pmsg.statsd.metric import (
     REASONS,
     BadLine,
@@ -162,13 +162,6 @@ def test_sections_may_come_in_any_order_and_each_is_read(sections, count):
     assert (item.tags == ("a:b",)) is ("#a:b" in chosen)
     assert (item.container == "id") is ("c:id" in chosen)
     assert (item.timestamp_s == 5) is ("T5" in chosen)
-
-
-def test_a_dialect_is_found_by_name_or_is_its_own():
-    assert find_dialect("etsy") is DIALECTS["etsy"]
-    assert find_dialect(STRICT) is STRICT
-    with pytest.raises(p2pmsg.ConfigError, match="dialect must be one of strict, etsy"):
-        find_dialect("esty")
 
 
 @pytest.mark.parametrize(

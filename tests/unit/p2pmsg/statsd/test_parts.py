@@ -14,7 +14,6 @@ from p2pmsg.statsd.config import AggregateConfig
 from p2pmsg.statsd.dialect import DIALECTS
 from p2pmsg.statsd.listen import parse_listen
 from p2pmsg.statsd.management import QUIT, Management, object_text
-from p2pmsg.statsd.numbers import number_text
 from p2pmsg.statsd.receive import StreamBuffer
 
 
@@ -105,7 +104,7 @@ def test_huge_values_break_nothing():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("interval", 0), ("percentiles", (-101,)), ("percentiles", (101,)), ("names_max", 0),
+        ("percentiles", (-101,)), ("percentiles", (101,)), ("names_max", 0),
         ("dialect", "etsy"), ("prefix_stats", 7),
     ],
 )  # fmt: skip
@@ -116,29 +115,12 @@ def test_a_setting_out_of_its_limits_is_refused_by_name(field, value):
 
 # -------------------------------------------------------------------------------- what Node says
 
-NUMBERS = {
-    0.0: "0", 1.0: "1", -1.5: "-1.5", 1e21: "1e+21", 1e20: "100000000000000000000",
-    1e-6: "0.000001", 1e-7: "1e-7", 1.5e-7: "1.5e-7", 0.1: "0.1", 5e-324: "5e-324",
-    9.749546022899947e-06: "0.000009749546022899947", 8.502930819617108e18: "8502930819617108000",
-    float("inf"): "Infinity", float("nan"): "NaN",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("number", "text"), NUMBERS.items())
-def test_a_number_is_written_as_in_javascript(number, text):
-    assert number_text(number) == text
-
-
 OBJECTS = [
     ([], "{}"),
     ([("a", 1)], "{ a: 1 }"),
     ([("a.b", 1), ("it's", 2)], "{ 'a.b': 1, \"it's\": 2 }"),
     ([("t", [10, 20, 40])], "{ t: [ 10, 20, 40 ] }"),
     ([("t", [])], "{ t: [] }"),
-    (
-        [("t", [417, 292, 67, 428, 49, 83, 1, 22])],
-        "{\n  t: [\n    417, 292, 67, 428,\n     49,  83,  1,  22\n  ]\n}",
-    ),
     ([(f"metric.number.{n}", n) for n in range(4)],
      "{\n  'metric.number.0': 0,\n  'metric.number.1': 1,\n"
      "  'metric.number.2': 2,\n  'metric.number.3': 3\n}"),
