@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from p2pmsg.checks import check, checked, shown, time_to_wait
-from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
+from p2pmsg.errors import ClosedError, ReentrantCallError
 from p2pmsg.stats import Stats
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.config import AggregateConfig
-from p2pmsg.statsd.exact import ExactReceiver, StateFile
+from p2pmsg.statsd.exact import ExactReceiver
 from p2pmsg.statsd.listen import ListenEndpoint, parse_listen
 from p2pmsg.statsd.management import Management
 from p2pmsg.statsd.metric import BadLine
@@ -57,7 +57,7 @@ class Flushing:
         self._steps: Iterator[None] | None = None
         self._asked: deque[threading.Event] = deque()
         self._waiting: list[threading.Event] = []
-        self._abandoned = False
+        self._is_over = False
         self._said_closed: set[str] = set()
         self.flushes = 0
         self.failures: Counter[str] = Counter()
@@ -77,31 +77,23 @@ class Flushing:
         """Request a flush; the event is set when every output has received it."""
         event = threading.Event()
         self._asked.append(event)  # no lock: a signal handler may come here, and ask, too
-        if self._abandoned:
+        if self._is_over:
             event.set()
         return event
 
-    def take_requests(self) -> None:
-        """Let the next flush be for those who have asked so far."""
+    def begin(self, take: Callable[[], Snapshot]) -> None:
+        """Take a snapshot, for those who have asked so far, and begin to flush it."""
+        assert self._steps is None
         while self._asked:
             self._waiting.append(self._asked.popleft())
-
-    def begin(self, snapshot: Snapshot) -> None:
-        """Begin a flush; the previous one has ended."""
-        assert self._steps is None
-        self._steps = self._make_steps(snapshot)
+        self._steps = self._make_steps(take())
 
     def step(self) -> None:
         """Do some of the work."""
-        if self._steps is not None:
-            try:
-                next(self._steps)
-            except StopIteration:
-                self._steps = None
-                self.flushes += 1
-                for event in self._waiting:
-                    event.set()
-                self._waiting = []
+        if self._steps is not None and next(self._steps, self) is self:
+            self._steps = None
+            self.flushes += 1
+            self._release()
 
     def finish(self) -> None:
         """Do the rest of a flush."""
@@ -110,19 +102,19 @@ class Flushing:
 
     def count_failures(self) -> dict[str, int]:
         """Return the exceptions by output, with the failures that outputs count themselves."""
-        found = Counter(self.failures)
-        for output in self._outputs:
-            own = getattr(output, "failures", 0)
-            if isinstance(own, int) and own:
-                found[output.name] += own
-        return dict(found)
+        own = {output.name: getattr(output, "failures", 0) for output in self._outputs}
+        return dict(self.failures + Counter(own))
 
     def abandon(self) -> None:
         """Release all callers of `request`: there are no more flushes."""
-        self._abandoned = True
-        self.take_requests()
+        self._is_over = True
+        self._waiting += self._asked
+        self._release()
+
+    def _release(self) -> None:
         for event in self._waiting:
             event.set()
+        self._waiting = []
 
     def _make_steps(self, snapshot: Snapshot) -> Iterator[None]:
         if snapshot.value_count > _THREAD_VALUES:
@@ -265,12 +257,10 @@ class Collector(ClosesItself):
     ) -> None:
         places = [parse_listen(text) for text in _several(listen)]
         check("listen", listen, bool(places), "at least one endpoint")
-        port = None if management is None else parse_listen(management, "management")
-        if port is not None and port.is_datagram:
-            raise ConfigError("management", "tcp://HOST:PORT or unix:///PATH", management)
+        port = None if management is None else _management_at(management)
         endpoints = _several(exact)
-        if state is not None and not endpoints:
-            raise ConfigError("state", "None without exact, whose totals it keeps", state)
+        fits = state is None or bool(endpoints)
+        check("state", state, fits, "None without exact, whose totals it keeps")
         self._outputs = list(outputs)
         fits = all(hasattr(one, "name") and hasattr(one, "write") for one in self._outputs)
         check("outputs", outputs, fits, "objects with a name and the methods of an Output")
@@ -284,23 +274,19 @@ class Collector(ClosesItself):
         self._sockets = Sockets(self._aggregator)
         self._publisher: Publisher | None = None
         self._exact: ExactReceiver | None = None
-        self._state: StateFile | None = None
         try:
             for place in places:
                 self._sockets.listen(place, reuse_port=reuse_port)
+            if port is not None:
+                self._sockets.listen_management(port, self._make_management(places))
             if isinstance(publish, str):
                 publish = self._publisher = Publisher(publish, name=topic, security=security)
             if publish is not None:
                 self._outputs.insert(0, StreamOutput(publish, topic))
-            if port is not None:
-                self._sockets.listen_management(port, self._make_management(places))
-            self._state = None if state is None else StateFile(state)
             if endpoints:
-                given = self._aggregator, self._lock, self._state
+                given = self._aggregator, self._lock, state
                 self._exact = ExactReceiver(endpoints, *given, security)
         except BaseException:
-            if self._state is not None:
-                self._state.close()
             self._sockets.close()
             if self._publisher is not None:
                 self._publisher.close(timeout=0.0)
@@ -461,8 +447,6 @@ class Collector(ClosesItself):
             self._sockets.close()
             if self._exact is not None:
                 self._exact.close()
-            if self._state is not None:
-                self._state.close()
             self._flushing.abandon()
             self._ended.set()
 
@@ -485,12 +469,11 @@ class Collector(ClosesItself):
             self._flushing.step()
 
     def _begin_flush(self) -> None:
-        self._flushing.take_requests()
         with self._lock:
             self._sockets.note_drops()
             if self._exact is not None:
                 self._exact.keep()
-            self._flushing.begin(self._aggregator.flush(time.time()))
+            self._flushing.begin(lambda: self._aggregator.flush(time.time()))
 
     def _finish(self) -> None:
         """Read what the kernel still holds, and flush everything."""
@@ -518,6 +501,12 @@ class Collector(ClosesItself):
             for output in self._outputs
             for name, value in output.status()
         ]
+
+
+def _management_at(management: str) -> ListenEndpoint:
+    place = parse_listen(management, "management")
+    check("management", management, not place.is_datagram, "tcp://HOST:PORT or unix:///PATH")
+    return place
 
 
 def _several(endpoints: str | Sequence[str]) -> list[str]:

@@ -91,7 +91,7 @@ class ExactReceiver:
         endpoints: of the clients.
         aggregator: gets the deltas too, for the flushes.
         lock: the collector's.
-        state: where totals and marks are kept; None: in memory only.
+        state: file where totals and marks are kept; None: in memory only.
         security: keys for the connections to the clients; None: open.
 
     """
@@ -101,14 +101,24 @@ class ExactReceiver:
         endpoints: Sequence[str],
         aggregator: Aggregator,
         lock: PublishLock,
-        state: StateFile | None,
+        state: str | os.PathLike[str] | None,
         security: "Security | None" = None,
     ) -> None:
-        self._aggregator, self._lock, self._state = aggregator, lock, state
-        names_max = aggregator.config.names_max
-        self.totals = ExactTotals(names_max) if state is None else state.load(names_max)
+        self._aggregator, self._lock = aggregator, lock
+        self._state = None if state is None else StateFile(state)
+        try:
+            self._begin(list(endpoints), security)
+        except BaseException:
+            if self._state is not None:
+                self._state.close()
+            raise
+
+    def _begin(self, endpoints: list[str], security: "Security | None") -> None:
+        aggregator, names_max = self._aggregator, self._aggregator.config.names_max
+        totals = None if self._state is None else self._state.load(names_max)
+        self.totals = totals or ExactTotals(names_max)
         self.totals.expect(endpoints)
-        self._endpoints = list(endpoints)
+        self._endpoints = endpoints
         aggregator.exact_totals = self.totals.counters
         aggregator.take(self.totals.initial_metrics())
         self._saved = self._marks()
@@ -308,6 +318,8 @@ class ExactReceiver:
         self._save()
         self._report(list(self._subscriber._core.peers.values()))
         self._subscriber.close()
+        if self._state is not None:
+            self._state.close()
 
 
 def _head(peer: Session) -> int:
