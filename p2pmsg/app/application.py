@@ -5,6 +5,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Sequence
 from inspect import iscoroutinefunction
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -166,7 +167,7 @@ class App:
         check("key", key, key is None or callable(key), "a function of a message")
         check("key", key, key is None or not by_key, "left out where by_key is given")
         if by_key:
-            key = _key_of
+            key = attrgetter("key")
 
         def add(function: F) -> F:
             handler = self._handler(function, "message", on_error)
@@ -463,10 +464,6 @@ class App:
         check(f"hook {name_of(function)}", function, count <= 1, "a function of at most the app")
         hooks.append(function)
         return function
-
-
-def _key_of(message: Any) -> Any:
-    return message.key
 
 
 def _check_concurrency(concurrency: int) -> None:

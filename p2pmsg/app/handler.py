@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from p2pmsg.app.events import Event, Kind
 from p2pmsg.app.parameters import Parameters, name_of, plan
@@ -20,10 +20,6 @@ from transports.own_log import own_log as _log
 
 Next = Callable[[Event], Awaitable[Any]]
 Middleware = Callable[[Next, Event], Awaitable[Any]]
-_COUNTERS: Final = (
-    "received", "handled", "given_up", "left", "cancelled", "conflated", "failed", "retried",
-    "dead_lettered", "refused",
-)  # fmt: skip
 
 
 class Runtime(Protocol):
@@ -110,8 +106,8 @@ class Handler:
 
     def stats(self) -> HandlerStats:
         """Return the counters."""
-        counted = {name: getattr(self, name) for name in _COUNTERS}
-        return HandlerStats(name=self.name, kind=self.kind, running=len(self.running), **counted)
+        counted = {name: getattr(self, name) for name in HandlerStats.__annotations__}
+        return HandlerStats(**counted | {"running": len(self.running)})
 
     @property
     def value_type(self) -> Any:
@@ -169,14 +165,12 @@ class Handler:
             event.value = self._parameters.convert(event.value)
             if event.job is not None:
                 event.job.value = event.value
-        if not run.middleware:
-            return await self._invoke(run, event)
         call: Next = partial(self._invoke, run)
         for each in reversed(run.middleware):
             call = partial(each, call)
         result = await call(event)
         if result is not None:
-            check_result("a middleware", result, "await what is next", may_be_task=True)
+            check_result(self.name, result, AWAIT, may_be_task=True)
         return result
 
     async def _invoke(self, run: Runtime, event: Event) -> Any:
@@ -184,10 +178,7 @@ class Handler:
         if not self._parameters.is_async:
             call = partial(self._function, *positional, **named)
             return await run.threads.call(self.name, call)
-        result = await self._function(*positional, **named)
-        if result is not None:
-            check_result(self.name, result, AWAIT, may_be_task=True)
-        return result
+        return await self._function(*positional, **named)
 
     async def _is_again(self, event: Event, error: Exception, run: Runtime) -> bool:
         """Whether to try again in this place, unless the app stops; returns after the pause."""

@@ -28,9 +28,9 @@ denied: so all topics that begin with it are allowed.
 
 import re
 import tomllib
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -134,53 +134,34 @@ class _Entry:
 class _Patterns:
     """Patterns of topics, each with the entry that gives the most history."""
 
-    __slots__ = ("_lengths", "_ordered", "_prefixes", "_topics")
+    __slots__ = ("_prefixes", "_topics")
 
     def __init__(self) -> None:
         self._topics: dict[bytes, _Entry] = {}
         self._prefixes: dict[bytes, _Entry] = {}
-        self._lengths: list[int] = []
-        self._ordered: list[tuple[bytes, int]] = []
 
     def add(self, pattern: str, rule: Rule) -> None:
-        entry = _Entry(rule, pattern)
-        is_prefix = pattern.endswith("*")
-        entries = self._prefixes if is_prefix else self._topics
-        key = pattern.removesuffix("*").encode()
-        former = entries.get(key)
-        if former is None or entry.history_ns > former.history_ns:
-            entries[key] = entry
-        if former is None:
-            insort(self._ordered, (key, is_prefix))
-            if is_prefix and len(key) not in self._lengths:
-                insort(self._lengths, len(key))
+        entries = self._prefixes if pattern.endswith("*") else self._topics
+        key, entry = pattern.removesuffix("*").encode(), _Entry(rule, pattern)
+        entries[key] = _most([entries.get(key), entry]) or entry
 
     def of_topic(self, topic: bytes) -> _Entry | None:
         """Return the entry of those that name a topic which gives the most history."""
-        entry = self._topics.get(topic)
-        over = self.over(topic)
-        if entry is None or (over is not None and over.history_ns > entry.history_ns):
-            return over
-        return entry
+        return _most([self._topics.get(topic), self.over(topic)])
 
     def over(self, prefix: bytes) -> _Entry | None:
         """Return the same of those that name all topics with a prefix."""
-        found: _Entry | None = None
-        for length in self._lengths:
-            if length > len(prefix):
-                break
-            entry = self._prefixes.get(prefix[:length])
-            if entry is not None and (found is None or entry.history_ns > found.history_ns):
-                found = entry
-        return found
+        return _most(self._prefixes.get(prefix[:size]) for size in range(len(prefix) + 1))
 
     def within(self, prefix: bytes) -> _Entry | None:
         """Return an entry that names some topics with a prefix, or None."""
-        at = bisect_left(self._ordered, (prefix, 0))
-        if at == len(self._ordered) or not self._ordered[at][0].startswith(prefix):
-            return None
-        key, is_prefix = self._ordered[at]
-        return (self._prefixes if is_prefix else self._topics)[key]
+        every = chain(self._topics.items(), self._prefixes.items())
+        return next((entry for key, entry in every if key.startswith(prefix)), None)
+
+
+def _most(entries: Iterable[_Entry | None]) -> _Entry | None:
+    """Return the first of those that give the most history."""
+    return max(filter(None, entries), key=lambda entry: entry.history_ns, default=None)
 
 
 @dataclass(slots=True)
