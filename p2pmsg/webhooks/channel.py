@@ -4,28 +4,32 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random, SystemRandom
 from traceback import format_exception
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from p2pmsg.aio.subscriber import Subscriber
 from p2pmsg.config import CursorConfig
-from p2pmsg.errors import ConfigError, CursorError, LogFailedError, LossReport, P2PError
+from p2pmsg.errors import (
+    ConfigError,
+    CursorError,
+    LogFailedError,
+    LossReport,
+    P2PError,
+    RewoundReport,
+)
 from p2pmsg.message import Message
 from p2pmsg.trouble import Rarely
 from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Delivery, Effect, Failure, Item
 from p2pmsg.webhooks.endpoint import Endpoint
 from p2pmsg.webhooks.formats import Request, encode, join, message_id, percent_encoded
-from p2pmsg.webhooks.letters import CURSOR, Letter, Letters
-from p2pmsg.webhooks.stats import EndpointStats, HookEvent
+from p2pmsg.webhooks.letters import CURSOR, Letter, Letters, Why
+from p2pmsg.webhooks.stats import EndpointStats, EventKind, HookEvent
 from transports.own_log import own_log as _log
-
-if TYPE_CHECKING:
-    from p2pmsg.security.settings import Security
 
 _COMMIT_S: Final = 0.05
 """How long until the cursor is moved; what was delivered within it comes twice after a crash."""
@@ -34,42 +38,28 @@ _AGAIN_S: Final = 5.0
 _LEAVE_S: Final = 2.0
 """With nothing wanted for so long the subscriber leaves, so that it holds up no publisher."""
 _TAKE_MAX: Final = 256
-_HELD_LONG_S: Final = 60.0
-"""A pause that is as long is always said: while it lasts, there is no other."""
 _GATHER_S: Final = 0.01
 _STREAMS_MAX: Final = 65_536
-_OWN_BYTES: Final = 300
 _ASKED_MAX: Final = 100
 """How many dead letters are taken up at once to be sent again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where the messages come from."""
-
-    publishers: list[str]
-    start: str | int | datetime
-    name: str
-    security: "Security | None" = None
-
-
-@dataclass(slots=True)
-class Content:
-    """What is sent of a message, and by what its letter is named."""
-
-    request: Request | None
-    message: Message | None
-    topic: str
-    session: int
-    sequence: int
-    error: str = ""
+_TEXTS: Final = {
+    "opened": "it counts as down, and is probed",
+    "closed": "it works again",
+    "stopped": "it answered 410, and gets nothing any more",
+    "held": "it asked for a pause by Retry-After",
+    "lost": "messages are lost",
+    "dead": "a dead letter",
+}
+"""What is logged of events."""
 
 
 class Channel:
     """The delivery to one endpoint; lives in one event loop.
 
     Args:
-        source: the publishers.
+        subscribe: makes a subscriber of the publishers, with its other settings by name.
         endpoint: where to.
         state: the sender's folder; the channel has one in it.
         report: gets each event.
@@ -79,13 +69,13 @@ class Channel:
 
     def __init__(
         self,
-        source: Source,
+        subscribe: Callable[..., Subscriber],
         endpoint: Endpoint,
         state: Path,
         report: Callable[[HookEvent], None],
         resolver: Any = None,
     ) -> None:
-        self._source = source
+        self._subscribe = subscribe
         self._endpoint = endpoint
         self._folder = state / endpoint.name
         self._report = report
@@ -100,13 +90,12 @@ class Channel:
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._offered: dict[tuple[int, str], int] = {}
-        self._again: dict[tuple[int, str], int] = {}
         self._disk = ThreadPoolExecutor(1, f"webhook {endpoint.name}")
         self._positions: dict[Any, Message] = {}
         self._committing: asyncio.Task[None] | None = None
         self._is_closing = False
         self._said, self._said_held = Rarely(), Rarely()
-        self._lost = self._commit_failures = 0
+        self._lost = 0
         self._error: str | None = None
         self._letters: Letters | None = None
         self._dead_letters = 0
@@ -122,7 +111,7 @@ class Channel:
         self._core.stopped = letters.stopped
         if self._core.stopped is not None:
             _log.warning("webhook %s: stopped: %s", self._endpoint.name, self._core.stopped)
-        self._subscriber = self._subscribe()
+        self._subscriber = self._make_subscriber()
         self._tasks = [
             self._loop.create_task(self._receive()),
             self._loop.create_task(self._look_for_requests()),
@@ -137,7 +126,6 @@ class Channel:
             received=counters.offered,
             delivered=counters.delivered,
             requests=counters.requests,
-            retries=counters.retries,
             failures=counters.failures,
             statuses=dict(counters.statuses),
             dead=counters.dead,
@@ -147,13 +135,11 @@ class Channel:
             in_flight=core.in_flight,
             lost=self._lost,
             is_open=core.is_open,
-            opened=counters.opened,
             stopped=core.stopped,
             held_s=core.held_ns(time.monotonic_ns()) / 1e9,
             connected=None if self._subscriber is None else self._subscriber.connected,
             reason=core.reason,
             refused_letters=counters.refused_letters,
-            commit_failures=self._commit_failures,
             error=self._error,
         )
 
@@ -194,17 +180,10 @@ class Channel:
 
     # ------------------------------------------------------------------------- from the stream
 
-    def _subscribe(self) -> Subscriber:
-        return Subscriber(
-            self._source.publishers,
-            topics=self._endpoint.topics,
-            start=self._source.start,
-            on_gap=self._note_loss,
-            name=self._source.name,
-            # A crash of the operating system may take a commit back: the messages come twice.
-            cursor=CursorConfig(self._folder / CURSOR, fsync="never"),
-            security=self._source.security,
-        )
+    def _make_subscriber(self) -> Subscriber:
+        # A crash of the operating system may take a commit back: the messages come twice.
+        cursor = CursorConfig(self._folder / CURSOR, fsync="never")
+        return self._subscribe(topics=self._endpoint.topics, on_gap=self._note_loss, cursor=cursor)
 
     async def _receive(self) -> None:
         """Take messages while they are wanted, until cancelled."""
@@ -212,7 +191,7 @@ class Channel:
             try:
                 if self._subscriber is None:
                     await self._wait_for_space()
-                    self._subscriber = self._subscribe()
+                    self._subscriber = self._make_subscriber()
                 self._error = None
                 await self._take_all(self._subscriber)
                 await self._leave()
@@ -254,39 +233,41 @@ class Channel:
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None:
             await subscriber.close()
-        self._again = dict(self._offered)
 
     def _offer(self, message: Message, now_ns: int) -> None:
         stream = (message.session, message.topic)
-        if message.sequence <= self._again.get(stream, -1):
+        if message.sequence <= self._offered.get(stream, -1):
             return  # it is here since before the subscriber left
-        self._again.pop(stream, None)
         self._offered.pop(stream, None)
         self._offered[stream] = message.sequence  # the last one in the order of the dict
         if len(self._offered) > _STREAMS_MAX:
             del self._offered[next(iter(self._offered))]
-        hook_id = message_id(message.session, message.topic, message.sequence)
-        content = self._content(message, hook_id)
-        request = content.request
-        item = Item(hook_id, stream, message.key, _OWN_BYTES, content, is_alone=request is None)
-        item.size += 0 if request is None else len(request.body)
+        letter = self._letter_of(message)
+        item = Item(letter.id, stream, message.key, letter.size, letter, message)
+        item.is_alone = not letter.headers
         self._core.offer(item, now_ns)
 
-    def _content(self, message: Message, hook_id: str) -> Content:
-        request, error = None, ""
+    def _letter_of(self, message: Message) -> Letter:
+        """Return what is sent; without headers where the message has no such form."""
+        hook_id = message_id(message.session, message.topic, message.sequence)
+        request, reason = Request({}, b""), ""
         try:
             request = encode(message, self._endpoint.format, hook_id)
             if self._endpoint.scheme == "github":
                 request.headers["x-github-event"] = percent_encoded(message.topic)
         except (ValueError, TypeError, RecursionError, OverflowError) as wrong:
-            error = f"it has no form as {self._endpoint.format}: {wrong}"
-        return Content(request, message, message.topic, message.session, message.sequence, error)
+            reason = f"it has no form as {self._endpoint.format}: {wrong}"
+        return Letter(
+            id=hook_id, why="parked", topic=message.topic, session=message.session,
+            sequence=message.sequence, key=message.key, reason=reason, body=request.body,
+            headers=request.headers,
+        )  # fmt: skip
 
     def _note_loss(self, report: LossReport) -> None:
         self._lost += report.count
-        self._again.pop((report.session, report.topic), None)
-        _log.warning("webhook %s: %s", self._endpoint.name, report)
-        self._report(HookEvent("lost", self._endpoint.name, str(report), report))
+        if isinstance(report, RewoundReport):
+            self._offered.pop((report.session, report.topic), None)
+        self._tell("lost", str(report), report)
 
     # -------------------------------------------------------------------------- to the endpoint
 
@@ -302,8 +283,8 @@ class Channel:
         while core.effects:
             self._do(core.effects.popleft())
         for item in core.committable():
-            if item.content.message is not None:
-                self._positions[item.stream] = item.content.message
+            if item.message is not None:
+                self._positions[item.stream] = item.message
         if self._positions and self._committing is None and not self._is_closing:
             self._committing = self._loop.create_task(self._commit_soon())
         if core.wants:
@@ -329,56 +310,40 @@ class Channel:
         now_ns = time.monotonic_ns()
         if isinstance(result, Failure):
             self._core.failed(items, now_ns, result)
-            if not any(effect.kind == "held" for effect in self._core.effects):
-                self._say_failed(result)
+            is_new = all(effect.kind == "park" for effect in self._core.effects)
+            if is_new and not self._core.is_open and self._said.is_due():
+                what = "webhook %s: a request failed, and is tried again: %s"
+                _log.warning(what, self._endpoint.name, result.reason)
         else:
             self._core.succeeded(items, now_ns, result)
         self._pump()
 
-    def _say_failed(self, failure: Failure) -> None:
-        """Log that a request failed, unless something else that is logged says so."""
-        core = self._core
-        if core.is_open or core.stopped is not None or failure.is_final or not self._said.is_due():
-            return
-        _log.warning(
-            "webhook %s: a request failed, and is tried again: %s",
-            self._endpoint.name, failure.reason,
-        )  # fmt: skip
-
-    async def _send(self, contents: list[Content], hook_id: str) -> Failure | int:
-        requests = [each.request for each in contents if each.request is not None]
+    async def _send(self, letters: list[Letter], hook_id: str) -> Failure | int:
+        requests = [Request(each.headers, each.body) for each in letters if each.headers]
         if not requests:
-            return Failure(contents[0].error, is_final=True)
+            return Failure(letters[0].reason, is_final=True)
         is_batch = self._endpoint.format == "cloudevents-batch"
         return await self._client.post(join(requests) if is_batch else requests[0], hook_id)
 
     def _do(self, effect: Effect) -> None:
-        name, reason = self._endpoint.name, effect.reason
-        if effect.kind in ("park", "unpark", "dead"):
-            self._write_later(effect)
-            return
+        if effect.kind in ("park", "unpark", "dead", "stopped"):
+            self._to_write.append(effect)
+            if self._writing is None:
+                self._writing = self._loop.create_task(self._write())
         if effect.kind == "held":
-            self._report_held(reason)
-            return
-        if effect.kind == "stopped":
-            _log.warning("webhook %s: it answered 410, and gets nothing any more: %s", name, reason)
-            self._write_later(effect)
-        elif effect.kind == "opened":
-            _log.warning("webhook %s: it counts as down, and is probed: %s", name, reason)
-        else:
-            _log.warning("webhook %s: it works again", name)
-        self._report(HookEvent(effect.kind, name, reason))  # type: ignore[arg-type]
+            held_s = self._core.held_ns(time.monotonic_ns()) / 1e9
+            until = datetime.fromtimestamp(time.time() + held_s, UTC)
+            self._tell("held", effect.reason, until)
+        elif effect.kind in ("opened", "closed", "stopped"):
+            self._tell(effect.kind, effect.reason)
 
-    def _report_held(self, reason: str) -> None:
-        """Say until when nothing is sent; short pauses, which may be many, once a minute."""
-        name, held_s = self._endpoint.name, self._core.held_ns(time.monotonic_ns()) / 1e9
-        until = datetime.fromtimestamp(time.time() + held_s, UTC)
-        if held_s >= _HELD_LONG_S or self._said_held.is_due():
-            _log.warning(
-                "webhook %s: it asked for a pause by Retry-After, and gets nothing for %.0f s, "
-                "until %s: %s", name, held_s, until.isoformat(timespec="seconds"), reason,
-            )  # fmt: skip
-        self._report(HookEvent("held", name, reason, until))
+    def _tell(self, kind: EventKind, reason: str, detail: Any = None) -> None:
+        """Log and report an event; pauses, which may be many, are logged once a minute."""
+        if kind != "held" or self._said_held.is_due():
+            until = f", until {detail:%Y-%m-%dT%H:%M:%SZ}" if kind == "held" else ""
+            name = self._endpoint.name
+            _log.warning("webhook %s: %s%s: %s", name, _TEXTS[kind], until, reason)
+        self._report(HookEvent(kind, self._endpoint.name, reason, detail))
 
     # ------------------------------------------------------------------------------- to the disk
 
@@ -393,11 +358,6 @@ class Channel:
             reason = f"state: the folder {self._folder} cannot be used: {error.strerror}"
             raise LogFailedError(reason, error.errno) from error
         return letters
-
-    def _write_later(self, effect: Effect) -> None:
-        self._to_write.append(effect)
-        if self._writing is None:
-            self._writing = self._loop.create_task(self._write())
 
     async def _write(self) -> None:
         """Bring effects to the disk, all that are there at once, and report that to the core."""
@@ -414,7 +374,8 @@ class Channel:
                         continue
                     self._core.persisted(effect, now_ns)
                     if effect.kind == "dead":
-                        self._report_dead(effect.item, effect.reason)
+                        letter = _letter(effect.item, "dead")
+                        self._tell("dead", f"{letter.id}: {letter.reason}", letter)
                 self._pump()
         finally:
             self._writing = None
@@ -431,7 +392,7 @@ class Channel:
                     letters.stop(effect.reason)
                 if effect.kind not in ("park", "dead") or effect.item is None:
                     continue
-                letter = _letter(effect.item, effect.kind == "dead")
+                letter = _letter(effect.item, "dead" if effect.kind == "dead" else "parked")
                 if effect.kind == "dead" and (why := letters.why_full(letter)):
                     _log.warning("webhook %s: %s", self._endpoint.name, why)
                     refused.append(effect)
@@ -444,16 +405,9 @@ class Channel:
             return [each for each in effects if each.kind in ("park", "dead")]
         return refused
 
-    def _report_dead(self, item: Item, reason: str) -> None:
-        name = self._endpoint.name
-        _log.warning("webhook %s: %s is a dead letter: %s", name, item.id, reason)
-        self._report(HookEvent("dead", name, reason, _letter(item, True)))
-
     def _restore(self, letter: Letter, now_ns: int) -> None:
-        request = Request(letter.headers, letter.body)
-        content = Content(request, None, letter.topic, letter.session, letter.sequence)
         stream = (letter.session, letter.topic)
-        item = Item(letter.id, stream, letter.key, letter.size, content, reason=letter.reason)
+        item = Item(letter.id, stream, letter.key, letter.size, letter, reason=letter.reason)
         self._core.restore(item, now_ns, letter.attempts)
 
     async def _look_for_requests(self) -> None:
@@ -489,7 +443,6 @@ class Channel:
             await asyncio.sleep(_COMMIT_S)
             await self._commit()
         except CursorError as error:
-            self._commit_failures += 1
             _log.warning("webhook %s: %s. It is tried again", self._endpoint.name, error)
             await asyncio.sleep(0 if self._is_closing else _AGAIN_S)
         finally:
@@ -510,19 +463,8 @@ class Channel:
                 del self._positions[stream]
 
 
-def _letter(item: Item, is_dead: bool) -> Letter:
-    content: Content = item.content
-    request = content.request or Request({}, b"")
-    return Letter(
-        id=item.id,
-        why="dead" if is_dead else "parked",
-        topic=content.topic,
-        session=content.session,
-        sequence=content.sequence,
-        key=item.key,
-        attempts=item.attempts,
-        reason=item.reason,
-        at_ns=time.time_ns(),
-        body=request.body,
-        headers=request.headers,
+def _letter(item: Item, why: Why) -> Letter:
+    letter: Letter = item.content
+    return replace(
+        letter, why=why, attempts=item.attempts, reason=item.reason, at_ns=time.time_ns()
     )

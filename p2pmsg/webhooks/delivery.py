@@ -63,7 +63,8 @@ class Item:
         stream: (session, topic).
         key: its key, for `order="key"`.
         size: bytes that it takes.
-        content: what the shell sends; not looked at.
+        content: what the shell sends, and
+        message: where it came from; neither is looked at.
         attempts: how many failed.
         due_ns: when it may be sent.
         reason: why the last attempt failed.
@@ -75,6 +76,7 @@ class Item:
     key: str | None
     size: int
     content: Any
+    message: Any = None
     number: int = 0
     group: Hashable = None
     attempts: int = 0
@@ -132,10 +134,8 @@ class Counters:
     delivered: int = 0
     requests: int = 0
     failures: int = 0
-    retries: int = 0
     dead: int = 0
     refused_letters: int = 0
-    opened: int = 0
     statuses: dict[int, int] = field(default_factory=dict)
 
 
@@ -238,7 +238,6 @@ class Delivery:
             item.state = State.IN_FLIGHT
             item.is_early = item.due_ns > now_ns
             item.is_probe = self.is_open
-            self.counters.retries += item.attempts > 0
         self.in_flight += 1
         self.counters.requests += 1
         if rules.rate is not None:
@@ -489,7 +488,6 @@ class Delivery:
         first_s = next((wait for wait in self._rules.retry[1:] if wait), _PROBE_S)
         self._cooldown_s = min(first_s, _PROBE_MAX_S)
         self._probe_ns = now_ns + self._jittered(self._cooldown_s)
-        self.counters.opened += 1
         self.effects.append(Effect("opened", None, self.reason))
 
     def _park_group(self, item: Item) -> None:

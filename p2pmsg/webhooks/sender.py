@@ -6,9 +6,11 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from p2pmsg.aio.subscriber import Subscriber
 from p2pmsg.checks import check, checked, shown, time_to_wait
 from p2pmsg.errors import ClosedError, ConfigError, ReentrantCallError
 from p2pmsg.start import parse_start
@@ -20,7 +22,7 @@ from p2pmsg.sync.lifecycle import (
     was_closed,
 )
 from p2pmsg.sync.settings import check_endpoints, check_name, check_topics
-from p2pmsg.webhooks.channel import Channel, Source
+from p2pmsg.webhooks.channel import Channel
 from p2pmsg.webhooks.client import import_aiohttp
 from p2pmsg.webhooks.endpoint import Endpoint
 from p2pmsg.webhooks.letters import Letter, Letters
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 _THREADS: Final = 32
 """For names that are looked up and cursors; one that hangs holds up no other."""
 _JOIN_S: Final = 5.0
-_FINISH_S: Final = 1.0
 R = TypeVar("R")
 
 
@@ -89,16 +90,19 @@ class Sender(ClosesItself):
         self._state = Path(state)
         self._closed, self._why = False, "it is closed"
         given = _checked(endpoints)
-        self._loop = asyncio.new_event_loop()
-        self._loop.set_default_executor(ThreadPoolExecutor(_THREADS, "webhooks"))
+        subscribe = partial(
+            Subscriber, places, start=start, name=check_name(name), security=security
+        )
+        self._ready: Future[asyncio.AbstractEventLoop] = Future()
+        self._closing, self._changing = asyncio.Event(), asyncio.Lock()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="p2pmsg-webhooks", daemon=True)
         self._channels: dict[str, Channel] = {}
-        self._changing = asyncio.Lock()
-        source = Source(places, start, check_name(name), security)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._live()), name="p2pmsg-webhooks", daemon=True
+        )
         self._thread.start()
         try:
-            self._call(self._open(source, given, resolver))
+            self._call(self._open(subscribe, given, resolver))
         except BaseException:
             self.close(timeout=0)
             raise
@@ -199,7 +203,7 @@ class Sender(ClosesItself):
         try:
             self._call(self._close(timeout))
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._ready.result().call_soon_threadsafe(self._closing.set)
             self._thread.join(_JOIN_S)
             self._ended.set()
 
@@ -215,28 +219,24 @@ class Sender(ClosesItself):
         check("name", name, name in self._channels, f"one of {', '.join(self._channels)}")
         return Letters(self._state / name)
 
-    def _run(self) -> None:
-        loop = self._loop
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_forever()
-            loop.run_until_complete(_finish_tasks())
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-        finally:
-            asyncio.set_event_loop(None)
-            loop.close()
+    async def _live(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(_THREADS, "webhooks"))
+        self._ready.set_result(loop)
+        await self._closing.wait()
 
     def _call(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        future: Future[R] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future: Future[R] = asyncio.run_coroutine_threadsafe(coroutine, self._ready.result())
         return future.result()
 
-    async def _open(self, source: Source, endpoints: list[Endpoint], resolver: Any) -> None:
+    async def _open(
+        self, subscribe: Callable[..., Subscriber], endpoints: list[Endpoint], resolver: Any
+    ) -> None:
         async with self._changing:
             for endpoint in endpoints:
                 if self._closed:
                     return  # Ctrl-C: who waited for this has called `close`
-                channel = Channel(source, endpoint, self._state, self._report, resolver)
+                channel = Channel(subscribe, endpoint, self._state, self._report, resolver)
                 self._channels[endpoint.name] = channel
                 await channel.open()
 
@@ -254,16 +254,6 @@ class Sender(ClosesItself):
             self._on_event(event)
         except Exception:
             _log.exception("on_event failed for %r", event)
-
-
-async def _finish_tasks() -> None:
-    """End what is under way still, since Ctrl-C came while the sender was closing."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    if tasks:
-        _, tasks = await asyncio.wait(tasks, timeout=_FINISH_S)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _checked(endpoints: Sequence[Endpoint]) -> list[Endpoint]:

@@ -38,8 +38,7 @@ class EndpointStats(Stats):
         name: the endpoint's name.
         received: messages that came from the stream.
         delivered: messages that were answered with 2xx.
-        requests: requests that were sent; `retries` of them after a failure.
-        retries: messages that were sent again.
+        requests: requests that were sent.
         failures: requests that failed.
         statuses: answers by status.
         dead: messages that became dead letters; `dead_letters` is how many there are.
@@ -49,7 +48,6 @@ class EndpointStats(Stats):
         in_flight: requests under way.
         lost: messages of the stream that are lost.
         is_open: whether the breaker is open: the endpoint counts as down.
-        opened: how often it opened.
         stopped: why nothing is sent any more; None while it is.
         held_s: for how many seconds from now nothing is sent, since the endpoint asked for that by
             `Retry-After`; 0 where it did not.
@@ -57,7 +55,6 @@ class EndpointStats(Stats):
             enough are here.
         reason: why the last request failed; empty if none did.
         refused_letters: how often the disk could not take a letter; the message is kept.
-        commit_failures: how often the cursor could not be written; it is tried again.
         error: what keeps the endpoint's subscriber from working now; None while it works.
 
     """
@@ -66,7 +63,6 @@ class EndpointStats(Stats):
     received: int
     delivered: int
     requests: int
-    retries: int
     failures: int
     statuses: dict[int, int]
     dead: int
@@ -76,13 +72,11 @@ class EndpointStats(Stats):
     in_flight: int
     lost: int
     is_open: bool
-    opened: int
     stopped: str | None
     held_s: float
     connected: int | None
     reason: str
     refused_letters: int
-    commit_failures: int
     error: str | None
 
 
