@@ -267,7 +267,7 @@ class Channel:
         self._lost += report.count
         if isinstance(report, RewoundReport):
             self._offered.pop((report.session, report.topic), None)
-        self._tell("lost", str(report), report)
+        self._notify("lost", str(report), report)
 
     # -------------------------------------------------------------------------- to the endpoint
 
@@ -333,11 +333,11 @@ class Channel:
         if effect.kind == "held":
             held_s = self._core.held_ns(time.monotonic_ns()) / 1e9
             until = datetime.fromtimestamp(time.time() + held_s, UTC)
-            self._tell("held", effect.reason, until)
+            self._notify("held", effect.reason, until)
         elif effect.kind in ("opened", "closed", "stopped"):
-            self._tell(effect.kind, effect.reason)
+            self._notify(effect.kind, effect.reason)
 
-    def _tell(self, kind: EventKind, reason: str, detail: Any = None) -> None:
+    def _notify(self, kind: EventKind, reason: str, detail: Any = None) -> None:
         """Log and report an event; pauses, which may be many, are logged once a minute."""
         if kind != "held" or self._said_held.is_due():
             until = f", until {detail:%Y-%m-%dT%H:%M:%SZ}" if kind == "held" else ""
@@ -375,7 +375,7 @@ class Channel:
                     self._core.persisted(effect, now_ns)
                     if effect.kind == "dead":
                         letter = _letter(effect.item, "dead")
-                        self._tell("dead", f"{letter.id}: {letter.reason}", letter)
+                        self._notify("dead", f"{letter.id}: {letter.reason}", letter)
                 self._pump()
         finally:
             self._writing = None
