@@ -17,7 +17,7 @@ from p2pmsg.cli.progress import drawn
 from p2pmsg.cli.pubsub import publish_lines
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import render_columns, time_text, value_text
-from p2pmsg.cli.waiting import Answers, Waiting, looking, several
+from p2pmsg.cli.waiting import Answers, Waiting, checking, several
 from p2pmsg.errors import MessageError, SecurityError
 from p2pmsg.json_text import json_value, to_json
 from p2pmsg.queue.admin import LiveBox, LogBox
@@ -178,7 +178,7 @@ def _shown(pusher: Pusher | PipelinePusher, quiet: bool) -> Iterator[None]:
 
     is_typed = kinds.is_terminal(sys.stdin)  # and nothing is drawn over that
     waiting = Waiting("push", describe, quiet=quiet)
-    with drawn("jobs", count, quiet=quiet or is_typed), looking(waiting):
+    with drawn("jobs", count, quiet=quiet or is_typed), checking(waiting):
         yield
 
 
@@ -273,7 +273,7 @@ def _jobs(
         except SecurityError:
             continue  # it was logged; it is tried again, and others may answer
         except TimeoutError:
-            waiting.look()
+            waiting.check()
             if left_s > _SLICE_S:
                 continue
             if not taken and not any(puller.stats().answering.values()):

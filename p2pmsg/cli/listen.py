@@ -79,7 +79,7 @@ def _listen_on(
     end_s = None if arguments.seconds is None else heard_s + arguments.seconds
     waiting = Waiting("listen", lambda: _silence(listener, arguments), quiet=arguments.quiet)
     while True:
-        waiting.look()
+        waiting.check()
         now_s = time.monotonic()
         if now_s - heard_s >= _REJOIN_S:
             heard_s = now_s

@@ -21,8 +21,8 @@ from p2pmsg.cli.log_access import (
     as_rate,
     choose,
     gone_of,
-    note_tail_damage,
-    note_waiting,
+    on_tail_damage,
+    on_waiting,
     open_log,
     translated,
 )
@@ -30,7 +30,7 @@ from p2pmsg.cli.log_replay import replay
 from p2pmsg.cli.progress import drawn
 from p2pmsg.json_text import to_json
 from p2pmsg.message import MessageBatch
-from p2pmsg.publisher.kept_batch import frame_of
+from p2pmsg.publisher.logged_batch import frame_of
 from p2pmsg.queue.journal import repair as queue_repair
 from p2pmsg.queue.journal.reading import segments
 from p2pmsg.wire import Frame, FrameError, decode_columns
@@ -75,8 +75,8 @@ def ls(arguments: argparse.Namespace) -> int:
         is_damaged = bool(reader.corrupt or cut.findings)
         if is_damaged:
             note("log ls", f"the log is damaged: `p2pmsg log verify {directory}` says where")
-        is_damaged |= note_tail_damage("ls", reader)
-        waiting = note_waiting("ls", reader)
+        is_damaged |= on_tail_damage("ls", reader)
+        waiting = on_waiting("ls", reader)
     skipped, missing = (sum(counts[at] for counts in gone.values()) for at in (0, 1))
     if skipped:
         note("log ls", f"crashes skipped {skipped:,} sequences, which no message has")
@@ -225,8 +225,8 @@ def dump(arguments: argparse.Namespace) -> int:
         reading = Reading(reader, parts, partial(note, "log dump"), cut.findings)
         for batch in _first(reading, arguments.count):
             _write(batch)
-        is_whole = not note_tail_damage("dump", reader) and reading.is_whole
-        note_waiting("dump", reader)
+        is_whole = not on_tail_damage("dump", reader) and reading.is_whole
+        on_waiting("dump", reader)
     return 0 if is_whole else 1
 
 
@@ -276,7 +276,7 @@ def verify(arguments: argparse.Namespace) -> int:
             path = os.fspath(finding.path)
             print(one_line(f"{path}:{finding.offset}: {finding.what}"), flush=True)
     with open_log(arguments.directory) as reader:
-        note_waiting("verify", reader)
+        on_waiting("verify", reader)
     whole = text.bytes_text(directory_bytes(arguments.directory))
     if count:
         print(f"{text.plural(count, 'finding')} in {whole}")

@@ -18,7 +18,7 @@ from p2pmsg.cli.command import note, option
 from p2pmsg.cli.text import session_text
 from p2pmsg.errors import LogError
 from p2pmsg.message import MessageBatch
-from p2pmsg.publisher.kept_batch import count_of, frame_of
+from p2pmsg.publisher.logged_batch import count_of, frame_of
 from p2pmsg.start import Start
 from p2pmsg.wire import Frame, FrameError, decode_columns
 from recovery.ranges import RangeSet
@@ -269,7 +269,7 @@ class Reading:
             self._report(f"{where} is not in the log")
 
 
-def note_waiting(command: str, reader: "LogReader") -> int:
+def on_waiting(command: str, reader: "LogReader") -> int:
     """Report messages of a killed publisher that are in no frame yet; return how many.
 
     If the publisher runs, they are soon in a frame, and other messages take their place.
@@ -298,7 +298,7 @@ def _waiting(reader: "LogReader") -> list[tuple[int, str, int, int]]:
     return found
 
 
-def note_tail_damage(command: str, reader: "LogReader") -> bool:
+def on_tail_damage(command: str, reader: "LogReader") -> bool:
     """Report a tail file that is damaged or missing; return whether it is."""
     finding = reader.find_tail_damage(frame_of)
     if finding is not None:

@@ -12,8 +12,8 @@ from p2pmsg.cli.log_access import (
     PART,
     Reading,
     choose,
-    note_tail_damage,
-    note_waiting,
+    on_tail_damage,
+    on_waiting,
     open_log,
 )
 from p2pmsg.cli.progress import drawn
@@ -63,8 +63,8 @@ def replay(arguments: argparse.Namespace) -> int:
         if not parts:  # or else it would wait for subscribers, to give them nothing
             raise LogError("there are no such messages in the log")
         reading = Reading(reader, parts, partial(note, "log replay"), cut.findings)
-        is_damaged = note_tail_damage("replay", reader)
-        note_waiting("replay", reader)
+        is_damaged = on_tail_damage("replay", reader)
+        on_waiting("replay", reader)
         config = _ReplayConfig(stall_timeout=_STALL_S, message_bytes_max=_MESSAGE_BYTES_MAX)
         with publishing(
             arguments, "log replay", arguments.wait_for, config=config, security=security

@@ -294,7 +294,7 @@ def _print_messages(
         except TimeoutError:
             output.check()
             position.commit()
-            waiting.look()
+            waiting.check()
             if left_s <= _SLICE_S and timeout is not None:
                 of = f"{came:,}" if wanted is None else f"{came:,} of {wanted:,}"
                 raise TimeoutError(f"no message for {timeout:g} s; {of} came{refused}") from None
@@ -302,7 +302,7 @@ def _print_messages(
         came += len(batch)
         refused = ""
         answers.came = True
-        waiting.look()
+        waiting.check()
         output.write(batch)
         position.note(batch)
         last_s = time.monotonic()

@@ -9,7 +9,7 @@ from p2pmsg.cli.arguments import QUIET, count, is_terminal, seconds, stream_endp
 from p2pmsg.cli.command import UsageError, command, flag, option
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import value_text
-from p2pmsg.cli.waiting import Waiting, looking, several
+from p2pmsg.cli.waiting import Waiting, checking, several
 from p2pmsg.json_text import to_json
 from p2pmsg.requests import Requester
 
@@ -47,7 +47,7 @@ def request(arguments: argparse.Namespace) -> int:
     waiting = Waiting(
         "request", lambda: _describe(requester, arguments.endpoints), quiet=arguments.quiet
     )
-    with requester, looking(waiting):
+    with requester, checking(waiting):
         if arguments.all:
             return _ask_all(requester, arguments, value)
         answer = requester.request(

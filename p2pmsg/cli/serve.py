@@ -166,7 +166,7 @@ async def _run(server: Any, app: Any, socket: Any, endpoints: list[str], where: 
             if server.started and not said:
                 said = True
                 note("serve", f"{where} serves {', '.join(endpoints)}")
-            waiting.look()
+            waiting.check()
         app.stop()
         await serving
     finally:

@@ -57,11 +57,11 @@ class Waiting:
         self._every_s = every_s
         self._command = command
         self._text: str | None = None
-        self._said = ""
+        self._logged = ""
         self._since_s = time.monotonic()
         self._next_s = float("inf") if quiet else 0.0
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Say what is waited for, if that is due and new; called again and again."""
         now_s = time.monotonic()
         if now_s < self._next_s:
@@ -72,8 +72,8 @@ class Waiting:
             if self._text is not None:
                 self._since_s = now_s
             self._text = text
-        if text != self._said and (not text or now_s - self._since_s >= FIRST_S):
-            self._said = text
+        if text != self._logged and (not text or now_s - self._since_s >= FIRST_S):
+            self._logged = text
             if text:
                 note(self._command, text)
 
@@ -83,20 +83,20 @@ class Waiting:
         """Look, and report every so many seconds (0: never), until `ended` has waited for it."""
         reported_s = time.monotonic()
         while not ended(LOOK_S):
-            self.look()
+            self.check()
             if every_s and time.monotonic() - reported_s >= every_s:
                 reported_s = time.monotonic()
                 report()
 
 
 @contextmanager
-def looking(waiting: Waiting) -> Iterator[None]:
+def checking(waiting: Waiting) -> Iterator[None]:
     """Look a few times a second, in a thread of its own, while the block runs."""
     ended = threading.Event()
 
     def repeat() -> None:
         while not ended.wait(LOOK_S):
-            waiting.look()
+            waiting.check()
 
     thread = threading.Thread(target=repeat, name="p2pmsg-waiting", daemon=True)
     thread.start()

@@ -12,8 +12,8 @@ import p2pmsg
 import transports
 from p2pmsg.cli.listen import _listen
 from p2pmsg.multicast.listener import Listener
+from tests.endpoints import free_port
 from tests.integration.commands import command, eventually, run, run_here
-from tests.places import free_port
 
 
 @pytest.fixture

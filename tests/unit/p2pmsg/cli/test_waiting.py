@@ -21,8 +21,8 @@ def test_a_state_is_said_after_a_second_once_and_again_when_it_comes_back(monkey
     def pass_s(seconds, what):
         text[0] = what
         for _ in range(int(seconds * 10)):
-            one.look()
-            none.look()
+            one.check()
+            none.check()
             now[0] += 0.1
 
     pass_s(0.9, "nobody")
