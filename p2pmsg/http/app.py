@@ -13,12 +13,13 @@ from p2pmsg import codec
 from p2pmsg.checks import check, check_fields, checked, shown
 from p2pmsg.errors import MessageError, P2PError
 from p2pmsg.http.access import Access
-from p2pmsg.http.encoding import FORMATS, KEEP_ALIVE, Format, encode_event, encode_id, loss_fields
+from p2pmsg.http.encoding import KEEP_ALIVE, Format, encode_event, encode_id, loss_fields
 from p2pmsg.http.fanout import Fanout, Member, View
 from p2pmsg.http.positions import Key, read_positions, write_positions
 from p2pmsg.http.resume import Resume
 from p2pmsg.http.upstream import RangePool, Upstream, range_of
 from p2pmsg.json_text import to_json
+from p2pmsg.publisher.requests import matches
 from p2pmsg.stats import Stats
 from p2pmsg.sync.settings import check_name, check_topics
 from p2pmsg.topics import check_topic
@@ -271,7 +272,7 @@ class Gateway(Application):
         if topics is None:
             raise RejectedError(404, "path", "there is /topics/NAME, /stats, /health and /")
         for topic in topics:
-            if self._topics is not None and not _is_covered(topic, self._topics):
+            if self._topics is not None and not matches(topic, self._topics):
                 raise RejectedError(404, "topic", f"{topic!r} is not served here")
         if method == "GET":
             await self._follow(topics, scope, query, cross, receive, send)
@@ -445,8 +446,9 @@ class Gateway(Application):
             return False
         if piece is None:
             return False  # it is closing
-        resume.advance(read[0], piece.following)
-        await _write(send, piece.data)
+        data, following = piece
+        resume.advance(read[0], following)
+        await _write(send, data)
         return True
 
     def _give_up(self, view: View, resume: Resume, key: Key) -> bytes:
@@ -500,16 +502,10 @@ def _topics_of(scope: Scope, query: Mapping[str, list[str]]) -> tuple[str, ...] 
     return tuple(dict.fromkeys(names))
 
 
-def _is_covered(topic: str, served: Sequence[str]) -> bool:
-    """Whether all that a topic or prefix stands for is served."""
-    return any(
-        topic.startswith(each[:-1]) if each.endswith("*") else topic == each for each in served
-    )
-
-
 def _form_of(query: Mapping[str, list[str]]) -> Format:
     form = (query.get("format") or ["json"])[0]
-    for each in FORMATS:
-        if form == each:
-            return each
-    raise RejectedError(400, "format", f"format is one of {', '.join(FORMATS)}, not {form[:40]!r}")
+    if form == "json":
+        return "json"
+    if form == "base64":
+        return "base64"
+    raise RejectedError(400, "format", f"format is json or base64, not {form[:40]!r}")

@@ -10,7 +10,6 @@ from p2pmsg.message import Message, MessageBatch
 from p2pmsg.webhooks.formats import time_text
 
 Format = Literal["json", "base64"]
-FORMATS: Final = ("json", "base64")
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 

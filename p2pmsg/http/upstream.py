@@ -38,16 +38,6 @@ process itself has no time to write to them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What was read of a range: events, and the sequence after the last of them."""
-
-    data: bytes
-    following: int
-    messages: int
-    losses: int
-
-
-@dataclass(frozen=True, slots=True)
 class Range:
     """A range that a connection misses, and what is around its events.
 
@@ -103,60 +93,52 @@ class RangePool:
         self._lock = threading.Lock()
         self._closed = False
         self._threads = ThreadPoolExecutor(_READERS, "http-read")
-        self._waiting: set[asyncio.Future[Piece]] = set()
 
-    async def read(self, wanted: Range) -> Piece | None:
-        """Return the beginning of a range, or all of it; what cannot be had is said in it.
+    async def read(self, wanted: Range) -> tuple[bytes, int] | None:
+        """Return events from the beginning of a range, and the sequence after the last of them.
 
-        None where `stop` was called before it is there.
+        What cannot be had is said in them. None where `stop` was called before they are there.
         """
         if self._closed:
             return None
         reading = asyncio.get_running_loop().run_in_executor(self._threads, self._read, wanted)
-        self._waiting.add(reading)
         try:
             await asyncio.wait([reading])
         finally:
-            self._waiting.discard(reading)
             reading.cancel()
         return None if reading.cancelled() else reading.result()
 
     def stop(self) -> None:
-        """End all reads, also those that wait for a thread; called in the event loop."""
+        """End all reads, also those that wait for a thread."""
         with self._lock:
             self._closed = True
             for reader in self._busy:
                 reader.cancel()
-        for reading in self._waiting:
-            reading.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
-        """Close the readers; waits for those that are reading, unless `stop` has ended them."""
-        self._closed = True
+        """Close the readers, after `stop`; waits for those that are reading."""
         self._threads.shutdown()
         for readers in self._idle.values():
             for reader in readers:
                 reader.close()
 
-    def _read(self, wanted: Range) -> Piece:
+    def _read(self, wanted: Range) -> tuple[bytes, int]:
         parts: list[bytes] = []
-        size = messages = losses = 0
-        following = wanted.start
+        size, following = 0, wanted.start
         for item in self._items(wanted.key, wanted.start, wanted.stop, self._attempts):
             if isinstance(item, MessageBatch):
                 chunk, _ = encode_batch(item, wanted.form, wanted.before, wanted.after)
                 following = item.sequence + len(item)
-                messages += len(item)
             else:
                 following = item.stop
-                losses += item.count
                 event_id = f"{wanted.before}{following - 1}{wanted.after}"
                 chunk = encode_event("loss", report_fields(item), event_id)
             parts.append(chunk)
             size += len(chunk)
             if size >= _READ_BYTES:
                 break
-        return Piece(b"".join(parts), following, messages, losses)
+        return b"".join(parts), following
 
     def _items(
         self, key: Key, start: int, stop: int, attempts: list[tuple[str, float]]
@@ -209,9 +191,6 @@ class Upstream:
         fanout: takes what comes.
         changed: called when connections have something to send.
         security: keys for the connections. Default None: open.
-
-    Attributes:
-        losses: messages that were reported lost.
 
     """
 

@@ -63,21 +63,15 @@ def check_address(text: str, allowed: Sequence[Network] = ()) -> None:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         raise PermissionError(f"{text!r} is no address") from None
-    meant = [address]
-    if isinstance(address, IPv6Address):
-        meant += [
-            IPv4Address(int(address) >> shift & 0xFFFF_FFFF)
-            for network, shift in _WITH_IPV4
-            if address in network
-        ]
-    inner = meant[-1]
+    inner: Address = address
+    for network, shift in _WITH_IPV4:
+        if address in network:
+            inner = IPv4Address(int(address) >> shift & 0xFFFF_FFFF)
     if any(inner in network or address in network for network in allowed):
         return
-    for each in meant:
-        is_carrier = each is not inner
-        if not is_carrier and not _is_public(each):
-            shown = text if inner == address else f"{text} ({inner})"
-            raise PermissionError(f"{shown} is no public address; allow its network to send there")
+    if not _is_public(inner):
+        shown = text if inner == address else f"{text} ({inner})"
+        raise PermissionError(f"{shown} is no public address; allow its network to send there")
 
 
 def address_of(host: str) -> str | None:

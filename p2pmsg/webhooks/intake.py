@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 from p2pmsg.checks import check, check_visible, checked
-from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError, MessageError, P2PError
 from p2pmsg.topics import check_topic
 from p2pmsg.trouble import Rarely
@@ -25,7 +24,6 @@ from recovery.budget import TokenBucket
 from transports.hiding import hiding
 from transports.own_log import own_log as _log
 
-_BODY_BYTES: Final = 2**20
 _CLIENTS_MAX: Final = 10_000
 _THREADS: Final = 8
 _BODY_S: Final = 10.0
@@ -56,7 +54,7 @@ def receive(
     scheme: Scheme = "standard",
     key: Callable[[Hook], str | None] | None = None,
     seen: str | Path | None = None,
-    body_bytes_max: int | None = None,
+    body_bytes_max: int = 2**20,
     rate: int | None = None,
     client_rate: int | None = None,
     origins: Sequence[str] = (),
@@ -85,8 +83,8 @@ def receive(
         seen: a file for the ids that were taken, so that a restart does not forget them; only one
             process may use it. While it cannot be written, as the disk is full, requests are taken
             all the same, and their ids are written later. Default: in memory only.
-        body_bytes_max: size of a body, in bytes; not above the publisher's `message_bytes_max`.
-            Default 1 MiB, or that where it is less. A message may take up to three times its body
+        body_bytes_max: size of a body, in bytes. Default 1 MiB. It is not above the publisher's
+            `message_bytes_max`. A message may take up to three times its body
             (numbers in JSON), and its headers; one that is larger than `message_bytes_max` is
             answered with 413, too.
         rate: requests a second, over all, a whole number; more are answered with 429. Default: not
@@ -106,7 +104,8 @@ def receive(
 
     """
     config = getattr(publisher, "config", None)
-    body_bytes_max = _body_bytes(body_bytes_max, config)
+    if config is not None:  # what the publisher cannot take would be read in vain
+        body_bytes_max = min(body_bytes_max, config.message_bytes_max)
     if isinstance(topic, str):
         try:
             check_topic(plain := topic.replace(TYPE, "type"))
@@ -127,18 +126,6 @@ def receive(
         tuple(origins),
         (health_path, metrics_path),
     )
-
-
-def _body_bytes(given: int | None, config: PublisherConfig | None) -> int:
-    """Return how large a body may be: what the publisher cannot take would be read in vain."""
-    if config is None:
-        return _BODY_BYTES if given is None else given
-    most = config.message_bytes_max
-    if given is not None:
-        limit = f"at most the publisher's message_bytes_max, {most}"
-        check("body_bytes_max", given, given <= most, limit)
-        return given
-    return min(_BODY_BYTES, most)
 
 
 class Limits:
@@ -197,14 +184,13 @@ class Intake(Application):
         self._is_async = asyncio.iscoroutinefunction(getattr(publisher, "drain", None))
         self._threads = ThreadPoolExecutor(_THREADS, "webhooks-in")
         self._lock = threading.Lock()
-        self._taking: dict[str, asyncio.Future[None]] = {}
+        self._taking: set[str] = set()
         self._closed = False
         self._bytes = 0
         self._publishing = Publishing(
             publisher, "publishing webhooks", "they are answered with 503 meanwhile"
         )
         self._trace = Rarely()
-        self._tasks: set[asyncio.Task[None]] = set()
         self.published = self.duplicates = 0
 
     def close(self) -> None:
@@ -284,41 +270,31 @@ class Intake(Application):
             raise refusal(error) from error
 
     async def _take(self, events: Sequence[Ready]) -> None:
-        """Publish what is new; one that is just being taken is waited for."""
-        loop = asyncio.get_running_loop()
-        new, others = [], []
-        # Without the lock, under which the file is written: the loop waits for no disk. An id that
-        # is being noted is in `_taking`.
+        """Publish what is new; what another request brings just now is refused for a second."""
+        names: set[str] = set()
+        new: list[Ready] = []
+        # Without the lock, under which the file is written: the loop waits for no disk.
         for each in events:
             name = each.event.seen_as
-            if name and name in self._taking:
-                others.append((name, self._taking[name]))
-            elif name and self._seen.has(name, time.time()):
+            if name in self._taking:
+                raise RejectedError(503, "busy", f"{each.event.id!r} is just being taken", 1)
+            if name and (name in names or self._seen.has(name, time.time())):
                 self.duplicates += 1
-            else:
-                new.append(each)
-                if name:
-                    self._taking[name] = loop.create_future()
-        if new:
-            task = loop.create_task(self._take_new(new))
-            self._tasks.add(task)  # it goes on where this request is cancelled
-            task.add_done_callback(self._tasks.discard)
-            await asyncio.shield(task)
-        for name, future in others:
-            await future
-            if not self._seen.has(name, time.time()):
-                raise RejectedError(503, "publisher", "it cannot be published now", 5)
-            self.duplicates += 1
-
-    async def _take_new(self, events: Sequence[Ready]) -> None:
+                continue
+            new.append(each)
+            if name:
+                names.add(name)
+        if not new:
+            return
+        self._taking |= names
         loop = asyncio.get_running_loop()
         try:
             if self._is_async:
-                self._publish(events, is_noted=False)
+                self._publish(new, is_noted=False)
                 await self._publisher.drain()
-                await loop.run_in_executor(self._threads, self._note, events)
+                await loop.run_in_executor(self._threads, self._note, new)
             else:
-                await loop.run_in_executor(self._threads, self._publish, events)
+                await loop.run_in_executor(self._threads, self._publish, new)
             self._publishing.worked()
         except MessageError as error:
             raise refusal(error) from error
@@ -326,10 +302,7 @@ class Intake(Application):
             self._publishing.failed(error)
             raise RejectedError(503, "publisher", "it cannot be published now", 5) from error
         finally:
-            for each in events:
-                future = self._taking.pop(each.event.seen_as, None)
-                if future is not None and not future.done():
-                    future.set_result(None)
+            self._taking -= names
 
     def _publish(self, events: Sequence[Ready], is_noted: bool = True) -> None:
         """Publish events, and note each when it is in the log."""
@@ -361,29 +334,19 @@ class Intake(Application):
 
     def metrics(self) -> str:
         """Return the counters as Prometheus' text."""
-        name = "p2pmsg_webhooks"
-        lines = [f"# TYPE {name}_requests_total counter"]
-        lines += [
-            f'{name}_requests_total{{status="{status}"}} {count}'
-            for status, count in sorted(self.statuses.items())
-        ]
-        lines.append(f"# TYPE {name}_rejected_total counter")
-        lines += [
-            f'{name}_rejected_total{{reason="{why}"}} {count}'
-            for why, count in sorted(self.rejected.items())
-        ]
-        for what, kind, number in (
-            ("published_total", "counter", self.published),
-            ("duplicates_total", "counter", self.duplicates),
-            ("body_bytes_total", "counter", self._bytes),
-            ("ids", "gauge", len(self._seen)),
-            ("ids_forgotten_total", "counter", self._seen.forgotten),
-            ("ids_unwritten", "gauge", self._seen.unwritten),
-            ("journal_failures_total", "counter", self._seen.failures),
-            ("healthy", "gauge", int(self._unhealthy() is None)),
-        ):
-            lines += [f"# TYPE {name}_{what} {kind}", f"{name}_{what} {number}"]
-        return "\n".join([*lines, ""])
+        found = {f'requests_total{{status="{each}"}}': n for each, n in self.statuses.items()}
+        found |= {f'rejected_total{{reason="{why}"}}': n for why, n in self.rejected.items()}
+        found |= {
+            "published_total": self.published,
+            "duplicates_total": self.duplicates,
+            "body_bytes_total": self._bytes,
+            "ids": len(self._seen),
+            "ids_forgotten_total": self._seen.forgotten,
+            "ids_unwritten": self._seen.unwritten,
+            "journal_failures_total": self._seen.failures,
+            "healthy": int(self._unhealthy() is None),
+        }
+        return "".join(f"p2pmsg_webhooks_{what} {number}\n" for what, number in found.items())
 
 
 def _partition_key(hook: Hook) -> str | None:

@@ -101,8 +101,9 @@ def test_the_same_request_at_once_is_published_once(publisher):
     body, statuses = b"{}", []
     with serving(app) as port:
         in_threads(*[lambda: statuses.append(post(port, body, signed(body))[0])] * 8)
-    assert statuses == [204] * 8
-    assert (app.published, app.duplicates) == (1, 7)
+    assert set(statuses) <= {204, 503}  # one that comes while another is taken is to come again
+    assert app.published == 1
+    assert app.duplicates == statuses.count(204) - 1
 
 
 def test_the_command_serves_and_ends_well(tmp_path):
@@ -355,14 +356,6 @@ def test_what_the_publisher_cannot_take_is_too_large(make_publisher, others):
     assert said.endswith(b"bytes, and the limit is 100000 (message_bytes_max)\n")
     assert app.rejected == {"size": 2}
     assert publisher.stats().published == 0
-
-
-def test_a_body_is_not_larger_than_a_message(make_publisher):
-    publisher = make_publisher(config=PublisherConfig(message_bytes_max=100_000))
-    limit = "body_bytes_max must be at most the publisher's message_bytes_max, 100000"
-    with pytest.raises(ConfigError, match=limit):
-        receive(publisher, secrets=SECRET, topic="t", body_bytes_max=100_001)
-    receive(publisher, secrets=SECRET, topic="t", body_bytes_max=100_000).close()
 
 
 def test_slow_clients_are_closed(publisher):
