@@ -21,7 +21,7 @@ from sphinx.ext import napoleon
 from sphinx.util import logging
 
 from p2pmsg.cli import main
-from p2pmsg.cli.table import load_all
+from p2pmsg.cli.table import COMMANDS
 
 project = "p2pmsg"
 version = release = metadata.version("p2pmsg")
@@ -151,7 +151,7 @@ def summary(value: object) -> str:
 def write_commands() -> None:
     """Write what `--help` says, command by command."""
     text = ["# Command line", ""]
-    for command in ("", *(each.name for each in load_all())):
+    for command in ("", *COMMANDS):
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
             main([*command.split(), "--help"])

@@ -178,7 +178,7 @@ def stream_prefix(topic: str, session: int, flags: int = 0) -> bytes:
     return b"".join((topic.encode(), b"\0", *lead))
 
 
-def position_of(frame: bytes | memoryview) -> tuple[str, int]:
+def place_of(frame: bytes | memoryview) -> tuple[str, int]:
     """Return topic and first sequence of a DATA frame that was made here."""
     made = bytes(frame)
     zero = made.index(0)

@@ -42,14 +42,7 @@ class Failing:
     """
 
     __slots__ = (
-        "_consequence",
-        "_due_ns",
-        "_failed_ns",
-        "_logged",
-        "_place",
-        "_what",
-        "_works_ns",
-        "count",
+        "_consequence", "_due_ns", "_failed_ns", "_place", "_said", "_what", "_works_ns", "count",
         "why",
     )  # fmt: skip
 
@@ -59,7 +52,7 @@ class Failing:
         self._place, self._what, self._consequence = place, what, consequence
         self._works_ns = works_ns
         self._failed_ns = self._due_ns = 0
-        self._logged = False
+        self._said = False
         self.count = 0
         self.why = ""
 
@@ -71,7 +64,7 @@ class Failing:
         self.why = (error.strerror if isinstance(error, OSError) else "") or str(error)
         if now_ns >= self._due_ns:
             self._due_ns = now_ns + _LOG_AGAIN_NS
-            self._logged = True
+            self._said = True
             _log.warning(
                 "%s: %s: %s (%d so far); %s",
                 self._place, self._what, self.why, self.count, self._consequence,
@@ -82,8 +75,8 @@ class Failing:
         if time.monotonic_ns() - self._failed_ns < self._works_ns:
             return
         self.why = ""
-        if self._logged:
-            self._logged = False
+        if self._said:
+            self._said = False
             _log.warning(
                 "%s: it works again, after %d failures in all (%s)",
                 self._place, self.count, self._what,

@@ -96,7 +96,7 @@ class SequenceCheck:
         self.next[stream] = max(expected, stop)
 
 
-def make_by_line(stats: SubscriberStats, check: SequenceCheck) -> Tally:
+def make_tally(stats: SubscriberStats, check: SequenceCheck) -> Tally:
     """Return the library's figures together with the process's own."""
     return Tally(
         published=stats.published,
@@ -132,7 +132,7 @@ def main() -> None:
         emit("ready")
 
         def report() -> None:
-            emit("progress", tally=asdict(make_by_line(subscriber.stats(), check)))
+            emit("progress", tally=asdict(make_tally(subscriber.stats(), check)))
 
         events = receive_all(subscriber, role, check, lost, report)
         bars: list[Bar] = []
@@ -141,7 +141,7 @@ def main() -> None:
         else:
             for _ in events:
                 pass
-        tally = make_by_line(subscriber.stats(), check)
+        tally = make_tally(subscriber.stats(), check)
         emit(
             "done",
             tally=asdict(tally),

@@ -11,7 +11,7 @@ import signal
 import sys
 
 from p2pmsg import ctrl_c
-from p2pmsg.cli.table import COMMANDS, load, overview
+from p2pmsg.cli.table import COMMANDS, load, members, overview, split
 
 TYPE_CHECKING = False  # what only a command needs is imported when one runs
 if TYPE_CHECKING:
@@ -28,35 +28,44 @@ _FAILED, _WRONG, _PIPE_CLOSED, _TERMINATED = 1, 2, 141, 143
 
 def main(argv: "Sequence[str] | None" = None) -> int:
     """Run a command and return its exit status."""
-    words = sys.argv[1:] if argv is None else list(argv)
-    name = words[0] if words else ""
+    name, own = split(sys.argv[1:] if argv is None else list(argv))
     if name not in COMMANDS:
-        return ctrl_c.run(lambda: _answer(name))
+        return ctrl_c.run(lambda: _run("p2pmsg", lambda: _answer(name, own), lambda: False))
     # Imported before a command can be interrupted, since an import is not to be.
     from p2pmsg.cli.settings import parse
 
-    found = load(name)
-    own, rest = _split(words[1:], name)
-    return ctrl_c.run(lambda: _run(name, lambda: parse(found, own), rest))
+    found, rest = load(name), []
+    if "--" in own and name in ("pull", "respond", "completion"):
+        # The words of a command that is run, or completed, which may have options of its own.
+        at = own.index("--")
+        own, rest = own[:at], own[at + 1 :]
+    arguments: Namespace | None = None
+
+    def act() -> int:
+        nonlocal arguments
+        arguments = parse(found, own)
+        arguments.rest = rest
+        return found.run(arguments)
+
+    def is_endless() -> bool:
+        return arguments is not None and found.runs_until_stopped(arguments)
+
+    return ctrl_c.run(lambda: _run(f"p2pmsg {name}", act, is_endless))
 
 
-def _run(name: str, parse: "Callable[[], Namespace]", rest: "list[str]") -> int:
+def _run(prog: str, act: "Callable[[], int]", is_endless: "Callable[[], bool]") -> int:
+    """Return the exit status of what `act` does; `is_endless`: only a signal was to end it."""
     _write_any_text()
-    try:
-        arguments = parse()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0
-    except OSError as error:  # there was help to be printed
-        return _unwritten(f"p2pmsg {name}", error)
-    arguments.rest = rest
-    prog: str = arguments.prog
     with _SignalsAndLog(prog):
         try:
-            status: int = arguments.command.run(arguments)
+            try:
+                status = act()
+            except SystemExit as end:  # of the parser
+                status = end.code if isinstance(end.code, int) else 0
             if sys.stdout is not None:
                 sys.stdout.flush()
         except _Terminated:
-            status = 0 if arguments.command.runs_until_stopped(arguments) else _TERMINATED
+            status = 0 if is_endless() else _TERMINATED
         except KeyboardInterrupt:
             status = ctrl_c.INTERRUPTED
         except BrokenPipeError:
@@ -64,45 +73,39 @@ def _run(name: str, parse: "Callable[[], Namespace]", rest: "list[str]") -> int:
             status = _PIPE_CLOSED
         except Exception as error:
             status = _status_of(error)
-            _fail(prog, error, status)
+            _fail(prog, error)
         ctrl_c.keep_status(status)
     return status
 
 
-def _answer(name: str) -> int:
-    """Do what needs no command: `--help`, `--version`, or refuse what is none."""
-    _write_any_text()
+def _answer(name: str, rest: "list[str]") -> int:
+    """Do what needs no command: `--help`, `--version`, list a group, or refuse what is none."""
+    of_group = members(name)
     if name in ("-h", "--help"):
-        text = overview().rstrip("\n")
+        print(overview(), end="")
     elif name == "--version":
         from importlib.metadata import version
 
-        text = f"p2pmsg {version('p2pmsg')}"
+        print(f"p2pmsg {version('p2pmsg')}")
+    elif of_group and rest[:1] in (["-h"], ["--help"]):
+        print(overview(name), end="")
     else:
-        from p2pmsg.cli.command import choice
+        from p2pmsg.cli.command import UsageError, choice
 
-        return _fail("p2pmsg", f"{choice(name, COMMANDS)} (p2pmsg --help says more)", _WRONG)
-    try:
-        print(text, flush=True)
-    except OSError as error:
-        return _unwritten("p2pmsg", error)
+        wanted = name if not of_group else " ".join([name, *rest[:1]]) if rest else ""
+        raise UsageError(f"{choice(wanted, of_group or COMMANDS)} (p2pmsg --help says more)")
     return 0
-
-
-def _unwritten(prog: str, error: OSError) -> int:
-    """Return the status where standard output takes no more, and say so where somebody reads."""
-    _let_go_of_output()
-    return _PIPE_CLOSED if isinstance(error, BrokenPipeError) else _fail(prog, error, _FAILED)
 
 
 def _status_of(error: Exception) -> int:
     """Return the exit status for a failure that people cause; raise all others again."""
     from p2pmsg.cli.command import UsageError
     from p2pmsg.errors import ConfigError, P2PError
+    from recovery.errors import RecoveryError
 
     if isinstance(error, ConfigError | UsageError):
         return _WRONG
-    if isinstance(error, P2PError | OSError):  # as TimeoutError is
+    if isinstance(error, P2PError | RecoveryError | OSError):  # as TimeoutError is
         return _FAILED
     raise error
 
@@ -110,17 +113,8 @@ def _status_of(error: Exception) -> int:
 def _write_any_text() -> None:
     """Write UTF-8, as messages are, also where the locale has another encoding."""
     for stream in (sys.stdout, sys.stderr):
-        encoding = str(getattr(stream, "encoding", None) or "utf-8")
-        if hasattr(stream, "reconfigure") and encoding.lower().replace("-", "") != "utf8":
+        if hasattr(stream, "reconfigure") and stream.encoding.lower() != "utf-8":
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-
-
-def _split(words: "list[str]", name: str) -> "tuple[list[str], list[str]]":
-    """Cut off a command that is run, or completed, and may have options of its own."""
-    if "--" not in words or name not in ("pull", "respond", "completion"):
-        return words, []
-    at = words.index("--")
-    return words[:at], words[at + 1 :]
 
 
 class _Terminated(KeyboardInterrupt):
@@ -159,15 +153,13 @@ def _terminate(signum: int, frame: "FrameType | None") -> None:
         raise _Terminated
 
 
-def _fail(prog: str, error: "Exception | str", status: int) -> int:
+def _fail(prog: str, error: Exception) -> None:
     from p2pmsg.cli.command import one_line, reason_of
 
-    text = error if isinstance(error, str) else reason_of(error)
     try:
-        print(f"{prog}: {one_line(text)}", file=sys.stderr)
+        print(f"{prog}: {one_line(reason_of(error))}", file=sys.stderr)
     except OSError:
         pass  # nobody reads it
-    return status
 
 
 def _let_go_of_output() -> None:

@@ -1,14 +1,12 @@
 """`p2pmsg bridge`: pass messages on between p2pmsg and plain ZeroMQ programs."""
 
 import argparse
-import threading
 
-from p2pmsg.bridge import Bridge, BridgeConfig, BridgeStats
+from p2pmsg.bridge import Bridge, BridgeStats
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import OneOf, command, flag, note, option
+from p2pmsg.cli.program import repeat
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.cli.waiting import Waiting, unanswered
-from p2pmsg.stats import SubscriberStats
 
 
 @command(
@@ -26,24 +24,18 @@ from p2pmsg.stats import SubscriberStats
            "zmq+sub and zmq+pub); prefix, up to a space (of sp+sub and sp+pub); none (of "
            "pull and push)",
            choices=("part", "prefix", "none")),
-    option("--topics", "which topics: topics, and prefixes that end in * (default: all)", "TOPIC",
-           kinds.topic_or_prefix, nargs="+"),
+    kinds.SERVED_TOPICS,
     OneOf((
         flag("--json", "values are JSON in plain messages"),
         flag("--msgpack", "values are msgpack in plain messages"),
     )),
     option("--sequence-at", "where plain messages have a number, to count gaps: OFFSET:SIZE, "
            "OFFSET:SIZE:le, or with --json or --msgpack a field such as header.seq", "PLACE"),
-    flag("--single-parts", "every plain message has one part: reading takes a third of the time"),
     option("--log", "keep the stream, or the queue, in this log", "DIR"),
     option("--cursor", "from a stream: the file that keeps how far it was passed on", "FILE"),
     option("--start", "from a stream: latest (default), earliest, a sequence, or a time", "START",
            kinds.start),
     option("--name", "the bridge's name"),
-    option("--queue", "high-water mark of the plain socket in messages (default 10000)", "N",
-           kinds.count(1, 2**31 - 1), default=10_000),
-    option("--stall", "how long a plain SUB with a full queue, or that no SUB is there, may hold "
-           "up the bridge, in seconds (default 1)", "S", kinds.seconds, default=1.0),
     kinds.STATS,
     *SECURITY,
     ended_by=(),
@@ -63,38 +55,24 @@ def bridge(arguments: argparse.Namespace) -> int:
       p2pmsg bridge --from zmq+sub://127.0.0.1:5555 --to tcp://127.0.0.1:5556 --log zmq.log
       p2pmsg bridge --from tcp://127.0.0.1:5557 --to 'zmq+push://*:5558?bind=1'
     """
-    config = BridgeConfig(
-        single_parts=arguments.single_parts, queue_messages=arguments.queue,
-        stall_timeout=arguments.stall,
-    )  # fmt: skip
     running = Bridge(
         arguments.source, arguments.target, topic=arguments.topic, topic_at=arguments.topic_at,
         topics=arguments.topics, sequence_at=arguments.sequence_at, log=arguments.log,
         codec="json" if arguments.json else "msgpack" if arguments.msgpack else "bytes",
-        cursor=arguments.cursor, start=arguments.start, name=arguments.name, config=config,
+        cursor=arguments.cursor, start=arguments.start, name=arguments.name,
         security=security_of(arguments),
     )  # fmt: skip
+
+    def report() -> None:
+        note("bridge", _summary(running.stats()))
+
     try:
         with running:
             note("bridge", f"from {running.source} to {running.target}")
-            _wait(running, arguments.stats)
+            repeat(report, arguments.stats)
     finally:
-        note("bridge", _summary(running.stats()))
+        report()
     return 0
-
-
-def _wait(running: Bridge, every_s: float) -> None:
-    def describe() -> str:
-        ours = running.stats().ours  # a queue's, and those of plain sockets, are logged
-        if not isinstance(ours, SubscriberStats):
-            return ""
-        endpoints = [line.endpoint for line in ours.lines]
-        return unanswered(endpoints, sum(line.connected for line in ours.lines))
-
-    waiting = Waiting("bridge", describe, quiet=False)
-    waiting.until(
-        threading.Event().wait, every_s, lambda: note("bridge", _summary(running.stats()))
-    )
 
 
 def _summary(stats: BridgeStats) -> str:

@@ -11,7 +11,7 @@ import argparse
 import inspect
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -80,7 +80,13 @@ class Command:
 
     def parser(self) -> "Parser":
         """Return the parser of what stands after the command's name."""
-        parser = Parser(f"p2pmsg {self.name}", self.description, usage=self.usage)
+        parser = Parser(
+            prog=f"p2pmsg {self.name}",
+            description=self.description,
+            usage=self.usage,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
         parser.set_defaults(command=self, prog=parser.prog)
         for each in self.options:
             if isinstance(each, OneOf):
@@ -89,12 +95,6 @@ class Command:
                     group.add_argument(option.name, **option.settings)
             else:
                 parser.add_argument(each.name, **each.settings)
-        for option in self.all_options():
-            if option.is_flag and not option.name.startswith("--no-"):  # undoes a default
-                parser.add_argument(
-                    f"--no-{option.name[2:]}", dest=option.name[2:].replace("-", "_"),
-                    action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS,
-                )  # fmt: skip
         return parser
 
     def runs_until_stopped(self, arguments: argparse.Namespace) -> bool:
@@ -102,40 +102,6 @@ class Command:
         return self.ended_by is not None and all(
             getattr(arguments, option) is None for option in self.ended_by
         )
-
-
-@dataclass(frozen=True, slots=True)
-class CommandGroup:
-    """Commands that share the first word of their names, as `p2pmsg log ls` does."""
-
-    name: str
-    description: str
-    commands: tuple[Command, ...]
-
-    @property
-    def summary(self) -> str:
-        """The first line of the description, without its full stop."""
-        return self.description.partition("\n")[0].rstrip(".")
-
-    def parser(self) -> "Parser":
-        """Return a parser that only lists the commands, and refuses what is none of them."""
-        parser = Parser(f"p2pmsg {self.name}", self.description)
-        parsers = parser.add_subparsers(metavar="COMMAND", title="commands", required=True)
-        for each in self.commands:
-            parsers.add_parser(each.name.split()[-1], description="", help=each.summary)
-        return parser
-
-    def find(self, words: Sequence[str]) -> Command:
-        """Return the command that the first word names; exit with status 2 if there is none."""
-        by_name = {each.name.split()[-1]: each for each in self.commands}
-        if words and words[0] in by_name:
-            return by_name[words[0]]
-        parser = self.parser()
-        if words and words[0] in ("-h", "--help"):
-            parser.print_help()
-            parser.exit()
-        what = choice(words[0] if words else "", by_name)
-        parser.error(f"{what} ({parser.prog} --help says more)")
 
 
 def option(
@@ -181,54 +147,21 @@ def command(
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that reports errors in one line, and takes options anywhere."""
-
-    def __init__(self, prog: str, description: str, **rest: Any) -> None:
-        super().__init__(
-            prog=prog,
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-            **rest,
-        )
-        self._intermixing = False
+    """An argument parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with status 2."""
         print(f"{self.prog}: {one_line(message)}", file=sys.stderr)
         sys.exit(2)
 
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """Raise `OSError` where help cannot be written, which argparse does not."""
-        file = file or sys.stdout
-        if file is sys.stderr or file is None:
-            super()._print_message(message, file)
-        else:
-            file.write(message)
-            file.flush()
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Allow options between a command's positional arguments, too."""
-        if self._intermixing:
-            return super().parse_known_args(args, namespace)
-        self._intermixing = True
-        try:
-            found, unknown = self.parse_known_intermixed_args(args, namespace)
-        finally:
-            self._intermixing = False
-        if unknown:
-            self.error(f"unknown arguments: {' '.join(unknown)}")
-        return found, unknown
-
 
 def choice(word: str, names: Collection[str]) -> str:
     """Return that a command is missing, or which one may have been meant, and which there are."""
     if not word:
         return f"name a command: {', '.join(names)}"
-    kind = "option" if word.startswith("-") else "command"
     near = get_close_matches(word, names, 1)
     meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
-    return f"there is no {kind} {word!r}; {meant}"
+    return f"there is no command {word!r}; {meant}"
 
 
 def one_line(text: str) -> str:

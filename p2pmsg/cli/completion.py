@@ -1,9 +1,9 @@
-"""`p2pmsg completion`: scripts by which shells complete commands and options."""
+"""`p2pmsg help`, and `p2pmsg completion`: how shells complete commands and options."""
 
 import argparse
 
-from p2pmsg.cli.command import Command, CommandGroup, UsageError, command, option
-from p2pmsg.cli.table import COMMANDS, load
+from p2pmsg.cli.command import Command, UsageError, choice, command, option
+from p2pmsg.cli.table import COMMANDS, load, members, overview, split
 
 _SCRIPTS = {
     "bash": """\
@@ -31,6 +31,29 @@ complete -c p2pmsg \\
 
 
 @command(
+    "help",
+    option("words", "a command, such as `sub` or `log ls` (default: list the commands)", "COMMAND",
+           nargs="*"),
+)  # fmt: skip
+def print_help(arguments: argparse.Namespace) -> int:
+    """Print the help of a command.
+
+    For example:
+      p2pmsg help
+      p2pmsg help sub
+      p2pmsg help log ls
+    """
+    name = " ".join(arguments.words)
+    if name in COMMANDS:
+        load(name).parser().print_help()
+    elif not name or members(name):
+        print(overview(name), end="")
+    else:
+        raise UsageError(f"{choice(name, COMMANDS)} (p2pmsg help lists them)")
+    return 0
+
+
+@command(
     "completion",
     option("shell", "bash, zsh or fish; or words: print what may stand for the last of the words "
            "after --, as the scripts do", "SHELL", choices=(*_SCRIPTS, "words")),
@@ -46,8 +69,6 @@ def completion(arguments: argparse.Namespace) -> int:
     """
     if arguments.shell == "words":
         print(*candidates(arguments.rest), sep="\n")
-    elif arguments.rest:
-        raise UsageError(f"unknown arguments: {' '.join(arguments.rest)}")
     else:
         print(_SCRIPTS[arguments.shell], end="")
     return 0
@@ -56,14 +77,15 @@ def completion(arguments: argparse.Namespace) -> int:
 def candidates(words: list[str]) -> list[str]:
     """Return what may stand for the last word; nothing where that is a file, or anything."""
     *before, typed = words or [""]
-    names = [] if before else ["--help", "--version", *COMMANDS]
-    found = load(before[0]) if before and before[0] in COMMANDS else None
-    if isinstance(found, CommandGroup):
-        parts = {each.name.split()[-1]: each for each in found.commands}
-        names = ["--help", *parts] if len(before) == 1 else []
-        found = parts.get(before[1]) if len(before) > 1 else None
-    if found is not None:
-        names = _of_command(found, before[-1])
+    name, _ = split(before)
+    if not before:
+        names = list(
+            dict.fromkeys(["--help", "--version", *(each.split()[0] for each in COMMANDS)])
+        )
+    elif name in COMMANDS:
+        names = _of_command(load(name), before[-1])
+    else:
+        names = [each.split()[1] for each in members(" ".join(before))]
     return [name for name in names if name.startswith(typed) and (typed or name[0] != "-")]
 
 

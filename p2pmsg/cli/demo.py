@@ -5,31 +5,19 @@ import os
 from importlib import import_module
 from importlib.util import find_spec
 
-from p2pmsg.cli.arguments import count, input_file, output_file, seconds
-from p2pmsg.cli.command import OneOf, command, flag, option
-from recovery.durable import require_folder
+from p2pmsg.cli.arguments import count, input_file, number, output_file
+from p2pmsg.cli.command import OneOf, cannot, command, flag, option
 
 _TRADES = 200_000
-_SECONDS_MIN = 0.1
-
-
-def _feed_seconds(text: str) -> float:
-    """Return how long the feed takes; with less time no fault would occur."""
-    number = seconds(text)
-    if number < _SECONDS_MIN:
-        raise argparse.ArgumentTypeError(f"must be {_SECONDS_MIN:g} seconds at least, not {text!r}")
-    return number
 
 
 def _log_directory(text: str) -> str:
     """Return the directory; it must hold nothing yet, since the demo begins at the beginning."""
     try:
-        require_folder(os.path.dirname(os.path.abspath(text)))
-        found = os.listdir(text) if os.path.exists(text) else []
+        if os.path.exists(text) and os.listdir(text):
+            raise argparse.ArgumentTypeError(f"{text!r} must be new or empty")
     except OSError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error.strerror}") from None
-    if found:
-        raise argparse.ArgumentTypeError(f"{text!r} must be new or empty, and holds {found[0]!r}")
+        raise argparse.ArgumentTypeError(cannot("read", text, error)) from None
     return text
 
 
@@ -43,7 +31,7 @@ def _log_directory(text: str) -> str:
     )),
     option("--seconds", "play the feed within so many seconds, or longer where that would be more "
            "than 35,000 messages a second (default 6)", "S",
-           _feed_seconds, default=6.0),
+           number(0.1, 1e9), default=6.0),
     option("--output", "write the bars as CSV, and a picture of Spark's (FILE.png; needs the "
            "extras plot and spark; with --no-spark there is none)", "FILE", output_file),
     flag("--json", "print one JSON object at the end, nothing else"),

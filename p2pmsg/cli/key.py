@@ -1,9 +1,9 @@
-"""`p2pmsg key` and `p2pmsg trust`: a peer's key, and the peers that it knows."""
+"""`p2pmsg key`, `trust` and `access check`: a peer's key, the peers that it knows, their rights."""
 
 import argparse
 
-from p2pmsg.cli.command import CommandGroup, UsageError, cannot, command, flag, option
-from p2pmsg.errors import AuthenticationError, ConfigError
+from p2pmsg.cli.command import command, flag, note, option
+from p2pmsg.security.access import VERBS, load_access
 from p2pmsg.security.keys import new_keys, read_key_file, write_key_file
 from p2pmsg.security.settings import KEY_PATH, TRUST_PATH
 from p2pmsg.security.trust import KnownPeers
@@ -11,14 +11,7 @@ from transports import fingerprint, key_text
 
 _KEY = option("--key", "the key file", "FILE", default=KEY_PATH)
 _TRUST = option("--trust", "the file of known peers", "FILE", default=TRUST_PATH)
-_ERRORS = (ConfigError, AuthenticationError, OSError)
 _NAME = option("name", "the name of a peer", "NAME")
-
-
-def _refused(option: str, verb: str, path: str, error: Exception) -> UsageError:
-    if isinstance(error, OSError):
-        return UsageError(f"{option}: {cannot(verb, path, error)}")
-    return UsageError(str(error))
 
 
 @command("key new", _KEY)
@@ -31,10 +24,7 @@ def new(arguments: argparse.Namespace) -> int:
       p2pmsg key new --key prices.key
     """
     keys = new_keys()
-    try:
-        write_key_file(arguments.key, keys)
-    except _ERRORS as error:
-        raise _refused("--key", "write", arguments.key, error) from error
+    write_key_file(arguments.key, keys)
     print(key_text(keys.public))
     return 0
 
@@ -46,25 +36,9 @@ def show(arguments: argparse.Namespace) -> int:
     For example:
       p2pmsg key show --key prices.key
     """
-    try:
-        public = read_key_file(arguments.key).public
-    except _ERRORS as error:
-        raise _refused("--key", "read", arguments.key, error) from error
+    public = read_key_file(arguments.key).public
     print(f"{key_text(public)}  fingerprint {fingerprint(public)}")
     return 0
-
-
-key = CommandGroup(
-    "key",
-    """\
-Make a peer's key, or show its public part.
-
-For example:
-  p2pmsg key new
-  p2pmsg key show
-""",
-    (new, show),
-)
 
 
 @command(
@@ -83,13 +57,10 @@ def add(arguments: argparse.Namespace) -> int:
     For example:
       p2pmsg trust add prices KEY tcp://prices:5556
     """
-    try:
-        peer = KnownPeers(arguments.trust).add(
-            arguments.name, arguments.public, arguments.endpoints, replace=arguments.replace
-        )
-    except _ERRORS as error:
-        raise _refused("--trust", "use", arguments.trust, error) from error
-    print(peer)
+    known = KnownPeers(arguments.trust)
+    print(
+        known.add(arguments.name, arguments.public, arguments.endpoints, replace=arguments.replace)
+    )
     return 0
 
 
@@ -100,11 +71,7 @@ def ls(arguments: argparse.Namespace) -> int:
     For example:
       p2pmsg trust ls
     """
-    try:
-        peers = list(KnownPeers(arguments.trust).peers())
-    except _ERRORS as error:
-        raise _refused("--trust", "read", arguments.trust, error) from error
-    for peer in peers:
+    for peer in list(KnownPeers(arguments.trust).peers()):
         print(peer)
     return 0
 
@@ -116,22 +83,35 @@ def remove(arguments: argparse.Namespace) -> int:
     For example:
       p2pmsg trust remove prices
     """
-    try:
-        removed = KnownPeers(arguments.trust).remove(arguments.name)
-    except _ERRORS as error:
-        raise _refused("--trust", "use", arguments.trust, error) from error
-    print(removed)
+    print(KnownPeers(arguments.trust).remove(arguments.name))
     return 0
 
 
-trust = CommandGroup(
-    "trust",
-    """\
-Say whom this machine's peers know, by their public keys.
+@command(
+    "access check",
+    option("file", "the access file", "FILE"),
+    option("who", "the name of a peer, as in [peers] or known_peers", "WHO"),
+    option("verb", "what is to be done", choices=VERBS),
+    option("topic", "a topic, or a prefix and * for all topics that begin so; for push, pull and "
+           "admin the name of a queue, for request and respond that of a method", "TOPIC"),
+)  # fmt: skip
+def check(arguments: argparse.Namespace) -> int:
+    """Say whether a peer may do something, and which rule decides.
 
-For example:
-  p2pmsg trust add prices KEY tcp://prices:5556
-  p2pmsg trust ls
-""",
-    (add, ls, remove),
-)
+    The exit status is 0 where it is allowed, 1 where it is denied, and 2 where the file or another
+    argument is wrong. What no rule gives is denied. A rule with deny = true goes before all others.
+    Rules that give add up: the one with the longest replay_max decides, and one without it sets
+    no limit. A prefix is allowed only where one pattern covers all of it, and nothing of it is
+    denied. The order of the rules does not matter.
+
+    For example:
+      p2pmsg access check access.toml bars-1 subscribe trades
+      p2pmsg access check access.toml bars-1 subscribe 'quotes*'
+    """
+    access = load_access(arguments.file)
+    if arguments.who not in access.peers:
+        known = f"{arguments.who!r} is not in [peers] of this file; known_peers may name it"
+        note("access check", known)
+    decision = access.decide(arguments.who, arguments.verb, arguments.topic)
+    print(decision)
+    return 0 if decision else 1

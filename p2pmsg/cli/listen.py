@@ -2,50 +2,50 @@
 
 import argparse
 import json
+import math
 import select
 import time
 from typing import Any
 
 import transports
-from p2pmsg.cli.arguments import QUIET, datagram_endpoint, interval, seconds
-from p2pmsg.cli.command import command, flag, one_line, option
+from p2pmsg.cli.arguments import number, seconds
+from p2pmsg.cli.command import UsageError, command, flag, note, one_line, option
 from p2pmsg.cli.text import render_columns
-from p2pmsg.cli.waiting import LOOK_S, Waiting
 from p2pmsg.errors import translated
 from p2pmsg.multicast.listener import Listener, StreamView
 
 _TRAINS_PER_LOOK = 64
-_REJOIN_S = 5.0
-"""After so long without a datagram the group is joined again, as a subscriber does."""
 _TITLES = ("publisher", "session", "topic", "msg/s", "MB/s", "next", "missing", "repairs", "from")
 
 
 @command(
     "listen",
     option("endpoint", "udp://GROUP:PORT or mold://GROUP:PORT, with ?interface=… where it matters",
-           "ENDPOINT", datagram_endpoint),
-    option("--interval", "print so often, in seconds (default: 1)", "S", interval, default=1.0),
+           "ENDPOINT"),
+    option("--interval", "print so often, in seconds (default: 1)", "S", number(0.01, 1e9),
+           default=1.0),
     option("--seconds", "end after so many seconds (default: with Ctrl-C)", "S", seconds),
     flag("--json", "print one JSON object for each stream and interval"),
-    QUIET,
     ended_by=("seconds",),
 )  # fmt: skip
 def listen(arguments: argparse.Namespace) -> int:
     """Print what a multicast carries: its sessions, topics, rates and loss.
 
     It only listens: it joins no publisher, asks for no repair, and disturbs nobody. `missing`
-    counts the messages that did not arrive here and were not seen to be repaired. Until something
-    is heard, a line on standard error says so. At the end the rest of the last interval is printed,
-    after Ctrl-C, too. What is sealed (`security=`) it counts, and cannot read.
+    counts the messages that did not arrive here and were not seen to be repaired. At
+    the end the rest of the last interval is printed, after Ctrl-C, too. What is sealed
+    (`security=`) it counts, and cannot read.
 
     For example:
       p2pmsg listen 'udp://239.1.1.1:5000?interface=eth0'
       p2pmsg listen mold://233.54.12.111:26477 --interval 5
       p2pmsg listen udp://239.1.1.1:5000 --seconds 10 --json
     """
-    endpoint = transports.parse_endpoint(arguments.endpoint)
-    listener = Listener(mold=endpoint.scheme == "mold")
     with translated():
+        endpoint = transports.parse_endpoint(arguments.endpoint)
+        if endpoint.scheme not in ("udp", "mold"):
+            raise UsageError(f"take udp:// or mold:// here: {arguments.endpoint!r}")
+        listener = Listener(mold=endpoint.scheme == "mold")
         receiver = transports.UdpReceiver(endpoint)
         try:
             receiver.connect()
@@ -61,55 +61,21 @@ def _listen(
     poll = select.poll()
     poll.register(receiver.socket, select.POLLIN)
     table = _Table(listener, receiver, as_json=arguments.json)
+    end_s = math.inf if arguments.seconds is None else table.shown_s + arguments.seconds
+    note("listen", f"listening to {arguments.endpoint}")
     try:
-        _listen_on(receiver, poll, listener, table, arguments)
-    except KeyboardInterrupt:
+        while (now_s := time.monotonic()) < end_s:
+            due_s = min(table.shown_s + arguments.interval, end_s)
+            if now_s >= due_s:
+                table.show(now_s)
+            elif poll.poll(max(0.0, due_s - now_s) * 1000 + 1):
+                for _ in range(_TRAINS_PER_LOOK):
+                    received = receiver.receive()
+                    if received is None:
+                        break
+                    listener.receive(*received)
+    finally:
         table.show(time.monotonic())
-        raise
-
-
-def _listen_on(
-    receiver: transports.UdpReceiver,
-    poll: select.poll,
-    listener: Listener,
-    table: "_Table",
-    arguments: argparse.Namespace,
-) -> None:
-    heard_s = table.shown_s
-    end_s = None if arguments.seconds is None else heard_s + arguments.seconds
-    waiting = Waiting("listen", lambda: _silence(listener, arguments), quiet=arguments.quiet)
-    while True:
-        waiting.check()
-        now_s = time.monotonic()
-        if now_s - heard_s >= _REJOIN_S:
-            heard_s = now_s
-            receiver.reconnect()  # the interface may be another one by now
-        is_over = end_s is not None and now_s >= end_s
-        if is_over or now_s - table.shown_s >= arguments.interval:
-            table.show(now_s)
-        if is_over:
-            return
-        due_s = min(table.shown_s + arguments.interval, heard_s + _REJOIN_S)
-        if end_s is not None:
-            due_s = min(due_s, end_s)
-        if not listener.streams:
-            due_s = min(due_s, now_s + LOOK_S)
-        if poll.poll(max(0.0, due_s - now_s) * 1000 + 1):
-            for _ in range(_TRAINS_PER_LOOK):
-                received = receiver.receive()
-                if received is None:
-                    break
-                heard_s = now_s
-                listener.receive(*received)
-
-
-def _silence(listener: Listener, arguments: argparse.Namespace) -> str:
-    """Return why nothing is shown, or nothing where something is."""
-    if listener.streams:
-        return ""
-    if "sealed" in listener.invalid:
-        return f"{arguments.endpoint}: sealed datagrams come, which only members with keys can read"
-    return f"waiting for {arguments.endpoint}: nothing heard yet"
 
 
 class _Table:
@@ -130,10 +96,8 @@ class _Table:
         self._before: dict[tuple[str, str], tuple[int, int]] = {}
 
     def show(self, now_s: float) -> None:
-        """Print it; nothing where no time has passed."""
-        seconds, self.shown_s = now_s - self.shown_s, now_s
-        if seconds <= 0:
-            return
+        """Print it."""
+        seconds, self.shown_s = max(now_s - self.shown_s, 1e-9), now_s
         rows = []
         for key, view in sorted(self._listener.streams.items()):
             messages, size = self._before.get(key, (0, 0))

@@ -1,37 +1,20 @@
 """What the log commands share: opening a log, and choosing and reading a part of it."""
 
 import argparse
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
 
-from p2pmsg.cli.arguments import (
-    SESSION_DIGITS,
-    TOPICS,
-    directory,
-    position,
-    session_prefix,
-)
-from p2pmsg.cli.command import note, option
+from p2pmsg.cli.arguments import TOPICS, directory, position
+from p2pmsg.cli.command import option
 from p2pmsg.cli.text import session_text
 from p2pmsg.errors import LogError
 from p2pmsg.message import MessageBatch
-from p2pmsg.publisher.logged_batch import count_of, frame_of
+from p2pmsg.publisher.kept_batch import count_of
 from p2pmsg.start import Start
 from p2pmsg.wire import Frame, FrameError, decode_columns
-from recovery.ranges import RangeSet
+from recovery.log import LogReader
 
-if TYPE_CHECKING:
-    from recovery.log import Finding, LogReader
-
-CHUNK_BYTES = 4 * 2**20
-"""How much of one stream is in memory at a time."""
-_LOOK_S = 0.1
-"""A publisher that runs makes a frame of what it has gathered within less, by default."""
 Key = tuple[int, str]
-Report = Callable[[str], object]
 
 DIRECTORY = option("directory", "the directory of the log", "DIR", directory)
 PART = (
@@ -42,44 +25,18 @@ PART = (
     option("--to", "end before this sequence, or before the first message at or after a time",
            "WHERE", position, dest="stop"),
     option("--session", "only the streams of this session: its 16 hexadecimal digits, or so many "
-           "of the first that no other session begins with them", "ID", session_prefix),
+           "of the first that no other session begins with them", "ID", str.lower),
 )  # fmt: skip
 """Options that choose a part of a log; `choose` applies them."""
 
 
-_NAMED_MAX = 4
-"""Sessions that an error names."""
-_NOTHING_CUT: Mapping[Key, range] = {}
-
-
-@contextmanager
-def translated() -> Iterator[Any]:
-    """Give `recovery.log`, and raise its errors as `LogError`."""
-    import recovery.log as package  # not above: `p2pmsg --help` does without
-
-    try:
-        yield package
-    except package.RecoveryError as error:
-        raise LogError(str(error)) from error
-
-
-@contextmanager
-def open_log(directory: str) -> "Iterator[LogReader]":
-    """Open a log to read; its errors come as `LogError`."""
-    with translated() as package, closing(package.LogReader(directory)) as reader:
-        yield reader
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Messages of one frame, and when the frame was appended; 0 where that is not known."""
-
-    batch: MessageBatch
-    appended_ns: int
+def open_log(directory: str) -> AbstractContextManager[LogReader]:
+    """Open a log to read."""
+    return closing(LogReader(directory))
 
 
 def choose(
-    reader: "LogReader", arguments: argparse.Namespace, cut: Mapping[Key, range] = _NOTHING_CUT
+    reader: LogReader, arguments: argparse.Namespace, cut: Mapping[Key, range]
 ) -> dict[Key, range]:
     """Return the range of each stream that the arguments mean.
 
@@ -93,11 +50,11 @@ def choose(
         session = _session_of(streams, arguments.session)
         streams = {key: ends for key, ends in streams.items() if key[0] == session}
     for wanted in arguments.topics:
-        if not any(matches(topic, [wanted]) for _, topic in streams):
+        if not any(_matches(topic, wanted) for _, topic in streams):
             raise LogError(f"there is no stream {wanted!r} in the log")
     parts = {}
     for key, (earliest, end) in streams.items():
-        if matches(key[1], arguments.topics):
+        if not arguments.topics or any(_matches(key[1], each) for each in arguments.topics):
             start = _resolve(reader, key, arguments.start, earliest, end)
             stop = _resolve(reader, key, arguments.stop, end, end)
             start, stop = max(start, earliest), min(stop, end)
@@ -106,27 +63,20 @@ def choose(
     return parts
 
 
-def _session_of(streams: Iterable[Key], prefix: str) -> int:
+def _session_of(streams: Mapping[Key, object], prefix: str) -> int:
     """Return the one session whose digits begin with `prefix`."""
-    found = sorted({session for session, _ in streams if session_text(session).startswith(prefix)})
-    if not found:
-        what = prefix if len(prefix) == SESSION_DIGITS else f"that begins with {prefix}"
-        raise LogError(f"there is no session {what} in the log")
-    if len(found) > 1:
-        several = ", ".join(map(session_text, found[:_NAMED_MAX]))
-        more = ", …" if len(found) > _NAMED_MAX else ""
-        raise LogError(f"{len(found)} sessions begin with {prefix}: {several}{more}")
-    return found[0]
+    found = {session for session, _ in streams if session_text(session).startswith(prefix)}
+    if len(found) != 1:
+        raise LogError(f"{len(found) or 'no'} sessions of the log begin with {prefix}")
+    return found.pop()
 
 
-def matches(topic: str, wanted: Sequence[str]) -> bool:
-    """Whether a topic is among topics and prefixes; none at all means every topic."""
-    return not wanted or any(
-        topic.startswith(w[:-1]) if w.endswith("*") else topic == w for w in wanted
-    )
+def _matches(topic: str, wanted: str) -> bool:
+    """Whether a topic is meant by a topic or prefix."""
+    return topic.startswith(wanted[:-1]) if wanted.endswith("*") else topic == wanted
 
 
-def _resolve(reader: "LogReader", key: Key, where: Start | None, default: int, end: int) -> int:
+def _resolve(reader: LogReader, key: Key, where: Start | None, default: int, end: int) -> int:
     if where is None:
         return default
     if where.kind == "sequence":
@@ -135,8 +85,7 @@ def _resolve(reader: "LogReader", key: Key, where: Start | None, default: int, e
     if kept is None:
         return end
     try:
-        frame = Frame(bytes(kept.frame))
-        times = decode_columns(frame)[1]
+        times = decode_columns(Frame(bytes(kept.frame)))[1]
     except FrameError:
         return kept.start
     for index, time_ns in enumerate(times or ()):
@@ -146,105 +95,57 @@ def _resolve(reader: "LogReader", key: Key, where: Start | None, default: int, e
 
 
 class Reading:
-    """Reads parts of a log in the order in which they were appended.
+    """Reads the part of a log that the arguments mean, in the order in which it was appended.
 
-    What is missing in a part, and what is damaged, is reported and counted.
+    What is missing in it, and what is damaged, is reported and counted.
 
     Args:
         reader: the log.
-        parts: what to read, as `choose` returns it.
+        arguments: of the options in `PART`.
         report: called with each line of what is missing or damaged.
-        findings: what is known to be damaged beforehand; it is reported after the last message.
 
     Attributes:
-        missing: how many messages of the parts are not there, and were not skipped by a crash.
-        damaged: how many damaged places were met.
+        parts: the range of each stream.
+        is_whole: whether so far nothing was missing or damaged.
 
     """
 
     def __init__(
-        self,
-        reader: "LogReader",
-        parts: Mapping[Key, range],
-        report: Report,
-        findings: "Sequence[Finding]" = (),
+        self, reader: LogReader, arguments: argparse.Namespace, report: Callable[[str], object]
     ) -> None:
+        cut = reader.find_cut()
+        self.parts = choose(reader, arguments, cut.ranges)
+        self.is_whole = True
         self._reader = reader
-        self._parts = parts
-        self._next = {key: part.start for key, part in self._parts.items()}
+        self._findings = cut.findings
+        self._next = {key: part.start for key, part in self.parts.items()}
         self._report = report
-        self._findings = findings
-        self.missing = self.damaged = 0
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether so far nothing was missing or damaged."""
-        return not self.missing and not self.damaged
-
-    @property
-    def total(self) -> int:
-        """How many messages there are to read, with those that are missing."""
-        return sum(map(len, self._parts.values()))
-
-    @property
-    def streams(self) -> int:
-        """How many streams there are to read."""
-        return len(self._parts)
-
-    @property
-    def done(self) -> int:
-        """How many of these have been read, or are missing."""
-        return sum(self._next[key] - part.start for key, part in self._parts.items())
-
-    def pieces(self, *, with_times: bool = False) -> Iterator[Piece]:
-        """Return the messages, frame by frame; `with_times`: each with when it was appended."""
-        frames = self._records() if with_times or len(self._parts) != 1 else self._of_stream()
-        for key, start, frame, appended_ns in frames:
-            part = self._parts.get(key)
-            if part is None or start >= part.stop:
-                continue
-            batch = self._decode(key, start, frame)
-            if batch is None:
-                continue
-            low = max(self._next[key], start) - start
-            high = min(part.stop - start, len(batch))
-            if low < high:
-                self._pass_over(key, start + low)
-                self._next[key] = start + high
-                yield Piece(batch.part(low, high), appended_ns)
-        for key, part in self._parts.items():
-            self._pass_over(key, part.stop)
-            self._next[key] = part.stop
-        for finding in (*self._reader.corrupt.values(), *self._findings):
-            self.damaged += 1
-            self._report(f"{finding.path}:{finding.offset}: {finding.what}")
-
-    def _records(self) -> Iterator[tuple[Key, int, bytes, int]]:
-        left = set(self._parts)
-        ranges = {key: (part.start, part.stop) for key, part in self._parts.items()}
+    def batches(self) -> Iterator[tuple[MessageBatch, int]]:
+        """Yield the messages, frame by frame, and when each frame was appended, in ns."""
+        left = set(self.parts)
+        ranges = {key: (part.start, part.stop) for key, part in self.parts.items()}
         for record in self._reader.records(parts=ranges):
             key = (record.session, record.topic)
-            if key in left:
-                part = self._parts[key]
-                if record.stop > part.start:
-                    yield key, record.start, record.frame, record.appended_ns
-                if record.stop >= part.stop:
-                    left.discard(key)
-                    if not left:
-                        return
-
-    def _of_stream(self) -> Iterator[tuple[Key, int, bytes, int]]:
-        ((key, part),) = self._parts.items()
-        at = part.start
-        while at < part.stop:
-            kept = self._reader.frames(*key, at, part.stop, CHUNK_BYTES)
-            if not kept:
-                return
-            for one in kept:
-                yield key, one.start, bytes(one.frame), 0
-            at = kept[-1].stop
+            if key not in left:
+                continue
+            part = self.parts[key]
+            if record.stop > part.start:
+                batch = self._decode(key, record.start, record.frame)
+                if batch is not None:
+                    yield batch, record.appended_ns
+            if record.stop >= part.stop:
+                left.discard(key)
+                if not left:
+                    break
+        for key, part in self.parts.items():
+            self._pass_over(key, part.stop)
+        for finding in (*self._reader.corrupt.values(), *self._findings):
+            self.is_whole = False
+            self._report(f"{finding.path}:{finding.offset}: {finding.what}")
 
     def _decode(self, key: Key, start: int, data: bytes) -> MessageBatch | None:
+        """Return what is wanted of a frame; None where that is nothing."""
         session, topic = key
         try:
             frame = Frame(data)
@@ -252,12 +153,18 @@ class Reading:
         except FrameError as error:
             self._report(f"the frame at {start} of {topic!r} is malformed: {error}")
             return None
+        low = max(self._next[key], start) - start
+        high = min(self.parts[key].stop - start, len(values))
+        if low >= high:
+            return None
+        self._pass_over(key, start + low)
+        self._next[key] = start + high
         return MessageBatch(
             topic, session, "", start, frame.base_timestamp_ns, values, timestamps, keys, headers
-        )
+        ).part(low, high)
 
     def _pass_over(self, key: Key, stop: int) -> None:
-        start = self._next[key]
+        start, self._next[key] = self._next[key], stop
         if start >= stop:
             return
         session, topic = key
@@ -265,59 +172,22 @@ class Reading:
         if any(low <= start and stop <= high for low, high in self._reader.skips(*key)):
             self._report(f"{where} was skipped after a crash")
         else:
-            self.missing += stop - start
+            self.is_whole = False
             self._report(f"{where} is not in the log")
 
 
-def on_waiting(command: str, reader: "LogReader") -> int:
-    """Report messages of a killed publisher that are in no frame yet; return how many.
+def count_waiting(reader: LogReader) -> int:
+    """Return how many messages are in the log's tail file, and in no frame yet.
 
-    If the publisher runs, they are soon in a frame, and other messages take their place.
+    If their publisher runs, they soon are; if it was killed, its next start sends them.
     """
-    before = _waiting(reader)
-    if before:
-        time.sleep(_LOOK_S)
-    count = sum(count for _, _, _, count in before) if before == _waiting(reader) else 0
-    if count:
-        note(
-            f"log {command}",
-            f"{count:,} more messages are in the log's tail file: their publisher was killed "
-            "before it had made frames of them, and the next one on this log sends them",
-        )
-    return count
-
-
-def _waiting(reader: "LogReader") -> list[tuple[int, str, int, int]]:
-    """Return (session, topic, first sequence, count) of what is in no frame yet."""
-    found = []
+    count = 0
     for content in reader.waiting():
         try:
-            found.append((content.session, content.topic, content.first, count_of(content)))
+            count += count_of(content)
         except ValueError:
             pass  # it changes while it is read
-    return found
-
-
-def on_tail_damage(command: str, reader: "LogReader") -> bool:
-    """Report a tail file that is damaged or missing; return whether it is."""
-    finding = reader.find_tail_damage(frame_of)
-    if finding is not None:
-        note(
-            f"log {command}",
-            f"{finding.path}: {finding.what}; the next publisher on this log skips the messages "
-            "that it may have had, and they are reported lost (crash)",
-        )
-    return finding is not None
-
-
-def gone_of(reader: "LogReader", key: Key, had: range, messages: int) -> tuple[int, int]:
-    """Return how many of a stream's messages crashes skipped, and how many are missing otherwise.
-
-    `had` is what it has had, without what retention deleted, and `messages` how many are left.
-    """
-    skips = RangeSet(reader.skips(*key)).overlap(had.start, had.stop)
-    skipped = sum(stop - start for start, stop in skips)
-    return skipped, max(0, len(had) - messages - skipped)
+    return count
 
 
 def as_rate(count: float, begin_ns: int, end_ns: int) -> float | None:

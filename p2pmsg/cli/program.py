@@ -3,6 +3,7 @@
 import math
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from tempfile import TemporaryFile
@@ -13,6 +14,7 @@ from p2pmsg.json_text import to_json
 from transports.signals import defer_signals
 
 _TERMINATE_S = 5.0
+_WAIT_S = 0.25
 _SLICE_S = 5.0
 """How often something is done while a program runs."""
 Process = subprocess.Popen[bytes]
@@ -45,6 +47,37 @@ class Running:
         self.stopping = True
         for process in list(self._processes):
             stop(process)
+
+
+def wait_for(event: threading.Event, timeout: float = math.inf) -> None:
+    """Wait for an event in the main thread, a quarter of a second at a time.
+
+    Python looks for signals before it waits: Ctrl-C or SIGTERM that comes between the two would be
+    noticed at the end of the wait only.
+
+    Args:
+        event: what to wait for; a new one for nothing but a signal.
+        timeout: how long at most, in seconds. Default: without end.
+
+    """
+    end_s = time.monotonic() + timeout
+    while (left_s := end_s - time.monotonic()) > 0 and not event.wait(min(_WAIT_S, left_s)):
+        pass
+
+
+def repeat(
+    report: Callable[[], object], every_s: float, wait: Callable[[float], bool] | None = None
+) -> None:
+    """Report every so many seconds, and never where that is 0, until a signal comes.
+
+    `wait`: waits for so many seconds, and returns whether it is to end.
+    """
+    wait = wait or threading.Event().wait
+    due_s = time.monotonic() + every_s
+    while not wait(_WAIT_S):
+        if every_s and time.monotonic() >= due_s:
+            due_s += every_s
+            report()
 
 
 def check_program(words: Sequence[str]) -> None:

@@ -12,10 +12,12 @@ from typing import Any, BinaryIO
 from p2pmsg import codec
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import OneOf, command, flag, note, option
+from p2pmsg.cli.program import wait_for
 from p2pmsg.cli.secured import SECURITY, security_of
 from p2pmsg.cli.text import (
     FIELDS,
     fields_of,
+    line_format,
     message_json,
     message_line,
     plural,
@@ -23,13 +25,7 @@ from p2pmsg.cli.text import (
     value_text,
     write_lines,
 )
-from p2pmsg.cli.waiting import Answers, Waiting, several, wait_for
-from p2pmsg.errors import (
-    LossReport,
-    MessageError,
-    SecurityError,
-    SessionEndedError,
-)
+from p2pmsg.errors import MessageError, SecurityError, SessionEndedError
 from p2pmsg.message import MessageBatch
 from p2pmsg.sync.publisher import Publisher
 from p2pmsg.sync.subscriber import Subscriber
@@ -39,7 +35,8 @@ _UNANNOUNCED_WAIT_S = 0.5
 """A shorter wait for subscribers is not reported."""
 _SLICE_S = 0.25
 """How often `sub` checks whether its output is still read."""
-_TIMESTAMPS = "{timestamp} {value}"
+_CLOSE_S = 5.0
+"""How long `pub` waits at the end until all subscribers have everything."""
 _COMMIT_S = 0.1
 """How often `sub` commits what it has printed; forcing it to the disk takes about a millisecond."""
 
@@ -50,9 +47,7 @@ _COMMIT_S = 0.1
         option("--key", "the key of each message"),
         option("--key-field", kinds.KEY_FIELD, "FIELD"),
     )),
-    option("--log", "keep the messages in this log, and continue its session", "DIR"),
-    kinds.RECOVERY,
-    *kinds.waiting_options("--wait", 5.0),
+    kinds.LOG, kinds.RECOVERY, *kinds.PUBLISHING,
     option("--linger", "stay so many seconds after the last line, for late subscribers (default 0)",
            "S", kinds.seconds, default=0.0),
     *SECURITY,
@@ -73,9 +68,9 @@ def pub(arguments: argparse.Namespace) -> int:
     more: dict[str, Any] = {
         "recovery_endpoint": arguments.recovery,
         "security": security_of(arguments),
-        "log": kinds.log_config(arguments),
+        "log": arguments.log,
     }
-    with publishing(arguments, "pub", arguments.wait, **more) as publisher:
+    with publishing(arguments, "pub", _CLOSE_S, **more) as publisher:
         has_json = arguments.json or arguments.key_field is not None
 
         def publish(value: Any, key: str | None) -> None:
@@ -83,30 +78,28 @@ def pub(arguments: argparse.Namespace) -> int:
 
         publish_lines(source, arguments, publish, skip_blank=has_json)
         publisher.flush()
-        if arguments.linger:
-            wait_for(threading.Event(), arguments.linger)
+        wait_for(threading.Event(), arguments.linger)
     return 1 if publisher.stats().undelivered else 0
 
 
 @contextmanager
 def publishing(
-    arguments: argparse.Namespace, command: str, wanted: int, **more: Any
+    arguments: argparse.Namespace, command: str, close_timeout: float, **more: Any
 ) -> Iterator[Publisher]:
-    """Give a publisher that has its subscribers, and close it as the arguments say.
+    """Give a publisher that has its subscribers, and close it.
 
     `more` is what else `Publisher` takes.
     The library warns of subscribers that did not get everything.
 
     Raises:
-        TimeoutError: fewer than `wanted` subscribers came within `--timeout`.
+        TimeoutError: fewer than `--wait` subscribers came within `--timeout`.
 
     """
     publisher = Publisher(arguments.endpoint, name=arguments.name, **more)
-    close_timeout = arguments.close_timeout
     try:
         if arguments.endpoint != publisher.endpoint:
             note(command, f"listening at {publisher.endpoint}")
-        _wait_for_subscribers(publisher, wanted, arguments.timeout, command)
+        _wait_for_subscribers(publisher, arguments.wait, arguments.timeout, command)
         yield publisher
     except KeyboardInterrupt:
         close_timeout = min(close_timeout, 0.2)
@@ -118,21 +111,15 @@ def publishing(
 def _wait_for_subscribers(
     publisher: Publisher, wanted: int, timeout: float | None, command: str
 ) -> None:
-    if not wanted:
-        return
-    first_wait_s = _UNANNOUNCED_WAIT_S if timeout is None else min(_UNANNOUNCED_WAIT_S, timeout)
     try:
-        publisher.wait_for_subscribers(wanted, timeout=first_wait_s)
-        return
+        publisher.wait_for_subscribers(
+            wanted, timeout=_UNANNOUNCED_WAIT_S if timeout is None else timeout
+        )
     except TimeoutError:
-        if timeout is None or timeout > first_wait_s:
-            note(command, f"waiting for {plural(wanted, 'subscriber')} at {publisher.endpoint}")
-    try:
-        rest_s = None if timeout is None else timeout - first_wait_s
-        publisher.wait_for_subscribers(wanted, timeout=rest_s)
-    except TimeoutError:
-        came = publisher.stats().subscribers
-        raise TimeoutError(f"{came} of {wanted} subscribers came within {timeout:g} s") from None
+        if timeout is not None:
+            raise
+        note(command, f"waiting for {plural(wanted, 'subscriber')} at {publisher.endpoint}")
+        publisher.wait_for_subscribers(wanted)
 
 
 def publish_lines(
@@ -196,17 +183,14 @@ def _key(value: Any, field: str) -> str:
 @command(
     "sub",
     option("endpoints", "the publisher's endpoint: tcp://HOST:PORT, ipc://PATH, udp://GROUP:PORT "
-           "or mold://GROUP:PORT; several separated by commas", "ENDPOINT",
-           kinds.connect_endpoints),
+           "or mold://GROUP:PORT; several separated by commas", "ENDPOINT", kinds.endpoints),
     kinds.TOPICS,
     OneOf((
         flag("--json", 'print each message as a JSON object: topic, sequence, key, timestamp_ns, '
              'headers, value, publisher; bytes that are not UTF-8 as {"base64": "…"}'),
         option("--format", "print each message as this line, with the fields "
                f"{', '.join(f'{{{name}}}' for name in FIELDS)}, as Python's str.format takes them; "
-               r"\t and \n are a tab and a new line", "FORMAT", kinds.line_format),
-        flag("--timestamps", "print before each value when it was published, in UTC: the same as "
-             f"--format '{_TIMESTAMPS}'"),
+               r"\t and \n are a tab and a new line", "FORMAT", line_format),
     )),
     kinds.COUNT,
     option("--start", "latest (default), earliest, a sequence, or a time such as "
@@ -220,7 +204,6 @@ def _key(value: Any, field: str) -> str:
     flag("--stats", "print the ledger on standard error at the end"),
     option("--name", "the subscriber's name, which the publisher sees", default=""),
     *SECURITY,
-    kinds.QUIET,
     ended_by=("count",),
 )  # fmt: skip
 def sub(arguments: argparse.Namespace) -> int:
@@ -228,9 +211,9 @@ def sub(arguments: argparse.Namespace) -> int:
 
     A message is printed as its value: text as it is, bytes that are not UTF-8 as base64:…, the
     rest as JSON. What cannot be repaired is reported on standard error, with its range and reason.
-    So is what it waits for: an endpoint where nobody answers, or a first message; and who refuses
-    its key, or a topic: it tries again, and goes on with the others. A publisher's key is pinned by
-    `?key=` after its endpoint, or by `p2pmsg trust add`.
+    So is an endpoint where nobody answers for 5 s, and one that refuses its key, or a topic: it
+    tries again, and goes on with the others. A publisher's key is pinned by `?key=` after its
+    endpoint, or by `p2pmsg trust add`.
     When the session of a mold:// feed has ended and all of it was printed, a line on standard
     error says so, and the command ends.
 
@@ -246,7 +229,7 @@ def sub(arguments: argparse.Namespace) -> int:
         arguments.endpoints,
         topics=arguments.topics or None,
         start=arguments.start,
-        on_gap=_report_loss,
+        on_gap=lambda report: note("sub", str(report)),
         on_end="stop",
         name=arguments.name,
         cursor=arguments.cursor,
@@ -264,16 +247,10 @@ def sub(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _report_loss(report: LossReport) -> None:
-    note("sub", str(report))
-
-
 def _print_messages(
     subscriber: Subscriber, arguments: argparse.Namespace, position: "_Position"
 ) -> None:
     output = _Output(arguments)
-    answers = Answers(_missing(arguments.topics))
-    waiting = Waiting("sub", _describer(subscriber, answers), quiet=arguments.quiet)
     wanted, timeout = arguments.count, arguments.timeout
     came = 0
     last_s = time.monotonic()
@@ -294,40 +271,15 @@ def _print_messages(
         except TimeoutError:
             output.check()
             position.commit()
-            waiting.check()
             if left_s <= _SLICE_S and timeout is not None:
                 of = f"{came:,}" if wanted is None else f"{came:,} of {wanted:,}"
                 raise TimeoutError(f"no message for {timeout:g} s; {of} came{refused}") from None
             continue
         came += len(batch)
         refused = ""
-        answers.came = True
-        waiting.check()
         output.write(batch)
         position.note(batch)
         last_s = time.monotonic()
-
-
-def _missing(topics: list[str]) -> str:
-    return f"no message on {several([*map(repr, topics)], 'topic')}" if topics else "no message"
-
-
-def _describer(subscriber: Subscriber, answers: Answers) -> Callable[[], str]:
-    """Return what says what a subscriber waits for; counters are read where something changed."""
-    known: tuple[int, bool] | None = None
-    text = ""
-
-    def describe() -> str:
-        nonlocal known, text
-        now = subscriber.connected, answers.came
-        if now != known:
-            stats = subscriber.stats()
-            names = stats.publishers or ["a relay"]
-            text = answers.describe({one.endpoint: one.connected for one in stats.lines}, names)
-            known = now[0], answers.came
-        return text
-
-    return describe
 
 
 class _Position:
@@ -359,7 +311,7 @@ class _Output:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._as_json: bool = arguments.json
-        self._format: str = arguments.format or _TIMESTAMPS * arguments.timestamps
+        self._format: str = arguments.format or ""
         self._fields = fields_of(self._format)
         self._to_terminal = kinds.is_terminal(sys.stdout)
         self._poll = select.poll()

@@ -1,41 +1,33 @@
 """`p2pmsg relay`: receive streams and serve them on."""
 
 import argparse
-import threading
+from typing import TYPE_CHECKING
 
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import command, note, option
+from p2pmsg.cli.program import repeat
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.cli.waiting import Answers, Waiting
-from p2pmsg.relay.stats import RelayStats
 from p2pmsg.sync.relay import Relay
 
-_LOOK_S = 1.0
-"""How often is looked what it waits for; the counters of many streams take some time."""
+if TYPE_CHECKING:
+    from p2pmsg.relay.stats import RelayStats
 
 
 @command(
     "relay",
     option("--from", "a publisher, or another relay; several separated by commas, or by repeating "
-           "the option", "ENDPOINT", kinds.connect_endpoints, dest="upstreams", action="append",
+           "the option", "ENDPOINT", kinds.endpoints, dest="upstreams", action="extend",
            required=True),
     option("--listen", "where to bind: tcp://HOST:PORT (port 0 picks one) or ipc://PATH",
-           "ENDPOINT", kinds.bind_endpoint, required=True),
+           "ENDPOINT", required=True),
     kinds.RECOVERY,
-    option("--topics", "what to relay: topics, and prefixes that end in * (default: all)", "TOPIC",
-           kinds.topic_or_prefix, nargs="+", default=None),
+    kinds.SERVED_TOPICS,
     option("--name", "the relay's name (default: the endpoint)"),
     option("--log", "keep what is received in this log", "DIR"),
     option("--retention", "bound of the log such as 50GB (default 10GiB)", "BYTES",
-           kinds.byte_count, dest="retention_bytes"),
-    option("--retention-age", "how old the log's segments become, such as 24h (default: age does "
-           "not matter)", "TIME", kinds.span),
-    kinds.FSYNC,
-    option("--replay", "bound of the replay buffer such as 256MiB (default 64MiB)", "BYTES",
            kinds.byte_count),
     kinds.STATS,
     *SECURITY,
-    kinds.QUIET,
     ended_by=(),
 )  # fmt: skip
 def relay(arguments: argparse.Namespace) -> int:
@@ -43,47 +35,34 @@ def relay(arguments: argparse.Namespace) -> int:
 
     Subscribers of the relay get what the publishers publish, and what they missed, also when a
     publisher has ended. With --log the relay itself may end, too: started again with the
-    same directory it serves what it has, and continues after it. It runs until Ctrl-C. An endpoint
-    where nobody answers is named on standard error.
+    same directory it serves what it has, and continues after it. It runs until Ctrl-C.
 
     For example:
       p2pmsg relay --from tcp://127.0.0.1:5556 --listen 'tcp://*:5557' --log relay.log
       p2pmsg relay --from tcp://a:5556,tcp://b:5556 --listen 'tcp://*:5557' --topics 'trades.*'
     """
-    upstreams = [endpoint for several in arguments.upstreams for endpoint in several]
     with Relay(
-        upstreams,
+        arguments.upstreams,
         arguments.listen,
         name=arguments.name,
         topics=arguments.topics,
-        replay_bytes=arguments.replay,
         recovery_endpoint=arguments.recovery,
         log=kinds.log_config(arguments),
         security=security_of(arguments),
     ) as running:
         note("relay", f"listening at {running.endpoint}")
-        try:
-            _wait(running, arguments)
-        finally:
+
+        def report() -> None:
             note("relay", _summary(running.stats()))
+
+        try:
+            repeat(report, arguments.stats)
+        finally:
+            report()
     return 0
 
 
-def _wait(running: Relay, arguments: argparse.Namespace) -> None:
-    answers = Answers("no message")
-
-    def describe() -> str:
-        stats = running.stats()
-        answers.came |= stats.received > 0
-        return answers.describe(stats.answering, stats.upstreams, stats.refusals)
-
-    waiting = Waiting("relay", describe, quiet=arguments.quiet, every_s=_LOOK_S)
-    waiting.until(
-        threading.Event().wait, arguments.stats, lambda: note("relay", _summary(running.stats()))
-    )
-
-
-def _summary(stats: RelayStats) -> str:
+def _summary(stats: "RelayStats") -> str:
     parts = [
         f"{stats.received:,} messages received",
         f"{stats.lost:,} lost",

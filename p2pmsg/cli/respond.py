@@ -8,17 +8,15 @@ from typing import Any
 from p2pmsg import codec
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
-from p2pmsg.cli.program import Running, check_program, run_program
+from p2pmsg.cli.program import Running, check_program, run_program, wait_for
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.cli.waiting import wait_for
 from p2pmsg.requests import Responder
 from transports.signals import defer_signals
 
 
 @command(
     "respond",
-    option("endpoint", "where to bind: tcp://HOST:PORT or ipc://PATH", "ENDPOINT",
-           kinds.stream_endpoint),
+    kinds.BIND_STREAM,
     option("topic", "the topic of the requests", "TOPIC", kinds.topic),
     flag("--echo", "answer each request with its own value"),
     flag("--json", "the command's output is JSON (default: text; bytes if it is not UTF-8)"),

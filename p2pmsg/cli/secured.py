@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "P2PMSG_SECURITY_"
 _NAMES: Final = ("KEY", "TRUST", "ACCESS")
-_OPTIONS: Final = {"key": "--security"}
 
 SECURITY = (
     option("--security", "encrypt all connections and let only known peers connect: the file with "
@@ -24,17 +23,12 @@ SECURITY = (
 )  # fmt: skip
 
 
-def security_words(arguments: argparse.Namespace) -> list[str]:
-    """Return the options again, for a process that is started."""
-    given = {"security": arguments.security, "trust": arguments.trust, "access": arguments.access}
-    return [word for name, file in given.items() if file for word in (f"--{name}", file)]
-
-
 def security_of(arguments: argparse.Namespace) -> "Security | None":
     """Return what options and environment say; None where none of them says anything.
 
     Raises:
-        UsageError: a file cannot be used, or the environment has a variable that is none of these.
+        ConfigError: what a file has is wrong.
+        UsageError: a file cannot be read, or the environment has a variable that is none of these.
 
     """
     given = {"key": arguments.security, "trust": arguments.trust, "access": arguments.access}
@@ -45,25 +39,10 @@ def security_of(arguments: argparse.Namespace) -> "Security | None":
         if name.removeprefix(_PREFIX) not in _NAMES:
             one_of = ", ".join(_PREFIX + each for each in _NAMES)
             raise UsageError(f"{name}: there is no such variable: {one_of}")
-    from p2pmsg.errors import ConfigError
     from p2pmsg.security.settings import Security
 
     try:
         return Security.from_environment(**given)
-    except ConfigError as error:
-        raise UsageError(str(error)) from error
     except OSError as error:
-        raise UsageError(_unreadable(given, error)) from error
-
-
-def _unreadable(given: "dict[str, str | None]", error: OSError) -> str:
-    """Return which file cannot be read, who named it, and why."""
-    found = str(error.filename)
-    for name in ("key", "trust", "access"):
-        variable = _PREFIX + name.upper()
-        path = given[name] or os.environ.get(variable, "")
-        if path and os.path.expanduser(path) == found:
-            said = variable if not given[name] else _OPTIONS.get(name, f"--{name}")
-            return f"{said}: {cannot('read', path, error)}"
-    hint = "it has this peer's key unless --security names another file (`p2pmsg key new` makes it)"
-    return f"{cannot('read', found, error)}; {hint}"
+        hint = "--security, --trust and --access, or the environment, name other files"
+        raise UsageError(f"{cannot('use', str(error.filename), error)}; {hint}") from error

@@ -11,25 +11,28 @@ import transports
 from p2pmsg.cli import arguments as kinds
 from p2pmsg.cli.command import UsageError, command, flag, note, option
 from p2pmsg.cli.secured import SECURITY, security_of
-from p2pmsg.cli.waiting import Waiting, unanswered
 from p2pmsg.errors import P2PError
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
 
+_NAME = "http"
+"""Who subscribes, and publishes, for people."""
+_OTHERS_MAX = 64
+"""Connections beyond those of event streams."""
+
 
 @command(
     "serve",
-    option("endpoints", "publishers, or relays", "ENDPOINT[,ENDPOINT…]", kinds.connect_endpoints,
+    option("endpoints", "publishers, or relays", "ENDPOINT[,ENDPOINT…]", kinds.endpoints,
            nargs="?", default=[]),
     option("--listen", "where browsers connect (default: 127.0.0.1:8900; port 0 picks one)",
            "HOST:PORT", kinds.address, default=("127.0.0.1", 8900)),
     option("--topics", "what is served, and may be posted: topics, and prefixes that end in * "
-           "(default: all)", "TOPIC",
-           kinds.topic_or_prefix, nargs="+"),
+           "(default: all)", "TOPIC", nargs="+"),
     option("--publish", "take POST requests, too, and publish them: where to bind the publisher",
-           "ENDPOINT", kinds.stream_endpoint),
-    option("--log", "keep what is published in this log", "DIR"),
+           "ENDPOINT"),
+    kinds.LOG,
     option("--token-file", "ask for one of these tokens, a line each: Authorization: Bearer TOKEN",
            "FILE", kinds.lines_file("token"), default=[]),
     flag("--query-token", "take ?token=TOKEN, too, as browsers' EventSource sends no headers; "
@@ -39,14 +42,7 @@ if TYPE_CHECKING:
            "HOST", action="append", default=[]),
     option("--allow-origin", "a site whose pages may ask, too, such as https://app.example.com",
            "ORIGIN", action="append", default=[]),
-    option("--buffer", "how far a browser may fall behind before it is disconnected and comes "
-           "back, such as 4MiB (default)", "BYTES", kinds.byte_count, default=4 * 2**20),
-    option("--connections", "event streams at once (default: 1000)", "N",
-           kinds.count(1, 100_000), default=1000),
-    option("--rate", "messages a second that are published (default: not limited)", "N",
-           kinds.count(1, 10**9)),
     *kinds.CERTIFICATE,
-    option("--name", "who subscribes, and publishes, for people (default: http)", default="http"),
     *SECURITY,
     ended_by=(),
 )  # fmt: skip
@@ -72,39 +68,34 @@ def serve(arguments: argparse.Namespace) -> int:
 
     _check(arguments)
     security = security_of(arguments)
-    config = GatewayConfig(
-        buffer_bytes=arguments.buffer, connections_max=arguments.connections, rate=arguments.rate
-    )
     with ExitStack() as stack:
         publisher, endpoints = None, list(arguments.endpoints)
         if arguments.publish is not None:
+            bytes_max = message_bytes_of(BODY_BYTES_MAX)
             publisher = stack.enter_context(
                 Publisher(
-                    arguments.publish, name=arguments.name, log=kinds.log_config(arguments),
+                    arguments.publish,
+                    name=_NAME,
+                    log=arguments.log,
                     security=security,
-                    config=PublisherConfig(
-                        message_bytes_max=message_bytes_of(BODY_BYTES_MAX)
-                    ),
+                    config=PublisherConfig(message_bytes_max=bytes_max),
                 )
-            )  # fmt: skip
+            )
             endpoints.append(_own(publisher.endpoint, security))
         app = Gateway(
             endpoints, arguments.topics, publisher=publisher, tokens=arguments.token_file,
             query_token=arguments.query_token, hosts=arguments.allow_host,
-            origins=arguments.allow_origin, name=arguments.name,
-            config=config, security=security,
+            origins=arguments.allow_origin, name=_NAME, security=security,
         )  # fmt: skip
         server = make_server(
-            app, connections_max=arguments.connections + 64, cert=arguments.cert,
-            key=arguments.cert_key, who=("p2pmsg serve", "http"), rejected=app.rejected,
+            app, connections_max=GatewayConfig().connections_max + _OTHERS_MAX,
+            cert=arguments.cert, key=arguments.cert_key, who=("p2pmsg serve", "http"),
+            rejected=app.rejected,
         )  # fmt: skip
         with bind(*arguments.listen) as socket:
-            host, port = socket.getsockname()[:2]
-            scheme = "http" if arguments.cert is None else "https"
-            shown = f"[{host}]" if ":" in host else host
-            where = f"{scheme}://{shown}:{port}/"
+            where = kinds.url_of(socket, arguments)
             try:
-                asyncio.run(_run(server, app, socket, endpoints, where))
+                asyncio.run(_run(server, app, socket, f"{where}/ serves {', '.join(endpoints)}"))
             finally:
                 if app.failure is None:
                     _summarize(app)
@@ -141,9 +132,8 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def _run(server: Any, app: Any, socket: Any, endpoints: list[str], where: str) -> None:
+async def _run(server: Any, app: Any, socket: Any, text: str) -> None:
     """Serve until a signal; event streams are ended first, for which uvicorn would wait."""
-    said = False
 
     async def serve_all() -> None:
         try:
@@ -151,22 +141,18 @@ async def _run(server: Any, app: Any, socket: Any, endpoints: list[str], where: 
         except SystemExit as error:  # uvicorn's, which a task must not end with
             raise app.failure or P2PError("it cannot start") from error
 
-    def describe() -> str:
-        return unanswered(endpoints, app.stats().connected) if server.started else ""
-
     def is_wanted(record: logging.LogRecord) -> bool:
         return app.failure is None  # which is raised, and said once
 
     logging.getLogger("uvicorn.error").addFilter(is_wanted)
-    waiting = Waiting("serve", describe, quiet=False)
-    serving = asyncio.ensure_future(serve_all())
     try:
+        serving = asyncio.ensure_future(serve_all())
+        while not (serving.done() or server.started):
+            await asyncio.wait([serving], timeout=0.01)
+        if server.started:
+            note("serve", text)
         while not (serving.done() or server.should_exit):
-            await asyncio.wait([serving], timeout=0.1 if said else 0.01)
-            if server.started and not said:
-                said = True
-                note("serve", f"{where} serves {', '.join(endpoints)}")
-            waiting.check()
+            await asyncio.wait([serving], timeout=0.1)
         app.stop()
         await serving
     finally:

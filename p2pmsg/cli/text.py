@@ -1,5 +1,6 @@
 """How values, messages, amounts, times and tables are printed."""
 
+import argparse
 import base64
 import math
 import string
@@ -87,6 +88,16 @@ def fields_of(form: str) -> list[str]:
     except LookupError:
         raise ValueError("a field cannot stand within another one") from None
     return names
+
+
+def line_format(text: str) -> str:
+    """Check the format of a line; in it, a backslash and t, or n, are a tab, or a new line."""
+    form = text.replace("\\t", "\t").replace("\\n", "\n")
+    try:
+        fields_of(form)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}: {text!r}") from error
+    return form
 
 
 def message_line(message: Message, form: str, fields: Sequence[str], *, to_terminal: bool) -> str:

@@ -79,7 +79,7 @@ class MoldSession:
     last: int = 0
     last_digest: int = 0
 
-    def on_messages(self, packet: Packet) -> None:
+    def note_messages(self, packet: Packet) -> None:
         """Note what the first messages, and the last one, say; there is one at least."""
         start, messages = packet.sequence, packet.messages
         if start <= DIGESTS_MAX:
@@ -102,7 +102,7 @@ class MoldSession:
 
 
 @dataclass(slots=True)
-class Unconfirmed:
+class Doubt:
     """Packets of a line that are perhaps those of a session that began again.
 
     Attributes:
@@ -146,16 +146,16 @@ class LineView:
         session: which it is now.
         head: the highest next sequence that this line showed.
         since_ns: when it brought the first packet.
-        last_heard_ns: when it last brought a packet.
-        unconfirmed: since its packets fell back.
+        heard_ns: when it last brought a packet.
+        doubt: since its packets fell back.
 
     """
 
     session: MoldSession
     head: int
     since_ns: int
-    last_heard_ns: int
-    unconfirmed: Unconfirmed | None = None
+    heard_ns: int
+    doubt: Doubt | None = None
 
 
 class MoldSessions:

@@ -18,7 +18,7 @@ from p2pmsg.errors import (
     LogInUseError,
     P2PError,
 )
-from p2pmsg.publisher.logged_batch import frame_of
+from p2pmsg.publisher.kept_batch import frame_of
 from p2pmsg.publisher.steps import Steps, run_steps
 from p2pmsg.trouble import Trouble
 from recovery import Kept, Loss, LossReason, ReplayBuffer
@@ -68,7 +68,7 @@ class PublisherLog:
         store: where its files are.
         failed: see `LogStats`.
         broken: why nothing can be brought to the disk any more (`on_error="raise"`), or None.
-        syncs_first: whether a frame waits for the disk (`acknowledge="synced"`).
+        gated: whether a frame may go out only when it is on the disk (`acknowledge="synced"`).
         keeps_batches: whether messages are gathered in the tail file.
         may_wait: whether `append` may wait for the disk where it applies retention; see
             `LogWriter.shorten`. Default True; an event loop's publisher sets it to False.
@@ -124,12 +124,12 @@ class PublisherLog:
         self.may_wait = True
         self._bytes_max = self._shorten_above = config.retention_bytes + config.segment_bytes
         self._now_ns = 0
-        self.syncs_first = config.is_synced
+        self.gated = config.is_synced
         self.keeps_batches = config.is_written and slot_bytes > 0
         self._interval_ns = to_ns(config.fsync_interval)
         self._sync_due_ns: int | None = None
         self._expire_due_ns = 0
-        self._logged_ahead, self._errors = False, 0
+        self._said_ahead, self._errors = False, 0
         # By requester, session and topic: the frame that was read last, and those after it.
         self._ahead: OrderedDict[_Reading, tuple[Kept | None, Iterator[Kept]]] = OrderedDict()
         self.recovered = 0
@@ -169,7 +169,7 @@ class PublisherLog:
                     timestamp_ns_max=latest, now_ns=wall_ns,
                 )  # fmt: skip
                 self.recovered += count
-        if self.syncs_first and self.recovered:
+        if self.gated and self.recovered:
             self._writer.sync()
 
     def _warn(self) -> None:
@@ -388,7 +388,7 @@ class PublisherLog:
         if waiting >= self.config.fsync_bytes and self.put_off is None:
             return now_ns
         if self._sync_due_ns is None:
-            wait_ns = 0 if self.syncs_first else self._interval_ns
+            wait_ns = 0 if self.gated else self._interval_ns
             self._sync_due_ns = now_ns + (wait_ns if self.put_off is None else SYNC_RETRY_NS)
         return self._sync_due_ns
 
@@ -431,7 +431,7 @@ class PublisherLog:
 
     def _sync_failed(self, error: "LogWriteError") -> bool:
         """Give up, or note that it is to be tried again; see `sync`."""
-        is_waited_for = self.syncs_first and self.config.on_error == "continue"
+        is_waited_for = self.gated and self.config.on_error == "continue"
         if not error.is_final and not (is_waited_for and self.overdue is not None):
             self._errors += 1
             self._sync_trouble.note(str(error), now_ns=self._now_ns)
@@ -469,12 +469,8 @@ class PublisherLog:
     def _say_ahead(self, wall_ns: int) -> None:
         """Say once that there are messages of a time that has not come."""
         ahead_ns = self._writer.ahead_ns
-        if (
-            ahead_ns is not None
-            and not self._logged_ahead
-            and self.config.retention_age is not None
-        ):
-            self._logged_ahead = True
+        if ahead_ns is not None and not self._said_ahead and self.config.retention_age is not None:
+            self._said_ahead = True
             _log.warning(
                 "the log %s has messages that were appended %.0f s later than the clock shows: it "
                 "was or is wrong. They are kept for retention_age from now on, at most",

@@ -68,13 +68,13 @@ class RelayMetadata:
         """Return what is known to be lost of a stream."""
         return [loss for its, name, loss in self._losses if (its, name) == (session, topic)]
 
-    def on_session(self, session: int, name: str, hops: int) -> None:
+    def note_session(self, session: int, name: str, hops: int) -> None:
         """Note who published a session."""
         if self._sessions.get(session) != (name, hops):
             self._sessions[session] = (name, hops)
             self._changed = True
 
-    def on_loss(self, session: int, topic: str, loss: Loss) -> None:
+    def note_loss(self, session: int, topic: str, loss: Loss) -> None:
         """Note that a range was lost."""
         self._losses.append((session, topic, loss))
         del self._losses[:-LOSSES_MAX]

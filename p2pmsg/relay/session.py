@@ -61,7 +61,7 @@ class RelayedSession:
     Args:
         session, name: of the publisher.
         hops: see below.
-        welcome: what its closing says.
+        welcome: what its farewell says.
         config: bounds on what is asked for.
         queue: takes what goes over the data path.
         replay, log: the relay's, which all its sessions share.
@@ -75,7 +75,7 @@ class RelayedSession:
 
     """
 
-    incarnation = 0
+    life = 0
     floor = 0
 
     def __init__(
@@ -98,7 +98,7 @@ class RelayedSession:
         self.was_cut = False
         self.closing = False
         self.has_log = log is not None
-        self.endpoint_hash = control.endpoint_hash_of(welcome.recovery)
+        self.place = control.place_of(welcome.recovery)
         self.streams: dict[str, RelayedStream] = {}
         self._welcome = welcome
         self._prefix = f"{session:016x}:"
@@ -129,8 +129,8 @@ class RelayedSession:
             self._replay, self.key(topic), self._log, topic, timestamp_ns, self.session
         )
 
-    def closing_frame(self, *, now_ns: int) -> bytes:
-        """Do as `Served.closing_frame`."""
+    def farewell(self, *, now_ns: int) -> bytes:
+        """Do as `Served.farewell`."""
         flags = wire.FLAG_CLOSING
         return wire.control_frame(Kind.WELCOME, self.session, self._welcome, flags=flags)
 

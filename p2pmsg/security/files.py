@@ -100,7 +100,7 @@ class WatchedFile(Generic[T]):
             self.value = missing
         self.read()
 
-    def check(self) -> T:
+    def look(self) -> T:
         """Read it if it has changed; return what there is."""
         try:
             self.read()

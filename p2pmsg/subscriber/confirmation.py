@@ -5,10 +5,9 @@ come. All else that would change a ledger is a hint: the publisher is asked over
 channel, which only it answers::
 
     a head, a topic, a gap nobody repairs ──▶ HEADS_REQUEST ──▶ HEADS ──▶ believed, or taken back
-    another incarnation, another place           ──▶ JOINED ────────▶ ADMITTED(token, incarnation)
-    an answer of another incarnation                                ──▶ a PROBE, whose ECHO is
-    compared another session of the same name      ──▶ it must have been joined, and the former one
-    must
+    another life, another place           ──▶ JOINED ────────▶ ADMITTED(token, life)
+    an answer of another life                                ──▶ a PROBE, whose ECHO is compared
+    another session of the same name      ──▶ it must have been joined, and the former one must
                                               not answer for a second
 
 A session is asked one question at a time, and more and more rarely while the hints are false.
@@ -65,7 +64,7 @@ class Joiner(Protocol):
     def repeat_probe(self, peer: Session) -> None:
         """Ask again for the echo of a session that is awaited."""
 
-    def on_last_heads(self, peer: Session, now_ns: int) -> None:
+    def note_last_heads(self, peer: Session, now_ns: int) -> None:
         """Note that the publisher has said that it closes, with its last heads."""
 
     def end_peer(self, peer: Session, now_ns: int) -> None:
@@ -99,7 +98,7 @@ class Confirmation:
         peers: Mapping[int, Session],
         effects: Effects,
         invalid: Counter[str],
-        begin_incarnation: Callable[[Session], None],
+        begin_life: Callable[[Session], None],
         rng: Random,
     ) -> None:
         self._settings = settings
@@ -108,7 +107,7 @@ class Confirmation:
         self._peers = peers
         self._effects = effects
         self._invalid = invalid
-        self._begin_incarnation = begin_incarnation
+        self._begin_life = begin_life
         self._rng = rng
         self._pages = control.HeadPages(settings.config.streams_max)
         self.sessions_unjoined = 0
@@ -141,7 +140,7 @@ class Confirmation:
                 else:
                     self._take_back_question(state)
             if state.request is not None:
-                self._check_again(state.asked_ns + ANSWER_NS)
+                self._look_again(state.asked_ns + ANSWER_NS)
             elif state.topics or state.everything:
                 self._ask(peer, state, now_ns)
             self._check_token(peer, state, now_ns)
@@ -156,77 +155,68 @@ class Confirmation:
         heads = self._pages.take(frame.sequence, page)
         if heads is None:
             return
-        if heads.incarnation and peer.incarnation not in (0, heads.incarnation):
+        if heads.life and peer.life not in (0, heads.life):
             self._take_back_question(state)
             state.due_ns = now_ns + ANSWER_NS
-            self._check_again(state.due_ns)
+            self._look_again(state.due_ns)
             if peer.probe is None:
-                state.incarnation, state.token = None, 0
+                state.life, state.token = None, 0
                 self._begin_again(peer, now_ns)
             return
         state.request = None
         false = self._take_heads(peer, state, heads, now_ns)
         if frame.flags & FLAG_CLOSING and state.asked is None:
-            self._joiner.on_last_heads(peer, now_ns)
+            self._joiner.note_last_heads(peer, now_ns)
         if false:
             self._invalid["forged"] += false
         state.wait_ns = min(2 * state.wait_ns, WAIT_NS_MAX) if false else FIRST_WAIT_NS
         state.due_ns = now_ns + state.wait_ns
         if state.topics or state.everything:
-            self._check_again(state.due_ns)
+            self._look_again(state.due_ns)
 
     def receive_admitted(self, peer: Session, frame: Frame, now_ns: int) -> None:
-        """Take the token, and notice another incarnation of the session."""
+        """Take the token, and notice another life of the session."""
         state = peer.group
         body = control.read_body(frame, control.Admitted)
         if state is None:
             raise FrameError("kind")
-        former, unconfirmed = state.incarnation, state.unconfirmed
-        if (
-            unconfirmed
-            and body.incarnation == former
-            and 0 < frame.sequence <= state.unconfirmed_joins
-        ):
-            state.unconfirmed_ns, state.answered_ns = now_ns, -1  # it was asked before: no denial
-            if state.unconfirmed_asked_ns is not None:
-                state.unconfirmed_asked_ns = now_ns
+        former, suspect = state.life, state.suspect
+        if suspect and body.life == former and 0 < frame.sequence <= state.suspect_joins:
+            state.suspect_ns, state.answered_ns = now_ns, -1  # it was asked before: no denial
+            if state.suspect_asked_ns is not None:
+                state.suspect_asked_ns = now_ns
             return
-        state.token, state.incarnation, state.parity = body.token, body.incarnation, body.parity
-        state.unconfirmed = None
-        if former is not None and former != body.incarnation:
+        state.token, state.life, state.parity = body.token, body.life, body.parity
+        state.suspect = None
+        if former is not None and former != body.life:
             self._begin_again(peer, now_ns)
-        elif unconfirmed is not None:
-            welcome, closes = unconfirmed[1], peer.handshake.has_last
-            is_same = welcome.recovery == peer.recovery and welcome.incarnation in (
-                0,
-                peer.incarnation,
-            )
-            if not (closes and is_same):  # else it was made before the closing, and came after
+        elif suspect is not None:
+            welcome, closes = suspect[1], peer.handshake.has_last
+            is_same = welcome.recovery == peer.recovery and welcome.life in (0, peer.life)
+            if not (closes and is_same):  # else it was made before the farewell, and came after
                 self._invalid["forged"] += 1
             if not closes:
-                peer.handshake.on_open()  # or its next closing says it again
+                peer.handshake.note_open()  # or its next farewell says it again
 
     def _begin_again(self, peer: Session, now_ns: int) -> None:
         """Join a session again, whose publisher has said over TCP that it was started again.
 
         It is here, at whatever address a datagram came from.
         """
-        self._begin_incarnation(peer)
+        self._begin_life(peer)
         self._joiner.begin_again(peer, now_ns)
 
-    def is_new_incarnation(
-        self, peer: Session, line: int, welcome: control.Welcome, now_ns: int
-    ) -> bool:
+    def is_new_life(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
         """Whether a session's publisher was started again, on its log, since it was last heard.
 
-        Its recovery endpoint shows it, or the incarnation that it is of. Of a session that was
-        joined it is believed only if its publisher does not say otherwise.
+        Its recovery endpoint shows it, or the life that it is of. Of a session that was joined it
+        is believed only if its publisher does not say otherwise.
         """
-        moved, is_known = welcome.recovery != peer.recovery, welcome.incarnation == peer.incarnation
-        changed = moved or (peer.incarnation != 0 and not is_known)
+        moved, is_known = welcome.recovery != peer.recovery, welcome.life == peer.life
+        changed = moved or (peer.life != 0 and not is_known)
         state = peer.group
         if peer.gone or state is None or not changed:
-            is_late = is_known and peer.handshake.has_last  # it was made before the closing
+            is_late = is_known and peer.handshake.has_last  # it was made before the farewell
             if changed or peer.gone or not (peer.joined and peer.closing and not is_late):
                 return changed
         elif not peer.joined:
@@ -234,43 +224,41 @@ class Confirmation:
                 return False  # the place that was named first has its time
             state.met_ns = now_ns
             return moved
-        return self._has_unconfirmed(peer, line, welcome, now_ns)
+        return self._suspect(peer, line, welcome, now_ns)
 
-    def _has_unconfirmed(
-        self, peer: Session, line: int, welcome: control.Welcome, now_ns: int
-    ) -> bool:
-        """Return whether to believe a datagram that reported another incarnation of a session.
+    def _suspect(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
+        """Note that a datagram reported another life of a session; return whether to believe it.
 
         The publisher that was known is asked first, and has a second from then on to answer.
         """
         state = peer.group
         if state is None:
             return True
-        known = state.unconfirmed
+        known = state.suspect
         if known is None or known[1].recovery != welcome.recovery:
-            state.unconfirmed, state.unconfirmed_ns = (line, welcome), now_ns
-            state.unconfirmed_joins = state.joins
-            state.unconfirmed_asked_ns = None
+            state.suspect, state.suspect_ns = (line, welcome), now_ns
+            state.suspect_joins = state.joins
+            state.suspect_asked_ns = None
             self._ask_for_token(peer, state, now_ns)
             return False
-        asked_ns = state.unconfirmed_asked_ns
+        asked_ns = state.suspect_asked_ns
         if asked_ns is None or now_ns - asked_ns < SILENT_NS:
             return False
-        state.unconfirmed = None
-        if state.answered_ns >= state.unconfirmed_ns:
+        state.suspect = None
+        if state.answered_ns >= state.suspect_ns:
             self._invalid["forged"] += 1
             return False
-        state.incarnation, state.token = None, 0
+        state.life, state.token = None, 0
         return True
 
     def is_silent(self, peer: Session, now_ns: int) -> bool:
         """Whether a session without datagrams has not answered a question either."""
         state = peer.group
-        silent_ns = now_ns - peer.last_heard_ns
+        silent_ns = now_ns - peer.heard_ns
         if state is None or silent_ns <= SILENT_NS:
             return False
         self.want(peer, "", now_ns)  # no topic: any answer shows that it is there
-        return silent_ns > 2 * SILENT_NS and state.asked_ns > peer.last_heard_ns
+        return silent_ns > 2 * SILENT_NS and state.asked_ns > peer.heard_ns
 
     def known(self, stream: Stream, now_ns: int) -> int | None:
         """Return up to where messages may be reported lost, as they are confirmed to exist.
@@ -280,9 +268,9 @@ class Confirmation:
         receiver, peer = stream.receiver, stream.peer
         if receiver.nacks.stop <= stream.confirmed or peer.gone:
             return None
-        if stream.unconfirmed_ns < 0:
-            stream.unconfirmed_ns = now_ns
-        elif now_ns - stream.unconfirmed_ns > GIVE_UP_NS:
+        if stream.doubt_ns < 0:
+            stream.doubt_ns = now_ns
+        elif now_ns - stream.doubt_ns > GIVE_UP_NS:
             return None
         self.want(peer, stream.topic, now_ns)
         return stream.confirmed
@@ -314,7 +302,7 @@ class Confirmation:
             del self.streams[peer.session, stream.topic]
             if not stream.receiver.started:
                 self._table.begin(stream, now_ns=now_ns)
-                self._table.drain(stream)
+                self._table.settle(stream)
 
     def report_unconfirmed(self, peer: Session) -> None:
         """Count, and warn of, what datagrams reported and a publisher that is gone never confirmed.
@@ -371,12 +359,12 @@ class Confirmation:
         if state.everything and not state.topics:
             due_ns = max(due_ns, state.all_ns)
         if state.request is not None:
-            self._check_again(state.asked_ns + ANSWER_NS)
+            self._look_again(state.asked_ns + ANSWER_NS)
             return
         if not peer.joined or not peer.direct:
             return
         if now_ns < due_ns:
-            self._check_again(due_ns)
+            self._look_again(due_ns)
             return
         streams = peer.streams
         state.asked = state.topics
@@ -391,7 +379,7 @@ class Confirmation:
         state.topics = {}
         state.request = self._rng.getrandbits(62)
         self._send_question(peer, state, now_ns)
-        self._check_again(now_ns + ANSWER_NS)
+        self._look_again(now_ns + ANSWER_NS)
 
     def _take_back_question(self, state: GroupState) -> None:
         """Ask again once there is a channel to the publisher."""
@@ -405,7 +393,7 @@ class Confirmation:
         """Send the question; it is the same when it is sent again."""
         assert state.request is not None
         state.asked_ns = now_ns
-        self._on_asked(state, now_ns)
+        self._note_asked(state, now_ns)
         asked = [topic for topic in state.asked or () if topic]
         topics = self._settings.patterns if state.asked is None else asked
         body = control.Probe(state.request, topics, "latest")
@@ -439,7 +427,7 @@ class Confirmation:
                 return 0
             stream = self._table.add(peer, head.topic)
         receiver, false = stream.receiver, hinted > head.next
-        stream.confirmed, stream.unconfirmed_ns = max(stream.confirmed, head.next), -1
+        stream.confirmed, stream.doubt_ns = max(stream.confirmed, head.next), -1
         self.streams.pop((peer.session, head.topic), None)
         if not receiver.started:
             self._table.begin(stream, now_ns=now_ns)
@@ -448,7 +436,7 @@ class Confirmation:
         receiver.observe_head(head.next, now_ns=now_ns)
         if stream.hinted <= max(head.next, hinted):
             stream.hinted = 0
-        self._table.drain(stream)
+        self._table.settle(stream)
         return int(false)
 
     def _drop(self, stream: Stream) -> None:
@@ -460,8 +448,8 @@ class Confirmation:
         self._table.drop(stream)
 
     def _check_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
-        """Ask for the token again, if the answer was lost or another incarnation is suspected."""
-        if not peer.joined or (state.token and state.unconfirmed is None):
+        """Ask for the token again, if the answer was lost or another life is suspected."""
+        if not peer.joined or (state.token and state.suspect is None):
             return
         self._ask_for_token(peer, state, now_ns)
 
@@ -469,23 +457,23 @@ class Confirmation:
         """Ask for the token, unless that was done just now: hints may come without end."""
         if now_ns - state.join_ns >= ANSWER_NS // 2:
             self._request_token(peer, state, now_ns)
-        self._check_again(now_ns + ANSWER_NS // 2)
+        self._look_again(now_ns + ANSWER_NS // 2)
 
     def _request_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
-        """Ask the publisher for the token, which shows its incarnation, too."""
+        """Ask the publisher for the token, which shows its life, too."""
         state.join_ns = now_ns
         cursor = self._settings.cursor
         if not peer.joined or (cursor is not None and peer in cursor.newcomers):
             self.want(peer, "", now_ns)  # it has joined once the cursor has recorded it
             return
-        self._on_asked(state, now_ns)
+        self._note_asked(state, now_ns)
         self._joiner.send_joined(peer, now_ns)
 
-    def _on_asked(self, state: GroupState, now_ns: int) -> None:
+    def _note_asked(self, state: GroupState, now_ns: int) -> None:
         """Count from the first question on how long a suspected session does not answer."""
-        if state.unconfirmed is not None and state.unconfirmed_asked_ns is None:
-            state.unconfirmed_asked_ns = now_ns
+        if state.suspect is not None and state.suspect_asked_ns is None:
+            state.suspect_asked_ns = now_ns
 
-    def _check_again(self, due_ns: int) -> None:
+    def _look_again(self, due_ns: int) -> None:
         self.due_ns = min(self.due_ns, due_ns)
         self._joiner.hurry(due_ns)

@@ -36,7 +36,7 @@ from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.group_keys import GroupKeyClient
 from p2pmsg.subscriber.nack_path import NackPath
-from p2pmsg.subscriber.recovery_endpoints import RecoveryEndpoints
+from p2pmsg.subscriber.recovery_places import RecoveryPlaces
 from p2pmsg.subscriber.sessions import GroupState, RepairIn, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
@@ -66,14 +66,14 @@ _Key = tuple[int, bytes, int, int]
 
 def is_from(peer: Session, line: int, address: Any) -> bool:
     """Whether a datagram comes from where a session's echo came from; True until there was one."""
-    place = source_of_line(peer, line)
+    place = place_of(peer, line)
     return place is None or place == address
 
 
-def source_of_line(peer: Session, line: int) -> Any:
+def place_of(peer: Session, line: int) -> Any:
     """Return where a session's echo came from over a line; None: there was none."""
     state = peer.group
-    return None if state is None else state.sources.get(line)
+    return None if state is None else state.places.get(line)
 
 
 Came = bytes | Run | RepairIn | None
@@ -97,7 +97,7 @@ class MulticastReceiver:
     Attributes:
         outgoing: (line, address, datagram) to send, oldest first.
         sources: where the recovery channel of each session is connected to: (line, address).
-        recovery_endpoints: looks for another one.
+        recovery_places: looks for another one.
         last_stream: the stream of the last frame that was taken, or None where it may not go on.
             Its owner sets it.
         confirmation: asks for what datagrams only hint at.
@@ -139,11 +139,11 @@ class MulticastReceiver:
         self.buffer_bytes: dict[int, int] = {}
         self.confirmation = Confirmation(
             settings, stream_table, joiner, peers=peers, effects=effects, invalid=invalid,
-            begin_incarnation=self.begin_incarnation, rng=rng,
+            begin_life=self.begin_life, rng=rng,
         )  # fmt: skip
-        self.recovery_endpoints = RecoveryEndpoints(
+        self.recovery_places = RecoveryPlaces(
             settings, joiner, self.confirmation, sources=self.sources, peers=peers,
-            effects=effects, rng=rng, connected=self._on_connected,
+            effects=effects, rng=rng, connected=self._note_connected,
         )  # fmt: skip
         self.reassembler: Reassembler[_Key] = Reassembler()
         # Of what is no message, most of which nothing waits for.
@@ -179,7 +179,7 @@ class MulticastReceiver:
 
         What is kept of `data` is copied. With `shed`, messages are only noted to exist.
         """
-        self._lines[line].on_size(min(segment, len(data)))
+        self._lines[line].note_size(min(segment, len(data)))
         if self.keys is None:
             yield from self._decode(line, data, segment, address, now_ns, shed)
         else:
@@ -266,7 +266,7 @@ class MulticastReceiver:
                 if run is not None:
                     yield run
                     state.received += run.datagrams
-                    state.last_heard_ns = now_ns
+                    state.heard_ns = now_ns
                     at = run.after
                     continue
             try:
@@ -321,7 +321,7 @@ class MulticastReceiver:
         self._known = None
         self.marks.forget(peer.session)
         self._timed.pop(peer.session, None)
-        self.recovery_endpoints.forget(peer.session)
+        self.recovery_places.forget(peer.session)
         self.sources.pop(peer.session, None)
         for line in self._lines:
             if line.session == peer.session:
@@ -332,13 +332,13 @@ class MulticastReceiver:
         for peer in list(self._peers.values()):
             state = peer.group
             if state is not None and state.path.is_blocked:
-                self._on_unreachable(peer, says=False)
+                self._note_unreached(peer, says=False)
             if state is not None and not peer.joined and now_ns - state.met_ns > DOUBT_NS:
                 self._give_up(peer, now_ns)
-        self.recovery_endpoints.check(now_ns)
+        self.recovery_places.check(now_ns)
         self.confirmation.check(now_ns)
 
-    def _on_connected(self, peer: Session) -> None:
+    def _note_connected(self, peer: Session) -> None:
         if self.keys is not None:
             self.keys.ask_again(peer)
 
@@ -364,17 +364,17 @@ class MulticastReceiver:
         stream.hinted = max(stream.hinted, head)
         self.confirmation.want(stream.peer, stream.topic, now_ns, head=head)
 
-    def on_repair(self, peer: Session, frame: Frame, now_ns: int) -> None:
+    def note_repair(self, peer: Session, frame: Frame, now_ns: int) -> None:
         """Note that a publisher itself sends a repair over its recovery channel."""
         if peer.group is None:
             return
         if peer.group.path.came_elsewhere(frame, now_ns):
-            self._on_unreachable(peer, says=True)
+            self._note_unreached(peer, says=True)
         if peer.group.path.is_first:
             for line in self._lines:  # what came before says little: routes, and MTUs, change
                 line.largest_bytes = 0
 
-    def _on_unreachable(self, peer: Session, *, says: bool) -> None:
+    def _note_unreached(self, peer: Session, *, says: bool) -> None:
         """Have `stats()`, and the log where it `says` so, name a publisher not reached by UDP."""
         place = self._place(peer)
         if place is not None and peer.group is not None and not peer.gone:
@@ -396,10 +396,10 @@ class MulticastReceiver:
             return False
         return True
 
-    def begin_incarnation(self, peer: Session) -> None:
+    def begin_life(self, peer: Session) -> None:
         """Start over with a session whose publisher was started again."""
         if self.keys is not None:
-            self.keys.begin_incarnation(peer.session)
+            self.keys.begin_life(peer.session)
         self.marks.forget(peer.session)
         self._timed.pop(peer.session, None)
         if peer.group is not None:
@@ -407,9 +407,9 @@ class MulticastReceiver:
         for stream in peer.streams.values():  # what it sent before is in its log only
             stream.history = max(stream.history, stream.receiver.head)
 
-    def on_welcome(self, peer: Session, welcome: control.Welcome, now_ns: int) -> None:
+    def greet(self, peer: Session, welcome: control.Welcome, now_ns: int) -> None:
         """Take a session's announcement, of which there are many."""
-        peer.on_control(now_ns)
+        peer.note_control(now_ns)
         if peer.feedback is not None and welcome.receivers > 0:
             peer.feedback.group_size = welcome.receivers
         began_ns = now_ns - int(welcome.age_ms * _MS)
@@ -420,7 +420,7 @@ class MulticastReceiver:
                 and not other.gone
                 and other.feedback is not None
                 and other.name == peer.name
-                and other.last_heard_ns < min(began_ns, now_ns - SUCCESSOR_NS)
+                and other.heard_ns < min(began_ns, now_ns - SUCCESSOR_NS)
             ):
                 if not other.joined:
                     self._give_up(other, now_ns)
@@ -480,16 +480,16 @@ class MulticastReceiver:
 
     def _place(self, peer: Session) -> tuple[int, Any] | None:
         """Return where a publisher hears us: (line, address); None: it is not known."""
-        if peer.group is None or not peer.group.sources:
+        if peer.group is None or not peer.group.places:
             return None
         lines = self._lines
-        return max(peer.group.sources.items(), key=lambda place: lines[place[0]].last_heard_ns)
+        return max(peer.group.places.items(), key=lambda place: lines[place[0]].heard_ns)
 
     def _nack(
         self, stream: Stream, ranges: list[tuple[int, int]], attempt: int, now_ns: int
     ) -> None:
         peer, topic = stream.peer, stream.topic
-        self._on_asked(stream, ranges, attempt)
+        self._note_asked(stream, ranges, attempt)
         whole: list[tuple[int, int]] = []
         for start, stop in ranges:
             key = (peer.session, topic.encode(), start, int(Kind.DATA))
@@ -504,7 +504,7 @@ class MulticastReceiver:
         if whole and attempt == 1 and peer.session not in self._timed:
             self._timed[peer.session] = (stream, whole[0][0], now_ns)
 
-    def _on_asked(self, stream: Stream, ranges: list[tuple[int, int]], attempt: int) -> None:
+    def _note_asked(self, stream: Stream, ranges: list[tuple[int, int]], attempt: int) -> None:
         """Time an answer no more that can be one to either of two questions, or will not come."""
         timed = self._timed.get(stream.peer.session)
         if timed is None:
@@ -516,7 +516,7 @@ class MulticastReceiver:
         ):
             del self._timed[stream.peer.session]
 
-    def on_pause(self) -> None:
+    def note_pause(self) -> None:
         """Note that nothing is read for lack of space, so that answers seem to take long."""
         self._timed.clear()
 
@@ -549,9 +549,9 @@ class MulticastReceiver:
             raise FrameError("source")
         if zero and not self._wants(data[:zero]):
             yield None
-            self._lines[line].last_heard_ns = now_ns
+            self._lines[line].heard_ns = now_ns
             if sender is not None:
-                sender.last_heard_ns = now_ns
+                sender.heard_ns = now_ns
         elif kind == Kind.FRAGMENT:
             yield from self._receive_part(line, Frame(data), address, now_ns)
         elif kind == Kind.PARITY:
@@ -581,24 +581,22 @@ class MulticastReceiver:
         peer = self._peers.get(session)
         if peer is None and len(self.sources) < TOPICS_MAX:
             self.sources[session] = (line, address)
-        last_heard_ns, noted_ns, group_size = None, 0, 1
+        heard_ns, noted_ns, group_size = None, 0, 1
         if peer is not None and peer.joined and not peer.gone and not is_from(peer, line, address):
-            last_heard_ns, noted_ns = peer.last_heard_ns, peer.noted_ns
+            heard_ns, noted_ns = peer.heard_ns, peer.noted_ns
             group_size = 1 if peer.feedback is None else peer.feedback.group_size
         yield data
         known = self._peers.get(session)
         if known is None:
             self.sources.pop(session, None)
         else:
-            self.recovery_endpoints.note(known, line, address, now_ns)
-        if peer is None or last_heard_ns is None or peer.probe is not None:
+            self.recovery_places.note(known, line, address, now_ns)
+        if peer is None or heard_ns is None or peer.probe is not None:
             return
-        peer.last_heard_ns, peer.noted_ns = last_heard_ns, noted_ns
+        peer.heard_ns, peer.noted_ns = heard_ns, noted_ns
         if peer.feedback is not None:
             peer.feedback.group_size = group_size  # else all would ask at once, or late
-        if (
-            now_ns - last_heard_ns > SILENT_NS
-        ):  # perhaps it has another address now: its echo shows it
+        if now_ns - heard_ns > SILENT_NS:  # perhaps it has another address now: its echo shows it
             self._joiner.send_probe(peer, line, now_ns)
 
     def _refuse_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
@@ -635,15 +633,15 @@ class MulticastReceiver:
                 continue
             self._known = None
             if state.proof != probe:
-                state.proof, state.sources = probe, {}
+                state.proof, state.places = probe, {}
             if self.keys is not None and not self.keys.believes(peer, line, address, now_ns):
                 continue
-            state.sources.setdefault(line, address)  # copies come over each line
+            state.places.setdefault(line, address)  # copies come over each line
 
     def _has_moved(self, state: GroupState, line: int, address: Any) -> bool:
         """Whether a session's datagrams came from elsewhere until now, over whatever line."""
         lines = {at for at, one in enumerate(self._lines) if one.shared}
-        return lines == state.sources.keys() and state.sources[line] != address
+        return lines == state.places.keys() and state.places[line] != address
 
     def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> Iterator[Came]:
         yield None
@@ -652,7 +650,7 @@ class MulticastReceiver:
             return
         if not peer.group.parity:
             raise FrameError("parity")
-        peer.last_heard_ns = self._lines[line].last_heard_ns = now_ns
+        peer.heard_ns = self._lines[line].heard_ns = now_ns
         if self.parity is None:
             self.parity = ParityReader()
         wait_ns = self.parity.wait_ns(peer.session)
@@ -689,9 +687,9 @@ class MulticastReceiver:
         topic = frame.topic.encode()
         if topic and peer is None:
             raise FrameError("session")
-        self._lines[line].last_heard_ns = now_ns
+        self._lines[line].heard_ns = now_ns
         if index + 1 < parts:
-            self._lines[line].on_size(2**16)  # as large as any that its publisher sends
+            self._lines[line].note_size(2**16)  # as large as any that its publisher sends
         kind = int(Kind.DATA) if topic else 0
         key = (frame.session, topic, frame.sequence, kind)
         reassembler, rank = self.reassembler, _FAR
@@ -735,10 +733,10 @@ class MulticastReceiver:
         peer = self._peers.get(frame.session)
         if peer is None or not peer.joined:
             return
-        peer.on_control(now_ns)
-        self._lines[line].last_heard_ns = now_ns
+        peer.note_control(now_ns)
+        self._lines[line].heard_ns = now_ns
         space = self.buffer_bytes.get(line, 0)
-        if peer.group is None or peer.group.sources.get(line) != address:
+        if peer.group is None or peer.group.places.get(line) != address:
             return  # nobody is answered whose address is not known to be the publisher's
         if space > 0:
             gaps = [one.receiver for one in peer.streams.values() if one.receiver.missing]
@@ -781,7 +779,7 @@ class MulticastReceiver:
         peer = self._peers.get(frame.session)
         if peer is None:
             raise FrameError("session")
-        peer.last_heard_ns = now_ns
+        peer.heard_ns = now_ns
         stream = peer.streams.get(frame.topic)
         if stream is None or not stream.receiver.started:
             return  # a repair of what came before we joined

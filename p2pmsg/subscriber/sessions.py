@@ -64,7 +64,7 @@ class Route:
         self.handshake = Handshake(line)
         self.announced_ns = now_ns
 
-    def on_refused(self, topic: str, start: int, stop: int, reason: LossReason) -> None:
+    def note_refused(self, topic: str, start: int, stop: int, reason: LossReason) -> None:
         """Remember that `[start, stop)` cannot be had here."""
         by_reason = self.refused.setdefault(topic, {})
         by_reason.setdefault(reason, RangeSet()).add(start, stop)
@@ -95,26 +95,26 @@ class GroupState:
     """When it was first announced."""
     token: int = 0
     """What makes its publisher listen to datagrams; 0: there is none."""
-    incarnation: int | None = None
+    life: int | None = None
     """Which life of the session it is; None: not known."""
     parity: int = 0
-    """How many parity datagrams it sends after a block, once `incarnation` is known."""
+    """How many parity datagrams it sends after a block, once `life` is known."""
     answered_ns: int = -1
     """When anything last came over the recovery channel."""
     proof: int | None = None
     """The probe whose echo showed where its datagrams come from."""
-    sources: dict[int, Any] = field(default_factory=dict)
+    places: dict[int, Any] = field(default_factory=dict)
     """Where its datagrams come from, by line."""
     moved: bool = False
     """Whether the last echo came from another place than those before, over each of its lines."""
-    unconfirmed: tuple[int, Welcome] | None = None
-    """Where a datagram announced another incarnation of it, while its publisher is asked."""
-    unconfirmed_ns: int = 0
-    unconfirmed_joins: int = 0
+    suspect: tuple[int, Welcome] | None = None
+    """Where a datagram announced another life of it, while its publisher is asked."""
+    suspect_ns: int = 0
+    suspect_joins: int = 0
     """How many JOINED had been sent by then; their answers do not deny it."""
     joins: int = 0
     """How many JOINED were sent."""
-    unconfirmed_asked_ns: int | None = None
+    suspect_asked_ns: int | None = None
     """When it was first asked since; None: not yet."""
     join_ns: int = 0
     topics: dict[str, int] = field(default_factory=dict)
@@ -140,8 +140,8 @@ class GroupState:
 
     @property
     def is_answered_soon(self) -> bool:
-        """Whether its publisher has been asked for anything: heads, a token, or its incarnation."""
-        return self.is_asking or not self.token or self.unconfirmed is not None
+        """Whether its publisher has been asked for anything: heads, a token, or its life."""
+        return self.is_asking or not self.token or self.suspect is not None
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +158,7 @@ class Session:
     """What its messages say of where they come from."""
     recovery: str = ""
     stall_ms: float = 0.0
-    last_heard_ns: int = 0
+    heard_ns: int = 0
     """When anything last came, over any channel; see `came_ns`."""
     met_ns: int = 0
     """When it was first heard of."""
@@ -207,11 +207,11 @@ class Session:
     held_ns: int = 0
     late: bool = False
     """Its relay announced it when the others had been joined."""
-    incarnation: int = 0
+    life: int = 0
     """Which life of its publisher the last echo was of; 0: not known."""
-    next_incarnation: int = 0
-    """Another incarnation that was heard of."""
-    unconfirmed_until_ns: int = 0
+    next_life: int = 0
+    """Another life that was heard of."""
+    doubt_until_ns: int = 0
     """Until when nothing of the session is taken, unless its echo comes."""
     user: str = ""
     """Whose session it is, by the key of its publisher; "" where that is not asked."""
@@ -225,7 +225,7 @@ class Session:
     def __post_init__(self, welcome: Welcome, now_ns: int) -> None:
         self.origin = Origin(self.session, welcome.name)
         self.recovery, self.stall_ms = welcome.recovery, welcome.stall_ms
-        self.last_heard_ns = self.met_ns = self.data_before_ns = now_ns
+        self.heard_ns = self.met_ns = self.data_before_ns = now_ns
         self.own = Route(self.session, -1, 0, now_ns=now_ns)
         self.handshake = self.own.handshake
 
@@ -238,31 +238,31 @@ class Session:
     def name(self, name: str) -> None:
         self.origin = Origin(self.session, name)
 
-    def on_reply(self, now_ns: int) -> None:
+    def note_reply(self, now_ns: int) -> None:
         """Note that something came over a recovery channel."""
-        self.on_answering(now_ns)
+        self.note_answering(now_ns)
         self.replied = True
 
-    def on_answering(self, now_ns: int) -> None:
+    def note_answering(self, now_ns: int) -> None:
         """Note that something comes over a recovery channel, whole or not."""
         self.before_ns, self.data_before_ns = self.came_ns, self.data_ns
-        self.last_heard_ns = self.replied_ns = now_ns
+        self.heard_ns = self.replied_ns = now_ns
 
-    def on_control(self, now_ns: int) -> None:
+    def note_control(self, now_ns: int) -> None:
         """Note that something came over the data path that says nothing of streams."""
         self.data_before_ns = self.data_ns
-        self.last_heard_ns = self.noted_ns = now_ns
+        self.heard_ns = self.noted_ns = now_ns
 
     @property
     def came_ns(self) -> int:
         """When anything last came over the data path, about; later where silence is excused."""
-        return self.before_ns if self.last_heard_ns == self.replied_ns else self.last_heard_ns
+        return self.before_ns if self.heard_ns == self.replied_ns else self.heard_ns
 
     @property
     def data_ns(self) -> int:
         """When data or a heartbeat of any stream last came, about, as `came_ns`."""
-        is_other = self.last_heard_ns in (self.replied_ns, self.noted_ns)
-        return self.data_before_ns if is_other else self.last_heard_ns
+        is_other = self.heard_ns in (self.replied_ns, self.noted_ns)
+        return self.data_before_ns if is_other else self.heard_ns
 
     @property
     def probe(self) -> int | None:
@@ -332,10 +332,9 @@ class Stream:
     probed_early: tuple[int, ...] = ()
     """In a multicast, where frames ended that came before it began, when it was last probed."""
     unseen: bool = False
-    """Whether its publisher began another incarnation, and denied it then: it is still to be
-    compared."""
+    """Whether its publisher began another life, and denied it then: it is still to be compared."""
     published: int = 0
-    """Up to where its publisher's incarnation that is known was, as it said itself."""
+    """Up to where its publisher's life that is known was, as it said itself."""
     retired: bool = False
     """It has ended, and another one has its place: the publisher has gone back."""
     watched: bool = False
@@ -351,7 +350,7 @@ class Stream:
     hinted: int = 0
     """In a multicast, up to where datagrams reported messages that nobody has confirmed, where that
     is too far to be believed; 0: nothing such."""
-    unconfirmed_ns: int = -1
+    doubt_ns: int = -1
     """Since when a loss waits for the publisher to say so; -1: none does."""
 
     def __post_init__(self, config: ReceiverConfig, rng: Random, answer: AnswerTime | None) -> None:
@@ -366,7 +365,7 @@ class Stream:
         session = self.peer.session
         self.prefix = _BLOCKED if is_blocked else stream_prefix(self.topic, session)
 
-    def on_malformed(self, start: int, count: int) -> Loss:
+    def note_malformed(self, start: int, count: int) -> Loss:
         """Count messages that were received but cannot be read."""
         loss = Loss(start, start + count, LossReason.MALFORMED)
         self.malformed.append(loss)

@@ -25,7 +25,7 @@ class SimulatedPublisher:
     """A publisher; made by `Simulation.add_publisher`.
 
     Attributes:
-        name: of the publisher, through all its incarnations.
+        name: of the publisher, through all its lives.
         endpoint: where subscribers connect to.
         recovery: where its current life answers requests.
         core: the real core, or None while it is dead.
@@ -80,7 +80,7 @@ class SimulatedPublisher:
 
     @property
     def evicted(self) -> bool:
-        """Whether any of its incarnations has forgotten something."""
+        """Whether any of its lives has forgotten something."""
         core = self.core
         evicts = core is not None and core.replay.messages_evicted > 0
         return self._disk is None and (self._evicted_before or evicts)
@@ -92,7 +92,7 @@ class SimulatedPublisher:
         if core is None:
             return self.is_gone
         keys = None if self.multicast is None else self.multicast.keys
-        if keys is not None and not keys.is_drained:
+        if keys is not None and not keys.is_settled:
             return False
         return not (core.outbox or core.unsynced or core.open_batches or core.control)
 
@@ -101,7 +101,7 @@ class SimulatedPublisher:
         keys = None if self.multicast is None else self.multicast.keys
         if keys is None or self.session is None:
             return True
-        member = subscriber.multicast
+        member = subscriber.member
         held = None if member is None else member.keys
         return held is not None and keys.group.secret.id in held.keyring.ids(self.session)
 
@@ -123,12 +123,12 @@ class SimulatedPublisher:
             self._last_session = session
         self.core = PublisherCore(
             name=self.name, session=session, recovery=at, config=self._config, now_ns=now_ns,
-            log=log, incarnation=1 + self.crashes, heartbeats_per_s=options.heartbeats_per_s,
+            log=log, life=1 + self.crashes, heartbeats_per_s=options.heartbeats_per_s,
             heartbeat_interval=interval,
         )  # fmt: skip
         if log is not None:
             for topic in self.topics:
-                acknowledged = self._synced.get((session, topic), 0) if log.syncs_first else None
+                acknowledged = self._synced.get((session, topic), 0) if log.gated else None
                 rewound, following = self._is_rewound, log.next(topic)
                 self._history.go_on(session, topic, following, acknowledged, rewound=rewound)
             self._is_rewound = False

@@ -94,7 +94,7 @@ class Channel:
         self._positions: dict[Any, Message] = {}
         self._committing: asyncio.Task[None] | None = None
         self._is_closing = False
-        self._logged, self._logged_held = Rarely(), Rarely()
+        self._said, self._said_held = Rarely(), Rarely()
         self._lost = 0
         self._error: str | None = None
         self._letters: Letters | None = None
@@ -114,7 +114,7 @@ class Channel:
         self._subscriber = self._make_subscriber()
         self._tasks = [
             self._loop.create_task(self._receive()),
-            self._loop.create_task(self._check_requests()),
+            self._loop.create_task(self._look_for_requests()),
         ]
         self._pump()
 
@@ -183,7 +183,7 @@ class Channel:
     def _make_subscriber(self) -> Subscriber:
         # A crash of the operating system may take a commit back: the messages come twice.
         cursor = CursorConfig(self._folder / CURSOR, fsync="never")
-        return self._subscribe(topics=self._endpoint.topics, on_gap=self._on_loss, cursor=cursor)
+        return self._subscribe(topics=self._endpoint.topics, on_gap=self._note_loss, cursor=cursor)
 
     async def _receive(self) -> None:
         """Take messages while they are wanted, until cancelled."""
@@ -263,7 +263,7 @@ class Channel:
             headers=request.headers,
         )  # fmt: skip
 
-    def _on_loss(self, report: LossReport) -> None:
+    def _note_loss(self, report: LossReport) -> None:
         self._lost += report.count
         if isinstance(report, RewoundReport):
             self._offered.pop((report.session, report.topic), None)
@@ -311,7 +311,7 @@ class Channel:
         if isinstance(result, Failure):
             self._core.failed(items, now_ns, result)
             is_new = all(effect.kind == "park" for effect in self._core.effects)
-            if is_new and not self._core.is_open and self._logged.is_due():
+            if is_new and not self._core.is_open and self._said.is_due():
                 what = "webhook %s: a request failed, and is tried again: %s"
                 _log.warning(what, self._endpoint.name, result.reason)
         else:
@@ -339,7 +339,7 @@ class Channel:
 
     def _notify(self, kind: EventKind, reason: str, detail: Any = None) -> None:
         """Log and report an event; pauses, which may be many, are logged once a minute."""
-        if kind != "held" or self._logged_held.is_due():
+        if kind != "held" or self._said_held.is_due():
             until = f", until {detail:%Y-%m-%dT%H:%M:%SZ}" if kind == "held" else ""
             name = self._endpoint.name
             _log.warning("webhook %s: %s%s: %s", name, _TEXTS[kind], until, reason)
@@ -410,7 +410,7 @@ class Channel:
         item = Item(letter.id, stream, letter.key, letter.size, letter, reason=letter.reason)
         self._core.restore(item, now_ns, letter.attempts)
 
-    async def _check_requests(self) -> None:
+    async def _look_for_requests(self) -> None:
         """Send again what `p2pmsg hook dead-letters` asks for, until cancelled."""
         while True:
             await asyncio.sleep(_ASKED_S)

@@ -1,8 +1,8 @@
 """Decides what is sent to an endpoint next, and what may be committed: no clock, no sockets.
 
-A message is *acknowledged* when the subscriber need not bring it again: it was delivered, or is on
-this machine's disk, as a dead letter or *parked* (it failed, and waits for its next attempt while
-others go on). Per stream, the cursor may move up to the first message that is not acknowledged.
+A message is *settled* when the subscriber need not bring it again: it was delivered, or is on this
+machine's disk, as a dead letter or *parked* (it failed, and waits for its next attempt while others
+go on). Per stream, the cursor may move up to the first message that is not settled.
 
 The shell calls `take` until it returns nothing, and sends what that returns as one request; then it
 calls `succeeded` or `failed`. After each call it does what `effects` has.
@@ -85,7 +85,7 @@ class Item:
     state: State = State.WAITING
     is_parked: bool = False
     is_parking: bool = False
-    is_acknowledged: bool = False
+    is_settled: bool = False
     is_alone: bool = False
     is_early: bool = False
     is_probe: bool = False
@@ -171,7 +171,7 @@ class Delivery:
         self._number = 0
         self._groups: dict[Hashable, deque[Item]] = {}
         self._heap: list[tuple[int, int, Item]] = []
-        self._unacknowledged: dict[Hashable, deque[Item]] = {}
+        self._unsettled: dict[Hashable, deque[Item]] = {}
         self._committable: dict[Hashable, Item] = {}
         self._known: dict[str, None] = {}
         self._streak = 0
@@ -187,12 +187,12 @@ class Delivery:
         return max(0, self._rules.window - self.held)
 
     def offer(self, item: Item, now_ns: int) -> None:
-        """Take a message, the next one of its stream; one whose letter is known is acknowledged."""
+        """Take a message, the next one of its stream; one whose letter is known is settled."""
         self.counters.offered += 1
-        self._unacknowledged.setdefault(item.stream, deque()).append(item)
+        self._unsettled.setdefault(item.stream, deque()).append(item)
         if item.id in self._known:
             item.state = State.DONE
-            self._acknowledge(item)
+            self._settle(item)
             return
         self.held += 1
         self.held_bytes += item.size
@@ -206,7 +206,7 @@ class Delivery:
         if item.id in self._known:
             return
         self._known[item.id] = None
-        item.is_parked = item.is_acknowledged = True
+        item.is_parked = item.is_settled = True
         item.attempts = min(attempts, len(self._rules.retry) - 1)
         self.parked += 1
         self.parked_bytes += item.size
@@ -308,7 +308,7 @@ class Delivery:
         item.is_parked = True
         self.held -= 1
         self.held_bytes -= item.size
-        self._acknowledge(item)
+        self._settle(item)
 
     def refused(self, effect: Effect, now_ns: int) -> None:
         """Note that the disk could not take it: it is tried again, and not given up."""
@@ -335,7 +335,7 @@ class Delivery:
         self._release(now_ns)
 
     def committable(self) -> list[Item]:
-        """Return the last message before one that is not acknowledged, by stream that moved."""
+        """Return, by stream, the last message before one that is not settled, where that moved."""
         found = [*self._committable.values()]
         self._committable.clear()
         return found
@@ -413,7 +413,7 @@ class Delivery:
                 self.parked_bytes -= item.size
             self.held -= 1
             self.held_bytes -= item.size
-        self._acknowledge(item)
+        self._settle(item)
         group = self._groups.get(item.group) if item.group is not None else None
         if group is None:
             return
@@ -425,18 +425,18 @@ class Delivery:
             group[0].due_ns = max(now_ns, group[0].due_ns)
             self._push(group[0])
 
-    def _acknowledge(self, item: Item) -> None:
-        if item.is_acknowledged:
+    def _settle(self, item: Item) -> None:
+        if item.is_settled:
             return
-        item.is_acknowledged = True
-        stream = self._unacknowledged[item.stream]
+        item.is_settled = True
+        stream = self._unsettled[item.stream]
         last = None
-        while stream and stream[0].is_acknowledged:
+        while stream and stream[0].is_settled:
             last = stream.popleft()
         if last is not None:
             self._committable[item.stream] = last
         if not stream:
-            del self._unacknowledged[item.stream]
+            del self._unsettled[item.stream]
 
     def _wait(self, item: Item, now_ns: int, is_final: bool, is_held: bool) -> None:
         delays = self._rules.retry

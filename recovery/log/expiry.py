@@ -35,7 +35,7 @@ class Retention:
         self._begun: tuple[SegmentIndex, int] | None = None
         self.ahead_ns: int | None = None
 
-    def on_time(self, segments: list[SegmentIndex], now_ns: int, steady_ns: int) -> None:
+    def note_time(self, segments: list[SegmentIndex], now_ns: int, steady_ns: int) -> None:
         """Note since when the newest segment is begun, and others are closed.
 
         One that is ahead of the clock was closed before what was appended later, as at a restart:

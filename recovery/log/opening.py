@@ -118,7 +118,7 @@ def open_log(
     was_gathering = not is_clean and state.gathered > 0
     crashed = not is_new and (has_crashed or found.is_damaged or was_gathering)
     # What is missing in segments that had no index, as after a repair, was not known before.
-    holes = _on_holes(state, found) if crashed or found.scanned > (not is_clean) else []
+    holes = _note_holes(state, found) if crashed or found.scanned > (not is_clean) else []
     skipped = [*holes, *(_skip(state, found, held, unwritten) if crashed else ())]
     if found.catalog.segments:
         _take_up_names(state, found.catalog, found.catalog.segments[-1])
@@ -267,10 +267,10 @@ def _take_up_names(state: LogState, catalog: Catalog, last: SegmentIndex) -> Non
                 state.skips[topic] = [(0, state.floor)]
             following = max(following, state.tails.get(topic, 0))
         stream.start = stream.stop = following
-        catalog.on_stream(key, last)
+        catalog.note_stream(key, last)
 
 
-def _on_holes(state: LogState, found: _Found) -> list[tuple[int, str, int, int]]:
+def _note_holes(state: LogState, found: _Found) -> list[tuple[int, str, int, int]]:
     """Note what is gone of the session's streams: between frames, and before they are known to end.
 
     They have no holes else.

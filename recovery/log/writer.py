@@ -280,7 +280,7 @@ class LogWriter:
         self.bytes += size
         self.unsynced_bytes += size
         if self._tail is not None:
-            self._tail.on_end(segment.first_record, segment.size)
+            self._tail.note_end(segment.first_record, segment.size)
 
     def accepted(self) -> list[TailContent]:
         """Return what a process that was killed had accepted, and had in no frame yet.
@@ -319,7 +319,7 @@ class LogWriter:
             what = f"the log {self._store.path(TAIL)} cannot be written"
             raise LogWriteError(what, error) from error
         if self._segment is not None:
-            self._tail.on_end(self._segment.first_record, self._segment.size)
+            self._tail.note_end(self._segment.first_record, self._segment.size)
         return self._tail
 
     def begin_sync(self) -> PendingSync:
@@ -357,7 +357,7 @@ class LogWriter:
         error = pending.error or self._missing(pending)
         if error is None:
             for segment, size in pending.parts:
-                self._on_synced(segment, size)
+                self._note_synced(segment, size)
             return
         if not isinstance(error, SyncFailedError):
             self._put_back(pending)
@@ -370,7 +370,7 @@ class LogWriter:
         self._put_back(pending)
         raise LogWriteError("the log cannot be forced to the disk", error)
 
-    def _on_synced(self, segment: SegmentIndex, size: int) -> None:
+    def _note_synced(self, segment: SegmentIndex, size: int) -> None:
         """Count a segment as unsynced up to `size` no more: it is on the disk, or deleted."""
         if size > segment.synced:
             self.unsynced_bytes -= size - segment.synced
@@ -439,7 +439,7 @@ class LogWriter:
             return None
         self._take_expiry()
         if steady_ns is not None:
-            self._retention.on_time(self._catalog.segments, now_ns, steady_ns)
+            self._retention.note_time(self._catalog.segments, now_ns, steady_ns)
         if self._retention.is_roll_due(self._segment, now_ns):
             try:
                 self._roll()
@@ -539,7 +539,7 @@ class LogWriter:
             self._catalog.drop_first()
             self._forget_streams(oldest)
             self.bytes -= oldest.size
-            self._on_synced(oldest, oldest.size)
+            self._note_synced(oldest, oldest.size)
             self._dirty = [other for other in self._dirty if other is not oldest]
             self._names_changed = True
 
@@ -750,7 +750,7 @@ class LogWriter:
         session, topic = key
         stream = segment.streams.get(key)
         if stream is not None:
-            self._catalog.on_stream(key, segment)
+            self._catalog.note_stream(key, segment)
             return stream
         if self.floor and session == self.session and key not in self._next:
             if start < self.floor:
@@ -777,7 +777,7 @@ class LogWriter:
         self._must_cut = False
         self.bytes += size
         self.unsynced_bytes += size
-        self._catalog.on_stream(key, segment)
+        self._catalog.note_stream(key, segment)
         return stream
 
     def _write_index(self) -> None:

@@ -1,4 +1,4 @@
-"""AccessRules by topic between real peers with keys: what is denied comes by no way."""
+"""Rights by topic between real peers with keys: what is denied comes by no way."""
 
 import asyncio
 import contextlib
@@ -10,9 +10,9 @@ import p2pmsg
 from p2pmsg import LogConfig, control, wire
 from p2pmsg.errors import AccessDeniedError, AuthenticationError, MessagesLostError
 from p2pmsg.wire import Frame, Kind
-from tests.endpoints import lasting_endpoint
 from tests.integration.commands import eventually
 from tests.integration.secure import rewrite
+from tests.places import lasting_place
 from transports import CurveClient, ZmqReceiver, ZmqRecoveryClient, context
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -216,15 +216,15 @@ def test_rules_change_while_running(peers, feed, access):
             publisher.publish("trades", 0)
             assert bob.receive(60).value == 0
             rewrite(access, ALL)
-            feed.access_rules._due_ns = 0  # look now, and not within a second
+            feed.rights._due_ns = 0  # look now, and not within a second
             eventually(lambda: publisher.stats().connections_ended >= 1)
             publisher.publish_many("trades", list(range(1, 100)))
             assert Taken(ann).until(lambda taken: len(taken.values) == 100).values == [*range(100)]
             got = Taken(bob).until(lambda taken: taken.denials)
             assert got.values == []
             rewrite(access, RULES)
-            feed.access_rules._due_ns = 0
-            eventually(lambda: feed.access_rules.refresh() or feed.access_rules.may(
+            feed.rights._due_ns = 0
+            eventually(lambda: feed.rights.refresh() or feed.rights.may(
                 peers.text("bob"), "subscribe", "trades"))  # fmt: skip
             got.until(lambda taken: len(taken.values) == 99)
             assert got.values == [*range(1, 100)]
@@ -240,7 +240,7 @@ def test_narrowed_rules_of_a_publisher_that_restarts_are_no_rewind(peers, access
         feed = peers.security("feed", "ann", "bob", access=access)
         return feed, p2pmsg.Publisher(place, log=log, security=feed)
 
-    place = lasting_endpoint()
+    place = lasting_place()
     feed, publisher = begin(place)
     options = {"topics": ["trades", "quotes"], "start": "earliest", "on_gap": "raise"}
     with p2pmsg.Subscriber(
@@ -262,7 +262,7 @@ def test_narrowed_rules_of_a_publisher_that_restarts_are_no_rewind(peers, access
             assert got.denials == [("subscribe", "trades")]
             assert bob.stats().streams_rewound == 0
             rewrite(access, f"{ALL}[[rule]]\nwho = ['bob']\nsubscribe = ['trades', 'quotes']\n")
-            feed.access_rules._due_ns = 0
+            feed.rights._due_ns = 0
             got.until(lambda taken: len(taken.values) == 11)
             assert got.values == ["q1", *range(100, 110)]
             assert got.losses == []

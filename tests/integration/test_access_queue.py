@@ -1,4 +1,4 @@
-"""AccessRules to push, pull and administer, between real pushers and pullers with keys."""
+"""Rights to push, pull and administer, between real pushers and pullers with keys."""
 
 import asyncio
 import contextlib

@@ -26,7 +26,6 @@ from p2pmsg.errors import (
 )
 from recovery import platform
 from recovery.log import LogReader
-from tests.endpoints import free_port
 from tests.integration import aio
 from tests.integration.peers import (
     LOOPBACK,
@@ -38,6 +37,7 @@ from tests.integration.peers import (
     in_threads,
     take,
 )
+from tests.places import free_port
 
 WAIT_S = 60.0
 

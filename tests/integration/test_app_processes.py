@@ -309,13 +309,13 @@ def test_one_sigterm_ends_each_app_of_the_process():
 @pytest.mark.parametrize(
     ("target", "source", "text"),
     [
-        ("nowhere:app", "", "there is no module 'nowhere' in "),
-        ("wrong.py", "", "a module, not a file"),
-        ("wrong:", "app = 5", "'wrong:' is no p2pmsg.App, but of type int; it has no app"),
+        ("nowhere:app", "", "the module 'nowhere' cannot be imported: ModuleNotFoundError("),
+        ("wrong.py", "", "not a file"),
+        ("wrong:", "app = 5", "'wrong' has no p2pmsg.App 'app'; it has no app"),
         ("wrong:service", "import p2pmsg\none = p2pmsg.App()",
-         "the module 'wrong' has no 'service'; its apps are one"),
+         "'wrong' has no p2pmsg.App 'service'; its apps are one"),
         ("wrong", "1 / 0", "the module 'wrong' cannot be imported: ZeroDivisionError"),
-        ("wrong", "import nowhere", "the module 'wrong' cannot be imported: No module named"),
+        ("wrong", "import nowhere", "the module 'wrong' cannot be imported: ModuleNotFoundError"),
         ("wrong", "raise SystemExit", "has called sys.exit"),
         ("wrong", "import p2pmsg\napp = p2pmsg.App()", "'wrong' has no handlers"),
     ],
@@ -330,7 +330,6 @@ def test_a_wrong_app_is_named_in_one_line(tmp_path, monkeypatch, capsys, target,
 
     errors = capsys.readouterr().err
     assert text in errors.splitlines()[-1]
-    assert "importlib" not in errors
     assert ("line 1, in <module>" in errors) == (source in ("1 / 0", "import nowhere"))
 
 
@@ -360,21 +359,3 @@ async def tick():
     assert output.splitlines()[-1] == "stopped"
     assert child.returncode == 0
     assert "Traceback" not in errors
-
-
-@pytest.mark.long
-def test_the_app_ends_when_its_reloader_is_killed(run):
-    body = """
-@app.timer(1000.0)
-async def tick(): ...
-"""
-    child = run(body, "--reload")
-    lines_to(child, "started")
-    child.kill()
-
-    assert child.stdout.read() == "stopped\n"
-
-
-def test_reload_dir_goes_with_reload(tmp_path, capsys):
-    assert cli.main(["run", "a:b", "--reload-dir", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == "p2pmsg run: --reload-dir goes with --reload\n"

@@ -25,7 +25,7 @@ def test_a_job_says_the_type_of_its_value(app, make_pusher, is_async):
         if len(seen) == 3:
             app.stop() if is_async else loop.call_soon_threadsafe(app.stop)
 
-    async def on_later(job: p2pmsg.Job[Trade]):
+    async def note_later(job: p2pmsg.Job[Trade]):
         await asyncio.sleep(0)
         note(job)
 
@@ -36,7 +36,7 @@ def test_a_job_says_the_type_of_its_value(app, make_pusher, is_async):
 
     loop = None
     keep = DeadLetter(call=lambda event, error: kept.append(event.job.value))
-    app.worker(pusher.endpoint, on_error=keep)(on_later if is_async else note)
+    app.worker(pusher.endpoint, on_error=keep)(note_later if is_async else note)
     pushed = [{"price": 1, "more": 1}, {"price": 2, "more": 2}, {"price": "x"}, {"price": 3}]
     for value in pushed:
         pusher.push(value)

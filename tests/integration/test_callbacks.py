@@ -7,8 +7,8 @@ import pytest
 
 import p2pmsg
 from p2pmsg import aio
-from tests.endpoints import free_port
 from tests.integration.peers import LOOPBACK
+from tests.places import free_port
 
 
 async def coroutine(report):

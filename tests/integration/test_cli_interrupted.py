@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.endpoints import free_port
 from tests.integration.commands import command
 from tests.integration.peers import eventually
 from tests.integration.test_examples_interrupted import processes_of
+from tests.places import free_port
 
 pytestmark = pytest.mark.long
 
@@ -43,12 +43,9 @@ LONG_RUNNING = {
     "respond": ["tcp://127.0.0.1:{port}", "t", "--echo"],
     "statsd": ["--listen", "udp://127.0.0.1:0", "--publish", "ipc://{folder}/statsd"],
 }
-ELSEWHERE = {"demo", "pub", "sub", "listen", "respond", "push --mode pipeline",
-             "pull --mode pipeline"}  # fmt: skip
-"""Those that Ctrl-C ends in the tests of the command, or that end as the other mode does."""
 SHORT = {
     "capacity": ["--rate", "50000", "--size", "128", "--disk", "500GB"],
-    "log": ["ls", "{folder}"],
+    "log ls": ["{folder}"],
     "dead-letters": ["ls", "tcp://127.0.0.1:{port}"],
     "--version": [],
 }
@@ -119,23 +116,17 @@ def interrupt(name, seconds, folder, *, again=None, as_module=False):
         struck.finish()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("as_module", [False, True], ids=["script", "module"])
 def test_ctrl_c_ends_a_command_that_has_only_begun(as_module, tmp_path):
     for number in range(2):
         assert interrupt("sub", 0.12 * number, tmp_path / str(number), as_module=as_module)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] * (name in ELSEWHERE)) for name in LONG_RUNNING],
-)
+@pytest.mark.parametrize("name", LONG_RUNNING)
 def test_ctrl_c_ends_a_command(name, tmp_path):
     assert interrupt(name, 0.4, tmp_path / name)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.timeout(300)
 def test_ctrl_c_ends_a_command_at_any_moment(name, tmp_path):
@@ -144,7 +135,6 @@ def test_ctrl_c_ends_a_command_at_any_moment(name, tmp_path):
         interrupt(name, 0.02 * number, tmp_path / str(number), again=again, as_module=number % 2)
 
 
-@pytest.mark.long  # it has five seconds
 def test_a_jobs_command_that_does_not_end_is_killed_with_the_puller(tmp_path):
     place = f"ipc://{tmp_path}/queue"
     mark = tmp_path / "begun"

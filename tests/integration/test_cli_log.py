@@ -2,16 +2,12 @@
 
 import json
 import os
-import pty
-import signal
 
 import pytest
 
 import p2pmsg
 from tests.integration.commands import (
     ENDINGS,
-    P2PMSG,
-    eventually,
     run,
     run_here,
     without_waiting,
@@ -51,7 +47,7 @@ def ids(messages):
 
 
 def test_ls_lists_the_streams(log):
-    ended = run_here("log", "ls", log.path, "--disk", "1GB")
+    ended = run_here("log", "ls", log.path)
 
     assert (ended.returncode, ended.stderr) == (0, b"")
     titles, quotes, trades, total, window = ended.stdout.decode().splitlines()
@@ -60,11 +56,11 @@ def test_ls_lists_the_streams(log):
     assert quotes.split()[:2] == ["quotes.btc", session]
     assert quotes.split()[4:7] == ["0", "50", "50"]
     assert trades.split()[:7] == [
-        "trades", session, "2024-08-09T12:00:00.000000Z", "2024-08-09T12:01:39.900000Z",
+        "trades", session, "2024-08-09T12:00:00.900000Z", "2024-08-09T12:01:39.900000Z",
         "0", "1,000", "1,000",
     ]  # fmt: skip
     assert total.startswith("1,050 messages in ")
-    assert window.startswith("1 GB hold ")
+    assert " (free, and the log itself) hold " in window
 
 
 def test_ls_prints_json(log):
@@ -118,10 +114,9 @@ def test_dump_prints_one_session(log):
     assert len(dump(log, "--session", session, "quotes.*")) == 50
 
     assert len(dump(log, "--session", session[:15], "quotes.*")) == 50
-    for given, named in (("0x1", "0000000000000001"), ("1", "that begins with 1")):
-        ended = run_here("log", "dump", log.path, "--session", given)
-        assert ended.returncode == 1
-        assert ended.stderr == f"p2pmsg log dump: there is no session {named} in the log\n".encode()
+    ended = run_here("log", "dump", log.path, "--session", "x")
+    assert ended.returncode == 1
+    assert ended.stderr == b"p2pmsg log dump: no sessions of the log begin with x\n"
 
 
 @pytest.mark.long
@@ -134,22 +129,6 @@ def test_dump_ends_quietly_when_nobody_reads_it_any_more(log, start):
 
     assert ended.wait() == 141
     assert ended.errors() == ""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("how", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.long)])
-def test_dump_ends_by_a_signal(log, start, how):
-    number, status = ENDINGS[how]
-    reading, writing = os.pipe()
-    ended = start("log", "dump", log.path, stdout=writing)
-    os.read(reading, 1)  # and the rest does not fit in the pipe
-
-    ended.process.send_signal(number)
-
-    assert ended.wait(60) == status
-    assert ended.errors() == ""
-    os.close(reading)
-    os.close(writing)
 
 
 def test_verify_finds_nothing_in_a_good_log(log):
@@ -179,9 +158,8 @@ def test_verify_and_dump_report_a_flipped_byte(log):
     assert place == f"p2pmsg log dump: {lines[0]}"
 
     listed = run_here("log", "ls", log.path)
-    assert (listed.returncode, listed.stderr.count(b"\n")) == (1, 2)
+    assert (listed.returncode, listed.stderr.count(b"\n")) == (1, 1)
     assert b"damaged" in listed.stderr
-    assert b" 10 messages are not in the log: " in listed.stderr
     assert b"\n1,040 messages in " in listed.stdout
 
 
@@ -274,33 +252,11 @@ def test_a_last_segment_that_was_cut_is_missed(log, endpoint, has_index):
         assert run_here("log", "dump", log.path, "trades", "--to", "10").returncode == 0
     else:
         assert " records are missing at the end of the log" in said
-    listed = run_here("log", "ls", log.path, "--json")
-    result = json.loads(listed.stdout)
-    assert listed.returncode == 1
-    assert result["streams"][1]["messages"] == len(kept) < 1000
-    assert result["missing"] == (1050 - result["messages"] if has_index else 0)
-    assert result["damaged"] != has_index
-    options = ("--wait-for", "0", "--speed", "max")
+    assert len(kept) < 1000
+    assert run_here("log", "verify", log.path).returncode == 1
+    options = ("--wait", "0", "--speed", "max")
     replayed = run_here("log", "replay", log.path, endpoint, *options)
     assert (replayed.returncode, len(replayed.stderr) > 0) == (1, True)
-
-
-def test_ls_counts_what_is_left_where_a_segment_is_gone(tmp_path):
-    made = LogFiles(tmp_path / "log", segment_bytes=4096)
-    with made.writing() as write:
-        for number in range(400):
-            write("trades", [number], [T0 + number * S], now_ns=T0 + number * S)
-    middle = sorted(path for path in made.files() if path.suffix == ".log")[1]
-    middle.unlink()
-
-    listed = run_here("log", "ls", made.path, "--json")
-    result = json.loads(listed.stdout)
-    left = len(run_here("log", "dump", made.path).stdout.splitlines())
-    assert listed.returncode == 1
-    assert (result["messages"], result["missing"]) == (left, 400 - left)
-    assert 0 < left < 400
-    assert result["messages_s"] == pytest.approx(left / 399)
-    assert f" {400 - left} messages are not in the log".encode() in listed.stderr
 
 
 def test_no_log_is_reported_in_one_line(tmp_path):
@@ -310,16 +266,6 @@ def test_no_log_is_reported_in_one_line(tmp_path):
         assert ended.returncode == 1
         assert ended.stderr.startswith(f"p2pmsg log {name}: ".encode())
         assert ended.stderr.count(b"\n") == 1
-
-
-@pytest.mark.long
-def test_a_log_is_read_while_it_is_written(log):
-    with log.writing() as write:
-        write("trades", [{"id": 1000}], [T0], now_ns=T0 + 100 * S)
-
-        assert ids(dump(log, "trades", "--from", "999")) == [999, 1000]
-        assert run("log", "verify", log.path).returncode == 0
-        assert json.loads(run_here("log", "ls", log.path, "--json").stdout)["messages"] == 1051
 
 
 def test_replay_publishes_every_message_as_it_was(log, start, endpoint):
@@ -339,39 +285,8 @@ def test_replay_publishes_every_message_as_it_was(log, start, endpoint):
         ] == [{key: message[key] for key in message if key != "session"} for message in expected]
 
 
-@pytest.mark.long
-def test_replay_of_a_part_is_a_stream_of_its_own(log, start, endpoint):
-    sub = start("sub", endpoint, "--json", "--count", "10")
-    replay = run_here(
-        "log", "replay", log.path, endpoint, "trades", "--from", "500", "--to", "510",
-        "--speed", "1000", "--name", "again",
-    )  # fmt: skip
-
-    assert (sub.wait(), replay.returncode) == (0, 0)
-    came = [json.loads(line) for line in sub.output().splitlines()]
-    assert [message["sequence"] for message in came] == list(range(10))
-    assert ids(came) == list(range(500, 510))
-    assert came[0]["publisher"] == "again"
-    assert sub.errors() == ""  # nor does it expect what it does not take
-
-
-@pytest.mark.long
-def test_replay_of_what_a_subscriber_does_not_take_is_reported_there(tmp_path, start, endpoint):
-    made = LogFiles(tmp_path / "large")
-    with made.writing() as write:
-        for number, value in enumerate(("first", bytes(5 * 2**20), "last")):
-            write.alone("t", value, T0 + number, now_ns=T0 + number)
-    sub = start("sub", endpoint, "--count", "2")
-    run_here("log", "replay", made.path, endpoint, "--speed", "max")
-
-    assert sub.wait() == 0
-    assert sub.output() == b"first\nlast\n"
-    assert "lost 1 messages [1, 2) of 't'" in sub.errors()
-    assert "may send" not in sub.errors()
-
-
 def test_replay_gives_up_when_nobody_comes(log, endpoint):
-    ended = run_here("log", "replay", log.path, endpoint, "--wait-for", "2", "--timeout", "0.3")
+    ended = run_here("log", "replay", log.path, endpoint, "--wait", "2", "--timeout", "0.3")
 
     assert ended.returncode == 1
     assert ended.stderr == b"p2pmsg log replay: 0 of 2 subscribers came within 0.3 s\n"
@@ -387,20 +302,6 @@ def test_replay_of_nothing_does_not_wait_for_anybody(log, endpoint):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", ["Ctrl-C", pytest.param("SIGTERM", marks=pytest.mark.long)])
-def test_replay_ends_by_a_signal_while_it_waits_for_subscribers(log, start, endpoint, how):
-    number, status = ENDINGS[how]
-    replay = start("log", "replay", log.path, endpoint)
-    said = f"p2pmsg log replay: waiting for 1 subscriber at {endpoint}\n"
-    eventually(lambda: replay.errors() == said)
-
-    replay.process.send_signal(number)
-
-    assert replay.wait(60) == status
-    assert (replay.output(), replay.errors()) == (b"", said)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("how", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.long)])
 def test_replay_ends_by_a_signal_between_two_messages(log, start, endpoint, how, make_subscriber):
     number, status = ENDINGS[how]
@@ -412,43 +313,3 @@ def test_replay_ends_by_a_signal_between_two_messages(log, start, endpoint, how,
 
     assert replay.wait(60) == status
     assert (replay.output(), without_waiting(replay.errors())) == (b"", "")
-
-
-def test_replay_draws_a_bar_on_a_terminal_and_ctrl_c_removes_it(log, opened, endpoint):
-    parent, child = pty.openpty()
-    opened.callback(os.close, parent)
-    options = ("--speed", "0.001", "--wait-for", "0")
-    pid = os.posix_spawn(
-        P2PMSG[0], [*P2PMSG, "log", "replay", log.path, endpoint, *options],
-        os.environ | {"TERM": "xterm"},
-        file_actions=[(os.POSIX_SPAWN_DUP2, child, 2), (os.POSIX_SPAWN_DUP2, child, 1)],
-    )  # fmt: skip
-    os.close(child)
-    drawn = b""
-    while b"/1050" not in drawn:
-        drawn += os.read(parent, 4096)
-    os.kill(pid, signal.SIGINT)
-    try:
-        while piece := os.read(parent, 4096):
-            drawn += piece
-    except OSError:
-        pass  # the terminal's other end is closed
-    _, status = os.waitpid(pid, 0)
-
-    assert os.waitstatus_to_exitcode(status) == 130
-    assert drawn.endswith(b"\x1b[2K")
-
-
-@pytest.mark.long
-def test_a_publishers_own_log_can_be_replayed(tmp_path, make_publisher, start, endpoint):
-    directory = str(tmp_path / "own")
-    publisher = make_publisher(log=p2pmsg.LogConfig(directory))
-    publisher.publish_many("t", list(range(5000)), keys=["k"] * 5000)
-    publisher.publish("t", "last", headers={"a": 1})
-    publisher.close(timeout=0.0)
-
-    sub = start("sub", endpoint, "--count", "5001")
-    replay = run_here("log", "replay", directory, endpoint, "--speed", "max")
-
-    assert (sub.wait(), replay.returncode) == (0, 0)
-    assert sub.output().split() == [*(b"%d" % number for number in range(5000)), b"last"]

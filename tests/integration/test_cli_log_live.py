@@ -1,9 +1,7 @@
 """`p2pmsg log` on logs that live: written meanwhile, shortened, played at a pace, cut off."""
 
 import json
-import os
 import re
-import signal
 import subprocess
 import threading
 
@@ -47,15 +45,9 @@ def test_truncate_by_bytes_says_what_went(segmented):
     ended = run_here("log", "truncate", segmented.path, "--keep", "10kB")
 
     assert (ended.returncode, ended.stderr) == (0, b"")
-    lines = ended.stdout.decode().splitlines()
-    session = f"(session {segmented.session:016x})"
+    assert re.fullmatch(r"deleted [\d.]+ kB; [\d.]+ kB are left\n", ended.stdout.decode())
     left = messages(segmented, "trades")
     first = left[0]["sequence"]
-    assert lines[:2] == [
-        f"deleted [0, 1) of 'rare' {session}",
-        f"deleted [0, {first}) of 'trades' {session}",
-    ]
-    assert re.fullmatch(r"deleted [\d.]+ kB; [\d.]+ kB are left", lines[2])
     assert [message["value"] for message in left] == list(range(first, 400))
     assert names(segmented) == before[-len(names(segmented)) :]
     assert sum((segmented.directory / name).stat().st_size for name in names(segmented)) <= 10_000
@@ -69,7 +61,6 @@ def test_truncate_by_time_says_what_went(segmented):
     assert ended.returncode == 0
     first = messages(segmented, "trades")[0]["sequence"]
     assert 100 < first <= 200
-    assert f"deleted [0, {first}) of 'trades' " in ended.stdout.decode()
     again = run_here("log", "truncate", segmented.path, "--before", cut)
     assert again.stdout.startswith(b"nothing to delete; ")
     limits = ("--keep", "0", "--before", "2100-01-01T00Z")
@@ -161,28 +152,6 @@ def test_a_log_is_looked_at_while_its_publisher_writes(tmp_path, make_publisher)
 
 
 @pytest.mark.long
-def test_what_retention_deletes_under_a_dump_is_reported(segmented, start):
-    reading, writing = os.pipe()
-    dump = start("log", "dump", segmented.path, stdout=writing)
-    os.close(writing)
-    shortened = LogFiles(segmented.directory, segment_bytes=4096, retention_bytes=0)
-    with open(reading, "rb") as pipe:
-        first = pipe.readline()
-        with shortened.writing():
-            pass  # what the reader does not hold open is gone
-        rest = [json.loads(line)["sequence"] for line in pipe if b"trades" in line]
-    status = dump.wait()
-
-    assert json.loads(first)["topic"] == "rare"
-    if status:  # it had not read all of it before
-        assert status == 1
-        assert "of 'trades'" in dump.errors()
-        assert rest == sorted(rest)
-    else:
-        assert rest == list(range(400))
-
-
-@pytest.mark.long
 def test_dump_into_head(segmented):
     dump = f"{' '.join(P2PMSG)} log dump '{segmented.path}' trades"
     shell = subprocess.run(
@@ -223,28 +192,9 @@ def test_replay_of_hours_takes_a_moment_if_asked_to(tmp_path, endpoint, make_sub
     with log.writing() as write:
         for number in range(5):
             write("t", [number], [T0], now_ns=T0 + number * 3600 * S)
-    for options in (["--speed", "1e6"], ["--speed", "max"], ["--pause-max", "0.01"]):
+    for options in (["--speed", "1e6"], ["--speed", "max"]):
         subscriber = make_subscriber(endpoint)
         replay = run_here("log", "replay", log.path, endpoint, *options)
         assert [subscriber.receive(60).value for _ in range(5)] == list(range(5))
         assert (replay.returncode, without_waiting(replay.stderr)) == (0, "")
         subscriber.close()
-
-
-@pytest.mark.long
-def test_replay_ends_by_ctrl_c_in_the_middle(segmented, endpoint, start, make_subscriber):
-    subscriber = make_subscriber(endpoint)
-    replay = start("log", "replay", segmented.path, endpoint, "trades", "--speed", "50")
-    assert [subscriber.receive(60).value for _ in range(10)] == list(range(10))
-    replay.process.send_signal(signal.SIGINT)
-
-    assert replay.wait(60) == 130
-    assert (replay.output(), without_waiting(replay.errors())) == (b"", "")
-
-
-def test_capacity_answers():
-    ended = run_here("capacity", "--rate", "50k", "--size", "128", "--disk", "500GB")
-
-    assert (ended.returncode, ended.stderr) == (0, b"")
-    assert ended.stdout.startswith(b"500 GB hold 12 h 4 min of 50,000 messages/s of 128 B\n")
-    assert run_here("capacity", "--rate", "fast", "--size", "1", "--disk", "1").returncode == 2

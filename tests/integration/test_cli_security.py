@@ -65,15 +65,6 @@ def test_a_subscriber_that_is_refused_says_so_and_fails_in_the_end(tmp_path, pee
 
 
 @pytest.mark.long
-def test_a_subscriber_without_keys_says_that_they_are_needed(peers):
-    with Publisher(ANY_PORT, security=peers.security("pub")) as publisher:
-        sub = run("sub", publisher.endpoint, "--timeout", "10")
-    assert sub.returncode == 1
-    assert "no message for 10 s; 0 came; " in sub.stderr.decode()
-    assert "a ZeroMQ socket that needs keys is there: give security" in sub.stderr.decode()
-
-
-@pytest.mark.long
 def test_a_topic_that_is_denied_is_named_and_others_come(tmp_path, peers):
     access = tmp_path / "access.toml"
     access.write_text('[[rule]]\nwho = ["sub"]\nsubscribe = ["open"]\n')
@@ -87,35 +78,6 @@ def test_a_topic_that_is_denied_is_named_and_others_come(tmp_path, peers):
         sub = run_here("sub", place, "open", "closed", *words)
     assert (sub.returncode, sub.stdout) == (0, b"one\n")
     assert "subscribe 'closed' is not allowed" in sub.stderr.decode()
-
-
-@pytest.mark.long
-def test_requests_with_keys(tmp_path, peers):
-    for name, *known in (("respond", "request"), ("request",)):
-        peers.security(name, *known)
-    words = ["respond", ANY_PORT, "t", "--echo", *peers.options("respond")]
-    with command(tmp_path, *words) as respond:
-        place = peers.pinned(listening(respond), "respond")
-        asked = run_here("request", place, "t", "hello", *peers.options("request"))
-        assert (asked.returncode, asked.stdout) == (0, b"hello\n"), asked.stderr
-        check_silence(peers, respond.said(), asked.stderr.decode())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mode", ["queue", pytest.param("pipeline", marks=pytest.mark.long)])
-def test_jobs_with_keys(tmp_path, peers, mode):
-    for name, *known in (("push", "pull"), ("pull",)):
-        peers.security(name, *known)
-    at = f"ipc://{tmp_path}/jobs"
-    with command(tmp_path, "push", at, "--mode", mode, *peers.options("push")) as push:
-        push.write(b"one\n")
-        push.process.stdin.close()
-        place = peers.pinned(at, "push")
-        words = ["--mode", mode, "--count", "1", *peers.options("pull")]
-        pull = run_here("pull", place, *words)
-        assert (pull.returncode, pull.stdout) == (0, b"one\n"), pull.stderr
-        assert push.wait() == 0
-        check_silence(peers, push.said(), pull.stderr.decode())
 
 
 @pytest.mark.long
@@ -218,33 +180,3 @@ def test_a_client_of_npm_reads_what_it_may_and_gets_nothing_else(tmp_path, peers
     assert data == [f"open {number}" for number in range(first, first + 20)]
     assert not any("closed" in line for line in lines)
     assert topics == {"open", "closed"}
-
-
-@pytest.mark.parametrize("keys", ["wrong", "none"])
-def test_a_client_of_npm_without_the_right_key_gets_nothing(tmp_path, peers, node, keys):
-    script = tmp_path / "client.js"
-    script.write_text(
-        CLIENT
-        if keys == "wrong"
-        else CLIENT.replace("{ curveServerKey, curvePublicKey, curveSecretKey }", "{}")
-    )
-    security = peers.security("pub")
-    peers.security("stranger")
-    pair = read_key_file(tmp_path / "stranger")
-    texts = [z85.encode(key).decode() for key in (security.keys.public, pair.public, pair.secret)]
-    with (
-        Publisher(ANY_PORT, security=security) as publisher,
-        subprocess.Popen(
-            [*node, script, publisher.endpoint, *texts, "1"], stdout=subprocess.PIPE
-        ) as client,
-    ):
-        try:
-            if keys == "wrong":
-                eventually(lambda: publisher.stats().connections_refused)
-            for number in range(20):  # who has no keys at all may hang up before it is counted
-                publisher.publish("open", number)
-                publisher.flush()
-                time.sleep(0.05)
-        finally:
-            client.kill()
-        assert client.stdout.read() == b""

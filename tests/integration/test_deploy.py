@@ -65,7 +65,7 @@ def test_each_command_is_one_that_our_command_line_takes(words, capsys):
     # An option that nobody knows is complained of last, when all the rest was taken.
     assert main([*words, "--no-such-option"]) == 2
     complaint = capsys.readouterr().err
-    assert complaint.strip().endswith("unknown arguments: --no-such-option"), complaint
+    assert complaint.strip().endswith("unrecognized arguments: --no-such-option"), complaint
 
 
 def test_the_compose_file_refers_to_what_is_there():

@@ -9,9 +9,9 @@ import pytest
 import p2pmsg
 from p2pmsg.statsd.totals import ExactTotals
 from recovery.log import LogWriter
-from tests.endpoints import free_port
 from tests.integration.peers import LOOPBACK, ROOT, eventually, take
 from tests.integration.statsd_tools import collecting
+from tests.places import free_port
 from tests.unit.transports.sockets import socket_opener
 from transports import ZmqReceiver
 from transports.zmq_frame import SHARED_BYTES

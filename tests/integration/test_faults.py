@@ -9,8 +9,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg import PublisherConfig
-from p2pmsg.subscriber import path_probes
-from tests.endpoints import lasting_endpoint
+from p2pmsg.subscriber import quiet
 from tests.integration.aio import shell
 from tests.integration.inside import unheard_requests, without_nacks
 from tests.integration.peers import (
@@ -25,6 +24,7 @@ from tests.integration.peers import (
     take,
     take_all,
 )
+from tests.places import lasting_place
 
 __all__ = ["shell"]
 
@@ -288,8 +288,8 @@ def test_a_subscriber_that_was_frozen_until_the_end_has_not_got_everything(
 @pytest.mark.internal
 def test_a_data_path_that_is_cut_permanently_loses_nothing(connect_by_proxy, caplog, monkeypatch):
     cut = []
-    monkeypatch.setattr(path_probes, "QUIET_NS", 300_000_000)
-    monkeypatch.setattr(path_probes, "FIRST_WAIT_NS", 300_000_000)
+    monkeypatch.setattr(quiet, "QUIET_NS", 300_000_000)
+    monkeypatch.setattr(quiet, "FIRST_WAIT_NS", 300_000_000)
     publisher, _, subscriber = connect_by_proxy(
         proxy={"drop": lambda _: bool(cut)}, config=p2pmsg.SubscriberConfig(publisher_timeout=0.3)
     )
@@ -307,7 +307,7 @@ def test_a_data_path_that_is_cut_permanently_loses_nothing(connect_by_proxy, cap
 
 
 def test_a_publisher_killed_and_restarted_at_its_port(make_subscriber, make_child):
-    child = make_child("publish", lasting_endpoint(), 10_000)
+    child = make_child("publish", lasting_place(), 10_000)
     endpoint, session = child.line().split()
     reports = []
     subscriber = make_subscriber(endpoint, on_gap=reports.append)
@@ -325,7 +325,7 @@ def test_a_publisher_killed_and_restarted_at_its_port(make_subscriber, make_chil
 
 
 def test_what_a_killed_publisher_still_owed_is_reported(make_subscriber, make_child, make_proxy):
-    child = make_child("publish", lasting_endpoint(), 20_000)
+    child = make_child("publish", lasting_place(), 20_000)
     endpoint, session = child.line().split()
 
     class Target:
@@ -367,7 +367,7 @@ def is_at(collector, session, sequence):
 
 
 def test_a_publisher_killed_at_full_speed_again_and_again(make_subscriber, make_child):
-    endpoint = lasting_endpoint()
+    endpoint = lasting_place()
     sessions = []
     subscriber = None
     for _ in range(3):

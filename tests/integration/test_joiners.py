@@ -315,7 +315,7 @@ def test_a_relay_counts_too():
 
 
 def test_a_probe_prefix_is_given_up_again(make_sender):
-    """So that the prefixes of a connection do not add up while it lasts."""
+    """So that the prefixes of a connection do not add up over its life."""
     prefix = wire.control_prefix(wire.Kind.ECHO, 7)
     sender = make_sender(subscriptions_max=3)
     receiver = transports.ZmqReceiver(sender.endpoint, context=transports.context())

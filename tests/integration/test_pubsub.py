@@ -9,7 +9,6 @@ import pytest
 
 import p2pmsg
 from p2pmsg import control
-from tests.endpoints import lasting_endpoint
 from tests.integration.aio import shell
 from tests.integration.peers import (
     LOOPBACK,
@@ -25,6 +24,7 @@ from tests.integration.peers import (
     take_all,
     take_to,
 )
+from tests.places import lasting_place
 
 __all__ = ["shell"]
 
@@ -271,7 +271,7 @@ def test_two_lines_to_one_publisher_deliver_once(make_publisher, make_subscriber
 
 
 def test_a_subscriber_waits_for_a_publisher_that_comes_later(make_publisher, make_subscriber):
-    endpoint = lasting_endpoint()
+    endpoint = lasting_place()
     subscriber = make_subscriber(endpoint)
     with p2pmsg.Publisher(endpoint) as publisher:
         publisher.wait_for_subscribers(1, timeout=60)

@@ -14,7 +14,6 @@ import zmq
 
 import p2pmsg
 from p2pmsg import PublisherConfig, SubscriberConfig
-from tests.endpoints import free_port
 from tests.integration.inside import core_of
 from tests.integration.peers import (
     DEADLINE_S,
@@ -27,6 +26,7 @@ from tests.integration.peers import (
     ranges,
     take,
 )
+from tests.places import free_port
 from tests.queues import with_limits
 from transports import context
 from transports.connections import Connections
@@ -448,7 +448,7 @@ from tests.queues import with_limits
 place = transports.parse_endpoint(sys.argv[1])
 unanswered = Unanswered("publisher", [place], now_ns=0, first_ns=0, says_at_once=False)
 def look(now_ns):
-    unanswered.check([False], [0], now_ns)
+    unanswered.look([False], [0], now_ns)
     for thread in threading.enumerate():
         if thread.name == "p2pmsg-diagnosis":
             thread.join()

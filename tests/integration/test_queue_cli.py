@@ -1,7 +1,6 @@
 """`p2pmsg push`, `pull`, `request` and `dead-letters`, as a user runs them."""
 
 import json
-import os
 import re
 import signal
 
@@ -46,31 +45,6 @@ def test_jobs_before_a_line_that_is_refused_are_done(tmp_path, place, mode):
 
 
 @pytest.mark.long
-def test_a_job_and_a_dead_letter_of_500_levels_are_shown(tmp_path, place):
-    text = b"[" * 500 + b"]" * 500 + b"\n"
-    with command(tmp_path, "pull", place, "--count", "1") as pulling:
-        ended = run_here("push", place, "--json", "--log", str(tmp_path / "log"), stdin=text)
-        assert (ended.returncode, pulling.wait()) == (0, 0)
-        assert pulling.output() == text
-    with command(tmp_path, "pull", place, "--count", "1", "--", "sh", "-c", "exit 65"):
-        log = ("--log", str(tmp_path / "log"))
-        assert run_here("push", place, "--json", *log, stdin=text).returncode == 1
-    shown = run("dead-letters", "show", str(tmp_path / "log"), "--all")
-    assert f"value: {text.decode()}" in shown.stdout.decode()
-
-
-@pytest.mark.long
-def test_a_pull_without_a_command_prints_and_ends_by_count(tmp_path, place):
-    with command(tmp_path, "pull", place, "--count", "2") as pulling:
-        lines = b'{"k":"a"}\n{"k":"b"}\n'
-        ended = run_here("push", place, "--json", "--key-field", "k", stdin=lines)
-
-        assert ended.returncode == 0, ended.stderr
-        assert pulling.wait() == 0
-        assert pulling.output() == b'{"k":"a"}\n{"k":"b"}\n'
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(("end", "status"), [([], 0), (["--count", "9"], 143)])
 def test_a_pull_is_stopped_cleanly_unless_it_had_an_end_of_its_own(tmp_path, place, end, status):
     with p2pmsg.Pusher(place) as pusher, command(tmp_path, "pull", place, *end) as pulling:
@@ -82,13 +56,12 @@ def test_a_pull_is_stopped_cleanly_unless_it_had_an_end_of_its_own(tmp_path, pla
 
 
 @pytest.mark.long
-def test_a_pipeline_prints_its_jobs_and_both_ends_say_who_is_missing(tmp_path, place):
+def test_a_pipeline_prints_its_jobs_and_its_end_says_how_many_were_done(tmp_path, place):
     with command(tmp_path, "pull", place, "--mode", "pipeline", "--count", "3") as pulling:
-        eventually(lambda: "nobody answers there yet" in pulling.said())
         lines = b'1\n{"a":2}\n"x"\n'
         ended = run_here("push", place, "--mode", "pipeline", "--json", stdin=lines)
         assert ended.returncode == 0, ended.stderr
-        assert b"3 done, 0 not done" in ended.stderr
+        assert b"3 done, 0 undeliverable, 0 not done" in ended.stderr
         assert pulling.wait() == 0
         assert pulling.output() == b'1\n{"a":2}\nx\n'
 
@@ -99,7 +72,6 @@ def test_a_pipelines_command_that_fails_is_named_and_its_job_not_tried_again(tmp
     with command(tmp_path, "push", place, "--mode", "pipeline") as pushing:
         pushing.write(b"a\nb\nc\n")
         pushing.process.stdin.close()
-        eventually(lambda: "waiting for a worker" in pushing.said())
         arguments = ("--mode", "pipeline", "--count", "3", "--", "sh", "-c", script)
         ended = run_here("pull", place, *arguments)
         assert ended.returncode == 1
@@ -161,20 +133,6 @@ def test_a_pipelines_puller_that_is_stopped_gives_back_what_it_had(tmp_path, pla
             pusher.drain(timeout=60)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("push", "--priority", "3"), ("push", "--key-field", "k"), ("push", "--log", "d"),
-        ("push", "--admin", "never"), ("pull", "--prefetch", "2"),
-    ],
-    ids=" ".join,
-)  # fmt: skip
-def test_what_a_pipeline_does_not_have_is_refused(place, arguments):
-    ended = run_here(arguments[0], place, "--mode", "pipeline", *arguments[1:])
-    assert ended.returncode == 2
-    assert f"{arguments[1]} is not for --mode pipeline".encode() in ended.stderr
-
-
 def test_dead_letters_of_a_pusher_that_runs(tmp_path, place):
     with (
         p2pmsg.Pusher(place) as pusher,
@@ -225,20 +183,6 @@ def test_dead_letters_of_a_log(tmp_path, place):
         pusher.drain(timeout=60)
 
 
-def test_dead_letters_that_are_not_there(tmp_path, place):
-    log = str(tmp_path / "log")
-    p2pmsg.Pusher(place, log=log).close()
-
-    assert run_here("dead-letters", "ls", log).returncode == 0
-    for action in ("show", "retry", "purge"):
-        everything = run_here("dead-letters", action, log, "--all")
-        assert (everything.returncode, everything.stderr) == (0, b"")
-        assert everything.stdout.strip() in (b"", b"0 made jobs again", b"0 thrown away")
-        ended = run_here("dead-letters", action, log, "3", "4")
-        assert ended.returncode == 1
-        assert ended.stderr == b"p2pmsg dead-letters: 2 of these sequences are no dead letters\n"
-
-
 def test_requests(place):
     with p2pmsg.Responder(place, {"square": lambda n: n * n, "fail": lambda n: 1 / 0}):
         assert run("request", place, "square", "12", "--json").stdout == b"144\n"
@@ -255,17 +199,3 @@ def test_a_directory_without_a_log(tmp_path):
         ended = run_here("dead-letters", "ls", str(where))
         assert ended.returncode == 1
         assert ended.stderr.count(b"\n") == 1
-
-
-@pytest.mark.long
-def test_ctrl_c_ends_push_and_pull(tmp_path, place):
-    script = f"touch {tmp_path}/begun; exec sleep 60"
-    with command(tmp_path, "pull", place, "--", "sh", "-c", script) as pulling:
-        with command(tmp_path, "push", place) as pushing:
-            pushing.write(b"1\n")
-            eventually((tmp_path / "begun").exists)
-            os.kill(pulling.process.pid, signal.SIGINT)
-            assert pulling.wait() == 130
-            pushing.interrupt()
-            assert pushing.wait() == 130
-            assert "1 not done" in pushing.errors()

@@ -20,8 +20,8 @@ from p2pmsg.aio.metrics import Client as AioMetricsClient
 from p2pmsg.errors import AccessDeniedError, AuthenticationError, SecurityError
 from p2pmsg.reader import HeadsWatch, RangeReader
 from p2pmsg.statsd import Collector
-from tests.endpoints import lasting_endpoint
 from tests.integration.secure import Peers
+from tests.places import lasting_place
 from tests.unit.transports.sockets import eventually
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -360,7 +360,7 @@ class Row:
 
     def serve(self, name="server", endpoint="", *, has_keys=True):
         security = self.peers.security(name, "good", "bad") if has_keys else None
-        self.server = self.kind.serve(endpoint or lasting_endpoint(), security)
+        self.server = self.kind.serve(endpoint or lasting_place(), security)
         self.security = security
         self.endpoint = self.server.endpoint
         self.stack.callback(self.close, self.server)
@@ -451,7 +451,7 @@ def check_bad_ones(rows, words, *, never=True):
         assert row.state(row.bad) == before, row.name
 
 
-def check_resynced(rows):
+def check_healed(rows):
     """Check that those which were refused get what is sent from now on, alone."""
     for row in rows:
         if row.good is not None:
@@ -499,7 +499,7 @@ def test_a_stale_key_among_the_known_peers_which_is_replaced(rows):
     check_bad_ones(rows, "does not hold the pinned key")
     for row in rows:
         row.known_by("bad").add("server", row.peers.text("server"), replace=True)
-    check_resynced(rows)
+    check_healed(rows)
 
 
 def test_a_key_that_is_revoked_at_work(rows):
@@ -523,7 +523,7 @@ def test_a_clients_key_that_changes_at_work(rows):
     check_bad_ones(rows, "does not admit our key", never=False)
     for row in rows:
         row.security.known.add("bad", row.peers.text("bad"), replace=True)
-    check_resynced(rows)
+    check_healed(rows)
 
 
 @pytest.mark.long
@@ -544,4 +544,4 @@ def test_a_server_that_starts_again_with_another_key(rows):
         new = row.peers.security("new").fingerprint
         assert f"{first} is known, {new} is given" in caught.value.reason
         known.add("server", row.peers.text("new"), replace=True)
-    check_resynced(rows)
+    check_healed(rows)

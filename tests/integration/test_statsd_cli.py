@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import struct
 import time
 
 import pytest
@@ -46,41 +45,8 @@ def test_what_was_gathered_is_flushed_when_it_is_asked_to_end(start, carbon, num
     assert started.wait() == {signal.SIGTERM: 0, signal.SIGINT: 130}[number]
     eventually(lambda: carbon.paths().get("stats_counts.a") == 500)
     errors = started.errors()
-    assert "501 metrics in 501 packets" in errors
-    assert "1 bad lines: 1 no_type" in errors
+    assert "501 packets, 501 metrics, 1 bad lines" in errors
     assert "Traceback" not in errors
-
-
-@pytest.mark.long
-def test_sigterm_again_and_again_disturbs_no_flush_and_changes_no_status(start, carbon):
-    started, places = start(
-        *ANYWHERE, "--interval", "3600", "--graphite", f"127.0.0.1:{carbon.port}"
-    )
-    send(places[0], *[b"a:1|c"] * 500)
-    while started.process.poll() is None:
-        started.process.send_signal(signal.SIGTERM)
-        time.sleep(0.005)
-
-    assert started.wait() == 0
-    eventually(lambda: carbon.paths().get("stats_counts.a") == 500)
-    assert "Traceback" not in started.errors()
-
-
-@pytest.mark.long
-def test_whatever_was_dropped_is_reported_at_the_end(start, tmp_path):
-    listen = f"tcp://127.0.0.1:0,unixstream://{tmp_path}/frames"
-    started, places = start("--listen", listen, "--console", "--interval", "0.2", "--stats")
-    with open_client(places[0]) as client, open_client(places[1]) as frames:
-        frames.sendall(struct.pack("<I", 100) + b"half:1|c")
-        frames.close()
-        client.sendall(b"good:1|c\r\n\r\n\n" + b"x" * 200_000 + b":1|c\nafter:1|c\n")
-        eventually(lambda: b"after" in started.output())
-    started.process.send_signal(signal.SIGTERM)
-    assert started.wait() == 0
-    errors = started.errors()
-    assert "1 lines or frames too long" in errors
-    assert "1 last lines or frames cut off" in errors
-    assert "bad lines" not in errors  # an empty line with a carriage return is an empty line
 
 
 def test_after_sigkill_the_next_one_takes_over(start, tmp_path):
@@ -132,18 +98,15 @@ def test_the_live_table_and_the_management_port(start):
 
 WRONG = {
     "--listen=127.0.0.1:8125": "udp://HOST:PORT",
-    "--interval=never": "number of seconds",
+    "--interval=never": "must be a number",
     "--interval=0": "interval must be a number of at least 0.01",
     "--dialect=esty": "invalid choice",
     "--percentiles=90,x": "numbers separated by commas",
-    "--percentiles=101": "from -100 to 100",
-    "--timer-metrics=a,,b": "names of fields",
-    "--timer-metrics=medain --graphite=127.0.0.1:1": "not 'medain'",
+    "--percentiles=101": "percentiles",
     "--graphite=carbon": "HOST:PORT",
     "--prometheus=h:99999": "HOST:PORT",
     "--publish=udp://h:1": "udp",
     "--exact=tcp://h": "tcp://h",
-    "--names-max=0": "at least 1",
     "--state=/nowhere/x": "no directory",
     "--state=x --publish=tcp://127.0.0.1:0": "--state needs --exact",
     "--nonsense": "--nonsense",

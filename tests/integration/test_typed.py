@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 import p2pmsg
 from p2pmsg import codec
 from p2pmsg.errors import InvalidValueError
-from tests.endpoints import free_port
 from tests.integration.peers import ROOT, check_ledger, eventually
 from tests.integration.test_udp_multicast import GROUP
+from tests.places import free_port
 
 
 @dataclass

@@ -13,9 +13,9 @@ import urllib.request
 import pytest
 
 import p2pmsg
-from tests.endpoints import lasting_endpoint
 from tests.integration.peers import DEADLINE_S
 from tests.integration.test_guide import GUIDE, blocks
+from tests.places import lasting_place
 
 PAGE = (GUIDE / "guide" / "web_applications.md").read_text()
 FILES = {re.match(r"# ([\w. ]+)\n", program)[1]: program for program in blocks(PAGE, "python")}
@@ -128,7 +128,7 @@ def test_jupyter():
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed")
     cell = nbformat.v4.new_code_cell
-    program = FILES["a cell"].replace("tcp://127.0.0.1:5556", lasting_endpoint())
+    program = FILES["a cell"].replace("tcp://127.0.0.1:5556", lasting_place())
     program, shown = program.replace("  # prints [1, 2, 3]", ""), "[1, 2, 3]\n"
     cells = [cell(program), cell(program), cell("publisher.close()"), cell(program)]
     notebook = nbformat.v4.new_notebook(cells=cells)

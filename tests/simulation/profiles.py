@@ -49,7 +49,7 @@ EVERYTHING = {
     "read_stop_time": 0.15,
 }
 
-DEAF = {"one_way_paths_per_s": 0.5, "one_way_time": 7.0, "messages_per_s": 20}
+DEAF = {"deaf_paths_per_s": 0.5, "deaf_time": 7.0, "messages_per_s": 20}
 """So long that publishers are asked over the recovery channel."""
 NARROW = {"narrow_paths_per_s": 0.5, "narrow_time": 5.0, "narrow_bytes": 90, "messages_per_s": 50}
 """So small that announcements and heartbeats come, and hardly any data."""
@@ -220,5 +220,5 @@ def run(simulation: Simulation, profile: Profile, quiet: float = 2.0) -> None:
         add_subscriber(simulation, profile, start)
     simulation.run(profile.run_time / 2)
     simulation.heal()
-    simulation.drain(SETTLE_S)
+    simulation.settle(SETTLE_S)
     simulation.check(quiet)

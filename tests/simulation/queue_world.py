@@ -124,9 +124,9 @@ class World:
                     self.after(at_ms, self.pusher.shorten)
                 else:
                     self.after(at_ms, getattr(rng.choice(self.workers), what))
-        self.after(4000, self._resync)
+        self.after(4000, self._heal)
 
-    def _resync(self):
+    def _heal(self):
         self.healing = True
 
 

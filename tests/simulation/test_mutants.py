@@ -85,7 +85,7 @@ def simulate(profile, seed):
         return
     simulation = test_relay.build(test_relay.SHAPES["relay only"], seed)
     simulation.heal()
-    simulation.drain(10.0)
+    simulation.settle(10.0)
     simulation.check(quiet=0.0)
 
 

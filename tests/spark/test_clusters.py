@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import p2pmsg
-from tests.endpoints import lasting_endpoint
+from tests.places import lasting_place
 from tests.spark.conftest import ROOT
 from tests.spark.streams import sealed
 
@@ -81,7 +81,7 @@ def start(*arguments, folder):
 @contextlib.contextmanager
 def standalone(folder):
     """A master and two workers; gone at the end."""
-    port = int(lasting_endpoint().rpartition(":")[2])
+    port = int(lasting_place().rpartition(":")[2])
     master = f"spark://127.0.0.1:{port}"
     common = ["--host", "127.0.0.1", "--webui-port", "0"]
     parts = []

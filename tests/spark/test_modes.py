@@ -6,7 +6,7 @@ import pytest
 
 import p2pmsg
 import spark_bridge
-from tests.endpoints import lasting_endpoint
+from tests.places import lasting_place
 from tests.spark.streams import Collector, collect_now, read_stream, sealed, start
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -107,7 +107,7 @@ def sink_options(endpoint, **more):
 
 @pytest.mark.long
 def test_update_mode_is_refused_and_complete_publishes_all(spark, feed, tmp_path):
-    place = lasting_endpoint()
+    place = lasting_place()
     writer = counts(spark, feed).writeStream.format("p2pmsg").options(**sink_options(place))
     writer = writer.trigger(availableNow=True)
     with pytest.raises(Exception, match="p2pmsg does not support Update mode"):
@@ -125,7 +125,7 @@ def test_update_mode_is_refused_and_complete_publishes_all(spark, feed, tmp_path
 @pytest.mark.long
 def test_a_thread_that_registers_may_write(spark, feed, tmp_path):
     """Spark looks for a stream's sink in the thread's active session: the thread that made it."""
-    place = lasting_endpoint()
+    place = lasting_place()
     failures = []
 
     def write():
@@ -146,7 +146,7 @@ def test_a_thread_that_registers_may_write(spark, feed, tmp_path):
 
 
 def test_update_mode_by_foreach_batch_is_received_once(spark, feed, tmp_path):
-    place = lasting_endpoint()
+    place = lasting_place()
 
     def write(batch, number):
         more = {"writeId": "counts", "writeBatch": str(number)}
@@ -171,12 +171,12 @@ def test_update_mode_by_foreach_batch_is_received_once(spark, feed, tmp_path):
 
 def test_overwriting_is_refused(spark, tmp_path):
     writer = spark.range(3).selectExpr("cast(id as string) value").write.format("p2pmsg")
-    writer = writer.options(**sink_options(lasting_endpoint(), minSubscribers="0"))
+    writer = writer.options(**sink_options(lasting_place(), minSubscribers="0"))
     with pytest.raises(Exception, match=r"mode\('overwrite'\) cannot be"):
         writer.mode("overwrite").save()
     with pytest.raises(Exception, match=r"'writeId'.* is for batches"):
         rates = spark.readStream.format("rate").load().selectExpr("cast(value as string) value")
         stream = rates.writeStream.format("p2pmsg").options(
-            **sink_options(lasting_endpoint(), writeId="w", writeBatch="1")
+            **sink_options(lasting_place(), writeId="w", writeBatch="1")
         )
         stream.option("checkpointLocation", str(tmp_path)).start().awaitTermination()

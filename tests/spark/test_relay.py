@@ -9,8 +9,8 @@ import time
 import pytest
 
 import p2pmsg
-from tests.endpoints import lasting_endpoint
 from tests.integration.peers import eventually, start_child
+from tests.places import lasting_place
 from tests.spark.streams import Collector, collect_now, read_stream, start
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -55,12 +55,12 @@ def make_child():
         yield make
 
 
-class Incarnations:
+class Lives:
     """A publisher without a log that is killed and begins again, each time as another session."""
 
     def __init__(self, make_child):
         self._make_child = make_child
-        self.endpoint = lasting_endpoint()
+        self.endpoint = lasting_place()
         self.counts = {}
 
     def live(self, count, relay):
@@ -82,7 +82,7 @@ class Incarnations:
 
 @pytest.fixture
 def lives(make_child):
-    return Incarnations(make_child)
+    return Lives(make_child)
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_relay_is_killed_again_and_again_and_spark_misses_nothing(
     spark, publisher, make_child, tmp_path, rounds
 ):
     rng = random.Random(5)
-    place = lasting_endpoint()
+    place = lasting_place()
 
     def relay():
         child = make_child("relay", publisher.endpoint, place, str(tmp_path / "log"))

@@ -9,10 +9,10 @@ import pytest
 from p2pmsg.cli import main
 
 TYPED = {
-    "": "demo", "su": "sub", "sub --js": "--json", "sub tcp://a:1 --ti": "--timestamps",
-    "log ": "ls", "log ls --js": "--json", "push --admin al": "always", "dead-letters r": "retry",
+    "": "demo", "su": "sub", "sub --js": "--json", "sub tcp://a:1 --ti": "--timeout",
+    "log ": "ls", "log ls --js": "--json", "push --mode p": "pipeline", "dead-letters r": "retry",
     "help dead": "dead-letters", "completion f": "fish", "--v": "--version",
-    "pub --sec": "--security", "log verify --q": "--quiet",
+    "pub --sec": "--security", "log truncate --k": "--keep",
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from p2pmsg.cli import main
 from p2pmsg.cli.settings import parse
-from p2pmsg.cli.table import load
+from p2pmsg.cli.table import load, split
 
 TCP = "tcp://127.0.0.1:5556"
 RELAY = '[relay]\nfrom = ["tcp://a:1", "tcp://b:1,tcp://c:1"]\nlisten = "tcp://*:1"\n'
@@ -20,7 +20,8 @@ def parsed(folder, monkeypatch, text, variables, *words):
     (folder / "p2pmsg.toml").write_text(text)
     for name, value in variables.items():
         monkeypatch.setenv(f"P2PMSG_{name}", value)
-    return parse(load(words[0]), words[1:])
+    name, rest = split(words)
+    return parse(load(name), rest)
 
 
 def test_the_command_line_goes_before_the_environment_and_that_before_the_file(folder, monkeypatch):
@@ -30,52 +31,18 @@ def test_the_command_line_goes_before_the_environment_and_that_before_the_file(f
 
     assert (sub.json, sub.count, sub.timeout) == (True, 2, 3)
     assert sub.start.year == 2024
-    assert parse(load("sub"), [TCP, "--no-json"]).json is False
     monkeypatch.setenv("P2PMSG_SUB_JSON", "0")
     assert parse(load("sub"), [TCP]).json is False
 
 
 def test_what_is_required_may_stand_in_the_file(folder, monkeypatch):
     relay = parsed(folder, monkeypatch, RELAY, {"RELAY_TOPICS": "a b.*"}, "relay")
-    assert relay.upstreams == [["tcp://a:1"], ["tcp://b:1", "tcp://c:1"]]
+    assert relay.upstreams == ["tcp://a:1", "tcp://b:1", "tcp://c:1"]
     assert (relay.listen, relay.topics) == ("tcp://*:1", ["a", "b.*"])
-    assert parse(load("relay"), ["--from", "tcp://d:1"]).upstreams == [["tcp://d:1"]]
+    assert parse(load("relay"), ["--from", "tcp://d:1"]).upstreams == ["tcp://d:1"]
 
 
-ENDPOINTS = {
-    "none": ([], {}, (["tcp://file:1"], [])),
-    "topics alone": (["a", "b*"], {}, (["tcp://file:1"], ["a", "b*"])),
-    "on the command line": (["tcp://c:1", "a"], {}, (["tcp://c:1"], ["a"])),
-    "last": (["a", "--count", "1", "tcp://c:1"], {}, None),
-    "a value of an option": (["--name", "tcp://c:1", "a"], {}, (["tcp://file:1"], ["a"])),
-    "in the environment": (["a"], {"SUB_ENDPOINTS": "tcp://e:1,tcp://f:1"},
-                           (["tcp://e:1", "tcp://f:1"], ["a"])),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "variables", "found"), ENDPOINTS.values(), ids=ENDPOINTS)
-def test_endpoints_may_stand_in_the_file(words, variables, found, folder, monkeypatch, capsys):
-    text = '[sub]\nendpoints = "tcp://file:1"\n'
-    if found is None:  # the first word is the endpoint's, as without a file
-        with pytest.raises(SystemExit):
-            parsed(folder, monkeypatch, text, variables, "sub", *words)
-        assert "argument ENDPOINT" in capsys.readouterr().err
-        return
-    sub = parsed(folder, monkeypatch, text, variables, "sub", *words)
-    assert (sub.endpoints, sub.topics) == found
-
-
-def test_the_endpoint_of_each_kind_may_stand_in_the_file(folder, monkeypatch):
-    text = '[pull]\nendpoints = ["tcp://a:1", "tcp://b:1"]\n[pub]\nendpoint = "tcp://*:1"\n'
-    assert parsed(folder, monkeypatch, text, {}, "pull").endpoints == ["tcp://a:1", "tcp://b:1"]
-    pub = parse(load("pub"), ["greetings"])
-    assert (pub.endpoint, pub.topic) == ("tcp://*:1", "greetings")
-    (folder / "p2pmsg.toml").write_text('[log.replay]\nendpoint = "tcp://*:1"\n')
-    replay = parse(load("log"), ["replay", ".", "a"])
-    assert (replay.directory, replay.endpoint, replay.topics) == (".", "tcp://*:1", ["a"])
-
-
-def test_of_options_that_exclude_one_another_the_nearer_one_holds(folder, monkeypatch):
+def test_of_options_that_exclude_one_another_the_one_that_is_given_holds(folder, monkeypatch):
     words = ["capacity", "--rate", "5", "--size", "1"]
     text = '[capacity]\ndisk = "1GB"\n'
     assert parsed(folder, monkeypatch, text, {}, *words).disk == 10**9
@@ -87,17 +54,13 @@ def test_of_options_that_exclude_one_another_the_nearer_one_holds(folder, monkey
 def test_a_flag_that_is_off_excludes_no_other_option(folder, monkeypatch):
     text = "[sub]\njson = false\nformat = '{key}'\n"
     assert parsed(folder, monkeypatch, text, {}, "sub", TCP).format == "{key}"
-    assert parse(load("sub"), [TCP, "--no-json"]).format == "{key}"
-    monkeypatch.setenv("P2PMSG_SUB_TIMESTAMPS", "0")
-    assert parse(load("sub"), [TCP]).format == "{key}"
-    monkeypatch.setenv("P2PMSG_SUB_JSON", "1")
-    assert (parse(load("sub"), [TCP]).format, parse(load("sub"), [TCP]).json) == (None, True)
 
 
 def test_commands_of_a_group_have_sections_of_their_own(folder, monkeypatch):
-    text = "[log.ls]\njson = true\n"
-    assert parsed(folder, monkeypatch, text, {"LOG_LS_DISK": "1kB"}, "log", "ls", ".").json
-    assert parse(load("log"), ["ls", "."]).disk == 1000
+    text = '[log.truncate]\nkeep = "1MB"\n'
+    variables = {"LOG_TRUNCATE_KEEP": "1kB"}
+    assert parsed(folder, monkeypatch, text, {}, "log", "truncate", ".").keep == 10**6
+    assert parsed(folder, monkeypatch, text, variables, "log", "truncate", ".").keep == 1000
 
 
 def test_another_file_may_be_named_and_none(folder, monkeypatch):
@@ -113,7 +76,7 @@ def test_what_kubernetes_sets_for_a_service_is_no_setting(folder, monkeypatch):
         for service in ("RELAY", "RELAY_EU", "LOG", "LOG_0"):
             monkeypatch.setenv(f"P2PMSG_{service}_{name}", "tcp://10.0.0.1:5557")
     assert parsed(folder, monkeypatch, RELAY, {}, "relay").log is None
-    assert parse(load("log"), ["ls", "."]).directory == "."
+    assert parse(load("log ls"), ["."]).directory == "."
 
 
 REFUSED = {
@@ -122,13 +85,12 @@ REFUSED = {
     "no section": ("json = true\n", {}, "there is no command 'json'"),
     "no table": ("sub = true\n", {}, "p2pmsg.toml, [sub]: must be a section with options"),
     "unknown option": ("[pub]\n\n[sub]\njsn = 1\n", {}, ".toml, [sub]: there is no option 'jsn'"),
-    "value": ("[pub]\ncount=1\n[sub]\ncount = 0\n", {}, "[sub]: count: must be at least 1"),
-    "no flag": ("[sub]\njson = 1\n", {}, "[sub]: json: must be true or false, not 1"),
-    "list": ("[sub]\ncount = [1]\n", {}, "count: must be a value as on the command line"),
+    "value": ("[pub]\ncount=1\n[sub]\ncount = 0\n", {}, "--count: must be from 1 to"),
+    "no flag": ("[sub]\njson = 2\n", {}, "[sub]: json: must be true or false, not 2"),
     "flag as a value": ("[sub]\ncount = true\n", {}, "count: must be a value"),
-    "both": ("[sub]\njson = true\nformat = ''\n", {}, "defaults of --json and --format exclude"),
+    "both": ("[sub]\njson = true\nformat = ''\n", {}, "--format: not allowed with argument --json"),
     "no such file": ("", {"CONFIG": "x.toml"}, "cannot read 'x.toml': No such file"),
-    "variable": ("", {"SUB_COUNT": "x"}, "P2PMSG_SUB_COUNT: must be a whole number, not 'x'"),
+    "variable": ("", {"SUB_COUNT": "x"}, "--count: must be a whole number, not 'x'"),
     "unknown variable": ("", {"SUB_JSN": "1"}, "P2PMSG_SUB_JSN: sub has no such option"),
     "variable no flag": ("", {"SUB_JSON": "ja"}, "P2PMSG_SUB_JSON: must be true or false"),
 }  # fmt: skip
@@ -150,10 +112,8 @@ def test_what_is_wrong_is_named_by_file_and_section_or_variable(
 
 
 OF_GROUPS = {
-    "option of none": ("[log]\nfoo = true\n", {}, "p2pmsg.toml, [log]: there is no command 'foo'"),
-    "option of a command": ("[log]\n\ncount = 1\n", {}, "command 'count'; there are ls, dump"),
-    "unknown command": ("[log.ls]\n[log.dmp]\n", {}, "[log]: there is no command 'dmp'; did"),
-    "no table": ("[log]\ndump = 1\n", {}, "[log.dump]: must be a section with options"),
+    "option of none": ("[log]\nfoo = true\n", {}, "p2pmsg.toml: there is no command 'log foo'"),
+    "no table": ("[log]\ndump = 1\n", {}, "[log dump]: must be a section with options"),
     "its option": ("[log]\ndump.cnt = 1\n", {}, "[log.dump]: there is no option 'cnt'"),
     "its variable": ("", {"LOG_DUMP_CNT": "1"}, "P2PMSG_LOG_DUMP_CNT: log dump has no such option"),
 }  # fmt: skip
@@ -170,11 +130,3 @@ def test_what_is_wrong_of_a_group_is_named(text, variables, names, folder, monke
     assert said.count("\n") == 1
     assert names in said
     assert main(["log", "dump", "--help"]) == main(["help", "log", "dump"]) == 0
-
-
-@pytest.mark.parametrize("group", ["log", "hook", "key", "trust", "access"])
-def test_each_command_of_a_group_looks_at_its_settings(group, folder, monkeypatch, capsys):
-    for each in load(group).commands:
-        (folder / "p2pmsg.toml").write_text(f"[{'.'.join(each.name.split())}]\nfoo = 1\n")
-        assert main([*each.name.split()]) == 2
-        assert "there is no option 'foo'" in capsys.readouterr().err

@@ -278,8 +278,8 @@ def test_streams_that_are_remembered_have_a_bound():
 @pytest.mark.parametrize("topics", CHOICES)
 def test_positions_are_read_as_they_were_written(topics):
     streams = STREAMS[:1] if topics == ("a",) else STREAMS
-    endpoints = {key: number * 10 for number, key in enumerate(streams)}
-    assert read_positions(write_positions(endpoints, topics), topics) == endpoints
+    places = {key: number * 10 for number, key in enumerate(streams)}
+    assert read_positions(write_positions(places, topics), topics) == places
     assert read_positions(NO_STREAMS, topics) == {}
 
 

@@ -94,9 +94,9 @@ def test_while_a_session_is_closed_all_heads_and_a_farewell_go_every_50_ms(round
     sending.sender.begin_close(now_ns=MS)
     for number in range(rounds):
         now_ns = MS + number * 50 * MS
-        *heartbeats, closing = sending.sent(now_ns)
+        *heartbeats, farewell = sending.sent(now_ns)
         assert kinds(heartbeats) == [("HEARTBEAT", "a", 5), ("HEARTBEAT", "b", 5)]
-        assert Frame(closing).flags == wire.FLAG_CLOSING
+        assert Frame(farewell).flags == wire.FLAG_CLOSING
         assert sending.sender.next_deadline_ns() <= now_ns + 50 * MS
 
 

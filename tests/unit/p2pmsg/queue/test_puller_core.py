@@ -45,7 +45,7 @@ def knocking(pusher: PusherCore) -> PullerCore:
     return line
 
 
-def tokens_sent(line: PullerCore) -> list[int]:
+def tokens_said(line: PullerCore) -> list[int]:
     """Return the tokens of the hellos that wait to be sent."""
     said = [Frame(data) for data in line.outbox]
     return [frames.read(frame, Hello).token for frame in said if frame.kind == Kind.QUEUE_HELLO]
@@ -145,14 +145,14 @@ def test_who_waits_for_its_welcome_says_the_same_again_and_loses_nothing():
     pusher = make_pusher()
     line = knocking(pusher)
     line.handle_timer(now_ns=200 * MS)
-    first, again = tokens_sent(line)
+    first, again = tokens_said(line)
     assert first == again != 0
     up(line, pusher)
     assert pusher.queue.workers[1].cut_ns is None
     down(pusher, line)
     assert line.joined
     line.handle_timer(now_ns=400 * MS)
-    assert tokens_sent(line) == []
+    assert tokens_said(line) == []
 
 
 def test_who_waits_for_seconds_is_to_be_asked_again():
@@ -160,7 +160,7 @@ def test_who_waits_for_seconds_is_to_be_asked_again():
     line.outbox.clear()
     for now_ms in range(100, 5100, 100):
         line.handle_timer(now_ns=now_ms * MS)
-    *before, last = tokens_sent(line)
+    *before, last = tokens_said(line)
     assert 0 not in before
     assert last == 0
 
@@ -170,7 +170,7 @@ def test_an_answer_to_another_start_of_the_pusher_is_none():
     pusher = make_pusher(incarnation=2**60)
     up(line, pusher)
     assert not pusher.queue.workers
-    assert asked_token(pusher) not in tokens_sent(line)
+    assert asked_token(pusher) not in tokens_said(line)
 
 
 def test_a_frame_that_is_sent_twice_is_taken_once():
@@ -216,10 +216,10 @@ def test_a_lease_ends_also_while_the_pusher_asks_who_this_is():
 
     line.handle_timer(now_ns=later)
     assert line.next_deadline_ns() > later
-    assert (job.state, len(line.ready), len(line.unconfirmed)) == ("held", 0, 1)
+    assert (job.state, len(line.ready), len(line.unsure)) == ("held", 0, 1)
     line.handle_timer(now_ns=later + 30_000 * MS)
-    assert (job.state, len(line.ready), len(line.unconfirmed)) == ("held", 0, 0)
-    assert tokens_sent(line)[-1] == 0
+    assert (job.state, len(line.ready), len(line.unsure)) == ("held", 0, 0)
+    assert tokens_said(line)[-1] == 0
     assert line.ack(job)
 
 
@@ -285,9 +285,9 @@ def test_jobs_that_come_after_the_lease_are_begun_once_it_is_known_that_they_are
     line.handle_timer(now_ns=now_ns + 1000 * MS)
     up(line, pusher)
     pusher.handle_timer(now_ns=0)
-    assert (line.dropped, len(line.unconfirmed)) == (0, 2)
+    assert (line.dropped, len(line.unsure)) == (0, 2)
     line.receive(pusher.outbox.popleft()[1], now_ns=now_ns + 1000 * MS)
-    assert (len(line.unconfirmed), len(line.ready)) == (0, 2)
+    assert (len(line.unsure), len(line.ready)) == (0, 2)
     assert line.take(now_ns=now_ns + 1001 * MS)
 
 
@@ -300,7 +300,7 @@ def test_jobs_that_come_after_the_lease_and_are_not_confirmed_are_dropped():
     assert line.joined
     assert line.next_deadline_ns() <= now_ns + 30_000 * MS
     line.handle_timer(now_ns=now_ns + 30_000 * MS)
-    assert (line.joined, line.dropped, len(line.unconfirmed)) == (False, 2, 0)
+    assert (line.joined, line.dropped, len(line.unsure)) == (False, 2, 0)
 
 
 def test_jobs_that_come_after_the_lease_are_given_back_and_taken_away_like_others():
@@ -309,9 +309,9 @@ def test_jobs_that_come_after_the_lease_are_given_back_and_taken_away_like_other
     now_ns = late_frame(pusher, line)
     recall = control_frame(Kind.QUEUE_RECALL, 7, frames.Recall(1))
     line.receive(recall, now_ns=now_ns)
-    assert (line.given_back, len(line.unconfirmed)) == (1, 1)
+    assert (line.given_back, len(line.unsure)) == (1, 1)
     line.abandon()
-    assert not line.unconfirmed
+    assert not line.unsure
 
 
 def test_an_extension_is_reported_to_the_pusher():
@@ -450,11 +450,11 @@ def test_jobs_that_did_not_arrive_are_suspected_where_the_connection_ended(other
 
 @pytest.mark.parametrize("field", ["ack_timeout_ms", "job_timeout_ms"])
 @pytest.mark.parametrize(
-    ("logged_ms", "is_time"),
+    ("said_ms", "is_time"),
     [(1e300, True), (float("inf"), True), (float("nan"), False), (-1.0, False)],
 )
-def test_a_pusher_may_say_long_times_and_no_others(field, logged_ms, is_time):
-    times = {"ack_timeout_ms": 1000.0, "job_timeout_ms": 1000.0, field: logged_ms}
+def test_a_pusher_may_say_long_times_and_no_others(field, said_ms, is_time):
+    times = {"ack_timeout_ms": 1000.0, "job_timeout_ms": 1000.0, field: said_ms}
     limits = {"message_bytes_max": 2**20, "deliveries_max": 5}
     welcome = frames.QueueWelcome("jobs", 1, 0, gone=[], **times, **limits)
     line = PullerCore(1, "worker", 4, Process(), now_ns=0)

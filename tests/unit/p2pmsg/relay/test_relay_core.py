@@ -398,7 +398,7 @@ class TestWithALogThatWasCut:
         assert again.core.sessions[SESSION].answered_from("t") == 7
         assert refusals(again.ask(frames.nack((7, 9)))) == [([(7, 9)], "crash")]
 
-    def test_a_second_incarnation_that_dies_before_it_came_again_knows_it_too(self, store):
+    def test_a_second_life_that_dies_before_it_came_again_knows_it_too(self, store):
         _, again = self.cut(store)
         again.open()
         again.give(3)
@@ -412,7 +412,7 @@ def test_metadata_that_cannot_be_written_is_written_later_and_says_so(caplog):
     store = MemoryStore()
     metadata = RelayMetadata(store)
     metadata.write()
-    metadata.on_session(7, "feed", 1)
+    metadata.note_session(7, "feed", 1)
     store.failing["replace"] = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     for turn in range(20):
         metadata.write(now_ns=turn * WRITE_NS)

@@ -36,7 +36,7 @@ def test_a_template_is_kept_once_whatever_lines_it_came_with():
     aggregator = Aggregator()
     for other in (b"b", b"b" * 20, b"b" * 100, b"b:1|c|@0.5|#a:b\nc"):
         aggregator.feed(b"a.name.of.some.length:1|c\n%s:1|c" % other)
-        aggregator.drain()
+        aggregator.settle()
 
     assert len(aggregator._templates) == 1 + 3 + 2
 
@@ -85,7 +85,7 @@ def test_values_of_sets_and_timers_are_bounded_and_those_without_space_are_count
     aggregator = Aggregator()
     for _ in range(2):
         aggregator.feed(b"\n".join(b"s:%d|s\nt:%d|ms" % (number, number) for number in range(10)))
-        aggregator.drain()
+        aggregator.settle()
     rows = rows_of(aggregator)
     assert rows["s"].fields["count"] == 3
     assert rows["t"].fields["count"] == 20

@@ -31,8 +31,8 @@ def answer(member, request, *heads):
     member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
 
 
-def admit(member, token, incarnation=1):
-    frame = wire.control_frame(Kind.ADMITTED, SESSION, Admitted(token, incarnation))
+def admit(member, token, life=1):
+    frame = wire.control_frame(Kind.ADMITTED, SESSION, Admitted(token, life))
     member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
 
 
@@ -122,7 +122,7 @@ def test_nacks_bear_the_token():
     member.message(5)
     member.now_ns = max(member.now_ns + 1, member.core.next_deadline_ns())
     member.core.handle_timer(now_ns=member.now_ns)
-    frames = [Frame(datagram.open_datagram(data)) for _, _, data in member.core.multicast.outgoing]
+    frames = [Frame(datagram.open_datagram(data)) for _, _, data in member.core.member.outgoing]
     assert {control.read_body(frame, control.Nack).token for frame in frames} == {4711}
 
 
@@ -169,7 +169,7 @@ def test_so_are_messages_that_it_confirmed_and_took_back_itself():
     member.message(0)
     for head in (9, 5):
         peer = member.core.peers[SESSION]
-        member.core.multicast.confirmation.want(peer, "t", member.now_ns)
+        member.core.member.confirmation.want(peer, "t", member.now_ns)
         ((request, _),) = questions(member)
         answer(member, request, Head("t", 0, head))
         member.now_ns += 300 * MS
@@ -245,7 +245,7 @@ def fall_silent(member):
         member.now_ns += 250 * MS
         member.core.handle_timer(now_ns=member.now_ns)
         member.core.requests.clear()
-    return member.core.multicast.confirmation.unconfirmed, [
+    return member.core.member.confirmation.unconfirmed, [
         command.text for command in member.core.commands if command.what == "warn"
     ]
 
@@ -330,78 +330,76 @@ def joined(member):
     return [frame.sequence for frame in found if frame.kind == Kind.JOINED]
 
 
-def admit_asked(member, number, incarnation):
-    frame = wire.control_frame(Kind.ADMITTED, SESSION, Admitted(7, incarnation), sequence=number)
+def admit_asked(member, number, life):
+    frame = wire.control_frame(Kind.ADMITTED, SESSION, Admitted(7, life), sequence=number)
     member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
 
 
-def of_incarnation(member, incarnation, recovery="tcp://h:1"):
-    body = Welcome("p", recovery, 1.0, 1, 0.0, incarnation)
+def of_life(member, life, recovery="tcp://h:1"):
+    body = Welcome("p", recovery, 1.0, 1, 0.0, life)
     member.give(wire.control_frame(Kind.WELCOME, SESSION, body))
 
 
-def of_known_incarnation():
+def of_known_life():
     """Return a member whose publisher said in its echo of which life it is, and was asked again."""
     member = Member()
     member.message(0)
-    member.core.peers[SESSION].incarnation = 11
+    member.core.peers[SESSION].life = 11
     member.core.joiner.send_joined(member.core.peers[SESSION], member.now_ns)
     (number,) = joined(member)
     return member, number
 
 
-def test_an_announcement_of_another_incarnation_is_asked_about_and_a_late_answer_does_not_deny_it():
-    member, before = of_known_incarnation()
-    admit_asked(member, before, incarnation=1)
+def test_an_announcement_of_another_life_is_asked_about_and_a_late_answer_does_not_deny_it():
+    member, before = of_known_life()
+    admit_asked(member, before, life=1)
     member.core.joiner.send_joined(member.core.peers[SESSION], member.now_ns)
     (before,) = joined(member)
     member.now_ns += 1000 * MS
-    of_incarnation(member, 12)
+    of_life(member, 12)
     (number,) = joined(member)
-    admit_asked(
-        member, before, incarnation=1
-    )  # of the incarnation that is over: it was asked before
+    admit_asked(member, before, life=1)  # of the life that is over: it was asked before
     assert member.core.invalid["forged"] == 0
-    admit_asked(member, number, incarnation=2)
+    admit_asked(member, number, life=2)
     assert member.core.peers[SESSION].probe is not None
     assert member.core.invalid["forged"] == 0
 
 
-def test_another_incarnation_that_the_publisher_denies_was_forged():
-    member, before = of_known_incarnation()
-    admit_asked(member, before, incarnation=1)
+def test_another_life_that_the_publisher_denies_was_forged():
+    member, before = of_known_life()
+    admit_asked(member, before, life=1)
     member.now_ns += 1000 * MS
-    of_incarnation(member, 12)
+    of_life(member, 12)
     (number,) = joined(member)
-    admit_asked(member, number, incarnation=1)
+    admit_asked(member, number, life=1)
     assert member.core.peers[SESSION].probe is None
     assert member.core.invalid["forged"] == 1
 
 
 @pytest.mark.parametrize("late_ns", [900 * MS, 5000 * MS])
-def test_an_announcement_of_the_known_incarnation_that_comes_late_is_no_forgery(late_ns):
+def test_an_announcement_of_the_known_life_that_comes_late_is_no_forgery(late_ns):
     """It waits where messages wait for receivers, and in the buffer of a slow one."""
-    member, before = of_known_incarnation()
-    admit_asked(member, before, incarnation=1)
+    member, before = of_known_life()
+    admit_asked(member, before, life=1)
     member.now_ns += late_ns
     state = member.core.peers[SESSION].group
-    of_incarnation(member, 11)
-    assert state.unconfirmed is None
-    of_incarnation(member, 11, recovery="tcp://h:2")  # another place is asked about all the same
-    assert state.unconfirmed is not None
+    of_life(member, 11)
+    assert state.suspect is None
+    of_life(member, 11, recovery="tcp://h:2")  # another place is asked about all the same
+    assert state.suspect is not None
 
 
-def test_heads_of_another_incarnation_are_not_believed_before_its_echo():
-    member, _ = of_known_incarnation()
+def test_heads_of_another_life_are_not_believed_before_its_echo():
+    member, _ = of_known_life()
     member.give(heartbeat(2**62, earliest=2**62))
     ((request, _),) = questions(member)
     frame = wire.control_frame(
-        Kind.HEADS, SESSION, Heads("p", [Head("t", 0, 9)], incarnation=12), sequence=request
+        Kind.HEADS, SESSION, Heads("p", [Head("t", 0, 9)], life=12), sequence=request
     )
     member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
     peer = member.core.peers[SESSION]
     assert (peer.probe is not None, member.stream.receiver.head) == (True, 1)
-    echo = Heads("p", [Head("t", 0, 9, began=1)], incarnation=12)
+    echo = Heads("p", [Head("t", 0, 9, began=1)], life=12)
     member.give(wire.control_frame(Kind.ECHO, peer.probe, echo))
     assert (member.stream.receiver.head, member.core.stream_table.rewound) == (9, 0)
 
@@ -410,11 +408,11 @@ def test_heads_of_another_incarnation_are_not_believed_before_its_echo():
 def test_a_publisher_that_went_back_and_passed_is_known_by_its_echo_from_another_port(
     began, rewound
 ):
-    member, _ = of_known_incarnation()
+    member, _ = of_known_life()
     peer = member.core.peers[SESSION]
-    peer.group.sources, peer.group.proof = {0: "its former port"}, 5
+    peer.group.places, peer.group.proof = {0: "its former port"}, 5
     member.core.joiner.begin_again(peer, member.now_ns)
-    echo = Heads("p", [Head("t", 0, 9, began=began)], incarnation=12)
+    echo = Heads("p", [Head("t", 0, 9, began=began)], life=12)
     member.give(wire.control_frame(Kind.ECHO, peer.probe, echo))
     assert member.core.stream_table.rewound == rewound
 
@@ -425,17 +423,17 @@ def test_a_position_that_was_asked_for_is_none_that_a_publisher_went_back_from()
     peer = member.core.peers[SESSION]
     echo(member, peer, Head("t", 0, 1, 5))
     assert member.stream.position == 5
-    peer.incarnation, peer.group.sources, peer.group.proof = 11, {0: "its former port"}, 5
+    peer.life, peer.group.places, peer.group.proof = 11, {0: "its former port"}, 5
     member.core.joiner.begin_again(peer, member.now_ns)
-    echoed = Heads("p", [Head("t", 0, 2, began=2)], incarnation=12)
+    echoed = Heads("p", [Head("t", 0, 2, began=2)], life=12)
     member.give(wire.control_frame(Kind.ECHO, peer.probe, echoed))
     assert (member.core.stream_table.rewound, member.stream.position) == (0, 5)
 
 
 def closing(member):
     """Have it said, truly or not, that the session closes, and have it announced again."""
-    closing = Welcome("p", "tcp://h:1", 1.0, 1)
-    member.give(wire.control_frame(Kind.WELCOME, SESSION, closing, flags=wire.FLAG_CLOSING))
+    farewell = Welcome("p", "tcp://h:1", 1.0, 1)
+    member.give(wire.control_frame(Kind.WELCOME, SESSION, farewell, flags=wire.FLAG_CLOSING))
     announce(member)
 
 
@@ -450,7 +448,7 @@ def asked_for_token(member):
 
 
 def test_one_that_cannot_be_asked_yet_is_not_taken_for_silent():
-    """Its echo took so long that a closing, and an announcement, came before it."""
+    """Its echo took so long that a farewell, and an announcement, came before it."""
     member = Member(joins=False)
     peer = member.core.peers[SESSION]
     closing(member)
@@ -476,13 +474,13 @@ def test_a_second_without_an_answer_is_counted_from_the_question_on():
     peer.group.join_ns = member.now_ns  # it was asked just now
     closing(member)
     assert not asked_for_token(member)
-    unconfirmed_since_ns = member.now_ns
+    suspected_ns = member.now_ns
     while not asked_for_token(member):
         member.now_ns += 10 * MS
         member.core.handle_timer(now_ns=member.now_ns)
         announce(member)
     asked_ns = member.now_ns
-    assert asked_ns > unconfirmed_since_ns
+    assert asked_ns > suspected_ns
     member.now_ns = asked_ns + 1000 * MS - 1
     announce(member)
     assert peer.probe is None
@@ -491,8 +489,8 @@ def test_a_second_without_an_answer_is_counted_from_the_question_on():
     assert peer.probe is not None
 
 
-def announce_incarnation(member, flags=0, incarnation=9):
-    welcome = Welcome("p", "tcp://h:1", 1.0, 1, incarnation=incarnation)
+def announce_life(member, flags=0, life=9):
+    welcome = Welcome("p", "tcp://h:1", 1.0, 1, life=life)
     member.give(wire.control_frame(Kind.WELCOME, SESSION, welcome, flags=flags))
 
 
@@ -500,34 +498,33 @@ def heads_of_closing(member):
     """Let the publisher say over TCP that it closes."""
     for request, topics in questions(member):
         if topics == ["*"]:
-            body = Heads("p", [Head("t", 0, 0)], incarnation=9)
+            body = Heads("p", [Head("t", 0, 0)], life=9)
             frame = wire.control_frame(
                 Kind.HEADS, SESSION, body, sequence=request, flags=wire.FLAG_CLOSING
             )
             member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
 
 
-def closing_incarnation():
-    """Return a member whose publisher, of a known incarnation, has said closing, and who knows
-    it."""
+def closing_life():
+    """Return a member whose publisher, of a known life, has said farewell, and who knows it."""
     member = Member()
     peer = member.core.peers[SESSION]
-    peer.incarnation = 9
-    peer.group.token, peer.group.incarnation = 4711, 9
-    announce_incarnation(member, wire.FLAG_CLOSING)
+    peer.life = 9
+    peer.group.token, peer.group.life = 4711, 9
+    announce_life(member, wire.FLAG_CLOSING)
     return member, peer
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
 def test_an_announcement_that_a_slow_line_brings_after_the_farewell_is_not_forged(is_confirmed):
-    member, peer = closing_incarnation()
+    member, peer = closing_life()
     if is_confirmed:
         heads_of_closing(member)
-        announce_incarnation(member)
-        assert peer.group.unconfirmed is None
+        announce_life(member)
+        assert peer.group.suspect is None
         assert not asked_for_token(member)
     else:
-        announce_incarnation(member)
+        announce_life(member)
         heads_of_closing(member)
         admit(member, 4711, 9)
     assert (peer.closing, peer.probe) == (True, None)
@@ -535,8 +532,8 @@ def test_an_announcement_that_a_slow_line_brings_after_the_farewell_is_not_forge
 
 
 def test_a_farewell_that_the_publisher_does_not_confirm_is_forged():
-    member, peer = closing_incarnation()
-    announce_incarnation(member)
+    member, peer = closing_life()
+    announce_life(member)
     for request, topics in questions(member):
         assert topics == ["*"]
         answer(member, request, Head("t", 0, 0))
@@ -544,8 +541,8 @@ def test_a_farewell_that_the_publisher_does_not_confirm_is_forged():
     assert (peer.closing, member.core.invalid["forged"]) == (False, 1)
 
 
-def test_another_incarnation_is_suspected_also_after_a_farewell():
-    member, peer = closing_incarnation()
+def test_another_life_is_suspected_also_after_a_farewell():
+    member, peer = closing_life()
     heads_of_closing(member)
-    announce_incarnation(member, incarnation=10)
-    assert peer.group.unconfirmed is not None
+    announce_life(member, life=10)
+    assert peer.group.suspect is not None

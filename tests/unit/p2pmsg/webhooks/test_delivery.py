@@ -387,7 +387,7 @@ def test_where_the_disk_is_full_nothing_is_given_up():
     assert len(core.committable()) == 1
 
 
-def test_letters_of_the_former_incarnation_come_first_and_are_not_sent_twice():
+def test_letters_of_the_former_life_come_first_and_are_not_sent_twice():
     end = Endpoint(order="none")
     end.letters["t0"] = "park"
     end.core.restore(Item("t0", "t", None, 10, 0), end.now, attempts=3)

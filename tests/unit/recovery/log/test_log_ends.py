@@ -29,7 +29,7 @@ def cut(store, byte_count):
     store.write(name, store.read(name)[:-byte_count])
 
 
-def end_incarnation(store, writer, how):
+def end_life(store, writer, how):
     if how == "closed":
         writer.close(S)
     store.kill()
@@ -41,7 +41,7 @@ def test_a_log_that_was_cut_says_what_is_gone_of_others_streams(how):
     writer = opened(store)
     relay(writer, 10)
     relay(writer, 4, "u")
-    end_incarnation(store, writer, how)
+    end_life(store, writer, how)
     cut(store, 200)
 
     writer = opened(store)
@@ -55,7 +55,7 @@ def test_a_log_that_is_whole_has_lost_nothing(how):
     store = MemoryStore()
     writer = opened(store)
     relay(writer, 100)
-    end_incarnation(store, writer, how)
+    end_life(store, writer, how)
 
     assert opened(store).cut == {}
 

@@ -53,7 +53,7 @@ class Run:
         self.store.changes.clear()
 
     def again(self, *, wall_ns):
-        """Return the next incarnation, which begins at 0 by the monotonic clock."""
+        """Return the next life, which begins at 0 by the monotonic clock."""
         self.note()
         return Run(self.records, wall_offset_ns=wall_ns)
 

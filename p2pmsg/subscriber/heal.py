@@ -11,7 +11,7 @@ from p2pmsg.subscriber.sessions import Stream
 from recovery import Delivery, LossReason, Rewound
 
 
-def resync(core: SubscriberCore, *, now_ns: int) -> None:
+def heal(core: SubscriberCore, *, now_ns: int) -> None:
     """Rewind every stream to what was handed on; it may be called again, should it be cut short."""
     kept: dict[int, tuple[int, int]] = {}
     core.ready.recount()
@@ -27,7 +27,7 @@ def resync(core: SubscriberCore, *, now_ns: int) -> None:
     core.joiner.effects.forget_received()
     core.gaps.clear()
     core.stream_table.count = len(core.streams)
-    _resync_peers(core, now_ns)
+    _heal_peers(core, now_ns)
     core.joiner.ask_relays_again(now_ns)
     for stream in core.streams:
         stream.peer.gaps = 0
@@ -36,17 +36,17 @@ def resync(core: SubscriberCore, *, now_ns: int) -> None:
         _rewind(stream, *kept.get(id(stream), position), now_ns)
         if stream.receiver.started or stream.peer.gone or not stream.peer.joined:
             pass
-        elif core.multicast is not None and stream.peer.group is not None:
-            confirmation = core.multicast.confirmation
+        elif core.member is not None and stream.peer.group is not None:
+            confirmation = core.member.confirmation
             confirmation.streams[stream.peer.session, stream.topic] = stream
             confirmation.want(stream.peer, stream.topic, now_ns)
         else:
             # It was about to begin, as one that is younger than what the echo said.
             core.stream_table.begin(stream, now_ns=now_ns)
-        core.stream_table.drain(stream)
+        core.stream_table.settle(stream)
 
 
-def _resync_peers(core: SubscriberCore, now_ns: int) -> None:
+def _heal_peers(core: SubscriberCore, now_ns: int) -> None:
     in_use = {line.session for line in core.lines}
     for session, peer in list(core.peers.items()):
         if peer.gone:

@@ -35,7 +35,7 @@ class Reached:
         self._effects = effects
         self._due_ns = [0] * len(lines)
 
-    def check(self, now_ns: int) -> None:
+    def look(self, now_ns: int) -> None:
         """Say who does not answer: after 5 s, and then once a minute; see `Connection.deaf`."""
         for index, line in enumerate(self._lines):
             line.deaf = self._who(line, now_ns)
@@ -44,7 +44,7 @@ class Reached:
                 self._effects.warn(index, line.session or 0, line.deaf)
 
     def _who(self, line: Connection, now_ns: int) -> str:
-        if line.shared or now_ns - line.last_heard_ns > HEARD_NS:
+        if line.shared or now_ns - line.heard_ns > HEARD_NS:
             return ""
         if line.relay is not None:
             up = self._relays.get(line.relay)

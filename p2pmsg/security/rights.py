@@ -24,7 +24,7 @@ _AGAIN_NS: Final = 60 * 1_000_000_000
 _LINES_A_PERIOD: Final = 20
 
 
-class AccessRules:
+class Rights:
     """What peers may do. Safe to use from several threads.
 
     Without an access file a peer may do everything, until it is revoked or its key is known no
@@ -70,7 +70,7 @@ class AccessRules:
         self._decisions: dict[tuple[str, str, str], Decision] = {}
         self._lock = threading.Lock()
         self._due_ns = 0
-        self._check()
+        self._look()
 
     def name_of(self, user: str) -> str | None:
         """Return the name of a user id, by the access file or else by the known peers; or None."""
@@ -124,7 +124,7 @@ class AccessRules:
     def admits(self, user: str) -> bool:
         """Return whether a user that connects now is known; it is watched from now on."""
         with self._lock:
-            self._check()
+            self._look()
             if user in self._by_hand or (user != self._own and user not in self._names):
                 return False
             self._present.add(user)
@@ -147,7 +147,7 @@ class AccessRules:
 
         """
         with self._lock:
-            self._check()
+            self._look()
             users = {user for user, name in self._names.items() if who in (user, name)}
             if is_key_text(who):
                 users.add(who)  # perhaps it comes later
@@ -167,18 +167,18 @@ class AccessRules:
             return False
         try:
             self._due_ns = now_ns + LOOK_NS
-            return self._check()
+            return self._look()
         finally:
             self._lock.release()
 
-    def changes(self) -> "AccessChanges":
+    def changes(self) -> "RightsChanges":
         """Return what follows the changes from now on."""
-        return AccessChanges(self)
+        return RightsChanges(self)
 
-    def _check(self) -> bool:
+    def _look(self) -> bool:
         """Take on what the files say now; return whether that has changed."""
         names = self._known.names()
-        access = None if self._file is None else self._file.check()
+        access = None if self._file is None else self._file.look()
         if names is self._known_names and access is self._access:
             return False
         self._known_names, self._access = names, access
@@ -207,23 +207,23 @@ class AccessRules:
         return decision
 
 
-class AccessChanges:
+class RightsChanges:
     """Compares the version of rights with that of the last call."""
 
-    __slots__ = ("_access_rules", "_version")
+    __slots__ = ("_rights", "_version")
 
-    def __init__(self, access_rules: AccessRules) -> None:
-        self._access_rules = access_rules
-        self._version = access_rules.version
+    def __init__(self, rights: Rights) -> None:
+        self._rights = rights
+        self._version = rights.version
 
-    def poll(self) -> bool:
+    def look(self) -> bool:
         """Look at the files, and do as `check`; for owners without a lock that others wait for."""
-        self._access_rules.refresh()
+        self._rights.refresh()
         return self.check()
 
     def check(self) -> bool:
         """Return whether the rights have changed since the last call."""
-        before, self._version = self._version, self._access_rules.version
+        before, self._version = self._version, self._rights.version
         return before != self._version
 
 
@@ -235,24 +235,24 @@ class DenialLog:
 
     Args:
         place: which server, for people.
-        access_rules: who may what.
+        rights: who may what.
 
     Attributes:
         count: how many requests were denied.
 
     """
 
-    def __init__(self, place: str, access_rules: AccessRules) -> None:
+    def __init__(self, place: str, rights: Rights) -> None:
         self.count = 0
         self._place = place
-        self._access_rules = access_rules
+        self._rights = rights
         self._logged: set[tuple[str, str, str]] = set()
         self._left_out = self._until_ns = 0
 
     def note(self, user: str, verb: str, topic: str, *, now_ns: int) -> str:
         """Count and log that a user was denied something; return why, for the user."""
         self.count += 1
-        why = self._access_rules.why(user, verb, topic)
+        why = self._rights.why(user, verb, topic)
         if now_ns >= self._until_ns:
             if self._left_out:
                 _log.warning("%s: %d more requests were denied", self._place, self._left_out)
@@ -266,6 +266,6 @@ class DenialLog:
             return why
         self._logged.add(key)
         _log.warning(
-            "%s: denied: %r %s %r: %s", self._place, self._access_rules.who(user), verb, topic, why
+            "%s: denied: %r %s %r: %s", self._place, self._rights.who(user), verb, topic, why
         )
         return why

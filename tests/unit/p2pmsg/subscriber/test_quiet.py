@@ -16,8 +16,8 @@ from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
 QUIET_MS = 5000  # the default of `publisher_timeout`
 
 
-def answer(request, *heads, session=SESSION, incarnation=0, flags=0):
-    body = control.Heads("feed", list(heads), incarnation=incarnation)
+def answer(request, *heads, session=SESSION, life=0, flags=0):
+    body = control.Heads("feed", list(heads), life=life)
     return wire.control_frame(Kind.HEADS, session, body, sequence=request, flags=flags)
 
 

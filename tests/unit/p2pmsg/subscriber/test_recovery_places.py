@@ -12,13 +12,13 @@ from p2pmsg.multicast import datagram
 from p2pmsg.start import parse_start
 from p2pmsg.subscriber.core import SubscriberCore
 from p2pmsg.subscriber.effects import Action
-from p2pmsg.subscriber.recovery_endpoints import ADDRESSES_MAX, SILENT_NS, TRIAL_NS
+from p2pmsg.subscriber.recovery_places import ADDRESSES_MAX, SILENT_NS, TRIAL_NS
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg import frames
 from transports.endpoint import host_of
 
 MS = 1_000_000
-SESSION, TOKEN, INCARNATION = 77, 123, 5
+SESSION, TOKEN, LIFE = 77, 123, 5
 A, B, STRANGER = ("10.91.0.1", 9), ("10.92.0.1", 9), ("10.66.6.6", 9)
 
 
@@ -53,22 +53,22 @@ class Lines:
         return self.connected[SESSION]
 
     def announce(self, line, place):
-        body = Welcome("p", self.recovery, 1.0, 1, incarnation=INCARNATION)
+        body = Welcome("p", self.recovery, 1.0, 1, life=LIFE)
         self.give(line, place, wire.control_frame(Kind.WELCOME, SESSION, body))
 
     def give(self, line, place, frame):
         made = memoryview(datagram.with_checksum(frame))
         self.core.receive_datagrams(line, made, len(made), place, now_ns=self.now_ns)
 
-    def reply(self, key, token=TOKEN, incarnation=INCARNATION):
-        frame = wire.control_frame(Kind.ADMITTED, SESSION, Admitted(token, incarnation, 0))
+    def reply(self, key, token=TOKEN, life=LIFE):
+        frame = wire.control_frame(Kind.ADMITTED, SESSION, Admitted(token, life, 0))
         self.core.receive_reply(key, frame, now_ns=self.now_ns)
 
     def take(self):
         """Do what is to be done; returns what was sent, by the key of its channel."""
         for one in self.core.commands:
             if one.what is Action.CONNECT:
-                address = self.core.multicast.sources[one.session][1]
+                address = self.core.member.sources[one.session][1]
                 self.connected[one.session] = host_of(address)
                 if one.session != SESSION:
                     self.trials.append((self.now_ns, one.session))
@@ -100,15 +100,15 @@ class Lines:
                     answers(key, frame)
 
 
-def knows(lines, *keys, token=TOKEN, incarnation=INCARNATION):
+def knows(lines, *keys, token=TOKEN, life=LIFE):
     """Return what answers JOINED at the session's channel (`keys`), or at others (no `keys`)."""
 
     def answer(key, frame):
         is_other = key != SESSION
         if frame.kind == Kind.JOINED and (key in keys or (not keys and is_other)):
-            lines.reply(key, token, incarnation)
+            lines.reply(key, token, life)
         if frame.kind == Kind.HEADS_REQUEST and key in keys:
-            body = Heads("p", [Head("t", 0, 0)], incarnation=incarnation)
+            body = Heads("p", [Head("t", 0, 0)], life=life)
             made = wire.control_frame(Kind.HEADS, SESSION, body, sequence=frame.sequence)
             lines.core.receive_reply(key, made, now_ns=lines.now_ns)
 
@@ -138,9 +138,7 @@ def test_that_needs_some_seconds_without_an_answer():
 
 def test_a_stranger_is_asked_now_and_then_and_the_former_channel_stays():
     lines = Lines(lines=1)
-    lines.run(
-        130, (0, STRANGER), answers=knows(lines, token=TOKEN + 1, incarnation=INCARNATION + 1)
-    )
+    lines.run(130, (0, STRANGER), answers=knows(lines, token=TOKEN + 1, life=LIFE + 1))
     assert lines.host == A[0]
     times = [at for at, _ in lines.trials]
     assert 3 <= len(times) < 12
@@ -150,7 +148,7 @@ def test_a_stranger_is_asked_now_and_then_and_the_former_channel_stays():
     assert lines.warnings
     assert all("10.66.6.6" in text for text in lines.warnings)
     assert len(lines.warnings) <= 3
-    assert lines.peer.group.sources == {0: A}
+    assert lines.peer.group.places == {0: A}
 
 
 def test_one_that_answers_nothing_is_left_after_a_moment():
@@ -160,7 +158,7 @@ def test_one_that_answers_nothing_is_left_after_a_moment():
     assert len(lines.connected) == 2
     lines.run(TRIAL_NS / 1e9 + 0.4, (0, STRANGER))
     assert list(lines.connected) == [SESSION]
-    assert len(lines.core.multicast.sources) == 1
+    assert len(lines.core.member.sources) == 1
 
 
 def test_an_address_that_has_changed_is_believed_once_it_knows_the_token():
@@ -171,16 +169,16 @@ def test_an_address_that_has_changed_is_believed_once_it_knows_the_token():
     assert lines.peer.probe is not None  # its echo shows where datagrams come from
     echo = wire.control_frame(Kind.ECHO, lines.peer.probe, Heads("p", [Head("t", 0, 0)]))
     lines.give(0, B, echo)
-    assert lines.peer.group.sources == {0: B}
+    assert lines.peer.group.places == {0: B}
 
 
-@pytest.mark.parametrize("incarnation", [INCARNATION, INCARNATION + 1])
-def test_one_that_has_forgotten_us_is_believed_where_the_former_address_is_long_silent(incarnation):
+@pytest.mark.parametrize("life", [LIFE, LIFE + 1])
+def test_one_that_has_forgotten_us_is_believed_where_the_former_address_is_long_silent(life):
     lines = Lines(lines=1)
-    lines.run(29, (0, B), answers=knows(lines, token=TOKEN + 1, incarnation=incarnation))
+    lines.run(29, (0, B), answers=knows(lines, token=TOKEN + 1, life=life))
     assert lines.host == A[0]
-    lines.run(70, (0, B), answers=knows(lines, token=TOKEN + 1, incarnation=incarnation))
-    assert lines.host == (B[0] if incarnation == INCARNATION else A[0])
+    lines.run(70, (0, B), answers=knows(lines, token=TOKEN + 1, life=life))
+    assert lines.host == (B[0] if life == LIFE else A[0])
 
 
 def test_an_endpoint_that_names_a_host_stays_what_it_is():
@@ -205,7 +203,7 @@ def test_of_many_forged_addresses_few_are_remembered():
     lines = Lines()
     for number in range(100):
         lines.announce(0, (f"10.7.0.{number}", 9))
-    announced = lines.core.multicast.recovery_endpoints._found[SESSION].announced
+    announced = lines.core.member.recovery_places._found[SESSION].announced
     assert len(announced) == ADDRESSES_MAX
     assert (0, A) in announced
 

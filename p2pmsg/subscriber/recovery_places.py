@@ -49,7 +49,7 @@ _Place = tuple[int, Any]
 class _Announced:
     """An address that announcements of a session come from."""
 
-    last_heard_ns: int
+    heard_ns: int
     tried_ns: int = -1
 
 
@@ -66,7 +66,7 @@ class _Seeking:
     """The key of another connection, whom it is to, and until when it may answer."""
 
 
-class RecoveryEndpoints:
+class RecoveryPlaces:
     """Looks for another address of publishers that do not answer.
 
     Args:
@@ -104,7 +104,7 @@ class RecoveryEndpoints:
         self._rng = rng
         self._recent_ns = to_ns(settings.config.publisher_timeout)
         self._found: dict[int, _Seeking] = {}
-        self._checked_ns = 0
+        self._looked_ns = 0
         self._warnings = LineWarnings(effects)
 
     def note(self, peer: Session, line: int, address: Any, now_ns: int) -> None:
@@ -114,11 +114,11 @@ class RecoveryEndpoints:
         announced = self._found.setdefault(peer.session, _Seeking()).announced
         known = announced.get((line, address))
         if known is not None:
-            known.last_heard_ns = now_ns
+            known.heard_ns = now_ns
             return
         if len(announced) >= ADDRESSES_MAX:
             for place, one in list(announced.items()):
-                if now_ns - one.last_heard_ns > self._recent_ns:
+                if now_ns - one.heard_ns > self._recent_ns:
                     del announced[place]
         if len(announced) < ADDRESSES_MAX:
             announced[line, address] = _Announced(now_ns)
@@ -144,24 +144,24 @@ class RecoveryEndpoints:
                 continue
             reported = session in joined and peer.group.token != 0
             is_asked = session in asked or reported or peer.probe is not None
-            self._on_asked(peer, seeking, is_asked, now_ns)
+            self._note_asked(peer, seeking, is_asked, now_ns)
             if seeking.unanswered_ns is None:
                 continue
             if seeking.trial is not None and now_ns >= seeking.trial[2]:
-                self._on_vain(peer, seeking, seeking.trial[1], now_ns)
+                self._note_vain(peer, seeking, seeking.trial[1], now_ns)
             silent_ns = now_ns - seeking.unanswered_ns
             if silent_ns >= ASK_NS:  # a probe is answered over the data path only
                 self._confirmation.want(peer, "", now_ns)
             if seeking.trial is None and silent_ns >= SILENT_NS and now_ns >= seeking.due_ns:
                 self._try_next(peer, seeking, now_ns)
-        self._checked_ns = now_ns
+        self._looked_ns = now_ns
 
-    def _on_asked(self, peer: Session, seeking: _Seeking, is_asked: bool, now_ns: int) -> None:
+    def _note_asked(self, peer: Session, seeking: _Seeking, is_asked: bool, now_ns: int) -> None:
         """Note since when a session does not answer, or that it does."""
         state = peer.group
         assert state is not None
         if seeking.unanswered_ns is None:
-            is_answered = state.answered_ns >= self._checked_ns
+            is_answered = state.answered_ns >= self._looked_ns
             if peer.direct and is_asked and not is_answered:
                 seeking.unanswered_ns = now_ns
         elif state.answered_ns >= seeking.unanswered_ns or not peer.direct:
@@ -175,7 +175,7 @@ class RecoveryEndpoints:
         heard = [
             (one.tried_ns, *place)
             for place, one in seeking.announced.items()
-            if now_ns - one.last_heard_ns <= self._recent_ns
+            if now_ns - one.heard_ns <= self._recent_ns
             and (current is None or host_of(place[1]) != host_of(current[1]))
         ]
         if not heard:
@@ -187,10 +187,10 @@ class RecoveryEndpoints:
         place = line, address
         if state.token and peer.joined:
             self._begin_trial(peer, seeking, place, now_ns)
-        elif not peer.joined or state.sources.get(line) == address:
+        elif not peer.joined or state.places.get(line) == address:
             self._use(peer, seeking, place, now_ns)
         else:
-            self._on_vain(peer, seeking, place, now_ns)
+            self._note_vain(peer, seeking, place, now_ns)
 
     def _begin_trial(self, peer: Session, seeking: _Seeking, place: _Place, now_ns: int) -> None:
         key = self._rng.getrandbits(64)
@@ -220,12 +220,12 @@ class RecoveryEndpoints:
         knows_us = body.token == state.token
         silent_ns = now_ns - max(peer.data_ns, seeking.unanswered_ns or now_ns)
         if not knows_us and silent_ns > UNHEARD_NS:
-            knows_us = body.incarnation == state.incarnation  # it has forgotten us meanwhile
+            knows_us = body.life == state.life  # it has forgotten us meanwhile
         if knows_us:
             self._end_trial(seeking)
             self._use(peer, seeking, place, now_ns)
         else:
-            self._on_vain(peer, seeking, place, now_ns)
+            self._note_vain(peer, seeking, place, now_ns)
         return True
 
     def _use(self, peer: Session, seeking: _Seeking, place: _Place, now_ns: int) -> None:
@@ -249,10 +249,10 @@ class RecoveryEndpoints:
             self._joiner.send_joined(peer, now_ns)
         self._joiner.send_probe(peer, line, now_ns)
 
-    def _on_vain(self, peer: Session, seeking: _Seeking, place: _Place, now_ns: int) -> None:
+    def _note_vain(self, peer: Session, seeking: _Seeking, place: _Place, now_ns: int) -> None:
         """Leave another address that did not answer as the session's publisher would."""
         self._end_trial(seeking)
-        if peer.group is None or peer.group.sources.get(place[0]) == place[1]:
+        if peer.group is None or peer.group.places.get(place[0]) == place[1]:
             return  # what comes from there is taken
         text = (
             f"publisher {peer.name!r} (session {peer.session:016x}) does not answer at its "

@@ -1,0 +1,259 @@
+"""Rights by user id: what a changed, broken or missing file does, names, and who is revoked."""
+
+import os
+
+import pytest
+
+from p2pmsg.errors import ConfigError
+from p2pmsg.security.rights import LOOK_NS, DenialLog, Rights
+from p2pmsg.security.trust import KnownPeers
+from transports import key_text
+
+ANN, BOB, EVE = key_text(b"a" * 32), key_text(b"b" * 32), key_text(b"e" * 32)
+TEXT = f'[peers]\nann = "{ANN}"\n[[rule]]\nwho = ["ann", "bob"]\nsubscribe = ["trades"]\n'
+
+
+class Place:
+    """An access file, a file of known peers, and a clock."""
+
+    def __init__(self, folder):
+        self.path, self.now_ns = folder / "access.toml", 0
+        self.known = KnownPeers(folder / "known_peers")
+        self.known.add("bob", BOB)
+        self.changes = 0
+
+    def write(self, text):
+        self.changes += 1
+        self.path.write_text(text)
+        os.utime(self.path, (self.changes, self.changes))
+
+    def later(self):
+        self.now_ns += LOOK_NS
+
+    def rights(self, *, has_access=True):
+        made = Rights(self.known, self.path if has_access else None, clock=lambda: self.now_ns)
+        assert not made.refresh()
+        return made
+
+
+@pytest.fixture
+def place(tmp_path):
+    place = Place(tmp_path)
+    place.write(TEXT)
+    return place
+
+
+@pytest.fixture
+def rights(place):
+    return place.rights()
+
+
+def allowed(rights, topic="trades", verb="subscribe"):
+    return {user for user in (ANN, BOB, EVE, "") if rights.may(user, verb, topic)}
+
+
+def test_users_have_the_rights_of_their_names(rights):
+    assert allowed(rights) == {ANN, BOB}
+    assert allowed(rights, "trades*") == allowed(rights, verb="admin") == set()
+    assert rights.covers(ANN, "subscribe", b"trades\0")
+    assert not rights.covers(ANN, "subscribe", b"trades")
+    assert not rights.covers(EVE, "subscribe", b"trades\0")
+    assert rights.has_any(ANN, "subscribe")
+    assert not rights.has_any(ANN, "publish")
+    assert not rights.has_any(EVE, "subscribe")
+    assert rights.why(EVE, "subscribe", "trades") == "the key has no name"
+    assert rights.why(ANN, "admin", "trades") == "no rule gives it"
+    assert (rights.who(BOB), rights.who(EVE), rights.who("")) == (
+        "bob",
+        EVE,
+        "a peer without a key",
+    )
+
+
+def test_a_changed_file_is_read_again_but_looked_at_once_a_second(place, rights):
+    version = rights.version
+    place.write(TEXT.replace("trades", "quotes"))
+    assert not rights.refresh()
+    assert allowed(rights) == {ANN, BOB}
+
+    place.later()
+    assert rights.refresh()
+    assert allowed(rights) == set()
+    assert allowed(rights, "quotes") == {ANN, BOB}
+    assert rights.version > version
+    version = rights.version
+    place.later()
+    assert not rights.refresh()
+    assert rights.version == version
+
+
+def test_a_change_within_one_time_stamp_is_seen(place, rights):
+    place.path.write_text(TEXT.replace("trades", "quotes"))
+    place.later()
+    assert rights.refresh()
+    stamp = os.stat(place.path).st_mtime_ns
+
+    place.path.write_text(TEXT.replace("trades", "orders"))
+    os.utime(place.path, ns=(stamp, stamp))
+    place.later()
+    assert rights.refresh()
+    assert allowed(rights, "orders") == {ANN, BOB}
+
+
+def test_an_empty_file_gives_nobody_a_right(place, rights):
+    place.write("# nobody\n")
+    place.later()
+    assert rights.refresh()
+    assert allowed(rights) == set()
+
+
+def test_what_is_wrong_is_logged_once_and_the_rules_stay(place, rights, caplog):
+    def logged():
+        for _ in range(3):
+            place.later()
+            assert not rights.refresh()
+        assert allowed(rights) == {ANN, BOB}
+        return len(caplog.messages)
+
+    place.path.write_text(TEXT + "read = ['x']\n")
+    assert logged() == 1
+    assert "access.toml': rule 1, read" in caplog.text
+    assert caplog.text.endswith("what was read before stays\n")
+    place.path.unlink()
+    assert logged() == 2
+    assert "No such file" in caplog.text
+    place.write(TEXT)
+    assert logged() == 2
+    place.path.unlink()
+    assert logged() == 3
+
+
+def become_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def become_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def become_device(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("become", [become_pipe, become_folder, become_device])
+def test_what_is_no_file_any_more_is_not_waited_for_and_the_rules_stay(become, place, rights):
+    become(place.path)
+    place.later()
+    assert not rights.refresh()
+    assert rights.may(ANN, "subscribe", "trades")
+    with pytest.raises((ConfigError, IsADirectoryError), match=r"must be a file|Is a directory"):
+        place.rights()
+
+
+@pytest.mark.parametrize("text", [f"x = {'9' * 5000}", f"rule.{'a.' * 2000}a = 1"])
+def test_a_file_that_python_cannot_read_leaves_the_rules(text, place, rights):
+    place.write(text)
+    place.later()
+    assert not rights.refresh()
+    assert rights.may(ANN, "subscribe", "trades")
+
+
+def test_a_file_that_others_can_write_is_refused_and_read_once_they_cannot(place, rights, caplog):
+    place.write(TEXT.replace("trades", "quotes"))
+    place.path.chmod(0o666)
+    place.later()
+    assert not rights.refresh()
+    assert allowed(rights) == {ANN, BOB}
+    with pytest.raises(ConfigError, match=r"access must be a file that .*chmod o-w.*mode 0666"):
+        place.rights()
+    place.path.chmod(0o664)
+    place.later()
+    assert rights.refresh()
+    assert allowed(rights, "quotes") == {ANN, BOB}
+
+
+def test_the_first_reading_raises(place):
+    place.write("[[rule]]\n")
+    with pytest.raises(ConfigError, match="who"):
+        place.rights()
+    place.path.unlink()
+    with pytest.raises(FileNotFoundError):
+        place.rights()
+
+
+def test_a_name_that_the_known_peers_give_or_take_counts_soon(place, rights):
+    place.known.add("bob", EVE, replace=True)
+    place.later()
+    assert rights.refresh()
+    assert allowed(rights) == {ANN, EVE}
+
+
+@pytest.mark.parametrize("has_access", [True, False])
+def test_a_revoked_peer_has_no_rights_until_it_has_another_key(place, has_access):
+    place.known.add("ann", ANN)
+    rights = place.rights(has_access=has_access)
+    assert rights.admits(ANN)
+    assert not rights.admits(EVE)
+    assert rights.why_refused(EVE) == "not among the known peers"
+    version = rights.version
+    assert rights.revoke("ann") == [ANN]
+    assert rights.revoke(EVE) == [EVE]
+    assert rights.version > version
+    for _ in range(2):
+        assert not rights.may(ANN, "subscribe", "trades")
+        assert not rights.covers(ANN, "subscribe", b"trades\0")
+        assert not rights.has_any(ANN, "subscribe")
+        assert not rights.is_known(ANN)
+        assert not rights.admits(ANN)
+        assert rights.why_refused(ANN) == rights.why(ANN, "pull", "q") == "the key was revoked"
+        assert rights.may(BOB, "subscribe", "trades")
+        place.write(TEXT + "publish = ['x']\n")
+        place.later()
+        rights.refresh()
+
+    newer = key_text(b"n" * 32)
+    place.write(TEXT.replace(ANN, newer))
+    place.known.add("ann", newer, replace=True)
+    assert rights.admits(newer)
+    assert rights.may(newer, "subscribe", "trades")
+    assert not rights.admits(ANN)
+    with pytest.raises(ConfigError, match="who must be the name of a peer that is known, or its"):
+        rights.revoke("carol")
+
+
+@pytest.mark.parametrize("has_access", [True, False])
+def test_who_is_known_no_more_is_ended_until_it_is_known_again(place, has_access):
+    rights = place.rights(has_access=has_access)
+    assert rights.admits(BOB)
+    place.known.remove("bob")
+    assert not rights.admits(BOB)
+    assert rights.revoked == {BOB}
+    assert not rights.may(BOB, "subscribe", "trades")
+    assert rights.why(BOB, "subscribe", "trades") == "the key is known no more"
+    place.known.add("bob", BOB)
+    place.later()
+    assert rights.refresh()
+    assert rights.revoked == set()
+    assert rights.may(BOB, "subscribe", "trades")
+
+
+def test_what_is_remembered_is_bounded(rights):
+    for number in range(70_000):
+        rights.may(str(number), "subscribe", "trades")
+    assert len(rights._decisions) <= 65_536
+
+
+def test_denials_are_counted_and_logged_rarely(rights, caplog):
+    log = DenialLog("here", rights)
+    for number in [*range(100), *range(100)]:
+        assert log.note(ANN, "subscribe", str(number), now_ns=0) == "no rule gives it"
+    assert log.count == 200
+    assert len(caplog.messages) == 20
+    log.note(ANN, "subscribe", "0", now_ns=60 * 10**9)
+    assert caplog.messages[20:] == [
+        "here: 160 more requests were denied",
+        "here: denied: 'ann' subscribe '0': no rule gives it",
+    ]
