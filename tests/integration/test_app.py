@@ -544,30 +544,6 @@ def test_a_handler_that_never_ends_is_named(make_publisher, caplog):
     assert app.stats()[0].cancelled == 2
 
 
-def test_cancelling_serve_stops_it_gracefully(app, make_publisher):
-    publisher = make_publisher()
-    ended = []
-
-    @app.subscriber(publisher.endpoint)
-    async def on(value):
-        begun.set()
-        await goes_on.wait()
-        ended.append(value)
-
-    async def main():
-        task = asyncio.create_task(app.serve())
-        await asyncio.to_thread(feeder(publisher, range(5)))
-        await begun.wait()
-        task.cancel()
-        asyncio.get_running_loop().call_later(0.05, goes_on.set)
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    begun, goes_on = asyncio.Event(), asyncio.Event()
-    asyncio.run(main())
-    assert ended == [0]
-
-
 def test_an_app_runs_once_at_a_time_and_again_later(app):
     @app.timer(0.001)
     async def tick():
@@ -665,35 +641,6 @@ def test_what_is_done_is_committed_in_order(make_publisher, tmp_path):
 
     serve(last)
     assert seen == [5]
-
-
-def test_a_loss_that_is_to_be_raised_stops_the_app(app, make_publisher):
-    publisher = make_publisher(replay_bytes=64)
-    for number in range(10):
-        publisher.publish("t", number)
-        publisher.flush()
-
-    @app.subscriber(publisher.endpoint, start=0, on_gap="raise")
-    async def on(value): ...
-
-    with pytest.raises(p2pmsg.MessagesLostError):
-        serve(app)
-
-
-def test_stop_takes_effect_after_the_handler_that_calls_it(app, make_publisher):
-    publisher = make_publisher()
-    publisher.publish_many("t", [*range(100)])
-    seen = []
-
-    @app.subscriber(publisher.endpoint, start="earliest")
-    async def on(value):
-        seen.append(value)
-        if value == 4:
-            app.stop()
-
-    serve(app)
-
-    assert seen == [0, 1, 2, 3, 4]
 
 
 def test_handlers_that_never_wait_let_others_run(app, make_publisher):

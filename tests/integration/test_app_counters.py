@@ -121,22 +121,3 @@ def test_each_event_is_counted_once(make_publisher, make_pusher, endpoint, tmp_p
     assert type(error) is expected.get(ending, TimeoutError)
     assert missing == dict.fromkeys(missing, 0)
     assert not any(running)
-
-
-class Interrupt(BaseException):
-    """What no policy is applied to, like `KeyboardInterrupt`."""
-
-
-def test_a_handler_that_is_interrupted_is_counted(make_publisher):
-    app, publisher = App(), make_publisher()
-    publisher.publish("t", 1)
-
-    @app.subscriber(publisher.endpoint, start="earliest")
-    async def on(value):
-        raise Interrupt
-
-    with pytest.raises(Interrupt):
-        asyncio.run(app.serve())
-
-    assert uncounted(app) == dict.fromkeys(uncounted(app), 0)
-    assert app.stats()[0].received == 1

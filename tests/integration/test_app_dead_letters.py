@@ -65,33 +65,6 @@ def test_the_largest_message_is_kept(make_publisher, endpoint, tmp_path, how, ha
     assert second["value"] == b"next"
 
 
-@pytest.mark.parametrize("how", ["publish", "push"])
-def test_of_an_errors_text_the_beginning_is_kept(make_publisher, endpoint, tmp_path, how):
-    """It may quote the value."""
-    publisher = make_publisher()
-    publisher.publish("t", b"x" * (LARGEST - 100))
-    place = place_of(how, endpoint, tmp_path, has_log=False)
-
-    (letter,) = keep_letters(
-        lambda app: app.subscriber(publisher.endpoint, start="earliest", on_error=place),
-        place, 1, "x" * 4_000_000,
-    )  # fmt: skip
-
-    assert letter["error"] == f"ValueError: {'x' * 16_372} … (4000012 characters)"
-
-
-@pytest.mark.parametrize("how", ["publish", "push"])
-def test_the_largest_job_is_kept(make_pusher, endpoint, tmp_path, how):
-    pusher = make_pusher()
-    value = b"x" * (LARGEST - 100)
-    pusher.push(value)
-    place = place_of(how, endpoint, tmp_path, has_log=False)
-
-    (letter,) = keep_letters(lambda app: app.worker(pusher.endpoint, on_error=place), place, 1)
-
-    assert (letter["value"], letter["error"]) == (value, "ValueError: no good")
-
-
 @pytest.mark.parametrize(("how", "size"), [("publish", 3_600_000), ("push", 16_000_000)])
 def test_the_largest_letter_can_be_read(make_pusher, endpoint, tmp_path, how, size):
     """Small ones before and after it are gathered in its frame, or in others."""

@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from p2pmsg.app import App, Retry
-from p2pmsg.errors import HandlerError
+from p2pmsg.app import App
 
 
 def serve(app, timeout=60.0):
@@ -120,20 +119,6 @@ def test_after_half_of_the_time_nothing_more_is_begun(stopping, caplog):
     assert (app.stats()[0].left, balance(app)) == (2, [0])
 
 
-@pytest.mark.internal
-def test_nothing_is_handled_in_vain_after_a_message_that_is_left(stopping):
-    app = App()
-
-    async def fail():
-        await until(lambda: app._run.stopping)
-        raise OSError("away")
-
-    stopping(app, fail, on_error=Retry(delay=0))
-
-    assert stopping.both == [([0, 2], [0, 1, 2, 3, 4])]
-    assert (app.stats()[0].left, balance(app)) == (3, [0])
-
-
 def test_nothing_is_begun_once_a_handler_was_cancelled(stopping):
     app = App(stop_timeout=0.01)
 
@@ -142,21 +127,6 @@ def test_nothing_is_begun_once_a_handler_was_cancelled(stopping):
 
     assert stopping.both == [([0, 2], [0, 1, 2, 3, 4])]
     assert (app.stats()[0].cancelled, balance(app)) == (1, [0])
-
-
-@pytest.mark.internal
-def test_nothing_is_begun_after_a_handler_that_stops_the_app_by_its_failure(stopping):
-    app = App()
-
-    async def fail():
-        await until(lambda: app._run.stopping)
-        raise OSError("away")
-
-    with pytest.raises(HandlerError):
-        stopping(app, fail, on_error="stop")
-
-    assert stopping.both == [([0, 2], [0, 1, 2, 3, 4])]
-    assert balance(app) == [0]
 
 
 def stops_from_another_thread(app):
@@ -191,18 +161,3 @@ def test_any_thread_and_a_signal_handler_can_stop_it(stop, debug):
 
     asyncio.run(asyncio.wait_for(app.serve(), 60.0), debug=debug)
     assert seen == ["ended"]
-
-
-@pytest.mark.parametrize("debug", [True, False])
-def test_a_plain_function_can_stop_it(debug):
-    app = App()
-    threads = []
-
-    @app.timer(600.0, at_start=True)
-    def on():
-        threads.append(threading.get_ident())
-        app.stop()
-
-    asyncio.run(asyncio.wait_for(app.serve(), 60.0), debug=debug)
-    assert threads != [threading.get_ident()]
-    app.stop()  # it does not run: nothing comes of it

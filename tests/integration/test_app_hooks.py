@@ -62,17 +62,6 @@ def test_a_hook_that_waits_does_not_keep_the_app_from_stopping(caplog):
     assert "wait_for_ever did not end within 0.05 s" in caplog.text
 
 
-def test_what_a_hook_raises_ends_the_app(app):
-    app.timer(1.0)(print_nothing_at_all)
-
-    @app.on_start
-    def fail():
-        raise OSError("no database")
-
-    with pytest.raises(OSError, match="no database"):
-        serve(app)
-
-
 def test_hooks_of_the_end_are_called_whatever_others_raise(app, caplog):
     called = []
     app.timer(1.0)(print_nothing_at_all)
@@ -109,11 +98,3 @@ def test_what_a_hook_of_the_end_raises_is_raised_where_nothing_else_went_wrong(a
     with pytest.raises(OSError, match="no disk"):
         serve(app)
     assert called == ["first"]
-
-
-def test_an_app_without_handlers_says_so(app, caplog):
-    app.on_start(lambda app: app.stop())
-
-    serve(app)
-
-    assert "the app has no handlers" in caplog.text

@@ -68,32 +68,3 @@ def test_a_newer_value_replaces_none_of_another_topic_or_key(make_publisher):
     )  # fmt: skip
 
     assert seen == [(*values[number], number) for number in (0, 2, 3, 4, 5, 6)]
-
-
-def test_no_more_is_read_than_can_be_handled_where_no_value_is_replaced(make_publisher):
-    """Of topics that are not conflated the messages that wait for their key take places."""
-    app, publisher = App(), make_publisher()
-    gate = asyncio.Event()
-
-    @app.subscriber(
-        publisher.endpoint, on_gap={"new": "latest", "*": "wait"}, concurrency=4, by_key=True
-    )
-    async def show(value):
-        await gate.wait()
-        if value == 9:
-            app.stop()
-
-    async def main():
-        task = asyncio.create_task(app.serve())
-        await asyncio.to_thread(publisher.wait_for_subscribers, 1, timeout=60)
-        publisher.publish_many("all", [*range(10)])
-        publisher.flush()
-        while app.stats()[0].received < 4:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.05)
-        assert app.stats()[0].received == 4
-        gate.set()
-        await task
-
-    asyncio.run(asyncio.wait_for(main(), 60))
-    assert app.stats()[0].handled == 10

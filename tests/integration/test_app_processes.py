@@ -177,28 +177,6 @@ def test_a_handler_that_never_ends_is_named_and_the_process_ends(run, body):
     assert "Traceback" not in errors
 
 
-@pytest.mark.long
-def test_a_second_ctrl_c_waits_for_no_handler(run):
-    body = """
-@app.on_start
-async def look():
-    async def wait():
-        while not app._run.stopping:
-            await asyncio.sleep(0.01)
-        say("stopping")
-    app.state.task = asyncio.create_task(wait())
-"""
-    child = run(body + STUCK_THREAD, STOP="1000")
-    lines_to(child, "begun")
-    child.send_signal(signal.SIGINT)
-    lines_to(child, "stopping")
-    child.send_signal(signal.SIGINT)
-    _, errors = child.communicate(timeout=60)
-
-    assert child.returncode == 1
-    assert "stuck did not end" in errors
-
-
 @pytest.mark.rounds(1, 30)
 def test_ctrl_c_at_any_moment_ends_it_without_a_traceback(run, rounds):
     for number in range(rounds):
@@ -264,46 +242,6 @@ def test_kills_and_restarts_lose_nothing(run, make_publisher, endpoint, tmp_path
     with p2pmsg.Subscriber(endpoint, cursor=tmp_path / "cursor") as subscriber:
         publisher.publish("t", "last")
         assert subscriber.receive(timeout=60).value == "last"
-
-
-@pytest.mark.long
-def test_a_graceful_stop_and_start_handles_each_once(run, make_publisher, endpoint):
-    publisher = make_publisher(endpoint)
-    publisher.publish_many("t", [*range(200)])
-    seen = []
-    for _ in range(2):
-        child = run(f"PLACE = {endpoint!r}\n{CONSUMER}")
-        lines_to(child, "started")
-        seen += [int(child.stdout.readline()) for _ in range(60)]
-        child.send_signal(signal.SIGTERM)
-        output, _ = child.communicate(timeout=60)
-        assert child.returncode == 0
-        seen += [int(word) for word in output.split() if word.isdigit()]
-
-    assert len(seen) == len(set(seen))
-
-
-TWO = """
-import os, signal, p2pmsg
-begun = []
-for name in ("first", "second"):
-    app = p2pmsg.App()
-    @app.timer(0.01)
-    def tick():
-        if not begun:
-            begun.append(name)
-            os.kill(os.getpid(), signal.SIGTERM)
-    app.on_stop(lambda: print(name, "stopped"))
-    app.run()
-print("begun", begun)
-"""
-
-
-def test_one_sigterm_ends_each_app_of_the_process():
-    child = subprocess.run(
-        [sys.executable, "-c", TWO], stdout=subprocess.PIPE, text=True, timeout=60, check=True
-    )
-    assert child.stdout == "first stopped\nsecond stopped\nbegun ['first']\n"
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,9 @@ import sys
 import pytest
 
 import p2pmsg
-from p2pmsg.statsd.totals import ExactTotals
 from recovery.log import LogWriter
 from tests.integration.peers import LOOPBACK, ROOT, eventually, take
 from tests.integration.statsd_tools import collecting
-from tests.places import free_port
 from tests.unit.transports.sockets import socket_opener
 from transports import ZmqReceiver
 from transports.zmq_frame import SHARED_BYTES
@@ -168,40 +166,6 @@ def test_what_a_program_counted_before_it_ended_arrives(run, python):
         eventually(lambda: collector.totals().counters == {"orders": 7, "late": 5})
 
 
-LATE = """
-client = p2pmsg.metrics.Client("udp://127.0.0.1:9")
-atexit.register(client.increment, "late", 5)
-"""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("python", PYTHONS)
-def test_a_client_that_is_first_used_at_exit_needs_no_thread(run, python):
-    finish(run(python, "import p2pmsg.metrics\n" + LATE))
-
-
-COLLECT = """
-import time
-from p2pmsg.statsd import Collector
-collector = Collector("udp://127.0.0.1:0", exact=sys.argv[1], state=sys.argv[2], interval=1000.0)
-while not collector.totals().counters:
-    time.sleep(0.01)
-print("counted", flush=True)
-sys.stdin.readline()
-raise SystemExit(0)
-"""
-
-
-@pytest.mark.long
-def test_a_collector_that_is_not_closed_ends_silently_and_keeps_its_state(run, tmp_path):
-    with p2pmsg.metrics.Client(LOOPBACK, interval=0.0) as client:
-        client.increment("orders", 7)
-        child = run(sys.executable, COLLECT, client.endpoint, str(tmp_path / "state"))
-        assert child.stdout.readline() == "counted\n"
-        finish(child)
-    assert ExactTotals.decode((tmp_path / "state").read_bytes(), 10).counters == {"orders": 7}
-
-
 DAEMON = """
 import threading
 publisher = p2pmsg.Publisher("tcp://127.0.0.1:0")
@@ -220,53 +184,6 @@ threading.Thread(target=puller.receive, daemon=True).start()
 @pytest.mark.parametrize("python", PYTHONS)
 def test_daemon_threads_at_work_are_not_complained_of(run, python):
     finish(run(python, DAEMON))
-
-
-LOOPS = """
-import asyncio, threading
-from p2pmsg import aio
-from p2pmsg.aio import metrics
-publisher = p2pmsg.Publisher("tcp://127.0.0.1:0")
-app = p2pmsg.App()
-@app.subscriber(publisher.endpoint)
-async def on_message(value): pass
-@app.worker("tcp://127.0.0.1:9")
-async def on_job(value): pass
-@app.responder("tcp://127.0.0.1:0", "t")
-async def on_request(value): pass
-ready = threading.Event()
-async def main():
-    peers = [
-        aio.Publisher("tcp://127.0.0.1:0"),
-        aio.Subscriber(publisher.endpoint),
-        aio.Subscriber(publisher.endpoint),
-        aio.Pusher("tcp://127.0.0.1:0"),
-        aio.Puller("tcp://127.0.0.1:9"),
-        aio.Pusher("tcp://127.0.0.1:0", mode="pipeline"),
-        aio.Puller("tcp://127.0.0.1:9", mode="pipeline"),
-        aio.Requester("tcp://127.0.0.1:9"),
-        aio.Responder("tcp://127.0.0.1:0", {"t": abs}),
-        aio.Relay("tcp://127.0.0.1:9", "tcp://127.0.0.1:0"),
-        metrics.Client("tcp://127.0.0.1:0"),
-    ]
-    waits = [peers[1].receive(), peers[4].receive(), peers[7].request("t", timeout=600.0)]
-    asyncio.get_running_loop().call_soon(ready.set)
-    await asyncio.gather(*waits)
-responder = p2pmsg.Responder("tcp://127.0.0.1:0", {"t": abs})
-one, two = p2pmsg.Requester("tcp://127.0.0.1:9"), p2pmsg.Requester(["tcp://127.0.0.1:9"] * 2)
-for work, *arguments in (
-    [app.run], [asyncio.run, main()], [responder.serve], [one.request, "t"],
-    [one.request_all, "t"], [two.request, "t"], [two.request_all, "t"],
-):
-    threading.Thread(target=work, args=arguments, daemon=True).start()
-ready.wait(60)
-publisher.wait_for_subscribers(3, 60)
-"""
-
-
-@pytest.mark.long
-def test_loops_and_requests_in_daemon_threads_are_not_complained_of(run):
-    finish(run(sys.executable, LOOPS))
 
 
 LEFT = """
@@ -324,28 +241,6 @@ def assert_ended_cleanly(path):
     writer.release()
 
 
-MOLD = """
-feed = p2pmsg.moldudp64.MoldPublisher(sys.argv[1], session="S1", **eval(sys.argv[2]))
-sys.stdin.readline()
-for number in range(100):
-    feed.publish(b"%d" % number)
-"""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("python", PYTHONS)
-def test_a_mold_session_ends_with_its_program(run, make_subscriber, tmp_path, python):
-    place = f"mold://239.255.11.7:{free_port()}?interface=127.0.0.1"
-    log = f"{{'log': p2pmsg.LogConfig({str(tmp_path)!r})}}"
-    child = run(python, MOLD, place, log)
-    subscriber = make_subscriber(place, start="earliest", on_end="stop")
-    finish(child)
-    assert [m.value for m in take(subscriber, 100)] == [b"%d" % n for n in range(100)]
-    with pytest.raises(p2pmsg.errors.SessionEndedError):
-        subscriber.receive(60)
-    assert_ended_cleanly(tmp_path)
-
-
 SENT = 200
 FRAME_BYTES = 8 * SHARED_BYTES
 LEAVES = f"""
@@ -386,38 +281,3 @@ def test_large_frames_leave_unharmed_after_the_program_has_ended(open_socket):
             assert child.wait(60) == 0
         finally:
             child.kill()
-
-
-PROGRAM = """
-import time
-from transports import ZmqReceiver, ZmqSender, context
-from p2pmsg.testing import TcpProxy
-
-sender = ZmqSender("tcp://127.0.0.1:0", context=context(), queue_frames=64)
-proxy = TcpProxy(sender.endpoint)
-receiver = ZmqReceiver(proxy.endpoint, context=context(), queue_frames=64)
-receiver.subscribe(b"")
-receiver.connect()
-while not sender.receive_subscriptions():
-    time.sleep(0.01)
-while sender.send(b"x" * 1000, wait_ms=50):
-    pass
-proxy.cut()
-time.sleep(1.5)
-received = 0
-while receiver.receive_wait(300) is not None:
-    received += 1
-print("alive", received)
-receiver.close()
-sender.close()
-proxy.close()
-"""
-
-
-@pytest.mark.long
-def test_a_connection_reset_while_the_queue_is_full_does_not_abort_the_process():
-    # libzmq issues 3937, 4364, 4767: with ZMTP heartbeats it does, hence transports has none.
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout.split()[:1]) == (0, ["alive"]), done.stderr

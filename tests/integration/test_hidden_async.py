@@ -2,17 +2,12 @@
 
 import asyncio
 import functools
-import threading
 
 import pytest
 
 import p2pmsg
-from p2pmsg import aio
-from p2pmsg.app import App, DeadLetter
-from p2pmsg.app.threads import HandlerThreads
-from p2pmsg.errors import ConfigError, HandlerError, RemoteError
-from tests.integration.aio import run
-from tests.integration.aio_peers import a_queue
+from p2pmsg.app import App
+from p2pmsg.errors import ConfigError, RemoteError
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.test_app import serve
 from tests.integration.test_queue_run import FAST
@@ -51,7 +46,6 @@ HIDDEN = [
     (generator, "TypeError: the handler returned a generator, which nobody iterates"),
     (async_generator, "TypeError: the handler returned an async generator, which nobody iterates"),
 ]
-HIDDEN_IN_LOOP = [(of_a_coroutine, HIDDEN[0][1]), *HIDDEN[1:]]
 
 
 class Async:
@@ -78,19 +72,6 @@ def test_a_job_whose_handler_only_made_something_is_rejected(
     assert reason in caplog.text
 
 
-def test_a_future_that_nobody_awaits_is_a_failure_in_threads(make_pusher, make_puller):
-    pusher = make_pusher(config=FAST)
-    puller = make_puller(pusher.endpoint)
-    pusher.push(1)
-    loop = asyncio.new_event_loop()
-
-    puller.run(lambda job: loop.create_future(), on_error="discard", count=1)
-
-    loop.close()
-    (letter,) = eventually(lambda: list(pusher.dead_letters()))
-    assert "returned an awaitable (Future), which nobody awaits" in letter.reason
-
-
 @pytest.mark.parametrize("function", [coroutine, Async(), generator, async_generator])
 @pytest.mark.parametrize("name", ["handler", "on_error"])
 def test_run_in_threads_refuses_what_it_cannot_run(make_pusher, make_puller, name, function):
@@ -100,58 +81,6 @@ def test_run_in_threads_refuses_what_it_cannot_run(make_pusher, make_puller, nam
 
     with pytest.raises(ConfigError, match=f"{name} must be (no async|a) function"):
         puller.run(**{"handler": print, name: function}, count=1)
-
-
-def test_what_decides_on_failures_and_did_not_run_ends_run(make_pusher, make_puller):
-    pusher = make_pusher(config=FAST)
-    puller = make_puller(pusher.endpoint)
-    pusher.push(0)
-
-    with pytest.raises(TypeError, match="on_error returned a coroutine"):
-        puller.run(lambda job: 1 / job.value, on_error=lambda job, error: coroutine(job), count=1)
-
-    eventually(lambda: pusher.stats().failed == 1)
-
-
-@pytest.mark.parametrize(("function", "reason"), HIDDEN_IN_LOOP)
-def test_a_job_of_asyncio_whose_handler_only_made_something_is_rejected(function, reason):
-    async def main():
-        async with a_queue() as (pusher, puller):
-            pusher.push(1)
-            await puller.run(traced(function), on_error="discard", count=1)
-            await pusher.join(timeout=60)
-            (letter,) = pusher.dead_letters()
-            assert letter.reason.startswith(reason)
-            assert pusher.stats().done == 0
-
-    run(main)
-
-
-@pytest.mark.parametrize("function", [generator, async_generator])
-@pytest.mark.parametrize("name", ["handler", "on_error"])
-def test_run_in_a_loop_refuses_what_has_a_yield(name, function):
-    async def main():
-        async with a_queue() as (pusher, puller):
-            pusher.push(1)
-            with pytest.raises(ConfigError, match=f"{name} must be a function without yield"):
-                await puller.run(**{"handler": print, name: function}, count=1)
-
-    run(main)
-
-
-@pytest.mark.parametrize("is_task", [True, False])
-def test_what_goes_on_by_itself_or_is_a_value_is_ignored(is_task):
-    async def main():
-        async def work(job):
-            return asyncio.create_task(asyncio.sleep(0)) if is_task else [1]
-
-        async with a_queue() as (pusher, puller):
-            pusher.push(1)
-            await puller.run(work, count=1)
-            await pusher.join(timeout=60)
-            assert pusher.stats().done == 1
-
-    run(main)
 
 
 # -------------------------------------------------------------------------------------------- App
@@ -240,19 +169,6 @@ def test_what_only_makes_something_is_a_failure_of_the_handler(
     assert f"TypeError: {function.__name__} returned a" in caplog.text
 
 
-@pytest.mark.parametrize("function", [of_a_coroutine, generator, async_generator])
-def test_a_requester_learns_that_the_handler_did_not_run(
-    make_publisher, make_pusher, endpoint, function
-):
-    app = App(stop_timeout=10.0)
-    serve(
-        app,
-        register(app, "responder", traced(function), make_publisher, make_pusher, endpoint),
-    )
-
-    assert f"{function.__name__} returned a" in str(app.state.error)
-
-
 def test_a_middleware_that_awaits_nothing_is_a_failure(make_publisher, make_pusher, endpoint):
     app = App(stop_timeout=10.0)
 
@@ -270,67 +186,6 @@ def test_a_middleware_that_awaits_nothing_is_a_failure(make_publisher, make_push
     assert (stats.handled, stats.failed) == (0, 1)
 
 
-def test_a_policy_that_did_not_run_stops_the_app(make_publisher):
-    publisher, app = make_publisher(), App(stop_timeout=10.0)
-
-    @app.subscriber(publisher.endpoint, on_error=traced(lambda event, error: generator(event)))
-    def fail(value):
-        raise ValueError
-
-    def publish():
-        publisher.wait_for_subscribers(1, timeout=60)
-        publisher.publish("t", 1)
-
-    with pytest.raises(HandlerError, match="returned a generator"):
-        serve(app, publish)
-
-
-@pytest.mark.parametrize("function", [generator, async_generator])
-def test_a_policy_with_a_yield_is_refused(function):
-    with pytest.raises(ConfigError, match="on_error must be a function without yield"):
-        App().subscriber("tcp://127.0.0.1:1", on_error=function)(print_it)
-    with pytest.raises(ConfigError, match="call must be a function without yield"):
-        DeadLetter(call=function)
-
-
-def print_it(value):
-    print(value)
-
-
-def test_a_hook_with_a_yield_is_an_error():
-    app = App(stop_timeout=10.0)
-    app.on_start(lambda: generator(1))
-    app.timer(0.001)(app.stop)
-
-    with pytest.raises(TypeError, match="returned a generator"):
-        serve(app)
-
-
-def test_a_coroutine_that_comes_too_late_is_closed():
-    threads, begun, go_on = HandlerThreads(1), threading.Event(), threading.Event()
-    made = []
-
-    def late():
-        begun.set()
-        go_on.wait(60)
-        made.append(coroutine(1))
-        return made[0]
-
-    async def main():
-        task = asyncio.create_task(threads.call("late", late))
-        await asyncio.to_thread(begun.wait, 60)
-        task.cancel()
-        await asyncio.wait([task])
-        go_on.set()
-        assert await threads.run(lambda: 1) == 1  # the only thread is done with it
-        threads.close()
-
-    asyncio.run(main())
-
-    with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
-        made[0].send(None)
-
-
 # -------------------------------------------------------------------------------------- Responder
 
 
@@ -338,15 +193,6 @@ def test_a_coroutine_that_comes_too_late_is_closed():
 def test_a_responder_of_threads_refuses_what_it_cannot_run(function):
     with pytest.raises(ConfigError, match=r"the handler of 'x' must be (no async|a) function"):
         p2pmsg.Responder(LOOPBACK, {"x": function})
-
-
-@pytest.mark.parametrize("function", [generator, async_generator])
-def test_a_responder_of_asyncio_refuses_what_has_a_yield(function):
-    async def main():
-        with pytest.raises(ConfigError, match="'x' must be a function without yield"):
-            aio.Responder(LOOPBACK, {"x": function})
-
-    run(main)
 
 
 @pytest.mark.parametrize(("function", "reason"), HIDDEN)
@@ -361,17 +207,3 @@ def test_an_answer_says_that_the_handler_did_not_run(function, reason, threads):
         requester.request("x", 1, timeout=60)
 
     assert reason in str(raised.value)
-
-
-@pytest.mark.parametrize(("function", "reason"), HIDDEN_IN_LOOP)
-def test_an_answer_of_asyncio_says_that_the_handler_did_not_run(function, reason):
-    async def main():
-        async with (
-            aio.Responder(LOOPBACK, {"x": traced(function)}) as responder,
-            aio.Requester([responder.endpoint]) as requester,
-        ):
-            with pytest.raises(RemoteError) as raised:
-                await requester.request("x", 1, timeout=60)
-        assert reason in str(raised.value)
-
-    run(main)

@@ -6,12 +6,10 @@ import re
 import subprocess
 import sys
 import tarfile
-import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from tests.places import lasting_place
 
@@ -64,34 +62,6 @@ def test_a_wheel_has_the_demo(tmp_path):
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
     assert json.loads(done.stdout)["published"] == 2000
-
-
-def test_nothing_of_a_release_is_promised_before_there_is_one():
-    registry = re.compile(r"pypi\.\w{2,3}\b|npmjs\.\w{2,3}\b|pythonhosted\.")
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
-    files = [ROOT / name for name in listed.stdout.splitlines()]
-    if not files:
-        pytest.skip("no clone: git lists no files")
-    texts = {each: each.read_bytes().decode(errors="replace") for each in files if each.is_file()}
-    assert [str(each) for each, text in texts.items() if registry.search(text)] == []
-    assert "pip install p2pmsg" not in texts[ROOT / "README.md"] + texts[ROOT / "docs/index.md"]
-
-
-@pytest.mark.parametrize(("python", "has_zfec"), [("3.13", True), ("3.14", False)])
-def test_all_leaves_out_what_has_no_wheel(python, has_zfec):
-    about = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    env = {"python_version": python, "platform_python_implementation": "CPython"}
-    for name, wanted in (("zfec", has_zfec), ("msgspec", True)):
-        listed = [*about["dependencies"], *about["optional-dependencies"]["fec"]]
-        (found,) = (each for each in map(Requirement, listed) if each.name == name)
-        assert (found.marker is None or found.marker.evaluate(env)) == wanted
-    assert f"Programming Language :: Python :: {python}" in about["classifiers"]
-
-
-def test_an_extra_can_be_added_to_what_is_installed():
-    """As the README, and errors about what is missing, say; p2pmsg itself is in no index."""
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "p2pmsg[statsd]"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
 @pytest.mark.skipif(not INSTALLED, reason="`make test-pythons` installs the wheel and names them")

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import time
 
 import pytest
@@ -170,30 +169,6 @@ def test_two_lines_with_two_keys_and_one_that_is_refused(peers):
             b.publish("t", "from b")
             assert healed(lambda: subscriber.receive(TIMEOUT)).value == "from a"
             assert refused(lambda: subscriber.receive(TIMEOUT)).endpoint == b.endpoint
-
-
-@pytest.mark.long
-def test_a_forked_child_has_connections_of_its_own(peers):
-    security = peers.security("pub", "sub")
-    with Publisher(LOOPBACK, security=security) as publisher:
-        place = peers.pinned(publisher.endpoint, "pub")
-        publisher.publish("t", "x")
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                own = peers.security("sub")
-                with Subscriber(place, security=own, start="earliest") as subscriber:
-                    assert received(subscriber, 1) == ["x"]
-                with Publisher(LOOPBACK, security=security) as other:
-                    there = peers.pinned(other.endpoint, "pub")
-                    with Subscriber(there, security=own, start="earliest") as subscriber:
-                        other.publish("t", "y")
-                        assert received(subscriber, 1) == ["y"]
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_mold_and_inproc_take_no_keys(peers):

@@ -1,11 +1,10 @@
 """Requesters and responders with keys."""
 
-import asyncio
 import logging
 
 import pytest
 
-from p2pmsg import Requester, Responder, aio
+from p2pmsg import Requester, Responder
 from p2pmsg.errors import AuthenticationError, ConfigError
 from tests.integration.test_security import healed
 from transports import parse_key
@@ -75,39 +74,6 @@ def test_keys_on_one_side_only(peers):
     for make in (Requester, Responder):
         with pytest.raises(ConfigError, match="a Security or None, not 'id'"):
             make("tcp://127.0.0.1:1", security="id")
-
-
-def test_in_an_event_loop(peers):
-    async def run():
-        security, stranger = peers.security("server", "client"), peers.security("stranger")
-        wrong = peers.security("other", "client")
-        async with (
-            aio.Responder(LOOPBACK, DOUBLE, security=security) as responder,
-            aio.Responder(LOOPBACK, DOUBLE, security=wrong) as other,
-        ):
-            place = peers.pinned(responder.endpoint, "server")
-            there = peers.pinned(other.endpoint, "server")
-            async with aio.Requester([there, place], security=peers.security("client")) as one:
-                assert await one.request("double", 21, timeout=TIMEOUT) == 42
-                answers = [each async for each in one.request_all("double", 2, deadline=TIMEOUT)]
-                by_place = {each.endpoint: each for each in answers}
-                assert by_place[responder.endpoint].value == 4
-                assert isinstance(by_place[other.endpoint].error, AuthenticationError)
-            async with aio.Requester(place, security=stranger) as requester:
-                asked = [requester.request("double", n, timeout=TIMEOUT) for n in range(3)]
-                for error in await asyncio.gather(*asked, return_exceptions=True):
-                    assert isinstance(error, AuthenticationError)
-                    assert "does not admit our key" in error.reason
-                assert responder.connections_refused
-                security.known.add("stranger", peers.text("stranger"))
-                while True:
-                    try:
-                        assert await requester.request("double", 3, timeout=TIMEOUT) == 6
-                        break
-                    except AuthenticationError:
-                        pass
-
-    asyncio.run(asyncio.wait_for(run(), TIMEOUT))
 
 
 def test_the_key_is_the_one_that_is_known_now(peers):

@@ -4,9 +4,7 @@ import contextlib
 import datetime
 import decimal
 import enum
-import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -21,8 +19,6 @@ import p2pmsg
 from p2pmsg import codec
 from p2pmsg.errors import InvalidValueError
 from tests.integration.peers import ROOT, check_ledger, eventually
-from tests.integration.test_udp_multicast import GROUP
-from tests.places import free_port
 
 
 @dataclass
@@ -178,60 +174,6 @@ def test_a_slow_reader_of_newest_values_gets_types_and_invalid_ones(
     assert stats.balanced
 
 
-def test_over_a_relay_types_are_the_same(make_publisher, make_relay, make_subscriber):
-    publisher = make_publisher()
-    relay = make_relay(publisher.endpoint)
-    subscriber = make_subscriber(relay.endpoint, type=Trade, start="earliest")
-    publisher.wait_for_subscribers(1, timeout=60)
-    publisher.publish_many("t", trades(0, 50, {7}))
-
-    assert read(subscriber, 50, "receive_many") == [(n, None if n == 7 else n) for n in range(50)]
-
-
-def test_exact_types_over_the_log_and_by_publish_many(make_publisher, make_subscriber, tmp_path):
-    log = p2pmsg.LogConfig(tmp_path / "log")
-    publisher = make_publisher(log=log)
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
-    values = [decimal.Decimal("1.50"), {"a": [datetime.date(2026, 1, 1)]}, "text", 5]
-    for value in values:
-        publisher.publish("t", value)
-    publisher.publish_many("t", values)
-    publisher.publish("plain", 1)
-    with pytest.raises(p2pmsg.MessageError, match="complex") as caught:
-        publisher.publish("plain", {"a": [1, 1j]})
-    assert caught.value.field == 'value["a"][1]'
-    with pytest.raises(p2pmsg.MessageError) as caught:
-        publisher.publish_many("t", [1, {"a": 1j}])
-    assert caught.value.field == 'values[1]["a"]'
-
-    found = [subscriber.receive(60).value for _ in range(9)]
-    assert found == [*values, *values, 1]
-    assert type(found[0]) is decimal.Decimal
-
-
-@pytest.mark.parametrize("way", ["alone", "in a frame", "many"])
-def test_a_type_that_comes_late_in_a_topic_arrives(make_publisher, make_subscriber, way):
-    publisher = make_publisher()
-    subscriber = make_subscriber(publisher.endpoint, joins=publisher)
-    late = {"price": decimal.Decimal("1.50")}
-    plain = [{"price": 1.5}, {"price": [2.5]}, "text", 7]
-
-    def publish(*values):
-        if way == "many":
-            publisher.publish_many("t", values)
-            return
-        for value in values:
-            publisher.publish("t", value)
-            if way == "alone":
-                publisher.flush()
-
-    publish(*plain, *plain, late, *plain, late)
-    found = [subscriber.receive(60).value for _ in range(14)]
-
-    assert found == [*plain, *plain, late, *plain, late]
-    assert {type(found[at]["price"]) for at in (8, 13)} == {decimal.Decimal}
-
-
 PARTS = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False),
     st.text(st.characters(codec="utf-8"), max_size=5), st.binary(max_size=5),
@@ -329,21 +271,6 @@ def test_jobs_requests_and_answers_name_the_part_that_cannot_be_sent(opened):
             assert caught.value.field == 'value["orders"][1]["price"]'
     with pytest.raises(p2pmsg.RequestError, match="complex"):
         requester.request("odd", 1, timeout=60)
-
-
-def test_exact_types_by_datagrams_with_keys_and_times(make_publisher, make_subscriber):
-    group = GROUP.format(201, free_port())
-    publisher = make_publisher(group)
-    subscriber = make_subscriber(group, joins=publisher, type=Exact)
-    values = [Exact(decimal.Decimal(n), datetime.date(2026, 1, 1)) for n in range(300)]
-    publisher.publish_many("e", values, [f"k{n}" for n in range(300)], [*range(300)])
-    publisher.publish_many("e", values)
-    publisher.publish("e", values[7])
-    found = [subscriber.receive(60) for _ in range(601)]
-
-    assert [message.value for message in found] == [*values, *values, values[7]]
-    assert [message.key for message in found[:300]] == [f"k{n}" for n in range(300)]
-    assert [message.timestamp_ns for message in found[:300]] == [*range(300)]
 
 
 def test_a_hook_and_the_setting_of_exact_types(make_publisher, make_subscriber):
@@ -492,16 +419,3 @@ def test_mypy_knows_the_type_of_a_value(tmp_path):
     cache = ["--cache-dir", str(ROOT / ".mypy_cache")]
     strict = ["--strict", "--python-version", "3.11"]
     check_types([sys.executable, "-m", "mypy", *strict, *cache], tmp_path, "Revealed type")
-
-
-@pytest.mark.long  # as mypy does
-def test_pyright_knows_the_type_of_a_value(tmp_path):
-    if shutil.which("pyright"):
-        command = ["pyright"]
-    elif importlib.util.find_spec("basedpyright"):
-        command = [sys.executable, "-m", "basedpyright"]
-    else:
-        pytest.skip("neither pyright nor basedpyright (pip install basedpyright) is there")
-    settings = tmp_path / "pyrightconfig.json"
-    settings.write_text(f'{{"typeCheckingMode": "standard", "extraPaths": ["{ROOT}"]}}')
-    check_types([*command, "-p", str(settings)], tmp_path, "Type of")

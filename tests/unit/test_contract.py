@@ -47,18 +47,3 @@ def test_who_reaches_into_a_peer_is_marked_internal_and_nobody_else(path):
         if bool(found := [*findings(test, own)]) != is_internal(test)
     }
     assert not wrong
-
-
-REACHING = {
-    "peer.receive()": 0,
-    "peer._core.receive()": 1,
-    "monkeypatch.setattr(time, 'monotonic', now)": 0,
-    "monkeypatch.setattr('p2pmsg.queue.pace.WAIT_NS', 1)": 1,
-    "pair._replace(left=1)": 0,
-}
-
-
-@pytest.mark.parametrize(("line", "count"), REACHING.items())
-def test_the_rule_finds(line, count):
-    (test,) = ast.parse(f"def test_it():\n    {line}").body
-    assert len([*findings(test, PUBLIC_UNDERSCORES)]) == count

@@ -5,8 +5,6 @@ import importlib
 import multiprocessing
 import pickle
 import pkgutil
-import subprocess
-import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
 
@@ -180,20 +178,6 @@ def test_an_error_of_a_worker_process_arrives(name):
     assert "the cause" in str(error.__cause__)
 
 
-def test_a_pool_does_not_wait_for_an_error_that_cannot_arrive():
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        with pytest.raises(errors.MessageError, match="topic is empty"):
-            pool.apply_async(fail, ("MessageError",)).get(timeout=60)
-
-
-@pytest.mark.long
-def test_errors_are_read_without_the_class_s_module_being_there_first():
-    data = pickle.dumps(made(errors.MessageTooLargeError))
-    code = "import pickle, sys; print(repr(pickle.load(sys.stdin.buffer)))"
-    done = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True)
-    assert done.stdout.decode().strip() == repr(made(errors.MessageTooLargeError))
-
-
 HISTOGRAM = LatencyHistogram()
 HISTOGRAM.record(1234)
 BATCH = MessageBatch("t", 7, "feed", 3, 1, ["a", "b"], None, ["x", None])
@@ -218,24 +202,6 @@ def test_reports_and_batches_equal_their_copies(value):
         assert type(again) is type(value), title
         if not isinstance(value, LatencyHistogram):
             assert hash(again) == hash(value), title
-
-
-def test_reports_and_batches_that_differ_are_not_equal():
-    assert LossReport("t", 7, "feed", Loss(3, 8, LOSS.reason)) != REPORT
-    assert VALUES["RewoundReport"] != REPORT
-    assert MessageBatch("t", 7, "feed", 3, 1, ["a", "c"], None, ["x", None]) != BATCH
-    assert BATCH != LATE != list(LATE)
-    fixed = VALUES["FixedBatch"]
-    assert fixed == MessageBatch("t", 7, "feed", 3, 1, fixed.values)
-    other = LatencyHistogram()
-    assert other != HISTOGRAM
-
-
-def test_statistics_equal_their_copies():
-    with p2pmsg.Subscriber("tcp://127.0.0.1:9") as subscriber:
-        stats = subscriber.stats()
-    for way in COPIES.values():
-        assert way(stats) == stats
 
 
 @pytest.mark.parametrize(

@@ -178,31 +178,3 @@ def test_no_modules_import_each_other_in_a_circle():
         TopologicalSorter(imports).prepare()
     except CycleError as error:
         pytest.fail(" <- ".join(error.args[1]))
-
-
-SOURCES = {
-    "public names": ("import p2pmsg\nfrom p2pmsg import testing\nimport p2pmsg.testing", 0),
-    "a module that is not public": ("from p2pmsg.wire import Frame", 1),
-    "a module imported whole": ("import p2pmsg.sync.driver", 1),
-    "a private name": ("from p2pmsg import _private", 1),
-    "a lower layer": ("import recovery.gaps", 1),
-    "something else": ("import p2pmsg_other, json", 0),
-    "a private attribute": ("peer._socket.close()", 1),
-    "its own private attribute": ("class A:\n    def f(self):\n        self._a = self._a + 1", 0),
-    "a dunder": ("type(peer).__name__", 0),
-}
-
-
-@pytest.mark.parametrize(("source", "count"), SOURCES.values(), ids=SOURCES)
-def test_the_rule_for_spark_bridge_finds(source, count):
-    tree = ast.parse(source)
-
-    assert len([*foreign_import_findings(tree), *underscore_access_findings(tree)]) == count
-
-
-def test_a_docstring_does_not_count_as_function_lines():
-    source = 'def f():\n    """One.\n\n    Two.\n    """\n    return 1\n'
-    (function,) = ast.parse(source).body
-
-    assert isinstance(function, ast.FunctionDef)
-    assert function_line_count(function) == 2

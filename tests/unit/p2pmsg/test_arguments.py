@@ -159,14 +159,6 @@ def test_a_peer_without_an_endpoint_is_refused(name, empty):
         asyncio.run(make(lambda: call(empty, *given[1:]), {}))
 
 
-@pytest.mark.parametrize("name", [*PEERS, *(f"aio.{name}" for name in PEERS)])
-def test_a_mistyped_keyword_names_the_public_class(name):
-    call, given, _ = CASES[name]
-    wrong = rf"^{call.__name__}\(\) .*unexpected keyword argument 'replay_byte'"
-    with pytest.raises(TypeError, match=wrong):
-        asyncio.run(make(lambda: call(*given, replay_byte=1), {}))
-
-
 @pytest.mark.parametrize(
     ("text", "size"), [("64MiB", 2**26), ("1 kB", 1000), ("1.5GiB", 3 * 2**29), ("70000", 70_000)]
 )
@@ -194,22 +186,3 @@ def test_a_log_may_be_given_by_its_folder(name, tmp_path):
         folder = tmp_path / str(number)
         asyncio.run(make(lambda: call(*given, **options, log=kind(folder)), {}))  # noqa: B023
         assert list(folder.iterdir())
-
-
-@pytest.mark.parametrize("kind", [str, Path])
-def test_a_pusher_in_asyncio_takes_its_log_by_its_folder(kind, tmp_path):
-    async def push():
-        pusher = aio.Pusher(BIND, log=kind(tmp_path / "jobs"))
-        await pusher.open()
-        pusher.push(1)
-        await pusher.close(0)
-
-    asyncio.run(push())
-    with p2pmsg.Pusher(BIND, log=tmp_path / "jobs") as again:
-        assert again.stats().restored == 1
-        again.close(0)
-
-
-def test_to_start_a_responder_returns_it():
-    with p2pmsg.Responder(BIND).start() as responder:
-        assert responder.start() is responder

@@ -29,15 +29,6 @@ def test_a_subject_has_its_names(name):
     assert all(hasattr(module, each) for each in getattr(module, "__all__", ()))
 
 
-def test_each_thing_has_one_home():
-    homes = {}
-    for name in MODULES:
-        module = importlib.import_module(f"p2pmsg.{name}")
-        for each in getattr(module, "__all__", ()):
-            homes.setdefault(id(getattr(module, each)), []).append(f"{name}.{each}")
-    assert not [found for found in homes.values() if len(found) > 1]
-
-
 def test_an_unknown_name_is_refused_by_name():
     with pytest.raises(AttributeError, match="has no attribute 'Frobnicator'"):
         _ = p2pmsg.Frobnicator

@@ -10,7 +10,6 @@ import pytest
 
 import p2pmsg
 from p2pmsg import http, security, webhooks
-from tests.integration.peers import eventually
 from tests.unit.p2pmsg.test_arguments import CASES, PEERS
 from transports import key_text
 
@@ -72,51 +71,6 @@ def test_what_else_is_opened_says_what_it_is_and_where(name, tmp_path):
     assert OTHERS[name] in text
     assert text.startswith(f"<{call.__name__} ")
     assert (text[-6:], closed[-8:]) == (" open>", " closed>")
-
-
-def test_an_app_says_what_it_handles_and_whether_it_runs():
-    app = p2pmsg.app.App("shop")
-    assert repr(app) == "<App 'shop' no handlers idle>"
-
-    @app.worker("tcp://127.0.0.1:9")
-    async def order(job):
-        pass
-
-    @app.on_start
-    async def started():
-        running.append(repr(app))
-        app.stop()
-
-    running = []
-    app.run()
-    assert running[0].startswith("<App 'shop' ")
-    assert running[0].endswith(".order running>")
-    assert repr(app).endswith(".order idle>")
-    json.dumps([each.to_dict() for each in app.stats()])
-
-
-def test_losses_and_histograms_are_json():
-    with p2pmsg.Publisher("tcp://127.0.0.1:0", replay_bytes=100_000) as publisher:
-        for _ in range(100):
-            publisher.publish("t", b"x" * 10_000)
-        with p2pmsg.Subscriber(publisher.endpoint, start=0) as subscriber:
-            subscriber.receive(60)
-            found = json.loads(json.dumps(subscriber.stats().to_dict()))
-    assert found["lost"] > 0
-    assert sum(each["stop"] - each["start"] for each in found["losses"]) == found["lost"]
-    assert found["losses"][0].keys() == {"topic", "session", "publisher", "start", "stop", "reason"}
-    assert found["repair_latency"].keys() == {"count", "p50_ns", "max_ns"}
-
-
-def test_a_queue_with_dead_letters_is_json():
-    with p2pmsg.Pusher("tcp://127.0.0.1:0") as pusher, p2pmsg.Puller(pusher.endpoint) as puller:
-        pusher.push(1)
-        puller.receive(60).discard("broken")
-        eventually(lambda: pusher.stats().dead_letters == 1)
-        found = json.loads(json.dumps(pusher.stats().to_dict()))
-        taken = json.loads(json.dumps(puller.stats().to_dict()))
-    assert (found["dead"], found["workers"][0]["name"]) == (1, puller.name)
-    assert " object at 0x" not in f"{found}{taken}"
 
 
 @pytest.mark.parametrize("name", [*PEERS, *OTHERS, "App", "Collector", "Bridge", "Security"])

@@ -45,30 +45,6 @@ def test_a_value_arrives_as_it_was(value):
     assert timestamps is keys is headers is None
 
 
-COUNTS = [1, 15, 16, 65_535, 65_536]
-
-
-@pytest.mark.parametrize("count", COUNTS)
-def test_as_many_messages_as_there_are_arrive(count):
-    frame = Frame(frames.data(list(range(count)), sequence=7))
-
-    assert (frame.sequence, frame.count) == (7, count)
-    assert decode_columns(frame)[0] == list(range(count))
-
-
-def test_the_columns_next_to_the_values_arrive():
-    data = frames.data(
-        [1, 2], base_ns=10**18, columns=([0, -3], [None, "key"], [{"a": b"b"}, None])
-    )
-
-    assert decode_columns(Frame(data)) == (
-        [1, 2],
-        [10**18, 10**18 - 3],
-        [None, "key"],
-        [{"a": b"b"}, None],
-    )
-
-
 FIELDS = {
     "topic": ({"topic": "dépôt".encode()}, "topic", "dépôt"),
     "longest topic": ({"topic": b"x" * 255}, "topic", "x" * 255),
@@ -194,22 +170,6 @@ def test_a_nack_outside_its_limits_is_refused(body):
 
     with pytest.raises(FrameError, match="body"):
         control.read_body(frame, control.Nack)
-
-
-def test_the_prefix_of_a_stream_or_a_control_frame_is_how_its_frames_begin():
-    assert VALID["data"].startswith(stream_prefix("t", SESSION))
-    assert VALID["welcome"].startswith(wire.control_prefix(Kind.WELCOME))
-    assert VALID["welcome"].startswith(wire.control_prefix(Kind.WELCOME, SESSION))
-    assert not VALID["echo"].startswith(wire.control_prefix(Kind.WELCOME))
-
-
-def test_the_short_way_to_a_frame_gives_the_same_frame():
-    prefix = stream_prefix("t", SESSION)
-    for name in ("data", "data with columns"):
-        short = next_frame(VALID[name], prefix, "t", SESSION)
-        whole = Frame(VALID[name])
-        assert short is not None
-        assert all(getattr(short, field) == getattr(whole, field) for field in Frame.__slots__)
 
 
 ANY_BYTES = st.binary(max_size=300)
@@ -351,47 +311,6 @@ def core():
 def rows(publisher):
     publisher.flush(now_ns=10**9)
     return [row for frame in publisher.frames_to_send() for row in read_by_hand(frame)]
-
-
-MESSAGES = {
-    "bytes": (b"abc", None, None, None),
-    "large bytes": (bytes(50_000), None, None, None),
-    "a dict": ({"symbol": "BTCUSDT", "price": 1.5, "size": [1, 2]}, None, None, None),
-    "a key": ("x", "BTCUSDT", None, None),
-    "a time": (1, None, WALL_NS - 5, None),
-    "an early time": (1, None, -(10**18), None),
-    "headers": (None, None, None, {"trace": b"\x00", "n": 2**64 - 1}),
-    "all of them": ([1, None], "k", 7, {}),
-}
-
-
-@pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
-@pytest.mark.parametrize("place", ["alone", "first", "in the middle", "last"])
-def test_a_message_can_be_read_by_others(message, place):
-    publisher = core()
-    before = {"alone": [], "first": [], "in the middle": [b"x"] * 3, "last": [b"x"]}[place]
-    after = [b"y"] * 2 if place in ("first", "in the middle") else []
-    now_ns = 10**9 if place == "alone" else 0
-    if place != "alone":  # so that the stream is busy and gathers
-        publisher.publish("t", b"w", None, None, None, now_ns=0, wall_ns=WALL_NS)
-        before = [b"w", *before]
-    for value in before[place != "alone" :]:
-        publisher.publish("t", value, None, None, None, now_ns=now_ns, wall_ns=WALL_NS)
-    publisher.publish("t", *message, now_ns=now_ns, wall_ns=WALL_NS)
-    for value in after:
-        publisher.publish("t", value, None, None, None, now_ns=now_ns, wall_ns=WALL_NS)
-
-    read_rows = rows(publisher)
-    value, key, timestamp_ns, headers = message
-
-    assert [row["sequence"] for row in read_rows] == list(range(len(before) + 1 + len(after)))
-    assert [row["value"] for row in read_rows] == [*before, value, *after]
-    row = read_rows[len(before)]
-    assert (row["topic"], row["session"]) == ("t", 99)
-    assert (row["key"], row["headers"]) == (key, headers)
-    assert row["timestamp_ns"] == (WALL_NS if timestamp_ns is None else timestamp_ns)
-    for other in read_rows[: len(before)] + read_rows[len(before) + 1 :]:
-        assert (other["key"], other["headers"], other["timestamp_ns"]) == (None, None, WALL_NS)
 
 
 def test_many_messages_can_be_read_by_others():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from p2pmsg import codec
-from p2pmsg.codec import by_msgpack, prepare, prepare_noting
+from p2pmsg.codec import by_msgpack, prepare
 
 attrs = pytest.importorskip("attrs")
 msgspec = pytest.importorskip("msgspec")
@@ -130,20 +130,6 @@ def _keys(value):
             yield from _keys(part)
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (Order(1.5, 2, "X"), {"price": 1.5, "id": 2, "_venue": "X"}),
-        (Loose(1.5, "X"), {"price": 1.5, "_venue": "X"}),
-        (Data(1.5, "X"), {"price": 1.5, "_venue": "X", "fixed": 4}),
-        (Slotted(1.5), {"price": 1.5, "other": 2}),
-    ],
-)
-def test_no_field_is_lost(value, expected):
-    assert codec.decode(codec.exact_encoder.encode(value)) == expected
-    assert codec.decode(codec.exact_encoder.encode([value])) == [expected]
-
-
 @pytest.mark.parametrize("price", [1.5, DECIMAL], ids=str)
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_comes_back_as_its_class(name, price):
@@ -152,11 +138,3 @@ def test_a_record_comes_back_as_its_class(name, price):
         setattr(value, field, 8)
     decoder = msgspec.msgpack.Decoder(type(value), ext_hook=by_msgspec.ext_hook)
     assert decoder.decode(codec.exact_encoder.encode(value)) == value
-
-
-@pytest.mark.parametrize(
-    ("value", "loses"),
-    [(Order(1), True), (Data(1), True), ([Child(1)], True), (Slotted(1), False), (Sparse(), False)],
-)
-def test_what_an_ordinary_encoder_would_lose_is_noted(value, loses):
-    assert prepare_noting(value, None, "value")[1] == loses

@@ -2,7 +2,6 @@
 
 import os
 import stat
-import threading
 
 import pytest
 from hypothesis import given
@@ -36,15 +35,6 @@ def test_one_that_others_can_read_is_refused(tmp_path, mode):
     assert caught.value.field == "key"
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_narrow_modes_are_taken(tmp_path, mode):
-    path = tmp_path / "id"
-    keys = new_keys()
-    write_key_file(path, keys)
-    path.chmod(mode)
-    assert read_key_file(str(path)) == keys
-
-
 def test_a_key_is_never_overwritten_nor_is_a_link_followed(tmp_path):
     path, link = tmp_path / "id", tmp_path / "link"
     keys = new_keys()
@@ -55,26 +45,6 @@ def test_a_key_is_never_overwritten_nor_is_a_link_followed(tmp_path):
             write_key_file(place, new_keys())
     assert read_key_file(path) == keys
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_of_many_writers_one_wins(tmp_path):
-    path, start, won = tmp_path / "id", threading.Barrier(8), []
-
-    def write():
-        keys = new_keys()
-        start.wait()
-        try:
-            write_key_file(path, keys)
-        except ConfigError:
-            return
-        won.append(keys)
-
-    threads = [threading.Thread(target=write) for _ in range(8)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert [read_key_file(path)] == won
 
 
 SECRET = key_text(CurveKeys.of_secret(bytes(range(32))).secret)

@@ -62,41 +62,6 @@ def test_the_access_file_names_peers_too_and_revokes(security, tmp_path):
     assert str(access) in repr(made)
 
 
-@pytest.mark.parametrize("has_access", [False, True])
-@pytest.mark.parametrize("by_key", [False, True])
-def test_who_is_revoked_is_not_admitted_with_and_without_an_access_file(
-    security, tmp_path, has_access, by_key
-):
-    access = tmp_path / "access.toml"
-    access.write_text('[[rule]]\nwho = ["prices", "other"]\nsubscribe = ["*"]\n')
-    made = Security(OWN, security.known.path, access if has_access else None)
-    made.known.add("other", key_text(B.public))
-    user, other, newer = key_text(A.public), key_text(B.public), new_keys()
-    assert made.admits(A.public) == user
-    assert made.why_refused(newer.public) == "not among the known peers"
-    version = made.grants.version
-    assert made.revoke(user if by_key else "prices") == [user]
-    assert made.grants.version > version
-    assert made.grants.revoked == {user}
-    assert made.admits(A.public) is None
-    assert made.why_refused(A.public) == "the key was revoked"
-    assert not made.grants.is_known(user)
-    for topic, prefix in (("t", b"t\0"), ("*", b"t")):
-        assert not made.grants.may(user, "subscribe", topic)
-        assert not made.grants.covers(user, "subscribe", prefix)
-        assert made.grants.may(other, "subscribe", topic)
-        assert made.grants.covers(other, "subscribe", prefix)
-    assert not made.grants.has_any(user, "subscribe")
-    assert made.admits(B.public) == other
-    with pytest.raises(ConfigError, match="who must be the name of a peer that is known"):
-        made.revoke("nobody")
-
-    made.known.add("prices", key_text(newer.public), replace=True)
-    assert made.admits(newer.public) == key_text(newer.public)
-    assert made.admits(A.public) is None
-    assert made.why_refused(A.public) == "the key was revoked"
-
-
 def test_what_is_shown_of_it(security):
     shown = f"{security!r} {security} {security.keys!r}"
     assert fingerprint(OWN.public) in shown
