@@ -12,7 +12,7 @@ from p2pmsg.checks import time_to_wait
 from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import ConfigError
 from p2pmsg.metrics.deltas import Deltas
-from p2pmsg.metrics.gathering import Gathering
+from p2pmsg.metrics.gathering import ADD_UP_AT, Gathering
 from p2pmsg.metrics.sinks import Plain, Reliable
 from p2pmsg.sync.lifecycle import INHERITED
 from transports.own_log import own_log as _log
@@ -114,27 +114,32 @@ class Client(Gathering, ClosesInLoop):
         if not self._is_over:
             self._driver.check_loop()
         opening = self._opening
-        if opening is not None:
-            if not opening.done() and not self._deltas.is_full and not self._closed.is_set():
-                return
-            if not opening.done() or opening.exception() is not None:
-                self._undelivered += bool(self._deltas)
-                self._deltas = Deltas(self._sink.bytes_max)
-                if opening.done():
-                    opening.result()
-        super().flush()
+        if opening is None or opening.done() or self._closed.is_set():
+            super().flush()
+        elif len(self._gathered) >= ADD_UP_AT:
+            self._sending.run(self._add_up_or_send)
 
-    def _ask_to_send(self) -> None:
-        if self._opening is None or self._opening.done():  # else it is gathered on
-            super()._ask_to_send()
+    def _send_gathered(self) -> None:
+        opening = self._opening
+        if opening is not None and (not opening.done() or opening.exception() is not None):
+            self._drop_gathered()
+            if opening.done():
+                opening.result()
+        super()._send_gathered()
+
+    def _drop_gathered(self) -> bool:
+        """Drop what was gathered; return whether that was anything, which is counted then."""
+        is_lost = bool(self._gathered or self._deltas or self._leaving)
+        self._undelivered += is_lost
+        self._gathered.clear()
+        self._deltas, self._leaving = Deltas(self._sink.bytes_max), None
+        return is_lost
 
     def _flush_or_say(self) -> None:
         try:
             super()._flush_or_say()
         except RuntimeError:  # its loop was closed, and it is collected
-            if self._deltas or self._leaving is not None:
-                self._undelivered += 1
-                self._deltas, self._leaving = Deltas(self._sink.bytes_max), None
+            if self._drop_gathered():
                 _log.warning(
                     "%s: what was gathered last is not sent: its loop is closed", repr(self)
                 )

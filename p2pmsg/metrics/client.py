@@ -120,7 +120,8 @@ class Client(Gathering, ClosesItself):
         if self._is_over:
             return
         self._sending.refuse_inside()
-        self._closed.set()
+        with self._lock:  # so that nobody who found it open adds something later
+            self._closed.set()
         if self._thread is not None:
             self._thread.join()
         failure: P2PError | None = None

@@ -11,18 +11,14 @@ from p2pmsg.statsd.totals import VERSION
 
 INTEGER_MAX = 2**63 - 1
 """Largest integer of one message; larger sums are sent in several."""
-VALUES_MAX = 10_000
-"""Values of timers and sets in one message: some 100 kB."""
-KEYS_MAX = 5_000
-"""Metrics in one message."""
-BYTES_MAX = 2**20
-"""Bytes that are gathered for one message: what a publisher sends by default."""
+BYTES_MAX = 256 * 1024
+"""What is gathered for one message, in bytes: some 13,000 values of timers. A metric or a value
+that is larger goes alone."""
 _FRAME_BYTES = 64
 """What the parts of a message take, and their names, at most."""
 _LENGTH_BYTES = 5
 """The length of a text or a list, at most."""
 _NUMBER_BYTES = 9
-_GAUGE_BYTES = 1 + 2 * _NUMBER_BYTES
 _NAMED = 60
 """Characters of a key in an error's text."""
 _FORBIDDEN = frozenset(":|@\n\r")
@@ -63,143 +59,90 @@ def check_number(field: str, value: float) -> float:
     return value
 
 
+def check_size(key: str, value: float | str, bytes_max: int) -> None:
+    """Raise `MessageTooLargeError` if no message of `bytes_max` bytes can hold a change."""
+    size = _FRAME_BYTES + _text_bytes(key)
+    size += _text_bytes(value) + _LENGTH_BYTES if isinstance(value, str) else 2 * _NUMBER_BYTES + 1
+    if size > bytes_max:
+        raise MessageTooLargeError(f"the metric {key[:_NAMED]!r}", size, bytes_max)
+
+
 class Deltas:
     """The changes since the last message.
 
     Counters are sums, exact for integers. A gauge is the last value set, or None, and the sum added
-    since. All values of timers and sets are kept. What adds something returns False where that has
-    to wait for the next message, and then nothing is added.
+    since. All values of timers and sets are kept.
 
     Args:
-        bytes_max: largest message, packed, in bytes. Up to `BYTES_MAX` of it are gathered; a metric
-            or a value that is larger goes alone.
-
-    Attributes:
-        is_full: whether it is time to send, before the interval ends.
+        bytes_max: largest message, packed, in bytes. Up to `BYTES_MAX` of it are gathered.
 
     """
 
-    __slots__ = (
-        "_byte_count", "_bytes_max", "_gathered_max", "_key_count", "_value_count", "counters",
-        "gauges", "is_full", "sets", "statistics",
-    )  # fmt: skip
+    __slots__ = ("_byte_count", "_bytes_max", "counters", "gauges", "sets", "statistics")
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self._bytes_max = min(bytes_max, BYTES_MAX)
         self.counters: dict[str, float] = {}
         self.gauges: dict[str, tuple[float | None, float]] = {}
         self.statistics: dict[str, dict[str, list[float]]] = {}
         self.sets: dict[str, set[str]] = {}
-        self.is_full = False
-        self._bytes_max = bytes_max
-        self._gathered_max = min(bytes_max, BYTES_MAX)
         self._byte_count = _FRAME_BYTES
-        self._key_count = self._value_count = 0
 
     def __bool__(self) -> bool:
         return bool(self.counters or self.gauges or self.statistics or self.sets)
 
-    def increment(self, key: str, value: float) -> bool:
-        """Add to a counter; False if the sum would not fit. Raises as `add_to_set`."""
-        before = self.counters.get(key)
-        total = value if before is None else before + value
-        if not -INTEGER_MAX <= total <= INTEGER_MAX and not _can_be_sent(total):
-            self.is_full = True
-            return False
-        if before is None and not self._take_key(key, _NUMBER_BYTES):
-            return False
-        self.counters[key] = total
-        return True
+    def add(self, kind: str, key: str, value: Any) -> bool:
+        """Add a change; False, with nothing added, where it has to wait for the next message.
 
-    def gauge(self, key: str, value: float, *, delta: bool = False) -> bool:
-        """Set a gauge, or add to it; False if the sum would not fit. Raises as `add_to_set`."""
-        before = self.gauges.get(key)
-        if before is None and not self._take_key(key, _GAUGE_BYTES):
-            return False
-        base, added = before or (None, 0)
-        if delta:
-            added += value
-            if not -INTEGER_MAX <= added <= INTEGER_MAX and not (
-                _can_be_sent(added) and math.isfinite((base or 0) + added)
-            ):
-                self.is_full = True
-                return False
-            self.gauges[key] = base, added
-        else:
-            self.gauges[key] = value, 0
-        return True
-
-    def add_value(self, kind: str, key: str, value: float) -> bool:
-        """Keep a value of a timer (`ms`), histogram (`h`) or distribution (`d`).
-
-        Raises as `add_to_set`.
-        """
-        by_key = self.statistics.get(kind)
-        values = None if by_key is None else by_key.get(key)
-        if values is None:
-            if not self._take_key(key, _LENGTH_BYTES + _NUMBER_BYTES):
-                return False
-            if by_key is None:
-                by_key = self.statistics[kind] = {}
-            by_key[key] = [value]
-        else:
-            if not self._take(key, _NUMBER_BYTES):
-                return False
-            values.append(value)
-        self._value_count += 1
-        if self._value_count >= VALUES_MAX:
-            self.is_full = True
-        return True
-
-    def add_to_set(self, key: str, value: str) -> bool:
-        """Keep a value of a set.
-
-        Raises:
-            MessageTooLargeError: no message can hold it.
+        Args:
+            kind: `c`, `g`, `g+` (added to a gauge), `s`, or of values: `ms`, `h` or `d`.
+            key: name and tags.
+            value: a number, of a set a text.
 
         """
-        values = self.sets.get(key)
-        if values is None:
-            if not self._take_key(key, _LENGTH_BYTES + _text_bytes(value)):
+        if kind == "c":
+            before = self.counters.get(key)
+            total = value if before is None else before + value
+            if not -INTEGER_MAX <= total <= INTEGER_MAX and not _can_be_sent(total):
                 return False
-            self.sets[key] = {value}
-        elif value in values:
+            if before is None and not self._take(_text_bytes(key) + _NUMBER_BYTES):
+                return False
+            self.counters[key] = total
             return True
+        if kind == "g" or kind == "g+":
+            return self._add_to_gauge(key, value, is_change=kind == "g+")
+        if kind == "s":
+            place: dict[str, Any] = self.sets
+            if value in place.get(key, ()):
+                return True
+            size = _text_bytes(value)
         else:
-            if not self._take(key, _text_bytes(value)):
-                return False
-            values.add(value)
-        self._value_count += 1
-        if self._value_count >= VALUES_MAX:
-            self.is_full = True
-        return True
-
-    def _take_key(self, key: str, size: int) -> bool:
-        """Take the bytes of a new key and `size` more; False where they are not left."""
-        size += _LENGTH_BYTES + (len(key) if key.isascii() else len(key.encode()))
-        byte_count = self._byte_count + size
-        if byte_count > self._gathered_max and not self._goes_alone(key, size):
+            place, size = self.statistics.get(kind, {}), _NUMBER_BYTES
+        if not self._take(size if key in place else size + _text_bytes(key) + _LENGTH_BYTES):
             return False
-        self._byte_count = byte_count
-        self._key_count += 1
-        if self._key_count >= KEYS_MAX:
-            self.is_full = True
+        if kind == "s":
+            place.setdefault(key, set()).add(value)
+        else:
+            self.statistics.setdefault(kind, place).setdefault(key, []).append(value)
         return True
 
-    def _take(self, key: str, size: int) -> bool:
-        """Take `size` bytes; False where they are not left."""
-        byte_count = self._byte_count + size
-        if byte_count > self._gathered_max and not self._goes_alone(key, size):
+    def _add_to_gauge(self, key: str, value: float, *, is_change: bool) -> bool:
+        base, added = self.gauges.get(key, (None, 0))
+        base, added = (base, added + value) if is_change else (value, 0)
+        fits = _can_be_sent(added) and math.isfinite((base or 0) + added)
+        if not fits or (
+            key not in self.gauges and not self._take(_text_bytes(key) + 2 * _NUMBER_BYTES + 1)
+        ):
             return False
-        self._byte_count = byte_count
+        self.gauges[key] = base, added
         return True
 
-    def _goes_alone(self, key: str, size: int) -> bool:
-        """Whether something large may be taken, since nothing else is here."""
-        self.is_full = True
-        if _FRAME_BYTES + size > self._bytes_max:
-            what = f"the metric {key[:_NAMED]!r}"
-            raise MessageTooLargeError(what, _FRAME_BYTES + size, self._bytes_max)
-        return not self
+    def _take(self, size: int) -> bool:
+        """Take `size` bytes; False where they are not left, unless this is all that there is."""
+        if self._byte_count + size > self._bytes_max and self:
+            return False
+        self._byte_count += size
+        return True
 
     def message(self) -> dict[str, Any]:
         """Return the message for collectors."""

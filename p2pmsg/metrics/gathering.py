@@ -4,7 +4,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,9 +15,8 @@ from p2pmsg.errors import (
     ConfigError,
     MessageError,
     P2PError,
-    ReentrantCallError,
 )
-from p2pmsg.metrics.deltas import Deltas, check_name, check_number, check_tags
+from p2pmsg.metrics.deltas import Deltas, check_name, check_number, check_size, check_tags
 from p2pmsg.metrics.sinks import Sink
 from p2pmsg.statsd.metric import make_key
 from p2pmsg.sync.lifecycle import INHERITED, close_in_children
@@ -32,16 +31,15 @@ if TYPE_CHECKING:
     from recovery.log import LogConfig
 
 _RELIABLE: Final = ("tcp", "ipc", "inproc")
-_ASIDE_MAX: Final = 10_000
-"""How much a signal handler may count within one call that it interrupted."""
+ADD_UP_AT: Final = 1_000
+"""Calls that are added up together: their changes wait in a queue until then, or until a flush."""
 
 
 class Gathering(ABC):
     """Counts and measures; the subclass decides when that is sent, and closes.
 
-    A signal handler may count, wherever it came. What it counts within a call that counts is put
-    aside, since that call may have read a sum and not written it yet; the next flush adds it. What
-    it counts within a flush leaves with the next one. It cannot flush or close there.
+    A call appends its change to a queue, which takes one step: so a signal handler may count,
+    wherever it came. What it counts within a flush leaves with the next one. It cannot flush there.
     """
 
     @checked()
@@ -103,8 +101,7 @@ class Gathering(ABC):
     def _begin(self) -> None:
         """Start with nothing gathered."""
         self._lock: Any = threading.RLock()
-        self._is_adding = False
-        self._aside: deque[tuple[Callable[..., bool], tuple[Any, ...], dict[str, Any]]] = deque()
+        self._gathered: deque[tuple[str, str, float | str]] = deque()
         self._sending = PublishLock()
         self._deltas = Deltas(self._sink.bytes_max)
         self._leaving: Deltas | None = None
@@ -141,47 +138,29 @@ class Gathering(ABC):
         Raises:
             MessageError: the name, a tag or the value cannot be sent. `MessageTooLargeError`: they
                 are larger than the publisher's `message_bytes_max`.
-            ReentrantCallError: a signal handler has counted 10,000 times within one other call.
             ClosedError: the client is closed.
 
         """
-        key = self._key(name, tags)
-        check_number("value", value)
-        with self._lock:
-            self._check_open()
-            if self._is_adding:  # a signal handler calls, which came in between
-                fits = self._put_aside(Deltas.increment, key, value)
-            else:
-                self._is_adding = True
-                try:
-                    fits = self._deltas.increment(key, value)
-                finally:
-                    self._is_adding = False
-        if not fits:
-            self._add_later(Deltas.increment, key, value)
-        self._after()
+        self._gather("c", self._key(name, tags), check_number("value", value))
 
     def gauge(
         self, name: str, value: float, *, delta: bool = False, tags: Iterable[str] = ()
     ) -> None:
         """Set a gauge to `value`, or with `delta` add `value`. Raises as `increment`."""
-        key = self._key(name, tags)
-        check_number("value", value)
-        if not self._add(Deltas.gauge, key, value, delta=delta):
-            self._add_later(Deltas.gauge, key, value, delta=delta)
-        self._after()
+        kind = "g+" if delta else "g"
+        self._gather(kind, self._key(name, tags), check_number("value", value))
 
     def timing(self, name: str, value_ms: float, *, tags: Iterable[str] = ()) -> None:
         """Add `value_ms`, in milliseconds, to a timer. Raises as `increment`."""
-        self._value("ms", name, value_ms, tags)
+        self._gather("ms", self._key(name, tags), check_number("value", value_ms))
 
     def histogram(self, name: str, value: float, *, tags: Iterable[str] = ()) -> None:
         """Add `value`, of any unit, to a histogram. Raises as `increment`."""
-        self._value("h", name, value, tags)
+        self._gather("h", self._key(name, tags), check_number("value", value))
 
     def distribution(self, name: str, value: float, *, tags: Iterable[str] = ()) -> None:
         """Add `value`, of any unit, to a distribution. Raises as `increment`."""
-        self._value("d", name, value, tags)
+        self._gather("d", self._key(name, tags), check_number("value", value))
 
     def set_add(self, name: str, value: str | int, *, tags: Iterable[str] = ()) -> None:
         """Add `value` to a set, whose distinct values are counted.
@@ -196,9 +175,8 @@ class Gathering(ABC):
         key, text = self._key(name, tags), str(value)
         if not text or not text.isprintable() or "|" in text:
             raise MessageError("value", f"must be a text without a bar, not {value!r}")
-        if not self._add(Deltas.add_to_set, key, text):
-            self._add_later(Deltas.add_to_set, key, text)
-        self._after()
+        check_size(key, text, self._sink.bytes_max)
+        self._gather("s", key, text)
 
     @contextmanager
     def timed(self, name: str, *, tags: Iterable[str] = ()) -> Iterator[None]:
@@ -215,31 +193,55 @@ class Gathering(ABC):
         Raises:
             MessageError, LogFailedError, SendQueueFullError: it could not be sent, and counts as
                 `undelivered`.
-            ReentrantCallError: a signal handler called it that came within a call of this client.
+            ReentrantCallError: a signal handler called it that came within a flush.
             ClosedError: the client belongs to the parent process.
 
         """
         if self._unusable == INHERITED:
             raise ClosedError("the metrics client", INHERITED)
-        if self._lock._is_owned():  # another thread may have the other lock, and wait for this one
-            raise ReentrantCallError
         self._sending.run(self._send_gathered)
 
+    def _gather(self, kind: str, key: str, value: float | str) -> None:
+        with self._lock:
+            self._check_open()
+            self._gathered.append((kind, key, value))
+        if self._interval_s and len(self._gathered) < ADD_UP_AT:
+            return
+        if self._sending.is_mine:  # a signal handler calls: the next flush adds it up
+            return
+        if self._interval_s:
+            self._sending.run(self._add_up_or_send)
+        else:
+            self.flush()
+
+    def _add_up_or_send(self) -> None:
+        """Add up what was gathered; send it where it does not fit into one message."""
+        if defer_signals(self._add_up, len(self._gathered)):
+            self._send_gathered()
+
+    def _add_up(self, count: int) -> int:
+        """Add up so many changes; return how many of them have to wait for the next message."""
+        while count and self._deltas.add(*self._gathered[0]):
+            self._gathered.popleft()
+            count -= 1
+        return count
+
     def _send_gathered(self) -> None:
-        """Send; once more if that is full by then, since who came in between could not flush."""
         if self._leaving is not None:  # a flush was interrupted: it may have been accepted
             self._send_leaving(self._sink.following())
-        is_second = False
+        left, error = len(self._gathered), None
         while True:
+            left = defer_signals(self._add_up, left)
             fresh = Deltas(self._sink.bytes_max)
-            with self._lock:
-                if self._aside:
-                    defer_signals(self._take_aside)
-                self._leaving, self._deltas = self._deltas, fresh
-            self._send_leaving(self._counted)
-            if not self._aside and (is_second or not self._deltas.is_full):
-                return
-            is_second = True
+            self._leaving, self._deltas = self._deltas, fresh
+            try:
+                self._send_leaving(self._counted)
+            except P2PError as failure:  # it is counted, and the others may fare better
+                error = failure
+            if not left:
+                break
+        if error is not None:
+            raise error
 
     def _send_leaving(self, following: int) -> None:
         """Send what is leaving, unless the sink's `following` says that it was accepted.
@@ -279,23 +281,6 @@ class Gathering(ABC):
     def __repr__(self) -> str:
         return shown(self, lambda: self.endpoint, lambda: self._closed.is_set())
 
-    def _value(self, kind: str, name: str, value: float, tags: Iterable[str]) -> None:
-        key = self._key(name, tags)
-        check_number("value", value)
-        with self._lock:
-            self._check_open()
-            if self._is_adding:
-                fits = self._put_aside(Deltas.add_value, kind, key, value)
-            else:
-                self._is_adding = True
-                try:
-                    fits = self._deltas.add_value(kind, key, value)
-                finally:
-                    self._is_adding = False
-        if not fits:
-            self._add_later(Deltas.add_value, kind, key, value)
-        self._after()
-
     def _key(self, name: str, tags: Iterable[str]) -> str:
         given = tags if isinstance(tags, tuple) else check_tags(tags)
         try:
@@ -304,66 +289,12 @@ class Gathering(ABC):
             key = None
         if key is None:
             key = make_key(self._prefix + check_name(name), self._tags + check_tags(given))
+            check_size(key, 0, self._sink.bytes_max)
             if len(self._keys) < 10_000:
                 self._keys[name, given] = key
         return key
-
-    def _add(self, add: Callable[..., bool], *arguments: Any, **options: Any) -> bool:
-        """Add to what is gathered; False if it has to wait for the next message."""
-        with self._lock:
-            self._check_open()
-            if self._is_adding:
-                return self._put_aside(add, *arguments, **options)
-            self._is_adding = True
-            try:
-                return add(self._deltas, *arguments, **options)
-            finally:
-                self._is_adding = False
-
-    def _add_later(self, add: Callable[..., bool], *arguments: Any, **options: Any) -> None:
-        """Send what was gathered, and add what did not fit; other threads may be quicker again."""
-        while True:
-            if self._is_inside():
-                self._put_aside(add, *arguments, **options)
-                return
-            self.flush()
-            if self._add(add, *arguments, **options):
-                return
-
-    def _put_aside(self, add: Callable[..., bool], *arguments: Any, **options: Any) -> bool:
-        """Keep for the next flush what a signal handler adds within another call; return True."""
-        add(Deltas(self._sink.bytes_max), *arguments, **options)  # raises what cannot be sent
-        if len(self._aside) >= _ASIDE_MAX:
-            raise ReentrantCallError
-        self._aside.append((add, arguments, options))
-        self._ask_to_send()
-        return True
-
-    def _take_aside(self) -> None:
-        """Add what was put aside, as far as it fits into this message."""
-        aside = self._aside
-        while aside:
-            add, arguments, options = aside[0]
-            if not add(self._deltas, *arguments, **options):
-                return
-            aside.popleft()
-
-    def _is_inside(self) -> bool:
-        """Whether a signal handler calls that came within a call of this client."""
-        return self._lock._is_owned() or self._sending.is_mine
-
-    def _ask_to_send(self) -> None:
-        """Have the call that was interrupted send when it is through."""
-        self._deltas.is_full = True
 
     def _check_open(self) -> None:
         """Raise if it is closed; called under the lock, before something is gathered."""
         if self._closed.is_set():
             raise ClosedError("the metrics client", self._unusable)
-
-    def _after(self) -> None:
-        if not self._interval_s or self._deltas.is_full:
-            if self._is_inside():
-                self._ask_to_send()
-            else:
-                self.flush()

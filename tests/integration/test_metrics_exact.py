@@ -380,13 +380,15 @@ def test_what_one_interval_gathers_arrives_however_large_it_is(call, count):
                 call(client, one)
                 if one % 1000 == 0:
                     client.increment("orders", 7)
+            client.increment("last")
             client.flush()
-            eventually(lambda: collector.totals().counters.get("orders") == 7 * count // 1000)
+            eventually(lambda: collector.totals().counters.get("last"))
             eventually(lambda: collector.totals().is_exact)
             totals = collector.totals()
             collector.flush()
     assert totals.is_exact
-    found = len(totals.counters) - 1 + len(totals.gauges) + len(totals.statistics)
+    assert totals.counters["orders"] == 7 * count // 1000
+    found = len(totals.counters) - 2 + len(totals.gauges) + len(totals.statistics)
     assert found + keep.flushes[0].get(("s", "urls"), {"count": 0})["count"] == count
     assert client.undelivered == 0
 

@@ -1,7 +1,5 @@
 """Totals out of deltas, without a socket."""
 
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +7,14 @@ from hypothesis import strategies as st
 import p2pmsg
 from p2pmsg import codec
 from p2pmsg.errors import MessageTooLargeError
-from p2pmsg.metrics.deltas import BYTES_MAX, KEYS_MAX, Deltas, check_name, check_number, check_tags
+from p2pmsg.metrics.deltas import (
+    BYTES_MAX,
+    Deltas,
+    check_name,
+    check_number,
+    check_size,
+    check_tags,
+)
 from p2pmsg.statsd import parse_line
 from p2pmsg.statsd import totals as totals_module
 from p2pmsg.statsd.dialect import STRICT
@@ -248,13 +253,13 @@ def test_any_other_file_is_refused(data):
 
 def test_deltas_as_lines_say_the_same():
     deltas = Deltas()
-    deltas.increment("a|#x:y", 3)
-    deltas.increment("a|#x:y", -1)
-    deltas.gauge("g", 5)
-    deltas.gauge("g", -7, delta=True)
-    deltas.gauge("h", 2, delta=True)
-    deltas.add_value("ms", "t", 1.5)
-    deltas.add_to_set("s", "ann")
+    deltas.add("c", "a|#x:y", 3)
+    deltas.add("c", "a|#x:y", -1)
+    deltas.add("g", "g", 5)
+    deltas.add("g+", "g", -7)
+    deltas.add("g+", "h", 2)
+    deltas.add("ms", "t", 1.5)
+    deltas.add("s", "s", "ann")
 
     assert deltas.lines() == ["a:2|c|#x:y", "g:0|g", "g:-2|g", "h:+2|g", "t:1.5|ms", "s:ann|s"]
     assert all(isinstance(parse_line(line.encode(), STRICT)[0], Metric)
@@ -263,8 +268,8 @@ def test_deltas_as_lines_say_the_same():
 
 def test_a_sum_that_does_not_fit_is_left_for_the_next_message():
     deltas = Deltas()
-    assert deltas.increment("a", 2**63 - 1)
-    assert not deltas.increment("a", 1)
+    assert deltas.add("c", "a", 2**63 - 1)
+    assert not deltas.add("c", "a", 1)
     assert deltas.counters == {"a": 2**63 - 1}
 
 
@@ -272,55 +277,24 @@ def test_a_sum_that_does_not_fit_is_left_for_the_next_message():
 @pytest.mark.parametrize("change", [2**63 - 1, -(2**63 - 1), 1.7e308, -1.7e308])
 def test_a_gauge_whose_changes_do_not_fit_is_left_for_the_next_message(first, change):
     deltas, totals = Deltas(), ExactTotals()
-    deltas.increment("orders", 5)
+    deltas.add("c", "orders", 5)
     if first is not None:
-        deltas.gauge("g", first)
+        deltas.add("g", "g", first)
     count = 0
-    while count < 3 and deltas.gauge("g", change, delta=True):
+    while count < 3 and deltas.add("g+", "g", change):
         count += 1
     totals.apply(A, 0, codec.decode(codec.encode(deltas.message())))
 
-    assert deltas.is_full
+    assert count < 3
     assert (totals.counters, totals.malformed) == ({"orders": 5}, 0)
     assert totals.gauges.get("g", first) == (first or 0) + sum([change] * count)
-
-
-def test_many_names_are_sent_early():
-    deltas = Deltas()
-    for number in range(KEYS_MAX):
-        assert not deltas.is_full
-        deltas.increment(f"n{number}", random.randrange(9))
-    assert deltas.is_full
-
-
-@pytest.mark.parametrize(
-    "add",
-    [
-        lambda deltas, key: deltas.increment(key, 1), lambda deltas, key: deltas.gauge(key, 1),
-        lambda deltas, key: deltas.add_value("ms", key, 1),
-        lambda deltas, key: deltas.add_to_set(key, "x"),
-    ],
-    ids=["counter", "gauge", "timer", "set"],
-)  # fmt: skip
-def test_names_of_all_kinds_count(add):
-    deltas = Deltas()
-    for number in range(KEYS_MAX):
-        assert not deltas.is_full
-        assert add(deltas, f"n{number % 10}") is add(deltas, f"n{number}")
-    assert deltas.is_full
 
 
 def add_any(deltas, key, number):
     """Add something of any kind, the largest numbers among it."""
     value = (number - 5) * 2**60 + number / 7 * (number % 2)
-    kind = number % 6
-    if kind == 0:
-        return deltas.increment(key, value)
-    if kind == 1:
-        return deltas.gauge(key, value, delta=number > 5)
-    if kind == 5:
-        return deltas.add_to_set(key, key * 2)
-    return deltas.add_value(("ms", "h", "d")[kind - 2], key, value)
+    kind = ("c", "g", "g+", "ms", "h", "d", "s")[number % 7]
+    return deltas.add(kind, key, key * 2 if kind == "s" else value)
 
 
 added = st.lists(st.tuples(st.text(min_size=1, max_size=60), st.integers(1, 12)), max_size=80)
@@ -331,7 +305,6 @@ def test_a_message_has_no_more_bytes_than_it_may(parts, bytes_max):
     deltas, messages = Deltas(bytes_max), []
     for key, number in parts:
         if not add_any(deltas, key, number):
-            assert deltas.is_full
             messages.append(deltas.message())
             deltas = Deltas(bytes_max)
             assert add_any(deltas, key, number)
@@ -342,21 +315,20 @@ def test_a_message_has_no_more_bytes_than_it_may(parts, bytes_max):
 
 def test_the_space_of_a_message_is_used():
     deltas, count = Deltas(), 0
-    while not deltas.is_full:
-        count += deltas.increment(f"{count:0300}", 2**62 + count)
-    assert 0.98 * BYTES_MAX < len(codec.encode(deltas.message())) <= BYTES_MAX
+    while deltas.add("c", f"{count:0300}", 2**62 + count):
+        count += 1
+    assert 0.9 * BYTES_MAX < len(codec.encode(deltas.message())) <= BYTES_MAX
     assert len(deltas.counters) == count
 
 
 def test_what_is_larger_than_is_gathered_goes_alone():
-    deltas, large = Deltas(4 * BYTES_MAX), "x" * (2 * BYTES_MAX)
-    deltas.increment("a", 1)
-    assert not deltas.add_to_set("s", large)
-    assert deltas.is_full
+    deltas, large = Deltas(), "x" * (2 * BYTES_MAX)
+    deltas.add("c", "a", 1)
+    assert not deltas.add("s", "s", large)
     assert deltas.message() == {"v": 1, "c": {"a": 1}}
-    deltas = Deltas(4 * BYTES_MAX)
-    assert deltas.add_to_set("s", large)
-    assert not deltas.increment("a", 1)
+    deltas = Deltas()
+    assert deltas.add("s", "s", large)
+    assert not deltas.add("c", "a", 1)
 
 
 @pytest.mark.parametrize(
@@ -364,13 +336,9 @@ def test_what_is_larger_than_is_gathered_goes_alone():
     ids=["value", "tags", "name"],
 )  # fmt: skip
 def test_what_no_message_can_hold_is_refused_with_its_size_and_the_limit(key, text):
-    deltas = Deltas(1024)
-    deltas.increment("a", 1)
     with pytest.raises(MessageTooLargeError, match=f"the metric '{key[:4]}") as raised:
-        deltas.add_to_set(key, text)
+        check_size(key, text, 1024)
     assert (raised.value.limit, raised.value.size > 1024) == (1024, True)
-    assert deltas.message() == {"v": 1, "c": {"a": 1}}
-    assert deltas.increment("a", 1)
 
 
 def check_value(value):
