@@ -20,7 +20,6 @@ from p2pmsg.topics import check_topic
 if TYPE_CHECKING:
     from recovery.log import LogConfig
 
-_Refused = argparse.ArgumentTypeError
 _AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)")
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _BYTE_UNITS = {"": 1, "b": 1} | {
@@ -41,7 +40,7 @@ def address(text: str) -> tuple[str, int]:
     """Check a host and a TCP or UDP port."""
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise _Refused(f"must be HOST:PORT, not {text!r}")
+        raise UsageError(f"must be HOST:PORT, not {text!r}")
     return host.strip("[]"), int(port)
 
 
@@ -50,7 +49,7 @@ def topic(text: str) -> str:
     try:
         check_topic(text)
     except MessageError as error:
-        raise _Refused(str(error)) from error
+        raise UsageError(str(error)) from error
     return text
 
 
@@ -61,9 +60,9 @@ def count(least: int, most: int = 10**12) -> Callable[[str], int]:
         try:
             number = int(text)
         except ValueError:
-            raise _Refused(f"must be a whole number, not {text!r}") from None
+            raise UsageError(f"must be a whole number, not {text!r}") from None
         if not least <= number <= most:
-            raise _Refused(f"must be from {least} to {most}, not {number}")
+            raise UsageError(f"must be from {least} to {most}, not {number}")
         return number
 
     return check
@@ -76,9 +75,9 @@ def number(least: float, most: float) -> Callable[[str], float]:
         try:
             found = float(text)
         except ValueError:
-            raise _Refused(f"must be a number, not {text!r}") from None
+            raise UsageError(f"must be a number, not {text!r}") from None
         if not least <= found <= most:
-            raise _Refused(f"must be from {least:g} to {most:g}, not {text!r}")
+            raise UsageError(f"must be from {least:g} to {most:g}, not {text!r}")
         return found
 
     return check
@@ -101,9 +100,9 @@ def start(text: str) -> str | int | datetime:
         value = int(text) if text.isdecimal() else datetime.fromisoformat(text)
         parse_start(value)
     except ConfigError as error:
-        raise _Refused(str(error)) from error
+        raise UsageError(str(error)) from error
     except ValueError:
-        raise _Refused(
+        raise UsageError(
             f"must be a sequence or a time such as 2024-08-09T12:00:00Z, not {text!r}"
         ) from None
     return value
@@ -113,7 +112,7 @@ def position(text: str) -> Start:
     """Check a place in the log: a sequence or an ISO time."""
     found = parse_start(start(text))
     if found.kind not in ("sequence", "time"):
-        raise _Refused(f"must be a sequence or a time, not {text!r}")
+        raise UsageError(f"must be a sequence or a time, not {text!r}")
     return found
 
 
@@ -121,7 +120,7 @@ def moment(text: str) -> int:
     """Check an ISO time; return it in ns since the epoch."""
     found = position(text)
     if found.kind != "time":
-        raise _Refused(f"must be a time such as 2024-08-09T12:00:00Z, not {text!r}")
+        raise UsageError(f"must be a time such as 2024-08-09T12:00:00Z, not {text!r}")
     return found.position
 
 
@@ -143,10 +142,10 @@ def span(text: str) -> float:
 def _amount(text: str, units: Mapping[str, int], what: str) -> float:
     found = _AMOUNT.fullmatch(text.lower())
     if found is None or found[2] not in units:
-        raise _Refused(f"must be {what}, not {text!r}")
+        raise UsageError(f"must be {what}, not {text!r}")
     amount = float(found[1]) * units[found[2]]
     if amount > _AMOUNT_MAX:
-        raise _Refused(f"must be at most 1e18, not {text!r}")
+        raise UsageError(f"must be at most 1e18, not {text!r}")
     return amount
 
 
@@ -155,7 +154,7 @@ def directory(text: str) -> str:
     try:
         os.listdir(text)
     except OSError as error:
-        raise _Refused(cannot("read", text, error)) from error
+        raise UsageError(cannot("read", text, error)) from error
     return text
 
 
@@ -167,9 +166,9 @@ def lines_file(what: str) -> Callable[[str], list[str]]:
             with open(text, encoding="utf-8") as file:
                 found = [line.strip() for line in file if line.strip()]
         except (OSError, ValueError) as error:
-            raise _Refused(cannot("read", text, error)) from error
+            raise UsageError(cannot("read", text, error)) from error
         if not found:
-            raise _Refused(f"{text!r} has no {what}, which is a line")
+            raise UsageError(f"{text!r} has no {what}, which is a line")
         return found
 
     return read
@@ -181,18 +180,18 @@ def input_file(text: str) -> str:
         with open(text, "rb"):
             return text
     except OSError as error:
-        raise _Refused(cannot("read", text, error)) from error
+        raise UsageError(cannot("read", text, error)) from error
 
 
 def output_file(text: str) -> str:
     """Check a file to write, without making it or changing what it has."""
     folder = os.path.dirname(text) or "."
     if os.path.isdir(text) or not text:
-        raise _Refused(f"cannot write {text!r}: it is a directory" if text else "names no file")
+        raise UsageError(f"cannot write {text!r}: it is a directory" if text else "names no file")
     if not os.path.isdir(folder):
-        raise _Refused(f"cannot write {text!r}: there is no directory {folder!r}")
+        raise UsageError(f"cannot write {text!r}: there is no directory {folder!r}")
     if not os.access(text if os.path.exists(text) else folder, os.W_OK):
-        raise _Refused(f"cannot write {text!r}: permission denied")
+        raise UsageError(f"cannot write {text!r}: permission denied")
     return text
 
 

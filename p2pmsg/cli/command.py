@@ -20,8 +20,8 @@ Run = Callable[[argparse.Namespace], int]
 """What a command does; returns the exit status."""
 
 
-class UsageError(Exception):
-    """Arguments that are right one by one do not go together."""
+UsageError = argparse.ArgumentTypeError
+"""An argument is wrong, or arguments that are right one by one do not go together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from p2pmsg.cli.arguments import count, input_file, number, output_file
-from p2pmsg.cli.command import OneOf, cannot, command, flag, option
+from p2pmsg.cli.command import OneOf, UsageError, cannot, command, flag, option
 
 _TRADES = 200_000
 
@@ -15,9 +15,9 @@ def _log_directory(text: str) -> str:
     """Return the directory; it must hold nothing yet, since the demo begins at the beginning."""
     try:
         if os.path.exists(text) and os.listdir(text):
-            raise argparse.ArgumentTypeError(f"{text!r} must be new or empty")
+            raise UsageError(f"{text!r} must be new or empty")
     except OSError as error:
-        raise argparse.ArgumentTypeError(cannot("read", text, error)) from None
+        raise UsageError(cannot("read", text, error)) from None
     return text
 
 

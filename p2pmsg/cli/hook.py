@@ -29,7 +29,7 @@ SECRET_FILE = option(
 def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
-        raise argparse.ArgumentTypeError("must be 'Name: value'")
+        raise UsageError("must be 'Name: value'")
     return name.strip(), value.strip()
 
 

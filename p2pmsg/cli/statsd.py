@@ -20,7 +20,7 @@ def _percentiles(text: str) -> tuple[float, ...]:
         return tuple(map(float, text.split(",")))
     except ValueError:
         wrong = f"must be numbers separated by commas, not {text!r}"
-        raise argparse.ArgumentTypeError(wrong) from None
+        raise UsageError(wrong) from None
 
 
 @command(

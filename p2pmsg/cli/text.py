@@ -1,6 +1,5 @@
 """How values, messages, amounts, times and tables are printed."""
 
-import argparse
 import base64
 import math
 import string
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from p2pmsg.cli.command import UsageError
 from p2pmsg.json_text import BASE64_MARK, to_json
 from p2pmsg.message import Message
 from p2pmsg.stats import SubscriberStats
@@ -96,7 +96,7 @@ def line_format(text: str) -> str:
     try:
         fields_of(form)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}: {text!r}") from error
+        raise UsageError(f"{error}: {text!r}") from error
     return form
 
 

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from recovery._copied import CopiesWhole
-
 
 class Kind(StrEnum):
     """The type of a metric; the value is how it is written in a line."""
@@ -139,15 +137,6 @@ REASONS = {
     "too_long": "a line longer than the limit",
 }
 """Why a line is bad: the name that is counted, and what it means."""
-
-
-class LineError(CopiesWhole, ValueError):
-    """Raised inside the parser, which turns it into a `BadLine`."""
-
-    def __init__(self, reason: str) -> None:
-        assert reason in REASONS, reason
-        self.reason = reason
-        super().__init__(REASONS[reason])
 
 
 _TAGS_MARK = "|#"

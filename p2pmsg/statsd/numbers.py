@@ -7,8 +7,6 @@ blanks; none of them is a number here.
 import math
 import re
 
-from p2pmsg.statsd.metric import LineError
-
 _DECIMAL = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _SPACE_RUN = re.compile(r"\s+")
 _NOT_LABEL = re.compile(r"[^a-zA-Z0-9_]")
@@ -16,12 +14,12 @@ _DROPPED = re.compile(r"[^a-zA-Z_\-0-9.;=]")
 
 
 def decimal(text: str) -> float:
-    """Parse a decimal number; `LineError` if it is none, or not finite as a float."""
+    """Parse a decimal number; `ValueError` if it is none, or not finite as a float."""
     if not _DECIMAL.fullmatch(text):
-        raise LineError("bad_number" if text else "no_value")
+        raise ValueError("bad_number" if text else "no_value")
     number = float(text)
     if not math.isfinite(number):
-        raise LineError("not_finite")
+        raise ValueError("not_finite")
     return number
 
 

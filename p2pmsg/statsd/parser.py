@@ -13,7 +13,6 @@ from p2pmsg.statsd.metric import (
     Event,
     Item,
     Kind,
-    LineError,
     Metric,
     ServiceCheck,
 )
@@ -62,8 +61,8 @@ def parse_line(line: bytes, dialect: Dialect) -> list[Item]:
         return [_parse_sections(line, dialect)]
     except UnicodeDecodeError:
         reason = "not_utf8"
-    except LineError as error:
-        reason = error.reason
+    except ValueError as error:
+        reason = str(error)
     return [BadLine(reason, line.decode(errors="replace"))]
 
 
@@ -75,14 +74,14 @@ def _parse_sections(line: bytes, dialect: Dialect) -> Item:
     text = line.decode()
     name, colon, rest = text.partition(":")
     if not colon or not rest:
-        raise LineError("no_value")
+        raise ValueError("no_value")
     name, tags = _split_name(name, dialect.tag_styles)
     if dialect.clean_names:
         name = clean_name(name)
     if not name:
-        raise LineError("empty_name")
+        raise ValueError("empty_name")
     if _CONTROL.search(name):
-        raise LineError("bad_name")
+        raise ValueError("bad_name")
     return _parse_metric(name, tags, rest, dialect)
 
 
@@ -100,8 +99,8 @@ def _parse_pieces(text: str, dialect: Dialect) -> list[Item]:
     for piece in pieces or [""]:
         try:
             items.append(_parse_metric(name, (), piece, dialect))
-        except LineError as error:
-            items.append(BadLine(error.reason, text))
+        except ValueError as error:
+            items.append(BadLine(str(error), text))
     return items
 
 
@@ -109,12 +108,12 @@ def _parse_metric(name: str, tags: tuple[str, ...], rest: str, dialect: Dialect)
     """Parse what stands after the name: values, type, and further sections."""
     sections = rest.split("|")
     if len(sections) < 2 or not sections[1]:
-        raise LineError("no_type")
+        raise ValueError("no_type")
     kind = _parse_kind(sections[1], dialect)
     extra = _parse_extra(sections[2:], kind, dialect)
     more_tags = extra.pop("tags", ())
     if more_tags and tags and dialect.tags_twice == "reject":
-        raise LineError("mixed_tag_styles")
+        raise ValueError("mixed_tag_styles")
     values, relative = _parse_values(sections[0], kind, dialect)
     return Metric(kind, name, values, tags + more_tags, relative=relative, **extra)
 
@@ -124,7 +123,7 @@ def _parse_kind(text: str, dialect: Dialect) -> Kind:
         return _KINDS[text] if text in _ETSY_KINDS else Kind.COUNTER
     kind = _KINDS.get(text if dialect.type_case else text.lower())
     if kind is None:
-        raise LineError("unknown_type")
+        raise ValueError("unknown_type")
     return kind
 
 
@@ -132,7 +131,7 @@ def _parse_values(
     text: str, kind: Kind, dialect: Dialect
 ) -> tuple[tuple[float, ...] | tuple[str, ...], tuple[bool, ...]]:
     if not text:
-        raise LineError("no_value")
+        raise ValueError("no_value")
     if kind is Kind.SET:  # DogStatsD packs no sets, so a colon belongs to the value
         return (text,), ()
     parts = text.split(":")
@@ -142,10 +141,10 @@ def _parse_values(
         dialect.packed_values == "none"
         or (dialect.packed_values == "statistics" and kind not in STATISTICS)
     ):
-        raise LineError("packed_values")
+        raise ValueError("packed_values")
     values = tuple(map(decimal, parts))
     if dialect.grammar == "etsy" and kind is Kind.TIMER and values[0] < 0:
-        raise LineError("negative_timer")
+        raise ValueError("negative_timer")
     if kind is Kind.GAUGE:
         return values, tuple(part[0] in "+-" for part in parts)
     return values, ()
@@ -155,7 +154,7 @@ def _parse_extra(sections: list[str], kind: Kind, dialect: Dialect) -> dict[str,
     """Return the fields of a metric that stand in the sections after its type."""
     if dialect.grammar == "etsy":
         if sections and sections[0][:1] != "@":
-            raise LineError("bad_rate")
+            raise ValueError("bad_rate")
         rate = _parse_rate(sections[0][1:], dialect) if sections else 1.0
         return {"rate": rate} if kind in (Kind.COUNTER, Kind.TIMER) else {}
     extra: dict[str, Any] = {}
@@ -163,7 +162,7 @@ def _parse_extra(sections: list[str], kind: Kind, dialect: Dialect) -> dict[str,
     for section in sections:
         mark = next(filter(section.startswith, _MARKS), "")
         if mark in seen:
-            raise LineError("repeated_section")
+            raise ValueError("repeated_section")
         if mark:
             seen.add(mark)
         if mark == "@":
@@ -175,10 +174,10 @@ def _parse_extra(sections: list[str], kind: Kind, dialect: Dialect) -> dict[str,
             extra["timestamp_s"] = _parse_timestamp(section[1:], kind, dialect)
         elif mark == "c:":
             if len(section) == 2:
-                raise LineError("bad_container")
+                raise ValueError("bad_container")
             extra["container"] = section[2:]
         elif not mark and dialect.unknown_section == "reject":
-            raise LineError("unknown_section")
+            raise ValueError("unknown_section")
     return extra
 
 
@@ -189,7 +188,7 @@ def _parse_rate(text: str, dialect: Dialect) -> float:
             return rate
     if dialect.bad_rate == "ignore":
         return 1.0
-    raise LineError("bad_rate")
+    raise ValueError("bad_rate")
 
 
 def _parse_timestamp(text: str, kind: Kind, dialect: Dialect) -> int | None:
@@ -198,7 +197,7 @@ def _parse_timestamp(text: str, kind: Kind, dialect: Dialect) -> int | None:
         return int(text)
     if dialect.bad_rate == "ignore":
         return None
-    raise LineError("bad_timestamp")
+    raise ValueError("bad_timestamp")
 
 
 def _split_tags(text: str, *, strip_marks: bool = False) -> tuple[str, ...]:
@@ -236,7 +235,7 @@ def _pairs(parts: list[str]) -> tuple[str, ...]:
     for part in parts:
         key, equals, value = part.partition("=")
         if not key and equals:
-            raise LineError("bad_tags")
+            raise ValueError("bad_tags")
         if key:
             tags.append(f"{key}:{value}" if equals else key)
     return tuple(tags)
@@ -251,18 +250,18 @@ def _parse_event(line: bytes) -> Event:
     text = line.decode()
     header = _EVENT_HEADER.match(text)
     if header is None:
-        raise LineError("bad_event")
+        raise ValueError("bad_event")
     lengths = int(header[1]), int(header[2])
     body = line[header.end() :]  # the header is ASCII
     parts = _cut_event(body, *lengths) or _cut_event(body.decode(), *lengths)
     if parts is None:
-        raise LineError("bad_event")
+        raise ValueError("bad_event")
     try:
         title, content, rest = (p if isinstance(p, str) else p.decode() for p in parts)
     except UnicodeDecodeError:
-        raise LineError("bad_event") from None
+        raise ValueError("bad_event") from None
     if not title:
-        raise LineError("bad_event")
+        raise ValueError("bad_event")
     fields: dict[str, Any] = {}
     for section in rest.split("|"):
         mark, _, value = section.partition(":")
@@ -291,7 +290,7 @@ def _parse_service_check(line: bytes) -> ServiceCheck:
     r"""Parse `_sc|name|status|…`; `m:` comes last and may hold bars; `m\:` in it is `m:`."""
     sections = line.decode().split("|")
     if len(sections) < 3 or not sections[1] or sections[2] not in ("0", "1", "2", "3"):
-        raise LineError("bad_service_check")
+        raise ValueError("bad_service_check")
     fields: dict[str, Any] = {}
     for index, section in enumerate(sections[3:], 3):
         if section.startswith("m:"):

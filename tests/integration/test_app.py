@@ -582,6 +582,93 @@ def test_a_handler_that_cancels_itself_or_exits_has_failed(app, make_publisher, 
     assert "called sys.exit(3)" in caplog.text
 
 
+@pytest.mark.parametrize("source", ["subscriber", "timer"])
+def test_an_app_whose_task_is_cancelled_by_another_ends_and_says_so(app, make_publisher, source):
+    publisher = make_publisher()
+
+    async def give_up():
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+
+    add = app.subscriber(publisher.endpoint) if source == "subscriber" else app.timer(0.001)
+    add(give_up)
+    with pytest.raises(HandlerError, match="give_up failed with its task: it was cancelled"):
+        serve(app, feeder(publisher, range(3)) if source == "subscriber" else None)
+
+
+def test_what_is_done_is_committed_in_order(make_publisher, tmp_path):
+    """Message 1 ends last: a crash before that brings it and all after it again."""
+    publisher = make_publisher()
+    cursor = tmp_path / "cursor"
+    seen = []
+
+    first = App(stop_timeout=0.05)
+
+    @first.subscriber(publisher.endpoint, start="earliest", cursor=cursor, concurrency=4)
+    async def on(value):
+        seen.append(value)
+        if value == 1:
+            await asyncio.sleep(1000)
+
+    @first.timer(0.01)
+    async def look():
+        if first.stats()[0].handled == 4:
+            first.stop()
+
+    publisher.publish_many("t", [*range(5)])
+    with pytest.raises(TimeoutError):
+        serve(first)
+    assert sorted(seen) == [0, 1, 2, 3, 4]
+    seen.clear()
+    app = App()
+
+    @app.subscriber(publisher.endpoint, start="earliest", cursor=cursor, concurrency=4)
+    async def again(value):
+        seen.append(value)
+        if len(seen) == 4:
+            app.stop()
+
+    serve(app)
+    assert sorted(seen) == [1, 2, 3, 4]
+    seen.clear()
+    publisher.publish("t", 5)
+    last = App()
+
+    @last.subscriber(publisher.endpoint, start="earliest", cursor=cursor)
+    async def rest(value):
+        seen.append(value)
+        last.stop()
+
+    serve(last)
+    assert seen == [5]
+
+
+def test_handlers_that_never_wait_let_others_run(app, make_publisher):
+    publisher = make_publisher()
+    publisher.publish_many("t", [*range(20_000)])
+    rounds = 0
+
+    @app.subscriber(publisher.endpoint, start="earliest", prefetch=10_000)
+    async def on(value):
+        sum(range(100))
+        if value == 19_999:
+            app.stop()
+
+    async def go_round():
+        nonlocal rounds
+        while True:
+            rounds += bool(app.stats()[0].handled)
+            await asyncio.sleep(0)
+
+    async def main():
+        other = asyncio.create_task(go_round())
+        await app.serve()
+        other.cancel()
+
+    asyncio.run(main())
+    assert rounds >= 10
+
+
 def test_an_app_ends_with_its_feeds_after_the_last_message(app, make_feed, place):
     feed, seen = make_feed(), []
     app.timer(100.0)(print_nothing_at_all)

@@ -265,32 +265,6 @@ FEED = """
 LISTEN = "import sys; from p2pmsg.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
-@needs_root
-@pytest.mark.long
-def test_listen_goes_on_with_an_interface_that_is_made_again(wire):
-    feed = python(wire.sender_pid, FEED, GROUP.format(SENDER_ADDRESS))
-    place = GROUP.format(RECEIVER_ADDRESS)
-    options = ("--json", "--interval", "0.2", "--seconds", "60")
-    listen = python(wire.receiver_pid, LISTEN, "listen", place, *options)
-
-    def wait_for(matches):
-        for line in listen.stdout:
-            if matches(json.loads(line)):
-                return
-        raise AssertionError("it has ended")
-
-    try:
-        wait_for(lambda shown: shown["messages_s"] > 0)
-        taken = take_away(wire)
-        wait_for(lambda shown: shown["messages_s"] == 0)
-        bring_back(wire, taken)
-        wait_for(lambda shown: shown["messages_s"] > 0)
-    finally:
-        for one in (feed, listen):
-            one.kill()
-            one.communicate()
-
-
 @pytest.mark.long
 @needs_root
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def add_subscriber(simulation: Simulation, profile: Profile, start: Any) -> None
 
 
 def run(simulation: Simulation, profile: Profile, quiet: float = 2.0) -> None:
-    """Run a simulation to its end and check it; `InvariantError` names the seed."""
+    """Run a simulation to its end and check it; `AssertionError` names the seed."""
     simulation.run(profile.run_time / 2)
     for start in profile.joiners:
         add_subscriber(simulation, profile, start)

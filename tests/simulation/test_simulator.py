@@ -7,7 +7,7 @@ import pytest
 from p2pmsg.config import SubscriberConfig
 from p2pmsg.control import Nack
 from p2pmsg.errors import ConfigError
-from p2pmsg.testing import InvariantError, NetworkOptions, Simulation
+from p2pmsg.testing import NetworkOptions, Simulation
 from p2pmsg.testing.simulated_subscriber import SimulatedSubscriber
 from p2pmsg.wire import Kind, control_frame
 from recovery import Loss, LossReason
@@ -69,7 +69,7 @@ def tails_lost(count, *, heartbeats):
         simulation.settle(4.0)
         try:
             simulation.check()
-        except InvariantError as error:
+        except AssertionError as error:
             found.add(seed)
             if f"seed {seed}:" not in str(error) or "silently" not in str(error):
                 raise
@@ -128,10 +128,9 @@ def test_the_checks_find(tamper, message, monkeypatch):
 
     monkeypatch.setattr(SimulatedSubscriber, "hand_over", hand_over)
 
-    with pytest.raises(InvariantError, match=message) as raised:
+    with pytest.raises(AssertionError, match=message) as raised:
         run(build(CLEAN, 17), CLEAN)
 
-    assert raised.value.seed == 17
     assert "seed 17" in str(raised.value)
 
 
@@ -142,7 +141,7 @@ def test_the_checks_find_a_buffer_that_grows_beyond_its_bound():
     core.replay.bytes_held += 2**30
     simulation.run(0.0)
 
-    with pytest.raises(InvariantError, match="keeps"):
+    with pytest.raises(AssertionError, match="keeps"):
         simulation.check()
 
 
@@ -159,7 +158,7 @@ def test_the_checks_find_a_network_that_does_not_calm_down():
         simulation.network.after(0.05, chatter)
 
     chatter()
-    with pytest.raises(InvariantError, match="not quiet"):
+    with pytest.raises(AssertionError, match="not quiet"):
         simulation.check()
 
 

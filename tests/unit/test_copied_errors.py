@@ -66,8 +66,6 @@ ARGUMENTS = {
     "p2pmsg.errors.ReentrantCallError": (),
     "p2pmsg.errors.RequestError": ("t", "tcp://h:1", "no"),
     "p2pmsg.errors.SessionEndedError": (errors.SessionEnd("t", 7, "feed", 9, announced=True),),
-    "p2pmsg.statsd.metric.LineError": ("no_value",),
-    "p2pmsg.testing.oracle.InvariantError": (3, ["lost", "twice"]),
     "p2pmsg.webhooks.schemes.RejectedError": (429, "busy", "later", 3),
     "recovery.errors.LogFormatError": ("a.log", 7, "torn"),
     "recovery.errors.LogWriteError": ("the log", OSError(28, "no space")),
