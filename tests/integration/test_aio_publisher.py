@@ -2,13 +2,9 @@
 
 import asyncio
 import contextlib
-import errno
-import gc
 import os
 import random
 import threading
-import time
-import warnings
 from functools import partial
 
 import pytest
@@ -20,7 +16,6 @@ from p2pmsg.config import MulticastPublisherConfig, PublisherConfig
 from p2pmsg.errors import (
     ClosedError,
     ConfigError,
-    LogFailedError,
     LogInUseError,
     SendQueueFullError,
 )
@@ -34,7 +29,6 @@ from tests.integration.peers import (
     ExactCounter,
     check_exact,
     check_ledger,
-    in_threads,
     take,
 )
 from tests.places import free_port
@@ -87,24 +81,6 @@ def test_everything_arrives(make_subscriber, tmp_path, place, loop):
     aio.run(main, loop, debug=True)
 
 
-def test_a_multicast_keeps_to_its_rate(make_subscriber):
-    rate, burst, count = 2_000_000, 2**20, 3000
-    multicast = MulticastPublisherConfig(rate_limit_bytes_s=rate)
-    config = PublisherConfig(multicast=multicast)
-
-    async def main():
-        endpoint = f"udp://239.255.77.2:{free_port()}?interface=127.0.0.1"
-        async with Publisher(endpoint, config=config) as publisher:
-            subscriber = await join(publisher, make_subscriber)
-            began = time.monotonic()
-            publisher.publish_many(TOPIC, [bytes(1000)] * count)
-            await asyncio.to_thread(take, subscriber, count)
-            assert time.monotonic() - began >= (count * 1000 - burst) / rate - 0.2
-            check_ledger(subscriber, delivered=count, lost=0)
-
-    run(main)
-
-
 @pytest.mark.parametrize("parity", [{}, {"fec_data": 8, "fec_parity": 1}], ids=["plain", "parity"])
 def test_all_parts_leave_and_drain_waits_for_them(make_subscriber, parity):
     """The last of them waited for the next heartbeat."""
@@ -120,17 +96,6 @@ def test_all_parts_leave_and_drain_waits_for_them(make_subscriber, parity):
             await publisher.drain()
             assert publisher.stats().multicast.bytes_sent - before > len(value)
             assert (await asyncio.to_thread(take, subscriber, 1))[0].value == value
-
-    run(main)
-
-
-def test_what_was_published_leaves_without_a_further_call(make_subscriber):
-    async def main():
-        async with Publisher(LOOPBACK) as publisher:
-            subscriber = await join(publisher, make_subscriber)
-            for number in range(10):  # the first ones alone, the others share a frame
-                publisher.publish(TOPIC, number)
-            check_exact(await asyncio.to_thread(take, subscriber, 10))
 
     run(main)
 
@@ -164,26 +129,6 @@ def test_without_a_loop_or_in_another_one_it_is_refused():
             assert publisher.stats().published == 2
 
     run(main)
-
-
-def test_another_loop_of_the_same_thread_is_refused():
-    one, two = asyncio.new_event_loop(), asyncio.new_event_loop()
-    with contextlib.closing(one), contextlib.closing(two):
-
-        async def make():
-            return Publisher(LOOPBACK)
-
-        async def use():
-            publisher.publish(TOPIC, 0)
-
-        publisher = one.run_until_complete(make())
-        with pytest.raises(RuntimeError):
-            two.run_until_complete(use())
-        with pytest.raises(RuntimeError, match="outside"):
-            publisher.publish(TOPIC, 0)
-        one.run_until_complete(use())
-        assert publisher.stats().published == 1
-        one.run_until_complete(publisher.close())
 
 
 async def steps(count):
@@ -280,21 +225,6 @@ def test_closing_wakes_those_who_wait(make_subscriber, make_proxy):
     run(main)
 
 
-def test_time_outs_leave_it_usable(make_subscriber):
-    async def main():
-        async with Publisher(LOOPBACK) as publisher:
-            with pytest.raises(TimeoutError, match="0 of 1 subscribers came"):
-                await publisher.wait_for_subscribers(1, 0.01)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01):
-                    await publisher.wait_for_subscribers()
-            subscriber = await join(publisher, make_subscriber)
-            publisher.publish(TOPIC, 0)
-            check_exact(await asyncio.to_thread(take, subscriber, 1))
-
-    run(main)
-
-
 @pytest.mark.parametrize("acknowledge", ["written", "synced"])
 def test_cancelled_at_each_step_it_can_be_closed_again(make_subscriber, memory_path, acknowledge):
     """A round more is let pass before each cancellation; at last the call has ended before it."""
@@ -333,28 +263,6 @@ def test_cancelled_at_each_step_it_can_be_closed_again(make_subscriber, memory_p
         assert reader.streams()[0].next == 82
 
 
-def test_a_cancelled_block_closes_it(memory_path):
-    async def main():
-        config = LogConfig(memory_path / "log")
-        entered = asyncio.Event()
-
-        async def serve():
-            async with Publisher(LOOPBACK, log=config) as publisher:
-                publisher.publish(TOPIC, 1)
-                entered.set()
-                await asyncio.sleep(60)
-
-        task = asyncio.create_task(serve())
-        await entered.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        async with Publisher(LOOPBACK, log=config) as publisher:
-            assert publisher.publish(TOPIC, 2) == 1
-
-    run(main)
-
-
 def test_a_loop_that_ends_closes_it_and_says_so(memory_path, make_subscriber, caplog):
     """The subscriber has what was published, though nobody closed the publisher."""
     subscribers = []
@@ -383,21 +291,6 @@ def test_a_loop_that_ends_closes_it_and_says_so(memory_path, make_subscriber, ca
 async def reopen(config, following):
     async with Publisher(LOOPBACK, log=config) as publisher:
         assert publisher.publish(TOPIC, "next") == following
-
-
-def test_loops_in_several_threads(make_subscriber):
-    def use(number):
-        async def main():
-            async with Publisher(LOOPBACK) as publisher:
-                subscriber = await join(publisher, make_subscriber)
-                for n in range(2000):
-                    publisher.publish(TOPIC, n)
-                await publisher.drain()
-                check_exact(await asyncio.to_thread(take, subscriber, 2000))
-
-        run(main)
-
-    in_threads(*(partial(use, number) for number in range(3)))
 
 
 @pytest.fixture
@@ -433,79 +326,6 @@ def test_the_loop_goes_on_while_the_disk_is_waited_for(
             await waits
             assert publisher.stats().log.unsynced_bytes == 0
             check_exact(await asyncio.to_thread(take, subscriber, 10))
-
-    run(main)
-
-
-@pytest.mark.internal
-def test_a_disk_that_fails_is_reported_by_drain(monkeypatch, memory_path):
-    fails = []
-
-    def sync(fd):
-        if fails:
-            raise OSError(errno.EIO, "no disk")
-
-    monkeypatch.setattr(platform, "sync_data", sync)
-
-    async def main():
-        config = LogConfig(memory_path / "log", acknowledge="synced")
-        publisher = Publisher(LOOPBACK, log=config)
-        publisher.publish(TOPIC, 0)
-        await publisher.drain()
-        fails.append(True)
-        publisher.publish(TOPIC, 1)
-        for _ in range(2):
-            with pytest.raises(LogFailedError, match="no disk"):
-                await publisher.drain()
-        with pytest.raises(LogFailedError):
-            publisher.publish_many("new", [2])
-        with pytest.raises(LogFailedError):
-            await publisher.close(0.1)
-        await publisher.close()
-
-    run(main)
-
-
-def has_all(collector, count):
-    """Check that what came is right; return whether it is all."""
-    own = [message for message in collector.messages if message.topic == TOPIC]
-    check_exact(own)
-    return len(own) == count
-
-
-def test_a_subclass_with_its_own_publish_is_called(make_subscriber):
-    class Doubling(Publisher):
-        def publish(self, topic, value, *arguments, **options):
-            return super().publish(topic, 2 * value, *arguments, **options)
-
-    async def main():
-        async with Doubling(LOOPBACK) as publisher:
-            subscriber = await join(publisher, make_subscriber)
-            publisher.publish(TOPIC, 1)
-            publisher.publish(TOPIC, 2)
-            publisher.flush()
-            assert [one.value for one in await asyncio.to_thread(take, subscriber, 2)] == [2, 4]
-
-    run(main)
-
-
-def test_a_task_that_drains_all_the_time_lets_others_run():
-    async def main():
-        async with Publisher(LOOPBACK) as publisher:
-            turns = 0
-
-            async def other():
-                nonlocal turns
-                while True:
-                    await asyncio.sleep(0)
-                    turns += 1
-
-            task = asyncio.create_task(other())
-            for number in range(50_000):
-                publisher.publish(TOPIC, number)
-                await publisher.drain()
-            task.cancel()
-            assert turns > 5
 
     run(main)
 
@@ -555,27 +375,6 @@ def test_opening_may_be_done_in_the_executor(monkeypatch, memory_path, make_subs
     run(main)
 
 
-@pytest.mark.long
-def test_in_a_forked_child_it_is_closed(make_subscriber):
-    async def main():
-        async with Publisher(LOOPBACK) as publisher:
-            subscriber = await join(publisher, make_subscriber)
-            publisher.publish(TOPIC, 0)
-            child = os.fork()
-            if not child:
-                refused = 0
-                try:
-                    publisher.publish(TOPIC, "child")
-                except ClosedError:
-                    refused = 1
-                os._exit(refused)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
-            publisher.publish(TOPIC, 1)
-            check_exact(await asyncio.to_thread(take, subscriber, 2))
-
-    run(main)
-
-
 @pytest.mark.rounds(400, 100_000)
 @pytest.mark.parametrize("acknowledge", [None, "synced"])
 def test_random_cancellations_cost_nothing(make_subscriber, memory_path, acknowledge, rounds):
@@ -619,26 +418,3 @@ def test_random_cancellations_cost_nothing(make_subscriber, memory_path, acknowl
             assert accepted > rounds
 
     run(main, wait_s=WAIT_S + rounds / 100)
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of the loop itself
-def test_a_loop_that_was_just_closed_leaves_a_publisher_that_closes_when_it_is_collected(
-    memory_path, recwarn
-):
-    config = LogConfig(memory_path / "log")
-
-    async def make():
-        publisher = Publisher(LOOPBACK, name="forgotten", log=config)
-        publisher.publish(TOPIC, 0)
-        return publisher
-
-    loop = asyncio.new_event_loop()
-    publisher = loop.run_until_complete(make())
-    loop.close()
-    with pytest.raises(RuntimeError):
-        publisher.publish(TOPIC, 1)
-    warnings.simplefilter("always")
-    del publisher, loop
-    gc.collect()
-    assert "<Publisher 'forgotten' tcp" in str([one.message for one in recwarn])
-    run(partial(reopen, config, 1))

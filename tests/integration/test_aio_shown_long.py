@@ -4,17 +4,11 @@ The guide's recipes, its other pages and the examples.
 """
 
 import importlib.util
-import os
-import re
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
-from tests.integration.peers import eventually
 from tests.integration.test_examples import EXAMPLES
 from tests.integration.test_guide import GUIDE, alone, blocks, pages, programs, recipes, sections
 
@@ -53,11 +47,6 @@ import p2pmsg.aio
 signal.signal(signal.SIGINT, signal.default_int_handler)
 pathlib.Path("begun").touch()
 """
-STRAY = re.compile(
-    r"Warning|never (retrieved|awaited)|was destroyed|not closed|ExceptionGroup|Bad file descriptor"
-    r"|Exception ignored in: <(coro|async)|exception in (callback|shielded)"
-)
-"""What asyncio, Python or a peer says where something was left."""
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -103,33 +92,3 @@ def test_it_says_nothing_in_debug_mode(start, name):
     _, said = finish(process)
     assert without_slow(said) == []
     assert process.returncode == 0
-
-
-def has_begun(process, folder, name):
-    """Whether it has imported what it uses; that of an example is watched by a test of its own."""
-    return name in IN_EXAMPLES or Path(folder, "begun").exists() or process.poll() is not None
-
-
-@pytest.mark.parametrize("name", [*ALONE, *IN_EXAMPLES])
-def test_ctrl_c_ends_it_at_any_moment_and_nothing_is_left(start, name, tmp_path):
-    began, lasts_s = 0.0, 0.0
-    for number in range(9):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        process = start(name, folder)
-        try:
-            eventually(lambda now=(process, folder, name): has_begun(*now))
-            began = time.monotonic()
-            if number:  # the first one shows how long it takes
-                time.sleep(lasts_s * (number - 0.5) / 8)
-                os.kill(process.pid, signal.SIGINT)
-        finally:
-            _, said = finish(process)
-        lasts_s = lasts_s or time.monotonic() - began
-        # Python itself leaves a file open where it is stopped as it imports, and a coroutine where
-        # its runner is as it closes the loop; pyzmq a socket of which the making is stopped.
-        said = re.sub(r".*'\w*Loop.shutdown_asyncgens' was never awaited\n", "", said)
-        said = re.sub(r".*Unclosed socket <zmq\.Socket\(zmq\.UNKNOWN\).*\n", "", said)
-        assert "<frozen importlib" in said or STRAY.search(said) is None, said
-        is_early = "init_import_site" in said  # Python has not begun yet
-        assert process.returncode in (0, 130, -signal.SIGINT) or is_early, said

@@ -2,10 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
-import importlib
-import importlib.util
-import logging
 import select
 import socket
 import threading
@@ -17,7 +13,7 @@ import p2pmsg
 from p2pmsg import aio
 from p2pmsg.errors import ClosedError, CursorError
 from tests.integration.aio import LOOPS, connected, run
-from tests.integration.mold import make_feed, place, reader_of
+from tests.integration.mold import make_feed, place
 from tests.integration.peers import LOOPBACK, TOPIC, publish_frames
 from tests.places import free_port
 
@@ -106,44 +102,6 @@ def test_a_name_is_looked_up_in_an_executor(is_entered, monkeypatch):
     assert threading.main_thread() not in threads
 
 
-def test_a_name_that_is_unknown_is_reported_where_it_is_awaited(monkeypatch):
-    def look_up(*arguments, **options):
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-
-    async def main():
-        with pytest.raises(p2pmsg.ConfigError, match="unknown"):
-            async with aio.Subscriber("udp://no-such-host.invalid:9"):
-                pass
-        subscriber = aio.Subscriber("udp://no-such-host.invalid:9")
-        for _ in range(2):
-            with pytest.raises(p2pmsg.ConfigError, match="unknown"):
-                await subscriber.receive()
-            with pytest.raises(p2pmsg.ConfigError, match="unknown"):
-                subscriber.receive_nowait()
-        await subscriber.close()
-        closed = aio.Subscriber("udp://localhost:9")
-        await closed.close()  # before it is found
-
-    run(main, debug=True)
-
-
-def test_a_mold_feed_and_the_end_of_its_sessions(make_feed, place):
-    feed = make_feed()
-
-    async def main():
-        options = {"start": "earliest", "on_end": "stop"}
-        async with aio.Subscriber(reader_of(place, feed), **options) as subscriber:
-            feed.publish_many([b"one", b"two"])
-            iterator = aiter(subscriber)
-            assert await values_of(iterator, 2) == [b"one", b"two"]
-            await asyncio.to_thread(feed.close)
-            assert [message async for message in subscriber] == []  # it ends with the session
-
-    run(main)
-
-
 @pytest.mark.parametrize("how", ["receive", "receive_many", "iterate", "batches"])
 def test_a_loss_is_raised_in_its_place_and_the_same_iterator_goes_on(how):
     async def main():
@@ -204,39 +162,6 @@ def test_a_coroutine_function_gets_the_report_before_the_next_message():
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("how", ["iterate", "batches", "with cursor"])
-def test_tasks_that_iterate_by_the_same_object_share_all_messages(how, loop, tmp_path):
-    options = {"cursor": tmp_path / "cursor", "commit": "message"} if how == "with cursor" else {}
-
-    async def main():
-        async with connected(**options) as (publisher, subscriber):
-            got = []
-            source = subscriber.batches(3) if how == "batches" else aiter(subscriber)
-
-            async def take():
-                async for found in source:
-                    got.extend([found.value] if how != "batches" else found.values)
-
-            tasks = [asyncio.create_task(take()) for _ in range(3)]
-            for start in range(0, 60, 20):
-                await asyncio.sleep(0.001)
-                if start:  # another one goes on in its place
-                    tasks[0].cancel()
-                    await asyncio.wait([tasks[0]])
-                    tasks.append(asyncio.create_task(take()))
-                    del tasks[0]
-                publisher.publish_many("t", range(start, start + 20))
-                publisher.flush()
-                async with asyncio.timeout(60):
-                    while len(got) < start + 20:
-                        await asyncio.sleep(0.001)
-        assert await asyncio.gather(*tasks) == [None] * 3
-        assert sorted(got) == list(range(60))
-
-    run(main, loop)
-
-
-@pytest.mark.parametrize("loop", LOOPS)
 def test_closing_wakes_all_who_wait(loop):
     async def main():
         async with connected() as (_, subscriber):
@@ -291,31 +216,6 @@ def test_it_is_refused_outside_of_its_own_loop():
     run(main)
 
 
-def test_several_loops_in_several_threads():
-    publisher = p2pmsg.Publisher(LOOPBACK)
-    failures = []
-
-    def read():
-        async def main():
-            async with aio.Subscriber(publisher.endpoint, topics=[TOPIC]) as subscriber:
-                assert await values_of(aiter(subscriber), 5000) == [*range(5000)]
-
-        try:
-            run(main)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=read) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    publisher.wait_for_subscribers(3, timeout=60)
-    publish(publisher, *range(5000))
-    for thread in threads:
-        thread.join()
-    publisher.close(timeout=0.0)
-    assert not failures
-
-
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_that_ends_without_closing_it_names_it(loop, caplog):
     kept = []
@@ -331,31 +231,6 @@ def test_a_loop_that_ends_without_closing_it_names_it(loop, caplog):
     text = f"the subscriber of {publisher.endpoint} was not closed before its event loop ended"
     assert caplog.messages.count(text) == 1
     assert subscriber.wait_fds() == []
-
-
-def test_one_that_is_forgotten_with_its_loop_is_named_when_it_is_collected():
-    loop = asyncio.new_event_loop()
-
-    async def main():
-        return aio.Subscriber("tcp://127.0.0.1:1")
-
-    loop.run_until_complete(main())
-    loop.close()  # without the end that asyncio.run makes
-    with pytest.warns(ResourceWarning, match=r"the subscriber of tcp://127.0.0.1:1 was not closed"):
-        gc.collect()
-
-
-def test_two_runs_in_one_process(caplog):
-    async def main():
-        async with connected() as (publisher, subscriber):
-            publish(publisher, 1, 2)
-            return await values_of(aiter(subscriber), 2)
-
-    with caplog.at_level(logging.WARNING):
-        assert run(main, debug=True) == run(main, debug=True) == [1, 2]
-    # Of a busy machine, and of the publisher.
-    others = [text for text in caplog.messages if "took" in text or "at close" in text]
-    assert caplog.messages == others
 
 
 @pytest.mark.parametrize("how", ["iterate", "receive", "receive_many", "batches"])
@@ -495,51 +370,6 @@ def test_without_an_event_loop(kind):
         subscriber.close_now()
         with pytest.raises(ClosedError):
             subscriber.receive_nowait()
-
-
-def test_a_coroutine_function_is_refused_where_no_loop_could_run_it():
-    async def on_gap(report):
-        pass
-
-    with pytest.raises(p2pmsg.ConfigError, match="plain functions"):
-        aio.Subscriber("tcp://127.0.0.1:1", on_gap=on_gap)
-
-
-def test_in_trio():
-    if importlib.util.find_spec("trio") is None:
-        pytest.skip("trio is not there")
-    trio = importlib.import_module("trio")
-    publisher = p2pmsg.Publisher(LOOPBACK)
-
-    async def wait_for_one(fd, cancel):
-        await trio.lowlevel.wait_readable(fd)
-        cancel()
-
-    async def messages(subscriber):
-        while True:
-            while subscriber.turn() <= 0:
-                await trio.lowlevel.checkpoint()
-            while (message := subscriber.receive_nowait()) is not None:
-                yield message
-            with trio.move_on_at(trio.current_time() + 0.1):
-                async with trio.open_nursery() as nursery:
-                    for fd in subscriber.wait_fds():
-                        nursery.start_soon(wait_for_one, fd, nursery.cancel_scope.cancel)
-
-    async def main():
-        subscriber = aio.Subscriber(publisher.endpoint, topics=[TOPIC], start="earliest")
-        got = []
-        async with contextlib.aclosing(messages(subscriber)) as found:
-            async for message in found:
-                got.append(message.value)
-                if len(got) == 2000:
-                    break
-        await subscriber.close()
-        return got
-
-    with contextlib.closing(publisher):
-        publish(publisher, *range(2000))
-        assert trio.run(main) == [*range(2000)]
 
 
 @pytest.mark.parametrize("awaits", [False, True])

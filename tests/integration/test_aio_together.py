@@ -1,7 +1,6 @@
 """Asyncio's peers among others: forked children, publishers that are killed, peers of threads."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -22,55 +21,6 @@ with p2pmsg.Publisher(sys.argv[1], log=p2pmsg.LogConfig(sys.argv[2])) as publish
     print(publisher.endpoint, flush=True)
     time.sleep(600)
 """
-
-
-def in_child(call):
-    """Return the exit code of a forked child that calls this: 0 where it is refused by name."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            call()
-        except p2pmsg.ClosedError as error:
-            code = 0 if "parent" in str(error) else 2
-        except BaseException:
-            code = 3
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-@pytest.mark.long
-def test_a_child_forked_in_a_loop_is_refused_and_the_parent_unharmed():
-    async def main():
-        async with (
-            aio.Publisher(LOOPBACK) as publisher,
-            aio.Subscriber(publisher.endpoint) as subscriber,
-            aio.Pusher(LOOPBACK) as pusher,
-            aio.Puller(pusher.endpoint) as puller,
-            aio.Responder(LOOPBACK, {"square": lambda n: n * n}) as responder,
-            aio.Requester(responder.endpoint) as requester,
-        ):
-            await publisher.wait_for_subscribers(1, DEADLINE_S)
-            codes = [
-                in_child(call)
-                for call in (
-                    lambda: publisher.publish(TOPIC, 0),
-                    lambda: pusher.push(0),
-                    subscriber.receive_nowait,
-                    lambda: puller.receive(0).send(None),
-                    lambda: requester.request("square", 1).send(None),
-                )
-            ]
-            assert codes == [0] * 5
-            publisher.publish(TOPIC, 1)
-            assert (await subscriber.receive(DEADLINE_S)).value == 1
-            pusher.push(2)
-            async with await puller.receive(DEADLINE_S) as job:
-                assert job.value == 2
-            assert await requester.request("square", 3, timeout=DEADLINE_S) == 9
-
-    asyncio.run(main())
 
 
 def start_publisher(endpoint, folder, start, stop):

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import importlib
 import importlib.util
-import os
 import select
 import time
 
@@ -13,7 +12,7 @@ import pytest
 import p2pmsg
 from p2pmsg import aio
 from p2pmsg.errors import ClosedError
-from tests.integration.peers import LOOPBACK, TOPIC, eventually
+from tests.integration.peers import LOOPBACK, TOPIC
 
 DEADLINE_S = 60.0
 
@@ -115,26 +114,6 @@ def test_a_pusher_and_a_puller(driver, tmp_path, has_log):
     driver.run(pusher, pusher.close())
 
 
-def test_a_requester_and_a_responder(driver):
-    async def twice(value):
-        await asyncio.sleep(0.001)
-        return 2 * value
-
-    responder = add(driver, aio.Responder(LOOPBACK, {"twice": twice, "square": lambda n: n * n}))
-    responder.start()
-    requester = add(driver, aio.Requester(responder.endpoint))
-    assert driver.run(requester, requester.request("square", 7, timeout=60)) == 49
-    tasks = [requester.begin(requester.request("twice", n, timeout=60)) for n in range(50)]
-    driver.until(lambda: all(task.done() for task in tasks))
-    assert [task.result() for task in tasks] == [2 * n for n in range(50)]
-    answers = requester.request_all("square", 3, deadline=60)
-    assert driver.run(requester, anext(answers)).value == 9
-    late = requester.begin(requester.request("nobody", timeout=60))
-    requester.close_now()
-    with pytest.raises(ClosedError):
-        late.result()
-
-
 def test_what_is_not_allowed(driver):
     publisher = add(driver, aio.Publisher(LOOPBACK))
     with pytest.raises(RuntimeError, match="made outside of an event loop"):
@@ -149,26 +128,6 @@ def test_what_is_not_allowed(driver):
             publisher.turn()
 
     asyncio.run(main())
-
-
-@pytest.mark.long
-def test_a_fork_leaves_the_parents_peer_alone(driver):
-    publisher = add(driver, aio.Publisher(LOOPBACK))
-    with p2pmsg.Subscriber(publisher.endpoint, topics=[TOPIC]) as subscriber:
-        driver.run(publisher, publisher.wait_for_subscribers(1, 60))
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                publisher.publish(TOPIC, "of the child")
-            except ClosedError as error:
-                code = 0 if "parent" in str(error) else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        publisher.publish(TOPIC, "of the parent")
-        driver.run(publisher, publisher.drain())
-        assert eventually(lambda: subscriber.receive(timeout=60)).value == "of the parent"
 
 
 def test_in_trio():

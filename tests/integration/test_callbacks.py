@@ -1,12 +1,10 @@
 """Callbacks of subscribers that would do nothing when they are called."""
 
-import asyncio
 import functools
 
 import pytest
 
 import p2pmsg
-from p2pmsg import aio
 from tests.integration.peers import LOOPBACK
 from tests.places import free_port
 
@@ -46,15 +44,6 @@ OPTIONS = {
 def test_a_callback_that_would_do_nothing_is_refused(function, options):
     with pytest.raises(p2pmsg.ConfigError, match="plain functions, without yield"):
         p2pmsg.Subscriber(place(), **options(function))
-
-
-@pytest.mark.parametrize("function", NOTHING_DONE[1:])
-def test_a_generator_is_refused_in_an_event_loop_too(function):
-    async def make():
-        with pytest.raises(p2pmsg.ConfigError, match="without yield"):
-            aio.Subscriber(place(), on_gap=function)
-
-    asyncio.run(make())
 
 
 @pytest.mark.filterwarnings("error")

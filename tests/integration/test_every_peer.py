@@ -3,9 +3,6 @@
 import asyncio
 import gc
 import os
-import resource
-import subprocess
-import sys
 import weakref
 
 import pytest
@@ -15,14 +12,12 @@ from p2pmsg import aio, metrics
 from p2pmsg.moldudp64 import MoldPublisher
 from p2pmsg.reader import HeadsWatch, RangeReader
 from tests.descriptors import no_descriptor_left
-from tests.integration.peers import ROOT, eventually
+from tests.integration.peers import eventually
 
 LOOPBACK = "tcp://127.0.0.1:0"
 ELSEWHERE = "tcp://127.0.0.1:9"
 MOLD = "mold://127.0.0.1:5998?interface=127.0.0.1"
 ROUNDS = 5
-FILES = 512
-"""More than any that the tests before this one have left open."""
 
 
 def publish():
@@ -54,10 +49,6 @@ def push(settle=True):
             else:
                 pusher.close(0.0)
             return pusher, puller
-
-
-def push_and_leave():
-    return push(settle=False)
 
 
 def push_by_the_batch():
@@ -110,15 +101,6 @@ async def push_in_loop():
         return pusher, puller
 
 
-async def push_by_the_batch_in_loop():
-    async with aio.Pusher(LOOPBACK, mode="pipeline") as pusher:
-        async with aio.Puller(pusher.endpoint, mode="pipeline") as puller:
-            pusher.push(1)
-            await puller.receive(60)
-            await pusher.close(0.0)
-            return pusher, puller
-
-
 async def request_in_loop():
     async with aio.Responder(LOOPBACK, {"t": lambda value: value}) as responder:
         async with aio.Requester(responder.endpoint) as requester:
@@ -133,8 +115,8 @@ def use(once):
 @pytest.mark.parametrize(
     "once",
     [
-        publish, relay, push, push_and_leave, push_by_the_batch, request, publish_mold,
-        publish_in_loop, relay_in_loop, push_in_loop, push_by_the_batch_in_loop, request_in_loop,
+        publish, relay, push, push_by_the_batch, request, publish_mold,
+        publish_in_loop, relay_in_loop, push_in_loop, request_in_loop,
     ],
 )  # fmt: skip
 def test_a_closed_peer_is_collected(once):
@@ -199,62 +181,3 @@ def test_a_peer_takes_few_descriptors(name, most):
     before = set(os.listdir("/proc/self/fd"))
     with OPENED[name]():
         assert len(set(os.listdir("/proc/self/fd")) - before) <= most
-
-
-def test_an_event_loop_of_many_publishers_is_not_aborted():
-    async def check():
-        limits, publishers = resource.getrlimit(resource.RLIMIT_NOFILE), []
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, limits[1]))
-            with pytest.raises(p2pmsg.P2PError, match=f"ulimit -n is {FILES}"):
-                while len(publishers) < FILES:
-                    publishers.append(aio.Publisher(LOOPBACK))
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            for publisher in publishers:
-                await publisher.close()
-        assert publishers
-
-    asyncio.run(check())
-
-
-LIST = """
-import p2pmsg
-from tests.descriptors import no_descriptor_left
-with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
-    with no_descriptor_left():
-        print(publisher.publish("t", [1]))
-"""
-GEVENT = """
-from gevent import monkey
-monkey.patch_all(%s)
-import p2pmsg
-try:
-    with p2pmsg.Pusher("tcp://127.0.0.1:0") as pusher, p2pmsg.Puller(pusher.endpoint) as puller:
-        pusher.push("a job")
-        with puller.receive(60) as job:
-            print(job.value)
-except p2pmsg.ConfigError as error:
-    print(error)
-"""
-
-
-def output_of(program):
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=100, check=True,
-    ).stdout  # fmt: skip
-
-
-def test_the_first_list_is_published_without_a_descriptor():
-    assert output_of(LIST) == "0\n"
-
-
-@pytest.mark.parametrize(
-    ("patches", "expected"),
-    [("", "patch_all() must be called with thread=False"), ("thread=False, select=False", "a job")],
-)
-def test_threads_of_gevent_are_refused(patches, expected):
-    pytest.importorskip("gevent")
-    assert expected in output_of(GEVENT % patches)

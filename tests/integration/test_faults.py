@@ -9,7 +9,6 @@ import pytest
 
 import p2pmsg
 from p2pmsg import PublisherConfig
-from p2pmsg.subscriber import quiet
 from tests.integration.aio import shell
 from tests.integration.inside import unheard_requests, without_nacks
 from tests.integration.peers import (
@@ -69,21 +68,6 @@ def test_a_lost_tail_is_repaired_through_heartbeats(
     check_ledger(subscriber, delivered=1000, lost=0)
 
 
-def test_several_subscribers_each_lose_something_else(make_publisher, make_subscriber, make_proxy):
-    publisher = make_publisher(config=small_frames())
-    collectors = []
-    for seed in range(4):
-        proxy = make_proxy(publisher, frame_loss=0.2, seed=seed, loss_after_frames=10)
-        subscriber = make_subscriber(proxy.endpoint, joins=publisher, name=f"reader {seed}")
-        collectors.append(Collector(subscriber))
-    publish_paced(publisher, 0, 20_000)
-    for collector in collectors:
-        check_exact(collector.wait_for(20_000))
-        check_ledger(collector.subscriber, delivered=20_000, outstanding=0, lost=0)
-    names = {requester.name for requester in publisher.stats().requesters}
-    assert names == {f"reader {seed}" for seed in range(4)}
-
-
 @pytest.mark.rounds(15, 400)
 def test_a_connection_cut_again_and_again(connect_by_proxy, rounds):
     publisher, proxy, subscriber = connect_by_proxy(on_gap="raise")
@@ -119,22 +103,6 @@ def test_stall_and_resume(connect_by_proxy):
     check_ledger(subscriber, delivered=30_000, outstanding=0, lost=0)
 
 
-def test_a_partition_that_ends(connect_by_proxy):
-    publisher, proxy, subscriber = connect_by_proxy(
-        publisher={"stall_timeout": 0.05}, on_gap="raise"
-    )
-    collector = Collector(subscriber)
-    publish_paced(publisher, 0, 1_000)
-    collector.wait_for(1_000)
-    proxy.refuse()
-    proxy.cut()
-    publish_paced(publisher, 1_000, 50_000)
-    check_ledger(subscriber)
-    proxy.refuse(False)
-    check_exact(collector.wait_for(50_000))
-    check_ledger(subscriber, delivered=50_000, outstanding=0, lost=0)
-
-
 def test_a_partition_longer_than_the_buffer_reaches(make_publisher, make_subscriber, make_proxy):
     publisher = make_publisher(replay_bytes=20_000, config=small_frames())
     proxy = make_proxy(publisher)
@@ -154,31 +122,6 @@ def test_a_partition_longer_than_the_buffer_reaches(make_publisher, make_subscri
     assert (report.start, report.stop, report.reason.value) == (1_000, earliest, "evicted")
     check_exact(messages, [*range(1_000), *range(earliest, 50_000)])
     check_ledger(subscriber, published=50_000, lost=earliest - 1_000, outstanding=0)
-
-
-def test_a_topic_that_began_during_a_partition(connect_by_proxy):
-    publisher, proxy, subscriber = connect_by_proxy(on_gap="raise")
-    proxy.refuse()
-    proxy.cut()
-    for n in range(1_000):
-        publisher.publish(f"topic {n % 10}", n // 10)
-    proxy.refuse(False)
-    collector = Collector(subscriber)
-    collector.wait_for(1_000)
-    for topic in range(10):
-        own = [message for message in collector.messages if message.topic == f"topic {topic}"]
-        check_exact(own)
-    check_ledger(subscriber, delivered=1_000, outstanding=0, lost=0)
-
-
-def test_latency_changes_nothing(make_publisher, make_subscriber, make_proxy):
-    publisher = make_publisher(config=small_frames())
-    proxy = make_proxy(publisher, delay=0.03, frame_loss=0.05, seed=1, loss_after_frames=10)
-    subscriber = make_subscriber(proxy.endpoint, joins=publisher, on_gap="raise")
-    collector = Collector(subscriber)
-    publish_paced(publisher, 0, 20_000)
-    check_exact(collector.wait_for(20_000))
-    check_ledger(subscriber, delivered=20_000, lost=0)
 
 
 def test_stats_balance_at_every_moment(make_publisher, make_subscriber, make_proxy):
@@ -266,44 +209,6 @@ def test_a_frozen_subscriber_process_holds_nobody_up_for_long(
     assert ledger["delivered"] + ledger["lost"] == 40_001
     assert {reason for _, _, reason in ledger["losses"]} <= {"evicted"}
     assert child.wait() == 0
-
-
-@pytest.mark.long
-def test_a_subscriber_that_was_frozen_until_the_end_has_not_got_everything(
-    make_publisher, make_child, caplog
-):
-    publisher = make_publisher(config=PublisherConfig(subscriber_timeout=0.5))
-    child = make_child("subscribe", publisher.endpoint, 2)
-    publisher.wait_for_subscribers(1, timeout=60)
-    child.signal(signal.SIGSTOP)
-    publisher.publish(TOPIC, 0)
-    eventually(lambda: publisher.stats().subscribers == 0)
-    publisher.close()
-    stats = publisher.stats()
-    assert (stats.undelivered, stats.subscribers_forgotten) == (1, {"": 1})
-    assert "subscribers that had not got everything at close: 1" in caplog.messages
-    child.signal(signal.SIGKILL)
-
-
-@pytest.mark.internal
-def test_a_data_path_that_is_cut_permanently_loses_nothing(connect_by_proxy, caplog, monkeypatch):
-    cut = []
-    monkeypatch.setattr(quiet, "QUIET_NS", 300_000_000)
-    monkeypatch.setattr(quiet, "FIRST_WAIT_NS", 300_000_000)
-    publisher, _, subscriber = connect_by_proxy(
-        proxy={"drop": lambda _: bool(cut)}, config=p2pmsg.SubscriberConfig(publisher_timeout=0.3)
-    )
-    publisher.publish(TOPIC, 0)
-    assert subscriber.receive(60).sequence == 0
-    cut.append(True)
-    publisher.publish_many(TOPIC, [1, 2])
-    assert [subscriber.receive(60).sequence for _ in range(2)] == [1, 2]
-    publisher.publish(TOPIC, 3)
-    publisher.close(timeout=60)
-    assert subscriber.receive(60).sequence == 3
-    assert publisher.stats().undelivered == 0
-    assert "answers at its recovery endpoint" in caplog.text
-    check_ledger(subscriber, delivered=4, outstanding=0, lost=0)
 
 
 def test_a_publisher_killed_and_restarted_at_its_port(make_subscriber, make_child):
@@ -443,15 +348,6 @@ def test_block_waits_stall_ms_once_and_then_goes_on(make_publisher, make_subscri
     publish(publisher, COUNT, COUNT + 100)
     publisher.flush()
     check_exact(take_all(slow, COUNT + 100), range(COUNT, COUNT + 100))
-
-
-def test_a_slow_reader_within_the_buffer_loses_nothing(make_publisher, make_subscriber):
-    publisher = make_publisher(replay_bytes=2**26, stall_timeout=0.05)
-    slow = make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16, on_gap="raise")
-    publish(publisher, 0, COUNT // 3)
-    publisher.flush()
-    check_exact(take_all(slow, COUNT // 3), range(COUNT // 3))
-    check_ledger(slow, delivered=COUNT // 3, outstanding=0, lost=0)
 
 
 def test_a_reader_slower_than_the_publisher_sets_the_pace(make_publisher, make_subscriber):
@@ -602,11 +498,3 @@ def test_a_subscriber_that_waits_for_a_repair_holds_no_more_than_it_may(
     for n in range(8_000):
         assert subscriber.receive(60).sequence == n
     assert subscriber.stats().lost == 0
-
-
-@pytest.mark.long
-def test_an_idle_pair_costs_next_to_nothing(make_child):
-    child = make_child("idle", 1)
-    shares = list(map(float, child.line(30).split()))
-    print("percent of one core, nobody receives and receiving:", shares)
-    assert max(shares) < 3.0

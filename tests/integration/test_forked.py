@@ -1,6 +1,5 @@
 """A forked child has nothing of its parent's peers, and each use of one says so."""
 
-import asyncio
 import contextlib
 import copy
 import os
@@ -10,9 +9,8 @@ import signal
 import pytest
 
 import p2pmsg
-from p2pmsg import aio, metrics
-from p2pmsg.moldudp64 import MoldPublisher
-from p2pmsg.statsd import Collector, PrometheusOutput
+from p2pmsg import metrics
+from p2pmsg.statsd import Collector
 from p2pmsg.statsd.exact import StateFile
 from p2pmsg.webhooks.letters import Letters
 from p2pmsg.webhooks.seen import SeenIds
@@ -110,19 +108,6 @@ def test_a_child_gets_no_jobs_of_the_parent_s_puller(opened):
             assert job.value == expected
 
 
-@pytest.mark.long
-def test_a_child_gets_no_jobs_of_the_parent_s_pipeline(opened):
-    pusher = opened.enter_context(p2pmsg.Pusher(LOOPBACK, mode="pipeline"))
-    puller = opened.enter_context(p2pmsg.Puller(pusher.endpoint, mode="pipeline"))
-    for number in range(4):
-        pusher.push(number)
-    assert puller.receive(60).value == 0
-    found = outcomes(drain(puller), lambda: puller.receive(1), lambda: puller.receive_many(1))
-    assert_refused(found)
-    assert [puller.receive(60).value for _ in range(3)] == [1, 2, 3]
-    puller.commit()
-
-
 @pytest.mark.parametrize("begun", [False, True], ids=["new", "begun"])
 @pytest.mark.parametrize("cursor", [False, True], ids=["plain", "cursor"])
 def test_a_child_gets_no_messages_of_the_parent_s_subscriber(opened, tmp_path, begun, cursor):
@@ -161,30 +146,6 @@ def test_a_child_s_other_peers_say_whose_they_are(opened):
     assert_refused(found)
 
 
-@pytest.mark.long
-def test_a_child_s_collector_says_whose_it_is(opened):
-    collector = opened.enter_context(Collector("udp://127.0.0.1:0", exact="tcp://127.0.0.1:9"))
-    found = outcomes(collector.flush, collector.totals)
-    assert_refused(found)
-    found = outcomes(
-        lambda: collector.stats().error, collector.close, lambda: "closed" in f"{collector}"
-    )
-    assert found == ["None", "None", "True"]
-    collector.flush()
-
-
-@pytest.mark.long
-def test_a_child_keeps_no_port_of_its_parent_s_collector(opened):
-    at = {"listen": ["udp://127.0.0.1:0", "tcp://127.0.0.1:0"], "management": "tcp://127.0.0.1:0"}
-    prometheus = PrometheusOutput(port=0)
-    with Collector(**at, outputs=[prometheus]) as collector:
-        again = {"listen": collector.endpoints, "management": collector.management_endpoint}
-        opened.enter_context(a_child_that_lives())
-        assert outcomes(lambda: prometheus.close(1)) == ["None"]
-    with Collector(**again, outputs=[PrometheusOutput(port=prometheus.port)]) as collector:
-        assert collector.endpoints == again["listen"]
-
-
 def test_an_error_says_who_has_the_address(opened):
     with p2pmsg.Publisher(LOOPBACK) as publisher:
         where = publisher.endpoint
@@ -212,17 +173,6 @@ def test_the_error_of_a_process_that_binds_an_endpoint_twice_says_so(scheme, tmp
         peer(where).receive(timeout=1.0)
 
 
-@pytest.mark.long
-def test_a_child_keeps_no_port_of_its_parent_s_request_server(opened):
-    where = "mold://239.255.9.250:31045?interface=127.0.0.1"
-    with MoldPublisher(where, session="S1") as publisher:
-        host, port = publisher.request_address
-        opened.enter_context(a_child_that_lives())
-        assert outcomes(lambda: publisher.request_address) == [repr((host, port))]
-    with MoldPublisher(f"{where}&request={host}:{port}", session="S1") as publisher:
-        assert publisher.request_address == (host, port)
-
-
 def letters_of(path):
     letters = Letters(path / "hook")
     letters.lock()
@@ -246,46 +196,6 @@ def test_a_child_keeps_no_lock_of_a_parent_that_was_killed(tmp_path, hold):
         os.close(go)
 
 
-@pytest.mark.long
-def test_a_child_cannot_iterate_over_the_parent_s_peers_of_asyncio():
-    async def iterate(source):
-        return [each async for each in source]
-
-    async def run():
-        async with (
-            aio.Publisher(LOOPBACK) as publisher,
-            aio.Subscriber(publisher.endpoint, start="earliest") as subscriber,
-            aio.Pusher(LOOPBACK) as pusher,
-            aio.Puller(pusher.endpoint) as puller,
-            aio.Responder(LOOPBACK) as responder,
-            aio.metrics.Client(LOOPBACK) as client,
-        ):
-            for number in range(3):
-                publisher.publish("t", number)
-                pusher.push(number)
-            messages = aiter(subscriber)
-            assert (await anext(messages)).value == 0
-            first = await anext(puller)
-            found = await asyncio.to_thread(
-                outcomes,
-                *[
-                    lambda source=source: asyncio.run(iterate(source))
-                    for source in (subscriber, messages, puller)
-                ],
-                client.flush,
-            )
-            assert (await anext(messages)).value == 1
-            first.ack()
-            for expected in (1, 2):
-                async with await puller.receive(60) as job:
-                    assert job.value == expected
-            assert responder.endpoint
-            return found
-
-    found = asyncio.run(run())
-    assert all(INHERITED in each or "RuntimeError" in each for each in found), found
-
-
 def test_peers_cannot_be_copied_or_pickled(opened):
     publisher = opened.enter_context(p2pmsg.Publisher(LOOPBACK))
     peers = [
@@ -303,23 +213,6 @@ def test_peers_cannot_be_copied_or_pickled(opened):
     ]
     for peer in peers:
         refuse_copies(peer)
-
-
-def test_peers_of_asyncio_cannot_be_copied_or_pickled():
-    async def run():
-        async with (
-            aio.Publisher(LOOPBACK) as publisher,
-            aio.Subscriber(publisher.endpoint) as subscriber,
-            aio.Pusher(LOOPBACK) as pusher,
-            aio.Puller(pusher.endpoint) as puller,
-            aio.Requester("tcp://127.0.0.1:9") as requester,
-            aio.Responder(LOOPBACK) as responder,
-            aio.metrics.Client(LOOPBACK) as client,
-        ):
-            for peer in (publisher, subscriber, pusher, puller, requester, responder, client):
-                refuse_copies(peer)
-
-    asyncio.run(run())
 
 
 def refuse_copies(peer):

@@ -2,7 +2,6 @@
 
 import contextlib
 import resource
-import socket
 import time
 
 import pytest
@@ -198,14 +197,6 @@ def test_random_bytes_to_every_listening_socket(good_pair):
     check_goes_on(publisher, collector)
 
 
-def test_connections_that_say_nothing(good_pair, opened):
-    publisher, collector = good_pair
-    for endpoint in (publisher.endpoint, publisher.recovery_endpoint) * 50:
-        host, port = endpoint.removeprefix("tcp://").rsplit(":", 1)
-        opened.enter_context(socket.create_connection((host, int(port)), 60))
-    check_goes_on(publisher, collector)
-
-
 def test_a_subscriber_that_sends_what_is_no_subscription(good_pair, stranger):
     publisher, collector = good_pair
     xsub = stranger(zmq.XSUB, publisher.endpoint)
@@ -214,39 +205,6 @@ def test_a_subscriber_that_sends_what_is_no_subscription(good_pair, stranger):
         xsub.send(rng.randbytes(rng.randrange(1, 300)))
     xsub.send(b"\1")
     check_goes_on(publisher, collector)
-
-
-@FEW_EXAMPLES
-@given(
-    st.lists(
-        st.one_of(
-            st.binary(max_size=200),
-            st.builds(
-                frame,
-                st.sampled_from([b"", b"trades"]),
-                st.integers(0, 30),
-                st.integers(0, 2**64 - 1),
-                st.integers(0, 2**64 - 1),
-                st.integers(0, 2**32 - 1),
-                st.binary(max_size=60),
-            ),
-        ),
-        max_size=20,
-    )
-)
-def test_anything_to_the_recovery_endpoint(good_pair, stranger, frames):
-    publisher, collector = good_pair
-    dealer = stranger(zmq.DEALER, publisher.recovery_endpoint)
-    for data in frames:
-        dealer.send(data)
-        valid = data[:43]  # with the right session it gets further
-        if len(data) >= 39:
-            zero = data.find(b"\0")
-            at = zero + 7
-            valid = data[:at] + publisher.session.to_bytes(8, "big") + data[at + 8 :]
-        dealer.send(valid)
-    check_goes_on(publisher, collector, 20)
-    dealer.close()
 
 
 PREFIX = b"hostile"
@@ -328,30 +286,6 @@ def test_lies_about_counts_cost_no_memory(joined):
     check_good_one_goes_on(publisher, collector)
 
 
-def test_gaps_beyond_belief_are_ranges_and_cost_nothing(joined):
-    publisher, bad, subscriber = joined(repair_timeout=0.5, on_gap=lambda report: None)
-    collector = Collector(subscriber)
-    bad.send(frame(PREFIX, 1, bad.session, 0, 1, data_body([0])))
-    bad.send(frame(PREFIX, Kind.HEARTBEAT, bad.session, 2**62, 0, b"\x91\x00"))
-    bad.send(*(frame(PREFIX, 1, bad.session, 10**15 * n, 1, data_body([n])) for n in range(1, 999)))
-    bad.send(frame(b"other", Kind.HEARTBEAT, bad.session, 2**63 - 1, 0, b"\x91\x05"))
-    check_good_one_goes_on(publisher, collector)
-    eventually(lambda: check_ledger(subscriber).outstanding == 0)
-    assert check_ledger(subscriber).lost > 2**62
-    check_good_one_goes_on(publisher, collector)
-
-
-def test_more_gaps_than_are_remembered(joined):
-    publisher, bad, subscriber = joined(repair_timeout=0.5, on_gap=lambda report: None)
-    collector = Collector(subscriber)
-    for start in range(0, 6_000, 1_000):
-        frames = range(start, start + 1_000)
-        bad.send(*(frame(PREFIX, 1, bad.session, 2 * n, 1, data_body([n])) for n in frames))
-        check_ledger(subscriber)
-    check_good_one_goes_on(publisher, collector)
-    eventually(lambda: check_ledger(subscriber).outstanding == 0)
-
-
 def test_forged_sessions_and_welcomes(joined):
     publisher, bad, subscriber = joined()
     collector = Collector(subscriber)
@@ -422,24 +356,6 @@ def test_a_frame_above_the_limit_ends_the_connection_only(hostile, make_publishe
     assert bad.joined.wait(60), "it does not come back"
     bad.send(frame(PREFIX, 1, bad.session, 0, 1, data_body(["small"])))
     eventually(lambda: any(m.value == "small" for m in list(collector.messages)))
-
-
-def test_multipart_messages(joined):
-    publisher, bad, subscriber = joined()
-    collector = Collector(subscriber)
-    good = frame(PREFIX, 1, bad.session, 0, 1, data_body([0]))
-    bad.send_parts = [good, good]
-    bad.data_send = bad.data.send
-
-    def send_parts(data):
-        bad.data_send(data, zmq.SNDMORE)
-        bad.data_send(b"another part")
-
-    bad.data.send = send_parts
-    bad.send(good, good)
-    del bad.data.send
-    eventually(lambda: any(m.session == bad.session for m in list(collector.messages)))
-    check_good_one_goes_on(publisher, collector)
 
 
 @FEW_EXAMPLES

@@ -1,11 +1,9 @@
 """Ctrl-C, signal handlers that use the peer they interrupt, and signals in large frames."""
 
 import signal
-import subprocess
 import sys
 import threading
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -176,92 +174,6 @@ def test_ctrl_c_after_any_call_of_a_pusher_forgets_no_job(make_pusher, make_pull
     assert strikes > 30
 
 
-PUBLISHES = """
-import os, signal, subprocess, sys, threading, p2pmsg
-which, load = signal.Signals[sys.argv[1]], sys.argv[2]
-raised = KeyboardInterrupt if which == signal.SIGINT else SystemExit
-unraisable, came = [], 0
-sys.unraisablehook = lambda it: unraisable.append(it.exc_type)
-def strike(number, frame):
-    raise raised
-if sys.argv[3] == "own":
-    signal.signal(which, strike)
-publisher = p2pmsg.Publisher("tcp://127.0.0.1:0", replay_bytes=2**20)
-READ = '''
-import sys, p2pmsg
-with p2pmsg.Subscriber(sys.argv[1], topics=["t"]) as subscriber:
-    while True:
-        subscriber.receive_many(1000, timeout=60)
-'''
-reader = subprocess.Popen(
-    [sys.executable, "-c", READ, publisher.endpoint], stderr=subprocess.DEVNULL
-)
-publisher.wait_for_subscribers(1, timeout=60)
-if load == "busy":
-    def spin():
-        while True:
-            pass
-    threading.Thread(target=spin, daemon=True).start()
-STRIKE = '''
-import os, random, sys, time
-for _ in range(int(sys.argv[3])):
-    time.sleep(random.uniform(0.02, 0.05))
-    os.kill(int(sys.argv[1]), int(sys.argv[2]))
-'''
-value = bytes(65536)
-striker = subprocess.Popen(
-    [sys.executable, "-c", STRIKE, str(os.getpid()), str(int(which)), sys.argv[4]]
-)
-def has_ended():  # what strikes in `Popen.poll` would leave its lock taken
-    try:
-        return os.waitpid(striker.pid, os.WNOHANG)[0] != 0
-    except ChildProcessError:
-        return True
-is_over = False
-while not is_over:
-    try:  # for what strikes where the other one has just caught
-        while not is_over:
-            try:
-                is_over = has_ended()
-                for _ in range(20):
-                    publisher.publish("t", value)
-            except raised:
-                came += 1
-    except raised:
-        came += 1
-signal.signal(which, signal.SIG_IGN)
-reader.kill()
-print(came, len(unraisable), flush=True)
-os._exit(0)
-"""
-
-
-CASES = {  # each signal, each handler and each load once, then the rest
-    ("SIGINT", "usual", "alone"): (),
-    ("SIGINT", "own", "busy"): pytest.mark.long,
-    ("SIGTERM", "own", "alone"): (),
-    ("SIGALRM", "own", "busy"): (),
-    ("SIGINT", "usual", "busy"): pytest.mark.long,
-    ("SIGINT", "own", "alone"): pytest.mark.long,
-    ("SIGTERM", "own", "busy"): pytest.mark.long,
-    ("SIGALRM", "own", "alone"): pytest.mark.long,
-}
-
-
-@pytest.mark.rounds(20, 400)
-@pytest.mark.parametrize(
-    ("name", "handler", "load"),
-    [pytest.param(*case, marks=marks) for case, marks in CASES.items()],
-)
-def test_nothing_is_lost_where_a_frame_is_freed(name, handler, load, rounds):
-    command = [sys.executable, "-c", PUBLISHES, name, load, handler, str(rounds)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr  # else SystemExit has ended it there
-    came, unraisable = map(int, done.stdout.split())
-    assert unraisable == 0, done.stderr
-    assert came > rounds // 2
-
-
 STRIKES = 60
 FILES = {
     module.__file__
@@ -346,62 +258,3 @@ def test_what_a_handler_publishes_is_accepted_or_refused_and_nothing_else_suffer
     assert {m.sequence: m.value for m in messages} == expected
     assert struck.refused
     check_ledger(subscriber, delivered=len(expected))
-
-
-def test_a_handler_may_always_ask_for_the_counters(make_publisher):
-    sender = make_publisher()
-    with Handler(lambda: sender.stats().published) as struck:
-        for number in range(1, STRIKES):
-            struck.strike_in(number, lambda: sender.publish(TOPIC, b"v"))
-    assert not struck.refused
-    assert len(struck.results) > 5  # a message that joins a batch takes few calls
-    assert struck.results == sorted(struck.results)
-
-
-@pytest.mark.parametrize("what", ["flush", "close"])
-def test_a_handler_that_flushes_or_closes_does_so_or_is_refused(
-    make_publisher, make_subscriber, what
-):
-    closed = 0
-    for number in range(1, 20):
-        sender = make_publisher()
-        subscriber = make_subscriber(sender.endpoint, joins=sender)
-        accepted = []
-
-        def work(sender=sender, accepted=accepted):
-            for value in range(5):
-                accepted.append(sender.publish(TOPIC, value))
-
-        # Where the message was about to be sent, nobody gets it, and the close waits for that.
-        ends = sender.flush if what == "flush" else partial(sender.close, timeout=0.5)
-        with Handler(ends) as struck:
-            try:
-                struck.strike_in(number, work)
-            except p2pmsg.ClosedError:
-                assert what == "close"
-                closed += 1
-        sender.close()
-        assert [m.sequence for m in take(subscriber, len(accepted))] == accepted
-        subscriber.close()
-    assert what == "flush" or closed or struck.refused
-
-
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGWINCH])
-def test_what_a_handler_pushes_is_accepted_or_refused(make_pusher, make_puller, number):
-    sender = make_pusher()
-    with Handler(lambda: sender.push("handler"), number) as struck:
-        accepted = [
-            struck.strike_in(number, lambda: sender.push("own")) for number in range(1, STRIKES)
-        ]
-    accepted += struck.results
-    puller = make_puller(sender.endpoint)
-    done = []
-    while len(done) < len(accepted):
-        job = puller.receive(60)
-        done.append(job.sequence)
-        job.ack()
-    assert sorted(done) == sorted(accepted)
-    if number == signal.SIGWINCH:
-        assert struck.refused
-    else:  # it is held back from most of the call, and runs after it
-        assert len(struck.results) > struck.refused

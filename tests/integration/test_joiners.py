@@ -12,7 +12,6 @@ import zmq
 
 import p2pmsg
 import transports
-from p2pmsg import wire
 from tests.integration.joiners import can_open, join_all
 from tests.integration.peers import (
     DEADLINE_S,
@@ -222,54 +221,6 @@ def test_giving_up_what_nobody_has_makes_no_space_for_more(make_sender):
         eventually(lambda: [sender.receive_subscriptions(), sender.connections.oversubscribed][1])
 
 
-def test_prefixes_that_others_took_up_first_count_too(make_sender):
-    """One that subscribed to what a helper had, which then went, was counted with nothing."""
-    sender = make_sender(subscriptions_max=4000)
-    with flood(sender.endpoint, 0, 8) as keeper:
-        for round_ in range(5):
-            names = [b"\1%d-%d" % (round_, number) for number in range(1500)]
-            with flood(sender.endpoint, 0, 8) as helper:
-                for name in names:
-                    helper.send(name)
-                taken = []
-                eventually(
-                    lambda n=names, t=taken: (
-                        t.extend(sender.receive_subscriptions())
-                        or len([note for note in t if note[:1] == b"\1"]) >= len(n)
-                        or sender.connections.oversubscribed
-                    )
-                )
-                for name in names:
-                    keeper.send(name)
-                settle(sender)
-            settle(sender)
-        assert sender.connections.oversubscribed
-
-
-def settle(sender):
-    """Let what is on its way come in."""
-    quiet_s = time.monotonic() + 0.1
-    while time.monotonic() < quiet_s:
-        if sender.receive_subscriptions():
-            quiet_s = time.monotonic() + 0.1
-        time.sleep(0.001)
-
-
-def test_who_gives_up_what_others_share_is_not_counted_with_it_for_ever(make_sender):
-    sender = make_sender(subscriptions_max=100)
-    with flood(sender.endpoint, 0, 8) as one, flood(sender.endpoint, 0, 8) as other:
-        for number in range(500):
-            prefix = b"%d" % number
-            for first, then in ((one, other), (other, one)):
-                first.send(b"\1" + prefix)
-                eventually(lambda p=prefix: b"\1" + p in sender.receive_subscriptions())
-                then.send(b"\1" + prefix)
-                first.send(b"\0" + prefix)
-                then.send(b"\0" + prefix)
-                eventually(lambda p=prefix: b"\0" + p in sender.receive_subscriptions())
-        assert not sender.connections.oversubscribed
-
-
 def test_a_publisher_outlives_one_with_very_many_subscriptions():
     with p2pmsg.Publisher(LOOPBACK) as publisher:
         with p2pmsg.Subscriber(publisher.endpoint) as subscriber:
@@ -297,36 +248,6 @@ def test_a_real_subscriber_of_many_topics_is_within_the_bounds():
             stats = publisher.stats()
             assert stats.connections_oversubscribed == stats.connections_refused == 0
             assert stats.connections == 2
-
-
-def test_connections_are_counted_as_they_come_and_go():
-    with p2pmsg.Publisher(LOOPBACK) as publisher:
-        with strangers(publisher.endpoint, 20):
-            eventually(lambda: publisher.stats().connections == 20)
-        eventually(lambda: publisher.stats().connections == 0)
-        assert publisher.stats().connections_refused == 0
-
-
-def test_a_relay_counts_too():
-    with p2pmsg.Publisher(LOOPBACK) as publisher:
-        with p2pmsg.Relay(publisher.endpoint, LOOPBACK) as relay:
-            with strangers(relay.endpoint, 5):
-                eventually(lambda: relay.stats().connections == 5)
-
-
-def test_a_probe_prefix_is_given_up_again(make_sender):
-    """So that the prefixes of a connection do not add up over its life."""
-    prefix = wire.control_prefix(wire.Kind.ECHO, 7)
-    sender = make_sender(subscriptions_max=3)
-    receiver = transports.ZmqReceiver(sender.endpoint, context=transports.context())
-    receiver.connect()
-    for _ in range(20):
-        receiver.subscribe(prefix)
-        eventually(sender.receive_subscriptions)
-        receiver.unsubscribe(prefix)
-        eventually(sender.receive_subscriptions)
-    assert sender.connections.oversubscribed == 0
-    receiver.close()
 
 
 def test_who_asks_and_never_reads_fills_no_memory():

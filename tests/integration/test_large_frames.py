@@ -4,11 +4,9 @@ They were never there: the connection was made again before all of a frame had c
 one began with its first byte. Messages were lost as `timeout`, jobs became dead letters.
 """
 
-import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,17 +18,10 @@ import p2pmsg.aio
 from p2pmsg.queue import Puller, PullerConfig, Pusher
 from p2pmsg.reader import RangeReader
 from p2pmsg.testing.proxy import TcpProxy
-from tests.integration import aio
 from tests.integration.peers import eventually
 from tests.unit.transports.sockets import LOOPBACK
-from transports import ZmqReceiver, ZmqRecoveryClient, ZmqRecoveryServer, ZmqSender, context
-from transports.endpoint import as_endpoint
-from transports.platform import connection_of, tcp_state, unsent_bytes
-from transports.zmq_plain import ZmqPlainSocket
 
 pytestmark = pytest.mark.long
-
-shell = aio.shell
 
 SIZE, RATE = 600_000, 300_000
 """A frame of so many bytes, at so many a second: 2 s."""
@@ -44,135 +35,6 @@ def slow(opened):
 
 def comes(client):
     return client.last_byte_ns(time.monotonic_ns())
-
-
-def test_it_is_seen_that_a_frame_is_on_its_way(opened, slow):
-    sender = ZmqSender(LOOPBACK, context=context(), welcome=b"hello")
-    receiver = ZmqReceiver(slow(sender.endpoint).endpoint, context=context())
-    opened.callback(sender.close)
-    opened.callback(receiver.close)
-    assert comes(receiver) is None
-    receiver.watch_end()
-    receiver.subscribe(b"")
-    receiver.connect()
-    eventually(sender.receive_subscriptions)
-    assert receiver.receive_wait(60_000) == b"hello"
-    assert comes(receiver) is None
-    before_ns = time.monotonic_ns()
-    sender.send(bytes(SIZE))
-    assert eventually(lambda: comes(receiver)) > before_ns
-    assert receiver.receive() is None  # it is not all there for 2 s
-    assert receiver.receive_wait(60_000) == bytes(SIZE)
-    comes(receiver)
-    last_ns = comes(receiver)
-    time.sleep(0.3)
-    assert comes(receiver) == last_ns
-    receiver.disconnect()
-    assert comes(receiver) is None
-
-
-def test_the_same_is_seen_of_a_pull_socket(opened, slow):
-    sizes = {"queue_messages": 10, "message_bytes_max": 2 * SIZE}
-    sender = ZmqPlainSocket("push", as_endpoint(LOOPBACK), binds=True, context=context(), **sizes)
-    at = as_endpoint(slow(sender.endpoint).endpoint)
-    receiver = ZmqPlainSocket("pull", at, binds=False, context=context(), **sizes)
-    opened.callback(sender.close)
-    opened.callback(receiver.close)
-    assert comes(receiver) is comes(sender) is None
-    receiver.open()
-    eventually(lambda: [comes(receiver), receiver.connections == 1][1])
-    assert comes(receiver) is None
-    assert eventually(lambda: sender.send([bytes(SIZE)]))
-    assert eventually(lambda: comes(receiver))
-    assert eventually(lambda: receiver.receive_singles(1)[0]) == [bytes(SIZE)]
-
-
-def test_a_peer_that_is_frozen_shows_no_byte_however_often_it_is_connected_to(opened):
-    """The kernel accepts, and counts the time from then on."""
-    listening = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=50))
-    client = ZmqRecoveryClient(f"tcp://127.0.0.1:{listening.getsockname()[1]}", context=context())
-    opened.callback(client.close)
-    client.watch_end()
-    client.connect()
-    for _ in range(5):
-        client.reconnect()
-        time.sleep(0.1)
-        assert comes(client) is None
-
-
-@pytest.fixture
-def served(opened):
-    """A server, a proxy to it, and a client that is connected through the proxy."""
-    server = ZmqRecoveryServer(LOOPBACK, context=context())
-    proxy = opened.enter_context(TcpProxy(server.endpoint))
-    client = ZmqRecoveryClient(proxy.endpoint, context=context())
-    opened.callback(server.close)
-    opened.callback(client.close)
-    client.connect()
-    client.send(b"here")
-    eventually(server.receive)  # all descriptors are there
-    return server, proxy, client
-
-
-def descriptors():
-    return len(os.listdir("/proc/self/fd"))
-
-
-def answer(server, client):
-    """Have a large answer come; return whether it was seen on its way."""
-    client.send(b"more")
-    where, _ = eventually(server.receive)
-    comes(client)
-    server.reply(where, bytes(10**7))
-    return eventually(lambda: comes(client) or client.receive()) is not None and comes(client)
-
-
-def test_a_connection_that_was_learned_is_known_without_following_it(served):
-    server, proxy, client = served
-    assert not client.connection_fd()
-    client.reconnect(learn=True)
-    eventually(client.connection_fd)
-    client.end_learning()  # it is not followed any more
-    assert client.connection_fd()
-    eventually(lambda: not client.is_sending())  # the handshake
-    proxy.bytes_per_s = 10**7
-    assert answer(server, client)
-    client.learn_connection()  # there is nothing to learn
-    assert client.connection_fd()
-
-
-def test_a_connection_that_zeromq_makes_again_is_another_one(served):
-    _, proxy, client = served
-    client.learn_connection()
-    eventually(client.connection_fd)
-    before = proxy.connections
-    proxy.cut()
-    eventually(lambda: proxy.connections > before)
-    eventually(lambda: not client.connection_fd())
-
-
-def test_a_descriptor_that_is_a_files_by_now_is_left_alone(served, tmp_path):
-    _, proxy, client = served
-    client.learn_connection()
-    eventually(client.connection_fd)
-    fd = client.connection_fd()
-    proxy.close()
-    eventually(lambda: not client.connection_fd())
-    with (tmp_path / "file").open("w") as file:
-        before = descriptors()
-        assert connection_of(file.fileno()) is tcp_state(file.fileno()) is None
-        assert unsent_bytes(file.fileno()) is unsent_bytes(10**6) is connection_of(10**6) is None
-        assert descriptors() <= before  # others may have closed some
-    assert fd >= 0
-
-
-def test_learning_ends_where_nobody_is_there(opened):
-    client = ZmqRecoveryClient("tcp://127.0.0.1:9", context=context())
-    opened.callback(client.close)
-    client.connect()
-    client.reconnect(learn=True)
-    client.end_learning()
-    assert not client.connection_fd()
 
 
 @pytest.fixture
@@ -275,17 +137,6 @@ def test_a_request_on_its_way_is_not_sent_again(opened, responding):
     for _ in range(2):
         assert requester.request("size", bytes(LARGE), timeout=5.0) == LARGE
     assert requester.retries
-    assert responding.bytes_up < 2.2 * LARGE
-
-
-def test_a_request_on_its_way_is_not_sent_again_in_an_event_loop(responding):
-    async def ask():
-        async with p2pmsg.aio.Requester(responding.endpoint) as requester:
-            for _ in range(2):
-                assert await requester.request("size", bytes(LARGE), timeout=5.0) == LARGE
-            assert requester.retries
-
-    asyncio.run(ask())
     assert responding.bytes_up < 2.2 * LARGE
 
 

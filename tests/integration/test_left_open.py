@@ -26,15 +26,6 @@ LOOPED = {
     "Relay": 'Relay("tcp://127.0.0.1:9", "tcp://127.0.0.1:0")',
     "Client": 'metrics.Client("tcp://127.0.0.1:0")',
 }
-THREADED = {
-    **{f"threaded {name}": f"p2pmsg.{made}" for name, made in LOOPED.items()},
-    "Collector": 'Collector("udp://127.0.0.1:0", interval=0.1, publish="tcp://127.0.0.1:0")',
-    "Collector of clients": (
-        'Collector("udp://127.0.0.1:0", interval=0.1, exact="tcp://127.0.0.1:9", state="state")'
-    ),
-    "HeadsWatch": 'HeadsWatch(["tcp://127.0.0.1:9"])',
-    "RangeReader": 'RangeReader("tcp://127.0.0.1:9")',
-}
 IMPORTS = """
 import asyncio, signal, sys, time
 import p2pmsg, p2pmsg.metrics
@@ -52,11 +43,6 @@ async def main():
     print("made", flush=True)
     await asyncio.sleep({seconds})
 {run}(main())
-"""
-IN_THREADS = """
-peer = {made}
-print("made", flush=True)
-time.sleep({seconds})
 """
 OWN = re.compile(  # those of Ctrl-C itself; asyncio chains two
     r"Traceback \(most recent call last\):\n(  .*\n)+"
@@ -112,55 +98,6 @@ def test_a_peer_of_a_loop_is_named_and_closed(start, name, loop):
     assert "was not closed before its event loop ended" in said
     assert "Traceback" not in said
     assert "Warning" not in said
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("where", [IN_LOOP, IN_THREADS], ids=["asyncio", "threads"])
-@pytest.mark.parametrize("name", THREADED)
-def test_one_with_threads_ends_silently(start, name, where):
-    made = THREADED[name]
-    child = start(where.format(made=made, run="asyncio.run", seconds=600))
-    assert child.stdout.readline() == "made\n"
-    assert "Traceback" not in interrupt(child)
-    child = start(where.format(made=made, run="asyncio.run", seconds=0))
-    assert child.stdout.readline() == "made\n"
-    said = child.communicate(timeout=60)[1]
-    assert (child.returncode, said) == (0, "")
-
-
-@pytest.mark.long
-def test_a_collector_says_once_that_its_publisher_was_closed_first(start):
-    child = start(
-        """
-with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
-    collector = Collector("udp://127.0.0.1:0", interval=0.05, publish=publisher)
-    collector.flush(60)
-    print("made", flush=True)
-    time.sleep(600)
-"""
-    )
-    assert child.stdout.readline() == "made\n"
-    said = interrupt(child)
-    assert "Traceback" not in said
-    assert said.count("the output stream drops what is flushed to it") == 1
-
-
-@pytest.mark.long
-def test_a_thread_that_counts_when_the_program_ends_says_nothing(start):
-    child = start(
-        """
-import threading
-metrics = p2pmsg.metrics.Client("udp://127.0.0.1:9")
-def count():
-    while True:
-        metrics.increment("orders")
-threading.Thread(target=count, daemon=True).start()
-print("made", flush=True)
-time.sleep(600)
-"""
-    )
-    assert child.stdout.readline() == "made\n"
-    assert "Traceback" not in interrupt(child)
 
 
 @pytest.mark.long

@@ -8,13 +8,10 @@ import re
 import signal
 import threading
 import time
-import warnings
-import weakref
 
 import pytest
 
 import p2pmsg
-from tests.integration.inside import unheard_requests
 from tests.integration.peers import (
     LOOPBACK,
     TOPIC,
@@ -84,24 +81,6 @@ def test_close_waits_for_a_subscriber_that_still_has_gaps(
         check_ledger(subscriber, delivered=5_000, outstanding=0, lost=0)
 
 
-def test_close_waits_no_longer_than_it_is_reported(make_publisher, make_subscriber, make_proxy):
-    publisher = make_publisher()
-    proxy = make_proxy(publisher)
-    make_subscriber(proxy.endpoint, joins=publisher)
-    proxy.stall()
-    publisher.publish(TOPIC, 0)
-    with unheard_requests(publisher):
-        publisher.close(timeout=0.2)  # the stall has no end
-    assert publisher.stats().undelivered == 1
-
-
-def test_close_without_subscribers_does_not_wait(make_publisher):
-    publisher = make_publisher()
-    publisher.publish_many(TOPIC, range(1000))
-    publisher.close(timeout=1000.0)  # longer than a test may take
-    assert publisher.stats().undelivered == 0
-
-
 def test_a_subscriber_that_leaves_is_not_waited_for(connect):
     publisher, subscriber = connect()
     subscriber.close()
@@ -135,19 +114,6 @@ def test_a_port_in_use(make_publisher, tmp_path):
         p2pmsg.Publisher("tcp://192.0.2.1:0")
 
 
-def test_a_port_is_free_again_after_close(make_subscriber, tmp_path):
-    for endpoint in (LOOPBACK, f"ipc://{tmp_path}/socket", "inproc://again"):
-        recovery = LOOPBACK if endpoint == LOOPBACK else None
-        for n in range(7):
-            with p2pmsg.Publisher(endpoint, recovery_endpoint=recovery) as publisher:
-                endpoint = publisher.endpoint
-                recovery = publisher.recovery_endpoint
-                subscriber = make_subscriber(endpoint, joins=publisher)
-                publisher.publish(TOPIC, n)
-                assert subscriber.receive(60).value == n
-            subscriber.close()
-
-
 def open_files():
     return len(os.listdir("/proc/self/fd"))
 
@@ -166,27 +132,6 @@ def test_twenty_peers_leave_no_file_and_no_thread(make_publisher):
             p2pmsg.Publisher("tcp://192.0.2.1:0")
     # Fewer, where a former test's were still ending.
     eventually(lambda: open_files() <= files and threading.active_count() <= threads)
-
-
-def test_a_subscriber_of_nobody_closes():
-    for _ in range(5):
-        with p2pmsg.Subscriber("tcp://127.0.0.1:9") as subscriber:
-            with pytest.raises(TimeoutError):
-                subscriber.receive(0.01)
-
-
-def test_a_closed_peer_can_be_collected(make_publisher):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        publisher = p2pmsg.Publisher(LOOPBACK)
-        subscriber = p2pmsg.Subscriber(publisher.endpoint)
-        publisher.wait_for_subscribers(1, timeout=60)
-        watched = [weakref.ref(publisher), weakref.ref(subscriber)]
-        subscriber.close()
-        publisher.close()
-        del publisher, subscriber
-        gc.collect()
-    eventually(lambda: gc.collect() >= 0 and not any(peer() for peer in watched))
 
 
 @pytest.mark.long
@@ -208,14 +153,6 @@ def test_a_process_that_ends_with_open_peers_ends(make_child, how):
     child = make_child("leave_open", LOOPBACK, how)
     assert child.line() == "done"
     assert child.wait(60) == 0
-
-
-@pytest.mark.long
-def test_a_forked_child_cannot_use_the_peers_and_the_parent_goes_on(make_child):
-    child = make_child("fork", LOOPBACK)
-    assert child.line(40) == "0"
-    assert child.line() == "True"
-    assert child.wait() == 0
 
 
 @pytest.mark.long

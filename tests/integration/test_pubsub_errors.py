@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -14,10 +13,8 @@ import zmq
 
 import p2pmsg
 from p2pmsg import PublisherConfig, SubscriberConfig
-from tests.integration.inside import core_of
 from tests.integration.peers import (
     DEADLINE_S,
-    LOOPBACK,
     ROOT,
     TOPIC,
     check_exact,
@@ -27,7 +24,6 @@ from tests.integration.peers import (
     take,
 )
 from tests.places import free_port
-from tests.queues import with_limits
 from transports import context
 from transports.connections import Connections
 
@@ -140,16 +136,6 @@ def test_a_wildcard_of_another_system_is_named(foreign, ours, caplog):
     ]
 
 
-@pytest.mark.parametrize("topics", [None, "*", ["*"]])
-def test_all_topics(topics):
-    with (
-        p2pmsg.Publisher(LOOPBACK) as publisher,
-        p2pmsg.Subscriber(publisher.endpoint, topics=topics, start="earliest") as subscriber,
-    ):
-        publisher.publish("a.b", 1)
-        assert subscriber.receive(timeout=DEADLINE_S).topic == "a.b"
-
-
 @pytest.mark.parametrize(("kind", "field", "value"), BAD_CONFIGS)
 def test_a_configuration_refuses(kind, field, value):
     with pytest.raises(p2pmsg.ConfigError) as refused:
@@ -235,18 +221,6 @@ def test_a_refused_message_leaves_no_trace(connect, state, arguments, options, t
     assert publisher.stats().published == sent
 
 
-def test_a_message_as_large_as_may_be_arrives(connect):
-    publisher, subscriber = connect()
-    limit = 2**20
-    for size in (limit - 40, limit - 10):
-        for _ in range(3):
-            publisher.publish(TOPIC, bytes(size))
-            publisher.publish(TOPIC, "x" * size)
-    publisher.publish_many(TOPIC, [bytes(limit - 10)] * 4)
-    for message in take(subscriber, 16):
-        assert len(message.value) >= limit - 40
-
-
 def test_the_limit_of_a_message_holds_in_every_way_of_publishing(connect):
     config = PublisherConfig(message_bytes_max=1024)
     publisher, subscriber = connect(publisher={"config": config})
@@ -316,18 +290,6 @@ def test_publish_many_refuses(make_publisher, values, columns, kind):
     assert publisher.publish_many(TOPIC, [1, 2]) == (1, 2)
 
 
-def test_publish_many_says_how_many_it_took(connect):
-    publisher, subscriber = connect()
-    values = [*range(50_000), Odd(), *range(10)]
-    with pytest.raises(p2pmsg.MessageError) as refused:
-        publisher.publish_many(TOPIC, values)
-    (note,) = refused.value.__notes__
-    accepted = int(note.split()[0])
-    assert accepted == publisher.stats().streams[TOPIC][1]
-    assert publisher.publish(TOPIC, accepted) == accepted
-    check_exact(take(subscriber, accepted + 1))
-
-
 def test_other_bad_calls(connect):
     publisher, subscriber = connect()
     with pytest.raises(p2pmsg.ConfigError):
@@ -390,40 +352,6 @@ def test_refused_connections_are_said_with_endpoint_limit_and_count(bound, caplo
         assert len(caplog.records) == 2
 
 
-@pytest.mark.internal
-def test_descriptors_that_are_kept_are_named(bound, caplog, monkeypatch):
-    counted, endpoint = bound
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (2, 2))
-    with contextlib.ExitStack() as stack:
-        connect(stack, endpoint, 1)
-        eventually(lambda: counted.update() or counted.refused)
-    assert "open files are kept for all else (ulimit -n)" in caplog.text
-
-
-def test_a_relay_says_what_it_does_not_take_on(make_publisher, opened, caplog):
-    publisher = make_publisher()
-    for number in range(6):
-        publisher.publish(f"t{number}", 1)
-    config = p2pmsg.PublisherConfig(streams_max=3)
-    relay = opened.enter_context(p2pmsg.Relay(publisher.endpoint, LOOPBACK, config=config))
-    eventually(lambda: relay.stats().streams_refused >= 3)
-    eventually(lambda: "streams than 3: refused" in caplog.text)
-    assert caplog.text.count("takes on no more") == 1
-
-
-@pytest.fixture
-def small_pusher(make_pusher):
-    pusher = make_pusher(ack_timeout=0.2)
-    with_limits(core_of(pusher).queue, workers_max=1)
-    return pusher
-
-
-def test_a_pusher_says_that_it_takes_on_no_more_workers(small_pusher, make_puller, caplog):
-    for _ in range(2):
-        make_puller(small_pusher.endpoint)
-    eventually(lambda: "takes on no more workers than" in caplog.text)
-
-
 FEW_FILES = """
 import resource, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[1])))
@@ -436,26 +364,6 @@ with p2pmsg.Publisher("tcp://127.0.0.1:0") as publisher:
     print("refused", flush=True)
     sys.stdin.readline()
     publisher.publish("t", "served")
-"""
-UNANSWERED = """
-import sys, threading, transports
-from p2pmsg.sync.unanswered import AGAIN_NS, Unanswered
-from tests.integration.inside import core_of
-from tests.queues import with_limits
-from tests.descriptors import no_descriptor_left
-from tests.integration.inside import core_of
-from tests.queues import with_limits
-place = transports.parse_endpoint(sys.argv[1])
-unanswered = Unanswered("publisher", [place], now_ns=0, first_ns=0, says_at_once=False)
-def look(now_ns):
-    unanswered.look([False], [0], now_ns)
-    for thread in threading.enumerate():
-        if thread.name == "p2pmsg-diagnosis":
-            thread.join()
-    return unanswered.found
-with no_descriptor_left():
-    none = look(1)
-print(none, look(AGAIN_NS + 1))
 """
 
 
@@ -487,11 +395,3 @@ def test_with_few_open_files_some_are_served_and_nothing_fails(start, make_subsc
     said = child.communicate("go\n", timeout=60)[1]
     assert subscriber.receive(60).value == "served"
     assert (child.returncode, "Traceback" in said, "failed" in said) == (0, False, False), said
-
-
-@pytest.mark.long
-def test_who_does_not_answer_is_looked_for_again_when_there_is_a_descriptor(start):
-    child = start(UNANSWERED, f"tcp://127.0.0.1:{free_port()}")
-    output, said = child.communicate(timeout=60)
-    assert (child.returncode, said) == (0, "")
-    assert "nobody is there" in output

@@ -3,12 +3,8 @@
 import contextlib
 import http.server
 import logging
-import os
-import signal
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,7 +15,6 @@ import p2pmsg
 from p2pmsg import statsd, wire
 from p2pmsg.queue.admin import LiveBox
 from p2pmsg.sync import unanswered
-from tests.integration.commands import run
 from tests.integration.inside import found_of, subscriber_of
 from tests.integration.peers import LOOPBACK, eventually
 from tests.places import lasting_place
@@ -252,21 +247,6 @@ def test_whatever_is_there_is_named_once(stranger, caplog, client):
             assert expected in text
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("command", ["request", "dead-letters"])
-def test_a_command_that_waited_in_vain_says_who_is_there(stranger, command):
-    endpoint, words = stranger("PUSH")
-    arguments = {
-        "request": ["request", endpoint, "t", "--timeout", "2"],
-        "dead-letters": ["dead-letters", "ls", endpoint, "--timeout", "1"],
-    }[command]
-    ended = run(*arguments)
-    assert ended.returncode == 1
-    last = ended.stderr.decode().splitlines()[-1]
-    assert endpoint in last
-    assert words in last
-
-
 def warnings(caplog, endpoint):
     """Return what was logged of an endpoint, except for a connection that is made again.
 
@@ -314,28 +294,6 @@ def test_a_publisher_of_another_wire_version_is_refused_by_name(plain, caplog):
         assert subscriber.stats().frames_invalid["version"] > 0
 
 
-STRANGERS = {
-    "nng": (b"\0SP\0\0\x20\0\0", "nanomsg or nng"),
-    "ssh": (b"SSH-2.0-OpenSSH_9.6\r\n", "another protocol: b'SSH-2.0-OpenSSH"),
-    "a page without a status": (b"<!DOCTYPE HTML>\n<html>", "an HTTP server is there"),
-    "http, which waits": (b"", "says nothing"),
-}
-
-
-@pytest.mark.parametrize(("first", "found"), STRANGERS.values(), ids=STRANGERS)
-def test_another_protocol_is_named(server, caplog, first, found):
-    endpoint = server(first)
-    with p2pmsg.Subscriber(endpoint):
-        warned(caplog, endpoint, found)
-
-
-def test_a_plain_push_is_named_to_a_puller(plain, caplog):
-    _, endpoint = plain(zmq.PUSH)
-    with p2pmsg.Puller(endpoint) as puller:
-        warned(caplog, endpoint, "a ZeroMQ PUSH socket is there")
-        assert "PUSH" in puller.stats().unanswered[endpoint]
-
-
 def test_nobody_there_is_said_and_taken_back_once_somebody_is(caplog, tmp_path):
     endpoint = f"ipc://{tmp_path}/feed"
     with p2pmsg.Subscriber(endpoint) as subscriber:
@@ -344,18 +302,6 @@ def test_nobody_there_is_said_and_taken_back_once_somebody_is(caplog, tmp_path):
             publisher.wait_for_subscribers(1, timeout=60)
             eventually(lambda: not subscriber.stats().lines[0].found)
     assert len(warnings(caplog, endpoint)) == 1
-
-
-def test_a_publisher_that_answers_is_not_spoken_of(caplog):
-    with (
-        p2pmsg.Publisher(LOOPBACK) as publisher,
-        p2pmsg.Subscriber(publisher.endpoint) as subscriber,
-    ):
-        publisher.wait_for_subscribers(1, timeout=60)
-        with pytest.raises(TimeoutError):
-            subscriber.receive(timeout=0.7)
-        assert subscriber.stats().lines[0].found == ""
-        assert warnings(caplog, publisher.endpoint) == []
 
 
 def test_looking_is_no_connection_to_the_peer():
@@ -367,29 +313,3 @@ def test_looking_is_no_connection_to_the_peer():
             publisher.wait_for_subscribers(1, timeout=60)
             publisher.publish("t", 1)
             assert subscriber.receive(timeout=60).value == 1
-
-
-@pytest.mark.long
-def test_a_process_that_is_stopped_is_thought_of():
-    """The system takes connections for it, and no byte comes: as of a server that waits."""
-    script = (
-        "import sys, p2pmsg\n"
-        "publisher = p2pmsg.Publisher('tcp://127.0.0.1:0')\n"
-        "print(publisher.endpoint, flush=True); sys.stdin.read()\n"
-    )
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe) as child:
-        try:
-            endpoint = parse_endpoint(child.stdout.readline().decode().strip())
-            assert describe_peer(endpoint) == "a ZeroMQ XPUB socket is there"
-            child.send_signal(signal.SIGSTOP)
-            os.waitid(os.P_PID, child.pid, os.WSTOPPED)
-            assert describe_peer(endpoint).endswith(
-                "says nothing: no ZeroMQ socket, or its process hangs or is stopped"
-            )
-        finally:
-            child.kill()
-
-
-def test_a_host_that_is_unknown_is_said():
-    assert "unknown" in describe_peer(parse_endpoint("tcp://no.such.host.invalid:1"))

@@ -5,15 +5,12 @@ import json
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
 from itertools import chain
-from threading import get_ident
 
 import pytest
 
 import p2pmsg
 from tests.integration.peers import (
-    DEADLINE_S,
     LOOPBACK,
     TOPIC,
     Collector,
@@ -23,7 +20,6 @@ from tests.integration.peers import (
     small_frames,
     take,
 )
-from transports import busy_wait
 
 
 @pytest.mark.parametrize("size", [0, 300])
@@ -49,32 +45,6 @@ def test_eight_threads_publish(make_publisher, make_subscriber, size):
         assert [message.value[1] for message in own] == list(range(5_000))
         assert [message.sequence for message in own] == returned[thread]
     check_ledger(collector.subscriber, delivered=40_000, lost=0)
-
-
-def test_threads_publish_one_by_one_and_many_at_a_time(make_publisher, make_subscriber):
-    """The range that publish_many returns is its own, also where it has to wait for space."""
-    publisher = make_publisher(stall_timeout=20.0)
-    collector = Collector(make_subscriber(publisher.endpoint, joins=publisher, receive_bytes=2**16))
-    expected = {}
-
-    def publish_one_by_one(thread):
-        for n in range(3_000):
-            expected[publisher.publish(TOPIC, [thread, n, bytes(100)])] = [thread, n]
-
-    def publish_many(thread):
-        for start in range(0, 20_000, 5_000):
-            values = [[thread, n, bytes(100)] for n in range(start, start + 5_000)]
-            first, last = publisher.publish_many(TOPIC, values)
-            assert last - first == 4_999
-            expected.update(zip(range(first, last + 1), values, strict=True))
-
-    in_threads(
-        *(lambda thread=thread: publish_one_by_one(thread) for thread in range(3)),
-        *(lambda thread=thread: publish_many(thread) for thread in range(3, 6)),
-    )
-    assert sorted(expected) == list(range(69_000))
-    for message in collector.wait_for(69_000):
-        assert message.value[:2] == expected[message.sequence][:2]
 
 
 @pytest.mark.parametrize("ways", ["receive", "iterate", "receive_many", "all"])
@@ -238,93 +208,3 @@ def test_an_interrupted_iteration_goes_on(make_publisher, make_child, make_proxy
     assert ledger["delivered"] == count + 1
     assert ledger["lost"] == ledger["outstanding"] == 0
     assert child.wait() == 0
-
-
-TRIPS_MAX = 2000
-EAGER = p2pmsg.SubscriberConfig(busy_wait=0.001)
-
-
-@pytest.fixture
-def looks(monkeypatch):
-    """Give a set that gets each thread that looks for an answer."""
-    threads, make = set(), busy_wait.BusyWait.__init__
-
-    def counted(self, window_us, has_come, **options):
-        make(self, window_us, lambda: threads.add(get_ident()) or has_come(), **options)
-
-    monkeypatch.setattr(busy_wait.BusyWait, "__init__", counted)
-    return threads
-
-
-@contextmanager
-def echoing(there, back):
-    """Publish what comes in `there` on `back`, in a thread."""
-
-    def echo():
-        for message in there:
-            back.publish(TOPIC, message.value)
-
-    thread = threading.Thread(target=echo)
-    thread.start()
-    yield
-    there.close()
-    thread.join(DEADLINE_S)
-    assert not thread.is_alive()
-
-
-@pytest.fixture
-def open_ends(make_publisher, make_subscriber):
-    """Give a function that makes a publisher and its subscriber, with a config."""
-
-    def make(config):
-        publisher = make_publisher()
-        return publisher, make_subscriber(publisher.endpoint, joins=publisher, config=config)
-
-    return make
-
-
-@pytest.mark.parametrize("how", ["receive", "iterate"])
-def test_two_that_take_turns_look_for_the_answer(looks, open_ends, how):
-    there, echo = open_ends(None)
-    back, subscriber = open_ends(EAGER)
-    messages, trips = iter(subscriber), 0
-    with echoing(echo, back):
-        # On a busy machine an answer may take its time.
-        while get_ident() not in looks and trips < TRIPS_MAX:
-            there.publish(TOPIC, trips)
-            message = subscriber.receive(DEADLINE_S) if how == "receive" else next(messages)
-            assert (message.sequence, message.value) == (trips, trips)
-            trips += 1
-    assert get_ident() in looks
-    check_ledger(subscriber, delivered=trips)
-
-
-@pytest.mark.parametrize("how", ["consume", "switched off"])
-def test_who_only_consumes_never_looks_nor_does_anybody_where_it_is_switched_off(
-    looks, open_ends, how
-):
-    off = p2pmsg.SubscriberConfig(busy_wait=0)
-    publisher, subscriber = open_ends(off if how == "switched off" else EAGER)
-    for number in range(200):
-        publisher.publish(TOPIC, number)
-        busy_wait.TURN.is_theirs = how == "switched off"  # the publisher is another process's
-        assert subscriber.receive(DEADLINE_S).value == number
-    assert not looks
-    check_ledger(subscriber, delivered=200)
-
-
-@pytest.mark.parametrize("busy_wait", [0.001, 0])
-def test_a_requester_and_its_responder_look_unless_it_is_switched_off(looks, opened, busy_wait):
-    responder = opened.enter_context(
-        p2pmsg.Responder(LOOPBACK, {TOPIC: lambda value: value}, busy_wait=busy_wait)
-    )
-    requester = opened.enter_context(p2pmsg.Requester(responder.endpoint, busy_wait=busy_wait))
-    responder.start()
-    trips = 0
-    while trips < TRIPS_MAX and len(looks) < 2:
-        assert requester.request(TOPIC, trips) == trips
-        trips += 1
-        if trips == 200 and not busy_wait:
-            break
-    assert get_ident() in looks or not busy_wait
-    assert len(looks) == (2 if busy_wait else 0)  # the responder's thread and this one

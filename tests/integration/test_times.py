@@ -1,7 +1,6 @@
 """What is no time to wait, or no count: refused by field, limit and value."""
 
 import asyncio
-import contextlib
 import inspect
 
 import pytest
@@ -80,20 +79,6 @@ def test_no_time_and_no_count_in_a_loop(number):
     async def main():
         async with makers(aio)[number]() as peer:
             check_all(peer)
-
-    asyncio.run(main())
-
-
-def test_relatives_without_a_peer_of_their_own():
-    with p2pmsg.metrics.Client(LOOPBACK) as metrics:
-        check_all(metrics)
-
-    async def main():
-        async with aio.Responder(LOOPBACK) as responder:
-            check_all(responder)
-        with contextlib.suppress(p2pmsg.MessagesLostError):
-            async with aio.metrics.Client(LOOPBACK) as metrics:
-                check_all(metrics)
 
     asyncio.run(main())
 

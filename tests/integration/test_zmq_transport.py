@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from tests.descriptors import no_descriptor_left
 from tests.unit.transports.sockets import (
     LOOPBACK,
     eventually,
@@ -20,15 +19,12 @@ from tests.unit.transports.sockets import (
 )
 from transports import (
     AddressError,
-    TransportError,
     ZmqReceiver,
     ZmqRecoveryClient,
-    ZmqRecoveryServer,
     ZmqSender,
     make_zmq_frame,
 )
 from transports.zmq_frame import SHARED_BYTES
-from transports.zmq_recovery import REQUESTS_MAX
 
 
 @pytest.fixture
@@ -79,37 +75,6 @@ def test_welcome_and_frames_arrive_over_every_kind_of_endpoint(pair, tmp_path, e
     assert receiver.receive() is None
 
 
-def test_a_frame_in_zeromqs_memory_goes_to_everybody_as_often_as_it_is_sent(pair, opened):
-    sender, receiver = pair()
-    second = join_second(opened, sender)
-    data = bytearray(os.urandom(SHARED_BYTES))
-    kept = bytes(data)
-    frame = make_zmq_frame(data)
-    data[:] = bytes(len(data))  # the buffer is used for the next frame
-    for send in (sender.send, sender.send_now, sender.send_shedding):
-        send(frame)
-    server = opened(ZmqRecoveryServer, "tcp://127.0.0.1:0")
-    client = opened(ZmqRecoveryClient, server.endpoint)
-    client.connect()
-    client.send(b"again")
-    requester, _ = eventually(server.receive)
-    assert server.reply(requester, frame)
-    del frame  # those on their way need nobody who keeps it
-    assert [receiver.receive_wait(60_000) for _ in range(3)] == [kept] * 3
-    assert [second.receive_wait(60_000) for _ in range(3)] == [kept] * 3
-    assert eventually(client.receive) == kept
-
-
-def test_a_part_of_a_frame_in_zeromqs_memory_is_sent_as_the_part(pair):
-    sender, receiver = pair()
-    data = os.urandom(SHARED_BYTES)
-    part = memoryview(make_zmq_frame(data))[100:1100]
-    assert sender.send(part)
-    assert sender.send(memoryview(data)[7:])
-    assert receiver.receive_wait(60_000) == data[100:1100]
-    assert receiver.receive_wait(60_000) == data[7:]
-
-
 def test_only_frames_with_a_subscribed_prefix_arrive(pair):
     sender, receiver = pair(prefix=b"prices\x00")
     receiver.subscribe(b"b")
@@ -122,14 +87,6 @@ def test_only_frames_with_a_subscribed_prefix_arrive(pair):
     sender.send(b"b3")
     sender.send(b"prices\x004")
     assert receiver.receive_wait(60_000) == b"prices\x004"
-
-
-def test_receive_wait_waits_no_longer_than_it_may(pair):
-    _, receiver = pair()
-    for timeout_ms in (30, 30, 10, 0):
-        start = time.monotonic()
-        assert receiver.receive_wait(timeout_ms) is None
-        assert time.monotonic() - start >= timeout_ms / 1000 - 0.005
 
 
 def test_a_slow_receiver_makes_send_refuse_and_shedding_skips_it_alone(pair, opened):
@@ -226,66 +183,6 @@ def test_a_frame_above_the_limit_ends_the_connection_until_reconnect(pair):
     assert receiver.receive_wait(60_000) == b"hello"
 
 
-def test_a_connection_that_ended_here_is_distinguished_from_one_that_broke(opened):
-    sender = opened(ZmqSender, LOOPBACK, welcome=b"hello")
-    receiver = opened(ZmqReceiver, sender.endpoint, frame_bytes_max=1000)
-    receiver.watch_end()
-    receiver.subscribe(b"")
-    receiver.connect()
-    eventually(sender.receive_subscriptions)
-    assert receiver.receive_wait(60_000) == b"hello"
-    sender.send(bytes(1001))
-    eventually(receiver.was_ended_here)
-    assert not receiver.was_ended_here()
-    assert eventually(sender.receive_subscriptions) == [b"\x00"]
-    receiver.reconnect()
-    assert eventually(sender.receive_subscriptions) == [b"\x01"]
-    assert receiver.receive_wait(60_000) == b"hello"
-    sender.close()
-    again = opened(ZmqSender, sender.endpoint, welcome=b"again")
-    ended = []
-
-    def is_back():
-        again.receive_subscriptions()
-        ended.append(receiver.was_ended_here())
-        return receiver.receive() == b"again"
-
-    eventually(is_back)
-    assert not any(ended)
-
-
-@pytest.mark.parametrize("linger_ms", [0, 1000])
-def test_a_sender_that_was_closed_welcomes_nobody_any_more(opened, linger_ms):
-    sender = opened(ZmqSender, LOOPBACK, welcome=b"hello")
-    receiver = opened(ZmqReceiver, sender.endpoint)
-    receiver.subscribe(b"")
-    receiver.connect()
-    time.sleep(0.2)  # it is connected, which the sender's thread has not taken up yet
-    sender.close(linger_ms)
-    assert receiver.receive_wait(200) is None
-
-
-def test_where_no_descriptor_is_left_to_follow_a_connection_the_socket_is_closed(opened):
-    receiver = opened(ZmqReceiver, "tcp://127.0.0.1:9")
-    with no_descriptor_left(), pytest.raises(TransportError):
-        receiver.watch_end()
-    assert receiver.closed
-
-
-def test_reconnect_also_replaces_a_connection_that_works(pair):
-    sender, receiver = pair(sender_options={"welcome": b"hello"})
-    receiver.reconnect()
-    received = []
-
-    def comes_back():
-        sender.send(b"frame")
-        received.append(receiver.receive_wait(10))
-        return received[-1] == b"frame"
-
-    eventually(comes_back)
-    assert b"hello" in received
-
-
 def test_a_frozen_receiver_is_given_up_and_no_longer_holds_the_sender_up(opened):
     sender = opened(ZmqSender, LOOPBACK, queue_frames=5, silence_ms=2000)
     script = (
@@ -322,49 +219,6 @@ def test_requests_and_replies(opened):
     assert eventually(client.receive) == b"re: from client"
     assert eventually(other.receive) == b"re: from other"
     assert (server.receive(), client.receive()) == (None, None)
-
-
-def test_requests_are_taken_a_few_at_a_time(opened):
-    server, client = recovery_pair(opened)
-    for number in range(5):
-        assert client.send(b"%d" % number)
-    client.socket.send_multipart([b"two", b"parts"])
-    assert client.send(b"5")
-    found = []
-    while len(found) < 6:
-        some = eventually(lambda: server.receive_some(4))
-        assert 1 <= len(some) <= 4
-        found += some
-    assert [frame for _, frame in found] == [b"%d" % number for number in range(6)]
-    assert len({requester for requester, _ in found}) == 1
-    assert (server.receive_some(4), server.malformed) == ([], 1)
-
-
-def test_a_request_waits_for_a_server_that_is_away(opened, tmp_path):
-    endpoint = f"ipc://{tmp_path}/feed"
-    client = opened(ZmqRecoveryClient, endpoint)
-    client.connect()
-    assert client.send(b"early")
-    server = opened(ZmqRecoveryServer, endpoint)
-    assert eventually(server.receive)[1] == b"early"
-
-
-def test_a_request_queue_has_its_bound(opened):
-    client = opened(ZmqRecoveryClient, "tcp://127.0.0.1:9")
-    client.connect()
-    sent = [client.send(b"?") for _ in range(REQUESTS_MAX + 2)]
-    assert sent == REQUESTS_MAX * [True] + [False, False]
-
-
-def test_a_reply_to_a_full_queue_is_refused_and_to_a_vanished_peer_impossible(opened):
-    server, client = recovery_pair(opened, server_options={"queue_frames": 5}, queue_frames=5)
-    client.send(b"?")
-    requester, _ = eventually(server.receive)
-    eventually(lambda: not server.reply(requester, bytes(200_000)))
-    client.close()
-    # It hears of the end once it has received what came before.
-    eventually(lambda: not server.receive() and server.reply(requester, b"late") is None)
-    assert server.reply(b"never seen", b"") is None
 
 
 def test_messages_of_other_than_one_part_are_counted_and_skipped(opened):
