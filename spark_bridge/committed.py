@@ -93,32 +93,24 @@ class Delivered:
             for query, batches in self._queries.items()
         }
 
-    def add(self, query: str, batch: int, partition: int, mark: Mark) -> bool:
-        """Note that a partition of a batch is delivered; False where it was before."""
-        if self.has(query, batch, partition):
-            return False
+    def add(self, query: str, batch: int, partition: int, mark: Mark) -> Mark | None:
+        """Note that a partition of a batch is delivered; return its mark where it was before.
+
+        Of a batch that is forgotten all was delivered, and is taken to be the same.
+        """
         batches = self._queries.setdefault(query, OrderedDict())
         self._queries.move_to_end(query)
-        batches.setdefault(batch, {})[partition] = mark
+        if len(batches) == _BATCHES_MAX and batch < min(batches):
+            return mark
+        partitions = batches.setdefault(batch, {})
+        if partition in partitions:
+            return partitions[partition]
+        partitions[partition] = mark
         while len(batches) > _BATCHES_MAX:
             del batches[min(batches)]
         while len(self._queries) > _QUERIES_MAX:
             self._queries.popitem(last=False)
-        return True
-
-    def has(self, query: str, batch: int, partition: int) -> bool:
-        """Whether a partition of a batch was delivered."""
-        batches = self._queries.get(query)
-        if not batches:
-            return False
-        if batch < min(batches) and len(batches) == _BATCHES_MAX:
-            return True
-        return partition in batches.get(batch, ())
-
-    def mark(self, query: str, batch: int, partition: int) -> Mark | None:
-        """Return the mark of a partition that was delivered, unless its batch is forgotten."""
-        batches = self._queries.get(query)
-        return None if batches is None else batches.get(batch, {}).get(partition)
+        return None
 
 
 class CommittedRows:
@@ -222,15 +214,14 @@ class CommittedRows:
         del self._sessions[number]
         self._forget_attempts(commit)
         which, mark = (commit.query, commit.batch, commit.partition), Mark.of(session.batches)
-        if self._delivered.add(*which, mark):
+        before = self._delivered.add(*which, mark)
+        if before is None:
             self._ready.extend(session.batches)
-            return
-        before = self._delivered.mark(*which)
-        if before is None or before == mark:
+        elif before == mark:
             self.duplicates += 1
-            return
-        self.changed += 1
-        raise ChangedBatchError(which, before.rows, tuple(session.batches))
+        else:
+            self.changed += 1
+            raise ChangedBatchError(which, before.rows, tuple(session.batches))
 
     def _forget_attempts(self, commit: _Record) -> None:
         """Drop what failed attempts at the same, or at an earlier batch, have left."""

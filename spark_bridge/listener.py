@@ -10,7 +10,6 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_bridge.lag import Lag, lag_of
 
-_QUERIES_MAX: Final = 1000
 _log: Final = logging.getLogger("spark_bridge")
 
 
@@ -43,10 +42,7 @@ class LagListener(StreamingQueryListener):  # type: ignore[misc]
         if lag is None:
             return
         with self._lock:
-            self._lags.pop(progress["id"], None)
             self._lags[progress["id"]] = lag
-            while len(self._lags) > _QUERIES_MAX:
-                del self._lags[next(iter(self._lags))]
         if self._on_lag is not None:
             self._on_lag(lag)
         else:

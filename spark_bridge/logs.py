@@ -28,11 +28,6 @@ def open_log(directory: str) -> Any:
         raise OptionError("path", f"has no log in {directory!r}: {error}") from error
 
 
-def is_logged(wanted: Range) -> bool:
-    """Whether a range is to be read from a log."""
-    return wanted.endpoint.startswith(_SCHEME)
-
-
 def log_ranges(options: SourceOptions) -> tuple[list[Range], Found]:
     """Return what a batch reads of its logs, as they are now, and what they have.
 

@@ -130,13 +130,10 @@ def start_of_batch(start: Mapping[str, Any] | None, end: Mapping[str, Any]) -> P
 
 def cut_of(end: Mapping[str, Any]) -> Cut:
     """Return how a batch is cut by its end; `BridgeError` where that does not say it."""
-    cut = end.get("cut")
-    if not (
-        isinstance(cut, list) and len(cut) == 3 and all(type(each) is int for each in cut)
-        and min(cut) > 0
-    ):  # fmt: skip
-        raise BridgeError(f"the checkpoint has malformed offsets: {end!r}")
-    return Cut(*cut)
+    try:
+        return Cut(*map(int, end["cut"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise BridgeError(f"the checkpoint has malformed offsets: {end!r}") from error
 
 
 def from_json(offset: Mapping[str, Any]) -> Positions:

@@ -6,7 +6,6 @@ holds the connections for heads. Other copies of the reader are pickled to the e
 """
 
 import logging
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -148,7 +147,6 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._known = SessionDirectory({})
         self._frozen: SessionDirectory | None = None
         self._nothing_new: tuple[SessionDirectory, dict[str, Any]] | None = None
-        self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options, "layout": self._layout}
@@ -239,20 +237,18 @@ class P2pmsgStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     def _directory(self) -> SessionDirectory:
         """Return what is known of the peers; the same object as before, if nothing has changed."""
-        with self._lock:
-            if self._watch is None:
-                self._watch = PeersWatch(self._options)
-            views = self._watch.views()
-            if views is not self._known.views:
-                self._known = SessionDirectory(views)
-            return self._known
+        if self._watch is None:
+            self._watch = PeersWatch(self._options)
+        views = self._watch.views()
+        if views is not self._known.views:
+            self._known = SessionDirectory(views)
+        return self._known
 
     def _check(
         self, positions: offsets.Positions, directory: SessionDirectory, *, is_new: bool
     ) -> None:
         if not self._is_checked:
-            with self._lock:
-                reasons = {} if self._watch is None else self._watch.reasons()
+            reasons = {} if self._watch is None else self._watch.reasons()
             self._is_checked = checks.check_stream(
                 self._options, positions, directory, reasons, is_new=is_new
             )

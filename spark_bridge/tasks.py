@@ -5,7 +5,6 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 import p2pmsg
 from spark_bridge.errors import BridgeError
 from spark_bridge.keys import Keys, security_of
-from spark_bridge.logs import is_logged, read_logs, report_loss
+from spark_bridge.logs import read_logs, report_loss
 from spark_bridge.offsets import Cut, Range
 from spark_bridge.options import SourceOptions
 from spark_bridge.schema import BatchBuilder, Layout
@@ -120,13 +119,8 @@ def read_ranges(
 
     """
     builder = BatchBuilder(layout)
-    logged = [each for each in ranges if is_logged(each)]
-    others = [each for each in ranges if not is_logged(each)]
-    batches = chain(
-        read_logs(logged, options, layout.value_type),
-        _Task(others, options, layout.value_type),
-    )
-    for batch in batches:
+    read = read_logs if options.path else _Task
+    for batch in read(ranges, options, layout.value_type):
         builder.add(batch)
         if builder.is_full:
             yield from builder.take()

@@ -59,7 +59,6 @@ _BUILTIN: Final = (bytes, datetime.datetime, datetime.date, decimal.Decimal)
 
 def layout_of(schema: types.StructType, options: SourceOptions) -> Layout:
     """Return the layout for what Spark asks for; `OptionError` where it cannot be had."""
-    _check_names(schema)
     names = raw_names(options)
     value_format = options.valueFormat
     if not value_format:
@@ -207,7 +206,6 @@ def struct_of(schema_json: str) -> Any:
 
 
 def _struct(schema: types.StructType) -> Any:
-    _check_names(schema)
     fields: list[Any] = []
     for at, field in enumerate(schema.fields):
         kind = _type_of(field.dataType, field.name)
@@ -291,14 +289,6 @@ def _corrupt(values: list[Any], wrong: set[int], kind: pa.DataType) -> pa.Array:
     if pa.types.is_string(kind):
         kept = [text_of(each) if isinstance(each, bytes) else each for each in kept]
     return pa.array(kept, kind)
-
-
-def _check_names(schema: types.StructType) -> None:
-    known = set()
-    for name in schema.fieldNames():
-        if name in known:
-            raise OptionError("schema", f"has {name} twice")
-        known.add(name)
 
 
 def _check_type(field: types.StructField, name: str) -> None:

@@ -200,10 +200,8 @@ class StreamTarget(Target):
                 written.done += 1
             except (LogFailedError, SendQueueFullError) as error:
                 written.done += _accepted(error)
-                self._trouble.note(str(error), now_ns=time.monotonic_ns())
-                if is_over():
+                if _gives_up(self._trouble, error, is_over):
                     break
-                time.sleep(SLICE_S)
         return written
 
     def stats(self) -> Any:
@@ -246,10 +244,8 @@ class QueueTarget(Target):
                 if is_over():
                     break
             except LogFailedError as error:
-                self._trouble.note(str(error), now_ns=time.monotonic_ns())
-                if is_over():
+                if _gives_up(self._trouble, error, is_over):
                     break
-                time.sleep(SLICE_S)
         if written.done == len(values):
             self._trouble.over()
         return written
@@ -261,6 +257,15 @@ class QueueTarget(Target):
     def close(self, timeout: float) -> None:
         """See `Target`."""
         self._pusher.close(0.0 if self._has_log else timeout)
+
+
+def _gives_up(trouble: Trouble, error: Exception, is_over: IsOver) -> bool:
+    """Note why a target takes nothing, and wait; return whether the bridge is to stop instead."""
+    trouble.note(str(error), now_ns=time.monotonic_ns())
+    if is_over():
+        return True
+    time.sleep(SLICE_S)
+    return False
 
 
 def _accepted(error: BaseException) -> int:

@@ -25,11 +25,10 @@ from p2pmsg.bridge.ends import (
 )
 from p2pmsg.bridge.plain_ends import FanOutTarget, PlainSource, PlainTarget
 from p2pmsg.bridge.request_ends import (
+    AskingTarget,
     RepSource,
-    ReqTarget,
     RequesterTarget,
     ResponderSource,
-    SurveyorTarget,
 )
 from p2pmsg.bridge.sequences import Sequences
 from p2pmsg.bridge.shapes import Reader, Writer
@@ -198,9 +197,9 @@ def _open_target(
         ends.connections.append(Connection(socket, name, end.endpoint))
         if not isinstance(socket, ZmqPlainSocket) and end.kind in ("req", "surveyor"):
             reader = Reader(wishes.topic, "none", None, wishes.codec)
-            if end.kind == "surveyor":
-                return SurveyorTarget(socket, writer, reader, SURVEY_S)
-            return ReqTarget(socket, writer, reader, ANSWER_S)
+            is_survey = end.kind == "surveyor"
+            timeout = SURVEY_S if is_survey else ANSWER_S
+            return AskingTarget(socket, writer, reader, timeout, is_survey=is_survey)
         if end.kind == "pub":
             return FanOutTarget(socket, name, writer, config.stall_timeout)
         return PlainTarget(socket, name, writer)

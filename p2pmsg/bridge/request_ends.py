@@ -2,7 +2,6 @@
 
 import queue
 import time
-from abc import abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -152,79 +151,65 @@ class ResponderSource(Source):
 
 
 class AskingTarget(Target):
-    """A socket that asks, and waits for what is answered.
+    """A REQ or SURVEYOR socket, which asks and waits for what is answered.
+
+    The answer of a survey is a list, which is there when as many have answered as were connected,
+    or with `timeout`.
 
     Args:
         socket: closed with this.
         writer: makes messages of requests.
         reader: decodes answers.
         timeout: how long answers may take, in seconds.
+        is_survey: whether all who are connected are asked, and not one.
 
     """
 
     def __init__(
-        self, socket: "SpPlainSocket", writer: Writer, reader: Reader, timeout: float
+        self,
+        socket: "SpPlainSocket",
+        writer: Writer,
+        reader: Reader,
+        timeout: float,
+        *,
+        is_survey: bool,
     ) -> None:
         self._socket = socket
         self._writer = writer
         self._reader = reader
         self._timeout = timeout
+        self._is_survey = is_survey
 
     def write(self, batch: Batch, is_over: IsOver) -> Written:
         """See `Target`."""
         written = Written(done=1)
         try:
             parts = self._writer.parts(batch.topic, batch.values[0])
+            written.answers.append(self._ask(parts, is_over))
         except ValueError as error:
             written.refused[0] = str(error)
-            return written
-        try:
-            written.answers.append(self._ask(parts, is_over))
         except TimeoutError as error:
             written.refused[0] = "the bridge was closed" if is_over() else str(error)
         return written
-
-    @abstractmethod
-    def _ask(self, parts: list[bytes], is_over: IsOver) -> Any:
-        """Ask, and return the answer; `TimeoutError` where there is none."""
 
     def close(self, timeout: float) -> None:
         """See `Target`."""
         self._socket.close()
 
-
-class ReqTarget(AskingTarget):
-    """A REQ socket: one REP answers."""
-
     def _ask(self, parts: list[bytes], is_over: IsOver) -> Any:
-        deadline = time.monotonic() + self._timeout
-        is_sent = False
-        while time.monotonic() < deadline and not is_over():
-            is_sent = is_sent or self._socket.send(parts)
-            if is_sent and self._socket.wait(int(SLICE_S * 1000)):
-                return self._reader.decode(self._socket.receive_many(1)[0])[0]
-        why = f"no answer within {self._timeout} s" if is_sent else "nobody takes requests there"
-        raise TimeoutError(why)
-
-
-class SurveyorTarget(AskingTarget):
-    """A SURVEYOR socket: asks all respondents; the answer is a list of theirs.
-
-    It is there when as many have answered as were connected, or with `timeout`.
-    """
-
-    def _ask(self, parts: list[bytes], is_over: IsOver) -> Any:
-        asked = self._socket.peers
+        asked = self._socket.peers if self._is_survey else 1
+        if not asked:
+            raise TimeoutError("no respondent is connected there")
         answers: list[Any] = []
-        deadline = time.monotonic() + self._timeout
-        if asked and self._socket.send(parts):
-            while len(answers) < asked and not is_over():
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                if self._socket.wait(int(min(SLICE_S, left) * 1000) + 1):
-                    answers += self._reader.decode(self._socket.receive_many(1)[0])
-        if answers:
-            return answers
-        nobody = f"none of {asked} respondents answered within {self._timeout} s"
-        raise TimeoutError(nobody if asked else "no respondent is connected there")
+        deadline, is_sent = time.monotonic() + self._timeout, False
+        while len(answers) < asked and not is_over():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            is_sent = is_sent or self._socket.send(parts)
+            if is_sent and self._socket.wait(int(min(SLICE_S, left) * 1000) + 1):
+                answers += self._reader.decode(self._socket.receive_many(1)[0])
+        if not answers:
+            why = f"no answer within {self._timeout} s"
+            raise TimeoutError(why if is_sent else "nobody takes requests there")
+        return answers if self._is_survey else answers[0]

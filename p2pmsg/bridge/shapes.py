@@ -1,6 +1,7 @@
 """From a message of parts to topic and value, and back."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from p2pmsg import codec
@@ -8,7 +9,6 @@ from p2pmsg.errors import MessageError
 from p2pmsg.topics import check_topic
 
 Parts = bytes | list[bytes]
-_TOPICS_MAX: Final = 65_536
 SEPARATOR: Final = b" "
 """What ends a topic that is a prefix."""
 _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
@@ -45,7 +45,6 @@ class Reader:
         names = None if topics is None or "*" in topics else topics
         self._exact = None if names is None else {name for name in names if name[-1] != "*"}
         self._prefixes = tuple(name[:-1] for name in names or () if name[-1] == "*")
-        self._known: dict[bytes, str | None] = {}
         self.without_topic = self.undecoded = 0
 
     def prefixes(self) -> tuple[bytes, ...]:
@@ -92,34 +91,28 @@ class Reader:
         is_list = type(parts) is list
         if self._topic_at == "part":
             if is_list:
-                topic = self._text(parts[0])  # type: ignore[arg-type]
+                topic = _topic_of(parts[0])
                 if topic is not None:
                     return topic, parts[1] if len(parts) == 2 else parts[1:]
         else:
             first: bytes = parts[0] if is_list else parts  # type: ignore[assignment]
             name, ended, rest = first.partition(SEPARATOR)
-            topic = self._text(name) if ended else None
+            topic = _topic_of(name) if ended else None
             if topic is not None:
                 return topic, [rest, *parts[1:]] if is_list else rest
         self.without_topic += 1
         return self._topic, parts
 
-    def _text(self, name: bytes) -> str | None:
-        """Return the topic of these bytes; None where they are none."""
-        try:
-            return self._known[name]
-        except KeyError:
-            pass
-        topic: str | None = None
-        try:
-            topic = name.decode()
-            check_topic(topic)
-        except (UnicodeDecodeError, MessageError):
-            topic = None
-        if len(self._known) >= _TOPICS_MAX:
-            self._known.clear()
-        self._known[name] = topic
-        return topic
+
+@lru_cache(maxsize=65_536)
+def _topic_of(name: bytes) -> str | None:
+    """Return the topic of these bytes; None where they are none."""
+    try:
+        topic = name.decode()
+        check_topic(topic)
+    except (UnicodeDecodeError, MessageError):
+        return None
+    return topic
 
 
 class Writer:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -10,7 +9,7 @@ import threading
 import pytest
 
 from examples.demo.bars import compute_bars
-from examples.demo.feed import random_walk, read_feed
+from examples.demo.feed import read_feed
 from tests.data import shared_or_ours
 from tests.spark.conftest import ROOT
 
@@ -64,22 +63,6 @@ def test_bars_of_the_market_data_equal_a_straight_computation(publisher):
     assert result["event"] == "result"
     assert result["rows"] == len(events)
     assert result["bars"] == as_rows(compute_bars(events))
-
-
-@pytest.mark.spark
-@pytest.mark.long
-def test_bars_end_on_a_signal(publisher):
-    publish(publisher, random_walk(1000))
-    child = start_bars(publisher, 2000)
-    said = [json.loads(child.stdout.readline()) for _ in range(3)]
-    assert said[:2] == [{"event": "ready"}, {"event": "progress", "rows": 1000}]
-    assert said[2]["event"] == "lag"
-    child.send_signal(signal.SIGTERM)
-    # Without the signal it would wait for the other rows for twice as long.
-    output, errors = child.communicate(timeout=300)
-
-    assert json.loads(output.splitlines()[-1])["rows"] == 1000
-    assert child.returncode == 1, errors
 
 
 @pytest.mark.long

@@ -77,18 +77,6 @@ def test_a_batch_of_many_rows_is_split_and_pruned_by_options(spark, publisher):
     assert wrong == 0
 
 
-@pytest.mark.long
-def test_a_silent_peer_fails_a_batch_by_name(spark, publisher):
-    silent = lasting_place()
-    publisher.publish_many("t", [b"x"] * 10)
-    sealed(publisher, "t", 10)
-
-    with pytest.raises(Exception, match=f"no heads from {silent}"):
-        read(spark, [publisher.endpoint, silent]).load().count()
-    lenient = read(spark, [publisher.endpoint, silent], failOnDataLoss="false")
-    assert lenient.load().count() == 10
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

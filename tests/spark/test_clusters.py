@@ -3,17 +3,13 @@
 import contextlib
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import p2pmsg
-from tests.places import lasting_place
 from tests.spark.conftest import ROOT
 from tests.spark.streams import sealed
 
@@ -62,48 +58,3 @@ def check(said):
 def test_local_cluster(tmp_path):
     with peers() as endpoints:
         check(job("local-cluster[2,1,1024]", endpoints, tmp_path))
-
-
-def start(*arguments, folder):
-    """Start a part of Spark; its processes form a group of their own."""
-    environment = {
-        **os.environ, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_WORKER_DIR": str(folder),
-    }  # fmt: skip
-    log = (folder / f"{arguments[0].rpartition('.')[2]}-{time.monotonic_ns()}.log").open("wb")
-    with log:
-        return subprocess.Popen(
-            [str(HOME / "bin" / "spark-class"), *arguments],
-            env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-
-
-@contextlib.contextmanager
-def standalone(folder):
-    """A master and two workers; gone at the end."""
-    port = int(lasting_place().rpartition(":")[2])
-    master = f"spark://127.0.0.1:{port}"
-    common = ["--host", "127.0.0.1", "--webui-port", "0"]
-    parts = []
-    try:
-        name = "org.apache.spark.deploy"
-        parts.append(start(f"{name}.master.Master", *common, "--port", str(port), folder=folder))
-        deadline = time.monotonic() + 300
-        while socket.socket().connect_ex(("127.0.0.1", port)):
-            assert time.monotonic() < deadline
-            assert parts[0].poll() is None
-            time.sleep(0.1)
-        for _ in range(2):
-            more = [*common, "--cores", "1", "--memory", "1g", master]
-            parts.append(start(f"{name}.worker.Worker", *more, folder=folder))
-        yield master
-    finally:
-        for part in parts:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(part.pid, signal.SIGKILL)
-            part.wait()
-
-
-def test_a_standalone_master_with_two_workers(tmp_path):
-    with peers() as endpoints, standalone(tmp_path) as master:
-        check(job(master, endpoints, tmp_path))

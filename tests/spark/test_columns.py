@@ -7,46 +7,11 @@ pa = pytest.importorskip("pyarrow")
 
 from pyspark.sql import types  # noqa: E402
 
-from spark_bridge.columns import values_of  # noqa: E402
 from spark_bridge.errors import OptionError  # noqa: E402
 from spark_bridge.options import parse_sink_options  # noqa: E402
 from spark_bridge.sink import check_columns  # noqa: E402
 
 OPTIONS = parse_sink_options({"endpoint": "tcp://h:1", "topic": "t"})
-MAP = pa.map_(pa.string(), pa.int32())
-COUNTS = {"k": 1, "none": None}
-
-
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        (pa.int32(), [1, None]),
-        (pa.list_(pa.int32()), [[1, None], [], None]),
-        (MAP, [COUNTS, {}, None]),
-        (pa.map_(pa.int64(), pa.binary()), [{2**62: b"x"}]),
-        (pa.map_(pa.binary(), pa.list_(MAP)), [{b"k": [COUNTS, None]}, {b"": None}]),
-        (pa.map_(pa.string(), MAP), [{"outer": COUNTS, "none": None}]),
-        (pa.list_(MAP), [[COUNTS, None], None]),
-        (pa.large_list(MAP), [[COUNTS]]),
-        (pa.list_(MAP, 1), [[COUNTS]]),
-        (pa.struct([("g", MAP), ("n", pa.int32())]), [{"g": COUNTS, "n": 1}, None]),
-        (pa.struct([("a", pa.struct([("g", MAP)]))]), [{"a": {"g": COUNTS}}, {"a": None}]),
-    ],
-    ids=str,
-)
-def test_maps_become_dicts_at_whatever_depth(kind, values):
-    assert values_of(pa.array(pairs(values), kind)) == values
-
-
-def pairs(value):
-    """Write maps as PyArrow takes them; what has a field of a struct in it is a struct."""
-    if isinstance(value, list):
-        return [pairs(each) for each in value]
-    if isinstance(value, dict) and {"g", "a"} & value.keys():
-        return {name: pairs(each) for name, each in value.items()}
-    if isinstance(value, dict):
-        return [(key, pairs(each)) for key, each in value.items()]
-    return value
 
 
 def columns(**kinds):

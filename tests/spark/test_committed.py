@@ -124,18 +124,15 @@ def test_rows_that_wait_are_bounded(place):
 
 
 def test_what_is_delivered_is_bounded_and_comes_back():
-    delivered = Delivered()
+    delivered, mark = Delivered(), Mark(7, 9)
     for batch in range(100):
-        assert delivered.add("q", batch, 0, Mark(7, 9))
-        assert not delivered.add("q", batch, 0, Mark(7, 9))
+        assert delivered.add("q", batch, 0, mark) is None
+        assert delivered.add("q", batch, 0, Mark(8, 9)) == mark
     copy = Delivered(delivered.state())
 
     assert len(delivered.state()["q"]) == 16
-    for batch in range(100):
-        assert copy.has("q", batch, 0)
-    assert copy.mark("q", 99, 0) == Mark(7, 9)
-    assert not copy.has("q", 100, 0)
-    assert not copy.has("q", 99, 1)
+    assert all(copy.add("q", batch, 0, mark) == mark for batch in range(100))
+    assert copy.add("q", 99, 1, mark) is copy.add("q", 100, 0, mark) is None
     for number in range(1100):
-        copy.add(f"r{number}", 0, 0, Mark(7, 9))
+        copy.add(f"r{number}", 0, 0, mark)
     assert len(copy.state()) == 1000

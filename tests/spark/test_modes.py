@@ -1,7 +1,5 @@
 """Triggers, output modes and SQL in real Spark: what works, and what is refused and says why."""
 
-import threading
-
 import pytest
 
 import p2pmsg
@@ -120,29 +118,6 @@ def test_update_mode_is_refused_and_complete_publishes_all(spark, feed, tmp_path
         query.awaitTermination()
 
     assert (message.key, message.value) == ("t", "100")
-
-
-@pytest.mark.long
-def test_a_thread_that_registers_may_write(spark, feed, tmp_path):
-    """Spark looks for a stream's sink in the thread's active session: the thread that made it."""
-    place = lasting_place()
-    failures = []
-
-    def write():
-        try:
-            spark_bridge.register(spark)
-            writer = counts(spark, feed).writeStream.format("p2pmsg").options(**sink_options(place))
-            writer = writer.outputMode("complete").trigger(availableNow=True)
-            writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination()
-        except Exception as error:
-            failures.append(str(error))
-
-    with p2pmsg.Subscriber([place], topics=["counts"], start="earliest") as subscriber:
-        thread = threading.Thread(target=write)
-        thread.start()
-        thread.join(300)
-        assert not failures
-        assert subscriber.receive(timeout=300).value == "100"
 
 
 def test_update_mode_by_foreach_batch_is_received_once(spark, feed, tmp_path):

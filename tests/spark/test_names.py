@@ -192,16 +192,6 @@ def test_a_name_may_be_of_a_peer_that_is_away(feed, warnings):
     assert "It may be one of those that did not answer" in warnings.text
 
 
-@pytest.mark.usefixtures("short_waits")
-def test_a_relay_without_the_publisher_that_is_named_is_refused(feed):
-    with p2pmsg.Relay(feed.endpoint, "tcp://127.0.0.1:0", name="relay") as relay:
-        relay.wait_for_streams(2, timeout=60)
-        options = {"peers": relay.endpoint, "assign": '{"t": ["fed"]}'}
-        with pytest.raises(OptionError, match=f"names 'fed'.*'feed' at {relay.endpoint}"):
-            begin(options)
-        begin({**options, "assign": '{"t": ["feed"]}'})
-
-
 @pytest.fixture
 def other():
     with p2pmsg.Publisher("tcp://127.0.0.1:0", name="other") as publisher:

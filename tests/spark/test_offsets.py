@@ -155,7 +155,7 @@ def test_the_cut_of_a_batch_is_in_its_end():
     assert offsets.from_json(offset) == {A: {1: {"t": 3}}}
 
 
-@pytest.mark.parametrize("cut", [None, 4, [], [4, 500], [4, 500, 0], [4, 500, "2"], {"a": 1}])
+@pytest.mark.parametrize("cut", [None, 4, [], [4], [4, 500, "x"], {"a": 1}])
 def test_a_malformed_cut_is_refused(cut):
     with pytest.raises(spark_bridge.BridgeError, match="malformed"):
         offsets.cut_of({"version": 1, "peers": {}, "cut": cut})

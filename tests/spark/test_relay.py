@@ -26,23 +26,6 @@ def has(relay, following):
     eventually(lambda: [head[1] for head in relay.stats().streams.values()] == [following], 120)
 
 
-def test_a_stream_goes_on_when_the_publisher_is_gone(spark, publisher, relay, tmp_path):
-    publisher.publish_many("t", [b"x"] * 1000)
-    has(relay, 1000)
-    sink = Collector()
-    stream = read_stream(spark, [relay.endpoint], startingOffsets="earliest")
-    query = start(stream, tmp_path, sink)
-    try:
-        sink.wait(1000, query)
-        publisher.publish_many("t", [b"x"] * 1000)
-        has(relay, 2000)
-        publisher.close(timeout=0.0)
-        sink.wait(2000, query)
-    finally:
-        query.stop()
-    assert sorted(sink.offsets()) == list(range(2000))
-
-
 @pytest.fixture
 def make_child():
     with contextlib.ExitStack() as stack:
@@ -90,18 +73,6 @@ def memory(lives):
     """A relay of those lives."""
     with p2pmsg.Relay(lives.endpoint, "tcp://127.0.0.1:0", name="memory") as made:
         yield made
-
-
-@pytest.mark.long
-def test_a_batch_has_every_session_that_a_relay_holds(spark, lives, memory):
-    for count in (500, 70, 3000):
-        lives.live(count, memory)
-    frame = spark.read.format("p2pmsg").option("peers", memory.endpoint).option("subscribe", "t")
-    rows = frame.load().collect()
-    lives.check(sorted(rows, key=lambda row: row.offset))
-    first = f"{next(iter(lives.counts)):016x}"
-    starting = json.dumps({"t": {first: 490, "*": -1}})
-    assert frame.option("startingOffsets", starting).load().count() == 10
 
 
 @pytest.mark.long

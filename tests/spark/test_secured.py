@@ -142,16 +142,6 @@ def test_a_stream_and_a_batch_with_files_and_an_executor_without(spark, publishe
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
-def test_a_key_that_is_refused(spark, publisher, peers):
-    peers.security("stranger")
-    place = peers.pinned(publisher.endpoint, "pub")
-    frame = read(spark, [place], security=str(peers.folder / "stranger")).load()
-    with pytest.raises(Exception, match=f"no heads from {publisher.endpoint}"):
-        frame.collect()
-
-
-@pytest.mark.spark
 @pytest.mark.long  # it starts a Spark of its own
 @pytest.mark.timeout(600)
 def test_no_secret_is_in_plans_logs_progress_offsets_or_the_checkpoint(publisher, peers, tmp_path):

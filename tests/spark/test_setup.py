@@ -70,14 +70,6 @@ def test_configure_leaves_a_clusters_shuffle_and_python_alone(master, monkeypatc
     assert "spark.python.unix.domain.socket.enabled" in options
 
 
-def test_configure_leaves_a_remote_session_alone(monkeypatch):
-    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    builder = Builder(spark_remote="sc://h")
-
-    assert spark_bridge.configure(builder).options == {"spark.remote": "sc://h"}
-    assert "PYSPARK_PYTHON" not in os.environ
-
-
 @pytest.mark.parametrize(
     ("module", "what"),
     [("pyspark.sql.streaming.datasource", "PySpark 4.2"), ("pyarrow", "PyArrow 21")],

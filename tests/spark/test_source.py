@@ -1,9 +1,7 @@
 import itertools
 import json
 import threading
-import time
 from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -186,24 +184,6 @@ def test_a_range_that_is_gone_fails_the_query_by_name(spark, tmp_path):
 
 
 @pytest.mark.long
-def test_after_a_failure_the_skipped_range_is_counted(spark, tmp_path):
-    """Spark takes up the failed batch out of its log, and asks for no heads then."""
-    with small_buffer() as publisher:
-        frame, sink, earliest = owe(spark, publisher, tmp_path)
-        with pytest.raises(Exception, match="evicted"):
-            collect_now(frame, tmp_path, sink)
-        lenient = read_stream(
-            spark, [publisher.endpoint], startingOffsets="earliest", failOnDataLoss="false"
-        )
-        query = start(lenient, tmp_path, sink, availableNow=True)
-        query.awaitTermination()
-        lags = [spark_bridge.lag_of(json.loads(each.json)) for each in query.recentProgress]
-
-    assert sink.offsets() == [*range(100), *range(earliest, 2100)]
-    assert [(lag.batch, lag.missing) for lag in lags] == [(1, earliest - 100)]
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_publisher_that_restarts_is_taken_up_from_its_first_message(spark, tmp_path, fail):
     sink = Collector()
@@ -225,34 +205,6 @@ def test_a_publisher_that_restarts_is_taken_up_from_its_first_message(spark, tmp
 
     assert sink.offsets("t", "first") == list(range(100))
     assert sink.offsets("t", "second") == list(range(50))
-
-
-def planners_of(spark):
-    """The Python processes that plan streams, below the session's JVM."""
-    found, waiting = set(), [spark.sparkContext._gateway.proc.pid]
-    while waiting:
-        process = waiting.pop()
-        try:
-            command = Path(f"/proc/{process}/cmdline").read_bytes()
-            for task in Path(f"/proc/{process}/task").iterdir():
-                waiting += (task / "children").read_text().split()
-        except OSError:
-            continue  # it has just ended
-        if b"python_streaming_source_runner" in command:
-            found.add(int(process))
-    return found
-
-
-@pytest.mark.long
-def test_no_process_and_no_connection_is_left_after_a_query(spark, publisher, tmp_path):
-    before = planners_of(spark)
-    query = start(read_stream(spark, [publisher.endpoint]), tmp_path, Collector())
-    while not query.lastProgress:
-        time.sleep(0.02)
-    assert planners_of(spark) - before
-    query.stop()
-
-    eventually(lambda: not planners_of(spark) - before, 60)
 
 
 def reader_of(publisher, **options):

@@ -9,7 +9,6 @@ import p2pmsg
 import spark_bridge
 from p2pmsg.testing import TcpProxy
 from tests.places import lasting_place
-from tests.spark.hostile import HostilePublisher
 from tests.spark.streams import (
     Collector,
     collect_now,
@@ -47,39 +46,6 @@ def test_topics_by_pattern_and_those_that_come_later(spark, publisher, tmp_path)
     assert sink.offsets("trades.a") == list(range(10, 15))
     assert sink.offsets("trades.b") == list(range(5))
     assert {row.topic for row in sink.rows} == {"trades.a", "trades.b"}
-
-
-@pytest.mark.long
-def test_publishers_by_name_from_offsets_of_their_own(spark, publisher, tmp_path):
-    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="second") as second:
-        for peer in (publisher, second):
-            for topic in ("t", "u"):
-                peer.publish_many(topic, [b"x"] * 20)
-        frame = read(
-            spark,
-            [publisher.endpoint, second.endpoint],
-            assign='{"t": ["feed", "second"], "u": ["second"]}',
-            startingOffsets='{"t": {"feed": 15, "*": -2}, "u": {"second": 18}}',
-        ).load()
-        sink = collect_now(frame, tmp_path)
-
-    assert sink.offsets("t", "feed") == list(range(15, 20))
-    assert sink.offsets("t", "second") == list(range(20))
-    assert sink.offsets("u", "second") == [18, 19]
-    assert len(sink.rows) == 27
-
-
-@pytest.mark.long
-def test_from_a_time_on_without_headers(spark, publisher, tmp_path):
-    for number in range(100):
-        publisher.publish("t", number, timestamp_ns=number * 1_000_000_000)
-    sealed(publisher, "t", 100)
-    options = {"startingTimestamp": "59500", "includeHeaders": "false"}
-    frame = read(spark, [publisher.endpoint], subscribe="t", **options).load()
-    sink = collect_now(frame, tmp_path)
-
-    assert sink.offsets() == list(range(60, 100))
-    assert frame.columns[-1] == "timestamp"
 
 
 @pytest.mark.long
@@ -121,27 +87,6 @@ def test_typed_columns_of_dicts(spark, publisher, tmp_path):
         collect_now(reader.schema("symbol string, price double").load(), tmp_path / "refused")
 
 
-@pytest.mark.long
-def test_a_peer_that_is_away_keeps_its_place_and_is_caught_up(spark, publisher, tmp_path):
-    with p2pmsg.Publisher("tcp://127.0.0.1:0", name="hidden") as hidden:
-        with TcpProxy(hidden.endpoint) as front:
-            sink = Collector()
-            frame = read_stream(
-                spark, [publisher.endpoint, front.endpoint], startingOffsets="earliest"
-            )
-            hidden.publish_many("t", [b"x"] * 10)
-            publisher.publish_many("t", [b"x"] * 10)
-            query = start(frame, tmp_path, sink)
-            sink.wait(20, query)
-            front.cut()
-            hidden.publish_many("t", [b"x"] * 10)
-            publisher.publish_many("t", [b"x"] * 10)
-            sink.wait(40, query)
-            query.stop()
-
-    assert sink.offsets("t", "feed") == sink.offsets("t", "hidden") == list(range(20))
-
-
 def test_cut_connections_repeat_nothing_and_lose_nothing(spark, publisher, tmp_path):
     total = 20_000
     with TcpProxy(publisher.endpoint) as data:
@@ -178,31 +123,6 @@ def test_a_file_of_peers_is_read_again(spark, publisher, tmp_path):
         query.stop()
 
     assert sink.offsets("t", "second") == list(range(7))
-
-
-@pytest.mark.long
-def test_lag_is_reported(spark, publisher, tmp_path):
-    lags = []
-    listener = spark_bridge.LagListener(lags.append)
-    spark.streams.addListener(listener)
-    try:
-        publisher.publish_many("t", [b"x"] * 1000)
-        publisher.publish_many("u", [b"x"] * 10)
-        frame = read(
-            spark, [publisher.endpoint],
-            subscribe="t,u", startingOffsets="earliest", maxOffsetsPerTrigger="500",
-        ).load()  # fmt: skip
-        query = start(frame, tmp_path, Collector())
-        wait_until(lambda: len(lags) >= 3 and not lags[-1].maxOffsetsBehindLatest, query)
-        newest = listener.lags()[str(query.id)]
-        query.stop()
-    finally:
-        spark.streams.removeListener(listener)
-
-    assert any(lag.maxOffsetsBehindLatest >= 400 for lag in lags)
-    assert newest.minOffsetsBehindLatest == newest.avgOffsetsBehindLatest == 0
-    assert str(newest).startswith("spark ")
-    assert "0 behind in 2 streams" in str(newest)
 
 
 @pytest.mark.long
@@ -270,17 +190,3 @@ def test_what_retention_takes_from_a_running_query_is_counted_exactly(spark, tmp
     pinned = json.loads((tmp_path / "offsets" / "0").read_text().splitlines()[-1])
     ((topics,),) = (sessions.values() for sessions in pinned["start"].values())
     assert len(offsets) + sum(lag.missing for lag in lags) == total - topics["t"]
-
-
-@pytest.mark.long
-def test_hostile_answers_fail_the_query_and_not_the_session(spark, tmp_path):
-    with HostilePublisher() as peer:
-        options = {"startingOffsets": "earliest", "fetchTimeoutMs": "300"}
-        frame = read_stream(spark, [peer.endpoint], **options)
-        with pytest.raises(
-            Exception, match=r"lost 2 messages \[0, 2\) of topic 't' from publisher 'evil'"
-        ):
-            collect_now(frame, tmp_path)
-        assert peer.asked
-
-    assert spark.range(10).count() == 10

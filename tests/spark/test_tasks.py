@@ -13,7 +13,7 @@ from spark_bridge.errors import BridgeError, DataLossError
 from spark_bridge.offsets import Range
 from spark_bridge.options import parse_options
 from spark_bridge.schema import RawLayout
-from spark_bridge.tasks import Connections, connections, read_ranges
+from spark_bridge.tasks import connections, read_ranges
 from tests.integration.hostile import data_body, frame, malformed, unreadable_bodies
 from tests.spark.streams import sealed
 
@@ -87,23 +87,6 @@ def test_a_task_that_is_given_up_does_not_disturb_the_next(publisher):
         task.close()
         rows = read([range_of(publisher, "t", 50_000, 60_000)])
         assert [(row[2], int(row[3])) for row in rows] == [(at, at) for at in range(50_000, 60_000)]
-
-
-def test_the_least_recently_used_connection_is_closed(publisher):
-    kept = Connections(2)
-    wanted = [
-        Range(f"tcp://127.0.0.1:{port}", 1, "t", 0, 1, "p", f"tcp://127.0.0.1:{port + 1}")
-        for port in (7001, 7003, 7005)
-    ]
-    first, second = kept.take(wanted[0], 1.0), kept.take(wanted[1], 1.0)
-    assert kept.take(wanted[0], 1.0) is first
-    kept.take(wanted[2], 1.0)
-
-    assert kept.take(wanted[0], 1.0) is first
-    assert kept.take(wanted[1], 1.0) is not second
-    with pytest.raises(p2pmsg.ClosedError):
-        second.heads()
-    kept.close()
 
 
 @pytest.mark.parametrize(("name", "said"), [("gone", "'gone' at "), ("", "")])

@@ -102,11 +102,3 @@ def test_what_is_no_bytes_is_refused_by_name(value):
 def test_what_json_has_no_form_for_is_refused():
     with pytest.raises(ValueError, match="is not json"):
         Writer("part", "json").parts("t", object())
-
-
-def test_known_topics_are_bounded(monkeypatch):
-    monkeypatch.setattr("p2pmsg.bridge.shapes._TOPICS_MAX", 10)
-    found = reader("part")
-    for number in range(100):
-        found.group([[b"%d" % number, b""]])
-        assert len(found._known) <= 10
