@@ -6,7 +6,7 @@ An unreachable peer delays no batch.
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -36,7 +36,7 @@ class PeersWatch:
 
     def __init__(self, options: SourceOptions) -> None:
         self._file = options.peers_file
-        self._changed_at = _changed_at(self._file)
+        self._changed_at = 0
         self._reread_at = 0.0
         endpoints = options.endpoints()
         self._views: dict[str, PeerView] = {peer: PeerView() for peer in endpoints}
@@ -99,7 +99,7 @@ class PeersWatch:
         denied = {error.topic: error for error in errors}
         if (
             view.reachable == reachable
-            and _same(view.sessions, sessions)
+            and view.sessions == sessions
             and view.denied.keys() == denied.keys()
         ):
             return view
@@ -152,15 +152,17 @@ class PeersWatch:
         if self._file is None or now < self._reread_at:
             return
         self._reread_at = now + _REREAD_SECONDS
-        changed_at = _changed_at(self._file)
-        if changed_at == self._changed_at:
-            return
-        self._changed_at = changed_at
         try:
+            changed_at = os.stat(self._file).st_mtime_ns
+            if changed_at == self._changed_at:
+                return
+            self._changed_at = changed_at
             peers = read_peers_file(self._file)
             if peers:
                 self._watch.set_endpoints(peers)
                 self._missing.clear()
+        except OSError:
+            return  # it is being replaced
         except (OptionError, p2pmsg.errors.SecurityError) as error:
             _log.warning("%s; the peers stay as they were", error)
 
@@ -205,7 +207,7 @@ def _at_time(options: SourceOptions, time_ns: int) -> Start:
     def start(endpoint: str, topic: str, heads: p2pmsg.reader.Heads) -> int:
         try:
             asked = answers[endpoint].result().get(heads.session)
-        except (TimeoutError, p2pmsg.P2PError) as error:  # the earliest would be too much
+        except (KeyError, TimeoutError, p2pmsg.P2PError) as error:  # the earliest would be too much
             raise BridgeError(
                 f"{endpoint} was there and has not said within {_AT_TIME_SECONDS:g} s where its "
                 f"streams stood at {time_ns / 1e6:.0f} ms (startingTimestamp, endingTimestamp). "
@@ -219,17 +221,3 @@ def _at_time(options: SourceOptions, time_ns: int) -> Start:
         return stream.next if stream.first_at is None else min(stream.first_at, stream.next)
 
     return start
-
-
-def _same(
-    before: Mapping[int, p2pmsg.reader.Heads], now: Mapping[int, p2pmsg.reader.Heads]
-) -> bool:
-    return before.keys() == now.keys() and all(before[session] is now[session] for session in now)
-
-
-def _changed_at(path: str | None) -> tuple[int, int] | None:
-    try:
-        status = None if path is None else os.stat(path)
-    except OSError:
-        return None
-    return None if status is None else (status.st_mtime_ns, status.st_size)

@@ -452,16 +452,12 @@ PEERS = {"PUSH": "a ZeroMQ PUSH socket is there", "closed": "nobody is there", "
         (("zmq+pub://a:1", LOOPBACK), {}, ConfigError, "source must be a socket that"),
         ((LOOPBACK, "zmq+sub://a:1"), {}, ConfigError, "target must be a socket that"),
         (("tcp://a:1", LOOPBACK), {}, ConfigError, "Relay"),
-        (("zmq+sub://*:1", LOOPBACK), {}, ConfigError, "bind=1"),
         (("zmq+pull://a:1", LOOPBACK), {"topics": ["a"]}, ConfigError, "topics"),
-        (("zmq+sub://a:1", LOOPBACK), {"topics": ["a"], "topic_at": "none"}, ConfigError, "topics"),
         (("zmq+sub://a:1", "zmq+pub://a:1"), {"topics": ["a"], "topic_at": "none"}, ConfigError,
          "topics"),
         (("tcp://a:1", "zmq+pub://a:1"), {"log": "x"}, ConfigError, "log"),
-        (("zmq+sub://a:1", LOOPBACK), {"cursor": "x"}, ConfigError, "cursor"),
         (("zmq+sub://a:1", LOOPBACK), {"start": 1}, ConfigError, "start"),
         (("tcp://a:1", "zmq+pub://a:1"), {"sequence_at": "0:4"}, ConfigError, "sequence_at"),
-        (("zmq+sub://a:1", LOOPBACK), {"sequence_at": "x"}, ConfigError, "sequence_at"),
         (("zmq+sub://a:1", LOOPBACK), {"topic_at": "key"}, ConfigError, "topic_at"),
         (("zmq+sub://a:1", LOOPBACK), {"codec": "xml"}, ConfigError, "codec"),
         (("zmq+sub://a:1", LOOPBACK), {"topic": ""}, p2pmsg.MessageError, "topic"),
@@ -507,20 +503,6 @@ def test_a_pub_in_another_language_becomes_a_stream(program, bridge, make_subscr
     program("pub", made.source, 100)
     subscriber = make_subscriber(made.endpoint, topics=["t"], start="earliest")
     assert values_of(subscriber, 100) == [b"%d" % number for number in range(100)]
-
-
-@pytest.mark.long
-def test_a_stream_reaches_a_sub_in_another_language(program, bridge, make_publisher):
-    publisher = make_publisher()
-    made = bridge(publisher.endpoint, "zmq+pub://127.0.0.1:0?bind=1")
-    sub = program("sub", made.target, 10)
-
-    def has_ended():
-        publisher.publish("t", b"value")
-        return sub.poll() is not None
-
-    eventually(has_ended)
-    assert sub.stdout.read().splitlines() == 10 * [b"t value"]
 
 
 @pytest.mark.long

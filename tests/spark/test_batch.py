@@ -77,39 +77,6 @@ def test_a_batch_of_many_rows_is_split_and_pruned_by_options(spark, publisher):
     assert wrong == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger.* is for streams only"),
-        ({"startingOffsets": "latest"}, "startingOffsets.* cannot be 'latest' in a batch"),
-    ],
-)
-def test_options_that_a_batch_has_not(spark, publisher, options, message):
-    with pytest.raises(Exception, match=message):
-        read(spark, [publisher.endpoint], **options).load().count()
-
-
-def test_a_null_where_the_schema_has_none_is_named(spark, publisher):
-    from pyspark.sql import types
-
-    publisher.publish_many("t", [{"a": [1]}, {"a": [1, None]}])
-    sealed(publisher, "t", 2)
-    reader = read(spark, [publisher.endpoint])
-
-    with pytest.raises(Exception, match="has a as not null"):
-        reader.schema("a array<int> not null, _corrupt string").load().collect()
-    schema = types.StructType(
-        [
-            types.StructField("a", types.ArrayType(types.IntegerType(), containsNull=False)),
-            types.StructField("_offset", types.LongType(), nullable=False),
-        ]
-    )
-    with pytest.raises(Exception, match=r"message 1 of topic 't'.*`null` - at `\$.a\[1\]`"):
-        reader.schema(schema).load().collect()
-    rows = reader.schema(schema.add("_corrupt", "string")).load().collect()
-    assert sorted((row["_offset"], row.a) for row in rows) == [(0, [1]), (1, None)]
-
-
 def subscribe(endpoints):
     return p2pmsg.Subscriber(endpoints, topics=["*"], start="earliest")
 

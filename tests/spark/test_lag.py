@@ -50,56 +50,20 @@ def test_what_no_task_has_read_is_missing(rows, missing):
     assert (f"{missing} missing" in str(lag)) == bool(missing)
 
 
-TAKEN_UP = """
-{
-  "id": "269229ba-46ba-400f-8a96-ca003bee6c89",
-  "runId": "c158d5a1-5aae-4625-b686-48f07df0821b",
-  "name": null,
-  "batchId": 1,
-  "numInputRows": 1036,
-  "durationMs": {"addBatch": 1278, "commitOffsets": 14, "getBatch": 0, "queryPlanning": 11},
-  "stateOperators": [],
-  "sources": [
-    {
-      "description": "PythonMicroBatchStreamWithTriggerAvailableNow@7e4f8f88",
-      "startOffset": {
-        "peers": {"tcp://127.0.0.1:37671": {"a6876ffacc3477fb": {"t": 100}}},
-        "start": {"tcp://127.0.0.1:37671": {"a6876ffacc3477fb": {"t": 0}}},
-        "version": 1
-      },
-      "endOffset": {
-        "peers": {"tcp://127.0.0.1:37671": {"a6876ffacc3477fb": {"t": 5100}}},
-        "version": 1
-      },
-      "latestOffset": null,
-      "numInputRows": 1036,
-      "inputRowsPerSecond": 0.0,
-      "processedRowsPerSecond": 791.0
-    }
-  ],
-  "sink": {"description": "ForeachBatchSink", "numOutputRows": -1}
-}
-"""
-"""As Spark 4.3 reports a batch that it found planned in its log when the query started."""
-
-
 def test_a_batch_that_is_taken_up_again_says_what_it_misses():
-    lag = lag_of(json.loads(TAKEN_UP))
+    """Spark finds it planned in its log when the query is started, and reports no heads with it."""
+    lag = lag_of({"id": "q", "batchId": 1, "sources": [{**source(20), "latestOffset": None}]})
 
-    assert (lag.batch, lag.missing, lag.heads_known) == (1, 3964, False)
+    assert (lag.batch, lag.missing, lag.heads_known) == (1, 7, False)
     assert (lag.streams, lag.away) == ({}, ())
-    assert str(lag) == (
-        "spark 269229ba-46ba-400f-8a96-ca003bee6c89 batch 1: taken up again, how far behind is "
-        "not known, 3,964 missing"
-    )
+    assert str(lag) == ("spark q batch 1: taken up again, how far behind is not known, 7 missing")
 
 
 def test_the_first_batch_taken_up_again_is_counted_from_its_own_start():
-    progress = json.loads(TAKEN_UP)
-    (found,) = progress["sources"]
-    found["startOffset"], found["endOffset"]["start"] = None, found["startOffset"]["start"]
+    end = json.dumps(to_json(END, start=START))
+    found = {**source(20), "startOffset": None, "endOffset": end, "latestOffset": None}
 
-    assert lag_of(progress).missing == 5100 - 1036
+    assert lag_of({"id": "q", "sources": [found]}).missing == 7
 
 
 @pytest.mark.parametrize(

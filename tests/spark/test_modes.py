@@ -55,15 +55,6 @@ def test_a_first_batch_that_failed_is_read_again_from_where_it_began(spark, feed
     assert sink.offsets() == list(range(90, 110))
 
 
-def test_a_mistyped_name_fails_stream_and_batch(spark, feed, tmp_path):
-    wanted = '{"t": {"fed": 90}}'
-    with pytest.raises(Exception, match=r"names 'fed' for topic 't'.*there are 'feed' at"):
-        collect_now(read_stream(spark, [feed.endpoint], startingOffsets=wanted), tmp_path)
-    reader = spark.read.format("p2pmsg").options(peers=feed.endpoint, subscribe="t")
-    with pytest.raises(Exception, match=r"names 'fed' for topic 't'.*there are 'feed' at"):
-        reader.option("startingOffsets", wanted).load().count()
-
-
 def test_a_view_reads_what_there_was_when_it_was_made(spark, feed):
     options = f"peers '{feed.endpoint}', subscribe 't'"
     create = f"TEMPORARY VIEW trades_now USING p2pmsg OPTIONS ({options})"
