@@ -4,12 +4,11 @@ import asyncio
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote
 
-from p2pmsg import codec
 from p2pmsg.checks import check, check_fields, checked, shown
 from p2pmsg.errors import MessageError, P2PError
 from p2pmsg.http.access import Access
@@ -35,8 +34,8 @@ from p2pmsg.webhooks.asgi import (
     read_body,
 )
 from p2pmsg.webhooks.bodies import value_of
-from p2pmsg.webhooks.intake import AnyPublisher, Limits
-from p2pmsg.webhooks.publishing import Publishing, refusal
+from p2pmsg.webhooks.intake import Limits
+from p2pmsg.webhooks.publishing import AnyPublisher, Publishing
 from p2pmsg.webhooks.schemes import RejectedError
 from transports.hiding import hiding
 from transports.own_log import own_log as _log
@@ -170,14 +169,11 @@ class Gateway(Application):
         check("endpoints", self._endpoints, bool(self._endpoints), "at least one")
         self._topics = check_topics(topics) or None
         self._publisher: Any = publisher
-        self._is_async = asyncio.iscoroutinefunction(getattr(publisher, "drain", None))
         self._publishing: Publishing | None = None
         if publisher is not None:
             what = "publishing what is posted"
             consequence = "POST is answered with 503 meanwhile, and streams go on"
             self._publishing = Publishing(publisher, what, consequence)
-            # It imports what packs values: with the first post there may be no descriptor for that.
-            codec.packed_if_plain(None)
         self._access = Access(tokens, query_token=query_token, hosts=hosts, origins=origins)
         self._name = check_name(name)
         self._config = config or GatewayConfig()
@@ -206,7 +202,7 @@ class Gateway(Application):
             if log is not None:
                 counts.log_errors = log.errors
                 counts.failing = counts.failing or log.retrying
-        return GatewayStats(*[getattr(counts, field.name) for field in fields(counts)])
+        return replace(counts)
 
     # ------------------------------------------------------------------------------ the server
 
@@ -220,6 +216,8 @@ class Gateway(Application):
         if self._upstream is not None:
             await self._upstream.close()
         await asyncio.get_running_loop().run_in_executor(None, self._pool.close)
+        if self._publishing is not None:
+            self._publishing.threads.shutdown(wait=False)
 
     def stop(self) -> None:
         """End all event streams, so that the server can stop; called in the server's event loop."""
@@ -263,10 +261,8 @@ class Gateway(Application):
             raise RejectedError(400, "query", limit) from error
         self._access.check_token(headers, query)
         if path == "/stats":
-            found = self.stats()
-            text = to_json({field.name: getattr(found, field.name) for field in fields(found)})
             json_type = {**cross, "content-type": "application/json"}
-            await self._respond(send, 200, json_type, text)
+            await self._respond(send, 200, json_type, to_json(asdict(self.stats())))
             return
         topics = _topics_of(scope, query)
         if topics is None:
@@ -302,20 +298,9 @@ class Gateway(Application):
         self._limits.check("", time.monotonic_ns())
         body = await read_body(headers, receive, BODY_BYTES_MAX, _BODY_S)
         value, key = value_of(headers, body), next(iter(query.get("key", ())), None)
-        try:
-            if self._is_async:
-                sequence = self._publisher.publish(topics[0], value, key=key)
-                await self._publisher.drain()
-            else:
-                sequence = await asyncio.get_running_loop().run_in_executor(
-                    None, lambda: self._publisher.publish(topics[0], value, key=key)
-                )
-        except MessageError as error:
-            raise refusal(error) from error
-        except (P2PError, OSError) as error:
-            self._publishing.failed(error)
-            raise RejectedError(503, "publisher", "it cannot be published now", 5) from error
-        self._publishing.worked()
+        sequence = await self._publishing.run(
+            lambda: self._publisher.publish(topics[0], value, key=key)
+        )
         self._counts.published += 1
         place = {"topic": topics[0], "session": f"{self._publisher.session:016x}",
                  "sequence": sequence}  # fmt: skip

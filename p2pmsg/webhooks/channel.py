@@ -82,6 +82,8 @@ class Channel:
         self._core = Delivery(endpoint.rules, Random(SystemRandom().getrandbits(64)))
         self._loop = asyncio.get_running_loop()
         self._client = Client(endpoint, resolver)
+        self._stats = self._core.stats
+        self._stats.name = endpoint.name
         self._subscriber: Subscriber | None = None
         self._space = asyncio.Event()
         self._posts: set[asyncio.Task[None]] = set()
@@ -94,11 +96,8 @@ class Channel:
         self._positions: dict[Any, Message] = {}
         self._committing: asyncio.Task[None] | None = None
         self._is_closing = False
-        self._said, self._said_held = Rarely(), Rarely()
-        self._lost = 0
-        self._error: str | None = None
+        self._logged, self._logged_held = Rarely(), Rarely()
         self._letters: Letters | None = None
-        self._dead_letters = 0
 
     async def open(self) -> None:
         """Open the folder and the subscriber; raises what either raises."""
@@ -114,33 +113,24 @@ class Channel:
         self._subscriber = self._make_subscriber()
         self._tasks = [
             self._loop.create_task(self._receive()),
-            self._loop.create_task(self._look_for_requests()),
+            self._loop.create_task(self._check_requests()),
         ]
         self._pump()
 
     def stats(self) -> EndpointStats:
         """Return the counters; also from another thread."""
-        core, counters = self._core, self._core.counters
-        return EndpointStats(
-            name=self._endpoint.name,
-            received=counters.offered,
-            delivered=counters.delivered,
-            requests=counters.requests,
-            failures=counters.failures,
-            statuses=dict(counters.statuses),
-            dead=counters.dead,
-            dead_letters=self._dead_letters,
+        core = self._core
+        return replace(
+            core.stats,
+            statuses=dict(core.stats.statuses),
             parked=core.parked,
             waiting=core.waiting,
             in_flight=core.in_flight,
-            lost=self._lost,
             is_open=core.is_open,
             stopped=core.stopped,
             held_s=core.held_ns(time.monotonic_ns()) / 1e9,
             connected=None if self._subscriber is None else self._subscriber.connected,
             reason=core.reason,
-            refused_letters=counters.refused_letters,
-            error=self._error,
         )
 
     async def resume(self) -> None:
@@ -183,7 +173,7 @@ class Channel:
     def _make_subscriber(self) -> Subscriber:
         # A crash of the operating system may take a commit back: the messages come twice.
         cursor = CursorConfig(self._folder / CURSOR, fsync="never")
-        return self._subscribe(topics=self._endpoint.topics, on_gap=self._note_loss, cursor=cursor)
+        return self._subscribe(topics=self._endpoint.topics, on_gap=self._on_loss, cursor=cursor)
 
     async def _receive(self) -> None:
         """Take messages while they are wanted, until cancelled."""
@@ -192,11 +182,11 @@ class Channel:
                 if self._subscriber is None:
                     await self._wait_for_space()
                     self._subscriber = self._make_subscriber()
-                self._error = None
+                self._stats.error = None
                 await self._take_all(self._subscriber)
                 await self._leave()
             except (P2PError, OSError) as error:
-                self._error = str(error)
+                self._stats.error = str(error)
                 _log.warning("webhook %s: %s. It is tried again", self._endpoint.name, error)
                 await asyncio.sleep(_AGAIN_S)
 
@@ -263,8 +253,8 @@ class Channel:
             headers=request.headers,
         )  # fmt: skip
 
-    def _note_loss(self, report: LossReport) -> None:
-        self._lost += report.count
+    def _on_loss(self, report: LossReport) -> None:
+        self._stats.lost += report.count
         if isinstance(report, RewoundReport):
             self._offered.pop((report.session, report.topic), None)
         self._notify("lost", str(report), report)
@@ -311,7 +301,7 @@ class Channel:
         if isinstance(result, Failure):
             self._core.failed(items, now_ns, result)
             is_new = all(effect.kind == "park" for effect in self._core.effects)
-            if is_new and not self._core.is_open and self._said.is_due():
+            if is_new and not self._core.is_open and self._logged.is_due():
                 what = "webhook %s: a request failed, and is tried again: %s"
                 _log.warning(what, self._endpoint.name, result.reason)
         else:
@@ -339,7 +329,7 @@ class Channel:
 
     def _notify(self, kind: EventKind, reason: str, detail: Any = None) -> None:
         """Log and report an event; pauses, which may be many, are logged once a minute."""
-        if kind != "held" or self._said_held.is_due():
+        if kind != "held" or self._logged_held.is_due():
             until = f", until {detail:%Y-%m-%dT%H:%M:%SZ}" if kind == "held" else ""
             name = self._endpoint.name
             _log.warning("webhook %s: %s%s: %s", name, _TEXTS[kind], until, reason)
@@ -351,7 +341,7 @@ class Channel:
         try:
             self._letters = letters = Letters(self._folder)
             letters.lock()
-            self._dead_letters = letters.count("dead")
+            self._stats.dead_letters = letters.count("dead")
         except P2PError:
             raise
         except OSError as error:
@@ -399,7 +389,7 @@ class Channel:
                 else:
                     puts.append(letter)
             letters.write(puts, drops)
-            self._dead_letters = letters.count("dead")
+            self._stats.dead_letters = letters.count("dead")
         except OSError as error:
             _log.warning("webhook %s: letters: %s", self._endpoint.name, error)
             return [each for each in effects if each.kind in ("park", "dead")]
@@ -410,7 +400,7 @@ class Channel:
         item = Item(letter.id, stream, letter.key, letter.size, letter, reason=letter.reason)
         self._core.restore(item, now_ns, letter.attempts)
 
-    async def _look_for_requests(self) -> None:
+    async def _check_requests(self) -> None:
         """Send again what `p2pmsg hook dead-letters` asks for, until cancelled."""
         while True:
             await asyncio.sleep(_ASKED_S)
@@ -431,7 +421,7 @@ class Channel:
         """Park in a thread what is to be sent again, and return it; each has all its attempts."""
         letters = self._letters
         assert letters is not None
-        self._dead_letters = letters.count("dead")
+        self._stats.dead_letters = letters.count("dead")
         asked = letters.all("asked", limit=_ASKED_MAX) if has_space else []
         again = [replace(letter, why="parked", attempts=0) for letter in asked]
         if again:

@@ -1,8 +1,8 @@
 """Decides what is sent to an endpoint next, and what may be committed: no clock, no sockets.
 
-A message is *settled* when the subscriber need not bring it again: it was delivered, or is on this
-machine's disk, as a dead letter or *parked* (it failed, and waits for its next attempt while others
-go on). Per stream, the cursor may move up to the first message that is not settled.
+A message is *acknowledged* when the subscriber need not bring it again: it was delivered, or is on
+this machine's disk, as a dead letter or *parked* (it failed, and waits for its next attempt while
+others go on). Per stream, the cursor may move up to the first message that is not acknowledged.
 
 The shell calls `take` until it returns nothing, and sends what that returns as one request; then it
 calls `succeeded` or `failed`. After each call it does what `effects` has.
@@ -11,12 +11,13 @@ calls `succeeded` or `failed`. After each call it does what `effects` has.
 import heapq
 from collections import deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
 from typing import Any, Final, Literal
 
 from p2pmsg.webhooks.rules import DeliveryRules
+from p2pmsg.webhooks.stats import EndpointStats
 
 _S: Final = 1_000_000_000
 _AWAY: Final = (None, 408, 425, 429, 502, 503, 504)
@@ -85,7 +86,7 @@ class Item:
     state: State = State.WAITING
     is_parked: bool = False
     is_parking: bool = False
-    is_settled: bool = False
+    is_acknowledged: bool = False
     is_alone: bool = False
     is_early: bool = False
     is_probe: bool = False
@@ -126,19 +127,6 @@ class Effect:
     reason: str = ""
 
 
-@dataclass(slots=True)
-class Counters:
-    """What happened since the start."""
-
-    offered: int = 0
-    delivered: int = 0
-    requests: int = 0
-    failures: int = 0
-    dead: int = 0
-    refused_letters: int = 0
-    statuses: dict[int, int] = field(default_factory=dict)
-
-
 class Delivery:
     """The state of the delivery to one endpoint.
 
@@ -147,7 +135,7 @@ class Delivery:
         rng: for the jitter.
 
     Attributes:
-        counters: what happened.
+        stats: what happened.
         effects: what the shell has to do; it takes them from the left.
         in_flight: requests under way.
         held: messages in memory that are not parked, and `held_bytes` their size.
@@ -161,7 +149,7 @@ class Delivery:
     def __init__(self, rules: DeliveryRules, rng: Random) -> None:
         self._rules = rules
         self._rng = rng
-        self.counters = Counters()
+        self.stats = EndpointStats()
         self.effects: deque[Effect] = deque()
         self.in_flight = 0
         self.held = self.held_bytes = self.parked = self.parked_bytes = 0
@@ -171,7 +159,7 @@ class Delivery:
         self._number = 0
         self._groups: dict[Hashable, deque[Item]] = {}
         self._heap: list[tuple[int, int, Item]] = []
-        self._unsettled: dict[Hashable, deque[Item]] = {}
+        self._unacknowledged: dict[Hashable, deque[Item]] = {}
         self._committable: dict[Hashable, Item] = {}
         self._known: dict[str, None] = {}
         self._streak = 0
@@ -187,12 +175,12 @@ class Delivery:
         return max(0, self._rules.window - self.held)
 
     def offer(self, item: Item, now_ns: int) -> None:
-        """Take a message, the next one of its stream; one whose letter is known is settled."""
-        self.counters.offered += 1
-        self._unsettled.setdefault(item.stream, deque()).append(item)
+        """Take a message, the next one of its stream; one whose letter is known is acknowledged."""
+        self.stats.received += 1
+        self._unacknowledged.setdefault(item.stream, deque()).append(item)
         if item.id in self._known:
             item.state = State.DONE
-            self._settle(item)
+            self._acknowledge(item)
             return
         self.held += 1
         self.held_bytes += item.size
@@ -206,7 +194,7 @@ class Delivery:
         if item.id in self._known:
             return
         self._known[item.id] = None
-        item.is_parked = item.is_settled = True
+        item.is_parked = item.is_acknowledged = True
         item.attempts = min(attempts, len(self._rules.retry) - 1)
         self.parked += 1
         self.parked_bytes += item.size
@@ -239,7 +227,7 @@ class Delivery:
             item.is_early = item.due_ns > now_ns
             item.is_probe = self.is_open
         self.in_flight += 1
-        self.counters.requests += 1
+        self.stats.requests += 1
         if rules.rate is not None:
             self._next_ns = now_ns + int(_S / rules.rate)
         return items
@@ -249,7 +237,7 @@ class Delivery:
         self._answered(status)
         self._streak = 0
         self._is_probing = False
-        self.counters.delivered += len(items)
+        self.stats.delivered += len(items)
         for item in items:
             if item.is_parked:
                 self.effects.append(Effect("unpark", item))
@@ -262,7 +250,7 @@ class Delivery:
     def failed(self, items: Sequence[Item], now_ns: int, failure: Failure) -> None:
         """Note that a request failed: each of its messages waits, or becomes a dead letter."""
         self._answered(failure.status)
-        self.counters.failures += 1
+        self.stats.failures += 1
         self.reason = failure.reason
         was_probe = items[0].is_probe
         if was_probe:
@@ -296,7 +284,7 @@ class Delivery:
         item = effect.item
         assert item is not None
         if effect.kind == "dead":
-            self.counters.dead += 1
+            self.stats.dead += 1
             self._finish(item, now_ns)
             self._known[item.id] = None
             return
@@ -308,13 +296,13 @@ class Delivery:
         item.is_parked = True
         self.held -= 1
         self.held_bytes -= item.size
-        self._settle(item)
+        self._acknowledge(item)
 
     def refused(self, effect: Effect, now_ns: int) -> None:
         """Note that the disk could not take it: it is tried again, and not given up."""
         item = effect.item
         assert item is not None
-        self.counters.refused_letters += 1
+        self.stats.refused_letters += 1
         if effect.kind == "dead":
             item.state = State.WAITING
             item.attempts = len(self._rules.retry) - 1
@@ -335,7 +323,7 @@ class Delivery:
         self._release(now_ns)
 
     def committable(self) -> list[Item]:
-        """Return, by stream, the last message before one that is not settled, where that moved."""
+        """Return the last message before one that is not acknowledged, by stream that moved."""
         found = [*self._committable.values()]
         self._committable.clear()
         return found
@@ -398,7 +386,7 @@ class Delivery:
     def _answered(self, status: int | None) -> None:
         self.in_flight -= 1
         if status is not None:
-            self.counters.statuses[status] = self.counters.statuses.get(status, 0) + 1
+            self.stats.statuses[status] = self.stats.statuses.get(status, 0) + 1
 
     def _finish(self, item: Item, now_ns: int) -> None:
         """Take an item out of its group, whose next one may go."""
@@ -413,7 +401,7 @@ class Delivery:
                 self.parked_bytes -= item.size
             self.held -= 1
             self.held_bytes -= item.size
-        self._settle(item)
+        self._acknowledge(item)
         group = self._groups.get(item.group) if item.group is not None else None
         if group is None:
             return
@@ -425,18 +413,18 @@ class Delivery:
             group[0].due_ns = max(now_ns, group[0].due_ns)
             self._push(group[0])
 
-    def _settle(self, item: Item) -> None:
-        if item.is_settled:
+    def _acknowledge(self, item: Item) -> None:
+        if item.is_acknowledged:
             return
-        item.is_settled = True
-        stream = self._unsettled[item.stream]
+        item.is_acknowledged = True
+        stream = self._unacknowledged[item.stream]
         last = None
-        while stream and stream[0].is_settled:
+        while stream and stream[0].is_acknowledged:
             last = stream.popleft()
         if last is not None:
             self._committable[item.stream] = last
         if not stream:
-            del self._unsettled[item.stream]
+            del self._unacknowledged[item.stream]
 
     def _wait(self, item: Item, now_ns: int, is_final: bool, is_held: bool) -> None:
         delays = self._rules.retry

@@ -5,17 +5,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 from p2pmsg.checks import check, check_visible, checked
-from p2pmsg.errors import ConfigError, MessageError, P2PError
+from p2pmsg.errors import ConfigError, MessageError
 from p2pmsg.topics import check_topic
 from p2pmsg.trouble import Rarely
 from p2pmsg.webhooks.asgi import Application, Receive, Scope, Send, headers_of, read_body
 from p2pmsg.webhooks.events import Hook, events_of
-from p2pmsg.webhooks.publishing import Publishing, refusal
+from p2pmsg.webhooks.publishing import AnyPublisher, Publishing, refusal
 from p2pmsg.webhooks.readying import TYPE, Ready, Readying, Topic
 from p2pmsg.webhooks.schemes import Proof, RejectedError, Scheme, make_verify
 from p2pmsg.webhooks.seen import SeenIds
@@ -25,23 +25,8 @@ from transports.hiding import hiding
 from transports.own_log import own_log as _log
 
 _CLIENTS_MAX: Final = 10_000
-_THREADS: Final = 8
 _BODY_S: Final = 10.0
 """How long a body may take to come."""
-_TOLERANCE_S: Final = 300.0
-"""How old a signature may be, or how far ahead. Ids are kept for longer than twice that."""
-
-
-@runtime_checkable
-class AnyPublisher(Protocol):
-    """A `p2pmsg.Publisher`, or one of `p2pmsg.aio`."""
-
-    @property
-    def publish(self) -> Callable[..., int]:
-        """Accepts a message: topic, value, and by name `key`, `timestamp_ns` and `headers`."""
-
-    def stats(self) -> Any:
-        """Return the counters."""
 
 
 @hiding
@@ -118,7 +103,7 @@ def receive(
         check_visible("origins", origin)
     return Intake(
         publisher,
-        make_verify(scheme, secrets, _TOLERANCE_S),
+        make_verify(scheme, secrets),
         Readying(topic, key or _partition_key, config),
         SeenIds(seen, time.time()),
         body_bytes_max,
@@ -181,8 +166,6 @@ class Intake(Application):
         self._limits = limits
         self._origins = {origin.lower() for origin in origins}
         self._health_path, self._metrics_path = self._paths = paths
-        self._is_async = asyncio.iscoroutinefunction(getattr(publisher, "drain", None))
-        self._threads = ThreadPoolExecutor(_THREADS, "webhooks-in")
         self._lock = threading.Lock()
         self._taking: set[str] = set()
         self._closed = False
@@ -198,7 +181,7 @@ class Intake(Application):
         if self._closed:
             return
         self._closed = True
-        self._threads.shutdown()
+        self._publishing.threads.shutdown()
         with self._lock:
             self._seen.close()
 
@@ -287,25 +270,16 @@ class Intake(Application):
         if not new:
             return
         self._taking |= names
-        loop = asyncio.get_running_loop()
         try:
-            if self._is_async:
-                self._publish(new, is_noted=False)
-                await self._publisher.drain()
-                await loop.run_in_executor(self._threads, self._note, new)
-            else:
-                await loop.run_in_executor(self._threads, self._publish, new)
-            self._publishing.worked()
-        except MessageError as error:
-            raise refusal(error) from error
-        except (P2PError, OSError) as error:
-            self._publishing.failed(error)
-            raise RejectedError(503, "publisher", "it cannot be published now", 5) from error
+            await self._publishing.run(partial(self._publish, new))
+            if self._publishing.is_async:
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._publishing.threads, self._note, new)
         finally:
             self._taking -= names
 
-    def _publish(self, events: Sequence[Ready], is_noted: bool = True) -> None:
-        """Publish events, and note each when it is in the log."""
+    def _publish(self, events: Sequence[Ready]) -> None:
+        """Publish events, and note each, if it is then in the log."""
         for each in events:
             self._publisher.publish(
                 each.topic,
@@ -314,7 +288,7 @@ class Intake(Application):
                 timestamp_ns=each.event.timestamp_ns,
                 headers=each.headers,
             )
-            if is_noted:
+            if not self._publishing.is_async:
                 self._note([each])
 
     def _note(self, events: Sequence[Ready]) -> None:

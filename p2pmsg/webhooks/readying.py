@@ -61,8 +61,6 @@ class Readying:
         self._key = key
         self._bytes_max = None if config is None else config.message_bytes_max
         self._enc_hook = None if config is None else config.enc_hook
-        # It imports what packs values: with the first request there may be no descriptor for that.
-        codec.packed_if_plain(None)
 
     def ready(self, event: Hook) -> Ready:
         """Return an event with its topic and key.

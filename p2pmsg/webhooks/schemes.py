@@ -5,6 +5,7 @@ import hmac
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from p2pmsg.checks import check
@@ -23,6 +24,8 @@ from recovery._copied import CopiesWhole
 Scheme = Literal["standard", "github", "stripe", "token"]
 SCHEMES: Final = ("standard", "github", "stripe", "token")
 _ID_MAX: Final = 256
+_TOLERANCE_S: Final = 300
+"""How old a signature may be, or how far ahead. Ids are kept for longer than twice that."""
 
 
 class RejectedError(CopiesWhole, Exception):
@@ -69,13 +72,12 @@ Verify = Callable[[Mapping[str, str], bytes, float], Proof]
 """Takes headers, the raw body and the time in seconds; raises `RejectedError`."""
 
 
-def make_verify(scheme: Scheme, secrets: Secret | Sequence[Secret], tolerance: float) -> Verify:
+def make_verify(scheme: Scheme, secrets: Secret | Sequence[Secret]) -> Verify:
     """Return what checks requests.
 
     Args:
         scheme: whose signatures.
         secrets: one, or several while one is replaced.
-        tolerance: how old a signature may be, or how far ahead, in seconds.
 
     Raises:
         ConfigError: the scheme is none, or a secret is not one for it.
@@ -85,22 +87,13 @@ def make_verify(scheme: Scheme, secrets: Secret | Sequence[Secret], tolerance: f
     given = secrets_of(secrets)
     check("secrets", len(given), len(given) > 0, "at least one")
     if scheme == "standard":
-        keys = verifiers(given)
-        return lambda headers, body, now: _standard(keys, tolerance, headers, body, now)
-    raw = [bytes_of(secret) for secret in given]
-    if scheme == "github":
-        return lambda headers, body, now: _github(raw, headers, body)
-    if scheme == "stripe":
-        return lambda headers, body, now: _stripe(raw, tolerance, headers, body, now)
-    return lambda headers, body, now: _token(raw, headers)
+        return partial(_standard, verifiers(given))
+    verify = {"github": _github, "stripe": _stripe, "token": _token}[scheme]
+    return partial(verify, [bytes_of(secret) for secret in given])
 
 
 def _standard(
-    keys: Sequence[Verifier],
-    tolerance: float,
-    headers: Mapping[str, str],
-    body: bytes,
-    now: float,
+    keys: Sequence[Verifier], headers: Mapping[str, str], body: bytes, now: float
 ) -> Proof:
     request_id = headers.get("webhook-id", "")
     stamp = headers.get("webhook-timestamp", "")
@@ -109,11 +102,11 @@ def _standard(
         raise RejectedError(401, "unsigned", "webhook-id, -timestamp or -signature is missing")
     if not is_signed(keys, signature, content_of(request_id, stamp, body)):
         raise RejectedError(401, "signature", "no signature fits")
-    _check_time(stamp, tolerance, now)
+    _check_time(stamp, now)
     return Proof(_checked_id(request_id))
 
 
-def _github(secrets: Sequence[bytes], headers: Mapping[str, str], body: bytes) -> Proof:
+def _github(secrets: Sequence[bytes], headers: Mapping[str, str], body: bytes, now: float) -> Proof:
     given = headers.get("x-hub-signature-256", "")
     if not given:
         raise RejectedError(401, "unsigned", "X-Hub-Signature-256 is missing")
@@ -124,13 +117,7 @@ def _github(secrets: Sequence[bytes], headers: Mapping[str, str], body: bytes) -
     )
 
 
-def _stripe(
-    secrets: Sequence[bytes],
-    tolerance: float,
-    headers: Mapping[str, str],
-    body: bytes,
-    now: float,
-) -> Proof:
+def _stripe(secrets: Sequence[bytes], headers: Mapping[str, str], body: bytes, now: float) -> Proof:
     given = headers.get("stripe-signature", "")
     stamp, signatures = "", []
     for part in given.split(",")[: SIGNATURES_MAX + 2]:
@@ -143,7 +130,7 @@ def _stripe(
         raise RejectedError(401, "unsigned", "Stripe-Signature is missing, or has no t and v1")
     if not _is_hmac(secrets, signatures, stamp.encode(errors="replace") + b"." + body):
         raise RejectedError(401, "signature", "no signature fits")
-    _check_time(stamp, tolerance, now)
+    _check_time(stamp, now)
     try:
         event: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -155,7 +142,7 @@ def _stripe(
     return Proof(_checked_id(event_id), kind if isinstance(kind, str) else "")
 
 
-def _token(tokens: Sequence[bytes], headers: Mapping[str, str]) -> Proof:
+def _token(tokens: Sequence[bytes], headers: Mapping[str, str], body: bytes, now: float) -> Proof:
     kind, _, given = headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not given:
         raise RejectedError(401, "unsigned", "Authorization: Bearer is missing")
@@ -177,11 +164,11 @@ def _is_hmac(secrets: Sequence[bytes], signatures: Sequence[str], content: bytes
     return is_good
 
 
-def _check_time(stamp: str, tolerance: float, now: float) -> None:
+def _check_time(stamp: str, now: float) -> None:
     if not (stamp.isascii() and stamp.isdecimal() and len(stamp) <= 12):
         raise RejectedError(400, "time", "the timestamp is no number of seconds")
-    if abs(int(stamp) - now) > tolerance:
-        raise RejectedError(401, "time", f"the timestamp is not within {tolerance:g} s of now")
+    if abs(int(stamp) - now) > _TOLERANCE_S:
+        raise RejectedError(401, "time", f"the timestamp is not within {_TOLERANCE_S} s of now")
 
 
 def _checked_id(request_id: str) -> str:

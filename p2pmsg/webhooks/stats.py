@@ -1,6 +1,6 @@
 """What a sender of webhooks reports."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from p2pmsg.stats import Stats
@@ -30,7 +30,7 @@ class HookEvent:
     detail: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class EndpointStats(Stats):
     """The delivery to one endpoint, since the sender was started.
 
@@ -59,25 +59,25 @@ class EndpointStats(Stats):
 
     """
 
-    name: str
-    received: int
-    delivered: int
-    requests: int
-    failures: int
-    statuses: dict[int, int]
-    dead: int
-    dead_letters: int
-    parked: int
-    waiting: int
-    in_flight: int
-    lost: int
-    is_open: bool
-    stopped: str | None
-    held_s: float
-    connected: int | None
-    reason: str
-    refused_letters: int
-    error: str | None
+    name: str = ""
+    received: int = 0
+    delivered: int = 0
+    requests: int = 0
+    failures: int = 0
+    statuses: dict[int, int] = field(default_factory=dict)
+    dead: int = 0
+    dead_letters: int = 0
+    parked: int = 0
+    waiting: int = 0
+    in_flight: int = 0
+    lost: int = 0
+    is_open: bool = False
+    stopped: str | None = None
+    held_s: float = 0.0
+    connected: int | None = None
+    reason: str = ""
+    refused_letters: int = 0
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,7 @@ def test_the_schedule_is_that_of_standard_webhooks():
     assert waits == [0, 5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]
     assert end.letters == {"t0": "dead"}
     assert end.committed == {"t": 0}
-    assert end.core.counters.dead == 1
+    assert end.core.stats.dead == 1
 
 
 def test_jitter_spreads_the_attempts():
