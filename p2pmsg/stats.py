@@ -222,8 +222,8 @@ class SubscriberStats(Stats):
         repair_latency: from the moment a gap was seen to its repair, in ns.
         nacks_sent: NACKs, one a gap and attempt.
         frames_received: frames that came over the data path.
-        frames_invalid: frames that were dropped, by reason; `forged` is what datagrams claimed and
-            their publisher denied.
+        frames_invalid: frames that were dropped, by reason; `unanswered` counts publishers that
+            were announced to a group, and did not answer over TCP within 10 s.
         frames_shed: frames not taken in, because nobody read for longer than `stall_timeout`; they
             count as missing and are asked for later.
         bytes_held: bytes of frames that wait.
@@ -232,11 +232,7 @@ class SubscriberStats(Stats):
         lines: one entry an endpoint.
         sessions_unjoined: sessions whose publisher was gone before it could be joined. What came
             from them was delivered; what is known to have been before that was reported lost. In a
-            multicast, where anybody can announce one, it was dropped: `messages_unconfirmed`.
-        messages_unconfirmed: in a multicast, messages that datagrams brought or mentioned, and that
-            were neither delivered nor reported lost: their publisher was gone before it confirmed
-            that there are any. A warning names the ranges. They are in no ledger, for anybody can
-            send datagrams.
+            multicast, where anybody can announce one, it was dropped, and is not counted here.
         values_invalid: messages whose value did not fit its type; they count as delivered.
         streams_rewound: times that a publisher's log was found to be shorter than what was
             received of a stream, so that sequences are used again. `streams` has a ledger for each
@@ -268,7 +264,6 @@ class SubscriberStats(Stats):
     sessions_unjoined: int = 0
     values_invalid: int = 0
     streams_rewound: int = 0
-    messages_unconfirmed: int = 0
     denied: int = 0
 
     @property

@@ -13,7 +13,6 @@ from recovery.feedback import AnswerTime, Feedback
 from recovery.loss import Loss, LossReason
 from recovery.ranges import RangeSet
 
-_UNSURE_NS = 20_000_000
 _ENDLESS = 2**63 - 1
 _PUT_OFF_MAX = 10  # deadlines: the longest that a gap without progress is kept for other answers
 _LAPS_MAX = 50  # retries' time: the longest that a gap without space is not looked at
@@ -322,15 +321,6 @@ class NackScheduler:
             self._front_moved(now_ns)  # an answer, if a bad one: the queue moves on
         return losses
 
-    def forget_from(self, sequence: int) -> None:
-        """Take out what is missing from `sequence` on: it never was published."""
-        index = bisect_left(self._starts, sequence)
-        for gap in self._gaps[index:]:
-            self._delete(gap)
-        if self._gaps and self._gaps[-1].stop > sequence:
-            self.missing_count -= self._gaps[-1].stop - sequence
-            self._gaps[-1].stop = sequence
-
     def is_expiring(self, now_ns: int) -> bool:
         """Whether `expire` may have something to give up."""
         first_ns = self._first_expiry_ns(now_ns)
@@ -454,10 +444,10 @@ class NackScheduler:
             taken += 1
         return found
 
-    def expire(self, *, now_ns: int, known: int | None = None, answered_ns: int = -1) -> list[Loss]:
+    def expire(self, *, now_ns: int, answered_ns: int = -1) -> list[Loss]:
         """Give up the gaps whose attempts or time are used up; returns them as losses, sorted.
 
-        Those that end beyond `known` are looked at again soon: it may be that they are none. What
+        What
         was asked for is not given up while other answers come, of any stream: `answered_ns` is when
         the last one came, over a channel that keeps their order; -1: there was none.
         """
@@ -469,9 +459,6 @@ class NackScheduler:
             assert gap is not None
             expired.append(gap)
         for gap in sorted(expired, key=lambda gap: gap.start):
-            if known is not None and gap.stop > known:
-                self._expiry.set(gap, now_ns + _UNSURE_NS)
-                continue
             until_ns = self._waits_its_turn(gap, now_ns)
             if until_ns is None:
                 until_ns = self._waits_for_others(gap, answered_ns, now_ns)

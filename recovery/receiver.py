@@ -7,7 +7,6 @@ Every sequence from `start` to `head` is in exactly one of four places, at any m
 `missing` is what the `NackScheduler` asks for; `buffered` is what waits for something before it.
 """
 
-import sys
 from dataclasses import dataclass, field
 from random import Random
 from typing import Generic, TypeVar
@@ -124,29 +123,21 @@ class StreamReceiver(Generic[T]):
         *,
         now_ns: int,
         head_max: int | None = None,
-        known: int = 0,
-        missing_max: int | None = None,
     ) -> None:
         """Want messages from `sequence` on; frames that came before this call are put in place.
 
-        Those that reach beyond `head_max` are dropped: it cannot be that there are such. It is
-        certain that there are messages up to `known`; beyond it `missing_max` may be missing, all
-        gaps together, and frames that would make it more are dropped. Default of both: no limit.
+        Those that reach beyond `head_max` are dropped: it cannot be that there are such.
         Raises `ValueError` for a negative sequence, and `RecoveryError` where it has started.
         """
         at_least("sequence", sequence, 0)
         if self.started:
             raise RecoveryError(f"the stream has started at {self._start} already")
         self._start = self._expected = self._head = sequence
-        space = sys.maxsize if missing_max is None else missing_max
         for held in self._reorder.drain():
             start, item = held.item
-            missing = max(0, start - max(self._head, known))
-            if missing <= space and (head_max is None or held.stop <= head_max):
-                space -= missing
+            if head_max is None or held.stop <= head_max:
                 self.receive(start, held.stop - start, held.size, item, now_ns=now_ns)
-        beyond = self._head_early - max(self._head, known)
-        if beyond <= space and (head_max is None or self._head_early <= head_max):
+        if head_max is None or self._head_early <= head_max:
             self.observe_head(self._head_early, now_ns=now_ns)
 
     def receive(
@@ -215,26 +206,6 @@ class StreamReceiver(Generic[T]):
         else:
             self.observe_head(stop, now_ns=now_ns)
 
-    def retract(self, head: int) -> int:
-        """Lower the head: nothing from `head` on was published, whatever frames said.
-
-        What was handed on or decided to be lost stays so. Frames that reach beyond `head` are
-        dropped, so that it is lowered to where the first of them begins. Returns by how much.
-        """
-        floor = max(self._expected, self._lost.stop)
-        if self._slot is not None:
-            floor = max(floor, self._slot.sequence + self._slot.count)
-        head = max(head, floor)
-        if self._start < 0 or head >= self._head:
-            return 0
-        dropped = self._reorder.drop_beyond(head)
-        if dropped:
-            head = min(head, dropped[0][0])
-        self.nacks.forget_from(head)
-        count = self._head - head
-        self._head = head
-        return count
-
     def reject(self, start: int, stop: int, reason: LossReason, *, now_ns: int) -> None:
         """Take an answer that `[start, stop)` cannot be had: what of it is missing is lost."""
         self._lose(self.nacks.reject(start, stop, reason, now_ns=now_ns))
@@ -260,12 +231,12 @@ class StreamReceiver(Generic[T]):
         if head > expected:
             self._miss(head, now_ns)
 
-    def handle_timer(self, *, now_ns: int, known: int | None = None, answered_ns: int = -1) -> None:
-        """Give up what has been missing for too long, but nothing that ends beyond `known`.
+    def handle_timer(self, *, now_ns: int, answered_ns: int = -1) -> None:
+        """Give up what has been missing for too long.
 
         `answered_ns`: when the last answer came; see `NackScheduler.expire`.
         """
-        self._lose(self.nacks.expire(now_ns=now_ns, known=known, answered_ns=answered_ns))
+        self._lose(self.nacks.expire(now_ns=now_ns, answered_ns=answered_ns))
 
     def evict_beyond(
         self, beyond: int, size: int, *, now_ns: int, bytes_max: int | None = None
@@ -380,11 +351,6 @@ class StreamReceiver(Generic[T]):
         _, held_stop = self._reorder.covered.last or (0, 0)
         stop = max(self._expected, self._lost.stop, held_stop)
         return stop if self._slot is None else max(stop, self._slot.sequence + self._slot.count)
-
-    @property
-    def early_stops(self) -> tuple[int, ...]:
-        """Until started: where what has come ends, range by range."""
-        return () if self.started else tuple(stop for _, stop in self._reorder.covered)
 
     @property
     def published(self) -> int:

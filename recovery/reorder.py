@@ -124,17 +124,6 @@ class ReorderBuffer(Generic[T]):
                 return frame
         return None
 
-    def drop_beyond(self, stop: int) -> list[tuple[int, int]]:
-        """Drop the frames that reach beyond `stop`; returns their ranges, in order."""
-        dropped = [frame for frame in self._frames if frame.stop > stop]
-        if dropped:
-            self._frames = [frame for frame in self._frames if frame.stop <= stop]
-            self._starts = [frame.start for frame in self._frames]
-            self.bytes_held -= sum(frame.size for frame in dropped)
-            for frame in dropped:
-                self._covered.remove(frame.start, frame.stop)
-        return [(frame.start, frame.stop) for frame in dropped]
-
     def drain(self) -> list[HeldFrame[T]]:
         """Take out every frame, in order of their starts."""
         frames, self._frames = self._frames, []

@@ -184,7 +184,7 @@ class MulticastSender:
         """Return when `handle_timer` has something to do, or None."""
         return None if self.keys is None else self.keys.next_deadline_ns()
 
-    def admit(self, subscriber: int, requester: bytes, user: str = "", *, asked: int = 0) -> bytes:
+    def admit(self, subscriber: int, requester: bytes, user: str = "") -> bytes:
         """Listen to a subscriber that has joined; returns the frame that says so."""
         if self.keys is not None:
             self.keys.admit(subscriber, requester, user)
@@ -196,7 +196,7 @@ class MulticastSender:
             self.window.admit(subscriber)
         parity = self.config.fec_parity if self.parity is not None else 0
         body = control.Admitted(token, self.life, parity)
-        return wire.control_frame(Kind.ADMITTED, self._served.session, body, sequence=asked)
+        return wire.control_frame(Kind.ADMITTED, self._served.session, body)
 
     def requester_gone(self, requester: bytes, *, now_ns: int) -> None:
         """Note that a requester is no longer connected."""

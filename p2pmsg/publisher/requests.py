@@ -362,9 +362,7 @@ class RequestHandler:
             raise FrameError("subscriber")
         if known is not None or len(self.subscribers) < SUBSCRIBERS_MAX:
             if joined.wants_token and self.multicast is not None:
-                admitted = self.multicast.admit(
-                    joined.subscriber, requester, user, asked=frame.sequence
-                )
+                admitted = self.multicast.admit(joined.subscriber, requester, user)
                 self._reply(requester, admitted)
             self.subscribers[joined.subscriber] = KnownSubscriber(
                 requester, joined.name, now_ns, joined.complete, joined.settles, user

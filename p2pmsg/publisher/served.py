@@ -142,10 +142,8 @@ class Multicast(Protocol):
     frame_bytes: int
     welcome_flags: int
 
-    def admit(self, subscriber: int, requester: bytes, user: str, *, asked: int) -> bytes:
+    def admit(self, subscriber: int, requester: bytes, user: str) -> bytes:
         """Listen to a user's subscriber from now on; returns the frame that says so.
-
-        It has the number of the JOINED that asked for it.
 
         `FrameError` where it is another user's.
         """

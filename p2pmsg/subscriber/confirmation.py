@@ -1,16 +1,14 @@
-"""Confirms with a publisher what the datagrams of a multicast say. No I/O.
+"""Asks the publisher of a multicast over TCP what datagrams alone cannot say. No I/O.
 
-Anybody can send datagrams to a group. Data with the next sequences of a stream are taken as they
-come. All else that would change a ledger is a hint: the publisher is asked over the recovery
-channel, which only it answers::
+Without keys the network is trusted: data and heads are taken as they come. What does not fit what
+is known leads to a question over the recovery channel, which only the publisher answers::
 
-    a head, a topic, a gap nobody repairs ──▶ HEADS_REQUEST ──▶ HEADS ──▶ believed, or taken back
-    another life, another place           ──▶ JOINED ────────▶ ADMITTED(token, life)
-    an answer of another life                                ──▶ a PROBE, whose ECHO is compared
-    another session of the same name      ──▶ it must have been joined, and the former one must
-                                              not answer for a second
+    data or a head far ahead, a farewell      ──▶ HEADS_REQUEST ──▶ HEADS
+    an announcement of another life           ──▶ JOINED ────────▶ ADMITTED(token, life) ──▶ PROBE
+    one of another place, and SILENT_NS
+    without an answer at the known one        ──▶ PROBE to that place
 
-A session is asked one question at a time, and more and more rarely while the hints are false.
+A session is asked one question at a time, and more and more rarely while the answers bring nothing.
 """
 
 from collections import Counter
@@ -20,7 +18,7 @@ from typing import Final, Protocol
 
 from p2pmsg import control
 from p2pmsg.subscriber.effects import Effects
-from p2pmsg.subscriber.sessions import FIRST_WAIT_NS, GroupState, Session, Stream
+from p2pmsg.subscriber.sessions import FIRST_WAIT_NS, GroupState, Session
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import FLAG_CLOSING, Frame, FrameError, Kind
@@ -30,23 +28,17 @@ _NEVER_NS: Final = 2**62
 TOPICS_ASKED_MAX: Final = 128
 """Topics in one question; with more, it is about all. They fit a request of 64 KiB."""
 WAIT_NS_MAX: Final = 500 * _MS
-"""The longest wait between two questions to a session; it doubles while the hints are false."""
+"""The longest wait between two questions to a session; it doubles while answers bring nothing."""
 ALL_WAIT_NS: Final = 500 * _MS
 """Between two questions about all topics: their answer may be long."""
 ANSWER_NS: Final = 250 * _MS
 """How long to wait for an answer before the same question is sent again. An answer to any of them
 counts: some networks are slower."""
 SILENT_NS: Final = 1000 * _MS
-"""How long a session does not answer before another one may take its place."""
-SUCCESSOR_NS: Final = 1000 * _MS
-"""How long a session is silent before one of the same name, begun since, counts as its successor:
-five announcements."""
-GIVE_UP_NS: Final = 2000 * _MS
-"""How long a loss waits for the publisher to confirm that the messages existed."""
-WARN_NS: Final = 60_000 * _MS
-"""The shortest time between two warnings about sessions never joined: anybody announces some."""
-DOUBT_NS: Final = 10_000 * _MS
-"""How long a session may be announced without being joined, before it is forgotten."""
+"""How long a session does not answer before it is looked for where it is announced otherwise."""
+KEEP_ALIVE_NS: Final = 6000 * _MS
+"""Its publisher answers each JOINED, one each 5 s at least: without an answer for longer, it is
+asked whether it is still where the recovery channel leads."""
 
 
 class Joiner(Protocol):
@@ -81,10 +73,6 @@ class Confirmation:
     """Asks publishers for what datagrams only hint at.
 
     Attributes:
-        streams: those that no publisher has confirmed yet, by (session, topic).
-        unconfirmed: messages that datagrams reported, or brought, and that were neither delivered
-            nor reported lost: their publisher was gone before it confirmed them.
-        sessions_unjoined: sessions of which anything came and that were never joined.
         due_ns: when `check` has something to do.
 
     """
@@ -110,10 +98,6 @@ class Confirmation:
         self._begin_life = begin_life
         self._rng = rng
         self._pages = control.HeadPages(settings.config.streams_max)
-        self.sessions_unjoined = 0
-        self.streams: dict[tuple[int, str], Stream] = {}
-        self.unconfirmed = 0
-        self._warn_ns = -WARN_NS
         self.due_ns = _NEVER_NS
 
     def want(self, peer: Session, topic: str | None, now_ns: int, *, head: int = 0) -> None:
@@ -143,7 +127,8 @@ class Confirmation:
                 self._look_again(state.asked_ns + ANSWER_NS)
             elif state.topics or state.everything:
                 self._ask(peer, state, now_ns)
-            self._check_token(peer, state, now_ns)
+            if peer.joined and not state.token:  # its answer was lost
+                self._ask_for_token(peer, state, now_ns)
 
     def receive_heads(self, peer: Session, frame: Frame, now_ns: int) -> None:
         """Take a page of an answer to a question for heads."""
@@ -164,12 +149,10 @@ class Confirmation:
                 self._begin_again(peer, now_ns)
             return
         state.request = None
-        false = self._take_heads(peer, state, heads, now_ns)
+        is_vain = self._take_heads(peer, state, heads, now_ns)
         if frame.flags & FLAG_CLOSING and state.asked is None:
             self._joiner.note_last_heads(peer, now_ns)
-        if false:
-            self._invalid["forged"] += false
-        state.wait_ns = min(2 * state.wait_ns, WAIT_NS_MAX) if false else FIRST_WAIT_NS
+        state.wait_ns = min(2 * state.wait_ns, WAIT_NS_MAX) if is_vain else FIRST_WAIT_NS
         state.due_ns = now_ns + state.wait_ns
         if state.topics or state.everything:
             self._look_again(state.due_ns)
@@ -180,75 +163,45 @@ class Confirmation:
         body = control.read_body(frame, control.Admitted)
         if state is None:
             raise FrameError("kind")
-        former, suspect = state.life, state.suspect
-        if suspect and body.life == former and 0 < frame.sequence <= state.suspect_joins:
-            state.suspect_ns, state.answered_ns = now_ns, -1  # it was asked before: no denial
-            if state.suspect_asked_ns is not None:
-                state.suspect_asked_ns = now_ns
-            return
+        former = state.life
         state.token, state.life, state.parity = body.token, body.life, body.parity
-        state.suspect = None
         if former is not None and former != body.life:
             self._begin_again(peer, now_ns)
-        elif suspect is not None:
-            welcome, closes = suspect[1], peer.handshake.has_last
-            is_same = welcome.recovery == peer.recovery and welcome.life in (0, peer.life)
-            if not (closes and is_same):  # else it was made before the farewell, and came after
-                self._invalid["forged"] += 1
-            if not closes:
-                peer.handshake.note_open()  # or its next farewell says it again
 
     def _begin_again(self, peer: Session, now_ns: int) -> None:
-        """Join a session again, whose publisher has said over TCP that it was started again.
-
-        It is here, at whatever address a datagram came from.
-        """
+        """Join a session again, whose publisher has said over TCP that it was started again."""
         self._begin_life(peer)
         self._joiner.begin_again(peer, now_ns)
 
-    def is_new_life(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
-        """Whether a session's publisher was started again, on its log, since it was last heard.
+    def is_elsewhere(
+        self, peer: Session, welcome: control.Welcome, now_ns: int, *, from_elsewhere: bool
+    ) -> bool:
+        """Whether to look for a session's publisher where an announcement says that it is.
 
-        Its recovery endpoint shows it, or the life that it is of. Of a session that was joined it
-        is believed only if its publisher does not say otherwise.
+        One of another life, or place, has it asked where it is known: what it answers counts. Only
+        if it does not, it is looked for where it was announced. `from_elsewhere`: its recovery
+        endpoint names no host, and the announcement comes from another one than is asked.
         """
-        moved, is_known = welcome.recovery != peer.recovery, welcome.life == peer.life
-        changed = moved or (peer.life != 0 and not is_known)
-        state = peer.group
-        if peer.gone or state is None or not changed:
-            is_late = is_known and peer.handshake.has_last  # it was made before the farewell
-            if changed or peer.gone or not (peer.joined and peer.closing and not is_late):
-                return changed
-        elif not peer.joined:
-            if now_ns - state.met_ns < SILENT_NS:
-                return False  # the place that was named first has its time
-            state.met_ns = now_ns
-            return moved
-        return self._suspect(peer, line, welcome, now_ns)
-
-    def _suspect(self, peer: Session, line: int, welcome: control.Welcome, now_ns: int) -> bool:
-        """Note that a datagram reported another life of a session; return whether to believe it.
-
-        The publisher that was known is asked first, and has a second from then on to answer.
-        """
-        state = peer.group
-        if state is None:
-            return True
-        known = state.suspect
-        if known is None or known[1].recovery != welcome.recovery:
-            state.suspect, state.suspect_ns = (line, welcome), now_ns
-            state.suspect_joins = state.joins
-            state.suspect_asked_ns = None
+        state, is_moved = peer.group, welcome.recovery != peer.recovery
+        fits = not is_moved and (not peer.life or welcome.life == peer.life)
+        if peer.gone or state is None:
+            return not fits
+        if peer.closing and not peer.handshake.has_last:
+            peer.handshake.note_open()  # or its next farewell says it again
+        unheard_ns, unanswered_ns = now_ns - peer.heard_ns, now_ns - state.answered_ns
+        is_silent = unheard_ns > SILENT_NS or unanswered_ns > KEEP_ALIVE_NS
+        if fits and not (from_elsewhere and is_silent):
+            if not is_silent:
+                state.misfit_ns = None
+            return False
+        if state.misfit_ns is None or state.answered_ns >= state.misfit_ns:
+            state.misfit_ns = now_ns
+        if peer.joined:
             self._ask_for_token(peer, state, now_ns)
+        wait_ns = SILENT_NS if is_moved else 3 * SILENT_NS
+        if not (is_moved or from_elsewhere) or now_ns - state.misfit_ns < wait_ns:
             return False
-        asked_ns = state.suspect_asked_ns
-        if asked_ns is None or now_ns - asked_ns < SILENT_NS:
-            return False
-        state.suspect = None
-        if state.answered_ns >= state.suspect_ns:
-            self._invalid["forged"] += 1
-            return False
-        state.life, state.token = None, 0
+        state.life, state.token, state.misfit_ns = None, 0, None
         return True
 
     def is_silent(self, peer: Session, now_ns: int) -> bool:
@@ -259,100 +212,6 @@ class Confirmation:
             return False
         self.want(peer, "", now_ns)  # no topic: any answer shows that it is there
         return silent_ns > 2 * SILENT_NS and state.asked_ns > peer.heard_ns
-
-    def known(self, stream: Stream, now_ns: int) -> int | None:
-        """Return up to where messages may be reported lost, as they are confirmed to exist.
-
-        None: everything known may, because nobody answers.
-        """
-        receiver, peer = stream.receiver, stream.peer
-        if receiver.nacks.stop <= stream.confirmed or peer.gone:
-            return None
-        if stream.doubt_ns < 0:
-            stream.doubt_ns = now_ns
-        elif now_ns - stream.doubt_ns > GIVE_UP_NS:
-            return None
-        self.want(peer, stream.topic, now_ns)
-        return stream.confirmed
-
-    def hint_head(self, stream: Stream, head: int, earliest: int, now_ns: int) -> None:
-        """Take the head that a heartbeat names, as far as that can be taken back later."""
-        receiver = stream.receiver
-        if not receiver.started:
-            stream.hinted = max(stream.hinted, head)
-            self.want(stream.peer, stream.topic, now_ns)
-            return
-        if head > receiver.head:
-            waits = self._table.receiver_config.wait_for_repair
-            ahead = head - receiver.head > stream.jump_max or stream.distrusted
-            if ahead or not waits or self._table.policy.skips(stream.topic):
-                stream.hinted = max(stream.hinted, head)
-                self.want(stream.peer, stream.topic, now_ns, head=head)
-            else:
-                receiver.observe_head(head, now_ns=now_ns)
-        if earliest > receiver.expected:  # what is older is history, asked for over TCP
-            stream.history = max(stream.history, min(earliest, receiver.head))
-
-    def believe(self, peer: Session, now_ns: int) -> None:
-        """Begin, with what came, the streams of a joined session that nobody is left to confirm.
-
-        They began after the session's echo, so nothing of them is too old.
-        """
-        for stream in [one for one in self.streams.values() if one.peer is peer]:
-            del self.streams[peer.session, stream.topic]
-            if not stream.receiver.started:
-                self._table.begin(stream, now_ns=now_ns)
-                self._table.settle(stream)
-
-    def report_unconfirmed(self, peer: Session) -> None:
-        """Count, and warn of, what datagrams reported and a publisher that is gone never confirmed.
-
-        It may have been published and lost, or be forged. So it is in no ledger.
-        """
-        found = []
-        for stream in peer.streams.values():
-            head, hinted, stream.hinted = stream.receiver.head, stream.hinted, 0
-            if hinted > head:
-                found.append((stream.topic, head, hinted))
-        what = "announced, and its publisher was gone before it confirmed, are"
-        self._count(peer, found, what, is_quiet=False)
-
-    def report_unjoined(self, peer: Session, now_ns: int) -> None:
-        """Count what came from a session that was announced and never joined; warn now and then."""
-        found = []
-        for stream in peer.streams.values():
-            first = stream.receiver.first_known
-            head = max(stream.receiver.head_known, stream.hinted)
-            if first < head:
-                found.append((stream.topic, first, head))
-        self.sessions_unjoined += bool(found)
-        is_quiet = now_ns - self._warn_ns < WARN_NS
-        if found and not is_quiet:
-            self._warn_ns = now_ns
-        what = "brought or announced, and whose publisher never answered over TCP, are"
-        self._count(peer, found, what, is_quiet=is_quiet)
-
-    def _count(
-        self, peer: Session, found: list[tuple[str, int, int]], what: str, *, is_quiet: bool
-    ) -> None:
-        count = sum(stop - start for _, start, stop in found)
-        self.unconfirmed += count
-        if not found or is_quiet:
-            return
-        topic, start, stop = max(found, key=lambda one: one[2] - one[1])
-        others = f" and of {len(found) - 1} other topics" if len(found) > 1 else ""
-        text = (
-            f"{count} messages that datagrams of publisher {peer.name!r} (session "
-            f"{peer.session:016x}) {what} neither delivered nor reported lost: [{start}, {stop}) "
-            f"of {topic!r}{others}. Whether there were any nobody can say: anybody sends datagrams"
-        )
-        self._effects.warn(peer.handshake.line, peer.session, text)
-
-    def forget(self, peer: Session) -> None:
-        """Forget the streams of a session that nobody confirmed."""
-        for session, topic in list(self.streams):
-            if session == peer.session:
-                del self.streams[session, topic]
 
     def _ask(self, peer: Session, state: GroupState, now_ns: int) -> None:
         due_ns = state.due_ns
@@ -366,16 +225,10 @@ class Confirmation:
         if now_ns < due_ns:
             self._look_again(due_ns)
             return
-        streams = peer.streams
         state.asked = state.topics
         if state.everything and now_ns >= state.all_ns:
             state.asked = None
             state.all_ns, state.everything = now_ns + ALL_WAIT_NS, False
-        state.snapshot = {
-            topic: streams[topic].receiver.head
-            for topic in (streams if state.asked is None else state.asked)
-            if topic in streams
-        }
         state.topics = {}
         state.request = self._rng.getrandbits(62)
         self._send_question(peer, state, now_ns)
@@ -393,7 +246,6 @@ class Confirmation:
         """Send the question; it is the same when it is sent again."""
         assert state.request is not None
         state.asked_ns = now_ns
-        self._note_asked(state, now_ns)
         asked = [topic for topic in state.asked or () if topic]
         topics = self._settings.patterns if state.asked is None else asked
         body = control.Probe(state.request, topics, "latest")
@@ -402,77 +254,34 @@ class Confirmation:
 
     def _take_heads(
         self, peer: Session, state: GroupState, heads: control.Heads, now_ns: int
-    ) -> int:
-        """Believe heads; return how many of the hints were false."""
-        found = {head.topic: head for head in heads.streams}
-        asked = state.asked
-        false = 0
-        for topic, hinted in (dict.fromkeys(found, 0) if asked is None else asked).items():
-            if topic in found:
-                false += self._take_head(peer, state, found[topic], hinted, now_ns)
-        for topic in state.snapshot if asked is None else asked:
-            stream = self.streams.get((peer.session, topic))
-            if topic not in found and stream is not None:
-                self._drop(stream)
-                false += 1
-        return false
-
-    def _take_head(
-        self, peer: Session, state: GroupState, head: control.Head, hinted: int, now_ns: int
-    ) -> int:
-        stream = peer.streams.get(head.topic)
-        if stream is None:
-            if not self._table.has_space(peer):
-                self._invalid["streams_max"] += 1
-                return 0
-            stream = self._table.add(peer, head.topic)
-        receiver, false = stream.receiver, hinted > head.next
-        stream.confirmed, stream.doubt_ns = max(stream.confirmed, head.next), -1
-        self.streams.pop((peer.session, head.topic), None)
-        if not receiver.started:
-            self._table.begin(stream, now_ns=now_ns)
-        if head.next < state.snapshot.get(head.topic, 0) and receiver.retract(head.next):
-            stream.distrusted = false = True
-        receiver.observe_head(head.next, now_ns=now_ns)
-        if stream.hinted <= max(head.next, hinted):
-            stream.hinted = 0
-        self._table.settle(stream)
-        return int(false)
-
-    def _drop(self, stream: Stream) -> None:
-        """Forget a stream that its publisher does not know."""
-        peer = stream.peer
-        del self.streams[peer.session, stream.topic]
-        if peer.streams.get(stream.topic) is not stream or stream.receiver.started:
-            return
-        self._table.drop(stream)
-
-    def _check_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
-        """Ask for the token again, if the answer was lost or another life is suspected."""
-        if not peer.joined or (state.token and state.suspect is None):
-            return
-        self._ask_for_token(peer, state, now_ns)
+    ) -> bool:
+        """Take heads; return whether any was asked for that is not so far."""
+        asked, is_vain = state.asked or {}, False
+        for head in heads.streams:
+            is_vain |= asked.get(head.topic, 0) > head.next
+            stream = peer.streams.get(head.topic)
+            if stream is None:
+                if not self._table.has_space(peer):
+                    self._invalid["streams_max"] += 1
+                    continue
+                stream = self._table.add(peer, head.topic)
+            if not stream.receiver.started:
+                self._table.begin(stream, now_ns=now_ns)
+            stream.receiver.observe_head(head.next, now_ns=now_ns)
+            self._table.settle(stream)
+        return is_vain
 
     def _ask_for_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
-        """Ask for the token, unless that was done just now: hints may come without end."""
-        if now_ns - state.join_ns >= ANSWER_NS // 2:
-            self._request_token(peer, state, now_ns)
+        """Ask the publisher for the token, which shows its life, too; not all the time."""
         self._look_again(now_ns + ANSWER_NS // 2)
-
-    def _request_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
-        """Ask the publisher for the token, which shows its life, too."""
+        if now_ns - state.join_ns < ANSWER_NS // 2:
+            return
         state.join_ns = now_ns
         cursor = self._settings.cursor
-        if not peer.joined or (cursor is not None and peer in cursor.newcomers):
+        if cursor is not None and peer in cursor.newcomers:
             self.want(peer, "", now_ns)  # it has joined once the cursor has recorded it
-            return
-        self._note_asked(state, now_ns)
-        self._joiner.send_joined(peer, now_ns)
-
-    def _note_asked(self, state: GroupState, now_ns: int) -> None:
-        """Count from the first question on how long a suspected session does not answer."""
-        if state.suspect is not None and state.suspect_asked_ns is None:
-            state.suspect_asked_ns = now_ns
+        else:
+            self._joiner.send_joined(peer, now_ns)
 
     def _look_again(self, due_ns: int) -> None:
         self.due_ns = min(self.due_ns, due_ns)

@@ -379,10 +379,7 @@ class SubscriberCore:
                 raise FrameError("session")
             route = self.routes.answered(peer, key, repaired=frame.kind == Kind.DATA)
             if route is None:
-                member = self.member
-                if member is None or not member.recovery_places.receive(peer, key, frame, now_ns):
-                    raise FrameError("session")
-                return
+                raise FrameError("session")
             peer.note_reply(now_ns)
             if peer.group is not None:
                 peer.group.answered_ns = now_ns
@@ -501,7 +498,6 @@ class SubscriberCore:
             lines=list(lines),
             sessions_unjoined=self.joiner.sessions_unjoined,
             streams_rewound=self.stream_table.rewound,
-            messages_unconfirmed=0 if self.member is None else self.member.confirmation.unconfirmed,
             denied=self.denials.count,
         )
 
@@ -567,7 +563,6 @@ class SubscriberCore:
                 or not peer.joined
                 or (peer.group is not None and peer.group.is_answered_soon)
                 or self.joiner.quiet.is_asked(session)
-                or (self.member is not None and self.member.recovery_places.is_asking(session))
             )
         ]
 
@@ -595,10 +590,7 @@ class SubscriberCore:
                 stream.patient_ns = now_ns + PATIENT_NS
                 receiver.nacks.postpone(now_ns=now_ns, delay_ns=0, unanswerable=True)
             if self.member is not None and stream.peer.feedback is not None:
-                known = None
-                if receiver.nacks.is_expiring(now_ns):
-                    known = self.member.confirmation.known(stream, now_ns)
-                receiver.handle_timer(now_ns=now_ns, known=known)
+                receiver.handle_timer(now_ns=now_ns)
                 # What is free, and what the stream itself holds: frames further on make way.
                 free = self.config.receive_bytes - self.bytes_held + receiver.bytes_held
                 window, crowded = self.window.window_in(free), 4 * free < self.config.receive_bytes
@@ -680,7 +672,8 @@ class SubscriberCore:
         peer.heard_ns = now_ns
         if now_ns < peer.doubt_until_ns:
             return  # the echo's heads show what was published meanwhile
-        stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
+        stream = peer.streams.get(frame.topic)
+        stream = stream or self.stream_table.open(peer, frame.topic, now_ns)
         # Nothing can be delivered before the echo, which must not find the buffer full.
         is_early = not stream.receiver.started
         if shed or (is_early and 2 * self.bytes_held >= self.config.receive_bytes):
@@ -688,7 +681,7 @@ class SubscriberCore:
             if peer.group is not None and stream.receiver.started:
                 assert self.member is not None
                 head = frame.sequence + frame.count
-                self.member.confirmation.hint_head(stream, head, 0, now_ns)
+                self.member.observe_head(stream, head, 0, now_ns)
                 self.stream_table.settle(stream)
                 return
             stop = frame.sequence + frame.count
@@ -758,27 +751,15 @@ class SubscriberCore:
             note_shorter(peer, frame.topic, body.life, frame.sequence)
         if now_ns < peer.doubt_until_ns:
             return body.place
-        stream = peer.streams.get(frame.topic) or self._make_stream(peer, frame.topic, now_ns)
+        stream = peer.streams.get(frame.topic)
+        stream = stream or self.stream_table.open(peer, frame.topic, now_ns)
         if body.life and body.life == peer.life and not stream.unseen:
             stream.published = max(stream.published, frame.sequence)
         if self.member is not None and peer.group is not None:
-            self.member.confirmation.hint_head(stream, frame.sequence, body.earliest, now_ns)
+            self.member.observe_head(stream, frame.sequence, body.earliest, now_ns)
             self.stream_table.settle(stream)
             return body.place
         earliest = self.joiner.evicted_before(peer, min(body.earliest, frame.sequence), now_ns)
         stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
         self.stream_table.settle(stream)
         return body.place
-
-    def _make_stream(self, peer: Session, topic: str, now_ns: int) -> Stream:
-        if not topic:
-            raise FrameError("topic")
-        if not self.stream_table.has_space(peer):
-            raise FrameError("streams_max")
-        if self.member is not None and peer.group is not None:
-            return self.member.make_stream(peer, topic, now_ns)
-        stream = self.stream_table.add(peer, topic)
-        if peer.joined:
-            # It began after the echo, which does not have it: nothing of it is too old.
-            self.stream_table.begin(stream, now_ns=now_ns)
-        return stream

@@ -9,8 +9,6 @@ from typing import Any, Final, NamedTuple
 from p2pmsg import wire
 from p2pmsg.wire import Kind
 
-_ANSWERED: Final = frozenset({Kind.NACK, Kind.HEADS_REQUEST})
-"""What is answered over the recovery channel as soon as it comes."""
 _MORE_THAN_SENT: Final = 2**40
 """Frames: no publisher sends so many."""
 _WARN_NS: Final = 60_000_000_000
@@ -58,7 +56,6 @@ class Effects:
     Attributes:
         commands: what to do, oldest first.
         requests: (session or relay, frame) for its recovery channel, oldest first.
-        notes_asked: whether `take_asked` is called now and then.
         counts_replies: whether NACKs say how many frames came; see `SubscriberCore`.
 
     """
@@ -68,9 +65,7 @@ class Effects:
         self.requests: deque[tuple[int, bytes]] = deque()
         self._received: dict[int, int] = {}
         self._received_more = 0
-        self.notes_asked = self.counts_replies = False
-        self._asked: set[int] = set()
-        self._joined: set[int] = set()
+        self.counts_replies = False
 
     def connect(self, line: int, key: int, endpoint: str = "") -> None:
         """Open the recovery channel of a session, or of a relay."""
@@ -119,18 +114,6 @@ class Effects:
         """Send a control frame about a session over the recovery channel of `key`."""
         frame = wire.control_frame(kind, session, body, sequence=sequence)
         self.requests.append((key, frame))
-        if not self.notes_asked:
-            return
-        if kind in _ANSWERED:
-            self._asked.add(key)
-        elif kind == Kind.JOINED:
-            self._joined.add(key)
-
-    def take_asked(self) -> tuple[set[int], set[int]]:
-        """Return whom anything was asked, and sent JOINED, since this was last called."""
-        taken = self._asked, self._joined
-        self._asked, self._joined = set(), set()
-        return taken
 
 
 class LineWarnings:

@@ -24,24 +24,17 @@ from p2pmsg.multicast.parity import ParityReader
 from p2pmsg.multicast.progress import ProgressMarks
 from p2pmsg.multicast.run import Run
 from p2pmsg.publisher.requests import matches
-from p2pmsg.subscriber.confirmation import (
-    DOUBT_NS,
-    SILENT_NS,
-    SUCCESSOR_NS,
-    WARN_NS,
-    Confirmation,
-    Joiner,
-)
+from p2pmsg.subscriber.confirmation import SILENT_NS, Confirmation, Joiner
 from p2pmsg.subscriber.connections import Connection
 from p2pmsg.subscriber.effects import Effects
 from p2pmsg.subscriber.group_keys import GroupKeyClient
 from p2pmsg.subscriber.nack_path import NackPath
-from p2pmsg.subscriber.recovery_places import RecoveryPlaces
-from p2pmsg.subscriber.sessions import GroupState, RepairIn, Session, Stream
+from p2pmsg.subscriber.sessions import RepairIn, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import StreamTable
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Feedback, RangeSet, Reassembler
+from transports.endpoint import host_of
 
 _MS = 1_000_000
 OUTGOING_MAX = 1024
@@ -50,14 +43,17 @@ TOPICS_MAX = 65_536
 """Topics that are remembered as wanted or not."""
 UNJOINED_MAX = 64
 """Sessions that were announced and not joined; with more, further ones have to wait."""
-UNCONFIRMED_MAX = 1024
-"""Streams that no publisher has confirmed. Where there are more it is asked for all that it has."""
+UNJOINED_NS = 10_000 * _MS
+"""How long a session may be announced without being joined, before it is forgotten."""
+WARN_NS = 60_000 * _MS
+"""The shortest time between two warnings about sealed publishers: anybody announces some."""
 ATTEMPTS_MAX = 4
 """Times that a gap is asked for by UDP; then over the recovery channel. Four in a row are lost once
 in 160,000 times at 5 % loss, and more often at 50 %."""
 RANGES_PER_NACK = 48
 """So many ranges fit a datagram, with the longest topic."""
 
+_WILDCARDS = ("tcp://*:", "tcp://0.0.0.0:", "tcp://[::]:")
 _FAR = 2**63
 """The rank of parts that nothing waits for yet."""
 _Key = tuple[int, bytes, int, int]
@@ -97,7 +93,6 @@ class MulticastReceiver:
     Attributes:
         outgoing: (line, address, datagram) to send, oldest first.
         sources: where the recovery channel of each session is connected to: (line, address).
-        recovery_places: looks for another one.
         last_stream: the stream of the last frame that was taken, or None where it may not go on.
             Its owner sets it.
         confirmation: asks for what datagrams only hint at.
@@ -135,15 +130,12 @@ class MulticastReceiver:
         self._rng = rng
         self.outgoing: deque[tuple[int, Any, bytes]] = deque()
         self.sources: dict[int, tuple[int, Any]] = {}
+        self._announced: tuple[int, Any] = (-1, None)
         self.last_stream: Stream | None = None
         self.buffer_bytes: dict[int, int] = {}
         self.confirmation = Confirmation(
             settings, stream_table, joiner, peers=peers, effects=effects, invalid=invalid,
-            begin_life=self.begin_life, rng=rng,
-        )  # fmt: skip
-        self.recovery_places = RecoveryPlaces(
-            settings, joiner, self.confirmation, sources=self.sources, peers=peers,
-            effects=effects, rng=rng, connected=self._note_connected,
+            begin_life=self._begin_life, rng=rng,
         )  # fmt: skip
         self.reassembler: Reassembler[_Key] = Reassembler()
         # Of what is no message, most of which nothing waits for.
@@ -301,27 +293,24 @@ class MulticastReceiver:
         """Forget sessions that were announced and never joined; `FrameError` where none can be."""
         unjoined = [peer for peer in self._peers.values() if peer.group and not peer.joined]
         for peer in unjoined:
-            if peer.group is not None and now_ns - peer.group.met_ns > DOUBT_NS:
+            if peer.group is not None and now_ns - peer.group.met_ns > UNJOINED_NS:
                 self._give_up(peer, now_ns)
         if sum(peer.session in self._peers for peer in unjoined) >= UNJOINED_MAX:
             raise FrameError("sessions_unconfirmed")
 
     def _give_up(self, peer: Session, now_ns: int) -> None:
         """Forget a session of which nothing is known but by datagrams."""
-        self.confirmation.report_unjoined(peer, now_ns)
         self._effects.disconnect(peer.session)
         self._joiner.forget_peer(peer.session)
-        self._invalid["forged"] += 1
+        self._invalid["unanswered"] += 1
 
     def forget(self, peer: Session) -> None:
         """Forget what there is of a session."""
         if self.keys is not None:
             self.keys.forget(peer.session)
-        self.confirmation.forget(peer)
         self._known = None
         self.marks.forget(peer.session)
         self._timed.pop(peer.session, None)
-        self.recovery_places.forget(peer.session)
         self.sources.pop(peer.session, None)
         for line in self._lines:
             if line.session == peer.session:
@@ -333,35 +322,24 @@ class MulticastReceiver:
             state = peer.group
             if state is not None and state.path.is_blocked:
                 self._note_unreached(peer, says=False)
-            if state is not None and not peer.joined and now_ns - state.met_ns > DOUBT_NS:
+            if state is not None and not peer.joined and now_ns - state.met_ns > UNJOINED_NS:
                 self._give_up(peer, now_ns)
-        self.recovery_places.check(now_ns)
         self.confirmation.check(now_ns)
 
-    def _note_connected(self, peer: Session) -> None:
-        if self.keys is not None:
-            self.keys.ask_again(peer)
-
-    def make_stream(self, peer: Session, topic: str, now_ns: int) -> Stream:
-        """Return a stream that a datagram mentions; it begins when its publisher has confirmed it.
-
-        `FrameError` where too many wait for that; the publisher is then asked for all it has.
-        """
-        confirmation = self.confirmation
-        if len(confirmation.streams) >= UNCONFIRMED_MAX:
-            confirmation.want(peer, None, now_ns)
-            raise FrameError("streams_unconfirmed")
-        stream = self._table.add(peer, topic)
-        confirmation.streams[peer.session, topic] = stream
-        if peer.joined:
-            confirmation.want(peer, topic, now_ns)
-        return stream
+    def observe_head(self, stream: Stream, head: int, earliest: int, now_ns: int) -> None:
+        """Take the head that a datagram names; its publisher is asked for one that is far ahead."""
+        receiver = stream.receiver
+        if receiver.started and head - receiver.head > stream.jump_max:
+            self.confirmation.want(stream.peer, stream.topic, now_ns, head=head)
+        else:
+            receiver.observe_head(head, now_ns=now_ns)
+        if earliest > receiver.expected:  # what is older is history, asked for over TCP
+            stream.history = max(stream.history, min(earliest, receiver.head))
 
     def refuse_jump(self, stream: Stream, frame: Frame, now_ns: int) -> None:
         """Drop a frame so far ahead that its publisher is asked first whether that can be."""
         self._invalid["ahead"] += 1
         head = frame.sequence + frame.count
-        stream.hinted = max(stream.hinted, head)
         self.confirmation.want(stream.peer, stream.topic, now_ns, head=head)
 
     def note_repair(self, peer: Session, frame: Frame, now_ns: int) -> None:
@@ -396,7 +374,24 @@ class MulticastReceiver:
             return False
         return True
 
-    def begin_life(self, peer: Session) -> None:
+    def is_elsewhere(self, peer: Session, welcome: control.Welcome, now_ns: int) -> bool:
+        """Whether to join a session again where it is announced; the shell is to connect there."""
+        used, place = self.sources.get(peer.session), self._announced
+        from_elsewhere = (
+            welcome.recovery.startswith(_WILDCARDS)
+            and used is not None
+            and host_of(used[1]) != host_of(place[1])
+        )
+        confirmation = self.confirmation
+        if not confirmation.is_elsewhere(peer, welcome, now_ns, from_elsewhere=from_elsewhere):
+            return False
+        self.sources[peer.session] = place
+        self._begin_life(peer)
+        if self.keys is not None:
+            self.keys.ask_again(peer)
+        return True
+
+    def _begin_life(self, peer: Session) -> None:
         """Start over with a session whose publisher was started again."""
         if self.keys is not None:
             self.keys.begin_life(peer.session)
@@ -420,7 +415,7 @@ class MulticastReceiver:
                 and not other.gone
                 and other.feedback is not None
                 and other.name == peer.name
-                and other.heard_ns < min(began_ns, now_ns - SUCCESSOR_NS)
+                and other.heard_ns < min(began_ns, now_ns - SILENT_NS)
             ):
                 if not other.joined:
                     self._give_up(other, now_ns)
@@ -457,8 +452,6 @@ class MulticastReceiver:
                 state.path.asked(stream.topic, receiver, near[0][0], now_ns)
             self._nack(stream, near, attempt, now_ns)
         if far:
-            if receiver.nacks.stop > stream.confirmed:
-                self.confirmation.want(peer, stream.topic, now_ns)
             limit = self._frame_bytes_max
             received = self._effects.received(peer.session)
             body = control.Nack(
@@ -579,18 +572,16 @@ class MulticastReceiver:
         if bool(frame.flags & wire.FLAG_SEALED) != (self.keys is not None):
             self._refuse_welcome(line, frame, now_ns)
         peer = self._peers.get(session)
+        self._announced = line, address
         if peer is None and len(self.sources) < TOPICS_MAX:
-            self.sources[session] = (line, address)
+            self.sources[session] = self._announced
         heard_ns, noted_ns, group_size = None, 0, 1
         if peer is not None and peer.joined and not peer.gone and not is_from(peer, line, address):
             heard_ns, noted_ns = peer.heard_ns, peer.noted_ns
             group_size = 1 if peer.feedback is None else peer.feedback.group_size
         yield data
-        known = self._peers.get(session)
-        if known is None:
+        if session not in self._peers:
             self.sources.pop(session, None)
-        else:
-            self.recovery_places.note(known, line, address, now_ns)
         if peer is None or heard_ns is None or peer.probe is not None:
             return
         peer.heard_ns, peer.noted_ns = heard_ns, noted_ns
@@ -623,9 +614,6 @@ class MulticastReceiver:
         """
         probe = Frame(data).session
         peers = [p for p in self._peers.values() if p.group and probe in (p.probe, p.group.proof)]
-        for peer in peers:
-            if peer.group is not None:
-                peer.group.moved = self._has_moved(peer.group, line, address)
         yield data
         for peer in peers:
             state = peer.group
@@ -637,11 +625,6 @@ class MulticastReceiver:
             if self.keys is not None and not self.keys.believes(peer, line, address, now_ns):
                 continue
             state.places.setdefault(line, address)  # copies come over each line
-
-    def _has_moved(self, state: GroupState, line: int, address: Any) -> bool:
-        """Whether a session's datagrams came from elsewhere until now, over whatever line."""
-        lines = {at for at, one in enumerate(self._lines) if one.shared}
-        return lines == state.places.keys() and state.places[line] != address
 
     def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> Iterator[Came]:
         yield None
@@ -696,7 +679,8 @@ class MulticastReceiver:
         if not topic and all(one.probe != frame.session for one in self._peers.values()):
             reassembler = self.control_parts
         elif peer is not None and topic:
-            stream = peer.streams.get(frame.topic) or self.make_stream(peer, frame.topic, now_ns)
+            stream = peer.streams.get(frame.topic)
+            stream = stream or self._table.open(peer, frame.topic, now_ns)
             if stream.receiver.has(frame.sequence, frame.count):
                 yield None
                 reassembler.discard(key)

@@ -36,10 +36,6 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
         _rewind(stream, *kept.get(id(stream), position), now_ns)
         if stream.receiver.started or stream.peer.gone or not stream.peer.joined:
             pass
-        elif core.member is not None and stream.peer.group is not None:
-            confirmation = core.member.confirmation
-            confirmation.streams[stream.peer.session, stream.topic] = stream
-            confirmation.want(stream.peer, stream.topic, now_ns)
         else:
             # It was about to begin, as one that is younger than what the echo said.
             core.stream_table.begin(stream, now_ns=now_ns)

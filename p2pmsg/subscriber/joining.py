@@ -143,8 +143,7 @@ class SessionJoiner:
     @property
     def sessions_unjoined(self) -> int:
         """How many sessions ended, or fell silent and stayed so, before they were joined."""
-        group = self.member
-        return self._unjoined + (0 if group is None else group.confirmation.sessions_unjoined)
+        return self._unjoined
 
     def is_connected(self, line: int, now_ns: int) -> bool:
         """Whether a publisher, or relay, at a line was joined, and is neither silent nor gone."""
@@ -190,27 +189,17 @@ class SessionJoiner:
         state.unknown_ns, state.refusal = None, ""
         self._part_from_relay(line, now_ns)
         member = self.member if state.shared else None
-        if member is not None and peer is not None:
-            if not member.confirmation.is_new_life(peer, line, welcome, now_ns):
-                if not peer.gone:  # such a one is late: another session has its place
-                    state.session = session
-                    member.greet(peer, welcome, now_ns)
-                return
-            member.begin_life(peer)
-        if peer is None:
-            self._space.for_session()
-            if member is not None:
-                member.make_space(now_ns)
-            returning = state.contacted
-            if member is not None:
-                returning &= now_ns - int(welcome.age_ms * _MS) > state.contacted_ns
-            peer = Session(session, welcome, returning=returning, now_ns=now_ns)
-            if member is not None:
-                peer.feedback, peer.group = member.make_feedback(), GroupState(now_ns)
+        if (
+            member is not None
+            and peer is not None
+            and not member.is_elsewhere(peer, welcome, now_ns)
+        ):
+            if not peer.gone:  # such a one is late: another session has its place
+                state.session = session
                 member.greet(peer, welcome, now_ns)
-            self.peers[session] = peer
-            self.effects.connect(line, session, welcome.recovery)
-            self.frame_limit.met(line, session, welcome)
+            return
+        if peer is None:
+            peer = self._meet(line, session, welcome, member, now_ns)
         elif peer.gone and member is None and not state.distrusted:
             return  # it is late: another session has its place
         else:
@@ -231,6 +220,30 @@ class SessionJoiner:
         self.note_life(peer, welcome.life, now_ns)
         self.next_check_ns = now_ns
         self.send_probe(peer, line, now_ns)
+
+    def _meet(
+        self,
+        line: int,
+        session: int,
+        welcome: control.Welcome,
+        member: "MulticastReceiver | None",
+        now_ns: int,
+    ) -> Session:
+        """Make a session that was announced; `FrameError` where there is no space for it."""
+        state = self.lines[line]
+        self._space.for_session()
+        returning = state.contacted
+        if member is not None:
+            member.make_space(now_ns)
+            returning &= now_ns - int(welcome.age_ms * _MS) > state.contacted_ns
+        peer = Session(session, welcome, returning=returning, now_ns=now_ns)
+        if member is not None:
+            peer.feedback, peer.group = member.make_feedback(), GroupState(now_ns)
+            member.greet(peer, welcome, now_ns)
+        self.peers[session] = peer
+        self.effects.connect(line, session, welcome.recovery)
+        self.frame_limit.met(line, session, welcome)
+        return peer
 
     def _part_from_relay(self, line: int, now_ns: int) -> None:
         """Note that a publisher, and no relay any more, is at the end of a line."""
@@ -377,7 +390,8 @@ class SessionJoiner:
 
     def _renew(self, peer: Session, line: int, welcome: control.Welcome) -> None:
         """Note that a session is alive: its publisher may have restarted on its log."""
-        if peer.gone or not peer.direct or peer.recovery != welcome.recovery:
+        is_moved = peer.recovery != welcome.recovery or peer.group is not None
+        if peer.gone or not peer.direct or is_moved:
             self.effects.disconnect(peer.session)
             self.effects.connect(line, peer.session, welcome.recovery)
         peer.gone = False
@@ -510,23 +524,16 @@ class SessionJoiner:
                 self.invalid["streams_max"] += 1
                 continue
             stream = peer.streams.get(head.topic) or self.stream_table.add(peer, head.topic)
-            stream.confirmed = max(stream.confirmed, head.next)
-            if stream.hinted <= head.next:
-                stream.hinted = 0
-            if self.member is not None:
-                self.member.confirmation.streams.pop((peer.session, head.topic), None)
             if not stream.receiver.started:
                 # A topic that is new on a later connection was opened while we were away.
                 stream.history = head.next
-                self.stream_table.begin(stream, head.start if first else None, now_ns=now_ns)
+                start, following = head.start if first else None, head.next
+                self.stream_table.begin(stream, start, now_ns=now_ns, following=following)
             earliest = self.evicted_before(peer, min(head.earliest, head.next), now_ns)
             stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)
             self.stream_table.settle(stream)
         listed = {head.topic for head in heads.streams}
         for topic, stream in peer.streams.items():
-            if not stream.receiver.started and self.member is not None and peer.group is not None:
-                self.member.confirmation.want(peer, topic, now_ns)
-                continue
             if not stream.receiver.started:
                 self.stream_table.begin(stream, now_ns=now_ns)
             if topic not in listed and not (heads.denied and matches(topic, heads.denied)):
@@ -542,10 +549,7 @@ class SessionJoiner:
         if route is peer.own:
             body.wants_token = peer.group is not None
             body.settles = self.is_settled is not None or self.relays.own is not None
-        number = 0
-        if body.wants_token and peer.group is not None:
-            number = peer.group.joins = peer.group.joins + 1
-        self.effects.send(route.key, Kind.JOINED, peer.session, body, sequence=number)
+        self.effects.send(route.key, Kind.JOINED, peer.session, body)
         route.handshake.note_report(now_ns + self._keep_alive_ns, complete=complete)
 
     def _is_complete(self, peer: Session, route: Route) -> bool:
@@ -705,13 +709,9 @@ class SessionJoiner:
         self._space.note_end(peer.session)
         if not peer.joined:
             self._begin_unjoined(peer, now_ns)
-        elif self.member is not None:
-            self.member.confirmation.believe(peer, now_ns)
         for stream in peer.streams.values():
             stream.receiver.give_up(LossReason.PUBLISHER_GONE)
             self.stream_table.settle(stream)
-        if self.member is not None and peer.group is not None:
-            self.member.confirmation.report_unconfirmed(peer)
         self.effects.disconnect(peer.session)
 
     def _hold_part(self, peer: Session) -> None:
@@ -721,7 +721,7 @@ class SessionJoiner:
             peer.held.setdefault(peer.session, part)
 
     def _give_up(self, peer: Session, now_ns: int) -> None:
-        """Deliver what came from a session that fell silent before it was joined, or confirmed it.
+        """Deliver what came from a session that fell silent before it was joined.
 
         In a multicast only of one that was joined: anybody can announce one, and send data of it.
         It is still probed: when its publisher comes back on its log, it goes on from there.
@@ -729,12 +729,7 @@ class SessionJoiner:
         relays = self.relays
         if not peer.joined and relays.upstreams and relays.reforming(now_ns):
             return  # a relay that has met it may still serve it
-        if peer.joined:
-            if self.member is not None:
-                self.member.confirmation.believe(peer, now_ns)
-                self.member.confirmation.report_unconfirmed(peer)
-            return
-        if peer.group is not None:
+        if peer.joined or peer.group is not None:
             return
         self._hold_part(peer)
         if peer.given_up and all(s.receiver.started for s in peer.streams.values()):

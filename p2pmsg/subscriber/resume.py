@@ -235,8 +235,6 @@ def take_life(peer: Session, heads: control.Heads) -> None:
     if not heads.life:
         return
     is_same, peer.life = heads.life == peer.life, heads.life
-    if peer.group is not None:
-        return  # what was published is known by what came
     for head in heads.streams:
         stream = peer.streams.get(head.topic)
         if stream is not None:  # an answer may be older than a heartbeat
@@ -249,13 +247,7 @@ def note_probed(peer: Session, asked: int) -> None:
     A position up to `asked`, the sequence to start at, shows nothing: it may be yet to come.
     """
     for stream in peer.streams.values():
-        receiver = stream.receiver
-        if peer.group is None:
-            stream.probed = _heard(receiver.head_known, asked)
-        elif receiver.started:
-            stream.probed = _heard(max(receiver.received_stop, stream.confirmed), asked)
-        else:
-            stream.probed, stream.probed_early = 0, receiver.early_stops
+        stream.probed = _heard(stream.receiver.head_known, asked)
 
 
 def is_compared(peer: Session, committed: Mapping[str, int]) -> bool:
@@ -263,7 +255,7 @@ def is_compared(peer: Session, committed: Mapping[str, int]) -> bool:
 
     What first comes while the answer is on its way does not count.
     """
-    if any(stream.probed or stream.probed_early for stream in peer.streams.values()):
+    if any(stream.probed for stream in peer.streams.values()):
         return True
     return not peer.joined and bool(committed)
 
@@ -280,11 +272,9 @@ def find_rewound(peer: Session, heads: control.Heads, asked: int) -> list[WentBa
             continue
         has_new_life, stream.unseen = is_other or stream.unseen, False
         following, began = _place(listed.get(topic), heads.floor)
-        if stream.probed_early:
-            _note_early(stream, following if topic in listed else None, asked)
         if are_known and not has_new_life:
             continue  # it runs still, and has not gone back; what it does not list, it denies to us
-        former = _of_former_life(peer, stream, asked) if has_new_life else 0
+        former = stream.published if has_new_life else 0
         if following < stream.probed or began < former:
             found.append(WentBack(stream, following, began))
     return found
@@ -303,31 +293,8 @@ def find_below(
             yield WentBackBelow(topic, began, position)
 
 
-def _of_former_life(peer: Session, stream: Stream, asked: int) -> int:
-    """Return up to where the life before the one that answers now was, at least."""
-    if peer.group is None:
-        return stream.published
-    if not peer.group.moved or peer.relayed:
-        return 0
-    receiver = stream.receiver
-    if not receiver.started:
-        return stream.probed
-    return _heard(max(receiver.received_stop, stream.confirmed), asked)
-
-
 def _heard(position: int, asked: int) -> int:
     return position if position > asked else 0
-
-
-def _note_early(stream: Stream, following: int | None, asked: int) -> None:
-    """Work out up to where a multicast's publisher was, when it was asked to begin a stream.
-
-    Of a topic that it does not know (None) there may have been nothing: it is asked again.
-    """
-    stops, stream.probed_early = stream.probed_early, ()
-    if following is not None:  # its answer to another question may have begun it since
-        believed = [stop for stop in stops if stop <= following + stream.jump_max]
-        stream.probed = _heard(max(believed, default=0), asked)
 
 
 def _place(head: control.Head | None, floor: int) -> tuple[int, int]:

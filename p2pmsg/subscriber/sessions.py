@@ -105,18 +105,10 @@ class GroupState:
     """The probe whose echo showed where its datagrams come from."""
     places: dict[int, Any] = field(default_factory=dict)
     """Where its datagrams come from, by line."""
-    moved: bool = False
-    """Whether the last echo came from another place than those before, over each of its lines."""
-    suspect: tuple[int, Welcome] | None = None
-    """Where a datagram announced another life of it, while its publisher is asked."""
-    suspect_ns: int = 0
-    suspect_joins: int = 0
-    """How many JOINED had been sent by then; their answers do not deny it."""
-    joins: int = 0
-    """How many JOINED were sent."""
-    suspect_asked_ns: int | None = None
-    """When it was first asked since; None: not yet."""
+    misfit_ns: int | None = None
+    """Since when it is announced otherwise than it is known, and has not answered."""
     join_ns: int = 0
+    """When JOINED was last sent for its token."""
     topics: dict[str, int] = field(default_factory=dict)
     """What to ask about, and the head that was heard of; 0: none."""
     everything: bool = False
@@ -125,7 +117,6 @@ class GroupState:
     """What the current question is about; None: all topics."""
     request: int | None = None
     """The id of the current question."""
-    snapshot: dict[str, int] = field(default_factory=dict)
     asked_ns: int = 0
     due_ns: int = 0
     all_ns: int = 0
@@ -141,7 +132,7 @@ class GroupState:
     @property
     def is_answered_soon(self) -> bool:
         """Whether its publisher has been asked for anything: heads, a token, or its life."""
-        return self.is_asking or not self.token or self.suspect is not None
+        return self.is_asking or not self.token or self.misfit_ns is not None
 
 
 @dataclass(slots=True, eq=False)
@@ -327,10 +318,7 @@ class Stream:
     relay_heads: dict[int, int] = field(default_factory=dict)
     """How far relays were by their last heartbeats, by line."""
     probed: int = 0
-    """Its head when the session was last probed; in a multicast, up to where messages had come or
-    were confirmed."""
-    probed_early: tuple[int, ...] = ()
-    """In a multicast, where frames ended that came before it began, when it was last probed."""
+    """Its head when the session was last probed."""
     unseen: bool = False
     """Whether its publisher began another life, and denied it then: it is still to be compared."""
     published: int = 0
@@ -343,15 +331,6 @@ class Stream:
     """There is nobody to ask for what is missing, so that it is given up soon."""
     jump_max: int = SEQUENCE_MAX
     """By how many messages a frame may be ahead of what is known of, to be believed."""
-    confirmed: int = 0
-    """In a multicast, up to where the publisher said itself that it has published."""
-    distrusted: bool = False
-    """Whether datagrams reported messages of it that never were."""
-    hinted: int = 0
-    """In a multicast, up to where datagrams reported messages that nobody has confirmed, where that
-    is too far to be believed; 0: nothing such."""
-    doubt_ns: int = -1
-    """Since when a loss waits for the publisher to say so; -1: none does."""
 
     def __post_init__(self, config: ReceiverConfig, rng: Random, answer: AnswerTime | None) -> None:
         session = self.peer.session

@@ -14,7 +14,7 @@ from p2pmsg.subscriber.redundancy import Redundancy
 from p2pmsg.subscriber.resume import Resume, WentBack, WentBackBelow
 from p2pmsg.subscriber.sessions import Session, Stream
 from p2pmsg.subscriber.typed import UNTYPED, ValueTypes
-from p2pmsg.wire import Frame
+from p2pmsg.wire import Frame, FrameError
 from recovery import Delivery, LatencyHistogram, Loss, LossReason, ReceiverConfig, Rewound
 from recovery.checks import to_ns
 
@@ -113,20 +113,38 @@ class StreamTable:
         peer.streams[topic] = stream
         return stream
 
-    def begin(self, stream: Stream, otherwise: int | None = None, *, now_ns: int) -> None:
-        """Start a stream where the cursor says, else at `otherwise`, else as a new one."""
+    def open(self, peer: Session, topic: str, now_ns: int) -> Stream:
+        """Add a stream that a frame mentions; `FrameError` where it cannot be."""
+        if not topic:
+            raise FrameError("topic")
+        if not self.has_space(peer):
+            raise FrameError("streams_max")
+        stream = self.add(peer, topic)
+        if peer.joined:
+            # It began after the echo, which does not have it: nothing of it is too old.
+            self.begin(stream, now_ns=now_ns)
+        return stream
+
+    def begin(
+        self,
+        stream: Stream,
+        otherwise: int | None = None,
+        *,
+        now_ns: int,
+        following: int = 0,
+    ) -> None:
+        """Start a stream where the cursor says, else at `otherwise`, else as a new one.
+
+        Frames that came before are dropped if they are more than `jump_max` beyond there, or beyond
+        `following`.
+        """
         of_new = self.start.position if self.start.kind == "sequence" else 0
         start = of_new if otherwise is None else otherwise
         if self._cursor is not None:
             resumed = self._cursor.start_of(stream.peer.session, stream.topic, of_new)
             start = start if resumed is None else resumed
-        receiver = stream.receiver
-        if stream.peer.group is None:
-            receiver.start_at(start, now_ns=now_ns)
-            return
-        stream.hinted = max(stream.hinted, receiver.head_known)
-        known, missing_max = stream.confirmed, stream.jump_max
-        receiver.start_at(start, now_ns=now_ns, known=known, missing_max=missing_max)
+        head_max = max(start, following) + stream.jump_max
+        stream.receiver.start_at(start, now_ns=now_ns, head_max=head_max)
 
     def settle(self, stream: Stream) -> None:
         """Deliver what is in order, and note whether gaps remain."""
@@ -188,16 +206,6 @@ class StreamTable:
     def _report(self, stream: Stream, rewound: Rewound) -> None:
         self.rewound += 1
         self._deliver(stream, rewound)
-
-    def drop(self, stream: Stream) -> None:
-        """Remove a stream that never existed at its publisher."""
-        peer = stream.peer
-        del peer.streams[stream.topic]
-        self.count -= 1
-        if self.gaps.discard(stream):
-            peer.gaps -= 1
-        if self._tally is not None:
-            self._tally.forget(stream)
 
     def forget(self, peer: Session) -> None:
         """Forget the streams of a session; what they counted stays counted."""

@@ -46,12 +46,8 @@ class History:
         former: what streams had before their publishers' logs were rewound.
         went_back: to which sequence, the last time.
         violations: what went wrong.
-        has_forged: whether a stranger announces messages that never were; a head may then be false
-            until the publisher was asked, as long as it can be taken back.
 
     """
-
-    has_forged = False
 
     def __init__(self) -> None:
         self.went_back: dict[StreamKey, int] = {}
@@ -217,8 +213,6 @@ class Oracle:
         if ledger.lost + late < seen.lost:
             self._complain(stream, f"claims {ledger.lost} of {seen.lost} losses")
         known = len(self.history.of(stream))
-        if self.history.has_forged:
-            known += stream.jump_max
         if receiver.head > max(known, receiver.start):
             self._complain(stream, f"has head {receiver.head} where {known} were published")
 

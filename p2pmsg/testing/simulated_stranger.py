@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 _BURST_MAX: Final = 20
 _FAR: Final = (100_000, 10**9, 2**62)
-"""How far ahead of a stream forged data are: never where the next messages would be, for those
-are believed until there are keys."""
+"""How far ahead of a stream forged data are."""
 _ENDLESS: Final = 2**62
 _NOWHERE: Final = "memory://nowhere"
 
@@ -57,16 +56,13 @@ class Stranger:
         self._recovery = ""
         self._topics = 0
         self.forged: Counter[str] = Counter()
-        self._to_group: list[Callable[[SimulatedPublisher], bytes]] = [
+        self._to_sealed: list[Callable[[SimulatedPublisher], bytes]] = [
             self._heartbeat_near, self._heartbeat_far, self._heartbeat_evicted, self._heartbeat_new,
             self._data_ahead, self._data_new, self._repair_ahead, self._welcome_successor,
             self._welcome_moved, self._welcome_young, self._closing, self._part, self._part_ahead,
             self._parity, self._mark, self._refused, self._echo, self._joined, self._nack,
-            self._garbage,
+            self._garbage, *3 * [self._data_next],
         ]  # fmt: skip
-        self._to_sealed = [*self._to_group, *3 * [self._data_next]]
-        # A publisher that has died cannot deny what came from its address.
-        self._new = (self._heartbeat_new, self._data_new, self._part, self._part_ahead)
         self._to_publisher: list[Callable[[SimulatedPublisher], bytes]] = [
             self._nack, self._nack_parts, self._nack, self._marked, self._joined, self._leave,
             self._refused, self._welcome_moved, self._garbage,
@@ -87,19 +83,10 @@ class Stranger:
             return
         if not self._network.options.multicast or self._rng.random() < 0.1:
             self._ask(publisher)
-        elif self._rng.random() < 0.3:
+        else:
             make = self._rng.choice(self._to_publisher)
             for _ in range(self._burst()):
                 publisher.take_forged(self._sealed(make(publisher)))
-        else:
-            make = self._rng.choice(self._to_group)
-            spoofed = self._rng.random() < 0.5
-            if self._network.options.publisher_crashes_per_s and make in self._new:
-                spoofed = False
-            for _ in range(self._burst()):
-                data = self._sealed(make(publisher))
-                for subscriber in self._subscribers:
-                    subscriber.take_forged(publisher, data, spoofed=spoofed)
         self._check(publisher)
 
     def _attack_sealed(self, publisher: "SimulatedPublisher") -> None:

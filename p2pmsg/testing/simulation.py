@@ -70,7 +70,6 @@ class Simulation:
         options = self.options
         if options.join_kills:
             self.network.step = self._step_of_join
-        self._history.has_forged = options.forged_per_s > 0 and not options.sealed
         self.stranger = Stranger(self.network, self._history, self.publishers, self.subscribers)
         for rate, fault in (
             (options.partitions_per_s, self._part),

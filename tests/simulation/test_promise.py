@@ -336,7 +336,6 @@ SHARED = {
     "cut connections": {"options": {"cuts_per_s": 4}},
     "cursors": {"options": {"cursor": True, "subscriber_crashes_per_s": 4, "restart_delay": 0.02}},
     "multicast": {"options": {"multicast": True, "loss": 0.05, "reordering": 0.2}},
-    "forged datagrams": {"options": {"multicast": True, "forged_per_s": 20}},
 }
 
 
@@ -362,13 +361,7 @@ def test_no_publisher_seems_to_have_gone_back(shape, rounds, monkeypatch):
 
 
 FORGED = 100.0
-FORGED_GROUPS = (
-    "clean", "5 % lost", "20 % lost", "twice and out of order", "large messages", "slow network",
-    "far network", "partitions", "publisher crashes", "subscriber crashes", "reader stops",
-    "few gaps allowed", "everything in little space", "two lines to each publisher",
-    "joins midway", "skip", "logs", "logs, little buffer", "cursors",
-    "everything, logs and cursors", "parity, everything",
-)  # fmt: skip
+FORGED_GROUPS = ("clean", "5 % lost", "publisher crashes", "logs", "parity, everything")
 FORGED_CHANNELS = (
     "clean", "10 % lost", "cuts", "everything", "everything in little space", "joins midway",
 )  # fmt: skip
@@ -382,21 +375,14 @@ def run_forged(profile, seed):
 
 @pytest.mark.rounds(2, 150)
 @pytest.mark.parametrize("name", FORGED_GROUPS)
-def test_a_stranger_to_a_group_changes_no_ledger_and_gets_no_answer(name, rounds):
+def test_a_stranger_gets_no_answer_from_the_publisher_to_a_group(name, rounds):
     profile = replace(MULTICAST[name], run_time=0.2)
     forged = Counter()
     for seed in range(rounds):
         simulation = run_forged(profile, seed)
         forged += simulation.stranger.forged
         assert simulation.published, seed
-    wanted = {"HEARTBEAT", "DATA", "WELCOME", "NACK", "JOINED"}
-    assert wanted <= set(forged)
-
-
-def test_a_publisher_that_cannot_be_asked_yet_is_not_taken_for_silent():
-    """A farewell was forged before its echo came, a second after the question: found by a seed."""
-    simulation = run_forged(replace(MULTICAST["far network"], run_time=0.2), 140)
-    assert simulation.published
+    assert forged.keys() >= {"NACK", "JOINED", "MARKED"}
 
 
 SEALED_GROUPS = (

@@ -276,3 +276,12 @@ def test_a_small_space_is_filled_about_once_a_round_trip(loss):
                 while isinstance(stream.next_output(), Delivery):
                     pass
     assert stream.lost == 0
+
+
+def test_frames_that_came_early_are_dropped_beyond_what_can_be():
+    made = StreamReceiver(ReceiverConfig(), Random(1))
+    made.receive(0, 2, 10, "real", now_ns=0)
+    made.receive(2**62, 1, 10, "false", now_ns=0)
+    made.start_at(0, now_ns=0, head_max=1000)
+    assert made.head == 2
+    assert isinstance(made.next_output(), Delivery)

@@ -367,7 +367,7 @@ class Multicast:
     def __init__(self):
         self.calls = []
 
-    def admit(self, subscriber, requester, user, *, asked):
+    def admit(self, subscriber, requester, user):
         if subscriber == ANOTHERS:
             raise wire.FrameError("subscriber")
         self.calls.append(("admit", subscriber))
