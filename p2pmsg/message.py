@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from operator import eq, itemgetter
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, overload
 
 from p2pmsg import codec
 from p2pmsg.codec import Ext as Ext
@@ -217,6 +217,9 @@ class MessageBatch(Sequence[Message[T_co]]):
         return f"<MessageBatch {self.topic!r} [{self.sequence}, {stop}) from {self.publisher!r}>"
 
 
+_NOT_UNPACKED: Final[list[Any]] = []
+
+
 class FixedBatch(MessageBatch):
     """A batch whose values are bytes of one length, still side by side as they came.
 
@@ -232,6 +235,7 @@ class FixedBatch(MessageBatch):
     """
 
     __slots__ = ("_unpacked", "head", "stride", "view")
+    _unpacked: list[Any]
 
     def __init__(
         self,
@@ -247,19 +251,11 @@ class FixedBatch(MessageBatch):
         keys: list[str | None] | None = None,
         headers: list[dict[str, Any] | None] | None = None,
     ) -> None:
-        self.topic = topic
-        self.session = session
-        self.publisher = publisher
-        self.sequence = sequence
-        self.base_timestamp_ns = base_timestamp_ns
+        place = topic, session, publisher, sequence, base_timestamp_ns
+        super().__init__(*place, _NOT_UNPACKED, timestamps_ns, keys, headers)
         self.view = memoryview(block)
         self.stride = stride
         self.head = head
-        self.timestamps_ns = timestamps_ns
-        self.keys = keys
-        self.headers = headers
-        self.late = False
-        self._unpacked: list[Any] | None = None
 
     @property
     def block(self) -> bytes:
@@ -267,13 +263,17 @@ class FixedBatch(MessageBatch):
         return self.view.tobytes()
 
     @property
-    def values(self) -> list[Any]:  # type: ignore[override]
+    def values(self) -> list[Any]:
         """One value a message."""
-        if self._unpacked is None:
+        if self._unpacked is _NOT_UNPACKED:
             block, stride, head = self.block, self.stride, self.head
             starts = range(head, len(block), stride)
             self._unpacked = [block[at : at + stride - head] for at in starts]
         return self._unpacked
+
+    @values.setter
+    def values(self, found: list[Any]) -> None:
+        self._unpacked = found
 
     def __len__(self) -> int:
         return len(self.view) // self.stride

@@ -1,7 +1,7 @@
 """Where an app keeps what no handler could do."""
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from p2pmsg.aio.publisher import Publisher
@@ -9,7 +9,6 @@ from p2pmsg.aio.pusher import Pusher
 from p2pmsg.app.events import Event
 from p2pmsg.app.policy import DeadLetter
 from p2pmsg.config import PublisherConfig, SubscriberConfig
-from p2pmsg.errors import MessageTooLargeError
 from p2pmsg.queue.config import PullerConfig, PusherConfig
 from p2pmsg.queue.running import reason_of
 
@@ -53,8 +52,7 @@ async def open_place(letter: DeadLetter, stack: AsyncExitStack) -> Keep:
         publisher = await stack.enter_async_context(made)
 
         async def publish(value: Any, key: str | None) -> None:
-            with _named():
-                publisher.publish(letter.topic, value, key)
+            publisher.publish(letter.topic, value, key)
             await publisher.drain()
 
         return publish
@@ -64,19 +62,9 @@ async def open_place(letter: DeadLetter, stack: AsyncExitStack) -> Keep:
     pusher = await stack.enter_async_context(Pusher(letter.push, log=letter.log, config=jobs))
 
     async def push(value: Any, key: str | None) -> None:
-        with _named():
-            pusher.push(value, key)  # raises where it is full, so that the app stops
+        pusher.push(value, key)  # raises where it is full, so that the app stops
 
     return push
-
-
-@contextmanager
-def _named() -> Iterator[None]:
-    """Have the error say that it is the letter that is too large."""
-    try:
-        yield
-    except MessageTooLargeError as error:
-        raise MessageTooLargeError("the dead letter", error.size, error.limit) from error
 
 
 def _short(text: str) -> str:

@@ -201,7 +201,18 @@ class Workers:
                 return
 
 
-class SubscriberSource(Source):
+class _PeerSource(Source):
+    """Events of one peer that connects, for one handler."""
+
+    def __init__(
+        self, handler: Handler, endpoints: Any, options: Options, concurrency: int
+    ) -> None:
+        super().__init__(handler)
+        self._handler = handler
+        self._endpoints, self._options, self._concurrency = endpoints, options, concurrency
+
+
+class SubscriberSource(_PeerSource):
     """Messages of one subscriber.
 
     Args:
@@ -223,10 +234,8 @@ class SubscriberSource(Source):
         key: KeyOf | None,
         prefetch: int,
     ) -> None:
-        super().__init__(handler)
-        self._handler = handler
-        self._endpoints, self._options = endpoints, options
-        self._concurrency, self._key, self._prefetch = concurrency, key, prefetch
+        super().__init__(handler, endpoints, options, concurrency)
+        self._key, self._prefetch = key, prefetch
         self._order: InOrder | None = None
         self._gaps = GapPolicy(options.get("on_gap", "wait"))
         self._conflates = key is not None and self._gaps.any_conflates
@@ -361,7 +370,7 @@ class SubscriberSource(Source):
                 raise
 
 
-class WorkerSource(Source):
+class WorkerSource(_PeerSource):
     """Jobs of one puller.
 
     Args:
@@ -371,13 +380,6 @@ class WorkerSource(Source):
         concurrency: how many jobs are handled at once.
 
     """
-
-    def __init__(
-        self, handler: Handler, endpoints: Any, options: Options, concurrency: int
-    ) -> None:
-        super().__init__(handler)
-        self._handler = handler
-        self._endpoints, self._options, self._concurrency = endpoints, options, concurrency
 
     async def open(self, run: Runtime, stack: AsyncExitStack) -> None:
         """Make the puller and the tasks."""
@@ -524,27 +526,22 @@ class ResponderSource(Source):
             handler.received += 1
             task = asyncio.current_task()
             self._answers.add(task)
-            try:
-                return await handle(value)
-            finally:
-                self._answers.discard(task)
-
-        async def handle(value: Any) -> Any:
+            has_begun = False
             try:
                 await calls.begin()
-            except asyncio.CancelledError:
-                handler.left += 1
-                raise
-            try:
+                has_begun = True
                 if not is_wanted():  # it may have waited for its turn
                     handler.left += 1
                     return EXPIRED
                 request = Request(topic, value)
-                return await handler.handle(
-                    Event("request", handler.name, value, request=request), run
-                )
+                event = Event("request", handler.name, value, request=request)
+                return await handler.handle(event, run)
             finally:
-                calls.end()
+                self._answers.discard(task)
+                if has_begun:
+                    calls.end()
+                else:
+                    handler.left += 1
 
         return answer
 

@@ -291,7 +291,7 @@ def test_a_dead_letter_that_cannot_be_kept_stops_the_app(app, make_publisher, en
 
     text = (
         r"on failed with message 0 of 't' from .*, whose error could not be handled: "
-        r"MessageTooLargeError: the dead letter takes 100\d\d\d bytes, and the limit is 100000"
+        r"MessageTooLargeError: message takes 100\d\d\d bytes, and the limit is 100000"
     )
     with pytest.raises(HandlerError, match=text):
         serve(app, feeder(publisher, [b"x" * 99_990]))
