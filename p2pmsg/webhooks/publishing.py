@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
-from p2pmsg import codec
 from p2pmsg.errors import MessageError, MessageTooLargeError, P2PError
 from p2pmsg.trouble import Rarely, Trouble
 from p2pmsg.webhooks.schemes import RejectedError
@@ -49,8 +48,6 @@ class Publishing:
         self.threads = ThreadPoolExecutor(_THREADS, "http-publish")
         self._trouble = Trouble(what, consequence, Rarely())
         self._failure, self._failed_s = "", 0.0
-        # It imports what packs values: with the first post there may be no descriptor for that.
-        codec.packed_if_plain(None)
 
     async def run(self, publish: Callable[[], R]) -> R:
         """Call what publishes, and return its result when all is in the log.

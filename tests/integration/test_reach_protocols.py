@@ -70,26 +70,6 @@ def plain(opened):
 # ZMTP 1.0 has no greeting, and libzmq still takes it: at a plain socket, some of this is messages.
 
 
-def test_at_a_bridge_that_binds_a_pull_and_a_queue(bridge, plain, make_puller):
-    made = bridge("zmq+pull://127.0.0.1:0?bind=1", LOOPBACK)
-    with strangers(place_of(made.source)), strangers(made.endpoint):
-        plain(zmq.PUSH, made.source).send(b"job")
-        for job in make_puller(made.endpoint):
-            with job:
-                if job.value == b"job":
-                    break
-
-
-def test_at_a_bridge_that_binds_a_sub_and_a_stream(bridge, plain, make_subscriber):
-    made = bridge("zmq+sub://127.0.0.1:0?bind=1", LOOPBACK)
-    with strangers(place_of(made.source)), strangers(made.endpoint):
-        subscriber = make_subscriber(made.endpoint, start="earliest")
-        pub = plain(zmq.XPUB, made.source)
-        assert pub.recv() == b"\1"
-        pub.send_multipart([b"t", b"value"])
-        assert eventually(lambda: subscriber.receive(DEADLINE_S).value == b"value")
-
-
 def test_at_a_bridge_that_binds_a_pub(bridge, plain, make_publisher):
     publisher = make_publisher()
     made = bridge(publisher.endpoint, "zmq+pub://127.0.0.1:0?bind=1")
@@ -159,7 +139,7 @@ def publisher(make_publisher):
     return make_publisher()
 
 
-@pytest.mark.parametrize("words", STRANGERS.values(), ids=STRANGERS)
+@pytest.mark.parametrize("words", [STRANGERS[name] for name in ("ZeroMQ", "TLS", "nothing")])
 def test_an_endpoint_of_webhooks_that_speaks_no_http_gets_all_later(publisher, tmp_path, words):
     pytest.importorskip("aiohttp", reason="webhooks out need aiohttp (extra webhooks)")
     from p2pmsg.webhooks import Endpoint, Sender

@@ -1,20 +1,18 @@
 """The HTTP gateway and webhooks with keys."""
 
-import json
-
 import pytest
 
 pytest.importorskip("uvicorn", reason="serving over HTTP needs uvicorn (extra http)")
 pytest.importorskip("aiohttp", reason="webhooks out need aiohttp (extra webhooks)")
 
 from p2pmsg import Publisher
-from p2pmsg.errors import AuthenticationError, ConfigError
+from p2pmsg.errors import ConfigError
 from p2pmsg.http import Gateway
 from p2pmsg.webhooks import Endpoint, Sender, channel
-from tests.integration.commands import command, run_here
+from tests.integration.commands import run_here
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.test_serve import Events, ask, serving, values
-from tests.integration.test_serve_cli import HERE, port_of
+from tests.integration.test_serve_cli import HERE
 from tests.integration.webhooks import LOOPBACK as ALLOW
 from tests.integration.webhooks import Receiver
 
@@ -103,57 +101,9 @@ def test_what_pins_a_key_needs_security(tmp_path):
         Gateway(PLACE, security=True)
 
 
-def test_no_key_is_pinned(peers, tmp_path):
-    endpoint = Endpoint("http://127.0.0.1:1/", allow=ALLOW, name="hook")
-    with pytest.raises(AuthenticationError, match="no key is pinned"):
-        Sender(
-            "tcp://127.0.0.1:1", state=tmp_path / "hooks", endpoints=[endpoint],
-            security=peers.security("hook"),
-        )  # fmt: skip
-
-
-@pytest.mark.long
-def test_the_commands_serve_and_hook(tmp_path, peers):
-    """What is posted to one gateway comes out of another one, over keys, and of a webhook."""
-    peers.security("in", "out")
-    peers.security("out", "in")
-    at = f"ipc://{tmp_path}/posted"
-    pinned = peers.pinned(at, "in")
-    with command(tmp_path, "serve", *HERE, "--publish", at, *peers.options("in")) as entry:
-        port_in = port_of(entry)
-        eventually(lambda: ask(port_in, "GET", "/health")[0] == 200)
-        out = ("serve", pinned, *HERE, *peers.options("out"))
-        with command(tmp_path, *out) as running, Receiver() as receiver:
-            port = port_of(running)
-            words = [
-                "hook", "out", pinned, receiver.url, "--state", str(tmp_path / "hooks"),
-                "--allow", "127.0.0.0/8", "--start", "earliest", *peers.options("out"),
-            ]  # fmt: skip
-            with command(tmp_path, *words) as hook:
-                eventually(lambda: ask(port, "GET", "/health")[0] == 200)
-                with Events(port, "/topics/a").wait_ready() as events:
-                    headers = {"content-type": "application/json"}
-                    assert ask(port_in, "POST", "/topics/a", b"[1]", **headers)[0] == 200
-                    assert values(events.messages(1)) == [[1]]
-                eventually(lambda: receiver.requests)
-                assert json.loads(receiver.requests[0].body)["data"] == [1]
-                hook.interrupt()
-                hook.wait()
-            said = entry.said() + running.said() + hook.said()
-    assert not any(peers.secret(name) in said for name in peers.keys)
-    assert "Traceback" not in said
-
-
 def test_a_gateway_that_cannot_start_says_so_without_a_traceback(peers):
     peers.security("own")
     ended = run_here("serve", "tcp://127.0.0.1:1", *HERE, *peers.options("own"))
     assert ended.returncode == 1
     assert b"no key is pinned" in ended.stderr
     assert b"Traceback" not in ended.stderr
-
-
-@pytest.mark.long
-def test_a_gateway_reads_what_it_publishes_at_all_addresses(tmp_path):
-    with command(tmp_path, "serve", *HERE, "--publish", "tcp://*:0") as running:
-        port = port_of(running)
-        eventually(lambda: ask(port, "GET", "/health")[0] == 200)

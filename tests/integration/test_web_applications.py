@@ -15,7 +15,6 @@ import pytest
 import p2pmsg
 from tests.integration.peers import DEADLINE_S
 from tests.integration.test_guide import GUIDE, blocks
-from tests.places import lasting_place
 
 PAGE = (GUIDE / "guide" / "web_applications.md").read_text()
 FILES = {re.match(r"# ([\w. ]+)\n", program)[1]: program for program in blocks(PAGE, "python")}
@@ -110,35 +109,6 @@ def test_flask_under_gunicorn_with_gevent(folder):
     for each in ("flask", "gunicorn", "gevent"):
         pytest.importorskip(each, reason=f"{each} is not installed")
     check_served(folder, "gevent_worker")
-
-
-@pytest.mark.long
-def test_celery_prefork(folder):
-    pytest.importorskip("celery", reason="celery is not installed")
-    (folder / "broker").mkdir()
-    call = "from tasks import charge\nfor number in range(20): charge.delay(number)"
-    subprocess.run([sys.executable, "-c", call], cwd=folder, check=True, timeout=FAR_S)
-    with running(["celery", "--app", "tasks", "worker", "--concurrency", "2"], folder):
-        assert run("reader.py", folder) == f"{[*range(COUNT)]}\n"
-
-
-@pytest.mark.long
-def test_jupyter():
-    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
-    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
-    cell = nbformat.v4.new_code_cell
-    program = FILES["a cell"].replace("tcp://127.0.0.1:5556", lasting_place())
-    program, shown = program.replace("  # prints [1, 2, 3]", ""), "[1, 2, 3]\n"
-    cells = [cell(program), cell(program), cell("publisher.close()"), cell(program)]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    nbclient.NotebookClient(notebook, timeout=FAR_S, allow_errors=True).execute()
-
-    (first,), (second,), (), (last,) = (each.outputs for each in notebook.cells)
-    assert (first.text, last.text) == (shown, shown)
-    assert (second.ename, "this process has bound it already" in second.evalue) == (
-        "BindError", True,
-    )  # fmt: skip
 
 
 def test_multiprocessing(folder):

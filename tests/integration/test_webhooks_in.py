@@ -21,7 +21,7 @@ from p2pmsg.errors import ConfigError, LogFailedError, LogInUseError
 from p2pmsg.webhooks import receive
 from p2pmsg.webhooks.serving import bind, make_server
 from p2pmsg.webhooks.signatures import content_of, signature_header, signers
-from tests.integration.commands import command, run_here
+from tests.integration.commands import command
 from tests.integration.peers import eventually, in_threads
 from tests.integration.webhooks import SECRET, post
 
@@ -120,24 +120,6 @@ def test_the_command_serves_and_ends_well(tmp_path):
         assert running.wait() == 0
         assert "1 published, 1 came again, 0 refused" in running.said()
     assert (tmp_path / "log.seen").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--topic", ""], "topic"),
-        (["--origin", ""], "origins"),
-        (["--cert", __file__, "--cert-key", __file__], "cert"),
-    ],
-)
-def test_wrong_arguments_are_refused_in_a_line(arguments, named):
-    place = "--listen", "127.0.0.1:0", "--publish", "tcp://127.0.0.1:0", "--secret", SECRET
-    ended = run_here("hook", "in", *place, *arguments)
-    said = ended.stderr.decode()
-    assert ended.returncode == 2, said
-    assert said.startswith(f"p2pmsg hook in: {named} must be ")
-    assert "(None)" not in said
-    assert len(said.splitlines()) == 1
 
 
 BODY = b'{"a": 1}'
@@ -248,15 +230,6 @@ def test_cloud_events_of_all_modes(publisher, make_subscriber):
     assert app.duplicates == 1
 
 
-def test_a_reason_that_is_no_utf8_is_answered_too(publisher):
-    app = receive(publisher, secrets=SECRET, topic="t")
-    body = b'{"\\ud800": 1180591620717411303424}'
-    with serving(app) as port:
-        status, _, said = post(port, body, signed(body))
-    assert (status, app.statuses) == (400, {400: 1})
-    assert b"ud800" in said
-
-
 def cloud_events(*parts):
     """Return a batch as it is posted."""
     common = {"specversion": "1.0", "source": "/s", "type": "t"}
@@ -273,10 +246,8 @@ BATCH = {"authorization": "Bearer token", "content-type": "application/cloudeven
      {"partitionkey": "\ud800"}, {"source": "\ud800"}, {"time": "9999-12-31T23:59:59Z"}],
     ids=["int", "value", "name", "type", "key", "source", "time"],
 )  # fmt: skip
-@pytest.mark.parametrize("is_topic_fixed", [True, False])
-def test_a_batch_is_published_whole_or_not_at_all(publisher, bad, is_topic_fixed):
-    topic = "hooks" if is_topic_fixed else "{type}"
-    app = receive(publisher, secrets="token", topic=topic, scheme="token")
+def test_a_batch_is_published_whole_or_not_at_all(publisher, bad):
+    app = receive(publisher, secrets="token", topic="{type}", scheme="token")
     good = [{"data": {"n": n}} for n in range(9)]
     with serving(app) as port:
         assert post(port, cloud_events(*good[:6], bad, *good[6:]), BATCH)[0] == 400
@@ -343,11 +314,10 @@ def test_the_command_takes_what_is_within_the_limit(tmp_path, make_subscriber):
         assert running.wait() == 0
 
 
-@pytest.mark.parametrize("others", [0, 2])
-def test_what_the_publisher_cannot_take_is_too_large(make_publisher, others):
+def test_what_the_publisher_cannot_take_is_too_large(make_publisher):
     publisher = make_publisher(config=PublisherConfig(message_bytes_max=100_000))
     app = receive(publisher, secrets="token", topic="t", scheme="token")
-    body = cloud_events(*[{"data": 1}] * others, {"data": [0.1] * 12_000})
+    body = cloud_events({"data": 1}, {"data": [0.1] * 12_000})
     with serving(app) as port:
         assert post(port, bytes(100_001), BATCH)[0] == 413
         assert len(body) < 100_000
@@ -433,23 +403,14 @@ def test_a_publisher_of_asyncio(make_subscriber):
     assert found[0].value == {}
 
 
-def test_a_topic_that_is_none_is_refused(publisher):
-    app = receive(publisher, secrets=SECRET, topic=lambda hook: hook.value["topic"])
-    with serving(app) as port:
-        for topic, status in (("good", 204), ("a\0b", 400), ("x" * 300, 400)):
-            body = json.dumps({"topic": topic}).encode()
-            assert post(port, body, signed(body, f"msg_{len(topic)}"))[0] == status
-
-
 @pytest.mark.parametrize(
     ("functions", "named"),
     [
         ({"topic": lambda hook: hook.value["topic"]}, "KeyError: 'topic'"),
         ({"topic": lambda hook: None}, "topic= returned no str"),
         ({"key": lambda hook: hook.value["\ud800"]}, r"KeyError: '\ud800'"),
-        ({"key": lambda hook: 5}, "key= returned no str"),
     ],
-    ids=["topic raises", "topic is None", "key raises", "key is an int"],
+    ids=["topic raises", "topic is None", "key raises"],
 )
 def test_a_function_that_fails_is_logged_and_counted(publisher, functions, named, caplog):
     app = receive(publisher, secrets=SECRET, **({"topic": "t"} | functions))
@@ -482,7 +443,7 @@ def test_the_file_of_ids_has_one_user(publisher, tmp_path):
         ({"scheme": "other"}, "scheme"),
         ({"topic": 7}, "topic"),
         ({"topic": ""}, "topic"),
-        ({"topic": "x" * 256}, "topic"),
+        ({"topic": "github.{type}.{action}"}, "topic"),
         ({"origins": [""]}, "origins"),
         ({"rate": 0}, "rate"),
         ({"body_bytes_max": 0}, "body_bytes_max"),
@@ -491,12 +452,6 @@ def test_the_file_of_ids_has_one_user(publisher, tmp_path):
 def test_a_setting_out_of_its_limits_is_named(publisher, settings, field):
     with pytest.raises(ConfigError, match=f"^{field} must be"):
         receive(publisher, **({"secrets": SECRET, "topic": "t"} | settings))
-
-
-@pytest.mark.parametrize("topic", ["{foo}", "github.{type}.{action}", "a{", "{type", "type}"])
-def test_braces_that_stand_for_nothing_are_refused(publisher, topic):
-    with pytest.raises(ConfigError, match=r"topic must be .*only \{type\} stands in braces"):
-        receive(publisher, secrets=SECRET, topic=topic)
 
 
 def test_a_file_of_ids_that_cannot_be_used_is_named(publisher, tmp_path):

@@ -2,8 +2,6 @@
 
 import logging
 import socket
-import subprocess
-import sys
 
 import pytest
 
@@ -81,23 +79,3 @@ def test_bad_chunks_are_counted_and_not_said(make, make_publisher, caplog):
     finally:
         logger.removeHandler(caplog.handler)
     assert "uvicorn" not in [record.name.partition(".")[0] for record in caplog.records]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("how", [
-    "from p2pmsg.webhooks import receive; receive(p, secrets='t', scheme='token', topic='t')",
-    "from p2pmsg.http import Gateway; Gateway(p.endpoint, publisher=p)",
-])  # fmt: skip
-def test_what_publishing_needs_is_imported_at_the_start(how):
-    """With the first request there may be no descriptor for it."""
-    program = f"""
-import sys
-from p2pmsg import Publisher
-with Publisher("tcp://127.0.0.1:0") as p:
-    {how}
-    known = set(sys.modules)
-    p.publish("t", {{"a": [1.5, "x"]}}, key="k", headers={{"webhook-id": "x"}})
-    print(sorted(set(sys.modules) - known))
-"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (ended.stdout, ended.stderr) == ("[]\n", "")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pmsg.errors import LossReport, RewoundReport
+from p2pmsg.errors import LossReport
 from p2pmsg.http.encoding import encode_batch
 from p2pmsg.http.fanout import HOLD_TURNS_MAX, STREAMS_MAX, Fanout, Member
 from p2pmsg.http.positions import ID_BYTES_MAX, NO_STREAMS, read_positions, write_positions
@@ -162,13 +162,6 @@ def test_who_opened_before_there_was_a_stream_goes_on_as_if_it_had_stayed():
     assert away.first == {STREAMS[0]: 1000, STREAMS[2]: 70, STREAMS[3]: 30}
 
 
-def test_ids_name_all_streams_from_the_first_that_is_read():
-    resume = Resume({}, {STREAMS[0]: 1000, STREAMS[2]: 70})
-    step = resume.step({STREAMS[0]: 1010, STREAMS[2]: 80}, {})
-    assert step.read == (STREAMS[0], 1000, 1010)
-    assert resume.positions == {STREAMS[0]: 1000, STREAMS[2]: 70}
-
-
 def test_what_is_on_its_way_when_its_stream_is_known_is_not_left_out():
     fanout = Fanout(BUFFER_BYTES, RUN)
     client = Client(("*",))
@@ -190,30 +183,6 @@ def test_an_id_of_another_gateway_that_knew_no_stream_leaves_nothing_out():
         assert client.first == {STREAMS[0]: 0}
 
 
-def test_a_publisher_that_goes_back_before_where_one_is_to_begin_is_followed():
-    fanout = Fanout(BUFFER_BYTES, RUN)
-    client = Client(("a",))
-    client.connect(fanout)
-    client.leave(fanout)
-    fanout.take(batch_of(STREAMS[0], 1000, 10))
-    fanout.lose(RewoundReport("a", 1, "p", Loss(500, 1010, LossReason.REWOUND)))
-    client.connect(fanout)
-    assert client.view.event_id() == f"{1:016x}:499"
-
-
-def test_a_slow_one_is_cut_off_and_the_others_are_not():
-    fanout = Fanout(BUFFER_BYTES)
-    slow, quick = Client(("a",)), Client(("a",))
-    slow.connect(fanout)
-    quick.connect(fanout)
-    for start in range(0, 2000, 100):
-        fanout.take(batch_of(STREAMS[0], start, 100))
-        quick.take(10**6)
-    assert slow.member.reason == "slow"
-    assert not quick.member.reason
-    assert quick.place == {STREAMS[0]: 2000}
-
-
 def hold_until_it_goes_on(view):
     """Return for how many turns the view holds up what is received."""
     return next(turns for turns in range(2 * HOLD_TURNS_MAX) if not view.hold())
@@ -231,20 +200,6 @@ def test_one_that_reads_nothing_holds_up_the_others_once_and_is_cut_off():
     assert turns == HOLD_TURNS_MAX
     assert stalled.member.reason == "slow"
     assert hold_until_it_goes_on(other.view) == 0
-
-
-def test_one_that_reads_all_again_may_hold_up_the_others_again():
-    fanout = Fanout(BUFFER_BYTES)
-    client = Client(("a",))
-    client.connect(fanout)
-    for start in range(0, 1200, 300):
-        for at in range(start, start + 300, 100):
-            fanout.take(batch_of(STREAMS[0], at, 100))
-        assert hold_until_it_goes_on(client.view) == HOLD_TURNS_MAX
-        client.take(1)
-        assert hold_until_it_goes_on(client.view) == 0
-        client.take(10**6)
-    assert not client.member.reason
 
 
 def test_ids_stay_short_though_sessions_follow_one_another():

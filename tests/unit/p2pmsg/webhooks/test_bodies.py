@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pmsg.webhooks.bodies import json_of, value_of
-from p2pmsg.webhooks.events import events_of
-from p2pmsg.webhooks.schemes import Proof, RejectedError
+from p2pmsg.webhooks.schemes import RejectedError
 
 
 def of(kind, body, *errors):
@@ -34,20 +33,6 @@ def test_what_json_does_not_have_is_refused_at_its_place(body, said, encoding):
             of("application/json; charset=utf-8", body.encode(encoding))
         assert str(refused.value).startswith("the body is no application/json: ")
         assert (refused.value.status, refused.value.why) == (400, "body")
-
-
-@pytest.mark.parametrize("number", ["NaN", "1e999"])
-@pytest.mark.parametrize(
-    ("kind", "body"),
-    [
-        ("application/json", "%s"),
-        ("application/cloudevents+json", '{"data": %s}'),
-        ("application/cloudevents-batch+json", '[{"data": %s}]'),
-    ],
-)
-def test_events_have_no_such_number_either(kind, body, number):
-    with pytest.raises(RejectedError, match=f"{number} is"):
-        events_of({"content-type": kind}, (body % number).encode(), Proof("a"), "/")
 
 
 @given(

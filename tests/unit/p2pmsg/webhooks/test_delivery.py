@@ -76,47 +76,6 @@ class Endpoint:
         return [item.id for item in items]
 
 
-def test_a_stream_has_one_message_in_flight_and_commits_in_order():
-    end = Endpoint(order="stream", concurrency=8)
-    end.offer(3)
-
-    first = end.take()
-    assert end.take() is None
-    end.good(first)
-    assert end.committed == {"t": 0}
-    end.good(end.take())
-    end.good(end.take())
-    assert end.committed == {"t": 2}
-    assert end.core.waiting == 0
-    assert end.core.next_deadline_ns() is None
-
-
-def test_two_streams_go_side_by_side():
-    end = Endpoint(order="stream", concurrency=2)
-    end.offer(2, "a")
-    end.offer(2, "b")
-
-    one, two = end.take(), end.take()
-    assert {one[0].stream, two[0].stream} == {"a", "b"}
-    end.bad(one)
-    assert end.ids(two) == ["b0"]
-    end.good(two)
-    assert end.ids(end.take()) == ["b1"]
-
-
-def test_with_no_order_only_what_is_before_the_first_unsettled_is_committed():
-    end = Endpoint(order="none", concurrency=3)
-    end.offer(3)
-    one, two, three = end.take(), end.take(), end.take()
-    assert end.take() is None
-
-    end.good(three)
-    end.good(two)
-    assert end.committed == {}
-    end.good(one)
-    assert end.committed == {"t": 2}
-
-
 def test_the_schedule_is_that_of_standard_webhooks():
     end = Endpoint(order="none")
     end.offer()
@@ -141,65 +100,6 @@ def test_jitter_spreads_the_attempts():
     assert min(waits) >= 4.5
     assert max(waits) <= 5.5
     assert len(set(waits)) > 40
-
-
-def test_a_message_that_fails_is_parked_and_others_go_on():
-    end = Endpoint(order="none", concurrency=1)
-    end.offer(2)
-
-    end.bad(end.take())
-    assert end.letters == {"t0": "park"}
-    assert end.committed == {"t": 0}
-    end.good(end.take())
-    assert end.committed == {"t": 1}
-    end.wait()
-    end.good(end.take())
-    assert end.letters == {}
-
-
-def test_a_key_keeps_its_order_and_does_not_hold_up_others():
-    end = Endpoint(order="key", concurrency=4)
-    end.offer(1, key="a")
-    end.offer(1, key="b")
-    end.offer(1, key="a")
-    one, two = end.take(), end.take()
-    assert end.take() is None
-    end.bad(one)
-    end.good(two)
-    end.offer(1, key="a")
-
-    assert end.take() is None
-    assert end.letters == {"t0": "park", "t2": "park", "t3": "park"}
-    assert end.committed == {"t": 3}
-    sent = []
-    while end.core.waiting:
-        end.wait()
-        items = end.take()
-        sent += end.ids(items)
-        end.good(items)
-    assert sent == ["t0", "t2", "t3"]
-
-
-def test_parking_has_a_bound_and_so_has_the_window():
-    end = Endpoint(order="none", window=2, parked_max=2)
-    while end.core.wants:
-        end.offer()
-        if items := end.take():
-            end.bad(items)
-    assert end.core.parked == 2
-    assert end.core.held == 2
-    end.now += 10 * S
-    end.good(end.take())
-    end.good(end.take())
-    assert end.core.wants == 0 or end.core.parked < 2
-
-
-def test_bytes_have_a_bound_too():
-    end = Endpoint()
-    end.offer(size=2**25)
-    assert end.core.wants
-    end.offer(size=2**25)
-    assert not end.core.wants
 
 
 def test_gone_stops_and_nothing_is_sent_again_until_resumed():
