@@ -142,9 +142,11 @@ class ExactReceiver:
         try:
             while not self._stop.is_set():
                 self._receive()
-                if time.monotonic() >= self._look_due_s:
-                    self._look()
-                if self._must_save and time.monotonic() >= self._save_due_s:
+                now_s = time.monotonic()
+                must_save = self._must_save and now_s >= self._save_due_s
+                if must_save or now_s >= self._look_due_s:
+                    self._look()  # so that what is written of the clients is as new as the counts
+                if must_save:
                     self._save()
         except Exception as error:
             _log.exception("statsd: exact metrics are not collected any more")

@@ -187,17 +187,6 @@ def compile_with_libzmq(tmp_path_factory):
     return make
 
 
-@pytest.fixture(scope="session")
-def npm_folder():
-    """Where npm's StatsD clients are: a folder named by P2PMSG_NPM_FOLDER, else skip."""
-    folder = os.environ.get("P2PMSG_NPM_FOLDER")
-    if not shutil.which("node"):
-        pytest.skip("Node is not there")
-    if not folder or not (Path(folder) / "node_modules" / "statsd-client").is_dir():
-        pytest.skip("P2PMSG_NPM_FOLDER names no folder with npm's statsd-client and node-statsd")
-    return folder
-
-
 @pytest.fixture
 def make_pusher(opened):
     def make(endpoint=LOOPBACK, **options):

@@ -8,7 +8,6 @@ import threading
 
 import pytest
 
-from p2pmsg.aio.metrics import Client
 from p2pmsg.aio.publisher import Publisher
 from p2pmsg.aio.puller import Puller
 from p2pmsg.aio.pusher import Pusher
@@ -231,43 +230,6 @@ def _in_a_thread(call):
         return await asyncio.to_thread(call, value)
 
     return handle
-
-
-class LoopedClient(Looped):
-    """A metrics client of a loop, which is closed with its client."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(Client, *arguments, **options)
-
-    def timed(self, *arguments, **options):
-        return _Timed(self._loop, self._loop.run(self.peer.timed, *arguments, **options))
-
-    def close(self, timeout=None):
-        if not self._loop.loop.is_closed():
-            try:
-                self._loop.run(self.peer.close, timeout)
-            finally:
-                self._loop.close()
-
-    def __exit__(self, *_):
-        self.close()
-
-
-class _Timed:
-    """What `timed` of a client of a loop returns, for a thread."""
-
-    def __init__(self, loop, timed):
-        self._loop, self._timed = loop, timed
-
-    def __enter__(self):
-        return self._loop.run(self._timed.__enter__)
-
-    def __exit__(self, *raised):
-        return self._loop.run(self._timed.__exit__, *raised)
-
-    def __call__(self, function):
-        timed = self._timed(function)
-        return lambda *arguments: self._loop.run(timed, *arguments)
 
 
 @pytest.fixture

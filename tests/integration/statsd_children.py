@@ -1,14 +1,9 @@
-"""Collectors and clients that tests kill: `python -m tests.integration.statsd_children ROLE …`.
+"""Collectors and clients that tests kill: `python -m tests.integration.statsd_children ROLE …`."""
 
-With `--asyncio` before the role the clients are those of asyncio.
-"""
-
-import atexit
 import json
 import os
 import signal
 import sys
-import threading
 import time
 
 import p2pmsg
@@ -43,33 +38,6 @@ def count(endpoint, messages):
         sys.stdin.readline()
 
 
-def make_client(endpoint, interval):
-    client = metrics.Client(endpoint, interval=interval)
-    if client.endpoint.startswith("ipc"):
-        client.wait_for_collectors(timeout=60)
-    return client
-
-
-def end_without_closing(endpoint):
-    """Count one and end."""
-    make_client(endpoint, 60.0).increment("child.hits")
-
-
-def fork(endpoint):
-    """Count one here and one in a child, at once."""
-    client = make_client(endpoint, 0.01)
-    client.increment("parent.hits")
-    process = os.fork()
-    try:
-        client.increment("child.hits" if process == 0 else "parent.hits")
-        client.flush()
-    except p2pmsg.ClosedError as error:
-        say(error=str(error))
-    if process:
-        os.waitpid(process, 0)
-        client.close()
-
-
 def short(endpoint, ending):
     """Count to a hundred and end at once: by `close`, without it, by SIGKILL, or in a fork."""
     if ending == "fork":
@@ -80,13 +48,6 @@ def short(endpoint, ending):
         process.start()
         process.join()
         return
-    if ending == "no_threads":  # as Python 3.12 and later have it when they end
-        from p2pmsg.metrics import client as module
-
-        atexit.unregister(module.end_all)
-        atexit.register(setattr, threading.Thread, "start", threading.Thread.start)
-        atexit.register(module.end_all)
-        atexit.register(setattr, threading.Thread, "start", refuse)
     client = metrics.Client(endpoint, interval=60.0)
     if ending.startswith("killed_"):
         client.wait_for_collectors(timeout=60)
@@ -105,10 +66,6 @@ def short(endpoint, ending):
         raise KeyboardInterrupt
 
 
-def refuse(thread):
-    raise RuntimeError("can't create new thread at interpreter shutdown")
-
-
 def count_with_log(endpoint, log, first, stop):
     """Count each number once, with a log; print before and after each; then stay."""
     with metrics.Client(endpoint, interval=0.0, log=p2pmsg.LogConfig(log)) as client:
@@ -121,9 +78,4 @@ def count_with_log(endpoint, log, first, stop):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--asyncio":
-        from tests.integration.looped import LoopedClient
-
-        metrics.Client = LoopedClient
-        del sys.argv[1]
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
-import logging
 import socket
 import threading
 
@@ -11,7 +9,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.aio import metrics
-from p2pmsg.errors import ClosedError, ConfigError
+from p2pmsg.errors import ClosedError
 from p2pmsg.testing.proxy import TcpProxy
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.statsd_tools import collecting
@@ -66,16 +64,6 @@ def test_it_has_no_thread_and_sends_by_itself():
     run(main)
 
 
-def test_what_no_collector_has_is_counted(caplog):
-    async def main():
-        async with metrics.Client(LOOPBACK, close_timeout=0.05) as client:
-            client.increment("a")
-        assert (client.sent, client.undelivered) == (1, 1)
-        assert "1 of 1 messages of deltas went nowhere: no collector was there" in caplog.text
-
-    run(main)
-
-
 def test_cancelled_at_each_step_it_can_be_closed_again():
     async def one(at):
         client = metrics.Client(LOOPBACK, close_timeout=60.0)
@@ -96,21 +84,6 @@ def test_cancelled_at_each_step_it_can_be_closed_again():
     async def main():
         for at in range(12):
             await one(at)
-
-    run(main)
-
-
-def test_in_another_loop_or_thread_it_is_refused():
-    with pytest.raises(RuntimeError, match="must be made where an event loop runs"):
-        metrics.Client(LOOPBACK)
-
-    async def main():
-        for endpoint in (LOOPBACK, "udp://127.0.0.1:9"):
-            async with metrics.Client(endpoint, close_timeout=0.0) as client:
-                with pytest.raises(RuntimeError, match="the metrics client"):
-                    await asyncio.to_thread(client.increment, "a")
-                with pytest.raises(RuntimeError, match="the metrics client"):
-                    await asyncio.to_thread(asyncio.run, client.close())
 
     run(main)
 
@@ -140,30 +113,6 @@ def test_a_loop_that_ends_sends_the_rest_and_says_so(caplog, memory_path):
     run(again)
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("endpoint", [LOOPBACK, "udp://127.0.0.1:9"])
-@pytest.mark.parametrize("count", [0, 3])
-def test_one_that_is_collected_after_its_loop_was_just_closed_says_one_line(
-    endpoint, count, caplog
-):
-    async def make():
-        client = metrics.Client(endpoint, interval=60.0)
-        for _ in range(count):
-            client.increment("a")
-        return client
-
-    loop = asyncio.new_event_loop()
-    client = loop.run_until_complete(make())
-    loop.close()
-    name = repr(client)
-    del client, loop
-    gc.collect()
-
-    texts = [f"{name}: what was gathered last is not sent: its loop is closed"] if count else []
-    assert caplog.messages == texts
-    assert [one for one in caplog.records if one.exc_info] == []
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_plain_statsd_server_gets_lines(host):
     async def main():
@@ -177,55 +126,5 @@ def test_a_plain_statsd_server_gets_lines(host):
                 client.gauge("b", 3)
                 assert await asyncio.to_thread(server.recv, 100) == b"app.b:3|g"
             assert client.undelivered == 0
-
-    run(main)
-
-
-def test_a_host_that_is_unknown_is_looked_up_in_the_executor_and_named(monkeypatch, caplog):
-    here, found, real = threading.get_ident(), [], socket.getaddrinfo
-
-    def look_up(*arguments, **options):
-        found.append(threading.get_ident())
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-
-    async def main():
-        client = metrics.Client("udp://no-such-host.invalid:8125", interval=0.0)
-        client.increment("a")
-        with pytest.raises(ConfigError, match="a host that is known"):
-            await client.close(WAIT_S)
-        assert client.undelivered == 1
-        await client.close()
-
-    with caplog.at_level(logging.ERROR, "p2pmsg"):
-        run(main)
-    assert "a host that is known" in caplog.text
-    assert len(found) == 2
-    assert found[0] == here  # a number is asked for without the network
-    assert found[1] != here
-
-
-def test_what_is_counted_while_a_host_is_looked_up_is_sent_then(monkeypatch):
-    go_on, real = threading.Event(), socket.getaddrinfo
-
-    def look_up(*arguments, flags=0, **options):
-        if flags == 0:
-            go_on.wait(WAIT_S)
-        return real(*arguments, flags=flags, **options)
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-
-    async def main():
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
-            server.bind(("127.0.0.1", 0))
-            server.settimeout(WAIT_S)
-            place = f"udp://localhost:{server.getsockname()[1]}"
-            async with metrics.Client(place, interval=0.01) as client:
-                client.increment("a", 2**63 - 1)
-                client.increment("a", 5)
-                go_on.set()
-                for value in (2**63 - 1, 5):
-                    assert await asyncio.to_thread(server.recv, 100) == b"a:%d|c" % value
 
     run(main)

@@ -1,6 +1,5 @@
 """What a metrics client says of its messages when it closes, and for whom it waits."""
 
-import asyncio
 import contextlib
 import signal
 import subprocess
@@ -10,7 +9,6 @@ import pytest
 
 import p2pmsg
 from p2pmsg import metrics
-from p2pmsg.aio import metrics as aio_metrics
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.statsd_tools import collecting
 
@@ -50,23 +48,6 @@ def test_closing_waits_for_no_collector_that_was_killed_or_hangs_if_another_has_
                 client.close()
                 assert client.undelivered == 0
                 assert collector.totals().counters == {"a": 2}
-
-
-@pytest.mark.long
-def test_closing_in_a_loop_waits_for_no_collector_that_was_killed_if_another_has_all():
-    async def main():
-        async with aio_metrics.Client(LOOPBACK, config=PATIENT, close_timeout=3600) as client:
-            client.increment("a")
-            silent = collector_that_falls_silent(client.endpoint, signal.SIGKILL)
-            with contextlib.ExitStack() as stack:
-                await asyncio.to_thread(stack.enter_context, silent)
-                collector, _ = stack.enter_context(collecting(exact=client.endpoint))
-                client.increment("a")
-                await client.close()
-                assert client.undelivered == 0
-                assert collector.totals().counters == {"a": 2}
-
-    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 @pytest.mark.parametrize("has_state", [False, True])

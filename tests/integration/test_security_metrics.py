@@ -1,10 +1,8 @@
 """The metrics client with keys."""
 
-import asyncio
-
 import pytest
 
-from p2pmsg import Subscriber, aio, metrics
+from p2pmsg import Subscriber, metrics
 from p2pmsg.errors import AuthenticationError, ConfigError
 from p2pmsg.statsd import Collector
 from tests.integration.test_security import refused
@@ -45,15 +43,3 @@ def test_a_collector_that_is_refused_goes_on(peers):
             security.known.add("collector", peers.text("collector"))
             eventually(lambda: dict(collector.totals().counters) != {})
             assert not collector.totals().failed
-
-
-def test_in_an_event_loop(peers):
-    async def run():
-        security = peers.security("client", "collector")
-        async with aio.metrics.Client(
-            LOOPBACK, security=security, interval=0, close_timeout=0
-        ) as client:
-            client.increment("orders")
-            await asyncio.to_thread(read_by, peers, client)
-
-    asyncio.run(asyncio.wait_for(run(), TIMEOUT))

@@ -2,13 +2,11 @@
 
 import itertools
 import os
-import signal
 import subprocess
 import sys
 
 import pytest
 
-from p2pmsg.errors import ConfigError, ReentrantCallError
 from p2pmsg.statsd import (
     Collector,
     aggregate,
@@ -25,7 +23,7 @@ from p2pmsg.statsd import (
 from p2pmsg.sync import lock
 from tests.integration.peers import ROOT, eventually
 from tests.integration.statsd_tools import UDP, Keep, collecting, open_client
-from tests.integration.strikes import Strike, handling
+from tests.integration.strikes import Strike
 from transports import signals
 
 pytestmark = pytest.mark.long
@@ -82,48 +80,6 @@ def test_ctrl_c_anywhere_in_a_call_loses_nothing_and_counts_nothing_twice(call):
     assert struck >= (50 if call == "stats" else 0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGCHLD], ids=["deferred", "at once"])
-def test_a_handler_may_ask_for_the_counters_wherever_it_came(number):
-    answers = []
-    with collecting() as (collector, keep):
-        feeding = Feeding(collector)
-        with handling(number, lambda: answers.append(collector.stats().packets)):
-            for place in range(1, 150):
-                feeding.send()
-                with Strike(INSIDE, place, number, starts=True):
-                    collector.stats()
-                    collector.totals()
-        collector.flush(60)
-        feeding.client.close()
-    feeding.check(keep)
-    assert len(answers) > 50
-    assert answers == sorted(answers)
-
-
-def test_a_handler_that_flushes_or_closes_never_waits_for_what_it_struck_in():
-    refused = finished = 0
-
-    def act():
-        nonlocal refused, finished
-        try:
-            call()
-            finished += 1
-        except ReentrantCallError:
-            refused += 1
-
-    with handling(signal.SIGCHLD, act):
-        for place in range(1, 60):
-            with Collector(UDP, interval=3600) as collector:
-                feeding = Feeding(collector)
-                feeding.send()
-                call = collector.flush if place % 2 else collector.close
-                with Strike(INSIDE, place, signal.SIGCHLD, starts=True):
-                    collector.stats()
-                feeding.client.close()
-    assert refused > 5
-    assert finished > 5
-
-
 def test_a_close_that_ctrl_c_ended_goes_on_at_the_next_call():
     for place in itertools.count(1, 2):
         keep = Keep()
@@ -170,9 +126,3 @@ def test_a_close_that_ctrl_c_ended_is_finished_when_the_program_ends(tmp_path):
 
     assert ended.stdout == "flushed\n"
     assert ended.stderr.endswith("KeyboardInterrupt\n"), ended.stderr
-
-
-def test_a_state_without_exact_clients_is_refused_by_name(tmp_path):
-    with pytest.raises(ConfigError, match="state must be None without exact"):
-        Collector(UDP, state=tmp_path / "state")
-    assert not list(tmp_path.iterdir())

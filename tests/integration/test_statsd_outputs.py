@@ -1,11 +1,8 @@
 """What the outputs hand out, read by their own readers."""
 
-import contextlib
 import io
 import pickle
-import socket
 import struct
-import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -162,29 +159,6 @@ def test_several_scrapes_at_once_are_answered(scraped):
     with ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(scrape, [prometheus.port] * 8))
     assert all("hits 3.0" in text for text in texts)
-
-
-def half_requests(stack, port, count):
-    """Open connections that each send half a request."""
-    made = []
-    for _ in range(count):
-        made.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), 60)))
-        made[-1].sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
-    return made
-
-
-def scraping_threads():
-    return sum("process_request" in thread.name for thread in threading.enumerate())
-
-
-def test_closing_ends_unfinished_requests():
-    prometheus = PrometheusOutput(port=0)
-    with contextlib.ExitStack() as stack:
-        with collecting(outputs=[prometheus]):
-            (waiting,) = half_requests(stack, prometheus.port, 1)
-            eventually(lambda: scraping_threads() == 1)
-        assert waiting.recv(1) == b""
-        eventually(lambda: scraping_threads() == 0)
 
 
 SAME_SERIES = {
@@ -370,6 +344,7 @@ def test_nothing_is_lost_while_carbon_is_away():
     assert output.dropped_bytes == 0
 
 
+@pytest.mark.internal
 def test_what_carbon_does_not_take_is_bounded_and_counted(monkeypatch):
     monkeypatch.setattr(graphite, "BUFFER_BYTES", 10_000)
     output = GraphiteOutput("127.0.0.1", 9)
@@ -383,6 +358,7 @@ def texts(caplog, part):
     return [text for each in caplog.records if part in (text := each.getMessage())]
 
 
+@pytest.mark.internal
 def test_a_carbon_that_is_away_is_named_once_and_when_it_works_again(caplog, monkeypatch):
     monkeypatch.setattr(graphite, "BUFFER_BYTES", 5_000)
     place = int(lasting_place().rpartition(":")[2])
@@ -399,14 +375,6 @@ def test_a_carbon_that_is_away_is_named_once_and_when_it_works_again(caplog, mon
         carbon = Carbon(place)
         eventually(lambda: texts(caplog, "works again"))
         carbon.close()
-
-
-def test_nothing_is_counted_as_dropped_where_carbon_has_all_at_the_close(carbon):
-    output = GraphiteOutput("127.0.0.1", carbon.port)
-    with collecting(outputs=[output]) as (collector, _):
-        feed(collector, b"last:1|c")
-    eventually(lambda: b"stats_counts.last" in carbon.data)
-    assert output.dropped_bytes == 0
 
 
 def test_the_table_shows_the_busiest_metrics_and_no_control_characters():

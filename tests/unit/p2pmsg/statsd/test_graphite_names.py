@@ -85,14 +85,6 @@ def test_the_fields_of_timers_may_be_chosen_as_in_statsd():
     assert set(found) < set(fields_of(lines, (90, -10, 99.9)))
 
 
-def test_percentile_zero_says_something_of_a_lone_value_only():
-    assert not [field for field in fields_of(b"t:1|ms\nt:2|ms", (0,)) if field.endswith("_0")]
-    lone = fields_of(b"t:7|ms", (0, -0.0))
-    assert {field: value for field, value in lone.items() if field.endswith("_0")} == {
-        "count_0": 1, "mean_0": 7, "lower_0": 7, "sum_0": 7, "sum_squares_0": 49,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("field", ["medain", "upper_90", "", "upper_90_percent"])
 def test_a_field_that_no_timer_has_is_refused_by_name(field):
     with pytest.raises(ConfigError, match="timer_metrics") as refused:

@@ -4,50 +4,13 @@ import math
 from dataclasses import replace
 from operator import attrgetter
 
-import pytest
-
-from p2pmsg.statsd.dialect import DIALECTS, STRICT, Dialect
+from p2pmsg.statsd.dialect import DIALECTS, Dialect
 from p2pmsg.statsd.metric import BadLine, Event, Kind, Metric
 from p2pmsg.statsd.numbers import clean_label
 from p2pmsg.statsd.parser import parse_line
-from tests.unit.p2pmsg.statsd.cases import as_bytes, load_cases, parametrize
+from tests.unit.p2pmsg.statsd.cases import as_bytes, parametrize
 
 # Where the default dialect differs from other servers, by the reason for it.
-REASONS = {
-    "a tag is kept as it was sent, `#` and all": (
-        "exporter.Test.datadog_tag_extension_with_sampling",
-        "exporter.Test.distribution_with_sampling",
-        "exporter.TestDisableParsingInfluxdb.datadog_tag_extension_with_sampling",
-        "exporter.TestDisableParsingSignalfx."
-        "datadog_tag_extension_with_in_all_keys_as_sent_by_datadog_php_client_",
-        "exporter.TestDisableParsingLibrato."
-        "datadog_tag_extension_with_in_all_keys_as_sent_by_datadog_php_client_",
-    ),
-    "DogStatsD 1.1 lets every numeric type pack values, counters and gauges too": (
-        "exporter.Test.datadog_gauge_with_invalid_extended_aggregation_values",
-        "exporter.Test.datadog_counter_with_invalid_extended_aggregation_values",
-        "exporter.Test.SignalFX_counter_with_invalid_Datadog_style_extended_aggregation_values",
-    ),
-    "a rate that is none makes the line bad: counting it as 1 would be wrong by a factor": (
-        "exporter.Test.illegal_sampling_factor",
-        "exporter.Test.zero_sampling_factor",
-        "telegraf.bad_rate_ignored",
-    ),
-    "a timestamp that is none makes the line bad: its value belongs to a time nobody knows": (
-        "exporter.Test.dogstatsd_v1_3_timestamp_non_numeric_is_dropped",
-    ),
-    "names are kept as sent; an output that cannot take one cleans it": (
-        *(f"gostatsd.{number:03}" for number in (14, 15, 16)),
-        "vector.tagged_sanitized",
-    ),
-    "a section that no version of the protocol has makes the line bad": (
-        *(f"gostatsd.{number:03}" for number in (40, 41, 44, 45, 46, 47, 53, 55, 57, 59)),
-        "dogstatsd.unknown_ext",
-    ),
-    "types are written in lower case": ("brubeck.ok.04",),
-}
-
-DIFFERENCES = {case: reason for reason, cases in REASONS.items() for case in cases}
 STYLES = {"influxdb": "influx"}
 
 
@@ -233,19 +196,3 @@ def test_the_dialect_of_a_server_reads_its_cases_as_it_does(case):
     dialect = DIALECTS[NAMES.get(case["dialect"], case["dialect"])]
 
     assert outcome(case, dialect) is None
-
-
-@parametrize("parse_cases")
-def test_the_default_dialect_differs_only_where_it_is_listed(case):
-    difference = outcome(case, STRICT)
-
-    reason = DIFFERENCES.get(case["id"])
-    assert (difference is None) == (reason is None), difference or f"no difference: {reason}"
-
-
-def test_every_listed_difference_is_a_case():
-    cases = load_cases()["parse_cases"]
-    if all(case["id"].startswith("ours.") for case in cases):
-        pytest.skip("the cases are not there")
-
-    assert set(DIFFERENCES) <= {case["id"] for case in cases}
