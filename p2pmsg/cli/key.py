@@ -113,5 +113,5 @@ def check(arguments: argparse.Namespace) -> int:
         known = f"{arguments.who!r} is not in [peers] of this file; known_peers may name it"
         note("access check", known)
     decision = access.decide(arguments.who, arguments.verb, arguments.topic)
-    print(decision)
+    print(f"{arguments.who!r} {arguments.verb} {arguments.topic!r}: {decision}")
     return 0 if decision else 1

@@ -36,24 +36,19 @@ from typing import Any, Final
 
 from p2pmsg.errors import ConfigError
 from p2pmsg.security.files import read_own_file
+from p2pmsg.security.trust import NAME_CHARACTERS_MAX, check_name, parse_public
 from p2pmsg.wire import TOPIC_BYTES_MAX
-from transports import parse_key
 
 VERBS: Final[tuple[str, ...]] = (
     "subscribe", "publish", "relay", "push", "pull", "request", "respond", "admin",
 )  # fmt: skip
 """What there are rights to; each has patterns of topics, methods or names of queues."""
-NAME_CHARACTERS_MAX: Final = 64
 RULES_MAX: Final = 10_000
 _UNITS_S: Final = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SPAN: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([a-z]*)")
 _FOREVER_S: Final = 10**9
 _SETTINGS: Final = ("who", "deny", "replay_max")
-_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_CHARACTERS_MAX - 1}}}")
 _WHO: Final = re.compile(rf"[A-Za-z0-9._@-]{{0,{NAME_CHARACTERS_MAX}}}\*?")
-_A_NAME: Final = (
-    f"1 to {NAME_CHARACTERS_MAX} of the characters A-Z a-z 0-9 . _ @ -, the first a letter or digit"
-)
 _A_PATTERN: Final = f"a topic of 1 to {TOPIC_BYTES_MAX} bytes, or a prefix and one * at its end"
 
 
@@ -80,21 +75,9 @@ class Rule:
         return f"rule {self.number}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Decision:
     """Whether somebody may do something, and which rule says so. It is true where it is allowed."""
-
-    allowed: bool
-    """Whether it is allowed."""
-
-    who: str
-    """Who asks, by name."""
-
-    verb: str
-    """What for."""
-
-    topic: str
-    """Which topic, or all with a prefix: then it ends in `*`."""
 
     rule: Rule | None = None
     """The rule that decided; None: no rule gives it."""
@@ -102,33 +85,29 @@ class Decision:
     pattern: str = ""
     """The pattern of that rule."""
 
-    replay_max_ns: int | None = None
-    """How old what is replayed may be, in ns; None: as old as there is."""
+    @property
+    def allowed(self) -> bool:
+        """Whether it is allowed."""
+        return self.rule is not None and not self.rule.deny
+
+    @property
+    def replay_max_ns(self) -> int | None:
+        """How old what is replayed may be, in ns; None: as old as there is."""
+        return None if self.rule is None else self.rule.replay_max_ns
 
     def __bool__(self) -> bool:
         return self.allowed
 
     def __str__(self) -> str:
-        what = f"{self.who!r} {self.verb} {self.topic!r}"
         if self.rule is None:
-            covers = " gives all of it" if self.topic.endswith("*") else " gives it"
-            return f"denied: {what}: no rule{covers}"
-        said = f"{self.rule} {'denies' if self.rule.deny else 'gives'} {self.pattern!r}"
-        if not self.allowed:
-            return f"denied: {what}: {said}"
-        return f"allowed: {what}: {said}, {_history_text(self.replay_max_ns)}"
+            return "denied: no rule gives it"
+        if self.rule.deny:
+            return f"denied: {self.rule} denies {self.pattern!r}"
+        history = _history_text(self.rule.replay_max_ns)
+        return f"allowed: {self.rule} gives {self.pattern!r}, {history}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    rule: Rule
-    pattern: str
-
-    @property
-    def history_ns(self) -> float:
-        """How much history it gives, so that entries may be compared."""
-        limit_ns = self.rule.replay_max_ns
-        return float("inf") if limit_ns is None else limit_ns
+_DENIED: Final = Decision()
 
 
 class _Patterns:
@@ -137,31 +116,36 @@ class _Patterns:
     __slots__ = ("_prefixes", "_topics")
 
     def __init__(self) -> None:
-        self._topics: dict[bytes, _Entry] = {}
-        self._prefixes: dict[bytes, _Entry] = {}
+        self._topics: dict[bytes, Decision] = {}
+        self._prefixes: dict[bytes, Decision] = {}
 
     def add(self, pattern: str, rule: Rule) -> None:
         entries = self._prefixes if pattern.endswith("*") else self._topics
-        key, entry = pattern.removesuffix("*").encode(), _Entry(rule, pattern)
+        key, entry = pattern.removesuffix("*").encode(), Decision(rule, pattern)
         entries[key] = _most([entries.get(key), entry]) or entry
 
-    def of_topic(self, topic: bytes) -> _Entry | None:
+    def of_topic(self, topic: bytes) -> Decision | None:
         """Return the entry of those that name a topic which gives the most history."""
         return _most([self._topics.get(topic), self.over(topic)])
 
-    def over(self, prefix: bytes) -> _Entry | None:
+    def over(self, prefix: bytes) -> Decision | None:
         """Return the same of those that name all topics with a prefix."""
         return _most(self._prefixes.get(prefix[:size]) for size in range(len(prefix) + 1))
 
-    def within(self, prefix: bytes) -> _Entry | None:
+    def within(self, prefix: bytes) -> Decision | None:
         """Return an entry that names some topics with a prefix, or None."""
         every = chain(self._topics.items(), self._prefixes.items())
         return next((entry for key, entry in every if key.startswith(prefix)), None)
 
 
-def _most(entries: Iterable[_Entry | None]) -> _Entry | None:
+def _most(entries: Iterable[Decision | None]) -> Decision | None:
     """Return the first of those that give the most history."""
-    return max(filter(None, entries), key=lambda entry: entry.history_ns, default=None)
+    return max((one for one in entries if one is not None), key=_history_ns, default=None)
+
+
+def _history_ns(entry: Decision) -> float:
+    limit_ns = entry.replay_max_ns
+    return float("inf") if limit_ns is None else limit_ns
 
 
 @dataclass(slots=True)
@@ -203,8 +187,8 @@ class Access:
         """
         _check_verb(verb)
         if topic.endswith("*"):
-            return self._decide_prefix(who, verb, topic[:-1].encode(errors="replace"), topic)
-        return self._decide_topic(who, verb, topic.encode(errors="replace"), topic)
+            return self._decide_prefix(who, verb, topic[:-1].encode(errors="replace"))
+        return self._decide_topic(who, verb, topic.encode(errors="replace"))
 
     def has_any(self, who: str, verb: str) -> bool:
         """Return whether a rule gives `who` anything of a verb; a part of it may be denied."""
@@ -226,29 +210,26 @@ class Access:
         """
         _check_verb(verb)
         topic, zero, _ = prefix.partition(b"\0")
-        shown = topic.decode(errors="replace")
         if not topic:
-            return Decision(allowed=False, who=who, verb=verb, topic="*")
-        if zero:
-            return self._decide_topic(who, verb, topic, shown)
-        return self._decide_prefix(who, verb, topic, shown + "*")
+            return _DENIED
+        decide = self._decide_topic if zero else self._decide_prefix
+        return decide(who, verb, topic)
 
-    def _decide_topic(self, who: str, verb: str, topic: bytes, shown: str) -> Decision:
+    def _decide_topic(self, who: str, verb: str, topic: bytes) -> Decision:
         grants = self._of(who)
         denies = grants.denies.get(verb, _NOTHING).of_topic(topic)
         gives = grants.gives.get(verb, _NOTHING).of_topic(topic)
         if not 0 < len(topic) <= TOPIC_BYTES_MAX or b"\0" in topic:
             gives = None  # it is no topic
-        return _decision(who, verb, shown, gives, denies)
+        return _first(denies, gives)
 
-    def _decide_prefix(self, who: str, verb: str, prefix: bytes, shown: str) -> Decision:
+    def _decide_prefix(self, who: str, verb: str, prefix: bytes) -> Decision:
         grants = self._of(who)
         denied = grants.denies.get(verb, _NOTHING)
-        denies = denied.over(prefix) or denied.within(prefix)
         gives = grants.gives.get(verb, _NOTHING).over(prefix)
         if len(prefix) > TOPIC_BYTES_MAX or b"\0" in prefix:
             gives = None  # no topic begins so
-        return _decision(who, verb, shown, gives, denies)
+        return _first(denied.over(prefix), denied.within(prefix), gives)
 
     def _of(self, who: str) -> _Grants:
         grants = self._grants.get(who)
@@ -273,16 +254,9 @@ def _fits(pattern: str, who: str) -> bool:
     return who == pattern
 
 
-def _decision(
-    who: str, verb: str, topic: str, gives: _Entry | None, denies: _Entry | None
-) -> Decision:
-    entry = denies or gives
-    if entry is None:
-        return Decision(allowed=False, who=who, verb=verb, topic=topic)
-    return Decision(
-        allowed=denies is None, who=who, verb=verb, topic=topic, rule=entry.rule,
-        pattern=entry.pattern, replay_max_ns=entry.rule.replay_max_ns,
-    )  # fmt: skip
+def _first(*entries: Decision | None) -> Decision:
+    """Return the one that decides: what denies goes first."""
+    return next((one for one in entries if one is not None), _DENIED)
 
 
 def _check_verb(verb: str) -> None:
@@ -361,15 +335,8 @@ def _parse_peers(peers: Any) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     names: dict[bytes, str] = {}
     for name, text in peers.items():
-        if not _NAME.fullmatch(name):
-            raise ConfigError("name in [peers]", _A_NAME, name)
-        try:
-            key = parse_key(text)
-        except ValueError:
-            limit = "a public key: 43 characters of base64url, as `p2pmsg key show` prints it"
-            # Not what was read: it may be a secret key by mistake.
-            shown = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
-            raise ConfigError(f"peers.{name}", limit, shown) from None
+        check_name("name in [peers]", name)
+        key = parse_public(f"peers.{name}", text)
         if key in names:
             limit = "another key than that of another name"  # it is not shown either
             raise ConfigError(f"peers.{name}", limit, f"that of {names[key]}")

@@ -231,22 +231,33 @@ def changed_key(known: bytes, given: bytes) -> str:
     return f"its key has changed: {fingerprint(known)} is known, {fingerprint(given)} is given"
 
 
-def parse_peer(words: Sequence[str]) -> KnownPeer:
-    """Return the peer of a line's words; `ConfigError` where they are malformed."""
-    name, key, *places = [*words, "", ""][: max(2, len(words))]
+def check_name(field: str, name: str) -> None:
+    """Raise `ConfigError` unless it may be the name of a peer."""
     if not _NAME.fullmatch(name):
         limit = (
             f"1 to {NAME_CHARACTERS_MAX} of the characters A-Z a-z 0-9 . _ @ -, the first a "
             "letter or digit"
         )
-        raise ConfigError("name", limit, name[:100])
-    if name == KEY_LINE:  # a key file by mistake: its secret would be read, and printed
-        raise ConfigError("name", "another one: a line of a key file begins so", name)
+        raise ConfigError(field, limit, name[:100])
+
+
+def parse_public(field: str, text: object) -> bytes:
+    """Return a public key; `ConfigError` does not show what was read, for it may be a secret."""
     try:
-        public = parse_key(key)
+        return parse_key(text)  # type: ignore[arg-type]
     except ValueError:
         limit = "a public key: 43 characters of base64url, as `p2pmsg key show` prints it"
-        raise ConfigError("key", limit, f"{len(key)} characters") from None
+        shown = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
+        raise ConfigError(field, limit, shown) from None
+
+
+def parse_peer(words: Sequence[str]) -> KnownPeer:
+    """Return the peer of a line's words; `ConfigError` where they are malformed."""
+    name, key, *places = [*words, "", ""][: max(2, len(words))]
+    check_name("name", name)
+    if name == KEY_LINE:  # a key file by mistake: its secret would be read, and printed
+        raise ConfigError("name", "another one: a line of a key file begins so", name)
+    public = parse_public("key", key)
     return KnownPeer(name, public, tuple(_parse_place(place) for place in places))
 
 

@@ -74,7 +74,7 @@ def test_a_file_that_cannot_be_used_is_named(capsys, tmp_path, monkeypatch, word
     ("words", "status", "said"),
     [
         (["bars-1", "subscribe", "quotes.us"], 0, "rule 1 gives 'quotes*'"),
-        (["bars-1", "subscribe", "*"], 1, "denied: 'bars-1' subscribe '*': no rule gives all"),
+        (["bars-1", "subscribe", "*"], 1, "'bars-1' subscribe '*': denied: no rule gives it"),
         (["eve", "subscribe", "trades"], 1, "no rule gives it"),
     ],
 )
