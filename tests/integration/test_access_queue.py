@@ -1,11 +1,10 @@
 """Rights to push, pull and administer, between real pushers and pullers with keys."""
 
-import asyncio
 import contextlib
 
 import pytest
 
-from p2pmsg import Puller, Pusher, aio
+from p2pmsg import Puller, Pusher
 from p2pmsg.errors import AccessDeniedError, AuthenticationError, ConfigError
 from p2pmsg.queue import PusherConfig
 from p2pmsg.queue.admin import LiveBox
@@ -212,42 +211,3 @@ def test_dead_letters_are_for_keys_that_may_administer(peers, server, access, ad
                 peers.text("eve"), "admin", "jobs"))  # fmt: skip
             assert denied(eve.list).verb == "admin"
             assert len(pusher.dead_letters()) == 1
-
-
-@MODES
-def test_in_an_event_loop(peers, server, access, mode):
-    async def take_job(puller):
-        job = await puller.receive(TIMEOUT)
-        if mode == "queue":
-            job.ack()
-        else:
-            puller.commit()
-        return job.value
-
-    async def run():
-        async with aio.Pusher(LOOPBACK, name="jobs", security=server, mode=mode) as pusher:
-            place = peers.pinned(pusher.endpoint, "server")
-            async with (
-                aio.Puller(place, security=peers.security("ann"), mode=mode) as ann,
-                aio.Puller(place, security=peers.security("bob"), mode=mode) as bob,
-            ):
-                pusher.push("secret")
-                with pytest.raises(AccessDeniedError, match="pull 'jobs' is not allowed"):
-                    await bob.receive(TIMEOUT)
-                assert await take_job(ann) == "secret"
-                await pusher.join(TIMEOUT)
-                change(server, access, ANN + BOB)
-                pusher.revoke("ann")
-                pusher.push("for bob")
-                while True:
-                    try:
-                        assert await take_job(bob) == "for bob"
-                        break
-                    except AccessDeniedError:
-                        pass
-                await pusher.join(TIMEOUT)
-                assert pusher.stats().denied
-                with pytest.raises((AuthenticationError, AccessDeniedError)):
-                    await ann.receive(TIMEOUT)
-
-    asyncio.run(asyncio.wait_for(run(), TIMEOUT))

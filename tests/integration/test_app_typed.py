@@ -1,7 +1,5 @@
 """Handlers of an `App` whose annotations say the type of a job's value."""
 
-import asyncio
-
 import pytest
 
 import p2pmsg
@@ -14,29 +12,18 @@ def app():
     return App(stop_timeout=10.0)
 
 
-@pytest.mark.parametrize("is_async", [True, False])
-def test_a_job_says_the_type_of_its_value(app, make_pusher, is_async):
+def test_a_job_says_the_type_of_its_value(app, make_pusher):
     pusher, seen, kept = make_pusher(config=FAST), [], []
 
-    def note(job: p2pmsg.Job[Trade]):
+    async def note(job: p2pmsg.Job[Trade]):
         seen.append(job.value)
         if job.value.price == 2:
             raise ValueError
         if len(seen) == 3:
-            app.stop() if is_async else loop.call_soon_threadsafe(app.stop)
+            app.stop()
 
-    async def note_later(job: p2pmsg.Job[Trade]):
-        await asyncio.sleep(0)
-        note(job)
-
-    @app.on_start
-    async def remember():
-        nonlocal loop
-        loop = asyncio.get_running_loop()
-
-    loop = None
     keep = DeadLetter(call=lambda event, error: kept.append(event.job.value))
-    app.worker(pusher.endpoint, on_error=keep)(note_later if is_async else note)
+    app.worker(pusher.endpoint, on_error=keep)(note)
     pushed = [{"price": 1, "more": 1}, {"price": 2, "more": 2}, {"price": "x"}, {"price": 3}]
     for value in pushed:
         pusher.push(value)

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 import p2pmsg
-from recovery.log import LogWriter
 from tests.integration.peers import LOOPBACK, ROOT, eventually, take
 from tests.integration.statsd_tools import collecting
 from tests.unit.transports.sockets import socket_opener
@@ -184,61 +183,6 @@ threading.Thread(target=puller.receive, daemon=True).start()
 @pytest.mark.parametrize("python", PYTHONS)
 def test_daemon_threads_at_work_are_not_complained_of(run, python):
     finish(run(python, DAEMON))
-
-
-LEFT = """
-peers = [p2pmsg.Publisher("tcp://127.0.0.1:0"), p2pmsg.Subscriber("tcp://127.0.0.1:9")]
-p2pmsg.Publisher("tcp://127.0.0.1:0").close()
-del peers
-"""
-
-
-@pytest.mark.long
-def test_what_was_left_open_is_named_where_resource_warnings_are_shown():
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", f"import p2pmsg\n{LEFT}"],
-        capture_output=True, text=True, timeout=60, check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0
-    assert "ResourceWarning: 2 not closed when the program ended: <" in done.stderr
-    assert "<Publisher " in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-RELAY = """
-import time
-from p2pmsg import LogConfig
-relay = p2pmsg.Relay(sys.argv[1], "tcp://127.0.0.1:0", log=LogConfig(sys.argv[2]))
-print(relay.endpoint, flush=True)
-relay.wait_for_subscribers(1, 60)
-print("joined", flush=True)
-while relay.stats().received < 20_000:
-    time.sleep(0.01)
-"""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("python", PYTHONS)
-def test_what_a_relay_received_before_its_program_ended_is_served_and_logged(
-    run, make_publisher, make_subscriber, tmp_path, python
-):
-    publisher = make_publisher()
-    child = run(python, RELAY, publisher.endpoint, str(tmp_path))
-    subscriber = make_subscriber(child.stdout.readline().strip(), start="earliest")
-    assert child.stdout.readline() == "joined\n"
-    publisher.wait_for_subscribers(1, 60)
-    publisher.publish_many("t", [b"%0100d" % n for n in range(20_000)])
-    got = take(subscriber, 20_000)
-    assert [message.value for message in got] == [b"%0100d" % n for n in range(20_000)]
-    finish(child)
-    assert_ended_cleanly(tmp_path)
-
-
-def assert_ended_cleanly(path):
-    writer = LogWriter(p2pmsg.LogConfig(path), session=1, now_ns=0)
-    assert writer.opened.clean
-    writer.release()
 
 
 SENT = 200

@@ -101,6 +101,19 @@ def test_a_subscriber_that_is_not_known_is_refused_and_heals(peers, caplog):
     assert publisher.endpoint in caplog.text
 
 
+def test_a_relay_that_is_not_known_logs_it_and_heals(peers, caplog):
+    security = peers.security("pub")
+    with Publisher(LOOPBACK, security=security) as publisher:
+        publisher.publish("t", "secret")
+        place = peers.pinned(publisher.endpoint, "pub")
+        with Relay(place, LOOPBACK, security=peers.security("relay")) as relay:
+            eventually(lambda: "does not admit our key" in caplog.text)
+            assert publisher.endpoint in caplog.text
+            assert relay.stats().received == 0
+            security.known.add("relay", peers.text("relay"))
+            relay.wait_for_streams(1, TIMEOUT)
+
+
 @pytest.mark.internal
 def test_keys_on_one_side_only(peers):
     with (

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import threading
 
 import pytest
 
@@ -70,24 +69,6 @@ def test_a_puller_without_keys(peers):
         puller._unanswered.next_ns = 0
         puller._unanswered._waiting = {0: 0}
         assert "needs keys" in refused(lambda: puller.receive(TIMEOUT)).reason
-
-
-def test_a_refusal_does_not_end_run(peers):
-    security, stranger = peers.security("pusher"), peers.security("stranger")
-    with Pusher(LOOPBACK, security=security) as pusher:
-        place = peers.pinned(pusher.endpoint, "pusher")
-        pusher.push("x")
-        done = []
-        with Puller(place, security=stranger) as puller:
-            thread = threading.Thread(
-                target=puller.run, args=(lambda job: done.append(job.value),),
-                kwargs={"count": 1, "signals": False},
-            )  # fmt: skip
-            thread.start()
-            eventually(lambda: pusher.stats().connections_refused > 0)
-            security.known.add("stranger", peers.text("stranger"))
-            thread.join(TIMEOUT)
-            assert done == ["x"]
 
 
 def test_dead_letters_over_the_wire(peers):

@@ -87,14 +87,3 @@ def test_the_key_is_the_one_that_is_known_now(peers):
                 requester.request("double", 1, timeout=TIMEOUT)
             security.known.add("server", peers.text("new"), replace=True)
             assert healed(lambda: requester.request("double", 1, timeout=TIMEOUT)) == 2
-
-
-def test_a_responder_that_is_busy_is_not_one_that_refuses(peers):
-    responder = Responder(LOOPBACK, DOUBLE, security=peers.security("server", "client"))
-    try:  # nobody serves yet
-        place = peers.pinned(responder.endpoint, "server")
-        with Requester(place, security=peers.security("client")) as requester:
-            with pytest.raises(TimeoutError, match="or is busy"):
-                requester.request("double", 1, timeout=0.5)
-    finally:
-        responder.close()

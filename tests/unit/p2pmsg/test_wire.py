@@ -1,6 +1,5 @@
 """Frames: what arrives, what is refused, and that others can read them after design.md."""
 
-import datetime
 import struct
 import tracemalloc
 
@@ -13,37 +12,7 @@ from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.wire import Frame, FrameError, Kind, decode_columns, next_frame, stream_prefix
-from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION, VALID, header
-
-VALUES = {
-    "bytes": b"\x00\xff",
-    "no bytes": b"",
-    "large bytes": bytes(100_000),
-    "str": "é€\U0001f600",
-    "int": 42,
-    "negative": -(2**63),
-    "largest": 2**64 - 1,
-    "float": -0.25,
-    "infinite": float("inf"),
-    "true": True,
-    "false": False,
-    "none": None,
-    "list": [1, [2, []], "x"],
-    "dict": {"a": 1, "b": {"c": [None]}},
-    "dict with int keys": {1: "a", -2: b"b"},
-    "a time": datetime.datetime(2024, 2, 29, 1, 2, 3, 4, tzinfo=datetime.UTC),
-}
-
-
-@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
-def test_a_value_arrives_as_it_was(value):
-    values, timestamps, keys, headers = decode_columns(Frame(frames.data([value])))
-
-    assert values == [value]
-    assert type(values[0]) is type(value)
-    assert timestamps is keys is headers is None
-
 
 FIELDS = {
     "topic": ({"topic": "dépôt".encode()}, "topic", "dépôt"),

@@ -7,11 +7,10 @@ import enum
 import uuid
 from typing import Any
 
-import msgpack
 import pytest
 
 from p2pmsg import codec
-from p2pmsg.codec import extensions, packed_if_plain, prepare, prepare_noting
+from p2pmsg.codec import packed_if_plain, prepare, prepare_noting
 from p2pmsg.errors import MessageError
 
 DECIMAL = decimal.Decimal("1.50")
@@ -160,14 +159,6 @@ def test_a_hook_says_what_an_int_of_more_than_64_bits_goes_as(value):
         prepare(value, lambda same: same)
 
 
-def test_types_of_msgpack_the_package_go_as_what_they_are():
-    stamp = msgpack.Timestamp(1_700_000_000, 5_000)
-
-    assert arrived(prepare(msgpack.ExtType(5, b"x"))) == codec.Ext(5, b"x")
-    assert arrived(prepare([stamp])) == [stamp.to_datetime()]
-    assert arrived([stamp]) == [stamp.to_datetime()]
-
-
 def test_numpy_scalars_go_as_numbers():
     numpy = pytest.importorskip("numpy")
     scalars = [numpy.float64(1.5), numpy.float32(0.5), numpy.int8(-3), numpy.uint64(2**64 - 1)]
@@ -225,13 +216,6 @@ def test_what_no_receiver_could_read_is_refused():
     with pytest.raises(MessageError) as caught:
         prepare({"at": [msgpack.Timestamp(2**40, 0)]})
     assert caught.value.field == 'value["at"][0]'
-
-
-def test_only_codes_of_ours_are_ours():
-    assert [*extensions.CODES][:6] == [112, 113, 114, 115, 116, 117]
-    assert arrived(codec.Ext(111, b"1")) == codec.Ext(111, b"1")
-    assert arrived(codec.Ext(120, b"1")) == codec.Ext(120, b"1")
-    assert arrived([codec.Ext(112, b"no number"), 1]) == [codec.Ext(112, b"no number"), 1]
 
 
 def nested(levels, innermost):
