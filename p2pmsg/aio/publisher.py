@@ -31,7 +31,7 @@ class Publisher(LoopServingPeer, PublishingPeer):
     The arguments are those of `p2pmsg.Publisher`: `endpoint`, `name`, `replay_bytes` (bytes),
     `on_full`, `stall_timeout` (seconds), `recovery_endpoint`, `log`, `config` and
     `security`, with the same defaults. With `on_full="block"` frames are kept until a subscriber
-    has space, or has been slow for `stall_timeout`; with `LogConfig(acknowledge="synced")` messages
+    has space, or has been slow for `stall_timeout`; with `LogConfig(fsync="always")` messages
     are on the disk after `drain`.
 
     **Without asyncio** (trio, a loop of your own): make it where no asyncio loop runs. Then wait
@@ -54,7 +54,7 @@ class Publisher(LoopServingPeer, PublishingPeer):
     async def drain(self) -> None:
         """Wait until what was published has left, as far as subscribers have space for it.
 
-        With a log with `acknowledge="synced"`, wait until all of it is on the disk, too. A task
+        With a log with `fsync="always"`, wait until all of it is on the disk, too. A task
         that publishes all the time lets others run here.
 
         Raises:

@@ -61,8 +61,6 @@ class LoopRounds(ServingRounds):
         self._watches_sender = True
         self.job: asyncio.Future[Any] | None = None
         self._outgoing.never_wait(SLICE_NS)
-        if self._core.log is not None:
-            self._core.log.may_wait = False
 
     def start(self, driver: LoopDriver) -> None:
         """Begin to take them, by a driver that is not started yet."""

@@ -35,17 +35,9 @@ def open_log(directory: str) -> AbstractContextManager[LogReader]:
     return closing(LogReader(directory))
 
 
-def choose(
-    reader: LogReader, arguments: argparse.Namespace, cut: Mapping[Key, range]
-) -> dict[Key, range]:
-    """Return the range of each stream that the arguments mean.
-
-    `cut`: what is gone from the end of each stream, which belongs to it all the same.
-    """
-    streams = {key: (had.start, had.stop) for key, had in cut.items()}
-    for stream in reader.streams():
-        key = (stream.session, stream.topic)
-        streams[key] = (stream.earliest, max(stream.next, streams.get(key, (0, 0))[1]))
+def choose(reader: LogReader, arguments: argparse.Namespace) -> dict[Key, range]:
+    """Return the range of each stream that the arguments mean."""
+    streams = {(one.session, one.topic): (one.earliest, one.next) for one in reader.streams()}
     if arguments.session is not None:
         session = _session_of(streams, arguments.session)
         streams = {key: ends for key, ends in streams.items() if key[0] == session}
@@ -114,10 +106,10 @@ class Reading:
         self, reader: LogReader, arguments: argparse.Namespace, report: Callable[[str], object]
     ) -> None:
         cut = reader.find_cut()
-        self.parts = choose(reader, arguments, cut.ranges)
+        self.parts = choose(reader, arguments)
         self.is_whole = True
         self._reader = reader
-        self._findings = cut.findings
+        self._findings = () if cut is None else (cut,)
         self._next = {key: part.start for key, part in self.parts.items()}
         self._report = report
 

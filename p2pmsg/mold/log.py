@@ -48,7 +48,7 @@ class MoldLog:
         others = wanted if _is_new(config) else secrets.randbits(64)
         self._log = PublisherLog(config, session=others, wall_ns=time.time_ns())
         if self._log.session != wanted:
-            self._log.close(time.time_ns())
+            self._log.close()
             name = session.decode().rstrip()
             limit = (
                 f"one of the session {name!r} that is whole, or a new one; where it was given up "
@@ -115,7 +115,7 @@ class MoldLog:
 
     def close(self) -> None:
         """Close; raises `LogFailedError` where not everything could be written."""
-        self._log.close(time.time_ns())
+        self._log.close()
 
     def stats(self) -> LogStats:
         """Return what there is to report of the log."""

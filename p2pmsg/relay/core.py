@@ -135,15 +135,17 @@ class RelayCore:
         """Take up what the log has, and what it has lost."""
         if self.log is None:
             return
-        cut = self.log.cut
-        for session, topic in dict.fromkeys([*self.log.streams(), *cut]):
-            name, hops = ("", 1) if self.metadata is None else self.metadata.session(session)
+        metadata = self.metadata
+        for session, topic in self.log.streams():
+            name, hops = ("", 1) if metadata is None else metadata.session(session)
             served = self.open_session(session, name, hops)
             if served is None:
                 continue
             served.is_live = False
             following = self.log.next(topic, session)
-            following, end = cut.get((session, topic), (following, following))
+            end = following
+            if metadata is not None and self.log.earliest(topic, session) is not None:
+                end = metadata.head(session, topic)  # else retention may have deleted all of it
             stream = self.open_stream(session, topic, following, now_ns=now_ns)
             if stream is None:
                 continue
@@ -151,7 +153,7 @@ class RelayCore:
                 stream.end = end
                 self.cut[session, topic] = stream
             stream.start = served.head(topic)[0]
-            for loss in [] if self.metadata is None else self.metadata.losses(session, topic):
+            for loss in [] if metadata is None else metadata.losses(session, topic):
                 known = stream.losses.overlap_count(loss.start, loss.stop)
                 if loss.stop <= following and not known:
                     stream.losses.add(loss)
@@ -160,7 +162,7 @@ class RelayCore:
         """Serve a session from now on; None where there are too many."""
         served = self.sessions.get(session)
         if served is None:
-            if len(self.sessions) >= SESSIONS_MAX and not self._tidy(1, needs_space=True):
+            if len(self.sessions) >= SESSIONS_MAX and not self._tidy(1):
                 self.sessions_refused += 1
                 return None
             served = self.sessions[session] = RelayedSession(
@@ -208,9 +210,6 @@ class RelayCore:
             return None
         heartbeat = HeartbeatSchedule()
         stream = RelayedStream(topic, topic_bytes, session, heartbeat, start)
-        noted = None if self.log is None else self.log.end_of(session, topic, start)
-        if noted is not None:
-            stream.noted = noted
         served.streams[topic] = stream
         self._stream_count += 1
         served.heartbeats.put_off(stream, now_ns)
@@ -271,10 +270,18 @@ class RelayCore:
                 stream.unsynced_from = start
         else:
             self.outbox.append(frame)
-        stream.advance(start + count)
+        self._advance(served.session, stream, start + count)
         stream.received += count
         self.sealed_ns = now_ns
         served.heartbeats.put_off(stream, now_ns)
+
+    def _advance(self, session: int, stream: RelayedStream, following: int) -> None:
+        """Note that everything before `following` came, or is lost."""
+        stream.next = following
+        if following > stream.end:
+            stream.end = following
+            if self.metadata is not None:
+                self.metadata.note_head(session, stream.topic, following)
 
     def lose(self, session: int, topic: str, loss: Loss, *, now_ns: int) -> None:
         """Note that a range did not reach this relay, and never will."""
@@ -283,7 +290,7 @@ class RelayCore:
         if served is None or stream is None or loss.stop <= stream.next:
             return
         loss = Loss(max(loss.start, stream.next), loss.stop, loss.reason)
-        stream.advance(loss.stop)
+        self._advance(session, stream, loss.stop)
         stream.lost += loss.count
         stream.losses.add(loss)
         if len(stream.losses) > LOSSES_MAX:
@@ -298,9 +305,7 @@ class RelayCore:
         served = self.sessions.get(session)
         if stream is None or served is None:
             return
-        served.was_cut = True
-        known = [] if self.metadata is None else self.metadata.losses(session, topic)
-        for loss in sorted(known, key=lambda loss: loss.start):
+        for loss in [] if self.metadata is None else self.metadata.losses(session, topic):
             if stream.next < loss.stop and loss.start < stream.end:
                 self._crash(session, topic, stream.next, loss.start, now_ns=now_ns)
                 stop = min(loss.stop, stream.end)
@@ -380,7 +385,7 @@ class RelayCore:
         body = control.Sessions(self.path, entries[at:stop], following, self.settled, carries)
         return wire.control_frame(Kind.SESSIONS, self.id, body, sequence=at)
 
-    def _tidy(self, count_max: int, *, needs_space: bool = False) -> int:
+    def _tidy(self, count_max: int) -> int:
         """Forget sessions that no upstream carries and of which nothing is kept."""
         done = 0
         for session, served in list(self.sessions.items()):
@@ -388,12 +393,8 @@ class RelayCore:
                 break
             if served.is_live or any(a < b for a, b in served.heads().values()):
                 continue
-            if served.was_cut and not needs_space:
-                continue
             for topic in served.streams:
                 self.replay.forget(served.key(topic))
-                if self.log is not None:
-                    self.log.forget_end(session, topic)
             del self.sessions[session]
             self._stream_count -= len(served.streams)
             self.requests.forget(served.requests)

@@ -28,15 +28,12 @@ class RelayedStream(PublisherStream):
             known yet whether anybody has that.
         unsynced_from: the first sequence that must be on the disk before anybody gets to know it;
             None: there is none.
-        noted: where `end` is stored, at 0, to outlive the process.
         losses: what was lost on the way here.
         received, lost: messages.
 
     """
 
-    __slots__ = (
-        "end", "losses", "lost", "next", "noted", "received", "start", "unsynced_from",
-    )  # fmt: skip
+    __slots__ = ("end", "losses", "lost", "next", "received", "start", "unsynced_from")
 
     def __init__(
         self, topic: str, topic_bytes: bytes, session: int, heartbeat: HeartbeatSchedule, start: int
@@ -44,15 +41,8 @@ class RelayedStream(PublisherStream):
         super().__init__(topic, topic_bytes, session, heartbeat)
         self.start = self.next = self.end = start
         self.unsynced_from: int | None = None
-        self.noted: memoryview | list[int] = [0]
         self.losses = LossRanges()
         self.received = self.lost = 0
-
-    def advance(self, following: int) -> None:
-        """Note that everything before `following` came, or is lost."""
-        self.next = following
-        if following > self.end:
-            self.end = self.noted[0] = following
 
 
 class RelayedSession:
@@ -69,7 +59,6 @@ class RelayedSession:
     Attributes:
         hops: how many relays are between the publisher and its subscribers here, this one included.
         is_live: whether any upstream carries it now.
-        was_cut: whether the log has lost the end of a stream, which new subscribers are to know.
         streams: by topic.
         requests, heartbeats: answers its requests, and sends its heartbeats.
 
@@ -95,7 +84,6 @@ class RelayedSession:
         self.name = name
         self.hops = hops
         self.is_live = True
-        self.was_cut = False
         self.closing = False
         self.has_log = log is not None
         self.place = control.place_of(welcome.recovery)

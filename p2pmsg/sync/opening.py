@@ -72,7 +72,7 @@ def _open(
             log, session=session, wall_ns=time.time_ns(), slot_bytes=config.full_bytes
         )
         session = kept.session
-        undo.callback(kept.close, time.time_ns())
+        undo.callback(kept.close)
         if kept.store.read(RELAY_METADATA) is not None:
             limit = "the log of a publisher, or a new one; this is a relay's"
             raise ConfigError("log", limit, str(log.directory))

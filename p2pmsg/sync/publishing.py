@@ -134,7 +134,7 @@ class PublishingPeer(ServingPeer):
     ) -> int:
         """Accept one message and return its sequence.
 
-        With a log it is in there on return, as safe as `LogConfig.acknowledge` says. It is sent at
+        With a log it is in there on return, as safe as `LogConfig.fsync` says. It is sent at
         once where the stream is idle, and shares a frame with others where messages follow one
         another closely, for at most `linger`. What is changed in `value` afterwards does not
         change the message.
@@ -153,7 +153,7 @@ class PublishingPeer(ServingPeer):
             MessageError: it cannot be published as it is; it names the part: `value["a"][3].price`.
             SendQueueFullError: `on_full="raise"`, and a subscriber's queue is full. In an event
                 loop also: too much waits to be sent; await `drain`.
-            LogFailedError: the local log could not be written. With `acknowledge="synced"` the
+            LogFailedError: the local log could not be written. With `fsync="always"` the
                 message may be sent all the same when the log can be written again.
             ReentrantCallError: a signal handler called it that came within the publisher.
             ClosedError: the publisher is closed.
@@ -423,7 +423,7 @@ class PublishingPeer(ServingPeer):
 
     def _close_log(self) -> None:
         if self._core.log is not None:
-            self._core.log.close(time.time_ns(), keeps_tail=self._core.pending > 0)
+            self._core.log.close(keeps_tail=self._core.pending > 0)
 
     def _under_lock(self, call: Callable[..., R], *arguments: Any) -> R:
         """Call under the lock, if the publisher can be used."""

@@ -154,7 +154,7 @@ class RelayingPeer(ServingPeer):
         kept, metadata = None, None
         if (log := log_config(log)) is not None:
             kept = PublisherLog(log, session=relay, wall_ns=time.time_ns())
-            undo.callback(kept.close, time.time_ns())
+            undo.callback(kept.close)
             relay, metadata = kept.session, RelayMetadata(kept.store)
             if kept.topics():
                 limit = "the log of a relay, or a new one; this is a publisher's"
@@ -235,7 +235,7 @@ class RelayingPeer(ServingPeer):
         if self._core.metadata is not None:
             self._core.metadata.write()
         if self._core.log is not None:
-            self._core.log.close(time.time_ns())
+            self._core.log.close()
 
     def _move_some(self, count_max: int = 256, *, writes: bool = True) -> tuple[int, bool]:
         """Move what is ready: how many frames and losses, and whether all has left."""

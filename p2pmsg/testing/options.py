@@ -86,9 +86,6 @@ class NetworkOptions:
     fsync: Literal["never", "interval", "always"] = "interval"
     """When a log is synced, and a cursor: with `interval` every other commit."""
 
-    acknowledge: Literal["written", "synced", "gathered"] | None = None
-    """What a publisher with a log has done when a message is accepted; see `LogConfig`."""
-
     subscriber_crashes_per_s: float = 0.0
     """How often a subscriber dies, on average. It comes back as a new subscriber, or with a cursor
     where it was."""

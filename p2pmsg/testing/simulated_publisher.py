@@ -18,7 +18,6 @@ from recovery.log import LogConfig, MemoryStore
 
 _NEVER_S = 1e6
 LOG_SEGMENT_BYTES = 64 * 1024
-LOG_RESERVE = 1000
 
 
 class SimulatedPublisher:
@@ -62,11 +61,6 @@ class SimulatedPublisher:
         self._evicted_before = False
         self.start()
         self._publish_later()
-
-    @property
-    def gathers(self) -> bool:
-        """Whether the death of its process takes messages along that were accepted."""
-        return self._network.options.acknowledge == "gathered"
 
     @property
     def session(self) -> int | None:
@@ -213,10 +207,7 @@ class SimulatedPublisher:
 
     def _open_log(self, session: int) -> PublisherLog:
         options = self._network.options
-        config = LogConfig(
-            "log", segment_bytes=LOG_SEGMENT_BYTES, reserve=LOG_RESERVE,
-            fsync=options.fsync, acknowledge=options.acknowledge,
-        )  # fmt: skip
+        config = LogConfig("log", segment_bytes=LOG_SEGMENT_BYTES, fsync=options.fsync)
         return PublisherLog(
             config, session=session, wall_ns=WALL_NS + self._network.clock.now_ns,
             store=self._disk, slot_bytes=self._config.full_bytes,

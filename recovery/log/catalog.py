@@ -202,9 +202,7 @@ class Scan:
     holes: list[tuple[Key, int, int]]
 
 
-def scan(
-    store: LogStore, segment: SegmentIndex, index_bytes: int, *, reads_on: bool = False
-) -> Scan:
+def scan(store: LogStore, segment: SegmentIndex, *, reads_on: bool = False) -> Scan:
     """Read a segment from `segment.size` on and take its records in; raises `OSError`.
 
     What is damaged is passed over. A file that is no segment, or of another version, has a finding
@@ -213,7 +211,6 @@ def scan(
     Args:
         store: the log's files.
         segment: what is known of it.
-        index_bytes: the distance of its entries.
         reads_on: whether records are taken in, too, that follow a header that is wrong.
 
     """
@@ -234,7 +231,7 @@ def scan(
         for placed in walk:
             stream = segment.by_number.get(placed.stream)
             stop = stream.stop if stream is not None and stream.frames else placed.start
-            wrong = segment.take(placed, index_bytes)
+            wrong = segment.take(placed)
             if wrong is not None:
                 findings.append(Finding(path, placed.offset, wrong))
             elif stream is not None and stop < placed.start:
@@ -270,3 +267,16 @@ def read_index(
     if data is None:
         return None
     return decode_index(data, first_record, with_entries=with_entries)
+
+
+def check_end(
+    store: LogStore, last: SegmentIndex | None, end: tuple[int, int] | None
+) -> Finding | None:
+    """Compare how far the last segment goes with how far its writer had come; see `read_end`."""
+    if end is None or (last is not None and (last.first_record, last.size) >= end):
+        return None
+    segment, size = SegmentIndex(end[0]), end[1]
+    if last is None or last.first_record < segment.first_record:
+        return Finding(store.path(segment.name), 0, f"it is missing, and had {size} bytes")
+    what = f"it ends here, and {size} bytes of it were written: it was cut"
+    return Finding(store.path(segment.name), last.size, what)

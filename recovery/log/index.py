@@ -25,6 +25,9 @@ _HEADER: Final = Struct("!8sIQQQIIIII")
 _ROW: Final = Struct("!QIQQIQQqqqqH")
 _WORD_BYTES: Final = 8
 NOTHING_NS: Final = -(2**63)
+INDEX_BYTES: Final = 64 * 2**10
+"""Distance between the entries of a stream. What is read in vain before a frame is found is at most
+that; an entry takes 24 bytes."""
 Key = tuple[int, str]
 """A stream: (session, topic)."""
 
@@ -121,7 +124,6 @@ class SegmentIndex:
         is_closed: whether nothing is appended to it any more.
         is_leaving: whether retention is deleting it, or has deleted it.
         synced: up to which size it does not count as unsynced any more.
-        closed_ns: the writer's: since when it is known to be closed, by the monotonic clock.
 
     """
 
@@ -134,7 +136,6 @@ class SegmentIndex:
         self.next_number = 0
         self.is_closed = self.is_leaving = False
         self.synced = 0
-        self.closed_ns: int | None = None
 
     @property
     def name(self) -> str:
@@ -169,7 +170,7 @@ class SegmentIndex:
         for stream in self.by_number.values():
             stream.entries = None
 
-    def take(self, placed: Placed, index_bytes: int) -> str | None:
+    def take(self, placed: Placed) -> str | None:
         """Take in a record that was read; returns what is wrong with it, or None."""
         self.records += 1
         self.size = placed.stop_offset
@@ -185,7 +186,7 @@ class SegmentIndex:
             return f"{placed.messages} messages at {placed.start} do not follow {stream.stop}"
         entries, size = stream.entries, HEAD_BYTES + len(placed.payload)
         assert entries is not None
-        if not stream.frames or placed.offset - entries.offsets[-1] >= index_bytes:
+        if not stream.frames or placed.offset - entries.offsets[-1] >= INDEX_BYTES:
             entries.add(placed.offset, placed.start, stream.timestamp_ns_max)
         stream.note(
             placed.start, placed.messages, size, placed.timestamp_ns_max, placed.appended_ns

@@ -5,24 +5,29 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from recovery.log import state as state_file
-from recovery.log.catalog import Finding, Scan, list_log, read_index, scan, segments_among
+from recovery.log.catalog import (
+    Finding,
+    Scan,
+    check_end,
+    list_log,
+    read_index,
+    scan,
+    segments_among,
+)
 from recovery.log.config import LogConfig
 from recovery.log.format import SEGMENT_HEADER
 from recovery.log.index import Key, SegmentIndex, first_record_of, index_name, segment_name
 from recovery.log.opening import OpenReport
-from recovery.log.reader import INDEX_BYTES
 from recovery.log.store import FileStore, LogStore
 from recovery.log.tail import NAME as TAIL
 from recovery.log.tail import TailContent, find_damage, read_end
 from recovery.log.writer import LogWriter
-from recovery.log.written import check_end
 
 if TYPE_CHECKING:
     import os
 
 _ALL = 2**62
-_AT_ONCE_S = 1e-10
-_NEVER_S = 1e12
+"""Bytes: more than any log has."""
 
 
 def verify(
@@ -76,7 +81,7 @@ def verify(
         after = numbers[index + 1] if index + 1 < len(numbers) else None
         segment = SegmentIndex(number)
         try:
-            result = scan(files, segment, INDEX_BYTES, reads_on=True)
+            result = scan(files, segment, reads_on=True)
         except FileNotFoundError:
             continue  # retention was faster
         except OSError as error:
@@ -180,36 +185,34 @@ def truncate(
     files: LogStore = FileStore(directory) if store is None else store
     list_log(files)
     before = sum_sizes(files)
-    open_once(files, directory, bytes_max, before_ns)
+    open_once(
+        files,
+        directory,
+        float("inf") if bytes_max is None else bytes_max,
+        float("-inf") if before_ns is None else before_ns,
+    )
     return before - sum_sizes(files)
 
 
 def open_once(
     files: LogStore,
     directory: "str | os.PathLike[str]",
-    bytes_max: int | None = None,
-    before_ns: int | None = None,
+    bytes_max: float = float("inf"),
+    before_ns: float = float("-inf"),
     *,
     is_cut: bool = False,
 ) -> OpenReport:
     """Open a log as its writer does, delete what is older, and close it; see `truncate`."""
-    config = LogConfig(
-        directory,
-        retention_bytes=_ALL if bytes_max is None else bytes_max,
-        retention_age=None if before_ns is None else _AT_ONCE_S,
-        segment_bytes=_ALL,
-        segment_age=_NEVER_S,
-    )
+    config = LogConfig(directory, retention_bytes=_ALL, segment_bytes=_ALL)
     # A log without a state would get a session that nobody has chosen: it stays without.
-    has_state = files.read("state") is not None
-    now_ns = 0 if before_ns is None else before_ns
-    writer = LogWriter(config, session=0, now_ns=now_ns, store=files, goes_on=False, is_cut=is_cut)
+    has_state = files.read(state_file.NAME) is not None
+    writer = LogWriter(config, session=0, now_ns=0, store=files, goes_on=False, is_cut=is_cut)
     try:
-        writer.expire(now_ns)
+        writer.truncate(bytes_max, before_ns)
     finally:
-        writer.close(now_ns)
+        writer.close()
     if not has_state:
-        files.remove("state")
+        files.remove(state_file.NAME)
     return writer.opened
 
 

@@ -2,7 +2,6 @@
 
 import errno
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from mmap import mmap
 from random import Random
 
@@ -203,9 +202,9 @@ class MemoryStore:
         self._maps[name] = {**outside, start: part}
         return part
 
-    def identity(self, name: str | None = None) -> str:
-        """Return what no copy of a file has; None: the lock file, which is not there."""
-        return str(self.copies if name is None else f"{self.copies}/{self._files[name].number}")
+    def identity(self, name: str) -> str:
+        """Return what no copy of a file has."""
+        return f"{self.copies}/{self._files[name].number}"
 
     def write(self, name: str, data: bytes) -> None:
         """Put bytes into a file, as a test damages it; they are there after a crash, too."""
@@ -246,11 +245,6 @@ class MemoryStore:
         """Let the names survive a crash."""
         self.check_sync()
         self._durable = dict(self._files)
-
-    def sync_file(self, name: str) -> None:
-        """Let a file's content survive a crash."""
-        with closing(self.open(name)) as file:
-            file.sync()
 
     def boot_id(self) -> str:
         """Return what is another one after each crash."""

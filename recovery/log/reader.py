@@ -10,6 +10,7 @@ from recovery.log.catalog import (
     Catalog,
     Finding,
     StreamSummary,
+    check_end,
     list_log,
     look_at,
     read_index,
@@ -19,8 +20,7 @@ from recovery.log.format import KIND_DATA, SEGMENT_HEADER, Placed, Read, Walk
 from recovery.log.index import Entries, Key, SegmentIndex
 from recovery.log.store import FileStore, LogFile, LogStore
 from recovery.log.tail import NAME as TAIL
-from recovery.log.tail import TailContent, find_damage, read_slots
-from recovery.log.written import Cut, find_cut, read_written
+from recovery.log.tail import TailContent, find_damage, read_end, read_slots
 from recovery.replay_buffer import Kept
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ FILES_MAX: Final = 8
 INDEXES_MAX: Final = 8
 """Indexes of old segments that a reader keeps; one of 64 MiB has at most some 25 KiB a stream."""
 CORRUPT_MAX: Final = 1000
-INDEX_BYTES: Final = 64 * 2**10
 
 
 class Record(NamedTuple):
@@ -133,12 +132,23 @@ class LogReader:
         wrong = find_damage(self._store, check)
         return None if wrong is None else Finding(self._store.path(TAIL), 0, wrong)
 
-    def find_cut(self) -> Cut:
-        """Do as `refresh`, and return what the end of the log had, and has no more."""
-        written = read_written(self._store)
+    def find_cut(self) -> Finding | None:
+        """Do as `refresh`, and return where the log ends before what was written, or None."""
+        try:
+            end = read_end(self._store)  # before anything else: a writer goes on
+        except ValueError:
+            end = None  # `find_tail_damage` returns it
         self.refresh()
-        damaged = {path for path, _ in self.corrupt}
-        return find_cut(self._store, written, self._catalog, damaged)
+        state, segments = self._state, self._catalog.segments
+        last = segments[-1] if segments else None
+        path = self._store.path("" if last is None else last.name)
+        if any(damaged == path for damaged, _ in self.corrupt):
+            return None  # whether the rest was cut, too, cannot be known
+        records, size = (0, 0) if last is None else (last.stop_record, last.size)
+        if state is not None and state.clean and records < state.end:
+            what = f"{state.end - records} records are missing at the end of the log"
+            return Finding(path, size, what)
+        return check_end(self._store, last, end)
 
     def frames(self, session: int, topic: str, start: int, stop: int, bytes_max: int) -> list[Kept]:
         """Return frames of `topic` from `start` up to, without, `stop`, in order.
@@ -270,7 +280,7 @@ class LogReader:
 
     def _scan(self, segment: SegmentIndex, *, is_last: bool) -> None:
         known = {key for key, stream in segment.streams.items() if stream.frames}
-        result = scan(self._store, segment, INDEX_BYTES)
+        result = scan(self._store, segment)
         for finding in result.findings:
             # The writer may be about to write what is after the last good record, or the header.
             is_header = not segment.size and not result.is_torn
@@ -311,7 +321,7 @@ class LogReader:
             # Otherwise the segment itself says it all.
         index = SegmentIndex(segment.first_record)
         try:
-            scan(self._store, index, INDEX_BYTES)
+            scan(self._store, index)
         except OSError as error:
             if lacks_means(error):
                 raise

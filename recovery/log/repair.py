@@ -17,7 +17,6 @@ from recovery.log.format import (
 )
 from recovery.log.index import Key, SegmentIndex
 from recovery.log.maintenance import open_once
-from recovery.log.reader import INDEX_BYTES
 from recovery.log.store import FileStore, LogStore
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def _has_index(files: LogStore, number: int) -> bool:
 def _rewrite(files: LogStore, number: int, stream_of: Callable[[bytes], Key]) -> list[Finding]:
     """Write a segment again if anything in it is damaged; return what that was."""
     segment = SegmentIndex(number)
-    found = scan(files, segment, INDEX_BYTES, reads_on=True).findings
+    found = scan(files, segment, reads_on=True).findings
     if not found or not segment.records:
         return []  # where it has no record, opening the log decides
     path, data, segment = files.path(segment.name), bytearray(), SegmentIndex(number)
@@ -94,7 +93,7 @@ def _rewrite(files: LogStore, number: int, stream_of: Callable[[bytes], Key]) ->
     places = [finding for finding in found if not finding.offset]
 
     def put(placed: Placed) -> None:
-        wrong = segment.take(placed, INDEX_BYTES)
+        wrong = segment.take(placed)
         if wrong is not None:
             places.append(Finding(path, placed.offset, wrong))
             return

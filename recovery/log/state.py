@@ -7,9 +7,10 @@ JSON, after a line with its version and checksum::
 """
 
 import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from crc32c import crc32c
 
@@ -19,12 +20,15 @@ from recovery.log.store import LogStore
 
 NAME: Final = "state"
 VERSION: Final = 1
+RESERVE: Final = 1024
+"""How many sequences of a stream are reserved at a time, at first: so many are skipped and reported
+lost after a crash of the operating system, at most."""
 _TITLE: Final = "p2plog-state"
 _UNLIMITED: Final = 2**63
 _SOON: Final = 20
 """Syncs; a stream that needs a new mark within so many, 2 s, gets four times as much."""
-_RESERVE_MAX: Final = 2**16
-"""Times `reserve`. A stream of 30 million messages a second then needs a mark every second."""
+_AMOUNT_MAX: Final = 2**26
+"""A stream of 30 million messages a second then needs a mark every second."""
 
 
 @dataclass(slots=True)
@@ -37,15 +41,12 @@ class LogState:
         clean: whether the log was closed, with everything on the disk.
         end: how many records there had been then.
         always: whether a frame was sent only when it was on the disk.
-        gathered: how many sequences of a stream a killed process may have given out that are not
-            in the log, at most.
         in_tail: how many sequences of a stream a crash of the system may take that are in the tail
             file only, at most.
-        identity: what distinguishes the log's lock file from its copy.
-        file: the same of the state file itself, whose content a copy put in its place may change.
-        reserve, floor: a stream that is not in `marks` has no sequence at or above the sum; one
-            that is new begins at `floor`.
-        marks: by topic, the sequence that no message in a segment has reached.
+        identity: what distinguishes the state file from its copy, whose content is the same.
+        floor: the sequence that a new stream begins with.
+        marks: by topic, the sequence that no message in a segment has reached. A stream that is not
+            there has none from `floor + RESERVE` on.
         tails: by topic, what the next sequence is not below: of streams that are in no segment any
             more, or perhaps in none that is on the disk.
         skips: by topic, the ranges that were skipped after crashes.
@@ -57,11 +58,8 @@ class LogState:
     clean: bool = False
     end: int = 0
     always: bool = False
-    gathered: int = 0
     in_tail: int = 0
     identity: str = ""
-    file: str = ""
-    reserve: int = 0
     floor: int = 0
     marks: dict[str, int] = field(default_factory=dict)
     tails: dict[str, int] = field(default_factory=dict)
@@ -69,81 +67,78 @@ class LogState:
 
     def mark(self, topic: str) -> int:
         """Return the sequence that no message of the topic in a segment has reached."""
-        return self.marks.get(topic, self.floor + self.reserve)
+        return self.marks.get(topic, self.floor if self.clean else self.floor + RESERVE)
 
 
 class StateFile:
-    """The file of a state; a state that could not be written goes back to what is in the file.
-
-    Otherwise a mark could be relied upon that no crash survives.
+    """The file of a state. Any thread may change it.
 
     Args:
         store: has the file.
-        state: what it is to hold.
-        lock: held while it is written; `write_marks` may run while other methods are called.
+        state: what it holds from the first `change` on.
+        lock: held while it is written.
+        is_copy: whether it is to stay the copy of another one.
 
     Attributes:
+        state: what it holds, and nothing else: a mark that is not there would not survive a crash.
         has_failed: whether an fsync failed as it was written; see `LogWriter.has_failed`.
-        writes: how often what `write_marks` had prepared became outdated.
 
     """
 
     def __init__(
-        self, store: LogStore, state: LogState, lock: AbstractContextManager[object]
+        self,
+        store: LogStore,
+        state: LogState,
+        lock: AbstractContextManager[object],
+        *,
+        is_copy: bool = False,
     ) -> None:
         self._store = store
         self.state = state
         self._lock = lock
-        self._data: bytes | None = None
+        self._is_copy = is_copy
         self._is_removed = self.has_failed = False
-        self.writes = 0
 
-    def write(self) -> None:
-        """Bring the state to the disk; raises `LogWriteError`."""
-        with self._lock:
-            self.writes += 1
-            try:
-                self._data = self._replace(self.state)
-            except BaseException:
-                if self._data is not None:
-                    former = decode_state(self._data)
-                    for name in LogState.__slots__:
-                        setattr(self.state, name, getattr(former, name))
-                raise
+    def change(
+        self,
+        *,
+        reserved: Mapping[str, int] | None = None,
+        tails: Mapping[str, int] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Bring a changed state to the disk.
 
-    def write_marks(self, state: LogState, writes: int) -> bool:
-        """Bring to the disk what the state will be; raises `LogWriteError`.
+        Args:
+            reserved: marks, by topic; none becomes lower by it.
+            tails: the same of `LogState.tails`.
+            fields: others, as they are to be.
 
-        Returns False, and does nothing, where it was written since `writes` was counted.
+        Raises:
+            LogWriteError: it cannot be written, and stays as it was.
+
         """
         with self._lock:
-            if self._is_removed or self.writes != writes:
-                return False
-            self._data = self._replace(state)
-            return True
+            state = replace(
+                self.state, marks=_grown(self.state.marks, reserved),
+                tails=_grown(self.state.tails, tails),
+            )  # fmt: skip
+            state = replace(state, **fields)
+            what = f"the log {self._store.path(NAME)} cannot be written"
+            if self._is_removed:
+                raise LogWriteError(what, OSError(9, "it was given up"))
+            try:
+                self._store.replace(
+                    NAME, lambda identity: self._encode(state, identity), durable=True
+                )
+            except OSError as error:
+                self.has_failed |= isinstance(error, SyncFailedError)
+                raise LogWriteError(what, error) from error
+            for name in LogState.__slots__:
+                setattr(self.state, name, getattr(state, name))
 
-    def supersede(self) -> None:
-        """Let a `write_marks` that was prepared before do nothing, or count for nothing."""
-        self.writes += 1
-
-    def _replace(self, state: LogState) -> bytes:
-        what = f"the log {self._store.path(NAME)} cannot be written"
-        if self._is_removed:
-            raise LogWriteError(what, OSError(9, "it was given up"))
-        made = b""
-
-        def encode(identity: str) -> bytes:
-            nonlocal made
-            state.file = identity
-            made = encode_state(state)
-            return made
-
-        try:
-            self._store.replace(NAME, encode, durable=True)
-        except OSError as error:
-            self.has_failed |= isinstance(error, SyncFailedError)
-            raise LogWriteError(what, error) from error
-        return made
+    def _encode(self, state: LogState, identity: str) -> bytes:
+        state.identity = "a copy" if self._is_copy else identity
+        return encode_state(state)
 
     def let_go(self) -> None:
         """Write it no more: another writer may have the log."""
@@ -164,79 +159,11 @@ class StateFile:
                 pass  # a writer that cannot delete cannot write either
 
 
-class Renewal:
-    """Marks that are reserved ahead: `write` may run while others use the log.
-
-    Attributes:
-        error: what went wrong in `write`.
-
-    """
-
-    def __init__(self, state_file: StateFile, amounts: dict[str, tuple[int, int]]) -> None:
-        state = state_file.state
-        self.amounts = amounts
-        """By topic, the sequence from which on they are reserved, and how many are."""
-        self.marks = {topic: stop + amount for topic, (stop, amount) in amounts.items()}
-        self.error: LogWriteError | None = None
-        self._file = state_file
-        self._writes = state_file.writes
-        self._state = replace(
-            state, marks=state.marks | self.marks, tails=dict(state.tails), skips=dict(state.skips)
-        )
-        self._is_written = False
-
-    def write(self) -> None:
-        """Bring the marks to the disk. It never raises."""
-        try:
-            self._is_written = self._file.write_marks(self._state, self._writes)
-        except LogWriteError as error:
-            self.error = error
-
-    @property
-    def holds(self) -> bool:
-        """Whether they are on the disk, and nothing has replaced them there."""
-        return self._is_written and self._file.writes == self._writes
-
-
-class TailsUpdate:
-    """Where streams go on, noted before a segment is deleted that alone says it.
-
-    It is in the state from now on, so that whatever is written meanwhile has it, too; `write` may
-    run while others use the log, and then `end` is called.
-    """
-
-    def __init__(self, state_file: StateFile, tails: dict[str, int]) -> None:
-        state = state_file.state
-        self._file = state_file
-        self._tails = tails
-        self._former = {topic: state.tails.get(topic) for topic in tails}
-        state.tails.update(tails)
-        self._writes = state_file.writes
-        self._state = replace(
-            state, marks=dict(state.marks), tails=dict(state.tails), skips=dict(state.skips)
-        )
-        self._is_written = False
-
-    def write(self) -> bool:
-        """Bring it to the disk; False where another state was written meanwhile.
-
-        Raises:
-            LogWriteError: it cannot be written.
-
-        """
-        self._is_written = self._file.write_marks(self._state, self._writes)
-        return self._is_written
-
-    def end(self) -> None:
-        """Take back what was not written: it is noted again before anything is deleted."""
-        tails = self._file.state.tails
-        for topic, former in () if self._is_written else self._former.items():
-            if tails.get(topic) != self._tails[topic]:
-                continue
-            if former is None:
-                del tails[topic]
-            else:
-                tails[topic] = former
+def _grown(known: Mapping[str, int], new: Mapping[str, int] | None) -> dict[str, int]:
+    found = dict(known)
+    for topic, sequence in (new or {}).items():
+        found[topic] = max(sequence, found.get(topic, 0))
+    return found
 
 
 class Reservations:
@@ -246,13 +173,11 @@ class Reservations:
 
     Args:
         state_file: has the marks.
-        reserve: how many sequences are reserved at a time.
 
     """
 
-    def __init__(self, state_file: StateFile, reserve: int) -> None:
+    def __init__(self, state_file: StateFile) -> None:
         self._file = state_file
-        self._reserve = reserve
         self._syncs = 0
         self._given: dict[str, tuple[int, int]] = {}  # when, in syncs, and how much
 
@@ -260,46 +185,37 @@ class Reservations:
         """Give a stream its mark; streams of other sessions have none."""
         is_ours = stream.session == self._file.state.session
         stream.mark = self._file.state.mark(stream.topic) if is_ours else _UNLIMITED
-        stream.low = stream.mark - self._given.get(stream.topic, (0, self._reserve))[1] // 2
+        stream.low = stream.mark - self._given.get(stream.topic, (0, RESERVE))[1] // 2
 
     def reserve(self, stream: StreamIndex, stop: int) -> None:
         """Move a stream's mark beyond `stop`, and wait for the disk."""
-        amount = self._amount(stream.topic)
-        self._file.state.marks[stream.topic] = stop + amount
-        self._file.write()
-        self._given[stream.topic] = (self._syncs, amount)
+        self._file.change(reserved={stream.topic: stop + self._amount(stream.topic)})
         self.set(stream)
 
-    def begin_renewal(self, segment: SegmentIndex) -> Renewal | None:
-        """Begin to reserve for streams that have used up half, so that `append` need not.
+    def due(self, segment: SegmentIndex) -> dict[str, int]:
+        """Return new marks of streams that have used up half, so that `append` need not wait.
 
-        Its `write` is to be called, then `end_renewal`. None: there are no such streams.
+        They hold when they are in the state file, and `renew` was called.
         """
         self._syncs += 1
         streams = segment.streams.values()
         if not any(s.stop > s.low for s in streams):
-            return None
+            return {}
         # Those too that have used up a quarter: they are spared a renewal of their own.
         low = [s for s in streams if s.stop > s.low - (s.mark - s.low) // 2]
-        return Renewal(self._file, {s.topic: (s.stop, self._amount(s.topic)) for s in low})
+        return {s.topic: s.stop + self._amount(s.topic) for s in low}
 
-    def end_renewal(self, renewal: Renewal, segment: SegmentIndex | None) -> None:
-        """Use the marks of a renewal that was written, for the streams of the newest segment."""
-        if not renewal.holds:
-            return  # others were written meanwhile; the next sync begins again
-        self._file.state.marks.update(renewal.marks)
-        for topic, (_, amount) in renewal.amounts.items():
-            self._given[topic] = (self._syncs, amount)
-        for stream in () if segment is None else segment.streams.values():
-            if stream.topic in renewal.marks:
-                self.set(stream)
+    def renew(self, segment: SegmentIndex) -> None:
+        """Use the marks that the state file has, for the streams of the newest segment."""
+        for stream in segment.streams.values():
+            self.set(stream)
 
     def _amount(self, topic: str) -> int:
         """Return how many sequences a stream gets now: renewing costs two fsyncs."""
         last, amount = self._given.get(topic, (-_SOON, 0))
-        if self._syncs - last < _SOON:
-            return min(4 * amount, _RESERVE_MAX * self._reserve)
-        return self._reserve
+        amount = min(4 * amount, _AMOUNT_MAX) if self._syncs - last < _SOON else RESERVE
+        self._given[topic] = self._syncs, amount
+        return amount
 
 
 def encode_state(state: LogState) -> bytes:

@@ -3,9 +3,8 @@
 import errno
 import fcntl
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import closing, suppress
 from mmap import mmap
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
@@ -13,16 +12,12 @@ from weakref import WeakSet
 
 from recovery import platform
 from recovery.durable import make_folder, replace_file
-from recovery.errors import LogLockedError, SyncFailedError, lacks_means
+from recovery.errors import LogLockedError, SyncFailedError
 
 _LOCK: Final = "lock"
 _TEMPORARY: Final = ".tmp"
 _RESERVE_FROM: Final = 1024 * 1024
 _RESERVE_BYTES: Final = 16 * 1024 * 1024
-_SPARES: Final = 4
-"""Descriptors in reserve: for a segment, its index, the state, and one more."""
-_WRITTEN_MAX: Final = 8
-"""Files that were written last, and can be synced without being opened."""
 _ZEROS_BYTES: Final = 64 * 1024
 
 
@@ -84,8 +79,8 @@ class LogStore(Protocol):
         It has its place on the disk, so that storing to it cannot fail.
         """
 
-    def identity(self, name: str | None = None) -> str:
-        """Return what no copy of a file has; None: the lock file, where it is locked."""
+    def identity(self, name: str) -> str:
+        """Return what no copy of a file has."""
 
     def replace(self, name: str, data: bytes | Callable[[str], bytes], *, durable: bool) -> None:
         """Replace a file: after a crash it is the old one or the new one, if `durable`.
@@ -99,17 +94,8 @@ class LogStore(Protocol):
     def remove_unshared(self, name: str) -> bool:
         """Delete a file unless somebody reads it; return whether it is gone."""
 
-    def sync_file(self, name: str) -> None:
-        """Force a file to the disk, if possible without opening it.
-
-        Raises:
-            SyncFailedError: as `LogFile.sync`.
-            OSError: it cannot be opened just now.
-
-        """
-
     def sync_directory(self) -> None:
-        """Force the names to the disk; raises as `sync_file`."""
+        """Force the names to the disk; raises `SyncFailedError` as `LogFile.sync`."""
 
     def boot_id(self) -> str:
         """Return what is another one after each start of the operating system."""
@@ -174,11 +160,6 @@ class _File:
                 pass
             os.close(fd)
 
-    def detach(self) -> int:
-        """Give the descriptor away."""
-        fd, self._fd = self._fd, -1
-        return fd
-
     def forget(self) -> None:
         """Close it in a child whose parent goes on writing."""
         self._reserved = 0
@@ -241,26 +222,12 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class FileStore:
-    """A directory of the operating system.
+    """A directory of the operating system; `lock` makes it."""
 
-    Args:
-        directory: the directory; `lock` makes it.
-        guard: held while the files in reserve change. Default: none, for one thread.
-
-    """
-
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        guard: AbstractContextManager[object] | None = None,
-    ) -> None:
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._directory = Path(directory)
-        self._guard = nullcontext() if guard is None else guard
         self._lock: _File | None = None
         self._opened_directory: _File | None = None
-        self._written: OrderedDict[str, _File] = OrderedDict()
-        self._spares: list[tuple[Path, _File]] = []
-        self._spare_number = 0
 
     def lock(self) -> None:
         """Become the writer, by an flock, which ends with the process.
@@ -282,107 +249,29 @@ class FileStore:
                 raise
             raise LogLockedError(str(self._directory)) from None
         self._lock, self._opened_directory = lock, directory
-        self._keep_spares()
 
     def unlock(self) -> None:
         """Let another one write."""
-        if self._lock is not None:
-            self._let_go(is_owner=self._lock._fd >= 0)
-            if self._lock._fd >= 0:
-                # A child that was forked just now may not have closed its own copy yet.
-                fcntl.flock(self._lock._fd, fcntl.LOCK_UN)
-            self._lock.close()
-            self._lock = None
+        for file in (self._opened_directory, self._lock):
+            if file is not None and file._fd >= 0:
+                with suppress(OSError):
+                    # A child that was forked just now may not have closed its own copy yet.
+                    fcntl.flock(file._fd, fcntl.LOCK_UN)
+                file.close()
+        self._lock = self._opened_directory = None
 
     def _check_owner(self) -> None:
         if self._lock is not None and self._lock._fd < 0:
             raise OSError(errno.EBADF, "a forked child cannot write its parent's log")
 
     def names(self) -> list[str]:
-        """Return the names of all files, except the spare ones."""
-        spares = {path.name for path, _ in self._spares}
-        return [name for name in os.listdir(self._directory) if name not in spares]
+        """Return the names of all files."""
+        return os.listdir(self._directory)
 
     def open(self, name: str, *, create: bool = False) -> _File:
-        """Open a file; one to write where no descriptor is left, too."""
-        path = self._directory / name
-        if not create:
-            return _File(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        file = self._open_new(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        self._written.pop(name, None)
-        try:
-            # So that it can be synced without being opened; it is of the same open file.
-            self._written[name] = self._copy(file)
-        except OSError:
-            if not file.size():
-                self._take_back(path, file)
-                raise
-        while len(self._written) > _WRITTEN_MAX:
-            self._written.popitem(last=False)  # closed when nobody syncs it any more
-        return file
-
-    def _open_new(self, path: Path, flags: int) -> _File:
-        """Open a file to write, or turn a spare one into it where no descriptor is left."""
-        with self._guard:
-            try:
-                file = _File(os.open(path, flags, 0o644))
-            except OSError as error:
-                if not lacks_means(error) or not self._spares or path.exists():
-                    raise
-                spare, file = self._spares.pop()
-                os.replace(spare, path)
-            self._keep_spares()
-        return file
-
-    def _keep_spares(self) -> None:
-        """Keep empty files open, for when no descriptor is left."""
-        while self._lock is not None and len(self._spares) < _SPARES:
-            path = self._spare_path()
-            try:
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-            except OSError:
-                return  # another time
-            self._spares.append((path, _File(fd)))
-
-    def _copy(self, file: _File) -> _File:
-        """Copy a descriptor, where none is left onto one in reserve."""
-        try:
-            return _File(os.dup(file._fd))
-        except OSError as error:
-            with self._guard:
-                if not lacks_means(error) or not self._spares:
-                    raise
-                path, spare = self._spares.pop()
-            # In one step: were the spare one closed first, a connection could take its descriptor.
-            os.dup2(file._fd, spare._fd, inheritable=False)
-            path.unlink(missing_ok=True)
-            return spare
-
-    def _take_back(self, path: Path, file: _File) -> None:
-        """Turn a new file into one in reserve, since it could not be synced."""
-        with self._guard:
-            spare = self._spare_path()
-            os.replace(path, spare)
-            self._spares.append((spare, file))
-
-    def _spare_path(self) -> Path:
-        self._spare_number += 1
-        return self._directory / f"spare-{self._spare_number}{_TEMPORARY}"
-
-    def _let_go(self, *, is_owner: bool) -> None:
-        """Close what is kept open; in a forked child the files are its parent's."""
-        for path, file in self._spares:
-            file.close()
-            if is_owner:
-                path.unlink(missing_ok=True)
-        self._spares.clear()
-        self._written.clear()
-        if self._opened_directory is not None:
-            if is_owner:
-                with suppress(OSError):
-                    fcntl.flock(self._opened_directory._fd, fcntl.LOCK_UN)
-            self._opened_directory.close()
-            self._opened_directory = None
+        """Open a file."""
+        flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
+        return _File(os.open(self._directory / name, flags | os.O_CLOEXEC, 0o644))
 
     def read(self, name: str) -> bytes | None:
         """Return a file's content, or None."""
@@ -401,15 +290,8 @@ class FileStore:
         finally:
             os.close(fd)
 
-    def identity(self, name: str | None = None) -> str:
-        """Return what distinguishes a file from its copy: its inode, and when that was made.
-
-        A number alone is given to another file when this one is deleted. The other times of a file
-        change with its owner and its rights.
-        """
-        if name is None:
-            assert self._lock is not None
-            return platform.identity_of(self._lock._fd)
+    def identity(self, name: str) -> str:
+        """Return what distinguishes a file from its copy; see `platform.identity_of`."""
         with closing(self.open(name)) as file:
             return platform.identity_of(file._fd)
 
@@ -422,7 +304,7 @@ class FileStore:
             data if isinstance(data, bytes) else lambda fd: data(platform.identity_of(fd)),
             suffix=_TEMPORARY,
             durable=durable,
-            opener=lambda path, flags: self._open_new(Path(path), flags).detach(),
+            mode=0o644,
         ).close()
         if durable:
             self.sync_directory()
@@ -430,7 +312,6 @@ class FileStore:
     def remove(self, name: str) -> None:
         """Delete a file, if it is there."""
         self._check_owner()
-        self._written.pop(name, None)
         (self._directory / name).unlink(missing_ok=True)
 
     def remove_unshared(self, name: str) -> bool:
@@ -443,23 +324,12 @@ class FileStore:
             return True
         try:
             fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Before it is deleted: a sync of what was deleted counts as one that failed.
-            self._written.pop(name, None)
             path.unlink(missing_ok=True)
         except BlockingIOError:
             return False
         finally:
             file.close()
         return True
-
-    def sync_file(self, name: str) -> None:
-        """Force a file to the disk, by the descriptor that it was written with if it is kept."""
-        file = self._written.get(name)
-        if file is not None and file._fd >= 0:
-            file.sync()
-            return
-        with closing(self.open(name)) as opened:
-            opened.sync()
 
     def sync_directory(self) -> None:
         """Force the names to the disk."""

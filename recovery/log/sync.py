@@ -2,16 +2,19 @@
 
 import errno
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from recovery.errors import SyncFailedError
-from recovery.log.expiry import close_all
+from recovery.errors import LogWriteError
 from recovery.log.index import SegmentIndex
-from recovery.log.state import Renewal
+from recovery.log.state import StateFile
 from recovery.log.store import LogFile, LogStore
 
+CACHE_BYTES: Final = 16 * 2**20
+"""How much of the newest the system is asked to keep in memory: what is as new, and newer, a
+publisher answers from its replay buffer."""
 STEP_BYTES: Final = 4 * 2**20
 """What is given up at a time begins and ends at a multiple of this: whole large pages."""
 
@@ -30,26 +33,19 @@ class PageCache:
     A page that was given back is the next one to be written to. Without that each frame goes to
     memory never used before, which takes several times as long to get where the machine is a
     virtual one; and the log would push out what other programs read.
-
-    Args:
-        keep_bytes: how much is kept; None: everything.
-
     """
 
-    def __init__(self, keep_bytes: int | None) -> None:
-        self._keep_bytes = keep_bytes
+    def __init__(self) -> None:
         self._held: deque[tuple[SegmentIndex, int]] = deque()
         """Segments of which a part may be in memory, and where that part begins."""
 
     def due(self, written: Iterable[SegmentIndex]) -> list[Stretch]:
         """Take the segments that were written to, the oldest first; return what to give back."""
-        if self._keep_bytes is None:
-            return []
         for segment in written:
             if not self._held or segment.first_record > self._held[-1][0].first_record:
                 self._held.append((segment, 0))
         found: list[Stretch] = []
-        surplus = sum(segment.size - begin for segment, begin in self._held) - self._keep_bytes
+        surplus = sum(segment.size - begin for segment, begin in self._held) - CACHE_BYTES
         while surplus >= STEP_BYTES or (surplus > 0 and len(self._held) > 1):
             segment, begin = self._held[0]
             is_last = len(self._held) == 1
@@ -66,78 +62,77 @@ class PageCache:
         return found
 
 
+class Part(NamedTuple):
+    """A segment that is forced to the disk."""
+
+    segment: SegmentIndex
+    size: int
+    """Up to where it was written then."""
+    file: LogFile | None
+    """The file that it was written with; None: it is opened."""
+
+
 @dataclass(slots=True)
 class PendingSync:
     """A sync that has begun."""
 
     store: LogStore
-    parts: list[tuple[SegmentIndex, int]]
-    """The segments that it brings to the disk, and the size of each."""
+    parts: list[Part]
+    full: list[LogFile]
+    """Files of segments that are full, to be closed."""
     names_changed: bool
     """Whether it brings the directory there, too."""
     unneeded: list[Stretch]
     """What need not be kept in memory then."""
-    renewal: Renewal | None = None
-    """Sequences that are reserved with it."""
-    written: list[LogFile] = field(default_factory=list)
-    """Files of segments that are full, to be closed."""
-    former: "PendingSync | None" = None
-    """One that nobody has ended, and that may have run since this one was begun."""
-    missing: dict[str, OSError] = field(default_factory=dict)
-    """Files that were not there, after `wait`: retention may have deleted them."""
+    state_file: StateFile
+    marks: Mapping[str, int]
+    """Sequences that are reserved with it, by topic."""
+    guard: AbstractContextManager[object]
+    """Held during `wait`: one that was not ended may still run, in another thread."""
+    missing: list[SegmentIndex] = field(default_factory=list)
+    """Segments whose files were deleted, after `wait`: retention may have done it."""
     error: OSError | None = None
     """What went wrong, after `wait`."""
-    is_over: bool = False
-    """Whether `wait` has returned."""
 
     @property
     def byte_count(self) -> int:
         """How much it brings to the disk, in bytes."""
-        return sum(max(0, size - segment.synced) for segment, size in self.parts)
+        return sum(max(0, part.size - part.segment.synced) for part in self.parts)
 
     def wait(self) -> None:
-        """Wait for the disk. It never raises: `LogWriter.end_sync` does."""
-        try:
-            close_all(self.written)
-            former, self.former = self.former, None
-            if former is not None and isinstance(former.error, SyncFailedError):
-                self.error = former.error  # another fsync would say that all is well
-            else:
+        """Wait for the disk, in any thread. It never raises: `LogWriter.end_sync` does."""
+        with self.guard:
+            try:
                 self._force()
-        finally:
-            self.is_over = True
+                self._reserve()
+            except OSError as error:
+                self.error = error
+            for file in self.full:
+                file.close()  # which gives back what was reserved of the disk, and takes time
+
+    def _reserve(self) -> None:
+        try:
+            if self.marks:
+                self.state_file.change(reserved=self.marks)
+        except LogWriteError as error:
+            if error.is_final:
+                raise
+            # Otherwise `append` does it as soon as it must, or says why not.
 
     def _force(self) -> None:
-        if self.renewal is not None:
-            self.renewal.write()
-            if self.renewal.error is not None and self.renewal.error.is_final:
-                return
-        try:
-            for segment, _ in self.parts:
-                self._sync(segment.name)
-            if self.names_changed:
-                self.store.sync_directory()
-            for stretch in self.unneeded:
-                self._uncache(stretch)
-        except OSError as error:
-            self.error = error
-
-    def _uncache(self, stretch: Stretch) -> None:
-        try:
-            file = self.store.open(stretch.name)
-        except OSError:
-            return  # deleted by retention, or another time
-        try:
-            file.uncache(stretch.start, stretch.stop)
-        except OSError:
-            pass  # it was but advice
-        finally:
-            file.close()
-
-    def _sync(self, name: str) -> None:
-        try:
-            self.store.sync_file(name)
-        except OSError as error:
-            if error.errno != errno.ENOENT:
-                raise
-            self.missing[name] = error  # the writer knows whether retention has deleted it
+        for segment, _, file in self.parts:
+            try:
+                if file is None:
+                    with closing(self.store.open(segment.name)) as opened:
+                        opened.sync()
+                else:
+                    file.sync()
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                self.missing.append(segment)
+        if self.names_changed:
+            self.store.sync_directory()
+        for stretch in self.unneeded:
+            with suppress(OSError), closing(self.store.open(stretch.name)) as file:
+                file.uncache(stretch.start, stretch.stop)  # it is but advice

@@ -3,12 +3,14 @@
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 
-from recovery.errors import LogWriteError, SyncFailedError, lacks_means
+from recovery.checks import NS_PER_S
+from recovery.errors import LogWriteError, SyncFailedError
+from recovery.log import state as state_file
 from recovery.log.config import LogConfig
-from recovery.log.ends import Ends, take_cut
-from recovery.log.expiry import PendingExpiry, Retention, close_all
+from recovery.log.expiry import PendingExpiry, find_surplus
 from recovery.log.format import (
     HEAD_BYTES,
     KIND_DATA,
@@ -19,17 +21,24 @@ from recovery.log.format import (
     pack_segment_header,
     pack_stream,
 )
-from recovery.log.index import Key, SegmentIndex, StreamIndex, encode_index, index_name
-from recovery.log.opening import open_log, skip_tail
+from recovery.log.index import (
+    INDEX_BYTES,
+    Key,
+    SegmentIndex,
+    StreamIndex,
+    encode_index,
+    index_name,
+)
+from recovery.log.opening import open_log
 from recovery.log.reader import LogReader
-from recovery.log.state import Reservations, StateFile, TailsUpdate
+from recovery.log.state import Reservations, StateFile
 from recovery.log.store import FileStore, LogFile, LogStore
-from recovery.log.sync import PageCache, PendingSync
+from recovery.log.sync import PageCache, Part, PendingSync
 from recovery.log.tail import NAME as TAIL
 from recovery.log.tail import Tail, TailContent, holds_messages, make_tail, read_slots
 
-_FULL_MAX = 16
-"""Files of full segments that are kept open until a sync or retention closes them."""
+_FILES_MAX = 16
+"""Files that are kept open until a sync closes them; it opens those of other segments."""
 
 
 class LogWriter:
@@ -40,10 +49,10 @@ class LogWriter:
         session: of the log's own streams, where the log is new; one that exists goes on in its own.
         now_ns: wall-clock time in ns since the epoch.
         store: where the files are; for tests. Default: `FileStore(config.directory)`.
-        gathered_max: how many sequences of a stream may be given out before they are appended, at
-            most. Default 0.
-        make_lock: makes a lock, for a `wait` of `begin_sync` that runs in another thread. Default:
-            none, for one thread.
+        gathered_max: how many sequences of a stream may be in the tail file before they are
+            appended, at most. Default 0.
+        make_lock: makes a lock, for a `wait` that runs in another thread. Default: none, for one
+            thread.
         goes_on: whether messages are to be appended. Without, a copy of another directory stays one
             for the next one that opens it. Default True.
         is_cut: whether the newest segment is known to have been longer. Default False.
@@ -51,12 +60,8 @@ class LogWriter:
     Attributes:
         session: the session of the log's own streams.
         opened: what opening it found.
-        cut: by stream of another session, the range that had been appended, and is gone from the
-            end of the log.
         bytes: the size of all segments.
         unsynced_bytes: what is not yet forced to the disk.
-        late_marks: why the last sync could not reserve sequences ahead, or None. `append` does it
-            as soon as it must.
 
     Raises:
         LogLockedError: another writer has it.
@@ -80,23 +85,19 @@ class LogWriter:
         self._config = config
         self._make_lock = make_lock
         self._gathered_max = gathered_max
-        self._store: LogStore = FileStore(config.directory, make_lock()) if store is None else store
+        self._store: LogStore = FileStore(config.directory) if store is None else store
         self._file: LogFile | None = None
-        self._full: list[LogFile] = []
-        """Files of full segments: closing them gives back what was reserved, which takes time."""
+        self._files: dict[SegmentIndex, LogFile] = {}
+        self._sync_guard = make_lock()
         self._syncing: PendingSync | None = None
         self._expiring: PendingExpiry | None = None
-        self._retention = Retention(config)
         self.unsynced_bytes = 0
-        self.late_marks: LogWriteError | None = None
         self._dirty: list[SegmentIndex] = []
         self._names_changed = False
         self._is_abandoned = self._is_closed = self._is_failed = self._must_cut = False
         self._segment_bytes = config.segment_bytes
-        self._page_cache = PageCache(config.cache_bytes)
+        self._page_cache = PageCache()
         self._tail: Tail | None = None
-        self._left_over: list[str] = []
-        """Indexes of deleted segments that could not be deleted yet."""
         try:
             self._store.lock()
             try:
@@ -115,45 +116,38 @@ class LogWriter:
         )
         state, catalog = self._state, self._catalog
         self.session = state.session
-        if not state.boot or state.clean:  # a new one, or one that was closed
-            state.always = self._config.is_synced
-            state.reserve = self._config.reserve
-            state.in_tail = 0
-        else:
+        tail_max = 0 if self._config.is_synced else self._gathered_max
+        always = self._config.is_synced
+        if state.boot and not state.clean:
             # What the last writer left may not be on the disk: its marks hold until it is.
-            state.always = state.always and self._config.is_synced
-            state.reserve = max(state.reserve, self._config.reserve)
+            always, tail_max = always and state.always, max(tail_max, state.in_tail)
             self._dirty = list(catalog.segments)
-        state.clean, state.boot = False, self._store.boot_id()
-        # What the last one had gathered was skipped just now.
-        state.gathered = self._gathered_max if self._config.acknowledge == "gathered" else 0
-        if self._config.is_written:
-            state.in_tail = max(state.in_tail, self._gathered_max)
         if self._store.read(TAIL) is None:
             make_tail(self._store)  # from here on one that is missing was deleted
         self._next = {key: catalog.next(key) or 0 for key in catalog.all_streams()}
         for topic, following in state.tails.items():
             key = (self.session, topic)
             self._next[key] = max(self._next.get(key, 0), following)
-        half, reserve = state.floor + state.reserve // 2, state.reserve
-        state.marks = {t: n + reserve for t, n in self._own_next() if n > half}
-        self._state_file = StateFile(self._store, state, self._make_lock())
-        self._state_file.write()
+        reserve = state_file.RESERVE
+        self._state_file = StateFile(
+            self._store, state, self._make_lock(), is_copy=self.opened.copied and not goes_on
+        )
+        self._state_file.change(
+            clean=False, boot=self._store.boot_id(), always=always, in_tail=tail_max,
+            marks={t: n + reserve for t, n in self._own_next() if n > state.floor + reserve // 2},
+        )  # fmt: skip
         for segment in catalog.segments:
             segment.synced = segment.size
         self.bytes = sum(segment.size for segment in catalog.segments)
-        self._ends = Ends(self._store)
-        self.cut = take_cut(self._ends, catalog, self._next)
-        self._reservations = Reservations(self._state_file, self._config.reserve)
+        self._reservations = Reservations(self._state_file)
         self._segment: SegmentIndex | None = catalog.segments[-1] if catalog.segments else None
         if self._segment is not None:
             self._file = self._store.open(self._segment.name, create=True)
+            self._files[self._segment] = self._file
             if not self._segment.size:
                 self._write_header(self._file, self._segment)
                 self.bytes += self._segment.size
                 self.unsynced_bytes += self._segment.size
-            if self._segment.is_closed:
-                self._segment_bytes = -1
             for stream in self._segment.streams.values():
                 self._reservations.set(stream)
         if state.always and self._dirty:
@@ -193,24 +187,6 @@ class LogWriter:
         """Yield topic and next sequence of the streams of the log's own session."""
         return ((key[1], n) for key, n in self._next.items() if key[0] == self.session)
 
-    def end_of(self, session: int, topic: str, start: int) -> memoryview | None:
-        """Return where to store, at 0, the sequence after the last one received of a stream.
-
-        For streams of other sessions, which begin at `start` if nothing was appended yet. It
-        survives the death of the process, and opening the log compares it with what the segments
-        have: see `cut`. None: it cannot be noted now.
-        """
-        key = (session, topic)
-        cell = self._ends.cell(key)
-        if cell is not None and not cell[0]:
-            segment = 0 if self._segment is None else self._segment.first_record
-            self._ends.begin(key, segment, start)
-        return cell
-
-    def forget_end(self, session: int, topic: str) -> None:
-        """Note no more how far a stream was; nothing is stored to its cell any more."""
-        self._ends.forget((session, topic))
-
     @property
     def floor(self) -> int:
         """The sequence that new streams of the log's own session begin with; 0 without a crash."""
@@ -229,6 +205,8 @@ class LogWriter:
     ) -> None:
         """Write a frame; it may be sent when this returns, or with `fsync="always"` after a sync.
 
+        Where the log is too large, since retention does not keep up, it waits for that.
+
         An error, or an interrupt, leaves the log as it was, and the call may be repeated. `start`
         is the sequence of the first message, not below `next(session, topic)`; `timestamp_ns_max`
         is the newest of their timestamps, and `now_ns` wall-clock time, in ns since the epoch.
@@ -245,6 +223,8 @@ class LogWriter:
         size = HEAD_BYTES + len(frame)
         if segment is None or segment.size + size > self._segment_bytes:
             segment = self._roll()
+            if self.bytes > self._config.retention_bytes:
+                self._shorten(now_ns)
         stream = segment.streams.get(key)
         stop = start + count
         if stream is None or not stream.frames:
@@ -257,7 +237,7 @@ class LogWriter:
         self._write(segment, (head, frame), at)
         entries = stream.entries
         assert entries is not None
-        if not stream.frames or at - entries.offsets[-1] >= self._config.index_bytes:
+        if not stream.frames or at - entries.offsets[-1] >= INDEX_BYTES:
             entries.add(at, start, stream.timestamp_ns_max)
         # From here on no call: an interrupt comes before it all, and the next write cuts off what
         # was written, or after it. It is what StreamIndex.note does.
@@ -298,10 +278,13 @@ class LogWriter:
         For what `accepted` returned and cannot be read. Raises `LogWriteError`.
         """
         key = (self.session, topic)
-        self._state.skips[topic] = self.skips(*key)
-        self.opened = skip_tail(self._state, self.opened, topic, self.next(*key))
-        self._next[key] = self._state.tails[topic]
-        self._state_file.write()
+        start = self.next(*key)
+        stop = start + self._state.in_tail
+        skips = {**self._state.skips, topic: [*self.skips(*key), (start, stop)]}
+        self._state_file.change(skips=skips, tails={topic: stop})
+        self._next[key] = stop
+        skipped = (*self.opened.skipped, (self.session, topic, start, stop))
+        self.opened = replace(self.opened, skipped=skipped)
 
     def begin_tail(self, slot_bytes: int = 0) -> Tail:
         """Note from now on, where a killed process leaves it, how far was written.
@@ -326,17 +309,22 @@ class LogWriter:
         """Begin to force everything to the disk; call its `wait`, then `end_sync`.
 
         Only `wait` takes time, and it alone may run while other methods are called.
+
+        Raises:
+            LogWriteError: one that nobody has ended has failed permanently.
+
         """
-        self.late_marks = None
-        former, segment = self._take_sync(), self._segment
-        renewal = None if segment is None else self._reservations.begin_renewal(segment)
-        parts = [(segment, segment.size) for segment in self._dirty]
-        unneeded = self._page_cache.due(self._dirty)
+        self._take_sync()
+        segment = self._segment
+        parts = [Part(one, one.size, self._files.get(one)) for one in self._dirty]
+        full = [self._files.pop(one) for one in list(self._files) if one is not segment]
         pending = PendingSync(
-            self._store, parts, self._names_changed, unneeded, renewal, self._full, former
-        )
+            self._store, parts, full, self._names_changed, self._page_cache.due(self._dirty),
+            self._state_file, {} if segment is None else self._reservations.due(segment),
+            self._sync_guard,
+        )  # fmt: skip
         # What is appended from here on is dirty again.
-        self._syncing, self._full, self._names_changed, self._dirty = pending, [], False, []
+        self._syncing, self._names_changed, self._dirty = pending, False, []
         return pending
 
     def end_sync(self, pending: PendingSync) -> None:
@@ -347,52 +335,50 @@ class LogWriter:
 
         """
         self._syncing = None
-        renewal = pending.renewal
-        if renewal is not None:
-            self._reservations.end_renewal(renewal, self._segment)
-            if renewal.error is not None and renewal.error.is_final:
-                self._put_back(pending)
-                raise renewal.error
-            self.late_marks = renewal.error  # what was appended goes to the disk all the same
-        error = pending.error or self._missing(pending)
+        if self._segment is not None and pending.marks:
+            self._reservations.renew(self._segment)
+        error = pending.error
+        for segment in pending.missing:
+            if not segment.is_leaving:
+                error = SyncFailedError(errno.ENOENT, os.strerror(errno.ENOENT), segment.name)
         if error is None:
-            for segment, size in pending.parts:
-                self._note_synced(segment, size)
+            for segment, size, _ in pending.parts:
+                self._on_synced(segment, size)
             return
-        if not isinstance(error, SyncFailedError):
-            self._put_back(pending)
-            raise LogWriteError("the log cannot be forced to the disk now", error)
-        # The system may have thrown away what it could not write: another fsync would say that all
-        # is well. So this is never said to be on the disk any more.
-        self._is_failed = True
-        for segment, size in pending.parts:
-            segment.synced = max(size, segment.synced)
         self._put_back(pending)
-        raise LogWriteError("the log cannot be forced to the disk", error)
+        if isinstance(error, SyncFailedError):
+            # The system may have thrown away what it could not write: another fsync would say that
+            # all is well. So this is never said to be on the disk any more.
+            self._is_failed = True
+            for segment, size, _ in pending.parts:
+                segment.synced = max(size, segment.synced)
+        if isinstance(error, LogWriteError):
+            raise error
+        raise LogWriteError(f"the log {self._config.directory} cannot be forced to the disk", error)
 
-    def _note_synced(self, segment: SegmentIndex, size: int) -> None:
+    def _on_synced(self, segment: SegmentIndex, size: int) -> None:
         """Count a segment as unsynced up to `size` no more: it is on the disk, or deleted."""
         if size > segment.synced:
             self.unsynced_bytes -= size - segment.synced
             segment.synced = size
 
-    def _missing(self, pending: PendingSync) -> OSError | None:
-        """Return an error where a file was not there that retention has not deleted."""
-        for segment in self._catalog.segments if pending.missing else ():
-            error = pending.missing.get(segment.name)
-            if error is not None and not segment.is_leaving:
-                if isinstance(error, SyncFailedError) and segment is pending.parts[-1][0]:
-                    return error
-                path = self._store.path(segment.name)
-                return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return None
-
     def _put_back(self, pending: PendingSync) -> None:
         """Take again what a sync did not bring to the disk."""
         self._names_changed |= pending.names_changed
-        taken = {segment.first_record for segment, _ in pending.parts}
-        again = [one for one in self._catalog.segments if one.first_record in taken]
-        self._dirty = again + [segment for segment in self._dirty if segment not in again]
+        taken = {part.segment for part in pending.parts}
+        again = [segment for segment in self._catalog.segments if segment in taken]
+        self._dirty = again + [segment for segment in self._dirty if segment not in taken]
+
+    def _take_sync(self) -> None:
+        """Take again what a sync should have brought to the disk that nobody has ended."""
+        former = self._syncing
+        if former is not None:
+            with former.guard:  # it may still run
+                pass
+            self._put_back(former)
+            self._syncing = None
+            if isinstance(former.error, SyncFailedError):
+                self.end_sync(former)
 
     def sync(self) -> None:
         """Force everything to the disk; raises `LogWriteError`."""
@@ -403,33 +389,38 @@ class LogWriter:
     def expire(self, now_ns: int) -> None:
         """Delete the oldest segments that retention does not keep, and begin one if it is time to.
 
+        `now_ns` is wall-clock time in ns since the epoch.
+
         Raises:
             LogWriteError: nothing can be deleted, or the directory is gone.
 
         """
-        pending = self.begin_expire(now_ns)
+        self._expire(self.begin_expire(now_ns))
+
+    def _expire(self, pending: PendingExpiry | None) -> None:
         if pending is not None:
             pending.wait()
             self.end_expire(pending)
 
-    @property
-    def has_full(self) -> bool:
-        """Whether files of full segments wait to be closed, by a sync or by retention."""
-        return bool(self._full)
+    def truncate(self, bytes_max: float, before_ns: float) -> None:
+        """Delete what `find_surplus` finds; raises `LogWriteError`."""
+        self._expire(self._begin_delete(bytes_max, before_ns))
 
-    @property
-    def ahead_ns(self) -> int | None:
-        """See `Retention`."""
-        return self._retention.ahead_ns
+    def _shorten(self, now_ns: int) -> None:
+        """Apply retention here: its thread cannot keep up. It is tried again later."""
+        with suppress(LogWriteError):
+            self._expire(self._begin_delete(*self._limits(now_ns)))
 
-    def begin_expire(self, now_ns: int, steady_ns: int | None = None) -> PendingExpiry | None:
+    def _limits(self, now_ns: int) -> tuple[float, float]:
+        age_s = self._config.retention_age
+        before_ns = float("-inf") if age_s is None else now_ns - age_s * NS_PER_S
+        return self._config.retention_bytes, before_ns
+
+    def begin_expire(self, now_ns: int) -> PendingExpiry | None:
         """Begin to do as `expire`: call `wait` of what is returned, then `end_expire`.
 
-        `steady_ns` is the monotonic clock, so that what is appended while the wall clock is wrong
-        is deleted, too. Default: it is not looked at.
-
         `wait` takes the time that deleting takes, and it alone may run while other methods are
-        called, but those of a sync. None: there is nothing to do.
+        called. None: there is nothing to do.
 
         Raises:
             LogWriteError: no segment can be begun where that is due.
@@ -437,83 +428,33 @@ class LogWriter:
         """
         if self._is_abandoned:
             return None
-        self._take_expiry()
-        if steady_ns is not None:
-            self._retention.note_time(self._catalog.segments, now_ns, steady_ns)
-        if self._retention.is_roll_due(self._segment, now_ns):
+        first_ns = None if self._segment is None else self._segment.appended_ns_first
+        age_ns, failure = self._config.roll_age_ns, None
+        if first_ns is not None and age_ns is not None and now_ns - first_ns >= age_ns:
             try:
                 self._roll()
-            except LogWriteError:
-                if not self._surplus(now_ns):
-                    raise  # or else deleting them may give it the space
-        surplus = self._surplus(now_ns)
-        if not (surplus or self._left_over or self._full):
+            except LogWriteError as error:
+                failure = error
+        pending = self._begin_delete(*self._limits(now_ns))
+        if pending is None and failure is not None:
+            raise failure  # or else deleting may give it the space
+        return pending
+
+    def _begin_delete(self, bytes_max: float, before_ns: float) -> PendingExpiry | None:
+        former = self._expiring
+        if former is not None:
+            former.wait()  # it may still run, or nobody has ended it
+            with suppress(LogWriteError):
+                self.end_expire(former)  # what could not be deleted is tried again
+        surplus = find_surplus(self._catalog.segments, bytes_max, before_ns)
+        if not surplus:
             return None
-        pending = self._leave(surplus, self._tails_of(surplus), self._full)
-        self._full = []
-        return pending
-
-    def _leave(
-        self, surplus: list[SegmentIndex], tails: dict[str, int], written: list[LogFile]
-    ) -> PendingExpiry:
-        """Begin to delete segments, and to close files."""
-        update = TailsUpdate(self._state_file, tails) if tails else None
-        for oldest in surplus:
-            oldest.is_leaving = True
-        pending = PendingExpiry(
-            self._store, surplus, self._left_over, update, written, self._make_lock()
+        for segment in surplus:
+            segment.is_leaving = True
+        self._expiring = PendingExpiry(
+            self._store, surplus, self._state_file, self._tails_of(surplus), self._make_lock()
         )
-        self._expiring, self._left_over = pending, []
-        return pending
-
-    def shorten(self, now_ns: int, *, waits: bool = True) -> bool:
-        """Apply retention now, also while the `wait` of a sync or of `begin_expire` is running.
-
-        For a caller of `append` that fills the log faster than they come to their end, or finds no
-        space. One that a reader holds stays. No new segment is begun, whatever its age. No signal
-        handler must raise meanwhile.
-
-        Args:
-            now_ns: wall-clock time in ns since the epoch.
-            waits: whether it may wait for the disk. Otherwise it deletes one segment at most, and
-                only one that needs no new state on the disk before. Default True.
-
-        Returns:
-            Whether any space was given back.
-
-        Raises:
-            LogWriteError: nothing can be deleted.
-
-        """
-        if self._is_abandoned or self._is_closed:
-            return False
-        before, syncing, former = self.bytes, self._syncing, self._expiring
-        if former is not None and not former.is_over:
-            if waits and syncing is None:
-                former.wait()
-            elif not waits:
-                while former.delete_next() and former.deleted == former.taken:
-                    pass  # only indexes are left
-                self._forget_deleted(former)
-                if not former.is_over:
-                    return self.bytes < before
-        self._take_expiry()
-        surplus = self._surplus(now_ns)
-        tails = self._tails_of(surplus if waits else surplus[:1])
-        if not waits:
-            surplus = [] if tails else surplus[:1]
-        elif tails and syncing is not None:
-            self._state_file.supersede()  # what the sync writes, or has written, knows them not
-        written = self._full if waits else self._full[: len(surplus)]
-        self._full = self._full[len(written) :]
-        had_full = bool(written)
-        if syncing is not None and waits:
-            close_all(syncing.written)
-        if surplus or had_full:
-            pending = self._leave(surplus, tails, written)
-            pending.wait()
-            self.end_expire(pending)
-        return had_full or self.bytes < before
+        return self._expiring
 
     def end_expire(self, pending: PendingExpiry) -> None:
         """Forget the segments that are deleted.
@@ -522,46 +463,41 @@ class LogWriter:
             LogWriteError: one could not be deleted; it is tried again the next time.
 
         """
-        if self._expiring is pending:  # else another call has taken its result
-            self._expiring = None
-            if pending.tails is not None:
-                pending.tails.end()
-            self._forget_deleted(pending)
-            for segment in pending.segments[pending.taken :]:
-                segment.is_leaving = False
-            self._left_over += pending.indexes
-        pending.check(self._config.directory)
-
-    def _forget_deleted(self, pending: PendingExpiry) -> None:
-        while pending.taken < pending.deleted:
-            oldest = pending.segments[pending.taken]
-            pending.taken += 1
-            self._catalog.drop_first()
-            self._forget_streams(oldest)
-            self.bytes -= oldest.size
-            self._note_synced(oldest, oldest.size)
-            self._dirty = [other for other in self._dirty if other is not oldest]
+        if self._expiring is not pending:
+            return  # another call has taken its result
+        # An interrupt may come anywhere: the next call does again what is not done.
+        while pending.deleted:
+            segment = pending.segments[0]
+            if segment in self._catalog.segments:
+                self._catalog.drop_first()
+            self._forget_streams(segment)
+            self._files.pop(segment, None)
+            self._on_synced(segment, segment.size)
+            self._dirty = [other for other in self._dirty if other is not segment]
             self._names_changed = True
-
-    def _surplus(self, now_ns: int) -> list[SegmentIndex]:
-        return self._retention.surplus(self._catalog.segments, self.bytes, now_ns)
+            pending.deleted -= 1
+            del pending.segments[0]
+        for segment in pending.segments:
+            segment.is_leaving = False
+        self.bytes = sum(segment.size for segment in self._catalog.segments)
+        self._expiring = None
+        if pending.error is not None:
+            what = f"the log {self._config.directory} cannot be shortened"
+            raise LogWriteError(what, pending.error) from pending.error
 
     def _tails_of(self, surplus: list[SegmentIndex]) -> dict[str, int]:
         """Return where streams go on of which no other segments than these say it."""
         tails: dict[str, int] = {}
-        for at, oldest in enumerate(surplus):
-            for key, stream in oldest.streams.items():
-                if key[0] != self.session:
-                    continue
-                # Those that are deleted before it say nothing either when it is.
-                others = (o for o in self._catalog.of_stream(key) if o not in surplus[: at + 1])
-                following = self._next.get(key, 0)
-                if any(other.streams[key].frames for other in others):
-                    if not self._state.always:
-                        continue  # should a crash take them all, the marks hold
-                    following = stream.stop
-                if max(self._state.tails.get(key[1], 0), tails.get(key[1], 0)) < following:
-                    tails[key[1]] = following
+        for key in {key for segment in surplus for key in segment.streams}:
+            if key[0] != self.session or key not in self._next:
+                continue
+            parts = self._catalog.of_stream(key)
+            gone = [part.streams[key].stop for part in parts if part in surplus]
+            if not any(part.streams[key].frames for part in parts if part not in surplus):
+                tails[key[1]] = self._next[key]
+            elif self._state.always and gone:
+                # A crash may take the others, whose frames were not sent then, and no mark holds.
+                tails[key[1]] = max(gone)
         return tails
 
     def _forget_streams(self, oldest: SegmentIndex) -> None:
@@ -602,7 +538,7 @@ class LogWriter:
         self._close_file()
         self._store.unlock()
 
-    def close(self, now_ns: int, *, keeps_tail: bool = False) -> None:
+    def close(self, *, keeps_tail: bool = False) -> None:
         """Force everything to the disk and close, so that opening it again reads no segment.
 
         `keeps_tail` says that messages are left in the tail that were not appended: `accepted`
@@ -620,8 +556,7 @@ class LogWriter:
             if self._is_abandoned:
                 self._state_file.remove()
             elif not self.has_failed:
-                self._take_expiry()
-                self._take_sync()
+                self._begin_delete(float("inf"), float("-inf"))  # takes one that still runs
                 if self._segment_bytes < 0:
                     self._roll()  # which has failed before
                 self._write_index()
@@ -630,41 +565,15 @@ class LogWriter:
                     keeps_tail = holds_messages(self._store)
                 if keeps_tail:
                     return
-                self._state.end = 0 if self._segment is None else self._segment.stop_record
-                self._state.clean = True
-                self._state.marks, self._state.reserve = dict(self._own_next()), 0
-                self._state_file.write()
+                self._state_file.change(
+                    end=0 if self._segment is None else self._segment.stop_record, clean=True,
+                    marks=dict(self._own_next()),
+                )  # fmt: skip
                 if self._tail is not None:
                     self._tail.remove()
         finally:
             self._close_file()
             self._store.unlock()
-
-    def _take_expiry(self) -> None:
-        """Take the result of one that nobody has ended; what it has not deleted is begun again."""
-        former = self._expiring
-        if former is None:
-            return
-        try:
-            self.end_expire(former)
-        except LogWriteError:
-            pass  # it is tried again
-
-    def _take_sync(self) -> PendingSync | None:
-        """Take the result of a sync that nobody has ended; return it where it may still run.
-
-        Raises:
-            LogWriteError: it failed.
-
-        """
-        former = self._syncing
-        if former is not None and former.is_over:
-            self.end_sync(former)
-        elif former is not None:
-            self._syncing = None
-            self._put_back(former)
-            return former
-        return None
 
     def _refuse(self, key: Key, start: int, count: int, frame: bytes | memoryview) -> None:
         if len(frame) > PAYLOAD_MAX:
@@ -705,38 +614,29 @@ class LogWriter:
         if old is not None and not old.records:
             return old  # a frame larger than a segment has one of its own
         segment = SegmentIndex(first)
-        file: LogFile | None = None
         self._segment_bytes = -1  # should this fail, nothing is written after the index any more
         try:
             self._write_index()
             file = self._store.open(segment.name, create=True)
             self._write_header(file, segment)
+        except LogWriteError:
+            raise
         except OSError as error:
-            if file is not None:
-                file.close()
-            if old is not None and lacks_means(error):
-                close_all(self._full)
-                # The former one goes on, and becomes larger than it should be.
-                self._segment_bytes = old.size + self._config.segment_bytes // 8
-                return old
-            if isinstance(error, LogWriteError):
-                raise
             what = f"the log {self._store.path(segment.name)} cannot be written"
             raise LogWriteError(what, error) from error
         # No call, so that an interrupt comes before it all or after it: it does what Catalog.add
         # does.
         self._catalog.segments = [*self._catalog.segments, segment]
-        self._file, file, self._segment = file, self._file, segment
+        self._file = self._files[segment] = file
+        self._segment = segment
         self._segment_bytes, self._must_cut = self._config.segment_bytes, False
         self.bytes += segment.size
         self.unsynced_bytes += segment.size
         if old is not None:
             old.is_closed = True
             old.drop_entries()
-        if file is not None:
-            self._full.append(file)
-        while len(self._full) > _FULL_MAX:
-            self._full.pop(0).close()
+        while len(self._files) > _FILES_MAX:
+            del self._files[next(iter(self._files))]  # it is closed once no sync uses it
         return segment
 
     def _write_header(self, file: LogFile, segment: SegmentIndex) -> None:
@@ -755,8 +655,8 @@ class LogWriter:
         if self.floor and session == self.session and key not in self._next:
             if start < self.floor:
                 self._refuse(key, start, 1, b"")
-            self._state.skips[topic] = [(0, self.floor)]
-            self._state_file.write()
+            skips = {**self._state.skips, topic: [(0, self.floor)]}
+            self._state_file.change(skips=skips)
         payload = pack_stream(session, topic)
         at = segment.size
         number = segment.next_number
@@ -764,8 +664,6 @@ class LogWriter:
         size = len(head) + len(payload)
         stream = StreamIndex(session, topic, number)
         self._reservations.set(stream)
-        if session != self.session:
-            self._ends.begin(key, segment.first_record, start)
         stream.start = stream.stop = start
         self._write(segment, (head, payload), at)
         # No call, so that an interrupt comes before it all or after it; it is what
@@ -793,7 +691,7 @@ class LogWriter:
                 raise LogWriteError(what, error) from error
 
     def _close_file(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
+        self._file = None
+        for file in self._files.values():
             file.close()
-        close_all(self._full)
+        self._files.clear()

@@ -31,7 +31,6 @@ FILL_SECONDS = 240.0
 
 
 _rate, _duty = partial(rate_goal, AREA), partial(duty_goal, AREA)
-PUBLISH = _rate("publish with the log (fsync by interval), against without", 0.8, 0.95)
 WRITTEN = _rate("publish one by one, acknowledged when written, against without a log", 0.75, 0.95)
 WRITTEN_MANY = _rate("publish_many, acknowledged when written, against without a log", 0.75, 0.95)
 SYNCED = _rate(
@@ -45,27 +44,25 @@ MEMORY = _duty("publisher's memory while three readers replay", 150, 80, "MB")
 LIVE = _rate("live publishing while three readers replay, against alone", 0.6, 0.8)
 
 
-def _open_logged(directory: str, acknowledge: str, sender: type[PublisherOnLog]) -> PublisherOnLog:
+def _open_logged(directory: str, sender: type[PublisherOnLog]) -> PublisherOnLog:
     place = tempfile.mkdtemp(dir=directory)
     use_memory(place, APPEND_BYTES)
-    return sender(place, REPLAY_BYTES, acknowledge)
+    return sender(place, REPLAY_BYTES)
 
 
 def run(plan: Plan) -> Iterator[Row]:
     """Yield the rows of the area as they are measured."""
     with tempfile.TemporaryDirectory(prefix="p2pmsg-bench-") as directory:
-        for goal, plain, acknowledge, sender in (
-            (PUBLISH, OURS, "gathered", PublisherOnLog),
-            (WRITTEN, OURS, "written", PublisherOnLog),
-            (WRITTEN_MANY, OURS_MANY, "written", ManyPublisherOnLog),
+        for goal, plain, sender in (
+            (WRITTEN, OURS, PublisherOnLog),
+            (WRITTEN_MANY, OURS_MANY, ManyPublisherOnLog),
         ):
-            opened = partial(_open_logged, directory, acknowledge, sender)
+            opened = partial(_open_logged, directory, sender)
             logged = Contender(f"{plain.name}, logged", opened, plain.open_receiver)
             yield goal.compared(
                 partial(measure_throughput, logged, "small", 1, plan),
                 partial(measure_throughput, plain, "small", 1, plan),
                 plan.run_count,
-                f"acknowledge={acknowledge!r}",
             )
         yield _committing(plan, directory)
         yield _appending(plan, directory)

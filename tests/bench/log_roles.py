@@ -86,7 +86,7 @@ class LogRole:
                 timestamp_ns_max=WALL_NS + sequence, now_ns=WALL_NS,
             )  # fmt: skip
         seconds = time.perf_counter() - started
-        writer.close(WALL_NS)
+        writer.close()
         shutil.rmtree(self._directory / "log")
         return byte_count / seconds
 
@@ -125,10 +125,8 @@ class LogRole:
 class PublisherOnLog(OursSender):
     """A publisher on a log, with little else to answer from."""
 
-    def __init__(
-        self, directory: str, replay_bytes: int = REPLAY_BYTES, acknowledge: Any = None
-    ) -> None:
-        config = p2pmsg.LogConfig(directory, retention_bytes=1 << 40, acknowledge=acknowledge)
+    def __init__(self, directory: str, replay_bytes: int = REPLAY_BYTES) -> None:
+        config = p2pmsg.LogConfig(directory, retention_bytes=1 << 40)
         opens = p2pmsg.Publisher  # loads its modules, which is not the log's time
         started = time.perf_counter()
         self._publisher = opens(
@@ -173,8 +171,8 @@ class GroupCommitRole:
         self._directory = Path(directory)
 
     def ours(self, threads: int, seconds: float) -> float:
-        """Publish with `acknowledge="synced"`; messages a second."""
-        config = p2pmsg.LogConfig(tempfile.mkdtemp(dir=self._directory), acknowledge="synced")
+        """Publish with `fsync="always"`; messages a second."""
+        config = p2pmsg.LogConfig(tempfile.mkdtemp(dir=self._directory), fsync="always")
         with p2pmsg.Publisher("tcp://127.0.0.1:0", log=config) as publisher:
             return _rate_of(lambda value: publisher.publish(TOPIC, value), threads, seconds)
 

@@ -68,8 +68,7 @@ def publish_rounds(publisher, accepted, rounds, errors, topics=TOPICS):
 
 
 def log_of(directory, how):
-    fsync = "always" if how == "synced" else "interval"
-    return LogConfig(Path(directory) / "log", acknowledge=how, fsync=fsync)
+    return LogConfig(Path(directory) / "log", fsync=how)
 
 
 def fill(endpoint, directory, how):
@@ -80,11 +79,11 @@ def fill(endpoint, directory, how):
     say(endpoint=publisher.endpoint)
     sys.stdin.readline()
     accepted, errors = [0] * TOPICS, []
-    rounds = 20 if how == "synced" else 100
+    rounds = 20 if how == "always" else 100
     publish_rounds(publisher, accepted, rounds, errors)
     before, filled = len(errors), sum(accepted)
     filler.fill()
-    publish_rounds(publisher, accepted, 3 if how == "synced" else 8 * rounds, errors, topics=6)
+    publish_rounds(publisher, accepted, 3 if how == "always" else 8 * rounds, errors, topics=6)
     stats = publisher.stats()
     say(
         before=before,

@@ -26,7 +26,7 @@ class LogFiles:
         try:
             yield Writing(writer)
         finally:
-            writer.close(now_ns)
+            writer.close()
 
     def files(self):
         return [path for path in self.directory.iterdir() if path.is_file()]

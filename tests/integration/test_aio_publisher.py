@@ -225,13 +225,13 @@ def test_closing_wakes_those_who_wait(make_subscriber, make_proxy):
     run(main)
 
 
-@pytest.mark.parametrize("acknowledge", ["written", "synced"])
-def test_cancelled_at_each_step_it_can_be_closed_again(make_subscriber, memory_path, acknowledge):
+@pytest.mark.parametrize("fsync", ["interval", "always"])
+def test_cancelled_at_each_step_it_can_be_closed_again(make_subscriber, memory_path, fsync):
     """A round more is let pass before each cancellation; at last the call has ended before it."""
     LAST = 40
 
     async def one(at):
-        config = LogConfig(memory_path / "log", acknowledge=acknowledge)
+        config = LogConfig(memory_path / "log", fsync=fsync)
         publisher = Publisher(LOOPBACK, log=config)
         if at % 3 == 0:
             await join(publisher, make_subscriber)
@@ -312,7 +312,7 @@ def test_the_loop_goes_on_while_the_disk_is_waited_for(
     slow_disk, make_subscriber, memory_path, how
 ):
     async def main():
-        config = LogConfig(memory_path / "log", acknowledge="synced")
+        config = LogConfig(memory_path / "log", fsync="always")
         async with Publisher(LOOPBACK, log=config) as publisher:
             subscriber = await join(publisher, make_subscriber)
             for number in range(10):
@@ -376,13 +376,13 @@ def test_opening_may_be_done_in_the_executor(monkeypatch, memory_path, make_subs
 
 
 @pytest.mark.rounds(400, 100_000)
-@pytest.mark.parametrize("acknowledge", [None, "synced"])
-def test_random_cancellations_cost_nothing(make_subscriber, memory_path, acknowledge, rounds):
+@pytest.mark.parametrize("fsync", [None, "always"])
+def test_random_cancellations_cost_nothing(make_subscriber, memory_path, fsync, rounds):
     """Tasks publish and drain, and are cancelled at random; what was accepted comes once."""
     rng = random.Random(7)
 
     async def main():
-        log = LogConfig(memory_path / "log", acknowledge=acknowledge) if acknowledge else None
+        log = LogConfig(memory_path / "log", fsync=fsync) if fsync else None
         async with Publisher(LOOPBACK, log=log) as publisher:
             subscriber = await join(publisher, make_subscriber, on_gap="raise")
             counter = ExactCounter(subscriber)

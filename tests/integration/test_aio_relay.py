@@ -18,14 +18,12 @@ def run(main):
     asyncio.run(asyncio.wait_for(main(), WAIT_S), debug=True)
 
 
-@pytest.mark.parametrize("acknowledge", [None, "written", "synced"])
-def test_it_serves_on_what_it_has_received(
-    make_publisher, make_subscriber, memory_path, acknowledge
-):
+@pytest.mark.parametrize("fsync", [None, "interval", "always"])
+def test_it_serves_on_what_it_has_received(make_publisher, make_subscriber, memory_path, fsync):
     publisher = make_publisher(replay_bytes=10_000)
 
     async def main():
-        log = LogConfig(memory_path / "log", acknowledge=acknowledge) if acknowledge else None
+        log = LogConfig(memory_path / "log", fsync=fsync) if fsync else None
         async with Relay(publisher.endpoint, LOOPBACK, log=log) as relay:
             await asyncio.to_thread(publisher.wait_for_subscribers, 1, WAIT_S)
             await asyncio.to_thread(publisher.publish_many, TOPIC, range(30_000))

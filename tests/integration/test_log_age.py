@@ -12,7 +12,7 @@ SMALL = PublisherConfig(frame_bytes=4096)
 
 
 def aged_log(directory):
-    return LogConfig(directory, segment_bytes=4096, segment_age=0.3, retention_age=0.6)
+    return LogConfig(directory, segment_bytes=4096, retention_age=0.6)
 
 
 def fill(publisher):

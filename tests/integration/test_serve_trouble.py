@@ -14,7 +14,7 @@ from tests.unit.p2pmsg.webhooks.test_seen import no_file_above
 
 
 def test_a_log_that_takes_nothing_is_named_and_streams_go_on(make_publisher, tmp_path, caplog):
-    posts = make_publisher(log=LogConfig(tmp_path / "log", acknowledge="synced", fsync="always"))
+    posts = make_publisher(log=LogConfig(tmp_path / "log", fsync="always"))
     other = make_publisher()
     with serving([posts.endpoint, other.endpoint], publisher=posts) as (port, app):
         eventually(lambda: app.stats().connected == 2)

@@ -87,7 +87,7 @@ def sender(make_publisher, tmp_path):
     made = []
 
     def make(url, count=1, **settings):
-        log = LogConfig(tmp_path / "log", acknowledge="gathered")
+        log = LogConfig(tmp_path / "log")
         publisher = make_publisher(log=log)
         publisher.publish_many("t", [*range(count)])
         events = []

@@ -2,12 +2,23 @@
 
 import errno
 from random import Random
+from unittest import mock
 
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from recovery.log import LogConfig, LogReader, LogWriteError, LogWriter, MemoryStore, verify
+from recovery.log import (
+    LogConfig,
+    LogReader,
+    LogWriteError,
+    LogWriter,
+    MemoryStore,
+    index,
+    state,
+    verify,
+    writer,
+)
 from recovery.log.state import decode_state
 
 OWN, OTHER = 1, 2
@@ -41,11 +52,12 @@ class Log:
 
     """
 
-    def __init__(self, fsync, retention_bytes, segment_age_s, reserve):
+    def __init__(self, fsync, retention_bytes, retention_age):
         self.config = LogConfig(
-            "log", segment_bytes=4096, index_bytes=500, fsync=fsync, reserve=reserve,
-            retention_bytes=retention_bytes, segment_age=segment_age_s,
+            "log", segment_bytes=4096, fsync=fsync, retention_bytes=retention_bytes,
+            retention_age=retention_age,
         )  # fmt: skip
+        self.keeps_all = retention_bytes == 2**40 and retention_age is None
         self.store, self.now_ns, self.number = MemoryStore(), 10**18, 0
         self.kept, self.synced, self.deleted = [], 0, 0
         self.has_holes = False
@@ -165,7 +177,7 @@ class Log:
         self.store.failing = {}
         before = {key: self.writer.next(*key) for key in KEYS}
         has_failed = self.writer.has_failed
-        self.writer.close(self.now_ns)
+        self.writer.close()
         self.store.kill()
         # What a failed sync leaves open has the index of an earlier time, if any.
         found = verify("log", store=self.store)
@@ -183,7 +195,7 @@ class Log:
         known = set(self.writer.streams())
         self.store.crash(None if seed is None else Random(seed))
         left = [tuple(record)[:6] for record in LogReader("log", store=self.store).records()]
-        state = decode_state(self.store.read("state"))
+        known_state = decode_state(self.store.read("state"))
         self.open()
         rest = iter(self.kept)
         assert all(record in rest for record in left)
@@ -197,17 +209,17 @@ class Log:
                 parts = [record[2:4] for record in left if record[:2] == key]
                 stops = [stop for _, stop in parts]
                 report = [skip[2:] for skip in self.writer.opened.skipped if skip[:2] == key]
-                if not (stops or key[1] in state.tails or key[1] in state.marks):
+                if not (stops or key[1] in known_state.tails or key[1] in known_state.marks):
                     assert following == self.writer.floor
                     self.skips[key] = [(0, following)] if following else []
                 self.skips.setdefault(key, []).extend(report)
                 # After the last record, and before it where a segment lost its end.
-                is_used_up = stops[-1:] == [following]  # all that was reserved, so nothing after
+                # All that was reserved, so nothing after; or retention has deleted what was there.
+                is_used_up = following in (*stops[-1:], known_state.tails.get(key[1]))
                 assert not report or report[-1][1] == following or is_used_up
                 assert not stops or not report or report[-1][0] >= stops[-1] or is_used_up
                 assert len([skip for skip in report if not stops or skip[0] >= stops[-1]]) <= 1
-                is_whole = self.config.retention_bytes == 2**40
-                check_parts(parts, self.skips[key], report, following, is_whole=is_whole)
+                check_parts(parts, self.skips[key], report, following, is_whole=self.keeps_all)
                 if self.config.fsync == "always":
                     # Nothing after the last record; between others what no sync had brought there.
                     assert not report or report[-1][1] < stops[-1]
@@ -230,8 +242,7 @@ class Log:
         assert found == self.kept[len(self.kept) - len(found) :]
         deleted = len(self.kept) - len(found)
         assert deleted >= self.deleted
-        if self.config.retention_bytes == 2**40:
-            assert not deleted
+        assert not (self.keeps_all and deleted)
         self.deleted = deleted
         for summary in reader.streams():
             key = (summary.session, summary.topic)
@@ -375,7 +386,7 @@ def test_a_log_is_a_list(rounds):
     cases = given(
         st.sampled_from(["interval", "always", "never"]),
         st.sampled_from([0, 9000, 2**40]),
-        st.sampled_from([None, 20]),
+        st.sampled_from([None, 200]),
         st.integers(1, 40),
         st.lists(STEPS, max_size=60),
     )(check)
@@ -388,8 +399,16 @@ def test_a_log_is_a_list(rounds):
     settings(max_examples=rounds, deadline=None, phases=set(Phase) - {Phase.explain})(cases)()
 
 
-def check(fsync, retention_bytes, segment_age_s, reserve, steps):
-    log = Log(fsync, retention_bytes, segment_age_s, reserve)
+def check(fsync, retention_bytes, retention_age, reserve, steps):
+    with (
+        mock.patch.object(state, "RESERVE", reserve),
+        mock.patch.object(index, "INDEX_BYTES", 500),
+        mock.patch.object(writer, "INDEX_BYTES", 500),
+    ):
+        follow(Log(fsync, retention_bytes, retention_age), steps)
+
+
+def follow(log, steps):
     for name, *arguments in [*steps, ("kill",), ("read_all", False)]:
         if name.startswith(("read", "begin")) and log.store.failing:
             log.mend()

@@ -18,12 +18,7 @@ PROCESS = {
     "processes crash, synced always": Profile({**CRASHES, "fsync": "always"}),
     "reader stops": Profile({**CRASHES, **TIGHT, "read_stops_per_s": 4, "read_stop_time": 0.2}),
 }
-GATHERED = {**CRASHES, "acknowledge": "gathered"}
 SYSTEM = {
-    "processes crash, gathered": Profile(GATHERED),
-    "processes crash, gathered, little buffer": Profile(
-        {**GATHERED, "replay_bytes": 2000}, joiners=JOINERS
-    ),
     "systems crash": Profile({**CRASHES, "system_crashes": 1.0}),
     "systems crash, never synced": Profile(
         {**CRASHES, "system_crashes": 0.5, "fsync": "never"}, joiners=JOINERS

@@ -4,7 +4,6 @@ import errno
 
 import pytest
 
-from p2pmsg.errors import LogFailedError
 from p2pmsg.mold import codec
 
 pytest.importorskip("recovery.log")
@@ -24,24 +23,6 @@ def log(tmp_path):
     made = MoldLog(LogConfig(tmp_path, fsync="always"), NAME, "mold")
     yield made
     made.close()
-
-
-def test_what_could_not_be_forced_to_the_disk_yet_is_not_said_to_be_there(log, monkeypatch):
-    log.append(1, packet(1))
-    log.bring_to_disk()
-    log.append(2, packet(2))
-
-    def away(store, name):
-        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FileStore, "sync_file", away)
-        for _ in range(2):
-            with pytest.raises(LogFailedError, match="No such file"):
-                log.bring_to_disk()
-    log.bring_to_disk()
-    assert log.following == 3
-    assert log.stats().retrying is None
 
 
 def test_what_cannot_be_read_for_lack_of_a_descriptor_is_there_later(log, monkeypatch):

@@ -13,11 +13,17 @@ from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.kept_batch import frame_of
 from p2pmsg.publisher.log import PublisherLog
 from recovery import ReplayBuffer
-from recovery.log import LogReader, LogWriter, MemoryStore, truncate, verify
+from recovery.log import LogReader, LogWriter, MemoryStore, state, truncate, verify
 
 MS = 1_000_000
 FRAME = bytes(1000)
 FULL_BYTES = 128 * 1024
+
+
+@pytest.fixture(autouse=True)
+def reserve(monkeypatch):
+    """Few sequences are reserved, so that little is skipped after a crash."""
+    monkeypatch.setattr(state, "RESERVE", 5)
 
 
 def log_of(store=None, **options):
@@ -73,11 +79,11 @@ def test_closing_reports_an_fsync_that_failed_before(on_error):
     log.sync(nullcontext())
     store.failing = {}
     if on_error == "continue":
-        log.close(0)
+        log.close()
         assert log.stats().failed.endswith("Input/output error")
     else:
         with pytest.raises(LogFailedError, match="forced to the disk: Input/output error"):
-            log.close(0)
+            log.close()
     assert not LogWriter(LogConfig("log"), session=2, now_ns=0, store=store).opened.clean
 
 
@@ -123,7 +129,7 @@ def test_a_stream_goes_on_where_an_interrupt_struck_between_log_and_buffer(how, 
 
 
 def test_what_waits_for_the_disk_is_one_frame_however_long_it_takes():
-    log = log_of(acknowledge="synced")
+    log = log_of(fsync="always")
     core = core_on(log)
     for number in range(100):
         core.publish("t", number, None, None, None, now_ns=number * MS, wall_ns=1)
@@ -206,11 +212,10 @@ def reported(core, start, stop):
     return [(loss.start, loss.stop) for loss in core.log.split_lost("t", start, stop)[0]]
 
 
-@pytest.mark.parametrize("acknowledge", ["written", "gathered"])
 @pytest.mark.parametrize("before", [0, 3])
-def test_a_crash_of_the_system_gives_no_returned_sequence_again(acknowledge, before):
-    store, options = MemoryStore(), {"reserve": 5, "acknowledge": acknowledge}
-    core = core_of(store, **options)
+def test_a_crash_of_the_system_gives_no_returned_sequence_again(before):
+    store = MemoryStore()
+    core = core_of(store)
     if before:
         publish(core, before)
         core.flush(now_ns=1)
@@ -218,7 +223,7 @@ def test_a_crash_of_the_system_gives_no_returned_sequence_again(acknowledge, bef
     last = publish(core, 1000)  # more than are reserved, and in no frame yet
     store.crash()
 
-    core = core_of(store, **options)
+    core = core_of(store)
     following = core.log.next("t")
     assert following > last
     assert reported(core, 0, following) == [(before, following)]
@@ -226,7 +231,7 @@ def test_a_crash_of_the_system_gives_no_returned_sequence_again(acknowledge, bef
 
 def test_what_waits_next_to_a_log_that_was_cut_is_sent_and_the_rest_is_reported():
     store = MemoryStore()
-    core = core_of(store, reserve=5)
+    core = core_of(store)
     publish(core, 3)
     core.flush(now_ns=1)
     last = publish(core, 1000)
@@ -234,7 +239,7 @@ def test_what_waits_next_to_a_log_that_was_cut_is_sent_and_the_rest_is_reported(
     (name,) = [name for name in store.names() if name.endswith(".log")]
     store.write(name, store.read(name)[:-1])
 
-    core = core_of(store, reserve=5)
+    core = core_of(store)
     following = core.log.next("t")
     assert following == last + 1
     assert core.log.recovered == 1000
@@ -255,7 +260,7 @@ def test_what_a_closed_log_could_not_take_is_sent_by_the_next_or_reported(
         store.kill()
         truncate("log", bytes_max=1, store=store)
     else:
-        core.log.close(0, keeps_tail=True)
+        core.log.close(keeps_tail=True)
     if is_rebooted:
         store.crash()
 
@@ -273,7 +278,7 @@ def test_what_a_closed_log_could_not_take_is_sent_by_the_next_or_reported(
 
 def test_a_disk_that_was_full_when_sequences_were_to_be_reserved_is_over_with():
     store = MemoryStore()
-    core = core_of(store, reserve=100)
+    core = core_of(store)
     publish(core, 60)
     core.flush(now_ns=1)
     store.failing = {"replace": OSError(errno.ENOSPC, "No space left on device")}
@@ -287,12 +292,12 @@ def test_a_disk_that_was_full_when_sequences_were_to_be_reserved_is_over_with():
     core.flush(now_ns=1)
     assert core.log.next("t") == 120
     store.crash()
-    assert core_of(store, reserve=100).log.next("t") >= 120
+    assert core_of(store).log.next("t") >= 120
 
 
 def lost(store):
     """Kill a publisher that had 3 messages in a frame and 10 in the tail file; return the core."""
-    core = core_of(store, reserve=5)
+    core = core_of(store)
     publish(core, 3)
     core.flush(now_ns=1)
     publish(core, 10)
@@ -323,12 +328,12 @@ def test_what_was_in_a_tail_file_that_is_damaged_is_reported(how):
         store.write("tail", damaged)
 
     assert [finding.path for finding in verify("log", store=store)] == ["tail"]
-    core = core_of(store, reserve=5)
+    core = core_of(store)
     following = core.log.next("t")
     assert following >= 13
     assert reported(core, 0, following) == [(3, following)]
     store.kill()
-    again = core_of(store, reserve=5)
+    again = core_of(store)
     assert again.log.next("t") == following  # it is skipped once
 
 
@@ -342,7 +347,7 @@ SPOILT = {
 @pytest.mark.parametrize("how", SPOILT)
 def test_messages_in_the_tail_file_that_are_damaged_are_skipped_and_the_others_sent(how, caplog):
     store = MemoryStore()
-    core = core_of(store, reserve=5)
+    core = core_of(store)
     nothing = {"now_ns": 1, "wall_ns": 1}
     publish(core, 3)
     core.flush(now_ns=1)
@@ -359,7 +364,7 @@ def test_messages_in_the_tail_file_that_are_damaged_are_skipped_and_the_others_s
     ((path, _, what),) = found_by(verify("log", store=store, check=frame_of))
     assert (path, "the messages of 't' are damaged" in what) == ("tail", True)
 
-    core = core_of(store, reserve=5)
+    core = core_of(store)
     following = {topic: core.log.next(topic) for topic in ("t", "u", "v")}
     assert (core.log.recovered, following["u"]) == (10, 11)
     for topic, first in (("t", kept), ("v", 1)):
@@ -370,7 +375,7 @@ def test_messages_in_the_tail_file_that_are_damaged_are_skipped_and_the_others_s
     assert "may have lost messages" in caplog.text
     assert list(verify("log", store=store, check=frame_of)) == []
     store.kill()
-    again = core_of(store, reserve=5)
+    again = core_of(store)
     assert {topic: again.log.next(topic) for topic in following} == following  # it is skipped once
 
 
@@ -380,9 +385,9 @@ def found_by(findings):
 
 def test_after_a_crash_of_the_system_a_damaged_tail_is_skipped_from_the_floor_on():
     store = MemoryStore()
-    publish(core_of(store, reserve=5), 3)
+    publish(core_of(store), 3)
     store.crash()
-    core = core_of(store, reserve=5)
+    core = core_of(store)
     floor = core.log.floor
     for _ in range(3):
         core.publish("new", 1, None, None, None, now_ns=1, wall_ns=1)
@@ -390,7 +395,7 @@ def test_after_a_crash_of_the_system_a_damaged_tail_is_skipped_from_the_floor_on
     batch.slot.memory[batch.end - 1] = 0xC1
     store.kill()
 
-    core = core_of(store, reserve=5)
+    core = core_of(store)
     following = core.log.next("new")
     losses, left = core.log.split_lost("new", 0, following)
     ranges = [(loss.start, loss.stop) for loss in losses]
@@ -415,7 +420,7 @@ def test_no_damage_of_the_tail_file_hinders_the_next_publisher(rounds):
         store.restore(files)
         store.remove("tail")
         store.write("tail", bytes(damaged))
-        assert core_of(store, reserve=5).log.next("t") >= 3
+        assert core_of(store).log.next("t") >= 3
         store.kill()
 
 
@@ -426,14 +431,14 @@ def test_a_tail_file_that_a_crash_of_the_system_has_torn_is_forgotten(is_closed)
     data = store.read("tail")
     if is_closed:  # and its deletion was not on the disk
         store.kill()
-        core = core_of(store, reserve=5)
-        core.log.close(0)
+        core = core_of(store)
+        core.log.close()
     store.crash()
     store.write("tail", bytes(len(data)))
-    following = core_of(store, reserve=5).log.next("t")
+    following = core_of(store).log.next("t")
     store.kill()
 
-    assert core_of(store, reserve=5).log.next("t") == following
+    assert core_of(store).log.next("t") == following
 
 
 def test_a_publisher_that_is_killed_again_and_again_while_it_opens_skips_nothing(monkeypatch):
@@ -462,7 +467,7 @@ def test_a_publisher_that_is_killed_again_and_again_while_it_opens_skips_nothing
 
 def test_a_log_that_was_given_up_is_not_gone_on_with_after_a_crash_of_the_system():
     store = MemoryStore()
-    core = core_of(store, on_error="continue", reserve=5)
+    core = core_of(store, on_error="continue")
     publish(core, 3)
     core.flush(now_ns=1)
     core.log.sync(nullcontext())

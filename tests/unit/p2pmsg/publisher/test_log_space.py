@@ -2,22 +2,17 @@
 
 import errno
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
-import p2pmsg.publisher.log
 from p2pmsg import LogConfig
 from p2pmsg.errors import LogFailedError
 from p2pmsg.publisher.log import PublisherLog
-from p2pmsg.publisher.steps import run_steps
-from recovery.log import FileStore, LogReader, MemoryStore, verify
-from tests.unit.p2pmsg.interrupts import interrupt_at
+from recovery.log import MemoryStore, verify
 from tests.unit.p2pmsg.publisher.test_log import core_on
 
 SEGMENT, RETENTION = 4096, 12_000
 FRAME = bytes(1000)
-STEPS_MAX = 400
 S = 10**9
 
 
@@ -53,17 +48,9 @@ def append(log, count=1, topic="t", session=None):
         log.append(topic, log.next(topic, session), 1, FRAME, 0, 0, session)
 
 
-def expire(log, now_ns=10**18):
-    run_steps(log.expire_steps(nullcontext(), now_ns=now_ns, wall_ns=0))
-
-
-@pytest.mark.parametrize("may_wait", [True, False], ids=["thread", "loop"])
 @pytest.mark.parametrize("session", [None, 7], ids=["publisher", "relay"])
-def test_it_does_not_grow_beyond_retention_and_a_segment_though_no_round_is_taken(
-    may_wait, session
-):
+def test_it_does_not_grow_beyond_retention_and_a_segment_though_no_round_is_taken(session):
     log = log_of()
-    log.may_wait = may_wait
     sizes = []
     for _ in range(400):
         append(log, session=session)
@@ -73,42 +60,6 @@ def test_it_does_not_grow_beyond_retention_and_a_segment_though_no_round_is_take
     assert log.sync(nullcontext())
     assert log.stats().unsynced_bytes == 0
     assert [*verify("log", store=log.store)] == []
-
-
-def test_a_loop_does_not_wait_for_the_disk_and_its_next_round_deletes():
-    log = log_of()
-    log.may_wait = False
-    append(log, 3, topic="rare")
-    log.store.failing = {"sync": OSError(errno.EIO, "waited for the disk")}
-    append(log, 42)
-    log.store.failing = {}
-    assert log.stats().errors == 0
-    assert log.earliest("rare") == 0  # only a state on the disk may say where it goes on
-    expire(log)
-    assert log.stats().bytes <= RETENTION
-    append(log, 400)
-    assert log.stats().bytes <= RETENTION + SEGMENT + 2 * len(FRAME)
-
-
-@pytest.mark.parametrize("on_error", ["raise", "continue"])
-@pytest.mark.parametrize("may_wait", [True, False], ids=["thread", "loop"])
-def test_where_there_is_no_space_what_is_too_old_is_deleted_before_a_write_is_given_up(
-    may_wait, on_error
-):
-    # Full when retention and less than a segment are there: no round has come to it yet.
-    store = SmallDisk(2**40)
-    log = log_of(store, on_error=on_error)
-    log.may_wait = may_wait
-    append(log, RETENTION // 1000 + 2)
-    assert RETENTION < log.stats().bytes <= RETENTION + SEGMENT
-    store.byte_count = sum(len(content.data) for content in store._files.values()) + 500
-    append(log, 400)
-    stats = log.stats()
-    assert (stats.failed, stats.errors, stats.retrying) == (None, 0, None)
-    assert stats.bytes <= RETENTION + SEGMENT
-    assert [*verify("log", store=store)] == []
-    starts = [kept.start for kept in LogReader("log", store=store).follow(1, "t", 0)]
-    assert starts == list(range(log.earliest("t"), log.next("t")))
 
 
 def test_where_nothing_is_too_old_a_full_disk_is_reported():
@@ -124,36 +75,6 @@ def test_where_nothing_is_too_old_a_full_disk_is_reported():
     store.byte_count = 2**40
     append(log, 10)
     assert [*verify("log", store=store)] == []
-
-
-def test_an_append_that_applies_retention_and_was_interrupted_leaves_nothing(tmp_path):
-    place = str(Path(p2pmsg.publisher.log.__file__))
-
-    def is_inside(code):
-        # Signal handlers are deferred in what it calls.
-        return code.co_filename == place and code.co_name != "_apply_retention"
-
-    struck = set()
-    for step in range(STEPS_MAX):
-        directory = tmp_path / str(step)
-        config = LogConfig(directory, segment_bytes=SEGMENT, retention_bytes=RETENTION)
-        log = PublisherLog(config, session=1, wall_ns=0, store=FileStore(directory))
-        append(log)
-        while log.stats().bytes <= RETENTION + SEGMENT:
-            append(log)
-        before = log.next("t")
-        where = interrupt_at(step, lambda log=log: append(log), is_inside, "signal")
-        assert log.next("t") - before in ((0, 1) if where else (1,))
-        append(log, 3)
-        assert log.stats().bytes <= RETENTION + SEGMENT + 2 * len(FRAME)
-        log.sync(nullcontext())
-        log.close(0)
-        assert [*verify(directory)] == [], where
-        struck.add(where)
-        if where is None:
-            break
-    assert None in struck
-    assert len(struck) > 2
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

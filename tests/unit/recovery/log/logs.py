@@ -3,7 +3,7 @@
 from collections import defaultdict
 from contextlib import contextmanager
 
-from recovery.log import LogConfig, LogReader, LogWriter, MemoryStore
+from recovery.log import LogConfig, LogReader, LogWriter, MemoryStore, state
 from recovery.log.format import HEAD_BYTES, SEGMENT_HEADER, Walk
 from recovery.log.index import first_record_of
 
@@ -27,7 +27,9 @@ class Log:
 
     """
 
-    def __init__(self, store=None, *, directory="log", now_ns=T0, **config):
+    def __init__(self, store=None, *, directory="log", now_ns=T0, reserve=None, **config):
+        if reserve is not None:
+            state.RESERVE = reserve
         self.files = store
         self.store = MemoryStore() if store is None else store
         self.config = LogConfig(directory, **config)
@@ -61,7 +63,7 @@ class Log:
             self.append(*arguments, **options)
 
     def close(self):
-        self.writer.close(self.now_ns)
+        self.writer.close()
 
     def kill(self):
         """The process dies; the next writer is another one."""
@@ -133,7 +135,7 @@ def record_bytes(frame):
 
 def small_log(*, closed, sessions=True):
     """Return a log of three small segments with two or three streams."""
-    log = Log(segment_age=10, retention_bytes=2**40)
+    log = Log(retention_age=100, retention_bytes=2**40)
     for number in range(3):
         if number:
             log.now_ns += 10 * S

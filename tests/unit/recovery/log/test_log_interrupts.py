@@ -12,7 +12,7 @@ from tests.unit.recovery.log.logs import segments
 
 PLACE = str(Path(recovery.log.__file__).parent)
 TESTED = {"writer.py", "state.py", "index.py", "catalog.py", "tail.py"}
-CONFIG = LogConfig("log", segment_bytes=4096, reserve=3, index_bytes=1)
+CONFIG = LogConfig("log", segment_bytes=4096)
 STEPS_MAX = 400
 
 

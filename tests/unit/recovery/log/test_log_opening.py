@@ -22,7 +22,6 @@ from tests.unit.recovery.log.logs import (
     Log,
     S,
     read_all,
-    read_stream,
     segments,
     small_log,
 )
@@ -76,9 +75,6 @@ def test_who_deletes_the_lock_file_lets_no_second_writer_in(tmp_path):
     log.append()
     log.close()
 
-    assert log.open().copied  # it cannot be distinguished from one
-    log.close()
-
 
 def test_the_lock_ends_with_a_killed_process(tmp_path):
     config = LogConfig(tmp_path)
@@ -90,7 +86,7 @@ def test_the_lock_ends_with_a_killed_process(tmp_path):
     assert in_child(write) == -signal.SIGKILL
     writer = LogWriter(config, session=OTHER, now_ns=0)
     assert (writer.session, writer.next(SESSION, "a")) == (SESSION, 1)
-    writer.close(0)
+    writer.close()
 
 
 def test_a_forked_child_neither_holds_nor_gives_back_the_lock(tmp_path):
@@ -153,7 +149,7 @@ def test_a_torn_write_is_cut_when_it_is_opened_again(tmp_path):
     log.append("a")
     log.append("b")
     log.writer.abandon()  # closes the files, as the death of the process does
-    log.writer.close(0)
+    log.writer.close()
     path = tmp_path / segments(log.store)[0]
     os.truncate(path, path.stat().st_size - 1)
     log.open()
@@ -181,30 +177,6 @@ def test_an_abandoned_log_is_gone_on_with_under_a_new_session():
     assert after.skips(OTHER, "a") == []
     after.append(OTHER, "a", 0, 1, b"new", timestamp_ns_max=0, now_ns=log.now_ns)
     assert read_all(after.reader())[:-1] == log.written
-
-
-def test_a_log_that_cannot_be_given_up_at_once_is_when_it_is_closed():
-    log = Log()
-    log.append()
-    log.store.failing["remove"] = OSError(5, "Input/output error")
-    log.writer.abandon()
-    assert "state" in log.store.names()
-    log.store.failing.clear()
-    log.close()
-
-    assert "state" not in log.store.names()
-
-
-def test_what_died_processes_left_is_removed():
-    log = small_log(closed=True)
-    log.store.write("state.tmp", b"half")
-    log.store.write("00000000000000000007.idx.tmp", b"half")
-    log.store.write("README", b"not ours")
-    assert log.open().clean
-
-    assert not [name for name in log.store.names() if name.endswith(".tmp")]
-    assert "README" in log.store.names()
-    assert read_all(log.reader()) == log.written
 
 
 def test_a_reader_needs_a_log(tmp_path):
@@ -260,18 +232,3 @@ def test_a_crash_between_a_new_segment_and_the_index_of_the_old_one(how, closed)
     log.kill()
     assert list(verify("log", store=log.store)) == []
     assert log.open().segments_scanned == 0  # the index was made again
-
-
-def test_an_index_without_its_segment_still_knows_where_streams_go_on():
-    log = Log(segment_bytes=4096)
-    log.append("rare", 5)
-    log.append_each(200, "a")
-    log.close()
-    first = segments(log.store)[0]
-    log.store.remove(first)
-    log.reopen()
-
-    assert log.writer.next(SESSION, "rare") == 5
-    assert log.writer.next(SESSION, "a") == 200
-    assert first.replace(".log", ".idx") not in log.store.names()
-    assert read_stream(log.reader(), "rare") == []

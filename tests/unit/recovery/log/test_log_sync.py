@@ -10,7 +10,7 @@ import pytest
 from recovery.log import FileStore, LogConfig, LogWriteError, LogWriter, MemoryStore
 from recovery.log.index import SegmentIndex
 from recovery.log.state import decode_state
-from recovery.log.sync import STEP_BYTES, PageCache
+from recovery.log.sync import CACHE_BYTES, STEP_BYTES, PageCache
 from tests.unit.recovery.log.logs import (
     OTHER,
     SESSION,
@@ -54,14 +54,6 @@ def test_a_sync_passes_over_what_retention_deleted():
     log.crash()
     kept = read_all(log.reader())
     assert kept == log.written[-len(kept) :] != []
-
-
-def test_syncing_again_writes_nothing():
-    log = Log()
-    log.append()
-    log.writer.sync()
-    log.store.failing["open"] = log.store.failing["sync"] = OSError(5, "it was touched")
-    log.writer.sync()
 
 
 def test_no_sequence_is_used_twice_and_the_skipped_range_is_exact():
@@ -128,7 +120,7 @@ def test_a_file_of_zeros_after_a_crash_is_a_torn_one():
     report = log.open()
     assert report.bytes_cut >= 1000
     assert read_all(log.reader()) == log.written
-    assert log.writer.next(SESSION, "a") == log.config.reserve
+    assert log.writer.next(SESSION, "a") == 1024
     log.next[SESSION, "a"] = 1_000_000
     log.append()
     assert read_all(log.reader()) == log.written
@@ -170,51 +162,19 @@ def test_a_hole_that_a_crash_leaves_is_skipped_for_what_it_is():
     assert [skip for skip in again.skipped if skip[2] < 100] == []
 
 
-def test_the_end_of_a_segment_that_a_crash_takes_is_a_hole():
-    log = Log(reserve=100, segment_bytes=4096)
-    while len(segments(log.store)) < 2:
-        log.append("a", 2, size=1000)
-    log.append("a", 2, size=1000)
-    log.writer.sync()
-    first = segments(log.store)[0]
-    data = log.store.read(first)
-    log.store.write(first, data[: boundaries(data)[-3]])  # its last two frames
-    kept = [record[2:4] for record in log.written]
-
-    report = log.crash()
-    lost = (kept[1][0], kept[2][1])
-    assert (SESSION, "a", *lost) in report.skipped
-    assert log.writer.skips(SESSION, "a")[0] == lost
-    assert [frame[:2] for frame in read_stream(log.reader())] == [kept[0], *kept[3:]]
-
-
-def test_a_hole_without_a_crash_is_none_of_the_system():
-    log = Log()
-    log.append("a")
-    log.append("a", skip=3)
-    log.writer.sync()
-    assert log.reopen().skipped == ()
-    assert log.writer.skips(SESSION, "a") == []
-
-
 MB = 2**20
-
-
-def test_nothing_is_given_back_where_everything_is_to_be_kept():
-    assert PageCache(None).due([SegmentIndex(0, 100 * MB)]) == []
 
 
 def test_every_byte_is_given_back_once_and_only_what_is_old():
     for seed in range(300):
         rng = Random(seed)
-        keep = rng.choice((0, MB, 10 * MB))
-        cache = PageCache(keep)
+        keep, cache = CACHE_BYTES, PageCache()
         written = [SegmentIndex(0)]
         given: dict[str, int] = {}
         for _ in range(40):
             dirty = [written[-1]]
             for _ in range(rng.randint(1, 3)):
-                written[-1].size += rng.randint(0, 6 * MB)
+                written[-1].size += rng.randint(0, 12 * MB)
                 if rng.random() < 0.3:
                     written.append(SegmentIndex(written[-1].first_record + 1))
                     dirty.append(written[-1])
@@ -230,26 +190,11 @@ def test_every_byte_is_given_back_once_and_only_what_is_old():
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_a_writer_gives_back_only_what_is_on_the_disk(on_disk, tmp_path):
     store = FileStore(tmp_path) if on_disk else MemoryStore()  # this one looks what is given back
-    log = Log(store, cache_bytes=0, segment_bytes=9 * MB)
+    log = Log(store, segment_bytes=9 * MB)
     for _ in range(5):
         log.append_each(2, "a", size=2 * MB)
         log.writer.sync()
     assert read_all(log.reader()) == log.written
-    log.close()
-
-
-def test_what_is_given_back_is_in_memory_no_more(tmp_path):
-    log = Log(FileStore(tmp_path), cache_bytes=4 * MB)
-    log.append_each(6, "a", size=2 * MB)
-    log.writer.sync()
-    with open(tmp_path / "00000000000000000000.log", "rb") as file:
-        try:
-            # Raises where it would have to wait for the disk.
-            os.preadv(file.fileno(), [bytearray(10)], 10 * MB, os.RWF_NOWAIT)
-        except OSError as error:
-            pytest.skip(f"the file system under {tmp_path} cannot say what is in memory: {error}")
-        with pytest.raises(BlockingIOError):
-            os.preadv(file.fileno(), [bytearray(10)], 2 * MB, os.RWF_NOWAIT)
     log.close()
 
 
@@ -260,91 +205,8 @@ def next_after_crash(log):
     return used, log.writer.next(SESSION, "a")
 
 
-def test_what_is_reserved_ahead_is_forced_to_the_disk_by_wait():
-    log = Log(reserve=10)
-    log.append("a", 6)
-    log.writer.sync()
-    log.append("a", 6)  # less than half of the ten is left
-    log.store.failing["replace"] = OSError(28, "no space")
-    pending = log.writer.begin_sync()  # not here, which may be an event loop
-    del log.store.failing["replace"]
-    pending.wait()
-    log.writer.end_sync(pending)
-    assert log.writer.late_marks is None
-    log.store.failing["replace"] = OSError(28, "no space")
-    log.append("a", 40)  # four times as many as the last time, and no more
-    with pytest.raises(LogWriteError):
-        log.append("a", 1)
-    log.store.failing.clear()
-    used, following = next_after_crash(log)
-    assert used <= following
-
-
-@pytest.mark.parametrize("then", ["nothing", "another write"])
-def test_marks_that_were_written_meanwhile_are_not_replaced_by_older_ones(then):
-    log = Log(reserve=10)
-    log.append("a", 6)
-    pending = log.writer.begin_sync()
-    log.append("a", 14)  # beyond its mark, so it reserves more itself
-    pending.wait()
-    log.append("a", 8)  # of these
-    log.writer.end_sync(pending)
-    if then == "another write":
-        log.append("b", 40)  # and so does this one, with the marks as they are now
-    used, following = next_after_crash(log)
-    assert used <= following
-
-
-@pytest.mark.parametrize("ends", [True, False])
-def test_marks_that_were_replaced_before_the_sync_ended_are_not_relied_upon(ends):
-    log = Log(reserve=10)
-    log.append("a", 6)
-    pending = log.writer.begin_sync()
-    pending.wait()
-    log.append("b", 40)  # it writes the marks as they were
-    if ends:
-        log.writer.end_sync(pending)
-    log.append("a", 8)
-    used, following = next_after_crash(log)
-    assert used <= following
-
-
-def test_who_dies_before_the_sync_ended_loses_no_more_than_was_reserved():
-    log = Log(reserve=10)
-    log.append("a", 6)
-    pending = log.writer.begin_sync()
-    pending.wait()
-    report = log.crash()
-    assert report.skipped == ((SESSION, "a", 6, 16),)
-
-
-def test_what_is_forced_after_the_log_was_given_up_leaves_no_state():
-    for end in ("abandon", "release"):
-        log = Log(reserve=10)
-        log.append("a", 6)
-        pending = log.writer.begin_sync()
-        getattr(log.writer, end)()
-        before = log.store.read("state")
-        pending.wait()
-        assert log.store.read("state") == before
-
-
-def test_an_fsync_that_fails_as_sequences_are_reserved_is_final():
-    log = Log(reserve=10)
-    log.append("a", 6)
-    pending = log.writer.begin_sync()
-    with log.failing({"sync": OSError(5, "no disk")}):
-        pending.wait()
-    assert pending.error is None
-    with pytest.raises(LogWriteError, match="no disk") as raised:
-        log.writer.end_sync(pending)
-    assert raised.value.is_final
-    assert log.writer.has_failed
-    assert log.writer.unsynced_bytes
-
-
 def test_a_thread_forces_to_the_disk_while_another_one_writes(tmp_path):
-    config = LogConfig(tmp_path / "log", segment_bytes=4096, reserve=20)
+    config = LogConfig(tmp_path / "log", segment_bytes=4096)
     writer = LogWriter(config, session=1, now_ns=0, make_lock=threading.Lock)
     used = dict.fromkeys("abc", 0)
     with ThreadPoolExecutor(1) as pool:
@@ -362,7 +224,7 @@ def test_a_thread_forces_to_the_disk_while_another_one_writes(tmp_path):
     writer.release()
     again = LogWriter(config, session=2, now_ns=0)
     assert {topic: again.next(1, topic) for topic in used} == used
-    again.close(0)
+    again.close()
 
 
 @pytest.mark.parametrize("has_run", [True, False])
@@ -385,17 +247,3 @@ def test_a_sync_that_nobody_ended_is_not_taken_for_one_that_succeeded(then, has_
     finish()
     log.crash()
     assert read_all(log.reader()) == log.written
-
-
-def test_a_sync_sees_the_failure_of_one_that_ran_until_then():
-    log = Log()
-    log.append_each(10, "a")
-    former = log.writer.begin_sync()
-    pending = log.writer.begin_sync()
-    log.store.failing["sync"] = OSError(5, "Input/output error")
-    former.wait()
-    log.store.failing.clear()
-    pending.wait()
-    with pytest.raises(LogWriteError) as caught:
-        log.writer.end_sync(pending)
-    assert caught.value.is_final

@@ -7,7 +7,7 @@ from recovery.log.state import decode_state
 from recovery.log.tail import SLOTS_MAX, Tail, read_end
 
 S = 10**9
-CONFIG = LogConfig("log", segment_bytes=4096, reserve=1000)
+CONFIG = LogConfig("log", segment_bytes=4096)
 FRAME = bytes(100)
 
 
@@ -34,7 +34,7 @@ def left(count, config=CONFIG, *, is_closed=False):
     writer = opened(store, config)
     append(writer, count)
     if is_closed:
-        writer.close(S)
+        writer.close()
     store.kill()
     return store
 
@@ -45,8 +45,7 @@ def test_a_killed_process_leaves_how_far_it_had_written():
 
     assert read_end(store) == (0, len(store.read(name)))
     assert list(verify("log", store=store)) == []
-    found = LogReader("log", store=store).find_cut()
-    assert (found.ranges, found.findings) == ({}, [])
+    assert LogReader("log", store=store).find_cut() is None
 
 
 @pytest.mark.parametrize("byte_count", [1, 100, 350])
@@ -55,7 +54,7 @@ def test_a_log_that_was_cut_skips_to_its_mark(byte_count):
     cut(store, byte_count)
 
     assert "it was cut" in [finding.what for finding in verify("log", store=store)][-1]
-    (finding,) = LogReader("log", store=store).find_cut().findings
+    finding = LogReader("log", store=store).find_cut()
     assert "it was cut" in finding.what
     writer = opened(store)
     assert writer.session == 1
@@ -72,7 +71,7 @@ def test_a_segment_that_is_gone_is_noticed_too():
     store.remove(names[-1])
 
     assert [finding.what for finding in verify("log", store=store)][-1].startswith("it is missing")
-    (finding,) = LogReader("log", store=store).find_cut().findings
+    finding = LogReader("log", store=store).find_cut()
     assert (finding.path, finding.what.startswith("it is missing")) == (names[-1], True)
     assert opened(store).next(1, "t") >= 1000
 
@@ -99,34 +98,16 @@ def test_closing_leaves_no_tail():
     assert opened(store).opened.clean
 
 
-def test_gathering_skips_with_every_kill():
-    config = LogConfig("log", acknowledge="gathered", reserve=1000)
-    store = left(5, config)
-    store_closed = left(5, config, is_closed=True)
-
-    # Also a stream that the log knows nothing of may have been given sequences.
-    writer = opened(store, config)
-    assert (writer.next(1, "t"), writer.next(1, "new")) == (1050, 1050)
-    assert opened(store_closed, config).next(1, "t") == 5
-    store.kill()
-    # The one before might have gathered, and this one does not.
-    assert opened(store).next(1, "t") > 1050
-    store.kill()
-    following = opened(store).next(1, "t")
-    store.kill()
-    assert opened(store).next(1, "t") == following
-
-
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_a_copy_of_the_directory_begins_a_new_session(is_closed):
     store = left(5, is_closed=is_closed)
     store.copies += 1
 
-    moved = LogConfig("log", reserve=1000, moved=True)
+    moved = LogConfig("log", moved=True)
     writer = opened(store, session=2)
     assert (writer.session, writer.opened.copied, writer.next(2, "t")) == (2, True, 0)
     assert (1, "t") in writer.streams()  # who reads the log still finds it
-    writer.close(S)
+    writer.close()
     store.kill()
     store.copies += 1
     writer = opened(store, moved, session=3)
@@ -139,7 +120,7 @@ def test_files_of_a_copy_in_place_of_those_that_are_there_begin_a_new_session(is
     backup = {name: store.read(name) for name in store.names()}
     writer = opened(store)
     append(writer, 5)
-    writer.close(S)
+    writer.close()
     store.kill()
     for name, data in backup.items():  # into the very files, as cp does
         store.write(name, data)
@@ -158,7 +139,7 @@ def test_a_copy_that_is_shortened_stays_a_copy(is_closed):
     for _ in range(2):
         truncate("log", bytes_max=1, store=store)
         assert decode_state(store.read("state")).session == 1
-    moved = LogConfig("log", reserve=1000, moved=True)
+    moved = LogConfig("log", moved=True)
     copy = MemoryStore()
     for name in store.names():
         copy.write(name, store.read(name))
@@ -182,20 +163,3 @@ def test_a_full_disk_leaves_no_slot_for_now():
     assert tail.take() is None
     store.failing.clear()
     assert tail.take() is not None
-
-
-@pytest.mark.parametrize(
-    ("options", "is_synced", "is_written"),
-    [
-        ({}, False, True),
-        ({"fsync": "never"}, False, True),
-        ({"fsync": "always"}, True, False),
-        ({"acknowledge": "synced"}, True, False),
-        ({"acknowledge": "gathered"}, False, False),
-        ({"fsync": "always", "acknowledge": "synced"}, True, False),
-    ],
-)
-def test_what_the_settings_mean(options, is_synced, is_written):
-    config = LogConfig("log", **options)
-
-    assert (config.is_synced, config.is_written) == (is_synced, is_written)
