@@ -27,7 +27,7 @@ from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Delivery, Effect, Failure, Item
 from p2pmsg.webhooks.endpoint import Endpoint
 from p2pmsg.webhooks.formats import Request, encode, join, message_id, percent_encoded
-from p2pmsg.webhooks.letters import CURSOR, Letter, Letters, Why
+from p2pmsg.webhooks.letters import CURSOR, Letter, Letters
 from p2pmsg.webhooks.stats import EndpointStats, EventKind, HookEvent
 from transports.own_log import own_log as _log
 
@@ -350,50 +350,46 @@ class Channel:
         return letters
 
     async def _write(self) -> None:
-        """Bring effects to the disk, all that are there at once, and report that to the core."""
+        """Bring effects to the disk, all that are there at once, and report that to the core.
+
+        Where that fails it is tried again: what is not on the disk stays in memory.
+        """
         try:
             while self._to_write:
                 effects, self._to_write = self._to_write, []
-                refused = await self._loop.run_in_executor(self._disk, self._write_effects, effects)
-                now_ns = time.monotonic_ns()
+                while not await self._loop.run_in_executor(self._disk, self._put, effects):
+                    if self._is_closing:
+                        return
+                    await asyncio.sleep(_AGAIN_S)
                 for effect in effects:
-                    if effect.kind not in ("park", "dead") or effect.item is None:
+                    if effect.item is None or effect.kind == "unpark":
                         continue
-                    if effect in refused:
-                        self._core.refused(effect, now_ns)
-                        continue
-                    self._core.persisted(effect, now_ns)
+                    self._core.persisted(effect, time.monotonic_ns())
                     if effect.kind == "dead":
-                        letter = _letter(effect.item, "dead")
+                        letter = _letter(effect)
                         self._notify("dead", f"{letter.id}: {letter.reason}", letter)
                 self._pump()
         finally:
             self._writing = None
 
-    def _write_effects(self, effects: Sequence[Effect]) -> list[Effect]:
-        """Write in a thread; return what could not be written."""
+    def _put(self, effects: Sequence[Effect]) -> bool:
+        """Write in a thread; return whether all is on the disk."""
         letters = self._letters
         assert letters is not None
-        puts, refused = [], []
-        drops = [each.item.id for each in effects if each.kind == "unpark" and each.item]
         try:
             for effect in effects:
                 if effect.kind == "stopped":
                     letters.stop(effect.reason)
-                if effect.kind not in ("park", "dead") or effect.item is None:
-                    continue
-                letter = _letter(effect.item, "dead" if effect.kind == "dead" else "parked")
-                if effect.kind == "dead" and (why := letters.why_full(letter)):
-                    _log.warning("webhook %s: %s", self._endpoint.name, why)
-                    refused.append(effect)
-                else:
-                    puts.append(letter)
-            letters.write(puts, drops)
+            letters.write(
+                [_letter(each) for each in effects if each.kind in ("park", "dead")],
+                [each.item.id for each in effects if each.kind == "unpark" and each.item],
+            )
             self._stats.dead_letters = letters.count("dead")
         except OSError as error:
-            _log.warning("webhook %s: letters: %s", self._endpoint.name, error)
-            return [each for each in effects if each.kind in ("park", "dead")]
-        return refused
+            what = "webhook %s: letters: %s. It is tried again"
+            _log.warning(what, self._endpoint.name, error.strerror)
+            return False
+        return True
 
     def _restore(self, letter: Letter, now_ns: int) -> None:
         stream = (letter.session, letter.topic)
@@ -453,8 +449,14 @@ class Channel:
                 del self._positions[stream]
 
 
-def _letter(item: Item, why: Why) -> Letter:
+def _letter(effect: Effect) -> Letter:
+    item = effect.item
+    assert item is not None
     letter: Letter = item.content
     return replace(
-        letter, why=why, attempts=item.attempts, reason=item.reason, at_ns=time.time_ns()
+        letter,
+        why="dead" if effect.kind == "dead" else "parked",
+        attempts=item.attempts,
+        reason=item.reason,
+        at_ns=time.time_ns(),
     )

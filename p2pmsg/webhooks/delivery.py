@@ -118,8 +118,8 @@ EffectKind = Literal["park", "unpark", "dead", "stopped", "held", "opened", "clo
 class Effect:
     """What the shell has to do, or to report.
 
-    `park` and `dead` bring the item to the disk, and are answered by `persisted` or `refused`;
-    `unpark` removes it there. `stopped`, `held`, `opened` and `closed` are about the endpoint.
+    `park` and `dead` bring the item to the disk, and are answered by `persisted`; `unpark` removes
+    it there. `stopped`, `held`, `opened` and `closed` are about the endpoint.
     """
 
     kind: EffectKind
@@ -259,19 +259,16 @@ class Delivery:
         if failure.status == _GONE:
             self._stop(items, now_ns, failure.reason)
             return
-        pause_ns = self._pause(failure)
-        is_held = pause_ns > 0 and failure.status in _HELD
-        if pause_ns:
-            self._hold(now_ns, pause_ns)
+        is_held = failure.retry_after is not None and failure.status in _HELD
+        if failure.retry_after is not None:
+            self._hold(now_ns, failure.retry_after)
         for item in items:
             item.reason = failure.reason
             item.is_alone = item.is_alone or len(items) > 1
             item.was_away = is_away
             self._wait(item, now_ns, failure.is_final, is_held)
-        if failure.is_final or is_held:
-            pass
-        elif is_away or any(item.attempts == 1 for item in items):
-            self._streak += 1
+        is_new = is_away or any(item.attempts == 1 for item in items)
+        self._streak += is_new and not (failure.is_final or is_held)
         self._open_if_due(now_ns, was_probe)
         for item in items:
             if item.state is State.WAITING:
@@ -297,22 +294,6 @@ class Delivery:
         self.held -= 1
         self.held_bytes -= item.size
         self._acknowledge(item)
-
-    def refused(self, effect: Effect, now_ns: int) -> None:
-        """Note that the disk could not take it: it is tried again, and not given up."""
-        item = effect.item
-        assert item is not None
-        self.stats.refused_letters += 1
-        if effect.kind == "dead":
-            item.state = State.WAITING
-            item.attempts = len(self._rules.retry) - 1
-            item.due_ns = now_ns + self._jittered(max(1.0, self._rules.retry[-1]))
-            self._requeue(item)
-            return
-        item.is_parking = False
-        if item.state is not State.DONE:
-            self.parked -= 1
-            self.parked_bytes -= item.size
 
     def resume(self, now_ns: int) -> None:
         """Send again to an endpoint that was stopped, asked for a pause, or counts as down."""
@@ -391,14 +372,12 @@ class Delivery:
     def _finish(self, item: Item, now_ns: int) -> None:
         """Take an item out of its group, whose next one may go."""
         item.state = State.DONE
-        if item.is_parked:
+        if item.is_parked or item.is_parking:
             self.parked -= 1
             self.parked_bytes -= item.size
+        if item.is_parked:
             self._known.pop(item.id, None)
         else:
-            if item.is_parking:
-                self.parked -= 1
-                self.parked_bytes -= item.size
             self.held -= 1
             self.held_bytes -= item.size
         self._acknowledge(item)
@@ -451,14 +430,9 @@ class Delivery:
     def _jittered(self, seconds: float) -> int:
         return int(seconds * (1 + _JITTER * (2 * self._rng.random() - 1)) * _S)
 
-    def _pause(self, failure: Failure) -> int:
-        if failure.retry_after is None:
-            return 0
-        return int(min(max(_PAUSE_S, failure.retry_after), _PAUSE_MAX_S) * _S)
-
-    def _hold(self, now_ns: int, pause_ns: int) -> None:
+    def _hold(self, now_ns: int, seconds: float) -> None:
         """Send nothing for so long; reported where a pause begins, or is longer by a second."""
-        until_ns = now_ns + pause_ns
+        until_ns = now_ns + int(min(max(_PAUSE_S, seconds), _PAUSE_MAX_S) * _S)
         is_longer = self._hold_ns <= now_ns or until_ns - self._hold_ns >= int(_PAUSE_S * _S)
         self._hold_ns = max(self._hold_ns, until_ns)
         if is_longer:

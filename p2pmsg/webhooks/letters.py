@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS letters (
 CREATE INDEX IF NOT EXISTS letters_of ON letters (why, size);
 CREATE TABLE IF NOT EXISTS stopped (reason TEXT NOT NULL);
 """
+_TOTALS: Final = "SELECT count(*), coalesce(sum(size), 0) FROM letters WHERE why='dead'"
 _PUT: Final = "INSERT OR REPLACE INTO letters VALUES (?, ?, ?, ?)"
 
 Why = Literal["parked", "dead", "asked"]
@@ -126,24 +127,20 @@ class Letters:
         """Return how many are there for a reason."""
         return int(self._do("SELECT count(*) FROM letters WHERE why=?", why).fetchone()[0])
 
-    def why_full(self, letter: Letter) -> str:
-        """Return why one more dead letter is too many; empty where it is not."""
-        totals = "SELECT count(*), coalesce(sum(size), 0) FROM letters WHERE why='dead'"
-        count, size = self._do(totals).fetchone()
-        if count < _DEAD_MAX and size + letter.size <= _DEAD_BYTES_MAX:
-            return ""
-        return (
-            f"{str(self._path)!r} has {count} dead letters of {size} bytes, and the limits are "
-            f"{_DEAD_MAX} and {_DEAD_BYTES_MAX}"
-        )
-
     def write(self, puts: Iterable[Letter] = (), drops: Iterable[str] = ()) -> None:
-        """Put letters in, and remove others; on the disk on return."""
+        """Put letters in, and remove others; on the disk on return, or nothing is."""
         rows = [(each.id, each.why, each.size, codec.encode(asdict(each))) for each in puts]
         with as_os_errors(self._path), self._database:
             self._database.execute("BEGIN IMMEDIATE")
             self._database.executemany(_PUT, rows)
             self._database.executemany("DELETE FROM letters WHERE id=?", [(one,) for one in drops])
+            count, size = self._database.execute(_TOTALS).fetchone()
+            if any(row[1] == "dead" for row in rows) and (
+                count > _DEAD_MAX or size > _DEAD_BYTES_MAX
+            ):
+                raise OSError(
+                    None, f"more dead letters than {_DEAD_MAX} or {_DEAD_BYTES_MAX} bytes"
+                )
 
     def ask(self, ids: Iterable[str]) -> None:
         """Ask the sender, which runs or will, to send dead letters again."""

@@ -54,7 +54,6 @@ class EndpointStats(Stats):
         connected: publishers and relays that answer; None while no messages are asked for, since
             enough are here.
         reason: why the last request failed; empty if none did.
-        refused_letters: how often the disk could not take a letter; the message is kept.
         error: what keeps the endpoint's subscriber from working now; None while it works.
 
     """
@@ -76,7 +75,6 @@ class EndpointStats(Stats):
     held_s: float = 0.0
     connected: int | None = None
     reason: str = ""
-    refused_letters: int = 0
     error: str | None = None
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("aiohttp", reason="webhooks out need aiohttp (extra webhooks
 from p2pmsg import LogConfig
 from p2pmsg.cli import main
 from p2pmsg.errors import ClosedError, ConfigError, LogInUseError, ReentrantCallError
-from p2pmsg.webhooks import Endpoint, Sender, channel, delivery
+from p2pmsg.webhooks import Endpoint, Sender, channel, delivery, letters
 from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Failure
 from p2pmsg.webhooks.formats import Request
@@ -211,6 +211,22 @@ def test_dead_letters_are_listed_and_sent_again(publisher, receiver, sender, tmp
     eventually(lambda: hook.stats().endpoints["hook"].parked == 0)
     assert main(["hook", "dead-letters", "ls", state]) == 0
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.internal
+def test_where_no_letter_can_be_written_nothing_is_given_up(
+    publisher, receiver, sender, monkeypatch, caplog
+):
+    monkeypatch.setattr(channel, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(letters, "_DEAD_MAX", 0)
+    receiver.answer = lambda request: 400
+    hook = sender(retry=(0,))
+    publisher.publish_many("t", [0, 1])
+    eventually(lambda: "more dead letters than 0" in caplog.text)
+    assert hook.stats().endpoints["hook"].dead_letters == 0
+    assert len(receiver.requests) == 1  # the stream waits for it
+    monkeypatch.setattr(letters, "_DEAD_MAX", 2)
+    eventually(lambda: hook.stats().endpoints["hook"].dead_letters == 2)
 
 
 def test_the_sender_is_not_closed_by_its_own_callback(publisher, receiver, sender):

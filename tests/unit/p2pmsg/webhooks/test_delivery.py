@@ -275,18 +275,6 @@ def test_what_cannot_be_sent_is_a_dead_letter_at_once():
     assert end.reports == []
 
 
-def test_where_the_disk_is_full_nothing_is_given_up():
-    core = Delivery(DeliveryRules(order="stream", retry=(0,)), Exact())
-    core.offer(Item("a", "t", None, 1, 0), 0)
-    core.failed(core.take(0), 0, WRONG)
-    (effect,) = core.effects
-    core.refused(effect, 0)
-    assert core.committable() == []
-    assert core.next_deadline_ns() == S
-    core.succeeded(core.take(S), S)
-    assert len(core.committable()) == 1
-
-
 def test_letters_of_the_former_life_come_first_and_are_not_sent_twice():
     end = Endpoint(order="none")
     end.letters["t0"] = "park"

@@ -40,12 +40,13 @@ def test_dead_letters_have_a_bound(folder, monkeypatch):
     monkeypatch.setattr(letters_module, "_DEAD_BYTES_MAX", 2000)
     file = Letters(folder)
     file.write([letter(1), letter(2, "parked")])
-    assert not file.why_full(letter(3))
-    assert "has 1 dead letters of 304 bytes" in file.why_full(letter(3, body=bytes(2000)))
+    with pytest.raises(OSError, match="more dead letters than"):
+        file.write([letter(3, body=bytes(2000))])
     file.write([letter(3)])
-    assert "has 2 dead letters" in file.why_full(letter(4))
-    file.write(drops=["msg_1"])
-    assert not file.why_full(letter(4))
+    with pytest.raises(OSError, match="more dead letters than"):
+        file.write([letter(4)], ["msg_2"])
+    assert (file.ids("dead"), file.ids("parked")) == (["msg_1", "msg_3"], ["msg_2"])
+    file.write([letter(4)], ["msg_1"])
     file.close()
 
 
