@@ -3,7 +3,7 @@
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from p2pmsg.errors import ConfigError
 from p2pmsg.metrics.deltas import BYTES_MAX, Deltas
@@ -17,27 +17,14 @@ _OTHERS_S = 1.0
 P = TypeVar("P", bound=PublishingPeer)
 
 
-class Sink(Protocol):
-    """Takes deltas.
+class Reliable(Generic[P]):
+    """Publishes deltas for collectors, which subscribe and request what was lost.
 
     Attributes:
-        endpoint: where it is bound, or where it sends to.
+        endpoint: where it is bound.
         bytes_max: largest message of deltas, packed, in bytes.
 
     """
-
-    endpoint: str
-    bytes_max: int
-
-    def send(self, deltas: Deltas) -> int:
-        """Send them; return what `following` returns then."""
-
-    def following(self) -> int:
-        """Return the number of the next message: greater than before if one was accepted."""
-
-
-class Reliable(Generic[P]):
-    """Publishes deltas for collectors, which subscribe and request what was lost."""
 
     def __init__(self, publisher: P) -> None:
         self.publisher = publisher
@@ -48,7 +35,7 @@ class Reliable(Generic[P]):
         self._following = self.publisher._core.accepted(TOPIC)
 
     def send(self, deltas: Deltas) -> int:
-        """Publish them."""
+        """Publish them; return what `following` returns then."""
         self._note_sent(self.publisher.publish(TOPIC, deltas.message()) + 1)
         self.publisher.flush()
         return self._following
@@ -59,7 +46,7 @@ class Reliable(Generic[P]):
         self._following = following
 
     def following(self) -> int:
-        """Return the next sequence, also where `send` was interrupted."""
+        """Return the next sequence: greater than before if `send`, even interrupted, sent."""
         publisher = self.publisher
         following = publisher._lock.look(publisher._core.accepted, TOPIC)
         if following > self._following:
@@ -166,6 +153,9 @@ class Plain:
         """Close."""
         if self._socket is not None:
             self._socket.close()
+
+
+Sink = Reliable[Any] | Plain
 
 
 def _packets(lines: list[str]) -> Iterator[bytes]:

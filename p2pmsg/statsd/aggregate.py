@@ -8,7 +8,6 @@ that need more than an addition. The order of lines matters for gauges alone, an
 import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from operator import itemgetter
 
@@ -65,19 +64,6 @@ _GaugeChange = tuple[int, int, float, bool]
 """Number of the line in its batch, row, value, whether the value is added."""
 
 
-@dataclass(slots=True)
-class LineCounts:
-    """Counters since the start; `CollectorStats` documents them."""
-
-    packets: int = 0
-    metrics: int = 0
-    bad_lines: int = 0
-    events_dropped: int = 0
-    timed_dropped: int = 0
-    set_values_dropped: int = 0
-    values_dropped: int = 0
-
-
 class Aggregator:
     """Adds up metrics.
 
@@ -98,7 +84,8 @@ class Aggregator:
     ) -> None:
         self.interval_s = interval
         self.config = config or AggregateConfig()
-        self.counts = LineCounts()
+        self.counts: Counter[str] = Counter()
+        """Since the start; `CollectorStats` documents them."""
         self.bad_reasons: Counter[str] = Counter()
         self.bad_sample: deque[BadLine] = deque(maxlen=_BAD_KEPT)
         self.series = Series(self.config.names_max)
@@ -127,7 +114,7 @@ class Aggregator:
 
     def feed(self, lines: bytes, packets: int = 1) -> None:
         """Collect lines, separated by line feeds, that came in `packets` datagrams."""
-        self.counts.packets += packets
+        self.counts["packets"] += packets
         self._pending.append(lines)
         self._pending_bytes += len(lines) + 1
         if self._pending_bytes >= BATCH_BYTES:
@@ -151,7 +138,7 @@ class Aggregator:
 
     def _count_own(self) -> None:
         """Update the collector's own counters, which are flushed as any other, as in statsd."""
-        now = (self.counts.bad_lines, self.counts.packets, self.counts.metrics)
+        now = (self.counts["bad_lines"], self.counts["packets"], self.counts["metrics"])
         for row, new, old in zip(self._own_rows, now, self._counted, strict=True):
             self.series.totals[row] += new - old
             self.series.seen[row] = self._interval
@@ -163,7 +150,7 @@ class Aggregator:
         columns = split_columns(data, self._keys)
         if columns is None:
             return
-        self.counts.metrics += len(columns.ends)
+        self.counts["metrics"] += len(columns.ends)
         templates = self._templates
         if templates.is_full:
             templates.clear()
@@ -210,7 +197,7 @@ class Aggregator:
             self._keep_values(where.astype(np.int32), values[statistics], weight)
 
     def _keep_values(self, rows: Places, values: Floats, weights: Floats | None) -> None:
-        self.counts.values_dropped += self.values.add(rows, values, weights)
+        self.counts["values_dropped"] += self.values.add(rows, values, weights)
 
     def _set_gauges(self, lines: Places, rows: Places, values: Floats) -> None:
         """Set gauges; those that parsed lines change too, in the order of the lines."""
@@ -283,14 +270,14 @@ class Aggregator:
 
     def _take_item(self, item: Item, number: int) -> None:
         if isinstance(item, BadLine):
-            self.counts.bad_lines += 1
+            self.counts["bad_lines"] += 1
             self.bad_reasons[item.reason] += 1
             self.bad_sample.append(item)
         elif not isinstance(item, Metric):
             if len(self._events) < _EVENTS_MAX:
                 self._events.append(item)
             else:
-                self.counts.events_dropped += 1
+                self.counts["events_dropped"] += 1
         elif item.timestamp_s is not None:
             self._take_timed(item, item.timestamp_s)
         elif item.values:  # gostatsd's dialect takes a pack of empty values
@@ -327,7 +314,7 @@ class Aggregator:
         if value in values:
             return
         if self._set_values >= SET_VALUES_MAX:
-            self.counts.set_values_dropped += 1
+            self.counts["set_values_dropped"] += 1
             return
         values.add(value)
         self._set_values += 1
@@ -335,7 +322,7 @@ class Aggregator:
     def _take_timed(self, metric: Metric, timestamp_s: int) -> None:
         timed = Timed(metric.kind, make_key(metric.name, metric.tags), timestamp_s)
         if timed not in self._timed and len(self._timed) >= _TIMED_MAX:
-            self.counts.timed_dropped += 1
+            self.counts["timed_dropped"] += 1
             return
         for index, value in enumerate(metric.numbers):
             if metric.kind is Kind.GAUGE and not metric.relative[index]:

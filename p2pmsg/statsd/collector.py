@@ -10,8 +10,8 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from p2pmsg.checks import check, checked, shown, time_to_wait
 from p2pmsg.errors import ClosedError, ReentrantCallError
@@ -157,11 +157,11 @@ class Flushing:
 class CollectorStats(Stats):
     """Counters since the start."""
 
-    packets: int
+    packets: int = 0
     """Datagrams, and pieces of streams."""
-    metrics: int
+    metrics: int = 0
     """Lines that were not empty."""
-    bad_lines: int
+    bad_lines: int = 0
     """Lines, or parts of them, that are no metric."""
     bad_reasons: dict[str, int]
     """The same by reason."""
@@ -173,30 +173,30 @@ class CollectorStats(Stats):
     """Metrics that were dropped because there were too many names."""
     names_cut_sample: list[str]
     """The first ten of their names."""
-    set_values_dropped: int
+    set_values_dropped: int = 0
     """Values of sets beyond 1,000,000 a flush."""
-    values_dropped: int
+    values_dropped: int = 0
     """Values of timers beyond 4,000,000 a flush: they are in `count`, and in no other field."""
-    events_dropped: int
+    events_dropped: int = 0
     """Events and service checks beyond 10,000 a flush."""
-    timed_dropped: int
+    timed_dropped: int = 0
     """Metrics with a timestamp beyond 100,000 a flush."""
-    lines_overlong: int
+    lines_overlong: int = 0
     """Lines over TCP beyond 64 KiB, and frames beyond it, which end their connection."""
-    lines_unfinished: int
+    lines_unfinished: int = 0
     """Incomplete last lines and frames that were dropped: the connection was cut off, or the
     dialect is statsd's, which drops them."""
-    kernel_drops: int
+    kernel_drops: int = 0
     """Datagrams that the kernel dropped because a receive buffer was full."""
-    connections: int
+    connections: int = 0
     """Connections open now."""
-    connections_refused: int
+    connections_refused: int = 0
     """Connections beyond 1,000."""
     flushes: int
     """Flushes that every output has received."""
     output_failures: dict[str, int]
     """By output: exceptions, and failures that it counts itself, as of sending to Graphite."""
-    read_failures: int
+    read_failures: int = 0
     """Exceptions while reading; each is a defect of the collector."""
     error: BaseException | None
     """What ended the collector, if something did."""
@@ -335,8 +335,7 @@ class Collector(ClosesItself):
     def _count(self) -> CollectorStats:
         aggregator, series = self._aggregator, self._aggregator.series
         return CollectorStats(
-            **asdict(aggregator.counts),
-            **asdict(self._sockets.counts),
+            **dict[str, Any](aggregator.counts),
             bad_reasons=dict(aggregator.bad_reasons),
             bad_sample=list(aggregator.bad_sample),
             names=len(series),

@@ -88,20 +88,10 @@ class LineTemplates:
         old = np.flatnonzero(self._codes)
         codes, targets, weights = self._codes, self.targets, self.weights
         self._make(len(codes) * 2, weighted=weights is not None)
-        # Those whose first slot is free are placed at once; the few others one by one.
-        slots = (codes[old] & np.uint64(len(self._codes) - 1)).astype(np.int64)
-        _, first = np.unique(slots, return_index=True)
-        placed, slots = old[first], slots[first]
-        self._codes[slots] = codes[placed]
-        self.targets[slots] = targets[placed]
-        if weights is not None and self.weights is not None:
-            self.weights[slots] = weights[placed]
-        self._count = len(placed)
-        for place in np.setdiff1d(old, placed).tolist():
-            target = int(targets[place])
-            handler = target & (1 << HANDLER_BITS) - 1
-            weight = 1.0 if weights is None else float(weights[place])
-            self.add(int(codes[place]), handler, target >> HANDLER_BITS, weight)
+        old_weights = [1.0] * len(old) if weights is None else weights[old].tolist()
+        found = zip(codes[old].tolist(), targets[old].tolist(), old_weights, strict=True)
+        for code, target, weight in found:
+            self.add(code, target & (1 << HANDLER_BITS) - 1, target >> HANDLER_BITS, weight)
 
 
 def add_up(totals: Floats, rows: Places, weights: Floats | None, count: int) -> None:

@@ -87,7 +87,7 @@ class Management:
         lines = [f"uptime: {now - round(self._started_s)}"]
         entries = [
             ("messages", "last_msg_seen", self.last_message_s),
-            ("messages", "bad_lines_seen", self._aggregator.counts.bad_lines),
+            ("messages", "bad_lines_seen", self._aggregator.counts["bad_lines"]),
             *self._statuses(),
         ]
         for output, name, value in entries:

@@ -13,9 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from recovery.platform import libc_function
-
-DATAGRAM_BYTES_MAX = 65_535
 _SLOTS = 64
 _SLOT_BYTES = 65_536
 _STRIDE_BYTES = _SLOT_BYTES + 1_088
@@ -45,18 +42,11 @@ class _MMsgHdr(ctypes.Structure):
     _fields_ = (("header", _MsgHdr), ("length", ctypes.c_uint32))
 
 
-def _find_recvmmsg() -> Any:
-    found = libc_function("recvmmsg")
-    if found is None:
-        return None
-    found.argtypes = (
-        ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p,
-    )  # fmt: skip
-    found.restype = ctypes.c_int
-    return found
-
-
-_recvmmsg = _find_recvmmsg()
+_recvmmsg: Any = ctypes.CDLL(None, use_errno=True).recvmmsg
+_recvmmsg.argtypes = (
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p,
+)  # fmt: skip
+_recvmmsg.restype = ctypes.c_int
 
 
 class BulkReader:
@@ -93,28 +83,6 @@ class BulkReader:
         lengths = self._lengths[:count].tolist()
         parts = [slot[:length] for slot, length in zip(self._slots, lengths, strict=False)]
         return b"\n".join(parts), count, count == _SLOTS
-
-
-class PlainReader:
-    """Reads one datagram a call, where libc has no recvmmsg."""
-
-    def __init__(self, source: socket.socket) -> None:
-        self._receive = source.recv
-
-    def read(self) -> tuple[bytes, int, bool]:
-        """Return datagrams joined by line feeds, their number, and whether more may be there."""
-        parts: list[bytes] = []
-        try:
-            while len(parts) < _SLOTS:
-                parts.append(self._receive(DATAGRAM_BYTES_MAX))
-        except (BlockingIOError, InterruptedError):
-            pass
-        return b"\n".join(parts), len(parts), len(parts) == _SLOTS
-
-
-def make_reader(source: socket.socket) -> BulkReader | PlainReader:
-    """Return the fastest reader that this system has."""
-    return PlainReader(source) if _recvmmsg is None else BulkReader(source)
 
 
 class StreamBuffer:

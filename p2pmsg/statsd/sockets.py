@@ -5,14 +5,13 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from p2pmsg.statsd.aggregate import Aggregator
 from p2pmsg.statsd.listen import ListenEndpoint, bound_endpoint, kernel_drops, open_socket
 from p2pmsg.statsd.management import Management
 from p2pmsg.statsd.parser import LINE_BYTES_MAX
-from p2pmsg.statsd.receive import BulkReader, PlainReader, StreamBuffer, make_reader
+from p2pmsg.statsd.receive import BulkReader, StreamBuffer
 from p2pmsg.sync.lock import PublishLock
 from p2pmsg.trouble import Trouble
 from transports.own_log import own_log as _log
@@ -33,18 +32,6 @@ _FAILURES_LOGGED = 3
 _FRAMED = {"tcp": False, "unix": None, "unixstream": True}
 """See `StreamBuffer`."""
 Handler = Callable[[], bool]
-
-
-@dataclass(slots=True)
-class SocketCounts:
-    """Counters since the start; `CollectorStats` documents them."""
-
-    kernel_drops: int = 0
-    connections: int = 0
-    connections_refused: int = 0
-    lines_overlong: int = 0
-    lines_unfinished: int = 0
-    read_failures: int = 0
 
 
 class Sockets:
@@ -69,7 +56,7 @@ class Sockets:
         self._poll.register(self._wake_read, select.POLLIN)
         self._not_accepted = Trouble("statsd: accepting connections", "they wait meanwhile")
         self._closed = False
-        self.counts = SocketCounts()
+        self.counts = aggregator.counts
         self.endpoints: list[ListenEndpoint] = []
         self.management_endpoint: ListenEndpoint | None = None
 
@@ -83,7 +70,7 @@ class Sockets:
                 self._gather_s = 0.0  # its queue holds 10 datagrams
             elif granted < _ROOMY_BYTES:
                 self._gather_s = min(self._gather_s, _GATHER_TIGHT_S)
-            reader = make_reader(made)
+            reader = BulkReader(made)
             self._add(made, lambda: self._read_datagrams(reader))
             if place.scheme == "udp":
                 self._udp.append(made)
@@ -133,8 +120,8 @@ class Sockets:
         try:
             return handler()
         except Exception:
-            self.counts.read_failures += 1
-            if self.counts.read_failures <= _FAILURES_LOGGED:
+            self.counts["read_failures"] += 1
+            if self.counts["read_failures"] <= _FAILURES_LOGGED:
                 _log.exception("statsd: reading failed")
             return False
 
@@ -147,7 +134,7 @@ class Sockets:
         except OSError:
             pass  # it is awake, or gone
 
-    def _read_datagrams(self, reader: BulkReader | PlainReader) -> bool:
+    def _read_datagrams(self, reader: BulkReader) -> bool:
         for _ in range(_READS_MAX):
             data, count, full = reader.read()
             if count:
@@ -164,7 +151,7 @@ class Sockets:
     def note_drops(self) -> None:
         """Look up how many datagrams the kernel has dropped."""
         if self._udp and not self._closed:
-            self.counts.kernel_drops = kernel_drops(self._udp)
+            self.counts["kernel_drops"] = kernel_drops(self._udp)
 
     def _accept(self, listener: socket.socket, serve: Callable[[socket.socket], None]) -> bool:
         try:
@@ -175,12 +162,12 @@ class Sockets:
             self._not_accepted.note(str(error.strerror), now_ns=time.monotonic_ns())
             return False
         self._not_accepted.over()
-        if self.counts.connections >= CONNECTIONS_MAX:
-            self.counts.connections_refused += 1
+        if self.counts["connections"] >= CONNECTIONS_MAX:
+            self.counts["connections_refused"] += 1
             made.close()
             return False
         made.setblocking(False)
-        self.counts.connections += 1
+        self.counts["connections"] += 1
         serve(made)
         return False
 
@@ -192,7 +179,7 @@ class Sockets:
             if data:
                 before = lines.overlong
                 whole = lines.feed(data)
-                self.counts.lines_overlong += lines.overlong - before
+                self.counts["lines_overlong"] += lines.overlong - before
                 if whole:
                     self._aggregator.feed(whole)
                     self._note_message()
@@ -211,7 +198,7 @@ class Sockets:
             self._aggregator.feed(rest)
             self._note_message()
         else:
-            self.counts.lines_unfinished += 1
+            self.counts["lines_unfinished"] += 1
 
     def _serve_management(self, made: socket.socket) -> None:
         def read() -> bool:
@@ -264,7 +251,7 @@ class Sockets:
         self._poll.unregister(fd)
         del self._handlers[fd], self._sockets[fd]
         self._answers.pop(fd, None)
-        self.counts.connections -= 1
+        self.counts["connections"] -= 1
         made.close()
 
     def forget(self) -> None:

@@ -16,7 +16,7 @@ from p2pmsg.statsd import (
     ServiceCheck,
     sockets,
 )
-from p2pmsg.statsd.receive import BulkReader, PlainReader
+from p2pmsg.statsd.receive import BulkReader
 from tests.descriptors import no_descriptor_left
 from tests.integration.inside import held
 from tests.integration.peers import LOOPBACK, eventually
@@ -50,13 +50,12 @@ def test_what_is_sent_is_flushed(scheme, tmp_path):
     assert keep.flushes[0]["ms", "t"]["median"] == 5.0
 
 
-@pytest.mark.parametrize("make", [BulkReader, PlainReader])
-def test_both_ways_of_reading_take_datagrams_whole_and_in_order(make):
+def test_datagrams_are_read_whole_and_in_order():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as source:
         source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         source.bind(("127.0.0.1", 0))
         source.setblocking(False)
-        reader = make(source)
+        reader = BulkReader(source)
         assert reader.read() == (b"", 0, False)
         sent = [b"%d" % number * (number * 3) for number in range(1, 100)]
         sent[50] = b"x" * 65_000

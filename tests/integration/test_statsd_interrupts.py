@@ -47,7 +47,7 @@ class Feeding:
         number = b"%d" % self.sent
         self.client.send(LINES % (number, number))
         counts = self.collector._aggregator.counts
-        eventually(lambda: counts.packets == self.sent)
+        eventually(lambda: counts["packets"] == self.sent)
 
     def check(self, keep):
         """Check that the first flush has each line once."""

@@ -71,8 +71,8 @@ def run_case(case):
             a, b = got.get(path), wanted.get(path)
             if a is None or b is None or not math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-12):
                 differences.append(f"flush {number}: {path} is {a}, not {b}")
-    if aggregator.counts.bad_lines != expected["bad_lines_logged"]:
-        differences.append(f"{aggregator.counts.bad_lines} bad lines")
+    if aggregator.counts["bad_lines"] != expected["bad_lines_logged"]:
+        differences.append(f"{aggregator.counts['bad_lines']} bad lines")
     return differences
 
 

@@ -77,7 +77,10 @@ def test_values_of_sets_and_timers_are_bounded_and_those_without_space_are_count
     assert rows["s"].fields["count"] == 3
     assert rows["t"].fields["count"] == 20
     assert rows["t"].fields["upper"] == 3
-    assert (aggregator.counts.set_values_dropped, aggregator.counts.values_dropped) == (14, 16)
+    assert (aggregator.counts["set_values_dropped"], aggregator.counts["values_dropped"]) == (
+        14,
+        16,
+    )
 
 
 def test_huge_values_break_nothing():
