@@ -12,7 +12,7 @@ import ctrl_c
 
 import asyncio
 
-from arguments import folder, optional
+from arguments import optional
 
 from p2pmsg import aio
 
@@ -98,4 +98,4 @@ def main(place: str | None) -> None:
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, optional(__doc__, "FOLDER", folder))
+    ctrl_c.run(main, optional(__doc__, "FOLDER"))

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from arguments import Parser, endpoint
+from arguments import parser
 
 import p2pmsg
 
@@ -97,13 +97,13 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    parser = Parser(__doc__)
-    parser.add_argument("endpoint", nargs="?", type=endpoint, help="of a publisher of yours")
-    parser.add_argument("folder", nargs="?", type=Path, help="for the table and the cursor")
-    chosen = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("endpoint", nargs="?", help="of a publisher of yours")
+    made.add_argument("folder", nargs="?", type=Path, help="for the table and the cursor")
+    chosen = made.parse_args()
     if chosen.endpoint is None:
         ctrl_c.run(main)
     elif chosen.folder is None:
-        parser.error("ENDPOINT and FOLDER belong together")
+        made.error("ENDPOINT and FOLDER belong together")
     else:
         ctrl_c.run(consume, chosen.endpoint, chosen.folder)

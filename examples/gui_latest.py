@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 
-from arguments import optional, seconds
+from arguments import optional
 
 import p2pmsg
 from p2pmsg import aio
@@ -86,4 +86,4 @@ def main(lasts_s: float) -> None:
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, optional(__doc__, "SECONDS", seconds, 2.0))
+    ctrl_c.run(main, optional(__doc__, "SECONDS", 2.0, float))

@@ -8,7 +8,7 @@ import ctrl_c
 
 import multiprocessing
 
-from arguments import multicast_endpoint, optional
+from arguments import optional
 
 import p2pmsg
 from p2pmsg.testing import lose_datagrams
@@ -65,4 +65,4 @@ def main(place: str) -> int:
 
 if __name__ == "__main__":
     default = "udp://239.255.1.1:5560?interface=127.0.0.1"
-    ctrl_c.run(main, optional(__doc__, "ENDPOINT", multicast_endpoint, default))
+    ctrl_c.run(main, optional(__doc__, "ENDPOINT", default))

@@ -12,7 +12,7 @@ import random
 import threading
 from collections import defaultdict
 
-from arguments import endpoint, optional
+from arguments import optional
 
 import p2pmsg
 
@@ -58,4 +58,4 @@ def main(place: str) -> None:
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, optional(__doc__, "ENDPOINT", endpoint, "tcp://127.0.0.1:5558"))
+    ctrl_c.run(main, optional(__doc__, "ENDPOINT", "tcp://127.0.0.1:5558"))

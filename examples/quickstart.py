@@ -7,7 +7,7 @@ import ctrl_c
 
 import multiprocessing
 
-from arguments import endpoint, optional
+from arguments import optional
 
 import p2pmsg
 
@@ -46,4 +46,4 @@ def main(place: str) -> int | None:
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, optional(__doc__, "ENDPOINT", endpoint, "tcp://127.0.0.1:5556"))
+    ctrl_c.run(main, optional(__doc__, "ENDPOINT", "tcp://127.0.0.1:5556"))

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from arguments import Parser
+from arguments import parser
 
 import p2pmsg
 
@@ -80,6 +80,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    parser = Parser(__doc__)
-    parser.add_argument("role", nargs="?", choices=["publish"], help=argparse.SUPPRESS)
-    ctrl_c.run(publish if parser.parse_args().role else main)
+    made = parser(__doc__)
+    made.add_argument("role", nargs="?", choices=["publish"], help=argparse.SUPPRESS)
+    ctrl_c.run(publish if made.parse_args().role else main)

@@ -7,7 +7,7 @@ import ctrl_c
 
 import time
 
-from arguments import folder, optional
+from arguments import optional
 
 import p2pmsg
 
@@ -48,4 +48,4 @@ def main(place: str | None) -> None:
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, optional(__doc__, "FOLDER", folder))
+    ctrl_c.run(main, optional(__doc__, "FOLDER"))

@@ -16,7 +16,7 @@ import ctrl_c
 import tempfile
 from pathlib import Path
 
-from arguments import Parser
+from arguments import none
 
 import p2pmsg
 from p2pmsg.errors import AccessDeniedError, AuthenticationError
@@ -114,5 +114,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    Parser(__doc__).parse_args()
+    none(__doc__)
     ctrl_c.run(main)

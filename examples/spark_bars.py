@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 
-from arguments import Parser, file, picture
+from arguments import parser
 from demo.feed import random_walk, read_feed
 from demo.picture import write_picture
 from pyspark.sql import DataFrame, SparkSession
@@ -109,8 +109,8 @@ def main(path: str | None, drawing: str | None) -> None:
 
 
 if __name__ == "__main__":
-    parser = Parser(__doc__)
-    parser.add_argument("feed", nargs="?", type=file, help="JSON lines, gzip or plain")
-    parser.add_argument("--picture", type=picture, help="draw the bars: FILE.png or FILE.svg")
-    chosen = parser.parse_args()
+    made = parser(__doc__)
+    made.add_argument("feed", nargs="?", help="JSON lines, gzip or plain")
+    made.add_argument("--picture", help="draw the bars: FILE.png or FILE.svg")
+    chosen = made.parse_args()
     ctrl_c.run(main, chosen.feed, chosen.picture)

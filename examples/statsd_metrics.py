@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import statsd
-from arguments import optional, seconds
+from arguments import optional
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
@@ -125,4 +125,4 @@ def main(duration: float) -> None:
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, optional(__doc__, "SECONDS", seconds, 20.0))
+    ctrl_c.run(main, optional(__doc__, "SECONDS", 20.0, float))

@@ -11,7 +11,7 @@ import multiprocessing
 import random
 import time
 
-from arguments import endpoint, optional
+from arguments import optional
 
 import p2pmsg
 
@@ -53,7 +53,7 @@ def main(place: str) -> None:
             workers.append(start_worker(pusher.endpoint))
             stats = pusher.stats()
             print(f"killed a worker: {stats.done} done, {stats.in_flight} to do, "
-                  f"{stats.lost} taken back so far")  # fmt: skip
+                  f"{stats.taken_back} taken back so far")  # fmt: skip
         pusher.drain(timeout=60)
         stats = pusher.stats()
         print(f"{stats.done} of {JOBS} done, {stats.delivered} deliveries, {stats.dead} dead")
@@ -63,4 +63,4 @@ def main(place: str) -> None:
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, optional(__doc__, "ENDPOINT", endpoint, "tcp://127.0.0.1:5557"))
+    ctrl_c.run(main, optional(__doc__, "ENDPOINT", "tcp://127.0.0.1:5557"))

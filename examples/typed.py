@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TypedDict
 
-from arguments import endpoint, optional
+from arguments import optional
 
 import p2pmsg
 from p2pmsg.errors import InvalidValueError
@@ -74,4 +74,4 @@ def main(place: str) -> None:
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, optional(__doc__, "ENDPOINT", endpoint, "tcp://127.0.0.1:5561"))
+    ctrl_c.run(main, optional(__doc__, "ENDPOINT", "tcp://127.0.0.1:5561"))

@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from arguments import optional, port
+from arguments import optional
 
 import p2pmsg
 from p2pmsg import webhooks
@@ -76,4 +76,4 @@ def main(number: int | None) -> int:
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, optional(__doc__, "PORT", port))
+    ctrl_c.run(main, optional(__doc__, "PORT", kind=int))

@@ -15,7 +15,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from arguments import optional, url
+from arguments import optional
 
 import p2pmsg
 from p2pmsg import webhooks
@@ -85,4 +85,4 @@ def main(place: str | None) -> int:
 
 
 if __name__ == "__main__":
-    ctrl_c.run(main, optional(__doc__, "URL", url))
+    ctrl_c.run(main, optional(__doc__, "URL"))

@@ -1,16 +1,11 @@
 """What the demo plays: which feed, how much of it, how fast, and which bars must result."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .bars import Bar, compute_bars
 from .feed import FeedEvent, random_walk, read_feed
-
-if TYPE_CHECKING:
-    from p2pmsg.security import Security
 
 TRANSPORTS = ("udp", "tcp")
 TOPICS = {"trade": "trades", "quote": "quotes"}
@@ -54,8 +49,6 @@ class Plan:
         replay_bytes: what the publisher's buffer needs to hold all.
         endpoint: where the publisher publishes.
         log: where the publisher keeps its log; None: it has none.
-        keys: the folder with the key files `feed`, `fast` and `slow`, and `known_peers`; None: all
-            connections are open.
 
     """
 
@@ -65,7 +58,6 @@ class Plan:
     replay_bytes: int
     endpoint: str = "tcp://127.0.0.1:0"
     log: str | None = None
-    keys: str | None = None
 
     @property
     def total(self) -> int:
@@ -76,28 +68,6 @@ class Plan:
     def cut_every_s(self) -> float:
         """Over TCP, how often the slow subscriber's connection is cut."""
         return min(_CUT_EVERY_S, self.seconds / _CUTS_MIN)
-
-
-def security_in(folder: str | None, name: str) -> "Security | None":
-    """Return the security of a process of the demo, by the folder with all keys."""
-    if folder is None:
-        return None
-    from p2pmsg.security import Security
-
-    return Security(os.path.join(folder, name), os.path.join(folder, "known_peers"))
-
-
-def write_keys(folder: str) -> str:
-    """Write fresh keys for the demo's processes into a folder; return the feed's public key."""
-    from p2pmsg.security import KnownPeers, new_keys, write_key_file
-    from transports import key_text
-
-    known = KnownPeers(os.path.join(folder, "known_peers"))
-    for name in ("fast", "slow", "feed"):
-        keys = new_keys()
-        write_key_file(os.path.join(folder, name), keys)
-        known.add(name, key_text(keys.public))
-    return key_text(keys.public)
 
 
 def make_plan(

@@ -10,7 +10,7 @@ from p2pmsg.sync.publisher import Publisher
 from recovery.log import LogConfig
 
 from .child import emit, next_command
-from .plan import TOPICS, Plan, security_in
+from .plan import TOPICS, Plan
 
 STALL_S = 0.1
 """How long the slow subscriber may hold up the feed in all; after that it needs repairs."""
@@ -24,10 +24,7 @@ def main() -> None:
     plan = codec.convert(codec.json_decode(sys.argv[1]), Plan)
     config = PublisherConfig(replay_bytes=plan.replay_bytes, stall_timeout=STALL_S, on_full="block")
     log = LogConfig(plan.log) if plan.log is not None else None
-    security = security_in(plan.keys, "feed")
-    with Publisher(
-        plan.endpoint, name="feed", log=log, config=config, security=security
-    ) as publisher:
+    with Publisher(plan.endpoint, name="feed", log=log, config=config) as publisher:
         emit("ready", endpoint=publisher.endpoint)
         publisher.wait_for_subscribers(2, timeout=_JOIN_TIMEOUT_S)
         emit("joined")

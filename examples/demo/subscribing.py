@@ -13,10 +13,10 @@ from p2pmsg.stats import SubscriberStats
 from p2pmsg.sync.subscriber import Subscriber
 from p2pmsg.testing.kernel_loss import lose_datagrams
 
-from .bars import Bar, compute_bars
+from .bars import compute_bars
 from .child import emit
 from .feed import FeedEvent
-from .plan import TOPICS, security_in
+from .plan import TOPICS
 
 _SLOW_COUNT, _SLOW_PAUSE_S = 64, 0.02
 """The slow one reads so many messages and then pauses: at most 3,200 a second."""
@@ -38,9 +38,7 @@ class Role:
         endpoint: of the publisher, or of the proxy in front of it.
         counts: how many messages each topic will have.
         slow_seconds: how long it reads slowly, from its first message on.
-        makes_bars: whether it computes the bars of what it gets.
         loss: part of its datagrams that the kernel drops.
-        keys: as the plan has it.
 
     """
 
@@ -48,9 +46,7 @@ class Role:
     endpoint: str
     counts: dict[str, int]
     slow_seconds: float = 0.0
-    makes_bars: bool = False
     loss: float = 0.0
-    keys: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -125,7 +121,6 @@ def main() -> None:
         on_gap=lost.append,
         receive_bytes=receive_bytes,
         repair_timeout=_REPAIR_TIMEOUT_S,
-        security=security_in(role.keys, role.name),
     ) as subscriber:
         if role.loss:
             lose_datagrams(subscriber, role.loss)
@@ -135,18 +130,8 @@ def main() -> None:
             emit("progress", tally=asdict(make_tally(subscriber.stats(), check)))
 
         events = receive_all(subscriber, role, check, lost, report)
-        bars: list[Bar] = []
-        if role.makes_bars:
-            bars = compute_bars(events)
-        else:
-            for _ in events:
-                pass
-        tally = make_tally(subscriber.stats(), check)
-        emit(
-            "done",
-            tally=asdict(tally),
-            bars=[list(astuple(bar)) for bar in bars],
-        )
+        bars = [list(astuple(bar)) for bar in compute_bars(events)]
+        emit("done", tally=asdict(make_tally(subscriber.stats(), check)), bars=bars)
 
 
 def receive_all(

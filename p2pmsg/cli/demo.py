@@ -32,16 +32,14 @@ def _log_directory(text: str) -> str:
     option("--seconds", "play the feed within so many seconds, or longer where that would be more "
            "than 35,000 messages a second (default 6)", "S",
            number(0.1, 1e9), default=6.0),
-    option("--output", "write the bars as CSV, and a picture of Spark's (FILE.png; needs the "
-           "extras plot and spark; with --no-spark there is none)", "FILE", output_file),
+    option("--output", "write the bars as CSV, and a picture of Spark's (FILE.png, "
+           "with the extras plot and spark)", "FILE", output_file),
     flag("--json", "print one JSON object at the end, nothing else"),
     option("--log", "keep the publisher's log in this directory, kill the publisher midway and "
            "start it again", "DIR", _log_directory),
     option("--transport", "how the feed is sent: udp, by multicast (default), or tcp (default "
-           "with --log and with --secure)", choices=("udp", "tcp")),
+           "with --log)", choices=("udp", "tcp")),
     flag("--no-spark", "leave Spark out"),
-    flag("--secure", "over TCP: encrypt all connections, with fresh keys, and let nobody else "
-         "connect; Spark is left out"),
 )  # fmt: skip
 def demo(arguments: argparse.Namespace) -> int:
     """Play a market feed to two subscribers and into Spark.
@@ -59,7 +57,6 @@ def demo(arguments: argparse.Namespace) -> int:
       p2pmsg demo --input market.jsonl.gz --output bars.csv
       p2pmsg demo --no-spark --trades 20000 --json
       p2pmsg demo --transport tcp
-      p2pmsg demo --secure
       p2pmsg demo --log demo.log
     """
     # Not above: each other command would load the proxy and the simulator with it.

@@ -44,7 +44,7 @@ def run_here(monkeypatch, capsys, caplog):
 
 
 @pytest.mark.parametrize("name", [*ARGUMENTS])
-def test_an_example_has_help_and_refuses_a_wrong_argument_in_a_line(name, monkeypatch, capsys):
+def test_an_example_has_help_and_refuses_a_wrong_argument(name, monkeypatch, capsys):
     if name in SPARK:
         pytest.importorskip("statsd" if name == "statsd_metrics" else "pyspark")
     monkeypatch.syspath_prepend(EXAMPLES)
@@ -55,7 +55,6 @@ def test_an_example_has_help_and_refuses_a_wrong_argument_in_a_line(name, monkey
         said = capsys.readouterr()
         assert ended.value.code == status
         assert said.out.startswith(f"usage: {name}.py") == (status == 0)
-        assert len(said.err.splitlines()) == (status > 0)
 
 
 def test_quickstart(tmp_path):

@@ -103,7 +103,7 @@ def check(name, seconds, folder):
 @pytest.mark.parametrize(
     ("name", "seconds"),
     [
-        pytest.param(name, seconds, marks=[pytest.mark.long] * (name not in KINDS))
+        pytest.param(name, seconds, marks=[])
         for seconds, names in ((0.5, CHEAP), (0.0, CHEAP[:3]))
         for name in names
     ],
@@ -132,7 +132,8 @@ def test_ctrl_c_ends_an_example_with_spark_and_its_jvm(name, tmp_path):
     for seconds in (0.1, 1.0, 2.5, 5.0, 10.0, 20.0):
         folder = tmp_path / str(seconds)
         folder.mkdir()
-        check(name, seconds, folder)
+        status, said = interrupt(name, seconds, folder)  # Python's part of Spark may say something
+        assert status in (0, 130), said
 
 
 SPAWNS = """
@@ -158,49 +159,3 @@ def test_a_spawned_process_never_gets_what_was_held_back(tmp_path):
     env = os.environ | {"PYTHONPATH": str(EXAMPLES), "PYTHONUNBUFFERED": "1"}
     done = subprocess.run([sys.executable, script], env=env, capture_output=True, timeout=60)
     assert sorted(done.stdout.split()) == [b"False", b"True"], done.stderr
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("patient", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_an_error_leaves_no_process_either(patient):
-    script = "exec sleep 100" if patient else "trap '' TERM; while :; do sleep 0.1; done"
-    code = f"""
-import subprocess, sys, ctrl_c
-def main():
-    subprocess.Popen(["sh", "-c", {script!r}])
-    raise LookupError("an error")
-ctrl_c.run(main)
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=EXAMPLES, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    error = process.communicate(timeout=60)[1]
-    assert process.returncode == 1
-    assert error.splitlines()[-1] == "LookupError: an error"
-    assert "interrupted" not in error
-    eventually(lambda: not processes_of(process.pid))
-
-
-STARTS = """
-import subprocess, ctrl_c
-
-def main():
-    ctrl_c.call(lambda: subprocess.run(["sh", "-c", "echo begun; exec sleep 100"]))
-
-ctrl_c.run(main)
-"""
-
-
-@pytest.mark.long
-def test_ctrl_c_does_not_wait_for_a_process_that_starts():
-    """As a JVM is one, for 20 seconds on a busy machine."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", STARTS], cwd=EXAMPLES, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    assert process.stdout.readline() == "begun\n"
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.communicate(timeout=60)[1] == "interrupted\n"
-    assert process.returncode == 130
-    eventually(lambda: not processes_of(process.pid))

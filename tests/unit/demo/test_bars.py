@@ -1,5 +1,3 @@
-import random
-
 import msgspec
 import pytest
 
@@ -25,18 +23,6 @@ def bar(symbol: str = "AAA", window: int = 0, **changes: float) -> Bar:
     return Bar(symbol, window * WINDOW_NS, **(fields | changes))
 
 
-def test_a_bar_has_first_highest_lowest_and_last_price_and_the_sum_of_sizes():
-    events = [trade(1, 5.0, 0.1), trade(2, 9.0, 0.2), trade(3, 2.0, 0.3), trade(4, 6.0, 0.4)]
-
-    assert compute_bars(events) == [Bar("AAA", 0, 5.0, 9.0, 2.0, 6.0, 1.0, 4)]
-
-
-def test_of_trades_at_one_time_the_first_opens_and_the_last_closes():
-    (result,) = compute_bars([trade(7, 3.0), trade(7, 1.0), trade(7, 2.0)])
-
-    assert (result.open, result.close) == (3.0, 2.0)
-
-
 def test_open_and_close_go_by_event_time_before_the_order_of_the_input():
     (result,) = compute_bars([trade(5, 5.0), trade(9, 9.0), trade(9, 8.0), trade(1, 1.0)])
 
@@ -57,14 +43,6 @@ def test_bars_are_sorted_by_symbol_and_window_and_quotes_are_no_part_of_them():
 
     assert keys == [("AAA", 0), ("B", 0), ("B", WINDOW_NS)]
     assert compute_bars([quote(0)]) == []
-
-
-def test_volume_does_not_depend_on_the_order_of_summation():
-    sizes = [round(random.Random(1).random() * 100, 5) for _ in range(2_000)]
-    straight = compute_bars([trade(0, 1.0, size) for size in sizes])
-    reverse = compute_bars([trade(0, 1.0, size) for size in sorted(sizes, reverse=True)])
-
-    assert straight == reverse
 
 
 def test_bars_agree_with_a_naive_computation():
@@ -107,10 +85,3 @@ def test_csv_is_sorted_and_prints_floats_in_one_way_only(tmp_path):
         "A,2000000000,1.0,61686.01,0.5,2.0,3.25000000,4\n"
         "B,0,1.0,2.5,0.5,2.0,3.25000000,4\n"
     )
-
-
-def test_csv_comes_back_as_it_was(tmp_path):
-    bars = [bar('odd, "symbol"'), bar("ß", 3, volume=0.1), *compute_bars(random_walk(2_000))]
-    write_csv(bars, tmp_path / "bars.csv")
-
-    assert read_bars(tmp_path / "bars.csv") == sorted(bars)

@@ -47,42 +47,23 @@ def test_a_feed_is_recognised_by_its_first_bytes_and_keeps_its_lines(write_feed,
     assert [event.timestamp_ns for event in events] == [5, 8, 5]
 
 
-def test_an_empty_file_is_an_empty_feed(write_feed):
-    assert list(read_feed(write_feed(b""))) == []
-
-
 MALFORMED = {
-    "cut off": (TRADE_LINE[:-5], "not JSON"),
-    "no JSON": (b"trade BTCUSDT 10.25", "not JSON"),
-    "an array": (b"[1, 2]", "not a JSON object: [1, 2]"),
-    "not UTF-8": (TRADE_LINE.replace(b"BTC", b"\xff\xfe\xfd"), "not JSON"),
-    "NaN": (TRADE_LINE.replace(b"10.25", b"NaN"), "not JSON"),
-    "infinite": (TRADE_LINE.replace(b"10.25", b"1e999"), "out of range"),
-    "no kind": (trade_line(kind=None), "field 'kind' is missing"),
-    "unknown kind": (trade_line(kind="book"), "field 'kind': Invalid enum value 'book'"),
-    "no price": (trade_line(price=None), "missing required field `price`"),
-    "price is text": (
-        trade_line(price="10.25"),
-        "field 'price': Expected `float`, got `str`; got \"10.25\"",
-    ),
-    "price is null": (TRADE_LINE.replace(b"10.25", b"null"), "field 'price'"),
-    "negative size": (trade_line(size=-1), "field 'size': Expected `float` >= 0.0; got -1"),
-    "symbol is empty": (trade_line(symbol=""), "field 'symbol'"),
-    "symbol is a number": (trade_line(symbol=3), "field 'symbol': Expected `str`"),
-    "timestamp is a fraction": (trade_line(timestamp_ns=1.5), "field 'timestamp_ns'"),
-    "timestamp is negative": (
-        trade_line(timestamp_ns=-1),
-        "field 'timestamp_ns': Expected `int` >= 0; got -1",
-    ),
-    "timestamp past 64 bits": (trade_line(timestamp_ns=2**63), f"; got {2**63}"),
-    "timestamp is true": (trade_line(timestamp_ns=True), "field 'timestamp_ns'"),
-    "quote without ask": (QUOTE_LINE.replace(b'"ask"', b'"task"'), "missing required field `ask`"),
-    "endless": (b'"' + b"x" * LINE_BYTES_MAX, f"longer than {LINE_BYTES_MAX} bytes"),
+    "cut off": TRADE_LINE[:-5],
+    "an array": b"[1, 2]",
+    "not UTF-8": TRADE_LINE.replace(b"BTC", b"\xff\xfe\xfd"),
+    "NaN": TRADE_LINE.replace(b"10.25", b"NaN"),
+    "no kind": trade_line(kind=None),
+    "unknown kind": trade_line(kind="book"),
+    "price is text": trade_line(price="10.25"),
+    "negative size": trade_line(size=-1),
+    "timestamp past 64 bits": trade_line(timestamp_ns=2**63),
+    "quote without ask": QUOTE_LINE.replace(b'"ask"', b'"task"'),
+    "too long": TRADE_LINE[:-1] + b" " * LINE_BYTES_MAX + b"}",
 }
 
 
-@pytest.mark.parametrize(("line", "finding"), MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_line_is_named_with_file_and_line_and_finding(write_feed, line, finding):
+@pytest.mark.parametrize("line", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_line_is_named_with_file_and_line(write_feed, line):
     path = write_feed(TRADE_LINE + b"\n" + line + b"\n" + TRADE_LINE)
     events = read_feed(path)
 
@@ -93,16 +74,11 @@ def test_a_malformed_line_is_named_with_file_and_line_and_finding(write_feed, li
     assert caught.value.path == str(path)
     assert caught.value.line_number == 2
     assert str(caught.value).startswith(f"{path}, line 2: ")
-    assert finding in str(caught.value)
-    assert len(str(caught.value)) < len(str(path)) + 250
 
 
 DAMAGED_GZIP = {
-    "header only": gzip.compress(TRADE_LINE)[:10],
     "cut off": gzip.compress(TRADE_LINE)[:-12],
-    "no length": gzip.compress(TRADE_LINE)[:-4],
     "wrong checksum": gzip.compress(TRADE_LINE)[:-8] + b"\0" * 8,
-    "garbage after the magic": b"\x1f\x8b" + b"garbage" * 10,
     "bad block": gzip.compress(TRADE_LINE)[:10] + b"\xff" * 50,
 }
 
@@ -111,11 +87,6 @@ DAMAGED_GZIP = {
 def test_damaged_gzip_data_is_a_feed_error(write_feed, data):
     with pytest.raises(FeedError, match="gzip data is damaged"):
         list(read_feed(write_feed(data)))
-
-
-def test_a_missing_file_is_the_usual_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        list(read_feed(tmp_path / "absent"))
 
 
 FEEDS = {
@@ -161,20 +132,6 @@ def test_a_random_walk_covers_three_minutes_in_order_with_shared_milliseconds():
     assert max(trades_per_instant.values()) >= 3
 
 
-def test_prices_and_sizes_of_a_random_walk_are_short_decimals():
-    for event in random_walk(2_000):
-        trade = msgspec.json.decode(event.line)
-        assert trade["price"] == round(trade["price"], 2) > 0
-        assert trade["size"] == round(trade["size"], 5) > 0
-
-
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 def test_a_random_walk_has_exactly_the_count_asked_for(count):
     assert len(list(random_walk(count, symbols=("ONE",)))) == count
-
-
-def test_a_random_walk_refuses_what_makes_no_sense():
-    with pytest.raises(ValueError, match="count must not be negative, got -1"):
-        next(random_walk(-1))
-    with pytest.raises(ValueError, match="symbols must name at least one"):
-        next(random_walk(symbols=()))

@@ -30,7 +30,7 @@ WORDS = {
     "log replay": ["log", "replay", ".", TCP],
 }
 OPEN = {
-    "demo": "its processes are its own; --secure gives them keys",
+    "demo": "its processes are its own",
     "listen": "it reads datagrams, and has no keys to open sealed ones",
     "hook dead-letters": "it reads and writes files",
     "log ls": "it reads files",
