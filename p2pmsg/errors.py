@@ -341,7 +341,7 @@ class SessionEndedError(P2PError):
         self.end = end
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class SessionEnd:
     """A session of a MoldUDP64 feed is over, and all of it was delivered or reported lost.
 
@@ -361,10 +361,6 @@ class SessionEnd:
     stop: int
     announced: bool
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        place = self.topic, self.session, self.publisher
-        return SessionEnd, (*place, self.stop, self.announced)
-
     def __repr__(self) -> str:
         return f"<SessionEnd {self}>"
 
@@ -373,6 +369,7 @@ class SessionEnd:
         return f"the session {self.publisher!r} of {self.topic!r} {how} before sequence {self.stop}"
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class LossReport:
     """A range of messages of one stream that was lost and cannot be repaired.
 
@@ -380,37 +377,29 @@ class LossReport:
         topic: the stream's topic.
         session: the stream's session.
         publisher: the publisher's name.
-        start: first sequence lost.
-        stop: the sequence after the last one lost.
-        reason: a `LossReason`.
-        loss: the same as the lower layers have it, with `start`, `stop` and `reason`.
+        loss: the range as the lower layers have it, with `start`, `stop` and `reason`.
 
     """
 
-    __slots__ = ("publisher", "reason", "session", "start", "stop", "topic")
+    topic: str
+    session: int
+    publisher: str
+    loss: Loss
 
-    def __init__(self, topic: str, session: int, publisher: str, loss: Loss) -> None:
-        self.topic = topic
-        self.session = session
-        self.publisher = publisher
-        self.start = loss.start
-        self.stop = loss.stop
-        self.reason = loss.reason
+    @property
+    def start(self) -> int:
+        """First sequence lost."""
+        return self.loss.start
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        loss = Loss(self.start, self.stop, self.reason)
-        return type(self), (self.topic, self.session, self.publisher, loss)
+    @property
+    def stop(self) -> int:
+        """The sequence after the last one lost."""
+        return self.loss.stop
 
-    def _parts(self) -> tuple[Any, ...]:
-        return self.topic, self.session, self.publisher, self.start, self.stop, self.reason
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, LossReport) or type(other) is not type(self):
-            return NotImplemented
-        return self._parts() == other._parts()
-
-    def __hash__(self) -> int:
-        return hash(self._parts())
+    @property
+    def reason(self) -> LossReason:
+        """Why it was lost."""
+        return self.loss.reason
 
     @property
     def count(self) -> int:

@@ -23,6 +23,9 @@ __all__ = [
 ]
 
 
+_LOSS = ("topic", "session", "publisher", "start", "stop", "reason")
+
+
 class Stats:
     """What all counters have."""
 
@@ -37,7 +40,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Stats):
         return value.to_dict()
     if isinstance(value, LossReport):
-        return {name: _plain(getattr(value, name)) for name in LossReport.__slots__}
+        return {name: _plain(getattr(value, name)) for name in _LOSS}
     if isinstance(value, LatencyHistogram):
         return {"count": value.count, "p50_ns": value.percentile(50), "max_ns": value.max}
     if isinstance(value, Mapping):

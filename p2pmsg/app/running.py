@@ -191,16 +191,11 @@ class Run:
         """Wait for tasks, at most `stop_timeout`; return those that have not ended."""
         if not tasks:
             return set()
-        hurry = asyncio.create_task(self._hurried.wait())
-        end = self._loop.time() + self._stop_timeout
-        pending = set(tasks)
-        while pending and not hurry.done() and (left := end - self._loop.time()) > 0:
-            _, rest = await asyncio.wait(
-                {*pending, hurry}, timeout=left, return_when=asyncio.FIRST_COMPLETED
-            )
-            pending &= rest
-        hurry.cancel()
-        return pending
+        waits = [asyncio.create_task(one) for one in (self._hurried.wait(), asyncio.wait(tasks))]
+        await asyncio.wait(waits, timeout=self._stop_timeout, return_when=asyncio.FIRST_COMPLETED)
+        for one in waits:
+            one.cancel()
+        return {task for task in tasks if not task.done()}
 
     def _report_stuck(self) -> None:
         for handler in self.handlers:

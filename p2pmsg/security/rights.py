@@ -80,7 +80,7 @@ class Rights:
         """Return whether a user may, for a topic, or for all that a prefix and `*` mean."""
         if self._access is None:
             return user not in self.revoked
-        return self._decide(self._access, user, verb, topic).allowed
+        return self._decide(user, verb, topic).allowed
 
     def why(self, user: str, verb: str, topic: str) -> str:
         """Return why a user may not, in words that it may read: which rule, not what it says."""
@@ -88,7 +88,7 @@ class Rights:
             return "the key was revoked" if user in self._by_hand else "the key is known no more"
         if self._access is None or user not in self._names:
             return "the key has no name"
-        rule = self._decide(self._access, user, verb, topic).rule
+        rule = self._decide(user, verb, topic).rule
         return "no rule gives it" if rule is None else f"{rule} denies it"
 
     def who(self, user: str) -> str:
@@ -115,7 +115,7 @@ class Rights:
         """Return how old what a user is sent again of a topic may be, in ns; None: as old as is."""
         if self._access is None:
             return None
-        return self._decide(self._access, user, "subscribe", topic).replay_max_ns
+        return self._decide(user, "subscribe", topic).replay_max_ns
 
     def is_known(self, user: str) -> bool:
         """Return whether a user that has connected may go on: with an access file, by its name."""
@@ -196,8 +196,10 @@ class Rights:
         """Return the name that the rules are asked for; "", which no rule means: there is none."""
         return "" if user in self.revoked else self._names.get(user, "")
 
-    def _decide(self, access: Access, user: str, verb: str, topic: str) -> Decision:
-        key, decisions = (user, verb, topic), self._decisions
+    def _decide(self, user: str, verb: str, topic: str) -> Decision:
+        decisions = self._decisions  # first: what is decided by older rules stays in the older one
+        access, key = self._access, (user, verb, topic)
+        assert access is not None
         decision = decisions.get(key)
         if decision is None:
             decision = access.decide(self._subject(user), verb, topic)
