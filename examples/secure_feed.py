@@ -50,11 +50,11 @@ def security(folder: Path, name: str, access: str | None = None) -> p2pmsg.Secur
     for other, keys in KEYS.items():
         if other != name:
             known.add(other, keys.public_text)
-    rights = None
+    access_rules = None
     if access is not None:
-        rights = folder / f"{name}.access.toml"
-        rights.write_text(access)
-    return p2pmsg.Security(KEYS[name], known.path, rights)
+        access_rules = folder / f"{name}.access.toml"
+        access_rules.write_text(access)
+    return p2pmsg.Security(KEYS[name], known.path, access_rules)
 
 
 def pinned(endpoint: str, name: str) -> str:

@@ -42,7 +42,7 @@ class Welcome(codec.Struct, array_like=True):
     """In a multicast, how many there are; negative: this is none."""
     age_ms: Annotated[float, codec.Meta(ge=0, le=1e12)] = 0.0
     """In a multicast, how long ago the publisher started; a session may be older, by its log."""
-    life: Id = 0
+    incarnation: Id = 0
     """Random, and new at each start of the publisher; 0: a relay's."""
     message_bytes_max: Annotated[int, codec.Meta(ge=0, le=2**62)] = 0
     """How large its messages may be, packed, in bytes; 0: a relay's, which others publish."""
@@ -83,7 +83,7 @@ class Heads(codec.Struct, array_like=True):
     page: Annotated[int, codec.Meta(ge=0, le=PAGES_MAX)] = 0
     more: Annotated[int, codec.Meta(ge=0, le=PAGES_MAX)] = 0
     """How many pages follow: of many streams there are several, one right after the other."""
-    life: Id = 0
+    incarnation: Id = 0
     """Of the publisher; see `Welcome`."""
     denied: Annotated[list[Pattern], codec.Meta(max_length=DENIED_MAX)] = []
     """In an echo, on its last page: of what was asked for, what is denied. So it is not taken for
@@ -103,7 +103,7 @@ def pages_of(heads: Heads) -> list[Heads]:
         pages[-1].append(head)
     last = len(pages) - 1
     made = [
-        Heads(heads.name, streams, heads.floor, page, last - page, heads.life)
+        Heads(heads.name, streams, heads.floor, page, last - page, heads.incarnation)
         for page, streams in enumerate(pages)
     ]
     made[-1].denied = heads.denied
@@ -133,7 +133,9 @@ class HeadPages:
         if not page.more:
             del self._pages[probe]
             streams = [head for one in pages for head in one.streams]
-            return Heads(page.name, streams, page.floor, life=page.life, denied=page.denied)
+            return Heads(
+                page.name, streams, page.floor, incarnation=page.incarnation, denied=page.denied
+            )
         if sum(len(one.streams) for one in pages) > self._streams_max:
             del self._pages[probe]
         return None
@@ -167,7 +169,7 @@ class Admitted(codec.Struct, array_like=True):
 
     token: Id
     """To be put into NACKs and marks by UDP; nobody else gets this one."""
-    life: Id
+    incarnation: Id
     """Random, drawn when the publisher was started; a session that its log continues has others."""
     parity: Annotated[int, codec.Meta(ge=0, le=255)] = 0
     """How many parity datagrams follow a block; 0: there are none."""
@@ -226,9 +228,10 @@ class Heartbeat(codec.Struct, array_like=True):
     """Publisher to subscribers of a stream: what is kept begins here; the header has the next."""
 
     earliest: Sequence
-    place: Annotated[int, codec.Meta(ge=0, lt=2**32)] = 0
-    """`place_of` the recovery endpoint: who knows another one has missed the last welcome."""
-    life: Id = 0
+    endpoint_hash: Annotated[int, codec.Meta(ge=0, lt=2**32)] = 0
+    """`endpoint_hash_of` the recovery endpoint: who knows another one has missed the last
+    welcome."""
+    incarnation: Id = 0
     """Of the publisher; see `Welcome`. A relay says none."""
 
 
@@ -262,7 +265,7 @@ class Sessions(codec.Struct, array_like=True):
     """The topics and prefixes that it takes, where it leaves some out; empty: all, or many."""
 
 
-def place_of(recovery: str) -> int:
+def endpoint_hash_of(recovery: str) -> int:
     """Return the CRC-32 of a recovery endpoint."""
     return crc32(recovery.encode())
 

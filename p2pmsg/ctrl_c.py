@@ -58,7 +58,7 @@ def keep_status(status: int) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: os._exit(status))
 
 
-def _look() -> bool:
+def _check() -> bool:
     """Whether this process is the command `p2pmsg`, and Ctrl-C has no handler of its own."""
     name = sys.argv[0] if sys.argv else ""
     if name == "-m":  # so it is called while Python looks for the module
@@ -92,7 +92,7 @@ def _ignore() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-_is_command = _look()
+_is_command = _check()
 if _is_command:
     signal.signal(signal.SIGINT, _end_at_once)
     import atexit

@@ -351,7 +351,7 @@ class PublisherStats(Stats):
         undelivered: subscribers that had not confirmed that they have everything when the publisher
             was closed; those who were forgotten are in it.
         subscribers_forgotten: by name, how many had joined, were not heard of for
-            `subscriber_timeout`, and have not come back; a clean farewell does not count. "" are
+            `subscriber_timeout`, and have not come back; a clean closing does not count. "" are
             those without a name, and those beyond 1,024.
         control_dropped: answers that were dropped, to joining subscribers and over the recovery
             channel: too many waited, or they found no space for a second, or no descriptor was left

@@ -22,13 +22,13 @@ class Trouble:
 
     """
 
-    __slots__ = ("_begins", "_consequence", "_count", "_place", "_said_ns", "_since_ns", "what")
+    __slots__ = ("_begins", "_consequence", "_count", "_logged_ns", "_place", "_since_ns", "what")
 
     def __init__(self, place: str, consequence: str, begins: "Rarely | None" = None) -> None:
         self._begins = begins
         self._place = place
         self._consequence = consequence
-        self._since_ns = self._said_ns = self._count = 0
+        self._since_ns = self._logged_ns = self._count = 0
         self.what: str | None = None
 
     def note(self, what: str, *, now_ns: int) -> None:
@@ -39,10 +39,10 @@ class Trouble:
         self._count = 1 if is_new else self._count + 1
         self.what = what
         if is_new:
-            self._since_ns = self._said_ns = now_ns
+            self._since_ns = self._logged_ns = now_ns
             _log.warning("%s: %s. It is tried again; %s", self._place, what, self._consequence)
-        elif now_ns - self._said_ns >= _AGAIN_NS:
-            self._said_ns = now_ns
+        elif now_ns - self._logged_ns >= _AGAIN_NS:
+            self._logged_ns = now_ns
             _log.warning(
                 "%s: failed %d times within %d s, and is tried again: %s",
                 self._place, self._count, self.lasted_ns(now_ns=now_ns) // 1_000_000_000, what,
@@ -62,18 +62,18 @@ class Trouble:
 class Refusals:
     """Warns that no more of `what` is taken on: at the first refusal, then once a minute."""
 
-    __slots__ = ("_due_ns", "_said", "_what")
+    __slots__ = ("_due_ns", "_logged", "_what")
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._said = self._due_ns = 0
+        self._logged = self._due_ns = 0
 
-    def look(self, place: str, count: int, *, now_ns: int) -> None:
+    def check(self, place: str, count: int, *, now_ns: int) -> None:
         """Say how many were refused since it was said last, if any were and it is time to."""
-        if count > self._said and now_ns >= self._due_ns:
-            refused = count - self._said
+        if count > self._logged and now_ns >= self._due_ns:
+            refused = count - self._logged
             _log.warning("%r takes on no more %s: refused, %d", place, self._what, refused)
-            self._said, self._due_ns = count, now_ns + _AGAIN_NS
+            self._logged, self._due_ns = count, now_ns + _AGAIN_NS
 
 
 class Rarely:

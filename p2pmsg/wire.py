@@ -82,7 +82,7 @@ class Kind(enum.IntEnum):
     JOBS = 32
     QUEUE_HELLO = 33
     QUEUE_WELCOME = 34
-    QUEUE_WHO = 35
+    QUEUE_CHALLENGE = 35
     QUEUE_REPORT = 36
     QUEUE_CONFIRM = 37
     QUEUE_RECALL = 38
@@ -178,7 +178,7 @@ def stream_prefix(topic: str, session: int, flags: int = 0) -> bytes:
     return b"".join((topic.encode(), b"\0", *lead))
 
 
-def place_of(frame: bytes | memoryview) -> tuple[str, int]:
+def position_of(frame: bytes | memoryview) -> tuple[str, int]:
     """Return topic and first sequence of a DATA frame that was made here."""
     made = bytes(frame)
     zero = made.index(0)

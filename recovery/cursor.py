@@ -93,12 +93,12 @@ class Cursor:
 
     Attributes:
         sessions: those that were joined, the one joined longest ago first.
-        places: where sessions were met; the caller's words.
+        endpoints: where sessions were met; the caller's words.
 
     """
 
     sessions: dict[int, CursorSession] = field(default_factory=dict)
-    places: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = ()
 
     def next(self, session: int, topic: str) -> int | None:
         """Return the next sequence wanted of a stream, or None where it is not known."""
@@ -140,7 +140,7 @@ def encode_snapshot(cursor: Cursor) -> bytes:
         [f"{session:016x}", list(known.scope), list(known.streams.items())]
         for session, known in cursor.sessions.items()
     ]
-    body = json.dumps({"places": list(cursor.places), "sessions": sessions}).encode()
+    body = json.dumps({"endpoints": list(cursor.endpoints), "sessions": sessions}).encode()
     return _HEADER.pack(MAGIC, VERSION, 0, len(body), _snapshot_crc(len(body), body)) + body
 
 
@@ -207,7 +207,7 @@ def _decode_snapshot(data: bytes) -> tuple[Cursor, int]:
 
 
 def _parse(body: dict[str, Any]) -> Cursor:
-    cursor = Cursor(places=tuple(map(str, body["places"])))
+    cursor = Cursor(endpoints=tuple(map(str, body["endpoints"])))
     for session, scope, streams in body["sessions"]:
         known = CursorSession(tuple(scope))
         for topic, following in streams:
@@ -320,7 +320,7 @@ class CursorFile:
         self.commits = 0
         self.unsynced = False
         self.bytes_cut = self.sessions_dropped = self.streams_dropped = 0
-        self._suspect = False
+        self._has_unconfirmed = False
         store.lock()
         try:
             data = store.read()
@@ -351,7 +351,7 @@ class CursorFile:
         session: int,
         scope: tuple[str, ...],
         starts: Mapping[str, int],
-        places: Iterable[str],
+        endpoints: Iterable[str],
     ) -> bool:
         """Note that a session was joined, and where its streams begin; on the disk on return.
 
@@ -366,18 +366,18 @@ class CursorFile:
             for topic, start in starts.items()
             if start and topic not in known.streams  # 0 is what is taken for the unknown
         }
-        new_places = tuple(place for place in places if place not in cursor.places)
+        new_places = tuple(place for place in endpoints if place not in cursor.endpoints)
         others = {name: other for name, other in cursor.sessions.items() if name != session}
-        changed = former is None or self._suspect
+        changed = former is None or self._has_unconfirmed
         if not (changed or new_scope or new_starts or new_places):
             cursor.sessions = {**others, session: known}  # it is the youngest now
             return False
-        self._suspect = True  # whatever comes from here on, the next write is of the whole
+        self._has_unconfirmed = True  # whatever comes from here on, the next write is of the whole
         if new_scope:
             known.scope = (known.scope + new_scope)[-max(_SCOPE_MAX, len(scope)) :]
         known.streams.update(new_starts)
         cursor.sessions = {**others, session: known}
-        cursor.places = (cursor.places + new_places)[-_PLACES_MAX:]
+        cursor.endpoints = (cursor.endpoints + new_places)[-_PLACES_MAX:]
         self._drop(session)
         self._replace()
         return True
@@ -412,7 +412,7 @@ class CursorFile:
             if durable:
                 self.sync()
         except BaseException:
-            self._suspect = True
+            self._has_unconfirmed = True
             for streams, topic, former in reversed(undo):
                 if former is None:
                     streams.pop(topic, None)
@@ -429,18 +429,18 @@ class CursorFile:
         known = self.cursor.sessions.get(session)
         if known is None or known.streams.get(topic, 0) <= following:
             return
-        self._suspect = True
+        self._has_unconfirmed = True
         known.streams[topic] = following
         self._replace()
 
     def sync(self) -> None:
         """Force what was written to the disk, if anything was not."""
-        if self._suspect:
+        if self._has_unconfirmed:
             self._replace()
         elif self.unsynced:
-            self._suspect = True  # what an fsync that fails leaves is unknown
+            self._has_unconfirmed = True  # what an fsync that fails leaves is unknown
             self._store.sync()
-            self._suspect, self.unsynced, self._durable = False, False, self._bytes
+            self._has_unconfirmed, self.unsynced, self._durable = False, False, self._bytes
 
     def close(self) -> None:
         """Let go of the store."""
@@ -452,23 +452,23 @@ class CursorFile:
         full = len(self._numbers) > self._config.streams_max
         if full:
             self._drop(None)
-        if self._suspect or full or journal_bytes > limit:
+        if self._has_unconfirmed or full or journal_bytes > limit:
             self._replace()
             return
         record = encode_record(entries, self._durable)
-        self._suspect = True
+        self._has_unconfirmed = True
         self._store.append(record)
         self._bytes += len(record)
-        self._suspect, self.unsynced = False, True
+        self._has_unconfirmed, self.unsynced = False, True
 
     def _replace(self) -> None:
         """Write the whole again. It is on the disk on return, and the former one until then."""
-        self._suspect = True
+        self._has_unconfirmed = True
         data = encode_snapshot(self.cursor)
         self._store.replace(data)
         self._numbers = self.cursor.numbers()
         self._bytes = self._snapshot_bytes = self._durable = len(data)
-        self._suspect = self.unsynced = False
+        self._has_unconfirmed = self.unsynced = False
 
     def _drop(self, keep: int | None) -> None:
         """Keep within the bounds: forget the sessions joined longest ago, but not `keep`."""

@@ -79,7 +79,7 @@ class CursorFileStore:
 
 
 class MemoryCursorStore:
-    """A file in memory. One object is the disk through all lives of its processes.
+    """A file in memory. One object is the disk through all incarnations of its processes.
 
     Attributes:
         path: a name, for people.

@@ -226,7 +226,7 @@ class NackScheduler:
         due_ns = max(now_ns + self._first_wait_ns(self._line_ns), self._quiet_until_ns)
         if low > 0 and low == len(self._gaps):
             last = self._gaps[-1]
-            self._note_pauses(last)
+            self._on_pauses(last)
             # A gap whose answer is on its way waits for that; what is new must not wait with it.
             is_fresh = last.attempts == 0 and (self._due.get(last) or 0) <= due_ns
             if last.stop == start and is_fresh and last.reason is reason:
@@ -361,7 +361,7 @@ class NackScheduler:
                 self._unanswerable = self._pauses
             return
         for gap in self._gaps:
-            self._note_pauses(gap)
+            self._on_pauses(gap)
             gap.attempts = min(gap.attempts, self._attempts_max - 1)
             self._due.set(gap, max(self._due.get(gap) or 0, self._quiet_until_ns))
             self._expiry.set(gap, (self._expiry.get(gap) or now_ns) + stopped_ns)
@@ -425,7 +425,7 @@ class NackScheduler:
                     self._admitted = min(self._admitted, gap.start)
                 self._due.set(gap, now_ns + min(max(laps, 1), _LAPS_MAX) * self._retry_ns)
                 continue
-            self._note_pauses(gap)
+            self._on_pauses(gap)
             if gap.attempts >= self._attempts_max:
                 if self._waits_its_turn(gap, now_ns) is None:
                     continue  # its expiry is due, too
@@ -477,7 +477,7 @@ class NackScheduler:
             due_ns = self._due.get(gap)
             if due_ns is None or gap.put_off:
                 continue
-            self._note_pauses(gap)
+            self._on_pauses(gap)
             wait_ns = self._retry_wait_ns(max(0, gap.attempts - 1))
             if not gap.attempts:  # it was asked for in a larger one, or not at all yet
                 wait_ns = max(wait_ns, self._first_wait_ns(self._line_ns))
@@ -526,7 +526,7 @@ class NackScheduler:
         expiry_ns = max(now_ns, self._quiet_until_ns) + self._deadline_ns + self._line_ns
         self._expiry.set(gap, expiry_ns)
 
-    def _note_pauses(self, gap: Gap) -> None:
+    def _on_pauses(self, gap: Gap) -> None:
         """Let a gap follow what `postpone` was called with since it did so last."""
         if gap.pauses == self._pauses:
             return
@@ -542,7 +542,7 @@ class NackScheduler:
             expiry_ns, gap = first
             if expiry_ns > until_ns or gap.pauses == self._pauses:
                 return expiry_ns
-            self._note_pauses(gap)
+            self._on_pauses(gap)
             if gap not in self._due:
                 self._due.set(gap, self._quiet_until_ns)
         return None
@@ -606,7 +606,7 @@ class NackScheduler:
             return
         self._front_progress_ns = now_ns
         front = self._gaps[0]
-        self._note_pauses(front)
+        self._on_pauses(front)
         front.attempts = min(front.attempts, self._attempts_max - 1)
         self._restart_deadline(front, now_ns)
 

@@ -185,7 +185,7 @@ class StreamReceiver(Generic[T]):
         if next_sequence <= self._head and (earliest is None or earliest <= self._expected):
             return
         if self._start < 0:
-            self._note_early(next_sequence, next_sequence)
+            self._on_early(next_sequence, next_sequence)
             if earliest is not None and not 0 <= self._earliest_early <= earliest:
                 self._earliest_early = earliest
             return
@@ -202,7 +202,7 @@ class StreamReceiver(Generic[T]):
     def hear_of(self, start: int, stop: int, *, now_ns: int) -> None:
         """Take note that `[start, stop)` was published; a frame with it came and was dropped."""
         if self._start < 0:
-            self._note_early(start, stop)
+            self._on_early(start, stop)
         else:
             self.observe_head(stop, now_ns=now_ns)
 
@@ -399,9 +399,9 @@ class StreamReceiver(Generic[T]):
         result = self._reorder.insert(start, stop, size, (start, item))
         if result is InsertResult.DUPLICATE:
             self.duplicates += stop - start
-        self._note_early(start, stop)
+        self._on_early(start, stop)
 
-    def _note_early(self, start: int, stop: int) -> None:
+    def _on_early(self, start: int, stop: int) -> None:
         self._head_early = max(self._head_early, stop)
         if not 0 <= self._first_early <= start:
             self._first_early = start

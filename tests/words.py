@@ -61,6 +61,18 @@ RULES = (
     Rule("but for", "except for"),
     Rule("lest|whence|thereby|thereof|albeit|ere", "a plain word"),
     Rule("strangers?", "outsider; unknown session or sender", files=THREATS),
+    # The names of `docs/glossary.md`: one word for one thing.
+    Rule("life", "incarnation", r"signs?_?\s*(#\s*)?of_?\s*(#\s*)?life|real life"),
+    Rule("farewells?", "closing"),
+    Rule("underway", "partial frame"),
+    Rule("unpublished", "missing topics"),
+    Rule("gated", "synced before send"),
+    Rule("deaf", "one-way"),
+    Rule("doubts?|doubtful|unsure|undecided|suspects?|suspected", "unconfirmed"),
+    Rule("permits?", "access rules; may"),
+    Rule("knocks?|knocking", "hello"),
+    Rule("note_[a-z]+", "on_x", r"note_(the|is|that)_"),
+    Rule("unbegin", "requeue"),
 )  # fmt: skip
 
 

@@ -126,12 +126,12 @@ def translate_bind(error: zmq.ZMQError | OSError, endpoint: Endpoint) -> Address
     return AddressError(str(endpoint), why, error.errno)
 
 
-def note_bound(endpoint: Endpoint) -> None:
+def on_bound(endpoint: Endpoint) -> None:
     """Note that this process has bound `endpoint`."""
     _bound[_name(endpoint)] = None
 
 
-def note_closed(endpoint: Endpoint) -> None:
+def on_closed(endpoint: Endpoint) -> None:
     """Note that a socket bound to `endpoint` was closed."""
     now = time.monotonic()
     for name, when in list(_bound.items()):

@@ -66,21 +66,24 @@ class _Files:
     def __init__(self) -> None:
         self.connections = 0
         self._others = 0
-        self._counted_s = self._looked_s = -1.0
-        self._said_s = -_LOG_AGAIN_S
+        self._counted_s = self._checked_s = -1.0
+        self._logged_s = -_LOG_AGAIN_S
         self._lacks = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Say that there is no descriptor for a connection, and when there is one again."""
         now_s = time.monotonic()
-        if now_s - self._looked_s < _LOOKED_AGAIN_S:
+        if now_s - self._checked_s < _LOOKED_AGAIN_S:
             return
-        self._looked_s = now_s
+        self._checked_s = now_s
         try:
             os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE) and now_s >= self._said_s + _LOG_AGAIN_S:
-                self._said_s, self._lacks = now_s, True
+            if (
+                error.errno in (errno.EMFILE, errno.ENFILE)
+                and now_s >= self._logged_s + _LOG_AGAIN_S
+            ):
+                self._logged_s, self._lacks = now_s, True
                 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
                 _log.warning(
                     "connections wait, since none can be accepted: %s (ulimit -n is %d)",
@@ -206,7 +209,7 @@ class Connections:
     def update(self) -> None:
         """Take note of who came and went; end those who are too many."""
         self._read_monitor()
-        _files.look()
+        _files.check()
         if self._refusals.counts:
             self._refusals.log()
 

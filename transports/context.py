@@ -86,7 +86,7 @@ def ended_at_exit(error: BaseException | None) -> bool:
     return False
 
 
-def note_linger(used: Context, linger_ms: int) -> None:
+def on_linger(used: Context, linger_ms: int) -> None:
     """Note that a socket of `used` was closed with frames that may take `linger_ms` to leave."""
     with _state.lock:
         if used is _state.context:

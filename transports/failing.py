@@ -42,7 +42,14 @@ class Failing:
     """
 
     __slots__ = (
-        "_consequence", "_due_ns", "_failed_ns", "_place", "_said", "_what", "_works_ns", "count",
+        "_consequence",
+        "_due_ns",
+        "_failed_ns",
+        "_logged",
+        "_place",
+        "_what",
+        "_works_ns",
+        "count",
         "why",
     )  # fmt: skip
 
@@ -52,7 +59,7 @@ class Failing:
         self._place, self._what, self._consequence = place, what, consequence
         self._works_ns = works_ns
         self._failed_ns = self._due_ns = 0
-        self._said = False
+        self._logged = False
         self.count = 0
         self.why = ""
 
@@ -64,7 +71,7 @@ class Failing:
         self.why = (error.strerror if isinstance(error, OSError) else "") or str(error)
         if now_ns >= self._due_ns:
             self._due_ns = now_ns + _LOG_AGAIN_NS
-            self._said = True
+            self._logged = True
             _log.warning(
                 "%s: %s: %s (%d so far); %s",
                 self._place, self._what, self.why, self.count, self._consequence,
@@ -75,8 +82,8 @@ class Failing:
         if time.monotonic_ns() - self._failed_ns < self._works_ns:
             return
         self.why = ""
-        if self._said:
-            self._said = False
+        if self._logged:
+            self._logged = False
             _log.warning(
                 "%s: it works again, after %d failures in all (%s)",
                 self._place, self.count, self._what,

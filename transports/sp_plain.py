@@ -134,7 +134,7 @@ class SpPlainSocket:
     def set_lossy(self, lossy: bool) -> None:
         """Do nothing: a PUB of nng drops what has no space, and says it to nobody."""
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Do nothing: nng dials again by itself."""
 
     def wait(self, timeout_ms: int) -> bool:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from transports.binding import note_bound, note_closed, translate_bind
+from transports.binding import on_bound, on_closed, translate_bind
 from transports.endpoint import Endpoint, as_endpoint, is_address
 from transports.errors import ClosedError, EndpointError, TransportError
 from transports.failing import Failing, is_program_error
@@ -99,7 +99,7 @@ class _UdpSocket:
         """Return the descriptor, for pollers."""
         return self.socket.fileno()
 
-    def _note_drops(self, count: int) -> None:
+    def _on_drops(self, count: int) -> None:
         self.kernel_drops += (count - self._drops_seen) % 2**32
         self._drops_seen = count
 
@@ -253,7 +253,7 @@ class UdpSender(_UdpSocket):
                     return None
         for level, kind, value in control:
             if kind == SO_RXQ_OVFL and level == socket.SOL_SOCKET:
-                self._note_drops(_UINT.unpack(value)[0])
+                self._on_drops(_UINT.unpack(value)[0])
         return data, address
 
     def close(self, linger_ms: int = 0) -> None:
@@ -283,7 +283,7 @@ class UdpSender(_UdpSocket):
 
     def _set_again(self) -> None:
         """Send through the interface that has the name, or address, now: it may be another one."""
-        place = _look_again(self._endpoint, self._place)
+        place = _check_again(self._endpoint, self._place)
         _require_source(self._endpoint, place)
         local = place.interface_address
         if place.family == socket.AF_INET and local not in ("", self.local_address[0]):
@@ -379,7 +379,7 @@ class UdpReceiver(_UdpSocket):
         except OSError as error:
             raise translate_bind(error, self._endpoint) from error
         self._connected = True
-        note_bound(self._endpoint)
+        on_bound(self._endpoint)
 
     def reconnect(self) -> None:
         """Leave the group and join it again.
@@ -392,7 +392,7 @@ class UdpReceiver(_UdpSocket):
         with suppress(OSError):  # the interface is away; the membership may be, too
             _change_membership(self.socket, self._place, join=False)
         try:
-            place = _look_again(self._endpoint, self._place)
+            place = _check_again(self._endpoint, self._place)
             if place.address != self._place.address and place.is_link_local:
                 self.socket.setsockopt(socket.SOL_SOCKET, SO_BINDTOIFINDEX, place.interface_index)
             self._place = place
@@ -421,7 +421,7 @@ class UdpReceiver(_UdpSocket):
             if level == socket.IPPROTO_UDP and kind == UDP_GRO:
                 segment = _INT.unpack(data)[0]
             elif kind == SO_RXQ_OVFL and level == socket.SOL_SOCKET:
-                self._note_drops(_UINT.unpack(data)[0])
+                self._on_drops(_UINT.unpack(data)[0])
         return Received(self._view[:size], segment or 1, address)
 
     def queued_bytes(self) -> int:
@@ -462,7 +462,7 @@ class UdpReceiver(_UdpSocket):
         self.socket.close()
         if self._connected:
             self._connected = False
-            note_closed(self._endpoint)
+            on_closed(self._endpoint)
         self.back.close()
 
 
@@ -532,7 +532,7 @@ def _resolve(endpoint: Endpoint) -> _Place:
     return _place_at(endpoint, family, address)
 
 
-def _look_again(endpoint: Endpoint, place: _Place) -> _Place:
+def _check_again(endpoint: Endpoint, place: _Place) -> _Place:
     """Look up the interface of an endpoint again; a host's name stays where it was found.
 
     Raises:

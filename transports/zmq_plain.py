@@ -126,7 +126,7 @@ class ZmqPlainSocket(ZmqSocket):
         fd = None if watch is None or self.socket.closed else watch.connection_fd()
         return self._progress.note(None if fd is None else tcp_state(fd), now_ns)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the connections; called a few times a second.
 
         ZeroMQ gives up an endpoint permanently, and silently, where the peer breaks the protocol,

@@ -281,7 +281,7 @@ class ZmqReceiver(ZmqConnectingSocket):
     def receive_awake(self) -> bytes | None:
         """Return the next frame, or None; it looks for it a moment, as `receive_wait` does first.
 
-        It is for who then waits in another way, and calls `note_waited` when a frame has come.
+        It is for who then waits in another way, and calls `on_waited` when a frame has come.
         """
         if not self.has_message():  # being refused by `recv` takes longer
             if not self._busy_wait.begin():
@@ -289,7 +289,7 @@ class ZmqReceiver(ZmqConnectingSocket):
             self._busy_wait.end()
         return self.receive()
 
-    def note_waited(self) -> None:
+    def on_waited(self) -> None:
         """Note that a frame has come for which `receive_awake` looked in vain."""
         self._busy_wait.end()
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import zmq
 from zmq.backend import zmq_poll
 
-from transports.binding import IpcFile, note_bound, note_closed, translate_bind, wait_for
+from transports.binding import IpcFile, on_bound, on_closed, translate_bind, wait_for
 from transports.busy_wait import BusyWait
 from transports.connections import Connections
-from transports.context import Context, Socket, note_linger
+from transports.context import Context, Socket, on_linger
 from transports.endpoint import Endpoint, as_endpoint, is_address
 from transports.errors import (
     AddressError,
@@ -186,9 +186,9 @@ class ZmqSocket:
             return
         linger_ms = max(linger_ms, 0)
         if linger_ms:
-            note_linger(self._context, linger_ms)
+            on_linger(self._context, linger_ms)
         if self._bound:
-            note_closed(self._endpoint)
+            on_closed(self._endpoint)
         if self.domain is not None:
             self.domain.close()
         self.socket.close(linger=linger_ms)
@@ -245,7 +245,7 @@ class ZmqSocket:
                 self.domain.endpoint = self.endpoint
             self._bound_to = as_endpoint(address).with_port(self._endpoint.port)
         self._bound = True
-        note_bound(self._endpoint)
+        on_bound(self._endpoint)
 
     def _require_keys(self) -> None:
         """Have connections authenticated, if there are keys."""
@@ -407,7 +407,7 @@ class ZmqConnectingSocket(ZmqSocket):
                 self._again_ns = due_ns  # it is still to be done
                 raise
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Check the handshake; return whether the connection was refused since the last call.
 
         libzmq gives up a connection that was refused. So it is made again, after 0.1 s, then twice

@@ -93,7 +93,7 @@ def open_session() -> "SparkSession":
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "ERROR",
-        # A short life: the second compiler and parallel collectors cost more than they give (the
+        # A short time: the second compiler and parallel collectors cost more than they give (the
         # demo took 21 s with this and 33 without, on four busy cores).
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.codegen.wholeStage": "false",

@@ -92,7 +92,7 @@ class SequenceCheck:
         self.next[stream] = max(expected, stop)
 
 
-def make_tally(stats: SubscriberStats, check: SequenceCheck) -> Tally:
+def make_by_line(stats: SubscriberStats, check: SequenceCheck) -> Tally:
     """Return the library's figures together with the process's own."""
     return Tally(
         published=stats.published,
@@ -127,11 +127,11 @@ def main() -> None:
         emit("ready")
 
         def report() -> None:
-            emit("progress", tally=asdict(make_tally(subscriber.stats(), check)))
+            emit("progress", tally=asdict(make_by_line(subscriber.stats(), check)))
 
         events = receive_all(subscriber, role, check, lost, report)
         bars = [list(astuple(bar)) for bar in compute_bars(events)]
-        emit("done", tally=asdict(make_tally(subscriber.stats(), check)), bars=bars)
+        emit("done", tally=asdict(make_by_line(subscriber.stats(), check)), bars=bars)
 
 
 def receive_all(

@@ -191,7 +191,7 @@ class Client(Gathering, ClosesInLoop):
             finally:
                 if sink.publisher._is_over and not self._is_over:
                     self._end()
-                    self._note_missing(*sink.missing(patience_s))
+                    self._on_missing(*sink.missing(patience_s))
 
     def close_now(self) -> None:
         """Send the rest, as far as there is space, and close: for the end of the loop."""
@@ -202,7 +202,7 @@ class Client(Gathering, ClosesInLoop):
         sink = self._sink
         if isinstance(sink, Reliable):
             sink.publisher.close_now()
-            self._note_missing(*sink.missing(0.0))
+            self._on_missing(*sink.missing(0.0))
         elif isinstance(sink, Plain):
             sink.close()
 

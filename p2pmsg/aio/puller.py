@@ -157,7 +157,7 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
         self._waiters.close()
         try:
             if not self._driver.stopping:
-                await self._driver.wait_for(self._is_settled, timeout)
+                await self._driver.wait_for(self._is_drained, timeout)
         finally:
             self.close_now()
 
@@ -215,7 +215,7 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], TakesTurns, ClosesInLoop):
         else:
             self._driver.wake()
 
-    def _is_settled(self) -> bool:
+    def _is_drained(self) -> bool:
         return not self._lock.run_whole(self._is_unsettled)
 
     def _forget(self) -> None:

@@ -295,7 +295,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         self._pending: PendingSync | None = None
         self._emptying: asyncio.Task[None] | None = None
         self._fds: tuple[int, ...] = ()
-        self._is_deaf = False
+        self._is_one_way = False
         self._opening = asyncio.Lock()
 
     def _begin(self) -> None:
@@ -318,7 +318,7 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
     def _make_io(self) -> PusherIO:
         return PusherIO(
             self._core, self._server, self._journal, sync_soon=self._sync_soon,
-            turn_ns_max=SLICE_NS, rights=self._rights_watch(),
+            turn_ns_max=SLICE_NS, access_rules=self._access_watch(),
         )  # fmt: skip
 
     def _push_slowly(
@@ -344,11 +344,11 @@ class Pusher(PusherBase, TakesTurns, ClosesInLoop):
         journal = self._journal
         if journal is not None and self._emptying is None and journal.has_to_empty:
             self._emptying = self._loop.create_task(self._empty_segments(journal))
-        if self._io.is_failing != self._is_deaf:
-            self._is_deaf = not self._is_deaf
+        if self._io.is_failing != self._is_one_way:
+            self._is_one_way = not self._is_one_way
             # What came is left where it is, and would wake it at once.
-            self._driver.watch(() if self._is_deaf else self._fds)
-        return _FAILING_S if self._is_deaf else wait_ms / 1000
+            self._driver.watch(() if self._is_one_way else self._fds)
+        return _FAILING_S if self._is_one_way else wait_ms / 1000
 
     # ---------------------------------------------------------------------------- waiting
 

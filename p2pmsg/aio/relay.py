@@ -95,7 +95,7 @@ class Relay(LoopServingPeer, RelayingPeer):
             wait_s = self._take()
             self._after_move()
         except LogFailedError as error:
-            self._note_log_failure(error)
+            self._on_log_failure(error)
             wait_s = LOG_RETRY_S
             self._receiving.has_input()  # else the descriptors stay readable
         except Exception:

@@ -145,7 +145,7 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         self._loop = self._driver.loop
         self._pending_max = pending_max
         self._configure(endpoints, message_bytes_max, busy_wait, security)
-        self._look = Look(busy_wait)
+        self._check = Look(busy_wait)
         self._pending: dict[int, _Asked] = {}
         self._due: list[tuple[float, int]] = []
         self._answered: deque[Reply[tuple[int, Frame]]] = deque()
@@ -297,9 +297,9 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         now_ns = _monotonic_ns()
         until_ns = now_ns + SLICE_NS
         if now_ns >= self._connections_due_ns:
-            self._look_at_connections(now_ns)
+            self._check_connections(now_ns)
         if self._security is not None and self._pending:
-            self._look_at_keys()
+            self._check_keys()
         if self._due and self._due[0][0] <= _monotonic():
             self._handle_due()
         more = False
@@ -307,24 +307,24 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
             more = _monotonic_ns() > until_ns
         self._wake_answered()
         # One that waits for an answer; where there are more, other tasks have something to do.
-        while not more and len(self._pending) == 1 and self._look.find(self._read):
+        while not more and len(self._pending) == 1 and self._check.find(self._read):
             self._wake_answered()
             more = _monotonic_ns() > until_ns
         if self._closed:
             raise transports.ClosedError("requester")
         if self._unsent and self._send_rest():
             more = True  # a send takes the descriptor's signal
-        if more or (self._look.is_on and self._pending):
+        if more or (self._check.is_on and self._pending):
             return 0.0
         wait = self._due[0][0] - _monotonic() if self._due else _LONGEST_S
         if self._pending:
             wait = min(wait, _CONNECTIONS_NS / 1e9 if self._security is None else _KEYS_S)
         return wait
 
-    def _look_at_keys(self) -> None:
+    def _check_keys(self) -> None:
         """Check the handshakes of the connections."""
         for at, client in enumerate(self._clients):
-            if client.look():
+            if client.check():
                 for asked in list(self._pending.values()):
                     asked.refuse(at, client.refusal)
 
@@ -352,7 +352,7 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
                 came = True
                 self._take(at, data)
                 if not self._pending:
-                    self._look.end()
+                    self._check.end()
                     return True  # what is left are answers that nobody waits for
         return came
 
@@ -362,7 +362,7 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         if frame is None or asked is None or not asked.take(at, frame):
             self.strays += 1  # mostly the answer to a request that is over
         elif not self._has_answered[at]:
-            self._note_answer(at)
+            self._on_answer(at)
 
     def _send(self, at: int, number: int, data: bytes) -> None:
         """Send a request; where ZeroMQ's queue is full, as soon as it is not."""
@@ -372,14 +372,14 @@ class Requester(RequesterBase, TakesTurns, ClosesInLoop):
         if self._unsent.waiting_for(at) or not client.send(data):
             self._unsent.add(at, number, data)
         # A send takes the descriptor's signal, so what has come must be looked for.
-        elif self._look.begin() or client.has_message():
+        elif self._check.begin() or client.has_message():
             self._driver.wake()
 
     def _send_rest(self) -> bool:
         """Send what waits, to each responder; whether anything was sent."""
         return self._unsent.send(lambda at, data: self._clients[at].send(data)) > 0
 
-    def _look_at_connections(self, now_ns: int) -> None:
+    def _check_connections(self, now_ns: int) -> None:
         """Make those again that ZeroMQ has given up; they take no requests."""
         self._connections_due_ns = now_ns + _CONNECTIONS_NS
         for at, client in enumerate(self._clients):
@@ -461,7 +461,7 @@ class _Request:
         self._asked: list[int] = []
         self._at = -1
         self._refusals: Refusals = {}
-        self._look_due = 0.0
+        self._check_due = 0.0
 
     def ask(self, now: float) -> float:
         """Ask once more; return when to be called again."""
@@ -477,12 +477,12 @@ class _Request:
             self.refuse(at, AccessDeniedError("respond", self.topic, denied))
             return self._part_ends()
         data = self._frame(now)
-        if not (is_again and owner._is_underway(owner._clients[at], data)):
+        if not (is_again and owner._is_pending(owner._clients[at], data)):
             owner._send(at, self._number, data)
         due = self._part_ends()
         if not owner._has_answered[at]:
-            self._look_due = now + (due - now) / 4
-            return self._look_due
+            self._check_due = now + (due - now) / 4
+            return self._check_due
         return due
 
     def take(self, at: int, frame: Frame) -> bool:
@@ -504,7 +504,7 @@ class _Request:
         owner = self._owner
         due = self._part_ends()
         if now < due:
-            owner._look_who_is_there()
+            owner._check_presence()
             return due
         if self._attempt < self._attempts_max:
             owner.retries += 1
@@ -607,9 +607,9 @@ class _Gathering(AsyncIterator[Answer]):
             quarter = self._until - self._deadline * 3 / 4
             if now < quarter:
                 return quarter
-            owner._look_who_is_there()
+            owner._check_presence()
             return self._until
-        owner._say_who_is_there(self._waiting)
+        owner._log_presence(self._waiting)
         for at in self._waiting:
             endpoint = owner._clients[at].endpoint
             text = f"request {self.topic!r}: no answer from {endpoint} within {self._deadline} s"

@@ -129,7 +129,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
             type, types, security,
         )  # fmt: skip
         self._place = endpoint
-        self._look = Look(busy_wait)
+        self._check = Look(busy_wait)
         self._pace = Pace()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[tuple[Request, Awaitable[Any]]] = deque()
@@ -253,10 +253,10 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
         self._driver.guard()  # it may be left before it is started
 
     def _turn(self) -> float:
-        pace, look = self._pace, self._look
+        pace, look = self._pace, self._check
         pace.begin()
-        if self._rights is not None:
-            self._rights.check()
+        if self._access_rules is not None:
+            self._access_rules.check()
         self._is_in_turn = True
         try:
             while not self._closed and (self._read_next() or look.find(self._read_next)):
@@ -266,7 +266,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
             self._is_in_turn = False
         if look.is_on:
             return 0.0
-        return SAFETY_S if self._rights is None else min(SAFETY_S, _RIGHTS_S)
+        return SAFETY_S if self._access_rules is None else min(SAFETY_S, _RIGHTS_S)
 
     def _wake(self) -> None:
         self._driver.wake()
@@ -279,7 +279,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
             if found is None:
                 return False
             arrival = *found, self._server.user, time.monotonic_ns()
-        self._look.end()
+        self._check.end()
         self._take(arrival)
         if not self._closed:
             self._inbox.fill(time.monotonic_ns())
@@ -288,7 +288,7 @@ class Responder(ResponderBase, TakesTurns, ClosesInLoop):
     def _reply(self, where: bytes, reply: bytes) -> bool:
         is_sent = super()._reply(where, reply)
         # A send takes the descriptor's signal, so what has come must be looked for.
-        is_worth_it = self._look.begin()
+        is_worth_it = self._check.begin()
         if not self._is_in_turn and (is_worth_it or self._server.has_message()):
             self._driver.wake()
         return is_sent

@@ -344,7 +344,7 @@ class LoopServingPeer(ServingPeer, TakesTurns, ClosesInLoop):
     def _stop(self, linger_ms: int) -> None:
         """End the rounds and close the sockets; it may be called again."""
         if not self._driver.stopping:
-            self._note_undelivered()
+            self._on_undelivered()
             self._rounds.stop()
             self._lock.run(self._close_sockets, linger_ms)
 

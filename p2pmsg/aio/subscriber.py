@@ -216,7 +216,7 @@ class Subscriber(SubscriberBase[T_co]):
                 self._commits.asked()
             self._io.is_empty = False
             if self._pending is None and not self._io.conflates:
-                single: Message | None = receive_frame(self, None, 1, False, False, self._io.look)
+                single: Message | None = receive_frame(self, None, 1, False, False, self._io.check)
                 if single:
                     return single
             await self._advance(timeout, deadline_ns)
@@ -438,7 +438,7 @@ class Subscriber(SubscriberBase[T_co]):
         if (result := call_back(callback, report, awaits=True)) is not None:
             self._pending = asyncio.ensure_future(result)
 
-    async def _settle(self) -> None:
+    async def _drain(self) -> None:
         """Wait for an `on_gap` or `on_end` that is a coroutine; cancelled here, it goes on."""
         pending = self._pending
         try:
@@ -520,7 +520,7 @@ class Subscriber(SubscriberBase[T_co]):
         self._io.is_empty = False
         taken = None if self._values is NO_VALUES else self._take_batch(count_max)
         if not taken and self._io.takes_batches and self._pending is None:
-            taken = receive_frame(self, None, count_max, True, False, self._io.look)
+            taken = receive_frame(self, None, count_max, True, False, self._io.check)
         return taken or None
 
     def _take_now(self, count_max: int) -> bool:
@@ -539,7 +539,7 @@ class Subscriber(SubscriberBase[T_co]):
         io = self._io
         if io.conflates and self._opening is None:
             io.catch_up()
-        if io.takes_batches and receive_frame(self, None, count_max, False, True, io.look):
+        if io.takes_batches and receive_frame(self, None, count_max, False, True, io.check):
             return True
         return self._activate(count_max)
 
@@ -558,7 +558,7 @@ class Subscriber(SubscriberBase[T_co]):
             if self._opening is not None:
                 await asyncio.shield(self._opening)
             if self._pending is not None:
-                await self._settle()
+                await self._drain()
                 io.is_empty = False
                 continue
             if not io.is_empty:

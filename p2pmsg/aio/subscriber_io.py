@@ -31,7 +31,7 @@ class LoopSubscriberIO(SubscriberIO):
         waiting: how many tasks wait for messages.
         pausing: how many let others run, and go on in the loop's next round.
         has_frame: whether a turn has seen a frame, which it leaves to a task that waits.
-        is_empty: whether the last `look` found that there is nothing to read, and nothing due.
+        is_empty: whether the last `check` found that there is nothing to read, and nothing due.
 
     """
 
@@ -43,7 +43,7 @@ class LoopSubscriberIO(SubscriberIO):
     is_empty = False
     _has_waited = False
     _rests_until_ns = 0
-    _looked_ns = 0
+    _checked_ns = 0
 
     def before_close(self, client: "transports.ZmqRecoveryClient | MoldClient") -> None:
         """Do not look at its descriptor any more: another one may get its number."""
@@ -56,7 +56,7 @@ class LoopSubscriberIO(SubscriberIO):
         if self.driver is not None:
             self.driver.wake()
 
-    def look(
+    def check(
         self, core: SubscriberCore, io: SubscriberIO, deadline_ns: int | None
     ) -> tuple[Stream, bytes] | None:
         """Return the frame that is there, if nothing else is to be done, and its stream.
@@ -72,20 +72,20 @@ class LoopSubscriberIO(SubscriberIO):
             return None
         if core.cursor is not None and core.cursor.newcomers:
             return None
-        self._looked_ns = self.last_round_ns
+        self._checked_ns = self.last_round_ns
         data = receiver.receive_awake()
         if data is None:
             self.is_empty = self._has_waited = True
             return None
         if self._has_waited:
-            receiver.note_waited()
+            receiver.on_waited()
             self._has_waited = False
         return stream, data
 
     def turn(self) -> float:
         """Do what there is to do, for 1 ms; return after how many seconds to come again."""
         now_ns = time.monotonic_ns()
-        self.look_for_answers(now_ns)
+        self.check_answers(now_ns)
         wait_ns = self._read(now_ns)
         self.watch_changes()
         return min(wait_ns, self.due_ns()) / 1e9
@@ -139,7 +139,7 @@ class LoopSubscriberIO(SubscriberIO):
         if now_ns < core.next_deadline_ns():
             if self.pausing:
                 return _REST_NS
-            resting = max(self._rests_until_ns, self._looked_ns + _READS_ITSELF_NS)
+            resting = max(self._rests_until_ns, self._checked_ns + _READS_ITSELF_NS)
             if self.waiting and self._sees_frame():
                 return _REST_NS
             if may_rest and now_ns < resting:

@@ -111,7 +111,7 @@ class Bridge(ClosesItself):
             self._ends = open_ends(wishes)
         self._received = self._passed_on = self._refused = self._dropped = self._unsent = 0
         self._without_subscriber = 0
-        self._refused_said = Rarely()
+        self._refused_logged = Rarely()
         self._closed = False
         self._last_stats: BridgeStats | None = None
         self._worker = Worker("p2pmsg-bridge", "the bridge", self._turn)
@@ -198,7 +198,7 @@ class Bridge(ClosesItself):
         return shown(self, lambda: f"{self.source} to {self.target}")
 
     def _turn(self) -> None:
-        self._look()
+        self._check()
         self._pass_all(self._ends.source.read(SLICE_S))
 
     def _drain(self, deadline: float) -> None:
@@ -227,9 +227,9 @@ class Bridge(ClosesItself):
         try:
             written = self._ends.target.write(batch, self._is_over)
         finally:  # what raises counts as unsent
-            self._settle(batch, written)
+            self._acknowledge(batch, written)
 
-    def _settle(self, batch: Batch, written: Written) -> None:
+    def _acknowledge(self, batch: Batch, written: Written) -> None:
         if written.refused:
             self._say_refused(batch, written)
         without = written.without_subscriber
@@ -238,19 +238,19 @@ class Bridge(ClosesItself):
         self._refused += len(written.refused)
         self._dropped += written.dropped
         self._unsent += len(batch.values) - written.done
-        self._ends.source.settle(batch, written)
+        self._ends.source.acknowledge(batch, written)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         for connection in self._ends.connections:
-            connection.look()
+            connection.check()
 
     def _is_over(self) -> bool:
         """Whether to give up waiting for space; asked again and again meanwhile."""
-        self._look()
+        self._check()
         return self._worker.stopping
 
     def _say_refused(self, batch: Batch, written: Written) -> None:
-        if self._refused_said.is_due():
+        if self._refused_logged.is_due():
             index, reason = next(iter(written.refused.items()))
             what = f"job {batch.jobs[index].sequence}" if batch.jobs else f"topic {batch.topic!r}"
             _log.warning(

@@ -44,21 +44,21 @@ class Connection:
         self._due_ns = 0
         self._away_ns = time.monotonic_ns()
         self._given_up = 0
-        self._said = Rarely()
+        self._logged = Rarely()
         self.found = ""
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look whether somebody is there; called often."""
         now_ns = time.monotonic_ns()
         if now_ns < self._due_ns:
             return
         self._due_ns = now_ns + _LOOK_NS
         socket = self.socket
-        socket.look()
+        socket.check()
         if refusal := socket.refusal:  # it was logged where it was noticed
             self._given_up, self.found = socket.given_up, refusal
             return
-        if socket.given_up > self._given_up and self._said.is_due():
+        if socket.given_up > self._given_up and self._logged.is_due():
             self._given_up = socket.given_up
             _log.warning("%s: %s; %d times so far", self._name, _ENDED, socket.given_up)
         if socket.connected:

@@ -60,7 +60,7 @@ class Source(ABC):
     def read(self, timeout: float) -> list[Batch]:
         """Return what has come, waiting for so many seconds at most."""
 
-    def settle(self, batch: Batch, written: Written) -> None:  # noqa: B027
+    def acknowledge(self, batch: Batch, written: Written) -> None:  # noqa: B027
         """Take note of what became of a batch; a plain sender knows of no answer."""
 
     def stats(self) -> Any:
@@ -112,7 +112,7 @@ class StreamSource(Source):
             return []
         return [Batch(taken.topic, list(taken.values))]
 
-    def settle(self, batch: Batch, written: Written) -> None:
+    def acknowledge(self, batch: Batch, written: Written) -> None:
         """See `Source`."""
         if self._interval is None:
             return
@@ -157,7 +157,7 @@ class QueueSource(Source):
             return []
         return [Batch("", [job.value for job in jobs], jobs)]
 
-    def settle(self, batch: Batch, written: Written) -> None:
+    def acknowledge(self, batch: Batch, written: Written) -> None:
         """See `Source`."""
         for index, job in enumerate(batch.jobs):
             if index in written.refused:

@@ -50,7 +50,7 @@ class PlainSource(Source):
         self._queue_messages = queue_messages
         self._receive = socket.receive_singles if single_parts else socket.receive_many
         self._run = 0
-        self._overrun_said, self._gap_said = Rarely(), Rarely()
+        self._overrun_logged, self._gap_logged = Rarely(), Rarely()
         self._gaps_seen = 0
         self.received_bytes = self.overruns = 0
 
@@ -72,7 +72,7 @@ class PlainSource(Source):
         self._run = self._run + len(messages) if has_more else 0
         if self._run >= self._queue_messages:
             self._run = 0
-            self._note_overrun()
+            self._on_overrun()
         return [self._batch(topic, taken) for topic, taken in self._reader.group(messages).items()]
 
     def close(self) -> None:
@@ -85,13 +85,13 @@ class PlainSource(Source):
             note = sequences.note
             for value in decoded if sequences.reads_values else values:
                 note(topic, value)
-            if sequences.gaps > self._gaps_seen and self._gap_said.is_due():
+            if sequences.gaps > self._gaps_seen and self._gap_logged.is_due():
                 self._say_gaps(sequences)
         return Batch(topic, decoded)
 
-    def _note_overrun(self) -> None:
+    def _on_overrun(self) -> None:
         self.overruns += 1
-        if not self._overrun_said.is_due():
+        if not self._overrun_logged.is_due():
             return
         what = "a PUB drops what finds no space at its high-water mark, a PUSH is held up"
         _log.warning(
@@ -124,7 +124,7 @@ class PlainTarget(Target):
         self._socket = socket
         self._name = name
         self._writer = writer
-        self._alone_said = Rarely()
+        self._alone_logged = Rarely()
 
     def write(self, batch: Batch, is_over: IsOver) -> Written:
         """See `Target`."""
@@ -154,7 +154,7 @@ class PlainTarget(Target):
             if self._socket.send(parts):
                 return True
             is_long = time.monotonic_ns() - since_ns >= FIRST_NS
-            if is_long and self._socket.is_alone and self._alone_said.is_due():
+            if is_long and self._socket.is_alone and self._alone_logged.is_due():
                 _log.warning(
                     "%s: nobody is connected to take messages; they wait at the source", self._name
                 )
@@ -184,7 +184,7 @@ class FanOutTarget(PlainTarget):
         self._has_subscriber = False
         self._unlooked = 0
         self._is_shedding = False
-        self._full_said, self._nobody_said = Rarely(), Rarely()
+        self._full_logged, self._nobody_logged = Rarely(), Rarely()
         self._dropped = self._without_subscriber = 0
 
     def write(self, batch: Batch, is_over: IsOver) -> Written:
@@ -199,11 +199,11 @@ class FanOutTarget(PlainTarget):
     def _send(self, parts: list[bytes], is_over: IsOver) -> bool:
         deadline = None
         while True:
-            if self._unlooked <= 0 and not self._look(is_over):
+            if self._unlooked <= 0 and not self._check(is_over):
                 return False
             self._unlooked -= 1
             if not self._has_subscriber:
-                self._note_nobody()
+                self._on_nobody()
                 return True
             if self._pub.send(parts):
                 self._is_shedding = False
@@ -220,7 +220,7 @@ class FanOutTarget(PlainTarget):
                 return True
             time.sleep(min(0.001, left))  # a PUB is always said to have space
 
-    def _look(self, is_over: IsOver) -> bool:
+    def _check(self, is_over: IsOver) -> bool:
         """Look who is there, and wait if need be; False: the bridge is to stop meanwhile."""
         deadline = None
         while not (is_there := self._pub.has_subscriber()) and not self._gave_up:
@@ -238,9 +238,9 @@ class FanOutTarget(PlainTarget):
         self._unlooked = _LOOK_MESSAGES
         return True
 
-    def _note_nobody(self) -> None:
+    def _on_nobody(self) -> None:
         self._without_subscriber += 1
-        if self._nobody_said.is_due():
+        if self._nobody_logged.is_due():
             _log.warning(
                 "%s: nobody has subscribed, and nobody came within %g s (stall_timeout): messages "
                 "are sent to nobody (%d so far)",
@@ -253,7 +253,7 @@ class FanOutTarget(PlainTarget):
         self._pub.send(parts)
         self._pub.set_lossy(False)
         self._dropped += 1
-        if self._full_said.is_due():
+        if self._full_logged.is_due():
             _log.warning(
                 "%s: a subscriber's queue was full for %g s; messages are dropped for it until it "
                 "has space again (%d so far)", self._name, self._stall_timeout, self._dropped,

@@ -44,7 +44,7 @@ class RepSource(Source):
         groups = self._reader.group(messages)
         return [Batch(topic, self._reader.decode(values)) for topic, values in groups.items()]
 
-    def settle(self, batch: Batch, written: Written) -> None:
+    def acknowledge(self, batch: Batch, written: Written) -> None:
         """Answer; without an answer nothing is sent, and the REQ asks again by its own rules."""
         for answer in written.answers:
             try:
@@ -121,7 +121,7 @@ class ResponderSource(Source):
         self._asked.append(asked)
         return [Batch(topic, [value])]
 
-    def settle(self, batch: Batch, written: Written) -> None:
+    def acknowledge(self, batch: Batch, written: Written) -> None:
         """See `Source`."""
         asked = self._asked.pop()
         if written.answers:

@@ -23,7 +23,7 @@ from p2pmsg.cli.log_access import (
     open_log,
 )
 from p2pmsg.json_text import to_json
-from p2pmsg.publisher.kept_batch import frame_of
+from p2pmsg.publisher.logged_batch import frame_of
 from p2pmsg.queue.journal import repair as queue_repair
 from p2pmsg.queue.journal.reading import segments
 from p2pmsg.wire import Frame, FrameError

@@ -9,7 +9,7 @@ from p2pmsg.cli.command import option
 from p2pmsg.cli.text import session_text
 from p2pmsg.errors import LogError
 from p2pmsg.message import MessageBatch
-from p2pmsg.publisher.kept_batch import count_of
+from p2pmsg.publisher.logged_batch import count_of
 from p2pmsg.start import Start
 from p2pmsg.wire import Frame, FrameError, decode_columns
 from recovery.log import LogReader

@@ -332,7 +332,7 @@ class Gateway(Application):
         member = Member(resumed=bool(given) and given != self._fanout.beginning)
         view = self._fanout.enter(topics, form, member)
         wake = asyncio.Event()
-        member.on_cut = lambda: self._note_cut(member, wake)
+        member.on_cut = lambda: self._on_cut(member, wake)
         self._wakes[wake] = None
         watcher = asyncio.ensure_future(_gone(receive, wake))
         try:
@@ -373,7 +373,7 @@ class Gateway(Application):
             except TimeoutError:
                 await _write(send, KEEP_ALIVE)
 
-    def _note_cut(self, member: Member, wake: asyncio.Event) -> None:
+    def _on_cut(self, member: Member, wake: asyncio.Event) -> None:
         self._counts.slow += 1
         _log.info("http: a connection was cut off: %s", member.reason)
         wake.set()

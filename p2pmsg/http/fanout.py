@@ -62,7 +62,7 @@ class Member:
             if self.on_cut is not None:
                 self.on_cut()
 
-    def note_rewound(self, key: Key, report: RewoundReport) -> None:
+    def on_rewound(self, key: Key, report: RewoundReport) -> None:
         """Note that a publisher has gone back before it joined; the earliest place counts."""
         known = self.rewound.get(key)
         if self.place is None and (known is None or report.start < known.start):
@@ -285,7 +285,7 @@ class Fanout:
             view.add(encode_event(kind, report_fields(report), f"{before}{stop - 1}{after}"))
             if isinstance(report, RewoundReport):
                 for member in view.members:
-                    member.note_rewound(key, report)
+                    member.on_rewound(key, report)
 
     def missed(self, view: View, positions: Mapping[Key, int]) -> dict[Key, int]:
         """Return the streams that a connection with these positions is to have, and their places.

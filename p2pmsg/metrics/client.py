@@ -139,7 +139,7 @@ class Client(Gathering, ClosesItself):
         sink = self._sink
         if isinstance(sink, Reliable):
             sink.publisher._close(patience_s, sink.is_through)
-            self._note_missing(*sink.missing(patience_s))
+            self._on_missing(*sink.missing(patience_s))
         elif isinstance(sink, Plain):
             sink.close()
 

@@ -262,7 +262,7 @@ class Gathering(ABC):
         if error is not None:
             raise error
 
-    def _note_missing(self, missing: int, why: str) -> None:
+    def _on_missing(self, missing: int, why: str) -> None:
         """Note what no collector has, and say so."""
         self._missing = missing
         if missing:

@@ -36,11 +36,11 @@ class Reliable(Generic[P]):
 
     def send(self, deltas: Deltas) -> int:
         """Publish them; return what `following` returns then."""
-        self._note_sent(self.publisher.publish(TOPIC, deltas.message()) + 1)
+        self._on_sent(self.publisher.publish(TOPIC, deltas.message()) + 1)
         self.publisher.flush()
         return self._following
 
-    def _note_sent(self, following: int) -> None:
+    def _on_sent(self, following: int) -> None:
         if self._first is None:
             self._first = following - 1
         self._following = following
@@ -48,16 +48,16 @@ class Reliable(Generic[P]):
     def following(self) -> int:
         """Return the next sequence: greater than before if `send`, even interrupted, sent."""
         publisher = self.publisher
-        following = publisher._lock.look(publisher._core.accepted, TOPIC)
+        following = publisher._lock.read(publisher._core.accepted, TOPIC)
         if following > self._following:
-            self._note_sent(following)
+            self._on_sent(following)
         return following
 
-    def is_settled(self) -> bool:
+    def is_acknowledged(self) -> bool:
         """Whether a collector has everything, or none says what it has."""
         requests = self.publisher._core.requests
-        settled = requests.settled.get(TOPIC, 0)
-        return self._first is None or bool(requests.settlers) or settled >= self._following
+        acknowledged = requests.acknowledged.get(TOPIC, 0)
+        return self._first is None or bool(requests.settlers) or acknowledged >= self._following
 
     def is_through(self) -> bool:
         """Whether a closing client may go: a collector has everything, and others are through.
@@ -66,7 +66,7 @@ class Reliable(Generic[P]):
         sent for a second.
         """
         core = self.publisher._core
-        if not core.is_sent or not self.is_settled():
+        if not core.is_sent or not self.is_acknowledged():
             return False
         now_s, repaired = time.monotonic(), core.requests.frames_repaired
         if repaired != self._repaired:
@@ -81,11 +81,11 @@ class Reliable(Generic[P]):
         # What the replay buffer no longer had when collectors asked for it.
         lost = requests.unreached.get(TOPIC)
         gone = 0 if lost is None else sum(b - a for a, b in lost.overlap(first, self._following))
-        if self.is_settled():
+        if self.is_acknowledged():
             return gone, "evicted before a collector had them"
         why = "confirmed by no collector" if requests.subscribers else "no collector was there"
-        unsettled = self._following - max(first, requests.settled.get(TOPIC, 0))
-        return gone + unsettled, f"{why} within {patience_s:g} s"
+        unacknowledged = self._following - max(first, requests.acknowledged.get(TOPIC, 0))
+        return gone + unacknowledged, f"{why} within {patience_s:g} s"
 
 
 class Plain:

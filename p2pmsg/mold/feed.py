@@ -12,13 +12,13 @@ from p2pmsg.mold import codec
 from p2pmsg.mold.sessions import (
     AGAIN_NS,
     AGAIN_PACKETS,
-    DOUBT_ENDED_NS,
-    DOUBT_NS,
     QUIET_NS,
-    Doubt,
+    UNCONFIRMED_ENDED_NS,
+    UNCONFIRMED_NS,
     LineView,
     MoldSession,
     MoldSessions,
+    Unconfirmed,
 )
 from p2pmsg.publisher.batch import pack_slice
 from p2pmsg.wire import FrameError, Kind
@@ -75,7 +75,7 @@ class FeedTaker(Protocol):
     def reject(self, reason: str, *, frames: int = 0) -> None:
         """Count what was dropped, and how many packets came with it."""
 
-    def note_heard(self, line: int, now_ns: int) -> None:
+    def on_heard(self, line: int, now_ns: int) -> None:
         """Note that a line is not silent."""
 
     def current_feed(self, line: int) -> tuple[int, int] | None:
@@ -137,13 +137,13 @@ class MoldFeed:
     def answer(self, session: int, packet: codec.Packet, *, wall_ns: int) -> bytes:
         """Return the frame of a packet that answers a request."""
         of = self._sessions.of(session)
-        of.note_messages(packet)
+        of.on_messages(packet)
         return self._frame(of, packet, wall_ns)
 
-    def in_doubt(self, session: int) -> bool:
+    def unconfirmed(self, session: int) -> bool:
         """Whether a session has perhaps begun again, so that answers would be the new one's."""
         return any(
-            view.doubt is not None and view.session.session == session
+            view.unconfirmed is not None and view.session.session == session
             for view in self._views.values()
         )
 
@@ -154,15 +154,15 @@ class MoldFeed:
         now_ns = arrival.now_ns if came_ns is None else came_ns
         stop = packet.sequence + len(packet.messages)
         session = view.session
-        if now_ns - view.heard_ns >= DOUBT_NS:
+        if now_ns - view.last_heard_ns >= UNCONFIRMED_NS:
             newest = self._sessions.newest(packet.session)
             if newest is not session:  # the others know more than this line, which was silent
                 self._join(packet, newest, now_ns)
-                view.session, view.head, view.doubt, view.since_ns = newest, 0, None, now_ns
+                view.session, view.head, view.unconfirmed, view.since_ns = newest, 0, None, now_ns
                 session = newest
-        view.heard_ns = now_ns
+        view.last_heard_ns = now_ns
         if session.is_former and stop > session.head and self._is_of_newest(packet):
-            begun = view.doubt or Doubt(now_ns)
+            begun = view.unconfirmed or Unconfirmed(now_ns)
             begun.hold(packet, now_ns)
             self._begin_again(view, begun, arrival)
             return
@@ -170,16 +170,16 @@ class MoldFeed:
         if stop < view.head or (differs and stop < session.head):
             self._take_old(view, packet, arrival, now_ns)
             return
-        doubt = view.doubt
-        if differs and doubt is None:
-            doubt = Doubt(now_ns)
+        unconfirmed = view.unconfirmed
+        if differs and unconfirmed is None:
+            unconfirmed = Unconfirmed(now_ns)
             if session.end is None and now_ns - session.head_ns < QUIET_NS:
-                doubt.hold(packet, now_ns)
-                view.doubt = doubt  # the next packet goes on after it, or does not
+                unconfirmed.hold(packet, now_ns)
+                view.unconfirmed = unconfirmed  # the next packet goes on after it, or does not
                 return
-        if doubt is not None and self._came_again(view, doubt, packet):
-            doubt.hold(packet, now_ns)
-            self._begin_again(view, doubt, arrival)
+        if unconfirmed is not None and self._came_again(view, unconfirmed, packet):
+            unconfirmed.hold(packet, now_ns)
+            self._begin_again(view, unconfirmed, arrival)
             return
         if differs:
             self._reject_other(session, packet)
@@ -187,9 +187,12 @@ class MoldFeed:
         view.head = stop
         if stop >= session.head:
             session.head, session.head_ns = stop, now_ns
-        if view.doubt is not None:
-            doubt, view.doubt = view.doubt, None
-            for held, _ in doubt.held:  # they were late; what is known already is known by now
+        if view.unconfirmed is not None:
+            unconfirmed, view.unconfirmed = view.unconfirmed, None
+            for (
+                held,
+                _,
+            ) in unconfirmed.held:  # they were late; what is known already is known by now
                 if session.differs(held):
                     self._reject_other(session, held)
                 elif self._is_missing(session, held):
@@ -201,46 +204,49 @@ class MoldFeed:
     ) -> None:
         """Take a packet from before what the line has shown: it is late, or the name began again.
 
-        What is missing in the midst of a session that goes on has simply come late. In doubt it is
-        kept, for it may belong to another session.
+        What is missing in the midst of a session that goes on has simply come late. Unconfirmed,
+        it is kept, for it may belong to another session.
         """
-        session, doubt = view.session, view.doubt
+        session, unconfirmed = view.session, view.unconfirmed
         is_missing = self._is_missing(session, packet)
-        if doubt is None:
+        if unconfirmed is None:
             if is_missing and not session.differs(packet):
                 self._pass_on(session, packet, arrival)
                 return
-            doubt = view.doubt = Doubt(now_ns)
-        if not doubt.hold(packet, now_ns):
+            unconfirmed = view.unconfirmed = Unconfirmed(now_ns)
+        if not unconfirmed.hold(packet, now_ns):
             self._taker.reject("unheld")
-        self._taker.note_heard(self._line, arrival.now_ns)
+        self._taker.on_heard(self._line, arrival.now_ns)
         if packet.messages and not is_missing:
             self._pass_on(session, packet, arrival)  # counted as a duplicate
-        wait_ns = DOUBT_NS if session.end is None else DOUBT_ENDED_NS
-        if doubt.packets > 1 and now_ns - max(doubt.since_ns, session.head_ns) >= wait_ns:
-            self._begin_again(view, doubt, arrival)
+        wait_ns = UNCONFIRMED_NS if session.end is None else UNCONFIRMED_ENDED_NS
+        if (
+            unconfirmed.packets > 1
+            and now_ns - max(unconfirmed.since_ns, session.head_ns) >= wait_ns
+        ):
+            self._begin_again(view, unconfirmed, arrival)
 
-    def _came_again(self, view: LineView, doubt: Doubt, packet: codec.Packet) -> bool:
+    def _came_again(self, view: LineView, unconfirmed: Unconfirmed, packet: codec.Packet) -> bool:
         """Whether everything from the first to the head came once more, up to this packet.
 
         One that says something else than the session did is itself a part of what came.
         """
-        session, covered, stop = view.session, doubt.covered, packet.sequence
-        if packet.sequence < doubt.reached > view.head:
+        session, covered, stop = view.session, unconfirmed.covered, packet.sequence
+        if packet.sequence < unconfirmed.reached > view.head:
             return False  # it does not go on after what came, but at the former head
         other = session.differs(packet)
         if other:
-            covered += doubt.uncovered(packet)
+            covered += unconfirmed.uncovered(packet)
             stop += len(packet.messages)
-        is_at_head = session.head_ns >= doubt.since_ns and not other
-        other = other or any(session.differs(held) for held, _ in doubt.held)
+        is_at_head = session.head_ns >= unconfirmed.since_ns and not other
+        other = other or any(session.differs(held) for held, _ in unconfirmed.held)
         if other and self._sessions.newest(session.name) is not session:
             return True  # another line has seen that it has begun again
         if 2 * covered < stop - FIRST or is_at_head:
             return False
-        if doubt.packets < AGAIN_PACKETS and not other:
+        if unconfirmed.packets < AGAIN_PACKETS and not other:
             return False
-        if doubt.since_ns - (session.since_ns if other else view.since_ns) >= AGAIN_NS:
+        if unconfirmed.since_ns - (session.since_ns if other else view.since_ns) >= AGAIN_NS:
             return True
         self._sessions.repeated.append((packet.session.decode("latin-1").rstrip(), covered))
         return False
@@ -258,21 +264,21 @@ class MoldFeed:
         self._sessions.strange.append((name, packet.sequence))
         self._taker.reject("differs", frames=1)
 
-    def _begin_again(self, view: LineView, doubt: Doubt, arrival: Arrival) -> None:
-        """Take a session's name for that of a new one, whose packets are those in doubt."""
+    def _begin_again(self, view: LineView, unconfirmed: Unconfirmed, arrival: Arrival) -> None:
+        """Take a session's name for that of a new one, whose packets are those unconfirmed."""
         former = view.session
-        first, _ = doubt.held[0]
+        first, _ = unconfirmed.held[0]
         session = self._sessions.begin_again(former, first)
         self._sessions.restarts.append(
             (former.name.decode("latin-1").rstrip(), former.head, first.sequence)
         )
-        view.doubt = None
-        session.since_ns = session.since_ns or doubt.since_ns
+        view.unconfirmed = None
+        session.since_ns = session.since_ns or unconfirmed.since_ns
         self._join(first, session, arrival.now_ns)
-        view.session, view.head, view.since_ns = session, 0, doubt.since_ns
-        for packet, came_ns in doubt.held:  # it may have begun again more than once
+        view.session, view.head, view.since_ns = session, 0, unconfirmed.since_ns
+        for packet, came_ns in unconfirmed.held:  # it may have begun again more than once
             self._take(view, packet, arrival, came_ns)
-        view.heard_ns = arrival.now_ns
+        view.last_heard_ns = arrival.now_ns
 
     def _is_missing(self, session: MoldSession, packet: codec.Packet) -> bool:
         start, count = packet.sequence, len(packet.messages)
@@ -281,7 +287,7 @@ class MoldFeed:
     def _pass_on(self, session: MoldSession, packet: codec.Packet, arrival: Arrival) -> None:
         now_ns, wall_ns, shed = arrival
         if packet.messages:
-            session.note_messages(packet)
+            session.on_messages(packet)
             frame = self._frame(session, packet, wall_ns)
         else:
             earliest = control.Heartbeat(0)

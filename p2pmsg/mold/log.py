@@ -79,7 +79,7 @@ class MoldLog:
 
     def bring_to_disk(self) -> None:
         """With `fsync="always"`: force what was written to the disk; raises `LogFailedError`."""
-        if self._log.gated:
+        if self._log.syncs_first:
             self._log.next_deadline_ns(now_ns=time.monotonic_ns())
             if not self._log.sync(nullcontext()) and self._log.failed is None:
                 raise LogFailedError(self._log.broken or str(self._log.put_off))

@@ -110,11 +110,11 @@ class MoldRequests:
     def send(self, data: bytes, reachable: Sequence[int], *, now_ns: int) -> None:
         """Take what the core would send to a publisher; all but NACKs have no meaning here.
 
-        `reachable` are the servers whose addresses are known. While it is in doubt whether the
+        `reachable` are the servers whose addresses are known. While it is unconfirmed whether the
         session is still the same one, nothing is asked: the answers might be another one's.
         """
         frame = Frame(data)
-        if frame.kind != Kind.NACK or not reachable or self._feed.in_doubt(self._session):
+        if frame.kind != Kind.NACK or not reachable or self._feed.unconfirmed(self._session):
             return
         self._turn += 1
         self._drop_silent(now_ns)
@@ -137,19 +137,19 @@ class MoldRequests:
         packet = codec.read_packet(data)
         if packet.session != self._name:
             raise FrameError("session")
-        if self._feed.in_doubt(self._session):
+        if self._feed.unconfirmed(self._session):
             return None
         asked = self._asked.pop(packet.sequence, None) if packet.messages else None
         if server is None and asked is not None and len(asked.servers) == 1:
             server = asked.servers[0]
         if server is not None:
-            self._note_answer(server)
+            self._on_answer(server)
         if not packet.messages:
             return None
         brought = len(packet.messages)
         self._packet_bytes = max(self._packet_bytes, len(data))
         if asked is not None:
-            self._note_round_trip(now_ns - asked.since_ns)
+            self._on_round_trip(now_ns - asked.since_ns)
             self._fit(brought, asked.count, len(data))
             if brought < asked.count:
                 again = asked.servers if server is None else (server,)
@@ -165,7 +165,7 @@ class MoldRequests:
             fitting = min(wanted * self._packet_bytes // size, codec.MESSAGES_MAX)
             self._per_answer = max(self._per_answer, fitting)
 
-    def _note_round_trip(self, took_ns: int) -> None:
+    def _on_round_trip(self, took_ns: int) -> None:
         """Note how long an answer took; a request that was lost is a small part of many."""
         took_ns = min(took_ns, ANSWER_NS)
         before_ns = took_ns if self._round_trip_ns is None else self._round_trip_ns
@@ -204,7 +204,7 @@ class MoldRequests:
                 server.is_reported = True
                 self.silenced.append(index)
 
-    def _note_answer(self, index: int) -> None:
+    def _on_answer(self, index: int) -> None:
         server = self._servers[index]
         if server.is_reported:
             self.returned.append(index)

@@ -3,9 +3,9 @@
 A session that begins again under the same name uses its sequences a second time. Its packets look
 like old ones that come late. What distinguishes them::
 
-    line's packets fall back ──▶ in doubt ──one at the head comes──▶ they were late
+    line's packets fall back ──▶ unconfirmed ──one at the head comes──▶ they were late
                                     ├──only such packets, and no line at the head, for
-                                    │  DOUBT_NS──▶ a new session of that name
+                                    │  UNCONFIRMED_NS──▶ a new session of that name
                                     └──all from the first to the head, AGAIN_NS after the former
                                        ones──▶ likewise
 
@@ -22,10 +22,10 @@ from typing import Final
 from p2pmsg.mold.codec import Packet
 
 _MS: Final = 1_000_000
-DOUBT_NS: Final = 2000 * _MS
+UNCONFIRMED_NS: Final = 2000 * _MS
 """How long nothing but sequences that are known already must come, while the head is not heard of:
 twice the time between heartbeats."""
-DOUBT_ENDED_NS: Final = 500 * _MS
+UNCONFIRMED_ENDED_NS: Final = 500 * _MS
 """The same where the session has said that it is over."""
 AGAIN_NS: Final = 500 * _MS
 """How much later than the line's first packets all of them must come again: longer than a network
@@ -79,7 +79,7 @@ class MoldSession:
     last: int = 0
     last_digest: int = 0
 
-    def note_messages(self, packet: Packet) -> None:
+    def on_messages(self, packet: Packet) -> None:
         """Note what the first messages, and the last one, say; there is one at least."""
         start, messages = packet.sequence, packet.messages
         if start <= DIGESTS_MAX:
@@ -102,7 +102,7 @@ class MoldSession:
 
 
 @dataclass(slots=True)
-class Doubt:
+class Unconfirmed:
     """Packets of a line that are perhaps those of a session that began again.
 
     Attributes:
@@ -146,16 +146,16 @@ class LineView:
         session: which it is now.
         head: the highest next sequence that this line showed.
         since_ns: when it brought the first packet.
-        heard_ns: when it last brought a packet.
-        doubt: since its packets fell back.
+        last_heard_ns: when it last brought a packet.
+        unconfirmed: since its packets fell back.
 
     """
 
     session: MoldSession
     head: int
     since_ns: int
-    heard_ns: int
-    doubt: Doubt | None = None
+    last_heard_ns: int
+    unconfirmed: Unconfirmed | None = None
 
 
 class MoldSessions:

@@ -63,7 +63,7 @@ class GroupKeys:
     """The keys of one sealed multicast; `MissingExtraError` without the package `cryptography`.
 
     Args:
-        session, life: of the publisher.
+        session, incarnation: of the publisher.
         cipher: for all keys.
         rng: draws the keys: the system's, except in tests.
         now_ns: the time.
@@ -82,7 +82,7 @@ class GroupKeys:
     def __init__(
         self,
         session: int,
-        life: int,
+        incarnation: int,
         cipher: Cipher,
         rng: Random,
         *,
@@ -92,7 +92,7 @@ class GroupKeys:
         sources: Callable[[], list[str]] | None = None,
     ) -> None:
         self._signer = BlockSigner(rng.randbytes(KEY_BYTES)) if signed else None
-        self._session, self._life = session, life
+        self._session, self._incarnation = session, incarnation
         self._cipher, self._rng, self._admits = cipher, rng, admits
         self._sources = sources
         self._order = 0
@@ -131,7 +131,7 @@ class GroupKeys:
         return len(self._holders)
 
     @property
-    def is_settled(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether all whose connections are there have confirmed the newest key."""
         return self._next is None and not self._lacking
 
@@ -368,5 +368,5 @@ class GroupKeys:
         own = None if opener is None else entry_of(opener.secret, 0)
         signer = None if self._signer is None else self._signer.public
         sources = [] if self._sources is None else self._sources()
-        body = Keys(self._life, group, own, signer, tuple(sources[:SOURCES_MAX]))
+        body = Keys(self._incarnation, group, own, signer, tuple(sources[:SOURCES_MAX]))
         return wire.control_frame(Kind.KEYS, self._session, body)

@@ -4,7 +4,7 @@
 
     publisher                                     subscriber
         │ ◀──────── KEYS_HELD(subscriber, ids, asks) │  in place of PROBE, as long as it has none
-        │ ── KEYS(life, the group's, this one's own, sources) ▶│
+        │ ── KEYS(incarnation, the group's, this one's own, sources) ▶│
         │ ◀────────────── KEYS_HELD(subscriber, ids) │  confirms
 
 A sealed group has one key for all that its publisher sends, and one for what each subscriber sends
@@ -59,7 +59,7 @@ class KeyEntry(codec.Struct, array_like=True):
 class Keys(codec.Struct, array_like=True):
     """Publisher to a subscriber of its sealed multicast."""
 
-    life: control.Id
+    incarnation: control.Id
     """Of the publisher's process, which has other keys than the one before it."""
     group: Annotated[list[KeyEntry], codec.Meta(min_length=1, max_length=KEYS_MAX)]
     """Those that its datagrams are sealed with, now and next."""
@@ -124,22 +124,22 @@ def _secret_of(entry: KeyEntry) -> Secret:
 class _Session:
     """What is held of one publisher's session."""
 
-    __slots__ = ("active", "keys", "life", "own", "sources", "verifier")
+    __slots__ = ("active", "incarnation", "keys", "own", "sources", "verifier")
 
-    def __init__(self, life: int, signer: bytes | None) -> None:
-        self.begin(life, signer)
+    def __init__(self, incarnation: int, signer: bytes | None) -> None:
+        self.begin(incarnation, signer)
         self.active = -1  # the order of the newest key that opened anything: no older one does
         self.keys: dict[bytes, OpeningKey] = {}
         self.own: SealingKey | None = None
         self.sources: frozenset[str] = frozenset()
 
-    def begin(self, life: int, signer: bytes | None) -> None:
+    def begin(self, incarnation: int, signer: bytes | None) -> None:
         """Note another process of its publisher, and by which key it signs."""
         try:
             self.verifier = None if signer is None else BlockVerifier(signer)
         except ValueError:
             raise FrameError("keys") from None
-        self.life = life
+        self.incarnation = incarnation
 
     @property
     def signer(self) -> bytes | None:
@@ -180,9 +180,9 @@ class Keyring:
         if held is None:
             if len(self._sessions) >= SESSIONS_MAX:
                 raise FrameError("sessions")
-            held = self._sessions[session] = _Session(body.life, body.signer)
-        if held.life != body.life:
-            held.begin(body.life, body.signer)
+            held = self._sessions[session] = _Session(body.incarnation, body.signer)
+        if held.incarnation != body.incarnation:
+            held.begin(body.incarnation, body.signer)
             held.active = -1
             for key in held.keys.values():
                 key.order = -1

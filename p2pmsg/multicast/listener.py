@@ -72,7 +72,7 @@ class StreamView:
             self.duplicates += max(0, min(stop, self.next) - start - before + self.missing_count)
         self.next = max(self.next, stop)
 
-    def note_head(self, following: int) -> None:
+    def on_head(self, following: int) -> None:
         """Take into account that everything before `following` was sent."""
         if self.next < 0:
             self.next = following
@@ -127,7 +127,7 @@ class Listener:
         if packet.messages:
             view.note(packet.sequence, len(packet.messages), len(data), repair=False)
         else:
-            view.note_head(packet.sequence)
+            view.on_head(packet.sequence)
 
     def _take_frame(self, frame: Frame, size: int, address: Any) -> None:
         if frame.kind == Kind.WELCOME:
@@ -143,7 +143,7 @@ class Listener:
             return
         view.publisher = self._names.get(frame.session, view.publisher)
         if frame.kind == Kind.HEARTBEAT:
-            view.note_head(frame.sequence)
+            view.on_head(frame.sequence)
             return
         repair = bool(frame.flags & wire.FLAG_RETRANSMISSION)
         if frame.kind == Kind.FRAGMENT:

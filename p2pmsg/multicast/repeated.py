@@ -29,7 +29,7 @@ class RepeatedShare:
         self._sent = self._repaired = 0
         self._rarely = Rarely()
 
-    def look(self, sent: int, repaired: int, now_ns: int) -> str | None:
+    def check(self, sent: int, repaired: int, now_ns: int) -> str | None:
         """Return what is to be said now; called after repairs.
 
         Args:

@@ -148,8 +148,8 @@ class Batch:
         self.base_timestamp_ns = timestamp_ns
         self.opened_ns = self.own_ns = now_ns
         self._begin = self.end
-        first_look = pace if 2 * pace >= frame_bytes else pace // 2
-        self.limit = min(frame_bytes, self.end + max(first_look, _FIRST_LOOK_BYTES))
+        first_check = pace if 2 * pace >= frame_bytes else pace // 2
+        self.limit = min(frame_bytes, self.end + max(first_check, _FIRST_LOOK_BYTES))
         self.beyond = frame_bytes - self.limit
         self._columns = self._last_columns = 0
         self._timestamps: list[int] | None = None
@@ -171,7 +171,7 @@ class Batch:
         """How many bytes of values and of columns there are."""
         return self.end - self._begin + self._columns
 
-    def look_again(self, share: float) -> bool:
+    def check_again(self, share: float) -> bool:
         """Go on at the limit, up to the next one: so much as there is, times `share`; False: full.
 
         Args:

@@ -3,7 +3,7 @@
 ::
 
     answers   echoes of probes: may overtake messages; at most `ANSWERS_MAX`, asked for again
-    notices   heartbeats, farewells: never overtake messages, or their heads would look like gaps
+    notices   heartbeats, closings: never overtake messages, or their heads would look like gaps
 
 The thread in `publish` never sends them, so it never waits for them. What has no space stays here.
 
@@ -47,11 +47,11 @@ class ControlQueue:
     """What waits to be sent; not thread-safe.
 
     Attributes:
-        notices: heartbeats and farewells, oldest first. One that says where a stream is now is
+        notices: heartbeats and closings, oldest first. One that says where a stream is now is
             made when it goes: messages that left before it count.
         dropped: answers that were dropped, for lack of space or because they were too old.
         sent: how many control frames were sent.
-        awaits_subscriptions: whether `note_subscription` is called for those on the data path.
+        awaits_subscriptions: whether `on_subscription` is called for those on the data path.
         connections: how many the data path has.
 
     """
@@ -108,7 +108,7 @@ class ControlQueue:
             self._answers.extend((probe, now_ns, page) for page in pages)
         return True
 
-    def note_subscription(self, note: bytes, *, now_ns: int) -> None:
+    def on_subscription(self, note: bytes, *, now_ns: int) -> None:
         """Take what a data path reports: 1 or 0, and a prefix that is wanted from now on or not.
 
         Of a prefix that several want only the first and the last carry information.

@@ -33,11 +33,11 @@ from p2pmsg.publisher.batch import (
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.gathering import GATHER_AFTER, Gathering
 from p2pmsg.publisher.heartbeats import HeartbeatSender
-from p2pmsg.publisher.kept_batch import KeptBatch
 from p2pmsg.publisher.log import PublisherLog, first_kept, next_sequence
-from p2pmsg.publisher.permits import Rights
+from p2pmsg.publisher.logged_batch import LoggedBatch
 from p2pmsg.publisher.requests import RequestHandler
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory, Multicast, Packed, PublisherStream
+from p2pmsg.publisher.session_access import AccessRules
 from p2pmsg.publisher.steps import Steps
 from p2pmsg.publisher.values import ValueRules
 from p2pmsg.topics import check_topic
@@ -72,12 +72,12 @@ class PublisherCore:
         multicast: what it publishes to, by `use_multicast`; None elsewhere.
         sealed_ns: when the last frame was made.
         gathering: decides which messages wait for one another.
-        greeting: what its welcome says.
+        welcome_body: what its welcome says.
         heartbeats: sends heartbeats; `place` stands for `recovery` in them.
 
     """
 
-    rights: Rights | None = None
+    access_rules: AccessRules | None = None
 
     def __init__(
         self,
@@ -89,15 +89,14 @@ class PublisherCore:
         now_ns: int,
         log: PublisherLog | None = None,
         memory: FrameMemory = PYTHON_MEMORY,
-        life: int = 0,
+        incarnation: int = 0,
         gather_after: int = GATHER_AFTER,
         heartbeats_per_s: float = PER_SECOND_MAX,
         heartbeat_interval: tuple[float, float] = (INTERVAL_MIN_S, INTERVAL_MAX_S),
     ) -> None:
         self.name = name
-        self.log = log
-        self.has_log = log is not None
-        self.session = session
+        self.log, self.has_log = log, log is not None
+        self.session, self.incarnation = session, incarnation
         self.config = config
         self.open_batches = OpenBatches()
         self.outbox: deque[bytes | memoryview] = deque()
@@ -124,15 +123,18 @@ class PublisherCore:
         # So that the fast path need not look at the size of each message.
         self._batch_bytes = config.full_bytes
         stall_ms = config.stall_timeout * 1000 if config.on_full != "drop" else -1.0
-        self.life = life
         self._values = ValueRules(config.exact_types, config.enc_hook)
-        self.greeting = control.Welcome(
-            name, recovery, stall_ms, life=life, message_bytes_max=config.announced_bytes_max
+        self.welcome_body = control.Welcome(
+            name,
+            recovery,
+            stall_ms,
+            incarnation=incarnation,
+            message_bytes_max=config.announced_bytes_max,
         )
-        self.place = control.place_of(recovery)
-        self.welcome = wire.control_frame(Kind.WELCOME, session, self.greeting)
+        self.endpoint_hash = control.endpoint_hash_of(recovery)
+        self.welcome = wire.control_frame(Kind.WELCOME, session, self.welcome_body)
         self._wall_offset_ns = 0
-        self._is_gated = log is not None and log.gated  # it waits for others' fsync anyway
+        self._syncs_first = log is not None and log.syncs_first  # it waits for others' fsync anyway
         self._began = {} if log is None else {topic: log.next(topic) for topic in log.topics()}
         self.floor = 0 if log is None else log.floor
         for topic in self._began:
@@ -145,10 +147,10 @@ class PublisherCore:
         self.heartbeats.busy_ns = to_ns(self._heartbeat_interval[1])  # or only the large do
         self._batch_bytes = min(self._batch_bytes, multicast.frame_bytes)
 
-    def use_rights(self, rights: Rights) -> None:
+    def use_access_rules(self, access_rules: AccessRules) -> None:
         """Answer each requester what it may have, and nothing else; called before anything else."""
-        self.rights = rights
-        self.requests.use_rights(rights)
+        self.access_rules = access_rules
+        self.requests.use_access_rules(access_rules)
 
     def revoke(self, users: Collection[str]) -> None:
         """Forget those whose keys were revoked: nobody waits for them, and nothing is sent again.
@@ -218,10 +220,10 @@ class PublisherCore:
         """Return the first sequence of a topic that is in the outbox, or `following`."""
         first, count = self.outbox[0], len(self.outbox)
         if bytes(first).startswith(topic.encode() + b"\0"):
-            return wire.place_of(first)[1]
+            return wire.position_of(first)[1]
         known, known_count, waiting = self._waiting
         if known is not first or known_count != count:
-            waiting = dict(wire.place_of(frame) for frame in reversed(self.outbox))
+            waiting = dict(wire.position_of(frame) for frame in reversed(self.outbox))
             self._waiting = first, count, waiting
         return waiting.get(topic, following)
 
@@ -256,17 +258,17 @@ class PublisherCore:
             return [], [(start, stop)]
         return self.log.split_lost(topic, start, stop)
 
-    def farewell(self, *, now_ns: int) -> bytes:
-        """Do as `Served.farewell`."""
+    def closing_frame(self, *, now_ns: int) -> bytes:
+        """Do as `Served.closing_frame`."""
         return self._announcement(wire.FLAG_CLOSING, now_ns)
 
     def _announcement(self, flags: int, now_ns: int) -> bytes:
         """Return the welcome; to a multicast it says who is there and since when."""
-        body = self.greeting
+        body = self.welcome_body
         if self.multicast is not None:
             age_ms = (now_ns - self._started_ns) / _MS
             body = control.Welcome(
-                self.name, body.recovery, body.stall_ms, self.joined, age_ms, body.life,
+                self.name, body.recovery, body.stall_ms, self.joined, age_ms, body.incarnation,
                 body.message_bytes_max,
             )  # fmt: skip
             flags |= self.multicast.welcome_flags
@@ -327,7 +329,7 @@ class PublisherCore:
         sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
         large = type(value) is bytes and len(value) >= min(self._batch_bytes // 2, _LARGE_BYTES)
-        waits = self._is_gated or not self.gathering.goes_alone(stream, sealed, now_ns)
+        waits = self._syncs_first or not self.gathering.goes_alone(stream, sealed, now_ns)
         if waits and not large:
             batch = self._begin_batch(stream, sequence, wall_ns, now_ns)
             if batch is not None:
@@ -355,7 +357,7 @@ class PublisherCore:
         encode_into = self._values.encode_into(stream, now_ns)
         if self.log is None or not self.log.keeps_batches:
             # What waits for the disk leaves with the next commit, written by no other caller.
-            pace = PACE_MAX if self._is_gated else stream.pace
+            pace = PACE_MAX if self._syncs_first else stream.pace
             return Batch(
                 stream.prefix, sequence, wall_ns, now_ns, self._batch_bytes, self._buffers.take(),
                 pace, encode_into,
@@ -363,14 +365,14 @@ class PublisherCore:
         slot = self.log.take_slot()
         if slot is None:
             return None
-        return KeptBatch(
+        return LoggedBatch(
             slot, self.session, stream.topic_bytes, stream.prefix, sequence, wall_ns, now_ns,
             self._batch_bytes, self._buffers.take(), stream.pace, encode_into,
         )  # fmt: skip
 
     def _end_batch(self, batch: Batch) -> None:
         """Forget a batch whose messages are in a frame, or that has none."""
-        if isinstance(batch, KeptBatch) and self.log is not None:
+        if isinstance(batch, LoggedBatch) and self.log is not None:
             self.log.give_back_slot(batch.slot)
         self._buffers.give_back(batch.buffer)
 
@@ -388,7 +390,7 @@ class PublisherCore:
 
         It is that part of `publish` which matters for latency, and the shortest way through it: in
         a process that was just woken each call costs ten times what it does in a loop. When the
-        frame was sent, `note_alone` is to be called.
+        frame was sent, `on_alone` is to be called.
         """
         stream, gathering = self.streams.get(topic), self.gathering
         own_ns = now_ns - gathering.inside_ns
@@ -402,7 +404,7 @@ class PublisherCore:
         log = self.log
         if self.outbox or self.closing or topic in self.open_batches:
             return -1
-        if log is not None and log.gated:
+        if log is not None and log.syncs_first:
             return -1
         sequence = next_sequence(self.replay, self.log, topic)
         base_ns = wall_ns if timestamp_ns is None else check_timestamp(timestamp_ns)
@@ -414,17 +416,17 @@ class PublisherCore:
         self.replay.append(topic, sequence, 1, kept, now_ns=now_ns, timestamp_ns_max=base_ns)
         self.outbox.append(frame)
         self.sealed_ns = now_ns
-        gathering.note_made(stream, int(len(frame) < _LARGE_BYTES), now_ns, now_ns)
+        gathering.on_made(stream, int(len(frame) < _LARGE_BYTES), now_ns, now_ns)
         return sequence
 
-    def note_alone(self, topic: str, began_ns: int, ended_ns: int) -> None:
+    def on_alone(self, topic: str, began_ns: int, ended_ns: int) -> None:
         """Put off the next heartbeat, and note how long it took; after `publish_alone`."""
         self.heartbeats.put_off(self.streams[topic], began_ns)
-        self.gathering.note_alone(began_ns, ended_ns, self.control.connections)
+        self.gathering.on_alone(began_ns, ended_ns, self.control.connections)
 
-    def note_sent(self, began_ns: int, ended_ns: int) -> None:
+    def on_sent(self, began_ns: int, ended_ns: int) -> None:
         """Note when frames were sent."""
-        self.gathering.note_sent(began_ns, ended_ns, self.control.connections)
+        self.gathering.on_sent(began_ns, ended_ns, self.control.connections)
 
     def hold(self, topic: str) -> None:
         """Accept nothing by `publish_alone` until the stream's next frame."""
@@ -443,7 +445,7 @@ class PublisherCore:
                 batch.repair()
                 raise
             if is_full:
-                self.gathering.note_filled(self.streams[topic], batch, now_ns)
+                self.gathering.on_filled(self.streams[topic], batch, now_ns)
 
     def _append(self, batch: Batch, value: Any, key: Any, timestamp_ns: Any, headers: Any) -> bool:
         """Add a message; False where the batch has no space for it."""
@@ -569,7 +571,7 @@ class PublisherCore:
             return self._keep_logged(stream, made, now_ns)
         self.replay.append_many(stream.topic, made, now_ns=now_ns)
         self.outbox.extend([frame for _, _, frame, _ in made])
-        self._note_frame(stream, taken, now_ns, now_ns)
+        self._on_frame(stream, taken, now_ns, now_ns)
         return taken
 
     def _keep_logged(self, stream: PublisherStream, made: list[Packed], now_ns: int) -> int:
@@ -598,7 +600,7 @@ class PublisherCore:
         if batch.count:
             stream = self.streams[topic]
             stream.pace = min(batch.pace, 2 * stream.pace + _PACE_BYTES)
-            self._values.note_frame(stream, batch, now_ns)
+            self._values.on_frame(stream, batch, now_ns)
             data, latest = batch.seal()
             frame = self.memory.make(data)
             kept = frame, frame, latest, now_ns, batch.opened_ns
@@ -707,18 +709,18 @@ class PublisherCore:
                 wall_ns = now_ns + self._wall_offset_ns
                 self.log.append(topic, sequence, count, frame, latest_ns, wall_ns, None, now_ns)
             replay.append(topic, sequence, count, kept, now_ns=now_ns, timestamp_ns_max=latest_ns)
-        if self.log is not None and self.log.gated:
+        if self.log is not None and self.log.syncs_first:
             self.unsynced.append((topic, sequence, frame))
             self._unsynced_from.setdefault(topic, sequence)
         else:
             self.outbox.append(frame)
         paced = 0 if count == 1 and len(frame) >= _LARGE_BYTES else count
-        self._note_frame(stream, paced, now_ns, now_ns if since_ns is None else since_ns)
+        self._on_frame(stream, paced, now_ns, now_ns if since_ns is None else since_ns)
 
-    def _note_frame(self, stream: PublisherStream, count: int, now_ns: int, since_ns: int) -> None:
+    def _on_frame(self, stream: PublisherStream, count: int, now_ns: int, since_ns: int) -> None:
         """Note when a frame was made, of messages that came from `since_ns` on."""
         self.sealed_ns = now_ns
-        self.gathering.note_made(stream, count, now_ns, since_ns)
+        self.gathering.on_made(stream, count, now_ns, since_ns)
         self.heartbeats.put_off(stream, now_ns)
 
     def _make_stream(self, topic: str) -> PublisherStream:

@@ -1,4 +1,4 @@
-"""Remembers who fell silent without a farewell, and had not confirmed that it has everything."""
+"""Remembers who fell silent without a closing, and had not confirmed that it has everything."""
 
 from collections import Counter
 from collections.abc import Iterable

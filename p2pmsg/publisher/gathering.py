@@ -70,23 +70,37 @@ class Gathering:
     """
 
     __slots__ = (
-        "_alone", "_busy_ns", "_calls_ns", "_frame_ns", "_gather_ns", "_look_ns", "_most_ns",
-        "_pace_ns", "_pause_ns", "_send_ns", "_share_ns", "ahead_ns", "alone_ns", "busy_until_ns",
-        "inside_ns", "linger_ns", "sending_ns",
+        "_alone",
+        "_busy_ns",
+        "_calls_ns",
+        "_checked_ns",
+        "_frame_ns",
+        "_gather_ns",
+        "_most_ns",
+        "_pace_ns",
+        "_pause_ns",
+        "_send_ns",
+        "_share_ns",
+        "ahead_ns",
+        "alone_ns",
+        "busy_until_ns",
+        "inside_ns",
+        "linger_ns",
+        "sending_ns",
     )  # fmt: skip
 
     def __init__(self, config: "PublisherConfig", gather_after: int = GATHER_AFTER) -> None:
         self._gather_ns = to_ns(config.gather_within)
         self.ahead_ns = gather_after * self._gather_ns
         self.linger_ns = to_ns(config.linger)
-        self._look_ns = to_ns(max(config.linger, LINGER_MIN))
+        self._checked_ns = to_ns(max(config.linger, LINGER_MIN))
         self._share_ns = self.linger_ns // _SHARE
         self.inside_ns = self.sending_ns = self.busy_until_ns = 0
         self._calls_ns = self._send_ns = self._frame_ns = 0
         self._alone: PublisherStream | None = None  # whose message went out by itself, and is small
         self._use_frame(0)
 
-    def note_call(self, inside_ns: int, began_ns: int, ended_ns: int, *, made: bool) -> None:
+    def on_call(self, inside_ns: int, began_ns: int, ended_ns: int, *, made: bool) -> None:
         """Note what a call took that did more than to add to a batch.
 
         Args:
@@ -100,9 +114,9 @@ class Gathering:
         self.inside_ns = inside_ns + took_ns
         self._calls_ns += took_ns
         if made:
-            self._note_frame()
+            self._on_frame()
 
-    def note_sent(self, began_ns: int, ended_ns: int, connections: int) -> None:
+    def on_sent(self, began_ns: int, ended_ns: int, connections: int) -> None:
         """Note when frames were sent: after slow ones, messages are gathered for as long again.
 
         A frame costs as much as it has subscribers. To a thousand of them, one message a frame is
@@ -120,23 +134,23 @@ class Gathering:
         if least_ns > _SLOW_SEND_NS:
             self.busy_until_ns = ended_ns + min(least_ns, 4 * self.linger_ns)
 
-    def note_alone(self, began_ns: int, ended_ns: int, connections: int) -> None:
+    def on_alone(self, began_ns: int, ended_ns: int, connections: int) -> None:
         """Note what a call took that made a frame of one message, and sent it.
 
         Where it took longer than messages are apart that are gathered, its stream counts as further
         ahead: of a program that was kept from running on a busy machine, 32 messages went out alone
         each time, which took as long as thousands do together.
         """
-        self.note_sent(began_ns, ended_ns, connections)
+        self.on_sent(began_ns, ended_ns, connections)
         took_ns = ended_ns - began_ns
         self._calls_ns += took_ns
         stream = self._alone
         if stream is not None and 0 < self._pace_ns < took_ns:
-            most_ns = ended_ns - self.sending_ns + self.ahead_ns + self._look_ns
+            most_ns = ended_ns - self.sending_ns + self.ahead_ns + self._checked_ns
             stream.next_ns = min(stream.next_ns + took_ns - self._pace_ns, most_ns)
-        self._note_frame()
+        self._on_frame()
 
-    def note_made(self, stream: "PublisherStream", count: int, now_ns: int, since_ns: int) -> None:
+    def on_made(self, stream: "PublisherStream", count: int, now_ns: int, since_ns: int) -> None:
         """Note when a frame was made, and how far the stream is ahead of an even pace.
 
         It is so by `linger` at most, or 0.1 ms, beyond what goes out one by one: after such a pause
@@ -146,9 +160,9 @@ class Gathering:
         self._alone = stream if count == 1 else None
         stream.made_ns = now_ns - self.inside_ns
         next_ns = max(stream.next_ns, since_ns - self.sending_ns) + count * self._pace_ns
-        stream.next_ns = min(next_ns, now_ns - self.sending_ns + self.ahead_ns + self._look_ns)
+        stream.next_ns = min(next_ns, now_ns - self.sending_ns + self.ahead_ns + self._checked_ns)
 
-    def note_filled(self, stream: "PublisherStream", batch: "Batch", now_ns: int) -> None:
+    def on_filled(self, stream: "PublisherStream", batch: "Batch", now_ns: int) -> None:
         """Note that messages filled a frame: who publishes so is not idle, and will go on."""
         own_ns = now_ns - self.inside_ns
         if not self._is_calm(batch, own_ns):
@@ -192,7 +206,7 @@ class Gathering:
         age_ns, own_ns = now_ns - batch.opened_ns, now_ns - self.inside_ns - batch.own_ns
         wait_ns = self._most_ns if now_ns < self.busy_until_ns else self._wait_ns(batch.count)
         left_ns = min(self._most_ns - age_ns, wait_ns - own_ns)
-        return left_ns > 0 and batch.look_again(left_ns / own_ns if own_ns > left_ns else 1.0)
+        return left_ns > 0 and batch.check_again(left_ns / own_ns if own_ns > left_ns else 1.0)
 
     def _is_calm(self, batch: "Batch", own_ns: int) -> bool:
         """Whether a batch's messages came further apart than those that are gathered."""
@@ -208,7 +222,7 @@ class Gathering:
         """
         return max(count * self._busy_ns, min(self._pause_ns, count * self._pace_ns))
 
-    def _note_frame(self) -> None:
+    def _on_frame(self) -> None:
         """Note what a frame and its batch took; a single slow one may be a stall of the machine."""
         took_ns, self._calls_ns = self._calls_ns, 0
         self._use_frame(min(took_ns, 2 * self._frame_ns + _FRAME_NS_FIRST, _FRAME_NS_MAX))
@@ -226,4 +240,4 @@ class Gathering:
             min(2 * frame_ns, _QUICK_NS),
         )
         self.alone_ns = max(self._pace_ns, self._pause_ns)
-        self._most_ns = max(self._look_ns, _MOST_FRAMES * frame_ns)
+        self._most_ns = max(self._checked_ns, _MOST_FRAMES * frame_ns)

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from p2pmsg import control, wire
-from p2pmsg.publisher.permits import Permits
 from p2pmsg.publisher.served import Served
+from p2pmsg.publisher.session_access import SessionAccess
 from p2pmsg.wire import Frame, Kind
 from recovery.budget import TokenBucket
 
@@ -46,7 +46,7 @@ class HeadsMaker:
     Attributes:
         throttled: questions that were not answered, because their asker had used up its budget, or
             too many waited.
-        permits: what those who ask may have; None: everything.
+        access: what those who ask may have; None: everything.
 
     """
 
@@ -56,7 +56,7 @@ class HeadsMaker:
         self._budgets: OrderedDict[bytes, TokenBucket] = OrderedDict()
         self._cached: OrderedDict[_Question, tuple[int, list[bytes]]] = OrderedDict()
         self.throttled = 0
-        self.permits: Permits | None = None
+        self.access: SessionAccess | None = None
         self._all = TokenBucket(HEADS_PER_S, ALL_AT_ONCE)
         self._waiting: dict[tuple[bytes, int], bytes] = {}  # by requester and kind
         self._waiting_bytes = 0
@@ -98,16 +98,16 @@ class HeadsMaker:
             self.throttled += 1
             return None
         newer = probe is not None and probe.newer
-        permits, owner = self.permits, ""
+        access, owner = self.access, ""
         denied: list[str] = []
-        if permits is not None:
+        if access is not None:
             if is_echo:  # the data path carries what is covered as a whole, and nothing of others
-                denied = permits.denied(requester, patterns)
+                denied = access.denied(requester, patterns)
                 refused = set(denied)
                 patterns = [one for one in patterns if one not in refused]
                 if len(denied) > control.DENIED_MAX:
                     denied = ["*"]
-            owner = self._owner(permits, requester, patterns)
+            owner = self._owner(access, requester, patterns)
         question: _Question | None = None
         if len(patterns) + len(denied) <= _CACHED_PATTERNS_MAX:
             kind, position = ("", 0) if probe is None else (probe.start, probe.position)
@@ -122,12 +122,12 @@ class HeadsMaker:
             return None
         topics = self._index.matching(patterns)
         is_search = probe is not None and probe.start == "time"
-        if permits is not None:
+        if access is not None:
             if owner and not is_echo:
-                topics = [topic for topic in topics if permits.may(requester, topic)]
-            is_search = is_search or permits.is_limited(requester)
+                topics = [topic for topic in topics if access.may(requester, topic)]
+            is_search = is_search or access.is_limited(requester)
             if is_echo:
-                permits.join(requester, topics)
+                access.join(requester, topics)
         cost = len(topics) * (_SEARCH_COST if is_search else 1)
         budget.take(cost, now_ns)
         self._all.take(1 + len(patterns) + cost, now_ns)
@@ -139,10 +139,10 @@ class HeadsMaker:
                 self._cached.popitem(last=False)
         return bodies
 
-    def _owner(self, permits: Permits, requester: bytes, patterns: list[str]) -> str:
+    def _owner(self, access: SessionAccess, requester: bytes, patterns: list[str]) -> str:
         """Return whose answer it is; "" where it is that of all who may ask for these patterns."""
-        if permits.is_limited(requester) or permits.denied(requester, patterns):
-            return permits.user_of(requester) or "nobody"
+        if access.is_limited(requester) or access.denied(requester, patterns):
+            return access.user_of(requester) or "nobody"
         return ""
 
     def _budget(self, requester: bytes) -> TokenBucket:
@@ -164,13 +164,13 @@ class HeadsMaker:
         is_echo: bool,
         now_ns: int,
     ) -> list[bytes]:
-        served, permits = self._served, self.permits
-        is_limited = permits is not None and permits.is_limited(requester)
+        served, access = self._served, self.access
+        is_limited = access is not None and access.is_limited(requester)
         heads: list[control.Head] = []
         for topic in topics:
             earliest, following = served.head(topic)
-            if permits is not None and is_limited:
-                limit = permits.limit(requester, topic, now_ns=now_ns)
+            if access is not None and is_limited:
+                limit = access.limit(requester, topic, now_ns=now_ns)
                 earliest = max(earliest, min(limit, following))
             start = 0 if probe is None else self._start(topic, probe, earliest, following)
             if is_echo:
@@ -178,7 +178,9 @@ class HeadsMaker:
             began = served.began(topic) if is_echo else None
             heads.append(control.Head(topic, earliest, following, start, began))
         floor = served.floor if is_echo else 0
-        page = control.Heads(served.name, heads, floor, life=served.life, denied=denied)
+        page = control.Heads(
+            served.name, heads, floor, incarnation=served.incarnation, denied=denied
+        )
         pages = control.pages_of(page)
         return [wire.encoder.encode(page) for page in pages]
 

@@ -1,4 +1,4 @@
-"""What a publisher says by itself: heartbeats and farewells.
+"""What a publisher says by itself: heartbeats and closings.
 
 Heartbeats have one schedule a stream, and stand in the order in which they are due. What they cost
 is bounded: idle streams share `per_second_max`, and each waits the longer the more they are. Nobody
@@ -27,7 +27,7 @@ _EARLY, _GOLDEN = 0.5, 0.6180339887498949
 
 
 class HeartbeatSender:
-    """Sends heartbeats when they are due; while a session is closed, farewells as well.
+    """Sends heartbeats when they are due; while a session is closed, closings as well.
 
     Args:
         served: the session.
@@ -80,15 +80,15 @@ class HeartbeatSender:
             deadline_ns, _, stream = heapq.heappop(heap)
             if deadline_ns != stream.beat_ns:
                 continue  # an entry that an earlier one took the place of
-            if stream.said_ns is None:
-                stream.said_ns = now_ns
-            is_owed = now_ns - stream.said_ns >= self.busy_ns
+            if stream.logged_ns is None:
+                stream.logged_ns = now_ns
+            is_owed = now_ns - stream.logged_ns >= self.busy_ns
             if is_owed or stream.heartbeat.due(now_ns=now_ns):
                 self._send(stream, now_ns)
             self._schedule(stream)
 
     def _say_heads(self, streams: Iterable[PublisherStream], now_ns: int) -> None:
-        """Add heads as far as there is space, and the farewell after the last one.
+        """Add heads as far as there is space, and the closing after the last one.
 
         All are said again a while after that, so that who has everything can say so in between.
         """
@@ -99,7 +99,7 @@ class HeartbeatSender:
         while self._unsaid and not queue.is_full:
             self._send(self._unsaid.popleft(), now_ns)
         if not self._unsaid:
-            queue.notices.append(self._served.farewell(now_ns=now_ns))
+            queue.notices.append(self._served.closing_frame(now_ns=now_ns))
             self._closing_due_ns = now_ns + max(_CLOSING_NS, now_ns - self._saying_ns)
 
     def begin_close(self, *, now_ns: int) -> None:
@@ -131,7 +131,7 @@ class HeartbeatSender:
     def _send(self, stream: PublisherStream, now_ns: int) -> None:
         self._queue.notices.append(partial(self._frame, stream))
         self.sent += 1
-        stream.said_ns = now_ns
+        stream.logged_ns = now_ns
         # A wait is on average three quarters of the longest one.
         ceiling_ns = int(1e9 * self.idle / self.per_second_max / (1 - _EARLY / 2))
         early = _EARLY * (self.sent * _GOLDEN % 1)
@@ -143,8 +143,8 @@ class HeartbeatSender:
     def _frame(self, stream: PublisherStream) -> bytes:
         """Return a heartbeat as it is to be sent now.
 
-        One that said less than messages that left before it would look, in another life, as if the
-        publisher had gone back.
+        One that said less than messages that left before it would look, in another incarnation, as
+        if the publisher had gone back.
         """
         served = self._served
         earliest = served.answered_from(stream.topic)
@@ -152,7 +152,7 @@ class HeartbeatSender:
         return wire.control_frame(
             Kind.HEARTBEAT,
             served.session,
-            control.Heartbeat(earliest, served.place, served.life),
+            control.Heartbeat(earliest, served.endpoint_hash, served.incarnation),
             sequence=following,
             topic=stream.topic_bytes,
         )

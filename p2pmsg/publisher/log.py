@@ -18,7 +18,7 @@ from p2pmsg.errors import (
     LogInUseError,
     P2PError,
 )
-from p2pmsg.publisher.kept_batch import frame_of
+from p2pmsg.publisher.logged_batch import frame_of
 from p2pmsg.publisher.steps import Steps, run_steps
 from p2pmsg.trouble import Trouble
 from recovery import Kept, Loss, LossReason, ReplayBuffer
@@ -72,7 +72,7 @@ class PublisherLog:
         store: where its files are.
         failed: see `LogStats`.
         broken: why nothing can be brought to the disk any more (`on_error="raise"`), or None.
-        gated: whether a frame may go out only when it is on the disk (`fsync="always"`).
+        syncs_first: whether a frame may go out only when it is on the disk (`fsync="always"`).
         keeps_batches: whether messages are gathered in the tail file.
         recovered: how many messages were found there when it was opened.
 
@@ -118,8 +118,8 @@ class PublisherLog:
         self._write_trouble = Trouble(place, "nothing new is accepted meanwhile")
         self._troubles = self._write_trouble, self._sync_trouble, self._expire_trouble
         self._now_ns = 0
-        self.gated = config.is_synced
-        self.keeps_batches = not self.gated and slot_bytes > 0
+        self.syncs_first = config.is_synced
+        self.keeps_batches = not self.syncs_first and slot_bytes > 0
         self._interval_ns = to_ns(config.fsync_interval)
         self._sync_due_ns: int | None = None
         self._expire_due_ns = 0
@@ -163,7 +163,7 @@ class PublisherLog:
                     timestamp_ns_max=latest, now_ns=wall_ns,
                 )  # fmt: skip
                 self.recovered += count
-        if self.gated and self.recovered:
+        if self.syncs_first and self.recovered:
             self._writer.sync()
 
     def _warn(self) -> None:
@@ -341,7 +341,7 @@ class PublisherLog:
         if waiting >= FSYNC_BYTES and self.put_off is None:
             return now_ns
         if self._sync_due_ns is None:
-            wait_ns = 0 if self.gated else self._interval_ns
+            wait_ns = 0 if self.syncs_first else self._interval_ns
             self._sync_due_ns = now_ns + (wait_ns if self.put_off is None else SYNC_RETRY_NS)
         return self._sync_due_ns
 
@@ -378,7 +378,7 @@ class PublisherLog:
 
     def _sync_failed(self, error: "LogWriteError") -> bool:
         """Give up, or note that it is to be tried again; see `sync`."""
-        is_waited_for = self.gated and self.config.on_error == "continue"
+        is_waited_for = self.syncs_first and self.config.on_error == "continue"
         if not error.is_final and not (is_waited_for and self.overdue is not None):
             self._errors += 1
             self._sync_trouble.note(str(error), now_ns=self._now_ns)

@@ -10,8 +10,8 @@ from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.cutting import cut
 from p2pmsg.publisher.forgotten import Forgotten
 from p2pmsg.publisher.heads import HeadsMaker
-from p2pmsg.publisher.permits import Permits, Rights
 from p2pmsg.publisher.served import Multicast, Served
+from p2pmsg.publisher.session_access import AccessRules, SessionAccess
 from p2pmsg.wire import Frame, FrameError, Kind
 from recovery import Kept, LossReason, RangeSet, RetransmitScheduler, SentFrames
 from recovery.checks import to_ns
@@ -58,7 +58,7 @@ class KnownSubscriber:
 
     requester: bytes
     name: str
-    heard_ns: int
+    last_heard_ns: int
     complete: bool = False
     settles: bool = False
     user: str = ""
@@ -81,11 +81,11 @@ class RequestHandler:
         messages_repaired: messages in them that were asked for, by the source that had them.
         subscribers: those who confirmed, by their ids.
         forgotten: those who fell silent, and had not confirmed that they have everything.
-        settled: by topic, the sequence below which some application has said that it is done.
+        acknowledged: by topic, the sequence below which some application has said that it is done.
         unreached: by topic, what all that said so of it have lost.
         heads: makes what probes and requests for heads are answered with.
         multicast: listens only to those who have joined; None: this is none.
-        permits: what those who ask may have, by `use_rights`; None: everything.
+        access: what those who ask may have, by `use_access_rules`; None: everything.
 
     """
 
@@ -107,12 +107,12 @@ class RequestHandler:
         self._reply_bytes = 0
         self.subscribers: dict[int, KnownSubscriber] = {}
         self.forgotten = Forgotten()
-        self.settled: dict[str, int] = {}
+        self.acknowledged: dict[str, int] = {}
         self.unreached: dict[str, RangeSet] = {}
         self.invalid: Counter[str] = Counter()
         self.heads = HeadsMaker(served)
         self.multicast: Multicast | None = None
-        self.permits: Permits | None = None
+        self.access: SessionAccess | None = None
         self._frame_bytes_max: dict[bytes, int] = {}
         self.replies_dropped = 0
         self.frames_repaired = 0
@@ -124,22 +124,20 @@ class RequestHandler:
             Kind.NACK: self._receive_nack,
             Kind.HEADS_REQUEST: self._receive_heads_request,
             Kind.LEAVE: self._receive_leave,
-            Kind.SETTLED: self._receive_settled,
+            Kind.SETTLED: self._receive_acknowledged,
             Kind.KEYS_HELD: self._receive_held,
         }
 
-    def use_rights(self, rights: Rights) -> None:
+    def use_access_rules(self, access_rules: AccessRules) -> None:
         """Answer each requester what it may have, and nothing else; called before anything."""
-        self.permits = self.heads.permits = Permits(self._served, rights)
+        self.access = self.heads.access = SessionAccess(self._served, access_rules)
 
     def receive(
         self, requester: bytes, data: bytes, *, now_ns: int, user: str = "", wall_ns: int = 0
     ) -> None:
         """Take a request; where there are rights, of a user, and with the time by the wall."""
-        permits = self.permits
-        if permits is not None and not permits.note(
-            requester, user, now_ns=now_ns, wall_ns=wall_ns
-        ):
+        access = self.access
+        if access is not None and not access.note(requester, user, now_ns=now_ns, wall_ns=wall_ns):
             self.scheduler.forget(requester)
         self._receive(requester, data, now_ns)
 
@@ -171,7 +169,7 @@ class RequestHandler:
             return self._replies[0]
         while (job := self.scheduler.next_job(now_ns=now_ns)) is not None:
             requester, topic, start, stop = job
-            if self.permits is not None and not self.permits.may(requester, topic):
+            if self.access is not None and not self.access.may(requester, topic):
                 self.scheduler.drop_range(requester, topic, start, stop)
                 self._refuse(requester, topic, [(start, stop)], LossReason.DENIED)
                 return self._replies[0] if self._replies else None
@@ -267,8 +265,8 @@ class RequestHandler:
             self._at_once = None
         self.scheduler.forget(reply.requester)
         self._frame_bytes_max.pop(reply.requester, None)
-        if self.permits is not None:
-            self.permits.forget(reply.requester)
+        if self.access is not None:
+            self.access.forget(reply.requester)
         if self.multicast is not None:
             self.multicast.requester_gone(reply.requester, now_ns=now_ns)
 
@@ -287,7 +285,7 @@ class RequestHandler:
         silent = [
             (subscriber, known)
             for subscriber, known in self.subscribers.items()
-            if now_ns - known.heard_ns > self._timeout_ns
+            if now_ns - known.last_heard_ns > self._timeout_ns
         ]
         for subscriber, known in silent:
             del self.subscribers[subscriber]
@@ -303,8 +301,8 @@ class RequestHandler:
                 del self.subscribers[subscriber]
                 if self.multicast is not None:
                     self.multicast.dismiss(subscriber)
-        if self.permits is not None:
-            for requester in self.permits.revoke(users):
+        if self.access is not None:
+            for requester in self.access.revoke(users):
                 self.scheduler.forget(requester)
 
     def forget_completions(self) -> None:
@@ -315,7 +313,7 @@ class RequestHandler:
     @property
     def denied(self) -> int:
         """How many requests were denied, as a whole or in part."""
-        return 0 if self.permits is None else self.permits.denied_requests
+        return 0 if self.access is None else self.access.denied_requests
 
     @property
     def incomplete(self) -> int:
@@ -354,7 +352,7 @@ class RequestHandler:
 
     def _receive_joined(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         joined = control.read_body(frame, control.Joined)
-        if self.permits is not None and not self.permits.has_any(requester):
+        if self.access is not None and not self.access.has_any(requester):
             return  # it was answered that it may have nothing
         known = self.subscribers.get(joined.subscriber)
         user = self._user_of(requester)
@@ -394,26 +392,26 @@ class RequestHandler:
         self.forgotten.left(joined.subscriber)
         self.scheduler.forget(requester)
 
-    def _receive_settled(self, requester: bytes, frame: Frame, now_ns: int) -> None:
-        settled = control.read_body(frame, control.Settled)
-        if self.permits is not None and not self.permits.may(requester, settled.topic):
-            self.permits.denied_requests += 1
+    def _receive_acknowledged(self, requester: bytes, frame: Frame, now_ns: int) -> None:
+        acknowledged = control.read_body(frame, control.Settled)
+        if self.access is not None and not self.access.may(requester, acknowledged.topic):
+            self.access.denied_requests += 1
             return
         try:
-            lost = RangeSet(settled.lost)
+            lost = RangeSet(acknowledged.lost)
         except ValueError:
             raise FrameError("range") from None
         # The head is 0 of a topic that is none of ours.
-        following = min(settled.next, self._served.head(settled.topic)[1])
+        following = min(acknowledged.next, self._served.head(acknowledged.topic)[1])
         if following:
-            self._note_unreached(settled.topic, following, lost)
-        if following > self.settled.get(settled.topic, 0):
-            self.settled[settled.topic] = following
+            self._on_unreachable(acknowledged.topic, following, lost)
+        if following > self.acknowledged.get(acknowledged.topic, 0):
+            self.acknowledged[acknowledged.topic] = following
 
-    def _note_unreached(self, topic: str, following: int, lost: RangeSet) -> None:
+    def _on_unreachable(self, topic: str, following: int, lost: RangeSet) -> None:
         """Note what one has lost below `following`, and nobody has; it has the rest of that."""
         known = self.unreached.pop(topic, None)
-        found = lost.overlap(min(self.settled.get(topic, 0), following), following)
+        found = lost.overlap(min(self.acknowledged.get(topic, 0), following), following)
         for start, stop in known or ():
             found += lost.overlap(min(start, following), min(stop, following))
             if stop > following:
@@ -424,7 +422,7 @@ class RequestHandler:
     def _receive_nack(self, requester: bytes, frame: Frame, now_ns: int) -> None:
         nack = control.read_body(frame, control.Nack)
         if nack.frame_bytes_max:
-            self._note_limit(requester, nack.frame_bytes_max)
+            self._on_limit(requester, nack.frame_bytes_max)
         if len(nack.ranges) == 1 and self._answer_at_once(
             requester, nack.topic, *nack.ranges[0], now_ns, nack.received
         ):
@@ -436,8 +434,8 @@ class RequestHandler:
         for start, stop in ranges:
             if start >= stop:
                 raise FrameError("range")
-        if self.permits is not None:
-            ranges = self._refuse_denied(self.permits, requester, nack.topic, ranges, now_ns)
+        if self.access is not None:
+            ranges = self._refuse_denied(self.access, requester, nack.topic, ranges, now_ns)
             if not ranges:
                 return
         ranges = self._refuse_lost(requester, nack.topic, ranges)
@@ -455,7 +453,7 @@ class RequestHandler:
             if refused:
                 self._refuse(requester, nack.topic, refused, LossReason.BUDGET)
 
-    def _note_limit(self, requester: bytes, frame_bytes_max: int) -> None:
+    def _on_limit(self, requester: bytes, frame_bytes_max: int) -> None:
         """Remember the largest frame that a requester takes; the oldest is forgotten at a bound."""
         limits = self._frame_bytes_max
         if requester not in limits and len(limits) >= REQUESTERS_MAX:
@@ -478,7 +476,7 @@ class RequestHandler:
         rights.
         """
         served = self._served
-        if served.has_log or self.multicast is not None or self.permits is not None:
+        if served.has_log or self.multicast is not None or self.access is not None:
             return False
         if self._replies or self._at_once is not None or start >= stop:
             return False
@@ -497,37 +495,37 @@ class RequestHandler:
 
     def _refuse_denied(
         self,
-        permits: Permits,
+        access: SessionAccess,
         requester: bytes,
         topic: str,
         ranges: list[tuple[int, int]],
         now_ns: int,
     ) -> list[tuple[int, int]]:
         """Refuse what a requester may not have, with the reason; return what it may have."""
-        if not permits.may(requester, topic):
-            permits.denied_requests += 1
+        if not access.may(requester, topic):
+            access.denied_requests += 1
             self._refuse(requester, topic, ranges, LossReason.DENIED)
             return []
-        limit = permits.limit(requester, topic, now_ns=now_ns)
+        limit = access.limit(requester, topic, now_ns=now_ns)
         old = [(start, min(stop, limit)) for start, stop in ranges if start < limit]
         if old:
-            permits.denied_requests += 1
+            access.denied_requests += 1
             self._refuse(requester, topic, old, LossReason.TOO_OLD)
         return [(max(start, limit), stop) for start, stop in ranges if stop > limit]
 
     def _deny(self, requester: bytes, patterns: list[str]) -> bool:
         """Say for which patterns there is no right; False where there is one for all."""
-        permits = self.permits
-        denied = [] if permits is None else permits.denied(requester, patterns)
-        if permits is not None and denied:
-            permits.denied_requests += 1
-            why = permits.why(requester, denied[0])
+        access = self.access
+        denied = [] if access is None else access.denied(requester, patterns)
+        if access is not None and denied:
+            access.denied_requests += 1
+            why = access.why(requester, denied[0])
             body = control.Denied("subscribe", denied, why)
             self._reply(requester, wire.control_frame(Kind.DENIED, self._served.session, body))
         return bool(denied)
 
     def _user_of(self, requester: bytes) -> str:
-        return "" if self.permits is None else self.permits.user_of(requester)
+        return "" if self.access is None else self.access.user_of(requester)
 
     def _refuse_lost(
         self, requester: bytes, topic: str, ranges: list[tuple[int, int]]
@@ -557,7 +555,7 @@ class RequestHandler:
             return
         if probe is not None:
             self._deny(requester, probe.topics)
-        elif self.permits is not None and not self.permits.has_any(requester):
+        elif self.access is not None and not self.access.has_any(requester):
             self._deny(requester, ["*"])
         flags = wire.FLAG_CLOSING if self._served.closing else 0
         frames = (

@@ -36,6 +36,7 @@ class PublisherStream:
         "guess",
         "heartbeat",
         "is_idle",
+        "logged_ns",
         "made_ns",
         "needs_exact",
         "next_ns",
@@ -43,7 +44,6 @@ class PublisherStream:
         "plain_prefix",
         "prefix",
         "rushed_ns",
-        "said_ns",
         "topic",
         "topic_bytes",
     )
@@ -67,7 +67,7 @@ class PublisherStream:
         # When its last frame was made, in the program's own time: see `Gathering`.
         self.made_ns = -(2**62)
         self.beat_ns = 2**63  # where it stands in the heap of heartbeats
-        self.said_ns: int | None = None  # when its last heartbeat was sent, or was first put off
+        self.logged_ns: int | None = None  # when its last heartbeat was sent, or was first put off
 
 
 class Served(Protocol):
@@ -75,8 +75,8 @@ class Served(Protocol):
 
     Attributes:
         session, name: which one, and its publisher's name.
-        life: of the publisher's process; 0 where it is not known.
-        place: stands for the recovery endpoint in heartbeats.
+        incarnation: of the publisher's process; 0 where it is not known.
+        endpoint_hash: stands for the recovery endpoint in heartbeats.
         floor: streams that are not known may have had sequences below it.
         has_log: whether `read` may find what `frame_at` does not.
         closing: whether subscribers must ask now for what they miss.
@@ -85,8 +85,8 @@ class Served(Protocol):
 
     session: int
     name: str
-    life: int
-    place: int
+    incarnation: int
+    endpoint_hash: int
     floor: int
     has_log: bool
     closing: bool
@@ -126,7 +126,7 @@ class Served(Protocol):
         What nobody knows yet whether it is lost is in neither.
         """
 
-    def farewell(self, *, now_ns: int) -> bytes:
+    def closing_frame(self, *, now_ns: int) -> bytes:
         """Return the frame that says that the session is being closed."""
 
 

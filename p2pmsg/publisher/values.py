@@ -31,7 +31,7 @@ class ValueRules:
         self._exact = exact
         self._hook = hook
 
-    def note_frame(self, stream: PublisherStream, batch: Batch, now_ns: int) -> None:
+    def on_frame(self, stream: PublisherStream, batch: Batch, now_ns: int) -> None:
         """Note how fast the messages of a batch came, which is sealed now.
 
         A stream rushes where they came closer than 2 µs: looking at each would make it slower.

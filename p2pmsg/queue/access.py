@@ -8,7 +8,7 @@ from p2pmsg.errors import AccessDeniedError, denied_by_peer
 from p2pmsg.wire import FrameError
 
 if TYPE_CHECKING:
-    from p2pmsg.security.rights import Rights
+    from p2pmsg.security.access_rules import AccessRules
 
 DENIED_NS: Final = 1_000_000_000
 """How often a puller asks again where something is denied: the rules may have changed."""
@@ -25,31 +25,31 @@ class PusherAccess:
 
     """
 
-    __slots__ = ("_due_ns", "_rights", "_user", "denial", "unreported")
+    __slots__ = ("_access_rules", "_due_ns", "_user", "denial", "unreported")
 
     def __init__(self) -> None:
         self.denial: AccessDeniedError | None = None
         self.unreported: AccessDeniedError | None = None
         self._due_ns = 0
-        self._rights: Rights | None = None
+        self._access_rules: AccessRules | None = None
         self._user: Callable[[], str] = lambda: ""
 
-    def use(self, rights: "Rights | None", user: Callable[[], str]) -> None:
+    def use(self, access_rules: "AccessRules | None", user: Callable[[], str]) -> None:
         """Ask these rights about the pusher; `user` returns whose key its connection has."""
-        self._rights, self._user = rights, user
+        self._access_rules, self._user = access_rules, user
 
     def may_push(self, name: str) -> bool:
         """Whether a pusher of this name may push here."""
-        return self._rights is None or self._rights.may(self._user(), "push", name)
+        return self._access_rules is None or self._access_rules.may(self._user(), "push", name)
 
-    def note_ours(self, name: str, *, now_ns: int) -> None:
+    def on_ours(self, name: str, *, now_ns: int) -> None:
         """Note that a pusher may not push here."""
-        assert self._rights is not None
-        why = self._rights.why(self._user(), "push", name)
+        assert self._access_rules is not None
+        why = self._access_rules.why(self._user(), "push", name)
         text = f"the key of the pusher {name!r} has no right to it here: {why}"
         self._note(AccessDeniedError("push", name, text), now_ns)
 
-    def note_theirs(self, denied: Denied, *, now_ns: int) -> None:
+    def on_theirs(self, denied: Denied, *, now_ns: int) -> None:
         """Note that a pusher gives us no right to `pull`; `FrameError` where it says else."""
         if denied.verb != "pull" or not denied.patterns:
             raise FrameError("verb")

@@ -115,7 +115,7 @@ class LiveBox:
         if self._security is None:
             return self._client.receive_wait(wait_ms)
         data = self._client.receive_wait(min(wait_ms, _LOOK_MS))
-        if data is None and self._client.look():
+        if data is None and self._client.check():
             raise AuthenticationError(self._client.endpoint, self._client.refusal)
         return data
 

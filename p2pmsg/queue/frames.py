@@ -8,7 +8,7 @@ kind             from          what it says
 ===============  ============  ====================================================================
 QUEUE_HELLO      puller        I am here, may have so many jobs, and have these in flight
 QUEUE_WELCOME    pusher        you are taken on; of what you have, these are no longer yours
-QUEUE_WHO        pusher        I do not know this connection: say hello
+QUEUE_CHALLENGE        pusher        I do not know this connection: say hello
 JOBS             pusher        do these; the header's sequence is the first delivery number
 QUEUE_REPORT     puller        I did, could not do, or give back these; number 0: I am alive
 QUEUE_CONFIRM    pusher        I have your reports up to this one; the timestamp is your sign's
@@ -60,8 +60,8 @@ class Hello(codec.Struct, array_like=True):
     """Host, pid and started: its `Process`."""
     prefetch: Annotated[int, codec.Meta(ge=1, le=2**31)]
     token: Sequence
-    """That of the QUEUE_WHO that this answers. So all that was sent over an earlier connection has
-    been received, or never will be."""
+    """That of the QUEUE_CHALLENGE that this answers. So all that was sent over an earlier
+    connection has been received, or never will be."""
     confirmed: Sequence
     """The last report that was confirmed."""
     held: Ranges
@@ -95,7 +95,7 @@ HEADERS_BYTES: Final = 512
 """More than a frame has in addition to its only job, where that has no long key or history."""
 
 
-class Who(codec.Struct, array_like=True):
+class Challenge(codec.Struct, array_like=True):
     """Pusher to puller."""
 
     incarnation: Sequence
@@ -170,7 +170,7 @@ class Detail(codec.Struct, array_like=True, frozen=True, gc=False):
 
 
 JobColumns = tuple[list[Any], int | list[int], list[Detail | None] | None, int, int]
-_bodies: Final = (Hello, QueueWelcome, Who, Report, Recall, Admin, Answer, Denied)
+_bodies: Final = (Hello, QueueWelcome, Challenge, Report, Recall, Admin, Answer, Denied)
 _decoders: Final[dict[type, Any]] = {kind: codec.make_decoder(kind) for kind in _bodies}
 _decode_columns: Final = codec.make_decoder(JobColumns).decode
 

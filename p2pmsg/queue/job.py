@@ -24,7 +24,7 @@ class _Core(Protocol):
     def reject(self, job: "Job", reason: str, delay: float | None) -> bool: ...
     def discard(self, job: "Job", reason: str) -> bool: ...
     def extend(self, job: "Job", seconds: float) -> bool: ...
-    def unbegin(self, job: "Job") -> None: ...
+    def requeue(self, job: "Job") -> None: ...
 
 
 class _Nobody:
@@ -42,7 +42,7 @@ class _Nobody:
     def extend(self, job: "Job", seconds: float) -> bool:
         return False
 
-    def unbegin(self, job: "Job") -> None:
+    def requeue(self, job: "Job") -> None:
         pass
 
 

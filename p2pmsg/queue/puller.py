@@ -110,7 +110,7 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], ClosesAtOnce):
                     return job
             except BaseException:
                 if job is not None:
-                    core.unbegin(job)
+                    core.requeue(job)
                 lock.owner = None
                 raise
             lock.owner = None
@@ -156,7 +156,7 @@ class Puller(RunsJobs[T_co], PullerBase[T_co], ClosesAtOnce):
             return taken[0]
         except BaseException:
             if taken:  # Ctrl-C: it does not get to the caller
-                self._lock.run(taken[0]._origin.core.unbegin, taken[0])
+                self._lock.run(taken[0]._origin.core.requeue, taken[0])
             raise
 
     def close(self, timeout: float = 1.0) -> None:

@@ -104,7 +104,7 @@ class PullerBase(ABC, Generic[T_co]):
         self._clients: list[transports.ZmqQueueClient] = []
         self._cores: list[PullerCore] = []
         self._flushed_ns = 0
-        self._ended_said = Rarely()
+        self._ended_logged = Rarely()
         self._ack_linger_ns = to_ns(LINGER_S)
         given = self._config.prefetch
         self._prefetch = PREFETCH_MIN if given is None else given
@@ -117,7 +117,9 @@ class PullerBase(ABC, Generic[T_co]):
                 client.close()
             raise
         self._core = self._cores[0]
-        self._lost_ns = [-1] * len(places)  # what `heard_ns` was set to when one was found silent
+        self._lost_ns = [-1] * len(
+            places
+        )  # what `last_heard_ns` was set to when one was found silent
         self._unanswered = Unanswered(
             "pusher", places, now_ns=_monotonic_ns(), usual="ROUTER",
             has_keys=self._security is not None,
@@ -125,8 +127,8 @@ class PullerBase(ABC, Generic[T_co]):
         self._judged = [(-1, 0)] * len(places)
         """When each pusher was heard, and how many malformed frames had come by then."""
         self._turns = 0
-        rights = None if self._security is None else self._security.rights
-        self._changes = None if rights is None else rights.changes()
+        access_rules = None if self._security is None else self._security.access_rules
+        self._changes = None if access_rules is None else access_rules.changes()
 
     def _connect(self, places: Sequence[transports.Endpoint]) -> None:
         context, process, now_ns = zmq_context(), this_process(), _monotonic_ns()
@@ -147,15 +149,15 @@ class PullerBase(ABC, Generic[T_co]):
                 ceiling=self._prefetch_ceiling, frame_bytes_max=self._config.frame_bytes_max,
                 now_ns=now_ns,
             )  # fmt: skip
-            self._use_rights(core, client)
+            self._use_access_rules(core, client)
             core.on_settled = self._settled
             core.values = self._values
             self._cores.append(core)
 
-    def _use_rights(self, core: PullerCore, client: transports.ZmqQueueClient) -> None:
-        rights = None if self._security is None else self._security.rights
-        if rights is not None:
-            core.access.use(rights, partial(server_of, client))
+    def _use_access_rules(self, core: PullerCore, client: transports.ZmqQueueClient) -> None:
+        access_rules = None if self._security is None else self._security.access_rules
+        if access_rules is not None:
+            core.access.use(access_rules, partial(server_of, client))
 
     # --------------------------------------------------------------------------------- public
 
@@ -174,7 +176,7 @@ class PullerBase(ABC, Generic[T_co]):
 
     def stats(self) -> PullerStats:
         """Return the counters as they are now; also after `close`."""
-        return self._lock.look(self._stats)
+        return self._lock.read(self._stats)
 
     # -------------------------------------------------------------------------------- private
 
@@ -196,7 +198,7 @@ class PullerBase(ABC, Generic[T_co]):
             taken.clear()
             for core, former in zip(self._cores, before, strict=True):
                 if core.begun is not None and core.begun is not former:
-                    core.unbegin(core.begun)
+                    core.requeue(core.begun)
                 core.resume()
             raise
 
@@ -266,9 +268,9 @@ class PullerBase(ABC, Generic[T_co]):
                     came += 1
                     core.receive(frame, now_ns=now_ns)
                 if core.access.unreported is not None:
-                    self._note_denied()
+                    self._on_denied()
                 if came:
-                    has = len(core.ready) + len(core.unsure) + len(core.open)
+                    has = len(core.ready) + len(core.unconfirmed) + len(core.open)
                     self._flush_at = self._flush_at_of(max(has, self._prefetch))
                 if not came and not outbox:
                     break
@@ -285,20 +287,20 @@ class PullerBase(ABC, Generic[T_co]):
             raise transports.ClosedError("puller")
         now_ns = _monotonic_ns()
         if self._security is not None:
-            self._keys.look(self._clients, now_ns)
-            self._check_rights(now_ns)
+            self._keys.check(self._clients, now_ns)
+            self._check_access_rules(now_ns)
         silence_ns = self._config.pusher_timeout * 1e9
-        if any(now_ns - core.heard_ns > silence_ns / 2 for core in self._cores):
+        if any(now_ns - core.last_heard_ns > silence_ns / 2 for core in self._cores):
             self._work(now_ns)  # perhaps we were held up: what has come is taken before we judge
         looks_at_ends = now_ns >= self._ends_due_ns
         if looks_at_ends:
             self._ends_due_ns = now_ns + _ENDS_NS
         for at, (core, client) in enumerate(zip(self._cores, self._clients, strict=True)):
-            heard_ns = core.heard_ns
-            if core.unsure or now_ns - heard_ns > silence_ns / 2:
-                heard_ns = self._last_byte_ns(at, now_ns)
-                if core.unsure and now_ns - heard_ns < _COMING_NS:
-                    core.note_coming(now_ns=now_ns)
+            last_heard_ns = core.last_heard_ns
+            if core.unconfirmed or now_ns - last_heard_ns > silence_ns / 2:
+                last_heard_ns = self._last_byte_ns(at, now_ns)
+                if core.unconfirmed and now_ns - last_heard_ns < _COMING_NS:
+                    core.on_coming(now_ns=now_ns)
             core.handle_timer(now_ns=now_ns)
             if core.warning:
                 _log.warning("%s: %s", client.endpoint, core.warning)
@@ -306,13 +308,13 @@ class PullerBase(ABC, Generic[T_co]):
             if looks_at_ends and client.was_ended_here():
                 self._say_ended(client.endpoint)
                 client.reconnect()
-            elif now_ns - max(heard_ns, core.heard_ns) > silence_ns:
-                core.heard_ns = self._lost_ns[at] = now_ns
+            elif now_ns - max(last_heard_ns, core.last_heard_ns) > silence_ns:
+                core.last_heard_ns = self._lost_ns[at] = now_ns
                 client.reconnect()
         if now_ns >= self._unanswered.next_ns:
             strange = [sum(core.invalid.values()) for core in self._cores]
             answered = [core.joined or core.access.denial is not None for core in self._cores]
-            self._unanswered.look(answered, strange, now_ns)
+            self._unanswered.check(answered, strange, now_ns)
             self._keys.note(self._unanswered.take_closed())
         if not self._work(now_ns):
             return 0.0
@@ -325,33 +327,33 @@ class PullerBase(ABC, Generic[T_co]):
         """
         core = self._cores[at]
         malformed = sum(core.invalid.values())
-        if self._judged[at][0] != core.heard_ns:
-            self._judged[at] = core.heard_ns, malformed
+        if self._judged[at][0] != core.last_heard_ns:
+            self._judged[at] = core.last_heard_ns, malformed
         came_ns = self._clients[at].last_byte_ns(now_ns)
         if came_ns is None or self._judged[at][1] != malformed:
-            return core.heard_ns
-        return max(core.heard_ns, came_ns)
+            return core.last_heard_ns
+        return max(core.last_heard_ns, came_ns)
 
     def _say_ended(self, endpoint: str) -> None:
         """Log that a connection was ended because of what came, once a minute at most."""
-        if self._ended_said.is_due():
+        if self._ended_logged.is_due():
             _log.warning(
                 "%s: the connection was ended here, since a frame above frame_bytes_max (%s bytes, "
                 "PullerConfig) came, or something that is no frame; it is made again",
                 endpoint, f"{self._config.frame_bytes_max:,}",
             )  # fmt: skip
 
-    def _check_rights(self, now_ns: int) -> None:
+    def _check_access_rules(self, now_ns: int) -> None:
         """Do what follows from rights that have changed, and note what is denied."""
-        if self._changes is not None and self._changes.look():
+        if self._changes is not None and self._changes.poll():
             for core in self._cores:
-                core.check_rights(now_ns=now_ns)
-        self._note_denied()
+                core.check_access_rules(now_ns=now_ns)
+        self._on_denied()
 
-    def _note_denied(self) -> None:
+    def _on_denied(self) -> None:
         for client, core in zip(self._clients, self._cores, strict=True):
             denied = core.access.take_unreported()
-            self._keys.note_access(client.endpoint, denied, allowed=core.joined)
+            self._keys.on_access(client.endpoint, denied, allowed=core.joined)
 
     def _wait_ms(self) -> float:
         now_ns = _monotonic_ns()
@@ -379,7 +381,7 @@ class PullerBase(ABC, Generic[T_co]):
         invalid = Counter({"parts": sum(client.malformed for client in self._clients)})
         for core in cores:
             invalid.update(core.invalid)
-        ready = sum(len(core.ready) + len(core.unsure) for core in cores)
+        ready = sum(len(core.ready) + len(core.unconfirmed) for core in cores)
         return PullerStats(
             **{name: sum(getattr(core, name) for core in cores) for name in _COUNTERS},
             in_hand=ready + sum(len(core.open) for core in cores),
@@ -403,7 +405,8 @@ class PullerBase(ABC, Generic[T_co]):
     def _answering(self) -> list[bool]:
         pairs = zip(self._cores, self._lost_ns, strict=True)
         return [
-            core.joined and core.heard_ns != lost_ns and not self._closed for core, lost_ns in pairs
+            core.joined and core.last_heard_ns != lost_ns and not self._closed
+            for core, lost_ns in pairs
         ]
 
     def _check_usable(self) -> None:

@@ -2,9 +2,9 @@
 
 ::
 
-    KNOCKING ── WHO: hello, with its token ──▶ WAITING ── WELCOME ──▶ JOINED
+    NEW ── CHALLENGE: hello, with its token ──▶ WAITING ── WELCOME ──▶ JOINED
        ▲  a hello without token every beat       that hello every beat  │  reports, signs of life
-       └── WHO: the pusher does not know this connection; the lease ended ┘
+       └── CHALLENGE: the pusher does not know this connection; the lease ended ┘
            DENIED: no right to `pull` there; or the pusher has none to `push` here
 
 A hello without token over a connection that was welcomed says that all is lost: the pusher gives to
@@ -32,10 +32,10 @@ _MS_MAX: Final = 1e12
 """30 years, in place of anything longer."""
 BEAT_MS: Final = 100.0
 """How often a worker that has jobs says that it lives; one that has none ten times as seldom."""
-_UNSURE_MAX: Final = 10
-"""So often `ack_timeout` jobs may be `unsure`."""
+_UNCONFIRMED_MAX: Final = 10
+"""So often `ack_timeout` jobs may be `unconfirmed`."""
 _WAITING_NS: Final = 5_000_000_000
-"""How long an answer to WHO is repeated: a busy process may take seconds for what came."""
+"""How long an answer to a CHALLENGE is repeated: a busy process may take seconds for what came."""
 UNCONFIRMED_MAX: Final = 64
 """Reports on their way; further answers wait for the next one."""
 Ranges = list[tuple[int, int]]
@@ -54,9 +54,9 @@ class PullerCore:
 
     Attributes:
         ready: jobs that were not begun.
-        unsure: the same, once the lease has ended: it is not known whether they are still ours, as
-            where nothing could run here for so long, or a frame took so long. What confirms a sign
-            of life says so.
+        unconfirmed: the same, once the lease has ended: it is not known whether they are still
+            ours, as where nothing could run here for so long, or a frame took so long. What
+            confirms a sign of life says so.
         open: jobs that were begun, by delivery. begun: the last of them.
         outbox: frames to send.
         invalid: frames that were dropped, by reason.
@@ -91,7 +91,7 @@ class PullerCore:
         self._warned_of = 0
         self.pusher = ""
         self.ready: deque[Job] = deque()
-        self.unsure: deque[Job] = deque()
+        self.unconfirmed: deque[Job] = deque()
         self.open: dict[int, Job] = {}
         self.begun: Job | None = None
         self.outbox: deque[bytes] = deque()
@@ -99,7 +99,7 @@ class PullerCore:
         self.acked = self.rejected = self.discarded = self.refused = 0
         self.given_back = self.dropped = self.received = 0
         self.joined = self.leaving = False
-        self.heard_ns = now_ns
+        self.last_heard_ns = now_ns
         self.on_settled: Callable[[], None] = lambda: None
         self.values: ValueType | None = None
         self.access = PusherAccess()
@@ -112,7 +112,9 @@ class PullerCore:
         self._token = self._waits_until_ns = 0
         self._claims_all = False
         self._ack_timeout_ns = self._job_timeout_ns = 0
-        self._lease_ns = self._unsure_ns = self._unsure_since_ns = self._deliveries_max = 0
+        self._lease_ns = self._unconfirmed_ns = self._unconfirmed_since_ns = (
+            self._deliveries_max
+        ) = 0
         self._beat_ns = self._idle_beat_ns = round(BEAT_MS * _MS)
         self._beat_due_ns = now_ns
         self._serial = self._confirmed = self._next_delivery = 0
@@ -124,7 +126,7 @@ class PullerCore:
         self._answers_recall = False
         self._unconfirmed: deque[tuple[int, bytes, list[Job]]] = deque()
 
-    def check_rights(self, *, now_ns: int) -> None:
+    def check_access_rules(self, *, now_ns: int) -> None:
         """Give up what the pusher may not push any more; called when rights have changed."""
         self.now_ns = now_ns
         self._rules += 1
@@ -138,7 +140,7 @@ class PullerCore:
         """Begin the next job; None where there is none."""
         self.now_ns = now_ns
         if now_ns >= self._lease_ns and self.ready:
-            self._doubt()
+            self._end_lease()
         if not self.ready:
             return None
         job = self.ready[0]
@@ -148,17 +150,17 @@ class PullerCore:
         self.ready.popleft()
         return job
 
-    def unbegin(self, job: Job) -> None:
+    def requeue(self, job: Job) -> None:
         """Take a job back that did not get to the caller."""
         if self.open.pop(job.delivery, None) is not None:
             self.ready.appendleft(job)
 
     def abandon(self) -> None:
         """Drop all jobs and report none, in a forked child: they are the parent's."""
-        for job in (*self.ready, *self.unsure, *self.open.values()):
+        for job in (*self.ready, *self.unconfirmed, *self.open.values()):
             job._state = GONE
         self.ready.clear()
-        self.unsure.clear()
+        self.unconfirmed.clear()
         self.open.clear()
 
     def resume(self) -> None:
@@ -240,8 +242,8 @@ class PullerCore:
                 self._receive_jobs(frame, now_ns)
             elif frame.kind == Kind.QUEUE_CONFIRM:
                 self._receive_confirm(frame)
-            elif frame.kind == Kind.QUEUE_WHO:
-                self._receive_who(frame, now_ns)
+            elif frame.kind == Kind.QUEUE_CHALLENGE:
+                self._receive_challenge(frame, now_ns)
             elif frame.kind == Kind.QUEUE_WELCOME:
                 self._receive_welcome(frame, now_ns)
             elif frame.kind == Kind.QUEUE_RECALL:
@@ -254,7 +256,7 @@ class PullerCore:
             reason = str(error)
             self.invalid[reason] = self.invalid.get(reason, 0) + 1
             return
-        self.heard_ns = now_ns
+        self.last_heard_ns = now_ns
 
     def _receive_jobs(self, frame: Frame, now_ns: int) -> None:
         if not self.joined or frame.session != self._session:
@@ -277,7 +279,7 @@ class PullerCore:
         self.ready.extend(map(Job, values, deliveries, each, repeat(origin), detail))
         self.received += count
         if now_ns >= self._lease_ns:
-            self._doubt()
+            self._end_lease()
         self._confirm(confirmed)
 
     def _receive_confirm(self, frame: Frame) -> None:
@@ -286,8 +288,8 @@ class PullerCore:
         self._confirm(frame.sequence)
         self._extend_lease(frame.base_timestamp_ns)
 
-    def _receive_who(self, frame: Frame, now_ns: int) -> None:
-        who = frames.read(frame, frames.Who)
+    def _receive_challenge(self, frame: Frame, now_ns: int) -> None:
+        who = frames.read(frame, frames.Challenge)
         self.joined = False
         if self._denied_at == (frame.session, who.incarnation, self._rules) and self.access.denial:
             return  # it is the one that may not push here
@@ -299,8 +301,9 @@ class PullerCore:
             self._drop_ready()
             self._claims_all = True
         self._token, self._waits_until_ns = who.token, now_ns + _WAITING_NS
-        self._answer_who(now_ns)
-        # A knock after it would be asked about, too, with a new token, and so on without an end.
+        self._answer_challenge(now_ns)
+        # A hello without a token after it would be asked about, too, with a new token, and so on
+        # without an end.
         self._beat_due_ns = now_ns + self._beat_ns
 
     def _receive_welcome(self, frame: Frame, now_ns: int) -> None:
@@ -314,7 +317,7 @@ class PullerCore:
         job_timeout_ns = _ns_of(welcome.job_timeout_ms)
         self.access.allow()
         self._session, self._incarnation = frame.session, welcome.incarnation
-        self._note_limit(welcome)
+        self._on_limit(welcome)
         self._ack_timeout_ns, self._job_timeout_ns = ack_timeout_ns, job_timeout_ns
         self._deliveries_max = welcome.deliveries_max
         self._beat_ns = min(round(BEAT_MS * _MS), self._ack_timeout_ns // 5)
@@ -331,7 +334,7 @@ class PullerCore:
         self._answers_recall = False
         self._beat_due_ns = now_ns
 
-    def _note_limit(self, welcome: QueueWelcome) -> None:
+    def _on_limit(self, welcome: QueueWelcome) -> None:
         """Warn, once for a pusher, that its jobs may be too large for this puller."""
         limit, most = self._frame_bytes_max, welcome.message_bytes_max
         if most + frames.HEADERS_BYTES <= limit or self._warned_of == self._session:
@@ -348,19 +351,19 @@ class PullerCore:
         if not self.joined:
             return
         released: list[int] = []
-        while (self.ready or self.unsure) and len(released) < recall.count:
-            released.append((self.unsure or self.ready).pop().delivery)
+        while (self.ready or self.unconfirmed) and len(released) < recall.count:
+            released.append((self.unconfirmed or self.ready).pop().delivery)
         self.given_back += len(released)
         self._released += frames.ranges_of(released)
         self._answers_recall = True
 
     def _receive_denied(self, frame: Frame, now_ns: int) -> None:
-        self.access.note_theirs(frames.read(frame, Denied), now_ns=now_ns)
+        self.access.on_theirs(frames.read(frame, Denied), now_ns=now_ns)
         self._drop_denied(now_ns)
 
     def _refuse_pusher(self, now_ns: int) -> None:
         """Leave a pusher that may not push here; what it gave goes back, begun or not."""
-        self.access.note_ours(self.pusher, now_ns=now_ns)
+        self.access.on_ours(self.pusher, now_ns=now_ns)
         self._drop_denied(now_ns)
         self._send(Kind.QUEUE_LEAVE, None, now_ns)
 
@@ -401,22 +404,24 @@ class PullerCore:
         self._unconfirmed.append((serial, frame, jobs))
         self.outbox.append(frame)
 
-    def note_coming(self, *, now_ns: int) -> None:
-        """Note that bytes come: what confirms that `unsure` jobs are ours may be among them."""
-        last_ns = self._unsure_since_ns + _UNSURE_MAX * self._ack_timeout_ns
-        self._unsure_ns = max(self._unsure_ns, min(now_ns + self._ack_timeout_ns, last_ns))
+    def on_coming(self, *, now_ns: int) -> None:
+        """Note that bytes come: a confirmation of `unconfirmed` jobs may be among them."""
+        last_ns = self._unconfirmed_since_ns + _UNCONFIRMED_MAX * self._ack_timeout_ns
+        self._unconfirmed_ns = max(
+            self._unconfirmed_ns, min(now_ns + self._ack_timeout_ns, last_ns)
+        )
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Do what is due: signs of life, jobs that take too long, a lease that ended."""
         self.now_ns = now_ns
         if self.ready and now_ns >= self._lease_ns:
-            self._doubt()
-        if self.unsure and now_ns >= self._unsure_ns:
+            self._end_lease()
+        if self.unconfirmed and now_ns >= self._unconfirmed_ns:
             self._begin_again()
         self._time_out(now_ns)
         self.flush(now_ns=now_ns)
         if now_ns >= self._beat_due_ns and not self.leaving:
-            here = self.ready or self.open or self.unsure
+            here = self.ready or self.open or self.unconfirmed
             busy = here or self._unconfirmed or not self.joined
             self._beat_due_ns = now_ns + (self._beat_ns if busy else self._idle_beat_ns)
             if self.access.denial is not None:
@@ -425,7 +430,7 @@ class PullerCore:
                 if self.joined:
                     self._send(Kind.QUEUE_REPORT, None, now_ns)
                 elif self._token and now_ns < self._waits_until_ns:
-                    self._answer_who(now_ns)
+                    self._answer_challenge(now_ns)
                 else:
                     self._say_hello(0, [], [], now_ns)  # 0 is no token: it is asked who it is
 
@@ -434,8 +439,8 @@ class PullerCore:
         due_ns = self._beat_due_ns
         if self.ready:
             due_ns = min(due_ns, self._lease_ns)
-        if self.unsure:
-            due_ns = min(due_ns, self._unsure_ns)
+        if self.unconfirmed:
+            due_ns = min(due_ns, self._unconfirmed_ns)
         return due_ns
 
     def leave(self, *, now_ns: int) -> None:
@@ -453,11 +458,13 @@ class PullerCore:
 
     # --------------------------------------------------------------------------------- private
 
-    def _answer_who(self, now_ns: int) -> None:
+    def _answer_challenge(self, now_ns: int) -> None:
         """Say which jobs are here, over the connection that was asked."""
-        undecided = self._undecided()
-        claims = [(job.delivery, job.sequence) for job in undecided] if self._claims_all else []
-        here = (*undecided, *self.ready, *self.unsure)
+        unconfirmed_jobs = self._unconfirmed_jobs()
+        claims = (
+            [(job.delivery, job.sequence) for job in unconfirmed_jobs] if self._claims_all else []
+        )
+        here = (*unconfirmed_jobs, *self.ready, *self.unconfirmed)
         held = frames.ranges_of(job.delivery for job in here)
         self._say_hello(self._token, held, claims, now_ns)
 
@@ -475,9 +482,9 @@ class PullerCore:
     def _extend_lease(self, sign_ns: int) -> None:
         # Counted from when the sign was sent: the pusher counts from when it came, hence longer.
         self._lease_ns = max(self._lease_ns, min(sign_ns, self.now_ns) + self._ack_timeout_ns)
-        if self.unsure and self._lease_ns > self.now_ns:
-            self.ready.extend(self.unsure)
-            self.unsure.clear()
+        if self.unconfirmed and self._lease_ns > self.now_ns:
+            self.ready.extend(self.unconfirmed)
+            self.unconfirmed.clear()
 
     def _confirm(self, serial: int) -> None:
         if serial > self._serial:
@@ -487,17 +494,17 @@ class PullerCore:
             unconfirmed.popleft()
         self._confirmed = max(self._confirmed, serial)
 
-    def _undecided(self) -> list[Job]:
+    def _unconfirmed_jobs(self) -> list[Job]:
         """Return the jobs of which the pusher does not know what became of them."""
         found = [job for _, _, jobs in self._unconfirmed for job in jobs]
         return [*found, *self._acked, *(job for job, _ in self._refusals), *self.open.values()]
 
-    def _doubt(self) -> None:
+    def _end_lease(self) -> None:
         """Begin no more jobs until it is known that they are ours: the lease has ended."""
-        if not self.unsure:
-            self._unsure_since_ns = self.now_ns
-        self._unsure_ns = max(self._unsure_ns, self.now_ns + self._ack_timeout_ns)
-        self.unsure.extend(self.ready)
+        if not self.unconfirmed:
+            self._unconfirmed_since_ns = self.now_ns
+        self._unconfirmed_ns = max(self._unconfirmed_ns, self.now_ns + self._ack_timeout_ns)
+        self.unconfirmed.extend(self.ready)
         self.ready.clear()
 
     def _begin_again(self) -> None:
@@ -509,16 +516,16 @@ class PullerCore:
         self._drop_ready()
 
     def _drop_ready(self) -> None:
-        self.dropped += len(self.ready) + len(self.unsure)
-        for job in (*self.ready, *self.unsure):
+        self.dropped += len(self.ready) + len(self.unconfirmed)
+        for job in (*self.ready, *self.unconfirmed):
             job._state = GONE
         self.ready.clear()
-        self.unsure.clear()
+        self.unconfirmed.clear()
         self._released = []
 
     def _drop(self, start: int, stop: int) -> None:
         self.ready = self._without(self.ready, start, stop)
-        self.unsure = self._without(self.unsure, start, stop)
+        self.unconfirmed = self._without(self.unconfirmed, start, stop)
         for job in list(self.open.values()):
             if start <= job.delivery < stop:
                 self._gone(job)

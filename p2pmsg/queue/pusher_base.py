@@ -52,7 +52,7 @@ from p2pmsg.sync.settings import check_name
 
 if TYPE_CHECKING:
     from p2pmsg.security.settings import Security
-    from p2pmsg.sync.rights import RightsWatch
+    from p2pmsg.sync.access_watch import AccessWatch
 
 _IDLE_ROUNDS: Final = 5
 _DELAY_MAX: Final = 366 * 86400.0
@@ -181,10 +181,10 @@ class PusherBase(ABC):
             message_bytes_max=self._config.message_bytes_max,
         )
         if self._security is not None:
-            from p2pmsg.queue.rights import PullRights
+            from p2pmsg.queue.pull_access import PullAccess
 
             place = f"the pusher {self._name!r}"
-            self._core.use_rights(PullRights(self._security.grants, self._name, place))
+            self._core.use_access_rules(PullAccess(self._security.grants, self._name, place))
         self._restored = self._core.restore(state, now_ns=now_ns)
         self._missing = state.missing
         self._io = self._make_io()
@@ -198,19 +198,19 @@ class PusherBase(ABC):
     def _admin_refusal(self) -> str | None:
         """Return why nobody administers it over the wire; None where some may."""
         security, admin = self._security, self._config.admin
-        if admin != "never" and security is not None and security.rights is not None:
+        if admin != "never" and security is not None and security.access_rules is not None:
             return None  # each key is looked at: where it comes from does not matter
         return _admin_refusal(admin, self._place)
 
-    def _rights_watch(self) -> "RightsWatch | None":
+    def _access_watch(self) -> "AccessWatch | None":
         if self._security is None:
             return None
-        from p2pmsg.sync.rights import RightsWatch
+        from p2pmsg.sync.access_watch import AccessWatch
 
-        return RightsWatch(self._security.grants, None, self._server)
+        return AccessWatch(self._security.grants, None, self._server)
 
     def _make_io(self) -> PusherIO:
-        return PusherIO(self._core, self._server, self._journal, rights=self._rights_watch())
+        return PusherIO(self._core, self._server, self._journal, access_rules=self._access_watch())
 
     # --------------------------------------------------------------------------------- public
 
@@ -306,7 +306,7 @@ class PusherBase(ABC):
 
     def stats(self) -> PusherStats:
         """Return the counters as they are now; also after `close`."""
-        return self._lock.look(self._stats)
+        return self._lock.read(self._stats)
 
     def revoke(self, who: str) -> list[str]:
         """Admit a puller no more: its connections are ended, and its jobs go to others.
@@ -326,7 +326,7 @@ class PusherBase(ABC):
             ClosedError: the pusher is closed.
 
         """
-        from p2pmsg.sync.rights import revoke_here
+        from p2pmsg.sync.access_watch import revoke_here
 
         self._check_usable()
         users = revoke_here(self._security, who)
@@ -492,7 +492,7 @@ class PusherBase(ABC):
             extends_capped=queue.extends_capped,
             admin_refused=core.admin_refused,
             connections_refused=self._server.refused_by_key,
-            denied=0 if core.rights is None else core.rights.denials.count,
+            denied=0 if core.access_rules is None else core.access_rules.denials.count,
             connections_revoked=self._server.revoked,
             log_missing=self._missing,
             workers=tuple(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from p2pmsg.control import Denied
 from p2pmsg.queue import frames
-from p2pmsg.queue.frames import Admin, Answer, Hello, Process, QueueWelcome, Report, Who
+from p2pmsg.queue.frames import Admin, Answer, Challenge, Hello, Process, QueueWelcome, Report
 from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.rules import DeadJob, JobQueue, Worker
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
@@ -41,7 +41,7 @@ HELLO_BYTES_PER_S: Final = 2**22
 HELLO_BYTES_AT_ONCE: Final = 2**23
 
 if TYPE_CHECKING:
-    from p2pmsg.queue.rights import PullRights
+    from p2pmsg.queue.pull_access import PullAccess
 
 IsGone = Callable[[str, int, int], bool]
 
@@ -77,7 +77,7 @@ class PusherCore:
         invalid: frames that were dropped, by reason.
         admin_refused: requests about dead letters that were refused.
         frames_at_once: how many frames of jobs `pump` makes at most; it is called again then.
-        rights: what those who ask may have, by `use_rights`; None: everything.
+        access_rules: what those who ask may have, by `use_access_rules`; None: everything.
 
     """
 
@@ -119,12 +119,12 @@ class PusherCore:
         self._absent: dict[int, Process] = {}
         self._token = incarnation  # so that no answer to another start's question fits
         self._due: list[WorkerConnection] = []
-        self._check_due_ns = self._look_due_ns = 0
-        self.rights: PullRights | None = None
+        self._check_due_ns = self._check_due_ns_ = 0
+        self.access_rules: PullAccess | None = None
 
-    def use_rights(self, rights: "PullRights") -> None:
+    def use_access_rules(self, access_rules: "PullAccess") -> None:
         """Do for each puller what it may, and nothing else; called before anything."""
-        self.rights = rights
+        self.access_rules = access_rules
 
     # ------------------------------------------------------------------------------- frames in
 
@@ -138,8 +138,8 @@ class PusherCore:
             if frame.kind == Kind.QUEUE_ADMIN:
                 self._receive_admin(identity, frame, now_ns, user)
                 return
-            if self.rights is not None and self._is_denied(
-                self.rights, identity, frame, user, now_ns
+            if self.access_rules is not None and self._is_denied(
+                self.access_rules, identity, frame, user, now_ns
             ):
                 return
             connection = self._connection_of(identity, user)
@@ -195,38 +195,40 @@ class PusherCore:
             if worker is not None and connection.welcomed and worker.assigned.count:
                 self._confirm(connection)
 
-    def check_rights(self, *, now_ns: int) -> None:
+    def check_access_rules(self, *, now_ns: int) -> None:
         """Take the jobs of those who may not have them any more; called when rights changed."""
-        rights = self.rights
-        if rights is None:
+        access_rules = self.access_rules
+        if access_rules is None:
             return
         for connection in list(self._connections.values()):
-            if not rights.may_pull(connection.user):
-                self._deny(rights, connection.identity, connection.user, now_ns)
+            if not access_rules.may_pull(connection.user):
+                self._deny(access_rules, connection.identity, connection.user, now_ns)
                 self._forget_connection(connection)
-        for worker_id in [one for one, user in self._users.items() if not rights.may_pull(user)]:
+        for worker_id in [
+            one for one, user in self._users.items() if not access_rules.may_pull(user)
+        ]:
             self.queue.dismiss(worker_id, "no right to pull any more", now_ns=now_ns)
             self._forget_worker(worker_id)
 
     def _is_denied(
-        self, rights: "PullRights", identity: bytes, frame: Frame, user: str, now_ns: int
+        self, access_rules: "PullAccess", identity: bytes, frame: Frame, user: str, now_ns: int
     ) -> bool:
         """Whether a user may not send a frame; it learns that."""
         connection = self._connections.get(identity)
         if connection is not None and connection.user != user:
             self.unreachable(identity, now_ns=now_ns)  # another one's connection has its id now
-        if not rights.may_pull(user):
+        if not access_rules.may_pull(user):
             if identity in self._connections:
-                self.check_rights(now_ns=now_ns)  # which have changed
+                self.check_access_rules(now_ns=now_ns)  # which have changed
             else:
-                self._deny(rights, identity, user, now_ns)
+                self._deny(access_rules, identity, user, now_ns)
             return True
         if self._users.get(frame.session, user) != user:
             raise FrameError("worker")  # it is another's
         return False
 
-    def _deny(self, rights: "PullRights", identity: bytes, user: str, now_ns: int) -> None:
-        why = rights.deny(user, "pull", now_ns=now_ns)
+    def _deny(self, access_rules: "PullAccess", identity: bytes, user: str, now_ns: int) -> None:
+        why = access_rules.deny(user, "pull", now_ns=now_ns)
         body = Denied("pull", [self.name], why)
         self.outbox.append((identity, control_frame(Kind.DENIED, self.session, body)))
 
@@ -245,7 +247,7 @@ class PusherCore:
     def _receive_report(self, connection: WorkerConnection, frame: Frame, now_ns: int) -> None:
         worker = self._worker_of(connection, frame)
         if worker is None:
-            self._ask_who(connection, now_ns)
+            self._challenge(connection, now_ns)
             return
         serial = frame.sequence
         if serial:
@@ -254,7 +256,7 @@ class PusherCore:
             report = frames.read(frame, Report)
             last = self._serials[worker.id]
             if serial > last + 1:
-                self._ask_who(connection, now_ns)
+                self._challenge(connection, now_ns)
                 return
             if serial == last + 1:
                 self._take_report(worker, report, now_ns)
@@ -299,7 +301,7 @@ class PusherCore:
             raise FrameError("hello_bytes")
         hello: Hello = frames.read(frame, Hello)
         if hello.token != connection.token:
-            self._ask_who(connection, now_ns)
+            self._challenge(connection, now_ns)
             return
         gone: list[tuple[int, int]] = []
         if not connection.welcomed:
@@ -318,7 +320,7 @@ class PusherCore:
             connection.welcomed, connection.worker_id = True, worker.id
             self._by_worker[worker.id] = connection
             self._processes[worker.id] = Process(hello.host, hello.pid, hello.started)
-            if self.rights is not None:
+            if self.access_rules is not None:
                 self._users[worker.id] = connection.user
             if not known:
                 self._warn_of_limit(worker)
@@ -361,8 +363,12 @@ class PusherCore:
     def _receive_admin(self, identity: bytes, frame: Frame, now_ns: int, user: str) -> None:
         admin: Admin = frames.read(frame, Admin)
         refusal, denied = self._admin_refusal, ""
-        if refusal is None and self.rights is not None and not self.rights.may_admin(user):
-            refusal, denied = self.rights.deny(user, "admin", now_ns=now_ns), self.name
+        if (
+            refusal is None
+            and self.access_rules is not None
+            and not self.access_rules.may_admin(user)
+        ):
+            refusal, denied = self.access_rules.deny(user, "admin", now_ns=now_ns), self.name
         if refusal is not None:
             self.admin_refused += 1
             refused = Answer(admin.request, 0, [], refusal, denied)
@@ -425,7 +431,9 @@ class PusherCore:
         for worker, has_lost in self.queue.handle_timer(now_ns=now_ns):
             connection = self._by_worker.get(worker.id)
             if connection is not None and has_lost:
-                self._ask_who(connection, now_ns)  # its answer is compared with what it should have
+                self._challenge(
+                    connection, now_ns
+                )  # its answer is compared with what it should have
             elif connection is not None:
                 self._send(connection, Kind.QUEUE_RECALL, frames.Recall(_ALL))
         for worker_id in [w for w in self._serials if w not in self.queue.workers]:
@@ -439,27 +447,29 @@ class PusherCore:
         if cut or self._absent:
             check_ns = max(self._check_due_ns, now_ns)
             due_ns = check_ns if due_ns is None else min(due_ns, check_ns)
-        silent = [worker.heard_ns for worker in self.queue.workers.values() if self._knows(worker)]
+        silent = [
+            worker.last_heard_ns for worker in self.queue.workers.values() if self._knows(worker)
+        ]
         if silent:
-            look_ns = max(self._look_due_ns, min(silent) + _SILENT_NS)
-            due_ns = look_ns if due_ns is None else min(due_ns, look_ns)
+            checked_ns = max(self._check_due_ns_, min(silent) + _SILENT_NS)
+            due_ns = checked_ns if due_ns is None else min(due_ns, checked_ns)
         return due_ns
 
     # --------------------------------------------------------------------------------- private
 
     def _check_processes(self, now_ns: int) -> None:
         """Take their jobs from those whose connection broke, or is silent, since they ended."""
-        checks, looks = now_ns >= self._check_due_ns, now_ns >= self._look_due_ns
+        checks, looks = now_ns >= self._check_due_ns, now_ns >= self._check_due_ns_
         if not (checks or looks):
             return
         if looks:
-            self._look_due_ns = now_ns + _LOOK_NS
+            self._check_due_ns_ = now_ns + _LOOK_NS
         if checks and self._absent:
             self._check_absent(now_ns)
         for worker in list(self.queue.workers.values()):
             if checks and worker.cut_ns is not None:
                 self._check_due_ns = now_ns + _CHECK_NS
-            elif not (looks and now_ns >= worker.heard_ns + _SILENT_NS):
+            elif not (looks and now_ns >= worker.last_heard_ns + _SILENT_NS):
                 continue
             if self._knows(worker) and self._is_gone(*self._processes[worker.id]):
                 self.queue.lose(worker.id, "process ended", now_ns=now_ns)
@@ -492,7 +502,7 @@ class PusherCore:
         self._connections.pop(connection.identity, None)
         self._unwelcomed.pop(connection.identity, None)
 
-    def _ask_who(self, connection: WorkerConnection, now_ns: int) -> None:
+    def _challenge(self, connection: WorkerConnection, now_ns: int) -> None:
         if connection.welcomed:
             # It has to begin again over this very connection: with a new token, and without jobs
             # on the way to it, as if the connection had been broken.
@@ -501,7 +511,7 @@ class PusherCore:
             self.queue.cut(connection.worker_id, now_ns=now_ns)
             self._token += 1
             connection.token = self._token
-        self._send(connection, Kind.QUEUE_WHO, Who(self._incarnation, connection.token))
+        self._send(connection, Kind.QUEUE_CHALLENGE, Challenge(self._incarnation, connection.token))
 
     def _send(self, connection: WorkerConnection, kind: Kind, body: Any, **header: int) -> None:
         frame = control_frame(kind, self.session, body, **header)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from p2pmsg.trouble import Refusals
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
-    from p2pmsg.sync.rights import RightsWatch
+    from p2pmsg.sync.access_watch import AccessWatch
 
 _MS: Final = 1_000_000
 _ROUNDS_MAX: Final = 16
@@ -50,7 +50,7 @@ class PusherIO:
         sync_soon: begins to force the journal to the disk, without waiting; frames that need it are
             kept back meanwhile. Default None: it is done, and waited for, where it is due.
         turn_ns_max: how long `work` goes on where there is always more, in ns. Default: on and on.
-        rights: whose changes are to be followed. Default None: there are no keys.
+        access_rules: whose changes are to be followed. Default None: there are no keys.
 
     Attributes:
         is_failing: whether the journal could not be written the last time.
@@ -69,10 +69,10 @@ class PusherIO:
         *,
         sync_soon: Callable[[], None] | None = None,
         turn_ns_max: int = 2**63,
-        rights: "RightsWatch | None" = None,
+        access_rules: "AccessWatch | None" = None,
     ) -> None:
         self.core = core
-        self._rights = rights
+        self._access_rules = access_rules
         self.journal = journal
         self._server = server
         self._sync_soon = sync_soon
@@ -87,11 +87,11 @@ class PusherIO:
         self.unsynced: deque[tuple[int, QueuedJob]] = deque()
         self.unsynced_bytes = 0
         self._has_changes = False
-        self._said_admin = self._warnings_said = self._warnings_left_out = 0
+        self._logged_admin = self._warnings_logged = self._warnings_left_out = 0
         self._warn_period_ns = 0
         self.is_failing = False
-        self._said_open = False
-        self._look_due_ns = 0
+        self._logged_open = False
+        self._check_due_ns_ = 0
         self._pause_ns = _QUIET_NS
         most = core.queue.limits.workers_max
         self._full = {
@@ -129,9 +129,9 @@ class PusherIO:
         """Do all there is to do; False where there may be more at once."""
         core, server = self.core, self._server
         core.queue.store.wall_offset_ns = time.time_ns() - now_ns
-        if self._rights is not None and self._rights.look():
-            self._rights.end_revoked()
-            core.check_rights(now_ns=now_ns)
+        if self._access_rules is not None and self._access_rules.poll():
+            self._access_rules.end_revoked()
+            core.check_access_rules(now_ns=now_ns)
         left_bytes, until_ns = self._bytes_at_once, now_ns + self._turn_ns_max
         for _ in range(_ROUNDS_MAX):
             if self.is_failing and not self.record():
@@ -150,9 +150,9 @@ class PusherIO:
                 core.receive(*found, now_ns=now_ns, user=server.user)
             if server.broke():
                 self._pause_ns = _SOON_NS
-                self._look_for_workers(now_ns)
-            elif now_ns >= self._look_due_ns:
-                self._look_for_workers(now_ns)
+                self._check_workers(now_ns)
+            elif now_ns >= self._check_due_ns_:
+                self._check_workers(now_ns)
             if self.unsynced and self.journal is not None:
                 self._put_synced(self.journal.synced, now_ns)
             core.handle_timer(now_ns=now_ns)
@@ -165,12 +165,12 @@ class PusherIO:
                 return False
             if not came and not sent:
                 self._say_whether_open()
-                if core.queue.warnings or self._said_admin < core.admin_refused:
+                if core.queue.warnings or self._logged_admin < core.admin_refused:
                     self._say_warnings(now_ns)
                 if core.invalid:
                     for reason, refusals in self._full.items():
                         count = core.invalid.get(reason, 0)
-                        refusals.look(self._server.endpoint, count, now_ns=now_ns)
+                        refusals.check(self._server.endpoint, count, now_ns=now_ns)
                 return True
         return False
 
@@ -179,7 +179,7 @@ class PusherIO:
         if self.core.outbox or self.core.queue.store.changes:
             return 2.0
         due_ns = self.core.next_deadline_ns(now_ns=now_ns)
-        due_ns = self._look_due_ns if due_ns is None else min(due_ns, self._look_due_ns)
+        due_ns = self._check_due_ns_ if due_ns is None else min(due_ns, self._check_due_ns_)
         return max(0.0, (due_ns - now_ns) / _MS)
 
     def record(self, until_ns: int = 2**63) -> bool:
@@ -259,13 +259,13 @@ class PusherIO:
                 _, identity, frame = kept_back.popleft()
                 outbox.append((identity, frame))
 
-    def _look_for_workers(self, now_ns: int) -> None:
+    def _check_workers(self, now_ns: int) -> None:
         """Send a frame to workers that may be gone, which a broken connection refuses.
 
         The monitor reports a break before the socket itself knows of it, so probe again, soon and
         then less often.
         """
-        self._look_due_ns = now_ns + self._pause_ns
+        self._check_due_ns_ = now_ns + self._pause_ns
         self._pause_ns = min(2 * self._pause_ns, _QUIET_NS)
         self.core.probe()
 
@@ -276,27 +276,27 @@ class PusherIO:
             if self._warnings_left_out:
                 _log.warning("%d more warnings about workers", self._warnings_left_out)
             self._warn_period_ns = now_ns + _WARN_PERIOD_NS
-            self._warnings_said = self._warnings_left_out = 0
-        if core.admin_refused and not self._said_admin:
+            self._warnings_logged = self._warnings_left_out = 0
+        if core.admin_refused and not self._logged_admin:
             _log.warning("a request for dead letters over the wire was refused: see `admin`")
-        self._said_admin = core.admin_refused
+        self._logged_admin = core.admin_refused
         while warnings:
             name, text = warnings.popleft()
-            if self._warnings_said < _WARNINGS_A_PERIOD:
-                self._warnings_said += 1
+            if self._warnings_logged < _WARNINGS_A_PERIOD:
+                self._warnings_logged += 1
                 _log.warning("worker %r %s", name, text)
             else:
                 self._warnings_left_out += 1
 
     def _say_whether_open(self) -> None:
         is_open = self.core.queue.breaker.state is not BreakerState.CLOSED
-        if is_open and not self._said_open:
+        if is_open and not self._logged_open:
             failures = self.core.queue.breaker.failures
             _log.warning(
                 "%d jobs in a row failed, and none was done: jobs are handed out one at a time, "
                 "with pauses, until one is done",
                 failures,
             )
-        elif self._said_open and not is_open:
+        elif self._logged_open and not is_open:
             _log.warning("a job was done again: jobs are handed out as before")
-        self._said_open = is_open
+        self._logged_open = is_open

@@ -172,17 +172,17 @@ class RangeChannel:
                 return one.refusal
         return "" if self._unanswered is None else self._unanswered.found[0]
 
-    def look_for_answer(self, now_ns: int) -> None:
+    def check_answer(self, now_ns: int) -> None:
         """Say who is at the endpoint that sends no welcome, when that is due."""
         watch = self._unanswered
         if watch is not None and now_ns >= watch.next_ns:
-            watch.look([self._has_answered], [self.invalid], now_ns)
+            watch.check([self._has_answered], [self.invalid], now_ns)
             self.keys.note(watch.take_closed())
 
-    def look_at_keys(self, now_ns: int) -> None:
+    def check_keys(self, now_ns: int) -> None:
         """Check the handshakes, with security, and connect again where one was refused."""
         if self._security is not None:
-            self.keys.look(self._connections(), now_ns)
+            self.keys.check(self._connections(), now_ns)
 
     def _connections(self) -> list[Connecting]:
         both = self._line, self._client
@@ -320,9 +320,9 @@ class RangeChannel:
                     continue
                 welcome = control.read_body(frame, control.Welcome)
                 address = self.address(welcome.recovery).without_key()
-                self._note_answer()
+                self._on_answer()
                 if frame.flags & wire.FLAG_SEALED:
-                    self._note_sealed(welcome.name)
+                    self._on_sealed(welcome.name)
                     continue
                 if frame.flags & wire.FLAG_RELAY:
                     self._meet_relay(frame.session, address)
@@ -337,7 +337,7 @@ class RangeChannel:
         self._meet_member()
         self.ask_sessions()
 
-    def look_again(self, since_ns: int) -> bool:
+    def check_again(self, since_ns: int) -> bool:
         """Read WELCOMEs, and have one sent again if the last was asked for before `since_ns`.
 
         The publisher that is known may have ended, and the WELCOME of the next be on its way.
@@ -363,14 +363,14 @@ class RangeChannel:
             has_keys=self._security is not None,
         )  # fmt: skip
 
-    def _note_answer(self) -> None:
+    def _on_answer(self) -> None:
         if self._asked_ns is not None:
             self._announced_ns, self._asked_ns = self._asked_ns, None
         if not self._has_answered and self._unanswered is not None:
             self._has_answered = True
             self._unanswered.answered(0)
 
-    def _note_sealed(self, name: str) -> None:
+    def _on_sealed(self, name: str) -> None:
         """Say, once, that who answers cannot be asked."""
         if not self._sealed:
             self._sealed = (
@@ -435,9 +435,9 @@ class RangeChannel:
         `AuthenticationError` where a connection was refused.
         """
         now_ns = time.monotonic_ns()
-        self.look_for_answer(now_ns)
+        self.check_answer(now_ns)
         if self._security is not None:
-            self.look_at_keys(now_ns)
+            self.check_keys(now_ns)
             until_ns = min(until_ns, now_ns + EVERY_NS)
         self.keys.raise_refused()
         poller = zmq.Poller()

@@ -73,7 +73,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         now_ns = time.monotonic_ns()
         self._machine: StreamReceiver[Frame] | None = None
         self._whole: Frame | None = None
-        self._begun_ns = self._heard_ns = self._reconnected_ns = self._left_ns = now_ns
+        self._begun_ns = self._last_heard_ns = self._reconnected_ns = self._left_ns = now_ns
         self._answered_ns = -1
         self._absent_ns: int | None = None
         self._waiting: Delivery[Frame] | Loss | None = None
@@ -92,7 +92,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
             # The caller took its time; that is not the publisher's silence.
             if self._machine is not None:
                 self._machine.nacks.postpone(now_ns=now_ns, delay_ns=0)
-            self._heard_ns = self._reconnected_ns = now_ns
+            self._last_heard_ns = self._reconnected_ns = now_ns
         try:
             return self._next_item()
         finally:
@@ -197,7 +197,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         count = min(frame.count, self._stop - frame.sequence)
         if count < 1:
             return  # left over from an earlier fetch
-        self._heard_ns = now_ns
+        self._last_heard_ns = now_ns
         if self._machine is None:
             if self._start >= self._stop or self._whole is not None:
                 return  # it came twice
@@ -211,7 +211,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
 
     def take_refusal(self, body: control.Refused, now_ns: int) -> None:
         """Take that a part of it is not there any more."""
-        self._heard_ns = now_ns
+        self._last_heard_ns = now_ns
         if self._start >= self._stop or self._whole is not None:
             return
         receiver = self._receiver(now_ns)
@@ -258,9 +258,9 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         channel = self._channel
         now_ns = time.monotonic_ns()
         receiver = self._receiver(now_ns)
-        if now_ns - self._heard_ns > SILENCE_NS:
-            self._note_underway(now_ns)
-        silence_ns = now_ns - self._heard_ns
+        if now_ns - self._last_heard_ns > SILENCE_NS:
+            self._on_partial(now_ns)
+        silence_ns = now_ns - self._last_heard_ns
         if channel.publisher is None or silence_ns > SILENCE_NS:
             channel.listen()
             if silence_ns > _RECONNECT_NS and now_ns - self._reconnected_ns > _RECONNECT_NS:
@@ -278,11 +278,11 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         deadline_ns = receiver.next_deadline_ns() or now_ns
         channel.poll(min(max(deadline_ns, now_ns + MS), now_ns + SILENCE_NS // 2))
 
-    def _note_underway(self, now_ns: int) -> None:
+    def _on_partial(self, now_ns: int) -> None:
         """Note that an answer comes: one of 10 MB takes 8 s over a link of 10 Mbit/s."""
         came_ns = self._channel.last_byte_ns(now_ns)
-        if came_ns is not None and came_ns > self._heard_ns:
-            self._heard_ns = self._answered_ns = came_ns
+        if came_ns is not None and came_ns > self._last_heard_ns:
+            self._last_heard_ns = self._answered_ns = came_ns
 
     def _is_other(self) -> bool:
         """Whether the publisher that is known at the endpoint has another session."""
@@ -296,7 +296,7 @@ class RangeFetch(Iterator[MessageBatch | LossReport]):
         """
         channel = self._channel
         if self._is_other():
-            return not channel.look_again(self._begun_ns) or not self._is_other()
+            return not channel.check_again(self._begun_ns) or not self._is_other()
         relay = channel.relay
         if relay is None or not relay.is_complete:
             return True

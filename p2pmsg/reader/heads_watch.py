@@ -102,7 +102,7 @@ class HeadsPeer:
         self._list_due_ns = 0
         self._changed = False
         self._now_ns = self._floor_ns = 0
-        self._heard_ns = self._connected_ns = time.monotonic_ns()
+        self._last_heard_ns = self._connected_ns = time.monotonic_ns()
         self._patience_ns = _SILENT_NS
         self.channel.follow(wire.control_prefix(Kind.HEARTBEAT))  # relays'
         for topic in topics or ():
@@ -133,7 +133,7 @@ class HeadsPeer:
     def ask(self, now_ns: int, floor_ns: int, ceiling_ns: int) -> None:
         """Ask for the heads that are due, and say when to ask next."""
         channel = self.channel
-        if now_ns - self._heard_ns > _SILENT_NS:
+        if now_ns - self._last_heard_ns > _SILENT_NS:
             self.reachable = False
             if now_ns - self._connected_ns > self._patience_ns:
                 self._connected_ns = now_ns
@@ -143,7 +143,7 @@ class HeadsPeer:
             self._list_due_ns = now_ns + _LIST_NS
             channel.relay.begin()
         channel.ask_sessions()
-        self._note_presences()
+        self._on_presences()
         for session, question in self._questions.items():
             if now_ns >= question.due_ns:
                 question.wait_ns = max(floor_ns, min(ceiling_ns, 2 * question.wait_ns))
@@ -169,7 +169,7 @@ class HeadsPeer:
             self._take_reply(data)
         else:
             self.has_more = True
-        self._note_presences()
+        self._on_presences()
         self._plan(now_ns)
         return self._changed or (self.has_answered, self.reachable, self.is_relay) != before
 
@@ -182,7 +182,7 @@ class HeadsPeer:
             due_ns.append(now_ns + _ALONE_NS)
         self.due_ns = min(due_ns)
 
-    def _note_presences(self) -> None:
+    def _on_presences(self) -> None:
         """Ask those from now on who are here now."""
         channel, questions = self.channel, self._questions
         presences = channel.presences()
@@ -206,7 +206,7 @@ class HeadsPeer:
         try:
             frame = Frame(data)
             if frame.kind == Kind.DENIED:
-                self._note_denied(frame)
+                self._on_denied(frame)
                 return
             if frame.kind != Kind.HEADS:
                 return
@@ -234,7 +234,7 @@ class HeadsPeer:
             question.wait_ns = 0
             question.due_ns = min(question.due_ns, self._now_ns + self._floor_ns)
 
-    def _note_denied(self, frame: Frame) -> None:
+    def _on_denied(self, frame: Frame) -> None:
         """Note what is denied of an answer that follows, or by a relay of all that it has."""
         denied = control.read_body(frame, control.Denied)
         relay, presence = self.channel.relay, self.channel.presences().get(frame.session)
@@ -293,7 +293,7 @@ class HeadsPeer:
             question.due_ns = max(question.due_ns, due_ns)
 
     def _heard(self) -> None:
-        self._heard_ns, self._patience_ns = self._now_ns, _SILENT_NS
+        self._last_heard_ns, self._patience_ns = self._now_ns, _SILENT_NS
         self.reachable = True
 
 
@@ -503,8 +503,8 @@ class HeadsWatch(ClosesAtOnce):
         readable, changed = set(), False
         due_ns = now_ns + (_CEILING_NS if self._security is None else EVERY_NS)
         for endpoint, peer in peers.items():
-            peer.channel.look_for_answer(now_ns)
-            peer.channel.look_at_keys(now_ns)
+            peer.channel.check_answer(now_ns)
+            peer.channel.check_keys(now_ns)
             if now_ns >= peer.due_ns:
                 was_reachable = peer.reachable
                 peer.ask(now_ns, floor_ns, ceiling_ns)

@@ -246,7 +246,7 @@ class RangeReader(ClosesAtOnce):
             if channel.group is not None and peer is not None:
                 if now_ns - begun_ns > min(_ANNOUNCED_NS, limit_ns // 2):
                     return [SessionEntry(one.session, one.name, 0) for one in channel.group]
-            elif relay is None and peer is not None and channel.look_again(begun_ns):
+            elif relay is None and peer is not None and channel.check_again(begun_ns):
                 if channel.publisher is peer:
                     return [SessionEntry(peer.session, peer.name, 0)]
                 continue
@@ -395,11 +395,11 @@ class RangeReader(ClosesAtOnce):
                 self._channel.invalid += 1
                 continue
             if (body := self._pages.take(frame.sequence, page)) is not None:
-                self._note_denied(body, asked_for)
+                self._on_denied(body, asked_for)
                 return heads_of(peer, body, with_time=with_time)
         return None
 
-    def _note_denied(self, body: control.Heads, asked_for: list[str] | None) -> None:
+    def _on_denied(self, body: control.Heads, asked_for: list[str] | None) -> None:
         """Take what was denied before an answer that is whole now."""
         noted, self._noted = self._noted, None
         if noted is None:

@@ -37,7 +37,7 @@ class Presence:
 class _Member:
     presence: Presence
     began_ns: int
-    heard_ns: int
+    last_heard_ns: int
 
 
 class GroupMembers:
@@ -62,7 +62,7 @@ class GroupMembers:
         known = self._members.get(presence.session)
         if known is not None:
             moved = known.presence.recovery != presence.recovery
-            if moved and now_ns - known.heard_ns <= GONE_NS:
+            if moved and now_ns - known.last_heard_ns <= GONE_NS:
                 return
             del self._members[presence.session]
         elif len(self._members) >= MEMBERS_MAX:
@@ -84,7 +84,7 @@ class GroupMembers:
         if member is None:
             waited = wanted is None or now_ns - self._listening_ns > GONE_NS
             member = self._newest(self._name, now_ns) if waited else None
-        elif now_ns - member.heard_ns > GONE_NS:
+        elif now_ns - member.last_heard_ns > GONE_NS:
             later = self._newest(member.presence.name, now_ns)
             if later is not None and later.began_ns > member.began_ns:
                 member = later
@@ -98,7 +98,7 @@ class GroupMembers:
         there = [
             member
             for member in self._members.values()
-            if now_ns - member.heard_ns <= GONE_NS and name in ("", member.presence.name)
+            if now_ns - member.last_heard_ns <= GONE_NS and name in ("", member.presence.name)
         ]
         return max(there, key=lambda member: member.began_ns, default=None)
 

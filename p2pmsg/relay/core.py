@@ -10,8 +10,8 @@ from p2pmsg.config import PublisherConfig
 from p2pmsg.errors import MessageError
 from p2pmsg.publisher.control_queue import ControlQueue
 from p2pmsg.publisher.log import PublisherLog
-from p2pmsg.publisher.permits import Rights
 from p2pmsg.publisher.served import PYTHON_MEMORY, FrameMemory
+from p2pmsg.publisher.session_access import AccessRules
 from p2pmsg.publisher.steps import Steps
 from p2pmsg.relay.metadata import RelayMetadata
 from p2pmsg.relay.requests import RelayRequests
@@ -99,22 +99,22 @@ class RelayCore:
         self.settled = False
         self._pulse_ns = now_ns
         self.stall_ms = config.stall_timeout * 1000 if config.on_full != "drop" else -1.0
-        self.place = control.place_of(recovery)
+        self.endpoint_hash = control.endpoint_hash_of(recovery)
         body = control.Welcome(name, recovery, self.stall_ms)
         self.welcome = wire.control_frame(Kind.WELCOME, relay, body, flags=wire.FLAG_RELAY)
         self._frames = SentFrames()
         self.requests = RelayRequests(
             relay, self.sessions, self.sessions_page, topics, frames=self._frames
         )
-        self.rights: Rights | None = None
+        self.access_rules: AccessRules | None = None
         self._restore(now_ns)
 
-    def use_rights(self, rights: Rights) -> None:
+    def use_access_rules(self, access_rules: AccessRules) -> None:
         """Answer each requester what it may have, and nothing else; called before anything else."""
-        self.rights = rights
-        self.requests.use_rights(rights)
+        self.access_rules = access_rules
+        self.requests.use_access_rules(access_rules)
         for served in self.sessions.values():
-            served.requests.use_rights(rights)
+            served.requests.use_access_rules(access_rules)
 
     def revoke(self, users: Collection[str]) -> None:
         """Forget those whose keys were revoked: nobody waits for them, nothing is sent again."""
@@ -171,13 +171,13 @@ class RelayCore:
                 frames=self._frames,
             )  # fmt: skip
             served.closing = self.closing
-            if self.rights is not None:
-                served.requests.use_rights(self.rights)
+            if self.access_rules is not None:
+                served.requests.use_access_rules(self.access_rules)
         served.is_live = True
         served.name, served.hops = name, min(hops, control.PATH_MAX)
         self._changed()
         if self.metadata is not None and self.log is not None:
-            self.metadata.note_session(session, name, served.hops)
+            self.metadata.on_session(session, name, served.hops)
         return served
 
     @property
@@ -264,7 +264,7 @@ class RelayCore:
         key = served.key(stream.topic)
         frame = self.memory.make(data)
         self.replay.append(key, start, count, frame, now_ns=now_ns, timestamp_ns_max=latest_ns)
-        if self.log is not None and self.log.gated:
+        if self.log is not None and self.log.syncs_first:
             self.unsynced.append((stream, start, frame))
             if stream.unsynced_from is None:
                 stream.unsynced_from = start
@@ -281,7 +281,7 @@ class RelayCore:
         if following > stream.end:
             stream.end = following
             if self.metadata is not None:
-                self.metadata.note_head(session, stream.topic, following)
+                self.metadata.on_head(session, stream.topic, following)
 
     def lose(self, session: int, topic: str, loss: Loss, *, now_ns: int) -> None:
         """Note that a range did not reach this relay, and never will."""
@@ -296,11 +296,11 @@ class RelayCore:
         if len(stream.losses) > LOSSES_MAX:
             stream.losses.forget_first()
         if self.metadata is not None and self.log is not None:
-            self.metadata.note_loss(session, topic, loss)
+            self.metadata.on_loss(session, topic, loss)
         served.heartbeats.put_off(stream, now_ns)
 
     def give_up(self, session: int, topic: str, *, now_ns: int) -> None:
-        """Report lost what the log of a former life had of a stream, and nobody has any more."""
+        """Report lost what only the log of a former incarnation had of a stream."""
         stream = self.cut.pop((session, topic), None)
         served = self.sessions.get(session)
         if stream is None or served is None:
@@ -331,7 +331,7 @@ class RelayCore:
             if stream.unsynced_from is None:
                 stream.unsynced_from = start
 
-    def note_sent(self, began_ns: int, ended_ns: int) -> None:
+    def on_sent(self, began_ns: int, ended_ns: int) -> None:
         """Do nothing: a relay passes frames on as they came, and gathers none itself."""
 
     def begin_close(self, *, now_ns: int) -> None:
@@ -355,7 +355,7 @@ class RelayCore:
             self._tidy(len(self.sessions))
         if now_ns >= self._pulse_ns and not self.control.is_full:
             self._pulse_ns = now_ns + PULSE_NS
-            body = control.Heartbeat(0, self.place)
+            body = control.Heartbeat(0, self.endpoint_hash)
             self.control.notices.append(
                 wire.control_frame(Kind.HEARTBEAT, self.id, body, sequence=self.version)
             )

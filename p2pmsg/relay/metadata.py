@@ -79,18 +79,18 @@ class RelayMetadata:
         """Return up to where a stream came, or is lost, at least; 0 where that is not known."""
         return self._heads.get((session, topic), 0)
 
-    def note_head(self, session: int, topic: str, following: int) -> None:
+    def on_head(self, session: int, topic: str, following: int) -> None:
         """Note that all of a stream before `following` came, or is lost."""
         self._heads[session, topic] = following
         self._moved = True
 
-    def note_session(self, session: int, name: str, hops: int) -> None:
+    def on_session(self, session: int, name: str, hops: int) -> None:
         """Note who published a session."""
         if self._sessions.get(session) != (name, hops):
             self._sessions[session] = (name, hops)
             self._changed = True
 
-    def note_loss(self, session: int, topic: str, loss: Loss) -> None:
+    def on_loss(self, session: int, topic: str, loss: Loss) -> None:
         """Note that a range was lost."""
         self._losses.append((session, topic, loss))
         del self._losses[:-LOSSES_MAX]

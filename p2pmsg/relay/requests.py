@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from p2pmsg import control, wire
 from p2pmsg.publisher.forgotten import count_names
-from p2pmsg.publisher.permits import Rights
 from p2pmsg.publisher.requests import REPLIES_MAX, KnownSubscriber, Reply, RequestHandler
+from p2pmsg.publisher.session_access import AccessRules
 from p2pmsg.relay.session import RelayedSession
 from p2pmsg.relay.uncarried import Uncarried
 from p2pmsg.wire import Frame, FrameError, Kind
@@ -50,11 +50,11 @@ class RelayRequests:
         self._current: RequestHandler | None = None
         self.invalid: Counter[str] = Counter()
         self.replies_dropped = self._denied = 0
-        self._rights: Rights | None = None
+        self._access_rules: AccessRules | None = None
 
-    def use_rights(self, rights: Rights) -> None:
+    def use_access_rules(self, access_rules: AccessRules) -> None:
         """List the sessions only for those who may have anything; see `RequestHandler`."""
-        self._rights = rights
+        self._access_rules = access_rules
 
     def receive(
         self, requester: bytes, data: bytes, *, now_ns: int, user: str = "", wall_ns: int = 0
@@ -74,7 +74,7 @@ class RelayRequests:
             self.invalid[str(error)] += 1
             return
         if self._topics and frame.kind == Kind.PROBE:
-            self.uncarried.look(frame)
+            self.uncarried.check(frame)
         served.requests.receive(requester, data, now_ns=now_ns, user=user, wall_ns=wall_ns)
         self._busy[served.requests] = None
 
@@ -82,8 +82,8 @@ class RelayRequests:
         if len(self._own) >= REPLIES_MAX:
             self.replies_dropped += 1
             return
-        if self._rights is not None and not self._rights.has_any(user, "subscribe"):
-            why = self._rights.why(user, "subscribe", "*")
+        if self._access_rules is not None and not self._access_rules.has_any(user, "subscribe"):
+            why = self._access_rules.why(user, "subscribe", "*")
             body = control.Denied("subscribe", ["*"], why)
             self._denied += 1
             denied = wire.control_frame(Kind.DENIED, self._relay, body)
@@ -93,10 +93,12 @@ class RelayRequests:
 
     def _carries(self, user: str) -> list[str]:
         """Return what is said to a user of what is taken: all of it, or nothing."""
-        topics, rights = self._topics, self._rights
+        topics, access_rules = self._topics, self._access_rules
         if len(topics) > control.CARRIES_MAX:
             return []
-        if rights is not None and not all(rights.may(user, "subscribe", one) for one in topics):
+        if access_rules is not None and not all(
+            access_rules.may(user, "subscribe", one) for one in topics
+        ):
             return []
         return topics
 

@@ -51,7 +51,7 @@ class RelayedSession:
     Args:
         session, name: of the publisher.
         hops: see below.
-        welcome: what its farewell says.
+        welcome: what its closing says.
         config: bounds on what is asked for.
         queue: takes what goes over the data path.
         replay, log: the relay's, which all its sessions share.
@@ -64,7 +64,7 @@ class RelayedSession:
 
     """
 
-    life = 0
+    incarnation = 0
     floor = 0
 
     def __init__(
@@ -86,7 +86,7 @@ class RelayedSession:
         self.is_live = True
         self.closing = False
         self.has_log = log is not None
-        self.place = control.place_of(welcome.recovery)
+        self.endpoint_hash = control.endpoint_hash_of(welcome.recovery)
         self.streams: dict[str, RelayedStream] = {}
         self._welcome = welcome
         self._prefix = f"{session:016x}:"
@@ -117,8 +117,8 @@ class RelayedSession:
             self._replay, self.key(topic), self._log, topic, timestamp_ns, self.session
         )
 
-    def farewell(self, *, now_ns: int) -> bytes:
-        """Do as `Served.farewell`."""
+    def closing_frame(self, *, now_ns: int) -> bytes:
+        """Do as `Served.closing_frame`."""
         flags = wire.FLAG_CLOSING
         return wire.control_frame(Kind.WELCOME, self.session, self._welcome, flags=flags)
 

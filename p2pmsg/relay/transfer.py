@@ -69,11 +69,11 @@ class Transfer:
     def __init__(self, source: "SubscriberCore", relay: RelayCore) -> None:
         self._source = source
         self._relay = relay
-        self._look_ns = 0
+        self._checked_ns = 0
         self._give_up_ns = to_ns(source.config.repair_timeout)
         self._cut_ns: dict[tuple[int, str], int] = {}
 
-    def note_sessions(self, *, now_ns: int) -> None:
+    def on_sessions(self, *, now_ns: int) -> None:
         """Serve the sessions that were joined, and note which have ended."""
         relay = self._relay
         source = self._source
@@ -82,7 +82,7 @@ class Transfer:
         joining = any(not (one.joined or one.gone or one.given_up) for one in peers)
         reforming = source.relays.reforming(now_ns)
         if relay.cut:
-            self._look_for_cut(reforming, now_ns)
+            self._check_cut(reforming, now_ns)
         relay.settled = not joining and not reforming and not relay.cut
         for session, peer in list(source.peers.items()):
             if not (peer.joined or peer.gone or peer.given_up):
@@ -100,7 +100,7 @@ class Transfer:
             if served is not None:
                 self._open_streams(served, peer, now_ns)
 
-    def _look_for_cut(self, reforming: bool, now_ns: int) -> None:
+    def _check_cut(self, reforming: bool, now_ns: int) -> None:
         """Ask upstreams for what the relay's log has lost, and give up what nobody has.
 
         It is given up when no upstream has had it for as long as a gap is waited for. A publisher
@@ -121,7 +121,7 @@ class Transfer:
                     start = receiver.head
                     receiver.observe_head(stream.end, now_ns=now_ns)
                     receiver.nacks.set_loss_reason(start, stream.end, LossReason.CRASH)
-                    source.stream_table.settle(theirs)
+                    source.stream_table.drain(theirs)
                 if receiver.head >= stream.end:
                     continue  # it comes, or is lost, as what is missing of any stream
             if reforming:
@@ -130,7 +130,7 @@ class Transfer:
                 del self._cut_ns[place]
                 relay.give_up(*place, now_ns=now_ns)
 
-    def _note_rewound(self, stream: "Stream", rewound: Rewound, now_ns: int) -> None:
+    def _on_rewound(self, stream: "Stream", rewound: Rewound, now_ns: int) -> None:
         """Say that a publisher has gone back: what was served on keeps its sequences here."""
         place = stream.peer.session, stream.topic
         cut = self._relay.cut.get(place)
@@ -163,25 +163,25 @@ class Transfer:
         `LogFailedError` where the log did not take the next one; it stays where it was.
         """
         source, relay = self._source, self._relay
-        if now_ns >= self._look_ns:
-            self._look_ns = now_ns + _LOOK_NS
-            self.note_sessions(now_ns=now_ns)
+        if now_ns >= self._checked_ns:
+            self._checked_ns = now_ns + _LOOK_NS
+            self.on_sessions(now_ns=now_ns)
         moved = 0
         while moved < count_max and source.ready.entries:
             stream, output = source.ready.first()
             session = stream.peer.session
             if session not in relay.sessions:
-                self.note_sessions(now_ns=now_ns)
+                self.on_sessions(now_ns=now_ns)
                 if session not in relay.sessions:
                     self._open_ended(stream.peer, now_ns)
             relay.open_stream(session, stream.topic, stream.receiver.start, now_ns=now_ns)
             if isinstance(output, Delivery):
                 if not relay.take(session, output, now_ns=now_ns, wall_ns=wall_ns):
                     sequence, count = output.sequence, output.count
-                    stream.note_malformed(sequence, count)
+                    stream.on_malformed(sequence, count)
                     relay.lose(session, stream.topic, malformed(output), now_ns=now_ns)
             elif isinstance(output, Rewound):
-                self._note_rewound(stream, output, now_ns)
+                self._on_rewound(stream, output, now_ns)
             else:
                 relay.lose(session, stream.topic, output, now_ns=now_ns)
             source.ready.pop()

@@ -3,7 +3,7 @@
 from typing import Final
 
 from p2pmsg import control
-from p2pmsg.subscriber.unpublished import several
+from p2pmsg.subscriber.missing_topics import several
 from p2pmsg.topics import overlaps
 from p2pmsg.wire import Frame, FrameError
 
@@ -27,7 +27,7 @@ class Uncarried:
         self._named: dict[str, None] = {}
         self.count = 0
 
-    def look(self, frame: Frame) -> None:
+    def check(self, frame: Frame) -> None:
         """Look at a PROBE; one that is malformed is for others to count."""
         try:
             asked = control.read_body(frame, control.Probe).topics

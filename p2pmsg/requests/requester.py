@@ -229,11 +229,11 @@ class Requester(RequesterBase, ClosesAtOnce):
                 if len(packed) >= LARGE_BYTES:
                     clients[at].learn_connection()
                 ask(now)
-            elif not self._is_underway(clients[at], packed):
+            elif not self._is_pending(clients[at], packed):
                 ask(now)
             transports.TURN.is_theirs = True
             again = ask if attempts_max > 1 and len(packed) < LARGE_BYTES else None
-            found = self._await_or_look(clients, asked, number, until, now, at, refusals, again)
+            found = self._await_or_check(clients, asked, number, until, now, at, refusals, again)
             if found is not None:
                 denial = self._denial_in(found[0], topic, found[1])
                 if denial is None:
@@ -267,7 +267,7 @@ class Requester(RequesterBase, ClosesAtOnce):
             waiting.append(at)
         while waiting:
             refusals: Refusals = {}
-            found = self._await_or_look(
+            found = self._await_or_check(
                 clients, waiting, number, end, time.monotonic(), None, refusals
             )
             for at, why in refusals.items():
@@ -277,7 +277,7 @@ class Requester(RequesterBase, ClosesAtOnce):
             if found is None and refusals:
                 continue
             if found is None:
-                self._say_who_is_there(waiting)
+                self._log_presence(waiting)
                 break
             waiting.remove(found[0])
             name = clients[found[0]].endpoint
@@ -299,7 +299,7 @@ class Requester(RequesterBase, ClosesAtOnce):
             self._reconnect(at, client, f"{GIVEN_UP}, or requests that are over filled its queue")
             client.send(data)
 
-    def _await_or_look(
+    def _await_or_check(
         self, clients: Clients, asked: list[int], number: int, until: float, now: float,
         at: int | None, refusals: Refusals, again: Callable[[float], None] | None = None,
     ) -> Found | None:  # fmt: skip
@@ -311,11 +311,11 @@ class Requester(RequesterBase, ClosesAtOnce):
         found = self._await(clients, asked, number, soon, now, at, refusals, again)
         if found is None and not refusals:
             with self._lock:
-                self._look_who_is_there()
+                self._check_presence()
             now = time.monotonic()
             found = self._await(clients, asked, number, until, now, at, refusals, again)
         if found is not None:
-            self._note_answer(found[0])
+            self._on_answer(found[0])
         return found
 
     def _await(
@@ -330,14 +330,14 @@ class Requester(RequesterBase, ClosesAtOnce):
         alone = len(asked) == 1
         has_keys = self._security is not None
         slice_ms = _SLICE_MS if has_keys else _ALONE_MS
-        has_looked = False  # once in any case: an answer that came in time may be there
+        has_checked = False  # once in any case: an answer that came in time may be there
         again_at = now + _AGAIN_S
         while True:
             self._check_usable()
             left_ms = max(0.0, (until - now) * 1000)
-            if left_ms == 0 and has_looked:
+            if left_ms == 0 and has_checked:
                 return None
-            has_looked = True
+            has_checked = True
             for at in asked:
                 client = clients[at]
                 wait_ms = min(round(left_ms) + 1, slice_ms)
@@ -346,7 +346,7 @@ class Requester(RequesterBase, ClosesAtOnce):
                     frame = self._answer(data, number)
                     if frame is not None:
                         return at, frame, client.endpoint
-                elif has_keys and client.look() and (last is None or at == last):
+                elif has_keys and client.check() and (last is None or at == last):
                     refusals[at] = client.refusal
             if has_keys and refusals and (last is None or last in refusals):
                 return None

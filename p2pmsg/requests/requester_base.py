@@ -77,7 +77,7 @@ class RequesterBase:
         self._unusable = "it is closed"
         self._first = 0
         self.retries = self.strays = self.reconnects = 0
-        self._reconnects_said = [Rarely() for _ in self._endpoints]
+        self._reconnects_logged = [Rarely() for _ in self._endpoints]
         self._has_answered = [False] * len(self._endpoints)
         self._unanswered = Unanswered(
             "responder", self._endpoints, now_ns=time.monotonic_ns(),
@@ -122,11 +122,11 @@ class RequesterBase:
 
     def _try_again(self, client: transports.ZmqQueueClient) -> None:
         """Have a connection tried now that was refused before; with security, before asking."""
-        client.look()
+        client.check()
         client.retry()
 
     @staticmethod
-    def _is_underway(client: transports.ZmqQueueClient, data: bytes) -> bool:
+    def _is_pending(client: transports.ZmqQueueClient, data: bytes) -> bool:
         """Whether a large request that was sent is on its way still.
 
         Sent once more, over a slow network, it would delay all that comes next, for nothing.
@@ -137,20 +137,20 @@ class RequesterBase:
         """Make a connection again that takes no more requests; log that once a minute at most."""
         client.reconnect()
         self.reconnects += 1
-        if self._reconnects_said[at].is_due():
+        if self._reconnects_logged[at].is_due():
             _log.warning("%s: the connection is made again, since %s", self._endpoints[at], why)
 
     def _denied_here(self, at: int, topic: str, client: transports.ZmqQueueClient) -> str:
         """Return why a responder may not answer this; "" where it may."""
-        rights = None if self._security is None else self._security.rights
-        if rights is None:
+        access_rules = None if self._security is None else self._security.access_rules
+        if access_rules is None:
             return ""
-        rights.refresh()
+        access_rules.refresh()
         user = server_of(client)
-        if rights.may(user, "respond", topic):
+        if access_rules.may(user, "respond", topic):
             return ""
         place = self._endpoints[at].address
-        why = rights.why(user, "respond", topic)
+        why = access_rules.why(user, "respond", topic)
         return f"the key of the responder at {place} has no right to it here: {why}"
 
     def _denial_in(self, at: int, topic: str, frame: Frame) -> AccessDeniedError | None:
@@ -175,7 +175,7 @@ class RequesterBase:
             refusals: of those that were refused: why.
 
         """
-        where = self._say_who_is_there(asked)
+        where = self._log_presence(asked)
         for at in asked:
             found = self._unanswered.found[at]
             if at in refusals or self._unanswered.has_keys:
@@ -206,18 +206,18 @@ class RequesterBase:
             check_size("request", len(packed), self._bytes_max)
         return packed
 
-    def _look_who_is_there(self) -> None:
+    def _check_presence(self) -> None:
         """Find out what is at endpoints that have never answered."""
         now_ns = time.monotonic_ns()
         if now_ns >= self._unanswered.next_ns:
             answered = self._has_answered
-            self._unanswered.look(answered, [0] * len(answered), now_ns)
+            self._unanswered.check(answered, [0] * len(answered), now_ns)
 
-    def _note_answer(self, at: int) -> None:
+    def _on_answer(self, at: int) -> None:
         self._has_answered[at] = True
         self._unanswered.answered(at)
 
-    def _say_who_is_there(self, asked: list[int]) -> str:
+    def _log_presence(self, asked: list[int]) -> str:
         """Log what is at endpoints that have never answered; return that as the end of a text."""
         now_ns, places = time.monotonic_ns(), []
         for at in asked:

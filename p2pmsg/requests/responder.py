@@ -180,8 +180,8 @@ class Responder(ResponderBase, ClosesAtOnce):
 
     def _round(self) -> None:
         waits = self._done or self._cache.pending
-        if self._rights is not None:
-            self._rights.check()
+        if self._access_rules is not None:
+            self._access_rules.check()
         arrival = self._inbox.take()
         if arrival is None:
             found = self._server.receive_wait(_REPLY_WAIT_MS if waits else _WAIT_MS)

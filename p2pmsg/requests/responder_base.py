@@ -20,14 +20,14 @@ from p2pmsg.wire import Frame, FrameError, Kind
 from recovery.checks import to_ns
 
 if TYPE_CHECKING:
-    from p2pmsg.requests.rights import RequestRights
+    from p2pmsg.requests.request_access import RequestAccess
     from p2pmsg.security.settings import Security
 
 Handler = Callable[[Any], Any]
 H = TypeVar("H", bound=Handler)
 _OF_CONNECTION: Final = b"\0"
 """How ZeroMQ's own routing ids begin, of which each connection has another one."""
-_UNDERWAY_NS: Final = 30_000_000_000
+_PENDING_NS: Final = 30_000_000_000
 """How long a reply may be on its way."""
 NEVER_NS: Final = 2**63
 """When one stops waiting that waits without limit."""
@@ -85,12 +85,12 @@ class ReplyCache:
             self._sent.pop(replies.popitem(last=False)[0], None)
             self.bytes -= len(oldest)
 
-    def note_sent(self, request: Request, where: bytes, *, now_ns: int) -> None:
+    def on_sent(self, request: Request, where: bytes, *, now_ns: int) -> None:
         """Note that the reply was sent over a connection; of one that is not kept, nothing."""
         if request in self._replies:
             self._sent[request] = where, now_ns
 
-    def is_underway(self, request: Request, where: bytes, *, now_ns: int) -> bool:
+    def is_pending(self, request: Request, where: bytes, *, now_ns: int) -> bool:
         """Whether the reply was sent over this connection, which loses nothing while it lasts.
 
         Over a slow network that takes longer than a requester waits until it asks again. Sent once
@@ -99,7 +99,7 @@ class ReplyCache:
         sent = self._sent.get(request)
         if sent is None or sent[0] != where or not where.startswith(_OF_CONNECTION):
             return False
-        return now_ns - sent[1] < _UNDERWAY_NS
+        return now_ns - sent[1] < _PENDING_NS
 
     def begin(
         self, request: Request, where: bytes, until_ns: int = NEVER_NS
@@ -167,7 +167,7 @@ class ResponderBase:
     """
 
     _server: transports.ZmqQueueServer
-    _rights: "RequestRights | None" = None
+    _access_rules: "RequestAccess | None" = None
     _HINT = "await it there"
     """What to do about a coroutine that a handler returned."""
 
@@ -207,9 +207,9 @@ class ResponderBase:
             )  # fmt: skip
         warn_if_open(self._security, server.endpoint)
         if self._security is not None:
-            from p2pmsg.requests.rights import RequestRights
+            from p2pmsg.requests.request_access import RequestAccess
 
-            self._rights = RequestRights(self._security.grants, server)
+            self._access_rules = RequestAccess(self._security.grants, server)
         # There is no credit here: a requester that never reads must not fill the memory.
         server.memory = transports.ReplyMemory()
         return server
@@ -229,7 +229,7 @@ class ResponderBase:
     @property
     def denied(self) -> int:
         """How many requests were denied, as their keys have no right to `request` that topic."""
-        return 0 if self._rights is None else self._rights.denials.count
+        return 0 if self._access_rules is None else self._access_rules.denials.count
 
     @property
     def connections_revoked(self) -> int:
@@ -254,7 +254,7 @@ class ResponderBase:
             ClosedError: the responder is closed.
 
         """
-        from p2pmsg.sync.rights import revoke_here
+        from p2pmsg.sync.access_watch import revoke_here
 
         if self._closed:
             raise ClosedError("the responder", self._unusable)
@@ -310,7 +310,7 @@ class ResponderBase:
             frame = Frame(data)
             if frame.kind != Kind.REQUEST or not frame.topic:
                 raise FrameError("kind")
-            if self._rights is not None and not self._rights.may(user, frame.topic):
+            if self._access_rules is not None and not self._access_rules.may(user, frame.topic):
                 self._deny(where, (frame.session, frame.sequence, user, frame.topic))
                 return None
             value = frames.body_of(frame)
@@ -360,8 +360,8 @@ class ResponderBase:
 
     def _deny(self, where: bytes, request: Request) -> None:
         """Say that there is no right to what was asked, or answered."""
-        assert self._rights is not None
-        why = self._rights.deny(*request[2:])
+        assert self._access_rules is not None
+        why = self._access_rules.deny(*request[2:])
         self._reply(where, _reply_to(request, Status.DENIED, frames.denied_body(why)))
 
     def _work(self, request: Request, topic: str, value: Any) -> bytes:
@@ -389,14 +389,14 @@ class ResponderBase:
 
     def _answer(self, where: bytes, request: Request, reply: bytes) -> None:
         """Send a reply, where its requester may still have it."""
-        if self._rights is not None and not self._rights.may(*request[2:]):
+        if self._access_rules is not None and not self._access_rules.may(*request[2:]):
             self._deny(where, request)  # the right was taken away meanwhile
         elif self._reply(where, reply):
-            self._cache.note_sent(request, where, now_ns=time.monotonic_ns())
+            self._cache.on_sent(request, where, now_ns=time.monotonic_ns())
 
     def _answer_again(self, where: bytes, request: Request, reply: bytes) -> None:
         """Send a reply that is kept to who asks again, unless it is on its way."""
-        if not self._cache.is_underway(request, where, now_ns=time.monotonic_ns()):
+        if not self._cache.is_pending(request, where, now_ns=time.monotonic_ns()):
             self._answer(where, request, reply)
 
     def _reply(self, where: bytes, reply: bytes) -> bool:

@@ -100,7 +100,7 @@ class WatchedFile(Generic[T]):
             self.value = missing
         self.read()
 
-    def look(self) -> T:
+    def check(self) -> T:
         """Read it if it has changed; return what there is."""
         try:
             self.read()

@@ -6,8 +6,8 @@ from typing import Final, Self
 import transports
 from p2pmsg.checks import checked
 from p2pmsg.errors import AuthenticationError, translated
+from p2pmsg.security.access_rules import AccessRules
 from p2pmsg.security.keys import OWN_FOLDER, read_key_file
-from p2pmsg.security.rights import Rights
 from p2pmsg.security.trust import KnownPeers, changed_key
 from transports import CurveKeys, fingerprint, key_text, parse_key
 
@@ -34,7 +34,7 @@ class Security:
     Attributes:
         keys: this peer's pair.
         known: the file of known peers.
-        rights: what peers may do, by the access file; None without one.
+        access_rules: what peers may do, by the access file; None without one.
         grants: the same, and without an access file that everybody who is known may do everything.
 
     Raises:
@@ -43,7 +43,7 @@ class Security:
 
     """
 
-    __slots__ = ("_access", "grants", "keys", "known", "rights")
+    __slots__ = ("_access", "access_rules", "grants", "keys", "known")
 
     @checked()
     def __init__(
@@ -56,8 +56,8 @@ class Security:
         self.known = KnownPeers(trust)
         self._access = access
         path = None if access is None else os.path.expanduser(access)
-        self.grants = Rights(self.known, path, self.keys.public_text)
-        self.rights = None if access is None else self.grants
+        self.grants = AccessRules(self.known, path, self.keys.public_text)
+        self.access_rules = None if access is None else self.grants
 
     def __repr__(self) -> str:
         if not hasattr(self, "_access"):

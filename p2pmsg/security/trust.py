@@ -204,7 +204,7 @@ class KnownPeers:
     def _fresh(self) -> _Peers:
         """Return what the file has, read again if it changed."""
         with self._lock:
-            return self._file.look()
+            return self._file.check()
 
 
 def parse_peers(data: bytes, path: str) -> _Peers:

@@ -118,9 +118,9 @@ class Aggregator:
         self._pending.append(lines)
         self._pending_bytes += len(lines) + 1
         if self._pending_bytes >= BATCH_BYTES:
-            self.settle()
+            self.drain()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Process the lines collected so far."""
         if self._pending:
             pending, self._pending, self._pending_bytes = self._pending, [], 0
@@ -130,7 +130,7 @@ class Aggregator:
 
     def take(self, items: Sequence[Item]) -> None:
         """Add up items of exact clients, which are in `exact_totals` as well."""
-        self.settle()
+        self.drain()
         with quiet():
             for item in items:
                 self._take_item(item, _EXACT)
@@ -337,8 +337,8 @@ class Aggregator:
 
         This only copies some arrays; the snapshot's `rows` does the work.
         """
-        self.settle()
-        self._note_lag(timestamp_s)
+        self.drain()
+        self._on_lag(timestamp_s)
         self._delete_idle()
         snapshot = Snapshot(
             self.config, self.series, self.values, self.sets, timestamp_s=timestamp_s,
@@ -354,7 +354,7 @@ class Aggregator:
         self._interval += 1
         return snapshot
 
-    def _note_lag(self, timestamp_s: float) -> None:
+    def _on_lag(self, timestamp_s: float) -> None:
         """Set the gauge `timestamp_lag`, as statsd does: by how much the interval was too long."""
         before, self._flushed_s = self._flushed_s, timestamp_s
         if before is not None:
@@ -379,7 +379,7 @@ class Aggregator:
 
     def delete(self, kinds: tuple[Kind, ...], key: str) -> bool:
         """Forget a metric, as the management port's `delcounters` does; False if it is unknown."""
-        self.settle()
+        self.drain()
         for kind in kinds:
             row = self.series.find(kind, key)
             if row is not None and row not in self._own_rows:

@@ -58,7 +58,7 @@ class Flushing:
         self._asked: deque[threading.Event] = deque()
         self._waiting: list[threading.Event] = []
         self._is_over = False
-        self._said_closed: set[str] = set()
+        self._logged_closed: set[str] = set()
         self.flushes = 0
         self.failures: Counter[str] = Counter()
         """Exceptions by output."""
@@ -143,8 +143,8 @@ class Flushing:
             call(*arguments)
         except ClosedError as error:  # as a publisher that its caller closed before the collector
             self.failures[output.name] += 1
-            if output.name not in self._said_closed:
-                self._said_closed.add(output.name)
+            if output.name not in self._logged_closed:
+                self._logged_closed.add(output.name)
                 what = "statsd: the output %s drops what is flushed to it: %s"
                 _log.warning(what, output.name, error)
         except Exception:
@@ -317,20 +317,20 @@ class Collector(ClosesItself):
     def stats(self) -> CollectorStats:
         """Return the counters; also after `close`, and in a signal handler."""
         # What has been read is added up here: cut short, a part of it would be lost.
-        return defer_signals(self._settle_and_count)
+        return defer_signals(self._drain_and_count)
 
-    def _settle_and_count(self) -> CollectorStats:
+    def _drain_and_count(self) -> CollectorStats:
         if self._is_inherited:
             return self._count()
         try:
-            self._lock.run(self._settle)
+            self._lock.run(self._drain)
         except ReentrantCallError:  # as a handler of `logging`, which must not go on in the middle
             pass
-        return self._lock.look(self._count)
+        return self._lock.read(self._count)
 
-    def _settle(self) -> None:
-        self._aggregator.settle()
-        self._sockets.note_drops()
+    def _drain(self) -> None:
+        self._aggregator.drain()
+        self._sockets.on_drops()
 
     def _count(self) -> CollectorStats:
         aggregator, series = self._aggregator, self._aggregator.series
@@ -357,7 +357,7 @@ class Collector(ClosesItself):
             raise ClosedError("the collector", self._why)
         if self._exact is None:
             return ExactTotals()
-        return self._lock.look(self._exact.totals.copy)
+        return self._lock.read(self._exact.totals.copy)
 
     def flush(self, timeout: float = 10.0) -> None:
         """Flush now, and wait until every output has the flush.
@@ -440,7 +440,7 @@ class Collector(ClosesItself):
         except BaseException as error:
             self._error = error
             if self._exact is not None:
-                self._exact.note_failed(error)
+                self._exact.on_failed(error)
             _log.exception("statsd: the collector has ended")
         finally:
             self._sockets.close()
@@ -469,7 +469,7 @@ class Collector(ClosesItself):
 
     def _begin_flush(self) -> None:
         with self._lock:
-            self._sockets.note_drops()
+            self._sockets.on_drops()
             if self._exact is not None:
                 self._exact.keep()
             self._flushing.begin(lambda: self._aggregator.flush(time.time()))

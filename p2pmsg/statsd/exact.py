@@ -124,17 +124,17 @@ class ExactReceiver:
         self._saved = self._marks()
         self._must_save = False
         self._reported: dict[int, int] = {}
-        self._look_due_s = self._report_due_s = self._save_due_s = 0.0
+        self._check_due_s = self._report_due_s = self._save_due_s = 0.0
         self._trouble = Trouble("statsd's state", "a crash would take what is counted meanwhile")
         self._may_say = Rarely()
         self._stop = threading.Event()
         # From the earliest: what was counted before is skipped by its sequence, and what was sent
         # while no collector ran is still in the clients' replay buffers.
         self._subscriber = Subscriber(
-            endpoints, topics=[TOPIC], start="earliest", on_gap=self._note_lost, name="statsd",
+            endpoints, topics=[TOPIC], start="earliest", on_gap=self._on_lost, name="statsd",
             security=security,
         )  # fmt: skip
-        self._subscriber._core.joiner.is_settled = self._is_settled
+        self._subscriber._core.joiner.is_drained = self._is_drained
         self._receiver = threading.Thread(target=self._run, name="statsd-exact", daemon=True)
         self._receiver.start()
 
@@ -144,15 +144,15 @@ class ExactReceiver:
                 self._receive()
                 now_s = time.monotonic()
                 must_save = self._must_save and now_s >= self._save_due_s
-                if must_save or now_s >= self._look_due_s:
-                    self._look()  # so that what is written of the clients is as new as the counts
+                if must_save or now_s >= self._check_due_s:
+                    self._check()  # so that what is written of the clients is as new as the counts
                 if must_save:
                     self._save()
         except Exception as error:
             _log.exception("statsd: exact metrics are not collected any more")
-            self.note_failed(error)
+            self.on_failed(error)
 
-    def note_failed(self, error: BaseException) -> None:
+    def on_failed(self, error: BaseException) -> None:
         """Note what ended the collecting: the totals are not exact any more."""
         with self._lock:
             self.totals.failed = f"{type(error).__name__}: {error}"
@@ -173,29 +173,29 @@ class ExactReceiver:
                     if self._may_say.is_due():
                         _log.exception("statsd: deltas could not be counted")
 
-    def _note_lost(self, report: LossReport) -> None:
+    def _on_lost(self, report: LossReport) -> None:
         _log.warning("statsd: exact totals lack deltas: %s", report)
         with self._lock:
-            self.totals.note_lost(report.session, report.start, report.stop, report.reason.value)
+            self.totals.on_lost(report.session, report.start, report.stop, report.reason.value)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Note which clients are there, which have closed, and which vanished without closing."""
-        self._look_due_s = time.monotonic() + _LOOK_S
+        self._check_due_s = time.monotonic() + _LOOK_S
         core, changed = self._subscriber._core, False
         with self._subscriber._driver.lock:
             peers = list(core.peers.values())
             reached = [line.contacted for line in core.lines]
         with self._lock:
-            for endpoint, was_reached in zip(self._endpoints, reached, strict=True):
-                if was_reached:
-                    self.totals.note_reached(endpoint)
+            for endpoint, was_reachable in zip(self._endpoints, reached, strict=True):
+                if was_reachable:
+                    self.totals.on_reachable(endpoint)
             known = self.totals.clients()
             for peer in peers:
                 changed = self._note(peer, known) or changed
             for session in known.keys() - {peer.session for peer in peers}:
                 name = known[session][0]
                 if known[session][1] == HERE:
-                    changed = self.totals.note_client(session, name, VANISHED) or changed
+                    changed = self.totals.on_client(session, name, VANISHED) or changed
         if changed:
             self.keep()
         if time.monotonic() >= self._report_due_s:
@@ -209,9 +209,9 @@ class ExactReceiver:
         if stream is not None and stream.receiver.started:
             # What the client's buffer no longer held at the join never comes.
             start = totals.next_sequence(session)
-            totals.note_lost(session, start, stream.receiver.start, "evicted")
+            totals.on_lost(session, start, stream.receiver.start, "evicted")
         if self._has_all(peer):
-            return totals.note_finished(session)
+            return totals.on_finished(session)
         before = known.get(session, ("", ""))[1]
         if not peer.joined:
             status = before or NOT_JOINED
@@ -221,7 +221,7 @@ class ExactReceiver:
             status = before or HERE
         else:
             status = HERE
-        changed = totals.note_client(session, peer.name, status)
+        changed = totals.on_client(session, peer.name, status)
         if changed and status == VANISHED:
             what = "went without closing; what it sent last may be missing"
             _log.warning("statsd: the client %s %s", peer.name, what)
@@ -236,7 +236,7 @@ class ExactReceiver:
             closing and not waits and self.totals.next_sequence(peer.session) >= _head(peer)
         )
 
-    def _is_settled(self, peer: Session) -> bool:
+    def _is_drained(self, peer: Session) -> bool:
         """Whether a client that closes may go; called by the subscriber's own thread.
 
         That is reported first, since it says what was lost.
@@ -312,7 +312,7 @@ class ExactReceiver:
         if not self._stop.is_set():
             self._stop.set()
             self._receiver.join()
-            self._look()
+            self._check()
 
     def close(self) -> None:
         """Write the state once more, and close."""

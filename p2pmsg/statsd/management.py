@@ -56,7 +56,7 @@ class Management:
 
     def answer(self, data: bytes, now_s: float) -> str | None:
         """Return the answer to what arrived, or `QUIT`."""
-        self._aggregator.settle()
+        self._aggregator.drain()
         command, *arguments = data.decode("ascii", "replace").strip().split(" ")
         if command == "quit":
             return QUIT

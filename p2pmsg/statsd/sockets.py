@@ -139,16 +139,16 @@ class Sockets:
             data, count, full = reader.read()
             if count:
                 self._aggregator.feed(data, count)
-                self._note_message()
+                self._on_message()
             if not full:
                 return False
         return True
 
-    def _note_message(self) -> None:
+    def _on_message(self) -> None:
         if self._management is not None:
             self._management.last_message_s = time.time()
 
-    def note_drops(self) -> None:
+    def on_drops(self) -> None:
         """Look up how many datagrams the kernel has dropped."""
         if self._udp and not self._closed:
             self.counts["kernel_drops"] = kernel_drops(self._udp)
@@ -182,7 +182,7 @@ class Sockets:
                 self.counts["lines_overlong"] += lines.overlong - before
                 if whole:
                     self._aggregator.feed(whole)
-                    self._note_message()
+                    self._on_message()
                 if lines.broken:
                     self._drop(made)
             return len(data) == _STREAM_BYTES
@@ -196,7 +196,7 @@ class Sockets:
             return
         if whole and not lines.framed and self._aggregator.config.dialect.grammar != "etsy":
             self._aggregator.feed(rest)
-            self._note_message()
+            self._on_message()
         else:
             self.counts["lines_unfinished"] += 1
 
@@ -264,7 +264,7 @@ class Sockets:
         """Close every socket and remove the files of those that have one."""
         if self._closed:
             return
-        self.note_drops()
+        self.on_drops()
         self._closed = True
         for fd in list(self._streams):
             self._end_stream(fd, whole=False)

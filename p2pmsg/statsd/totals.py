@@ -136,11 +136,11 @@ class ExactTotals:
         """Set the `endpoints` to collect from; those reached before a restart stay reached."""
         self._endpoints = {place: self._endpoints.get(place, False) for place in endpoints}
 
-    def note_reached(self, endpoint: str) -> None:
+    def on_reachable(self, endpoint: str) -> None:
         """Note that a client has answered at `endpoint`."""
         self._endpoints[endpoint] = True
 
-    def note_client(self, session: int, name: str, status: str) -> bool:
+    def on_client(self, session: int, name: str, status: str) -> bool:
         """Note the `status` of client `name`: `here`, `not_joined` or `vanished`; True if new."""
         if self._clients.get(session) == (name, status):
             return False
@@ -150,7 +150,7 @@ class ExactTotals:
             self.forgotten += 1
         return True
 
-    def note_finished(self, session: int) -> bool:
+    def on_finished(self, session: int) -> bool:
         """Note that a client has closed and all its deltas are here; True where that is new."""
         return self._clients.pop(session, None) is not None
 
@@ -172,7 +172,7 @@ class ExactTotals:
         if sequence < expected:
             return []
         if sequence > expected:
-            self.note_lost(session, expected, sequence, "evicted")
+            self.on_lost(session, expected, sequence, "evicted")
         self._advance(session, sequence + 1)
         try:
             deltas, malformed = _read(value)
@@ -194,7 +194,7 @@ class ExactTotals:
         found = [self._metric(Kind.COUNTER, key, (0,)) for key in self.counters]
         return found + [self._metric(Kind.GAUGE, key, ()) for key in self.gauges]
 
-    def note_lost(self, session: int, start: int, stop: int, reason: str) -> None:
+    def on_lost(self, session: int, start: int, stop: int, reason: str) -> None:
         """Note that messages from `start` up to `stop` will not come, and the `reason`.
 
         Those that were counted before are not lost.

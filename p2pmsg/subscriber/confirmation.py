@@ -3,9 +3,9 @@
 Without keys the network is trusted: data and heads are taken as they come. What does not fit what
 is known leads to a question over the recovery channel, which only the publisher answers::
 
-    data or a head far ahead, a farewell      ──▶ HEADS_REQUEST ──▶ HEADS
-    an announcement of another life           ──▶ JOINED ────────▶ ADMITTED(token, life) ──▶ PROBE
-    one of another place, and SILENT_NS
+    data or a head far ahead, a closing      ──▶ HEADS_REQUEST ──▶ HEADS
+    an announcement of another incarnation           ──▶ JOINED ────────▶ ADMITTED(token,
+    incarnation) ──▶ PROBE one of another place, and SILENT_NS
     without an answer at the known one        ──▶ PROBE to that place
 
 A session is asked one question at a time, and more and more rarely while the answers bring nothing.
@@ -56,7 +56,7 @@ class Joiner(Protocol):
     def repeat_probe(self, peer: Session) -> None:
         """Ask again for the echo of a session that is awaited."""
 
-    def note_last_heads(self, peer: Session, now_ns: int) -> None:
+    def on_last_heads(self, peer: Session, now_ns: int) -> None:
         """Note that the publisher has said that it closes, with its last heads."""
 
     def end_peer(self, peer: Session, now_ns: int) -> None:
@@ -86,7 +86,7 @@ class Confirmation:
         peers: Mapping[int, Session],
         effects: Effects,
         invalid: Counter[str],
-        begin_life: Callable[[Session], None],
+        begin_incarnation: Callable[[Session], None],
         rng: Random,
     ) -> None:
         self._settings = settings
@@ -95,7 +95,7 @@ class Confirmation:
         self._peers = peers
         self._effects = effects
         self._invalid = invalid
-        self._begin_life = begin_life
+        self._begin_incarnation = begin_incarnation
         self._rng = rng
         self._pages = control.HeadPages(settings.config.streams_max)
         self.due_ns = _NEVER_NS
@@ -124,7 +124,7 @@ class Confirmation:
                 else:
                     self._take_back_question(state)
             if state.request is not None:
-                self._look_again(state.asked_ns + ANSWER_NS)
+                self._check_again(state.asked_ns + ANSWER_NS)
             elif state.topics or state.everything:
                 self._ask(peer, state, now_ns)
             if peer.joined and not state.token:  # its answer was lost
@@ -140,37 +140,37 @@ class Confirmation:
         heads = self._pages.take(frame.sequence, page)
         if heads is None:
             return
-        if heads.life and peer.life not in (0, heads.life):
+        if heads.incarnation and peer.incarnation not in (0, heads.incarnation):
             self._take_back_question(state)
             state.due_ns = now_ns + ANSWER_NS
-            self._look_again(state.due_ns)
+            self._check_again(state.due_ns)
             if peer.probe is None:
-                state.life, state.token = None, 0
+                state.incarnation, state.token = None, 0
                 self._begin_again(peer, now_ns)
             return
         state.request = None
         is_vain = self._take_heads(peer, state, heads, now_ns)
         if frame.flags & FLAG_CLOSING and state.asked is None:
-            self._joiner.note_last_heads(peer, now_ns)
+            self._joiner.on_last_heads(peer, now_ns)
         state.wait_ns = min(2 * state.wait_ns, WAIT_NS_MAX) if is_vain else FIRST_WAIT_NS
         state.due_ns = now_ns + state.wait_ns
         if state.topics or state.everything:
-            self._look_again(state.due_ns)
+            self._check_again(state.due_ns)
 
     def receive_admitted(self, peer: Session, frame: Frame, now_ns: int) -> None:
-        """Take the token, and notice another life of the session."""
+        """Take the token, and notice another incarnation of the session."""
         state = peer.group
         body = control.read_body(frame, control.Admitted)
         if state is None:
             raise FrameError("kind")
-        former = state.life
-        state.token, state.life, state.parity = body.token, body.life, body.parity
-        if former is not None and former != body.life:
+        former = state.incarnation
+        state.token, state.incarnation, state.parity = body.token, body.incarnation, body.parity
+        if former is not None and former != body.incarnation:
             self._begin_again(peer, now_ns)
 
     def _begin_again(self, peer: Session, now_ns: int) -> None:
         """Join a session again, whose publisher has said over TCP that it was started again."""
-        self._begin_life(peer)
+        self._begin_incarnation(peer)
         self._joiner.begin_again(peer, now_ns)
 
     def is_elsewhere(
@@ -178,17 +178,17 @@ class Confirmation:
     ) -> bool:
         """Whether to look for a session's publisher where an announcement says that it is.
 
-        One of another life, or place, has it asked where it is known: what it answers counts. Only
-        if it does not, it is looked for where it was announced. `from_elsewhere`: its recovery
-        endpoint names no host, and the announcement comes from another one than is asked.
+        One of another incarnation, or place, has it asked where it is known: what it answers
+        counts. Only if it does not, it is looked for where it was announced. `from_elsewhere`: its
+        recovery endpoint names no host, and the announcement comes from another one than is asked.
         """
         state, is_moved = peer.group, welcome.recovery != peer.recovery
-        fits = not is_moved and (not peer.life or welcome.life == peer.life)
+        fits = not is_moved and (not peer.incarnation or welcome.incarnation == peer.incarnation)
         if peer.gone or state is None:
             return not fits
         if peer.closing and not peer.handshake.has_last:
-            peer.handshake.note_open()  # or its next farewell says it again
-        unheard_ns, unanswered_ns = now_ns - peer.heard_ns, now_ns - state.answered_ns
+            peer.handshake.on_open()  # or its next closing says it again
+        unheard_ns, unanswered_ns = now_ns - peer.last_heard_ns, now_ns - state.answered_ns
         is_silent = unheard_ns > SILENT_NS or unanswered_ns > KEEP_ALIVE_NS
         if fits and not (from_elsewhere and is_silent):
             if not is_silent:
@@ -201,29 +201,29 @@ class Confirmation:
         wait_ns = SILENT_NS if is_moved else 3 * SILENT_NS
         if not (is_moved or from_elsewhere) or now_ns - state.misfit_ns < wait_ns:
             return False
-        state.life, state.token, state.misfit_ns = None, 0, None
+        state.incarnation, state.token, state.misfit_ns = None, 0, None
         return True
 
     def is_silent(self, peer: Session, now_ns: int) -> bool:
         """Whether a session without datagrams has not answered a question either."""
         state = peer.group
-        silent_ns = now_ns - peer.heard_ns
+        silent_ns = now_ns - peer.last_heard_ns
         if state is None or silent_ns <= SILENT_NS:
             return False
         self.want(peer, "", now_ns)  # no topic: any answer shows that it is there
-        return silent_ns > 2 * SILENT_NS and state.asked_ns > peer.heard_ns
+        return silent_ns > 2 * SILENT_NS and state.asked_ns > peer.last_heard_ns
 
     def _ask(self, peer: Session, state: GroupState, now_ns: int) -> None:
         due_ns = state.due_ns
         if state.everything and not state.topics:
             due_ns = max(due_ns, state.all_ns)
         if state.request is not None:
-            self._look_again(state.asked_ns + ANSWER_NS)
+            self._check_again(state.asked_ns + ANSWER_NS)
             return
         if not peer.joined or not peer.direct:
             return
         if now_ns < due_ns:
-            self._look_again(due_ns)
+            self._check_again(due_ns)
             return
         state.asked = state.topics
         if state.everything and now_ns >= state.all_ns:
@@ -232,7 +232,7 @@ class Confirmation:
         state.topics = {}
         state.request = self._rng.getrandbits(62)
         self._send_question(peer, state, now_ns)
-        self._look_again(now_ns + ANSWER_NS)
+        self._check_again(now_ns + ANSWER_NS)
 
     def _take_back_question(self, state: GroupState) -> None:
         """Ask again once there is a channel to the publisher."""
@@ -268,12 +268,12 @@ class Confirmation:
             if not stream.receiver.started:
                 self._table.begin(stream, now_ns=now_ns)
             stream.receiver.observe_head(head.next, now_ns=now_ns)
-            self._table.settle(stream)
+            self._table.drain(stream)
         return is_vain
 
     def _ask_for_token(self, peer: Session, state: GroupState, now_ns: int) -> None:
-        """Ask the publisher for the token, which shows its life, too; not all the time."""
-        self._look_again(now_ns + ANSWER_NS // 2)
+        """Ask the publisher for the token, which shows its incarnation, too; not all the time."""
+        self._check_again(now_ns + ANSWER_NS // 2)
         if now_ns - state.join_ns < ANSWER_NS // 2:
             return
         state.join_ns = now_ns
@@ -283,6 +283,6 @@ class Confirmation:
         else:
             self._joiner.send_joined(peer, now_ns)
 
-    def _look_again(self, due_ns: int) -> None:
+    def _check_again(self, due_ns: int) -> None:
         self.due_ns = min(self.due_ns, due_ns)
         self._joiner.hurry(due_ns)

@@ -6,7 +6,7 @@ from typing import Final
 
 _MS: Final = 1_000_000
 _NEVER_NS: Final = 2**62
-DEAF_NS: Final = 2000 * _MS
+ONE_WAY_NS: Final = 2000 * _MS
 """How long NACKs may stay without an answer: a publisher may have restarted, its welcome lost."""
 UNKNOWN_NS: Final = 1000 * _MS
 """How long frames of an unknown session may come: their welcome is late, or was lost."""
@@ -21,14 +21,14 @@ class Connection:
     session: int | None = None
     contacted: bool = False
     contacted_ns: int = -_NEVER_NS
-    """When, in this life."""
-    heard_ns: int = 0
+    """When, in this incarnation."""
+    last_heard_ns: int = 0
     """When anything last came; later where silence does not count: see `ConnectionMonitor`."""
     made_ns: int = -_NEVER_NS
     """When it was last made again."""
     unknown_ns: int | None = None
     """Since when frames come of sessions that its welcome did not announce."""
-    place: int = 0
+    endpoint_hash: int = 0
     """Stands for the recovery endpoint that its welcome announced."""
     distrusted: bool = False
     """Whether it was made again because of them, so that its next welcome is believed."""
@@ -45,15 +45,15 @@ class Connection:
     refusal: str = ""
     """Why who is there was refused, for people; kept until somebody there is taken."""
     lost_ns: int = -1
-    """What `heard_ns` was when it was found silent."""
-    deaf: str = ""
+    """What `last_heard_ns` was when it was found silent."""
+    one_way: str = ""
     """Who is heard over it and not over the recovery channel, or the other way, for people."""
     largest_bytes: int = 0
     """How large the largest datagram was that came, since a first NACK by UDP was in vain."""
-    was_heard_ns: int = 0
+    was_last_heard_ns: int = 0
     """About when anything last came, excused silence or not."""
 
-    def note_size(self, size: int) -> None:
+    def on_size(self, size: int) -> None:
         """Note that a datagram of `size` bytes came."""
         if size > self.largest_bytes:
             self.largest_bytes = size
@@ -66,7 +66,7 @@ class Connection:
     @property
     def is_heard(self) -> bool:
         """Whether anything came since it was found silent, if it was."""
-        return self.heard_ns != self.lost_ns
+        return self.last_heard_ns != self.lost_ns
 
     @property
     def is_answered(self) -> bool:
@@ -76,19 +76,19 @@ class Connection:
     @property
     def problem(self) -> str:
         """Why nothing is taken of who is there, for people; "" where it is, or nobody is."""
-        return self.deaf if self.refused_until_ns is None else self.refusal
+        return self.one_way if self.refused_until_ns is None else self.refusal
 
     @property
     def since_ns(self) -> int:
         """Since when nothing has come over the connection as it was last made."""
-        return max(self.heard_ns, self.made_ns)
+        return max(self.last_heard_ns, self.made_ns)
 
-    def excuse(self, heard_ns: int) -> None:
-        """Count silence from `heard_ns` on; one found silent stays so until it is heard."""
+    def excuse(self, last_heard_ns: int) -> None:
+        """Count silence from `last_heard_ns` on; one found silent stays so until it is heard."""
         if self.is_heard:
-            self.heard_ns = heard_ns
+            self.last_heard_ns = last_heard_ns
         else:
-            self.heard_ns = self.lost_ns = heard_ns - 1  # so that what comes now differs
+            self.last_heard_ns = self.lost_ns = last_heard_ns - 1  # so that what comes now differs
 
 
 class ConnectionMonitor:
@@ -103,10 +103,10 @@ class ConnectionMonitor:
         for one in self._connections:
             one.excuse(now_ns)
 
-    def note_stopped(self, stopped_ns: int, now_ns: int) -> None:
+    def on_stopped(self, stopped_ns: int, now_ns: int) -> None:
         """Do not count a time in which this process was stopped."""
         for one in self._connections:
-            one.excuse(min(now_ns, one.heard_ns + stopped_ns))
+            one.excuse(min(now_ns, one.last_heard_ns + stopped_ns))
             one.made_ns = min(now_ns, one.made_ns + stopped_ns)
 
     def is_broken(self, one: Connection, asked_ns: int | None, now_ns: int) -> bool:
@@ -117,13 +117,13 @@ class ConnectionMonitor:
         of whether anybody is there: it is found silent by when it was last heard.
         """
         if one.is_heard:
-            one.was_heard_ns = one.heard_ns
-        if now_ns - one.heard_ns > self._timeout_ns:
-            one.lost_ns = one.heard_ns
+            one.was_last_heard_ns = one.last_heard_ns
+        if now_ns - one.last_heard_ns > self._timeout_ns:
+            one.lost_ns = one.last_heard_ns
         silent = now_ns - one.since_ns > self._timeout_ns
         is_unknown = one.unknown_ns is not None and now_ns - one.unknown_ns > UNKNOWN_NS
-        deaf = asked_ns is not None and now_ns - asked_ns > DEAF_NS
-        if not (silent or is_unknown or deaf) or one.refused_until_ns is not None:
+        one_way = asked_ns is not None and now_ns - asked_ns > ONE_WAY_NS
+        if not (silent or is_unknown or one_way) or one.refused_until_ns is not None:
             return False
         one.distrusted, one.unknown_ns, one.made_ns = is_unknown, None, now_ns
         return True

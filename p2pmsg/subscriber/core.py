@@ -23,9 +23,9 @@ from p2pmsg.subscriber.joining import SessionJoiner
 from p2pmsg.subscriber.policy import GapPolicy
 from p2pmsg.subscriber.ready import ReadyQueue
 from p2pmsg.subscriber.redundancy import Redundancy
-from p2pmsg.subscriber.resume import Resume, note_shorter
+from p2pmsg.subscriber.resume import Resume, on_shorter
 from p2pmsg.subscriber.routes import Ranges, Routes
-from p2pmsg.subscriber.servers import Denial, Denials, Rights, Servers
+from p2pmsg.subscriber.servers import AccessRules, Denial, Denials, Servers
 from p2pmsg.subscriber.sessions import Ending, RepairIn, Route, Session, Stream
 from p2pmsg.subscriber.settings import Settings
 from p2pmsg.subscriber.streams import HISTORY_MESSAGES, StreamTable
@@ -69,14 +69,14 @@ class SubscriberCore:
         commands, requests: as of `Effects`.
         invalid: frames that were dropped, by reason.
         joiner: owns the sessions; `relays` asks relays, `routes` decides which route is asked.
-        member: takes datagrams; None: there are none.
-        tally: which line brought what; None: there is only one.
+        multicast: takes datagrams; None: there are none.
+        by_line: which line brought what; None: there is only one.
         stream_table: begins streams and ends them; `gaps` has those that miss something.
         window: how much more fits.
         cursor: where streams resume; None: nowhere.
         endings: sessions that are over, until the shell has reported them.
         denials: what is not allowed, until the shell has reported it.
-        servers: checks what servers may send, by `use_rights`; None: all of it.
+        servers: checks what servers may send, by `use_access_rules`; None: all of it.
         counts_replies: whether publishers are to believe that what was sent and has not come is on
             its way: a recovery channel that loses something ends then, as TCP does. Default False.
 
@@ -113,7 +113,7 @@ class SubscriberCore:
         self.endings: deque[Ending] = deque(maxlen=ENDINGS_MAX)
         self.denials = Denials()
         shared = (index in datagram_lines for index in range(lines))
-        self.lines = [Connection(heard_ns=now_ns, shared=one) for one in shared]
+        self.lines = [Connection(last_heard_ns=now_ns, shared=one) for one in shared]
         for index, line in enumerate(self.lines):
             line.contacted = cursor is not None and cursor.contacted(index)
         self.receiver_config = ReceiverConfig(
@@ -121,10 +121,10 @@ class SubscriberCore:
             reorder_bytes_max=config.receive_bytes, wait_for_repair=wait_for_repair,
         )  # fmt: skip
         wait_ns = to_ns(config.second_line_wait)
-        self.tally = Redundancy(self.lines, wait_ns) if lines > 1 else None
+        self.by_line = Redundancy(self.lines, wait_ns) if lines > 1 else None
         self.stream_table = StreamTable(
             config, self.receiver_config, start=start, policy=self.policy, types=types,
-            cursor=cursor, tally=self.tally, deliver=self.ready.append, rng=rng,
+            cursor=cursor, by_line=self.by_line, deliver=self.ready.append, rng=rng,
             history_messages=history_messages,
         )  # fmt: skip
         self.gaps = self.stream_table.gaps
@@ -140,9 +140,9 @@ class SubscriberCore:
         self._effects = effects = self.joiner.effects
         self.commands, self.requests = effects.commands, effects.requests
         self.routes = Routes(self.lines)
-        self.member: MulticastReceiver | None = None
+        self.multicast: MulticastReceiver | None = None
         if datagram_lines:
-            self.member = self.joiner.receive_multicast()
+            self.multicast = self.joiner.receive_multicast()
 
     @property
     def counts_replies(self) -> bool:
@@ -155,19 +155,19 @@ class SubscriberCore:
 
     def use_seal(self) -> None:
         """Take no datagrams except sealed ones, and ask for their keys; called before anything."""
-        if self.member is not None:
-            self.member.use_seal()
+        if self.multicast is not None:
+            self.multicast.use_seal()
 
-    def use_rights(self, rights: Rights, users: Sequence[str]) -> None:
+    def use_access_rules(self, access_rules: AccessRules, users: Sequence[str]) -> None:
         """Take from each line what the server there may send, by its user id, and nothing else.
 
         It is called before anything else.
         """
-        self.servers = self.joiner.servers = Servers(rights, users, self.denials)
+        self.servers = self.joiner.servers = Servers(access_rules, users, self.denials)
 
     def recovery_returned(self, session: int) -> None:
         """Note that a session's recovery connection had broken, and is there again."""
-        peer, member = self.peers.get(session), self.member
+        peer, member = self.peers.get(session), self.multicast
         if peer is not None and member is not None and member.keys is not None:
             member.keys.ask_again(peer)
 
@@ -176,7 +176,7 @@ class SubscriberCore:
         self.lines[line].made_ns = now_ns
         self.joiner.frame_limit.ended(line, now_ns)
 
-    def rights_changed(self) -> None:
+    def access_changed(self) -> None:
         """Note that servers may have other rights now."""
         self.forget_last()
         if self.servers is None or len(self.lines) != 1:
@@ -216,13 +216,13 @@ class SubscriberCore:
         state = self.lines[line]
         state.received += 1
         stream = self.last_stream
-        if stream is not None and data.startswith(stream.prefix) and not shed and not self.tally:
+        if stream is not None and data.startswith(stream.prefix) and not shed and not self.by_line:
             peer = stream.peer
             following = wire.next_frame(data, stream.prefix, stream.topic, peer.session)
             if following is not None and stream.receiver.accept(
                 following.sequence, following.count
             ):
-                state.heard_ns = peer.heard_ns = now_ns
+                state.last_heard_ns = peer.last_heard_ns = now_ns
                 self.ready.append_frame(stream, following)
                 return
         if state.refused_until_ns is not None:
@@ -235,10 +235,13 @@ class SubscriberCore:
             elif kind == Kind.HEARTBEAT and state.relay is not None:
                 self._receive_relay_heartbeat(line, frame, now_ns)
             elif kind == Kind.HEARTBEAT:
-                place = self._receive_heartbeat(line, frame, now_ns)
-                strange = frame.session != state.session or place not in (0, state.place)
+                endpoint_hash = self._receive_heartbeat(line, frame, now_ns)
+                strange = frame.session != state.session or endpoint_hash not in (
+                    0,
+                    state.endpoint_hash,
+                )
                 if strange and not state.shared:
-                    self.joiner.note_unknown_session(line, now_ns)
+                    self.joiner.on_unknown_session(line, now_ns)
             elif kind == Kind.WELCOME:
                 self.joiner.receive_welcome(line, frame, now_ns)
             elif kind == Kind.ECHO:
@@ -246,14 +249,14 @@ class SubscriberCore:
                     return
             else:
                 raise FrameError("kind")
-            state.heard_ns = now_ns
+            state.last_heard_ns = now_ns
         except FrameError as error:
             self.invalid[str(error)] += 1
             state.invalid += 1
             if str(error) == "session" and state.relay is not None:
-                self.relays.note_unknown(line, now_ns)
+                self.relays.on_unknown(line, now_ns)
             elif str(error) == "session" and not state.shared:
-                self.joiner.note_unknown_session(line, now_ns)
+                self.joiner.on_unknown_session(line, now_ns)
 
     def receive_datagrams(
         self,
@@ -269,7 +272,7 @@ class SubscriberCore:
 
         What is kept of `data` is copied. With `shed`, messages are only noted to exist.
         """
-        member = self.member
+        member = self.multicast
         assert member is not None
         for came in member.decode(line, data, segment, address, now_ns=now_ns, shed=shed):
             if type(came) is Run:
@@ -287,9 +290,9 @@ class SubscriberCore:
         stream, frame = self.last_stream, run.frame
         assert stream is not None
         self.frames_received += run.datagrams
-        stream.peer.heard_ns = now_ns
-        if self.tally is not None:
-            self.tally.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
+        stream.peer.last_heard_ns = now_ns
+        if self.by_line is not None:
+            self.by_line.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
         if stream.receiver.accept(frame.sequence, frame.count):
             self.ready.append_frame(stream, frame)
         else:
@@ -307,7 +310,7 @@ class SubscriberCore:
             self.frames_received += 1
             line = self.lines[0]
             line.received += 1
-            line.heard_ns = stream.peer.heard_ns = now_ns
+            line.last_heard_ns = stream.peer.last_heard_ns = now_ns
         return taken
 
     def stream_of(self, data: bytes) -> Stream | None:
@@ -323,14 +326,14 @@ class SubscriberCore:
         self.frames_received += frames
         self.invalid[reason] += 1
 
-    def note_heard(self, line: int, now_ns: int) -> None:
+    def on_heard(self, line: int, now_ns: int) -> None:
         """Note that a line is not silent."""
-        self.lines[line].heard_ns = now_ns
+        self.lines[line].last_heard_ns = now_ns
 
     def current_feed(self, line: int) -> tuple[int, int] | None:
         """Return the session of a line, and when it was last heard; None: it has none."""
         peer = self.peers.get(self.lines[line].session or 0)
-        return None if peer is None else (peer.session, peer.heard_ns)
+        return None if peer is None else (peer.session, peer.last_heard_ns)
 
     def misses(self, session: int, topic: str, start: int, count: int) -> bool:
         """Whether any of these messages of a stream that is known has not come."""
@@ -363,7 +366,7 @@ class SubscriberCore:
 
     def receive_reply(self, key: int, data: bytes, *, now_ns: int) -> None:
         """Take a frame from the recovery channel of a session's publisher, or of a relay."""
-        self._effects.note_received(key)
+        self._effects.on_received(key)
         try:
             frame = Frame(data)
             if frame.kind == Kind.SESSIONS:
@@ -372,7 +375,7 @@ class SubscriberCore:
                     self.denials.answered(self.relays.upstreams[key].name)
                 return
             if frame.kind == Kind.DENIED and key == frame.session and key in self.relays.upstreams:
-                self._note_denied(self.relays.receive_denied(key, now_ns), frame)
+                self._on_denied(self.relays.receive_denied(key, now_ns), frame)
                 return
             peer = self.peers.get(frame.session)
             if peer is None:
@@ -380,11 +383,11 @@ class SubscriberCore:
             route = self.routes.answered(peer, key, repaired=frame.kind == Kind.DATA)
             if route is None:
                 raise FrameError("session")
-            peer.note_reply(now_ns)
+            peer.on_reply(now_ns)
             if peer.group is not None:
                 peer.group.answered_ns = now_ns
             if frame.kind == Kind.DATA:
-                if now_ns < peer.doubt_until_ns:
+                if now_ns < peer.unconfirmed_until_ns:
                     return
                 stream = peer.streams.get(frame.topic)
                 if stream is None:
@@ -395,21 +398,21 @@ class SubscriberCore:
                 if not self._admit_repair(stream, frame, now_ns):
                     return
                 self.gaps.answering(now_ns)
-                if self.member is not None and not route.hops:
-                    self.member.note_repair(peer, frame, now_ns)
+                if self.multicast is not None and not route.hops:
+                    self.multicast.on_repair(peer, frame, now_ns)
                 before = stream.receiver.repaired
                 self._take(stream, frame, now_ns, repaired=True)
                 if route.hops:
                     stream.relayed += stream.receiver.repaired - before
             elif frame.kind == Kind.DENIED:
-                self._note_denied(peer.name, frame)
+                self._on_denied(peer.name, frame)
             elif frame.kind == Kind.REFUSED:
                 stream = self._receive_refused(peer, route, frame, now_ns)
                 self.gaps.answering(now_ns)
-                self.stream_table.settle(stream)
+                self.stream_table.drain(stream)
             elif frame.kind == Kind.HEADS and self.joiner.quiet.receive(peer, route, frame, now_ns):
                 pass
-            elif self.member is None or not self.member.receive_reply(peer, frame, now_ns):
+            elif self.multicast is None or not self.multicast.receive_reply(peer, frame, now_ns):
                 raise FrameError("kind")
         except FrameError as error:
             self.invalid[str(error)] += 1
@@ -433,7 +436,7 @@ class SubscriberCore:
 
     def _sheds(self, now_ns: int) -> bool:
         """Whether all is read though all is full: one that is silent then has sent nothing."""
-        if self.member is not None and not self.ready.entries:
+        if self.multicast is not None and not self.ready.entries:
             return True
         since_ns = self._full_since_ns
         stalls = [peer.stall_ms for peer in self.peers.values() if peer.stall_ms >= 0]
@@ -469,7 +472,7 @@ class SubscriberCore:
         for stream in streams:
             totals.update(stream.totals())
         repaired = {"buffer": totals["repaired"]}
-        parity = None if self.member is None else self.member.parity
+        parity = None if self.multicast is None else self.multicast.parity
         if parity is not None:
             repaired["buffer"] -= parity.recovered
             repaired["parity"] = parity.recovered
@@ -530,20 +533,20 @@ class SubscriberCore:
                     stream.receiver.nacks.postpone(now_ns=now_ns, delay_ns=0)
                     self.gaps.note(stream)
         if 0 < self.joiner.next_check_ns < now_ns - STOPPED_NS:
-            self.joiner.note_stopped(now_ns - self.joiner.next_check_ns, now_ns)
+            self.joiner.on_stopped(now_ns - self.joiner.next_check_ns, now_ns)
         if self.is_full and not self._sheds(now_ns):
             self.joiner.excuse_silence(now_ns)
         if self.replies_full:
             # What is asked for now could not be taken in; gaps must not age meanwhile.
             self.gaps.postpone(now_ns=now_ns, delay_ns=5 * _MS)
-            if self.member is not None:
-                self.member.note_pause()
+            if self.multicast is not None:
+                self.multicast.on_pause()
         elif not (is_late and all(line.shared for line in self.lines)):
             self._ask_for_gaps(now_ns)
         if now_ns >= self.joiner.next_check_ns:
             self.joiner.check(now_ns=now_ns)
-            if self.tally is not None:
-                for line, text in self.tally.look(now_ns):
+            if self.by_line is not None:
+                for line, text in self.by_line.check(now_ns):
                     self.joiner.effects.warn(line, 0, text)
 
     def next_deadline_ns(self) -> int:
@@ -589,14 +592,14 @@ class SubscriberCore:
             if reforming and is_due and not self.routes.is_publisher_heard(stream.peer):
                 stream.patient_ns = now_ns + PATIENT_NS
                 receiver.nacks.postpone(now_ns=now_ns, delay_ns=0, unanswerable=True)
-            if self.member is not None and stream.peer.feedback is not None:
+            if self.multicast is not None and stream.peer.feedback is not None:
                 receiver.handle_timer(now_ns=now_ns)
                 # What is free, and what the stream itself holds: frames further on make way.
                 free = self.config.receive_bytes - self.bytes_held + receiver.bytes_held
                 window, crowded = self.window.window_in(free), 4 * free < self.config.receive_bytes
                 self.backlog.prepare(stream)
-                self.member.ask(stream, window=window, crowded=crowded, now_ns=now_ns)
-                self.stream_table.settle(stream)
+                self.multicast.ask(stream, window=window, crowded=crowded, now_ns=now_ns)
+                self.stream_table.drain(stream)
                 continue
             receiver.handle_timer(now_ns=now_ns, answered_ns=stream.peer.repaired_ns)
             ranges = receiver.nacks.due(
@@ -608,7 +611,7 @@ class SubscriberCore:
                 self._ask(stream, ranges, now_ns)
             else:
                 self.gaps.pass_on(stream)
-            self.stream_table.settle(stream)
+            self.stream_table.drain(stream)
 
     def _ask(self, stream: Stream, ranges: Ranges, now_ns: int) -> None:
         """Send NACKs for what is due of a stream; what all routes have refused is lost."""
@@ -626,7 +629,7 @@ class SubscriberCore:
                 frame = wire.control_frame(Kind.NACK, peer.session, body)
                 self.requests.append((route.key, frame))
 
-    def _note_denied(self, publisher: str, frame: Frame) -> None:
+    def _on_denied(self, publisher: str, frame: Frame) -> None:
         body = control.read_body(frame, control.Denied)
         for at, pattern in enumerate(body.patterns):
             why = "" if at else body.why  # it is of the first one
@@ -669,8 +672,8 @@ class SubscriberCore:
         if peer is None:
             raise FrameError("session")
         self._check_server(line, peer, frame)
-        peer.heard_ns = now_ns
-        if now_ns < peer.doubt_until_ns:
+        peer.last_heard_ns = now_ns
+        if now_ns < peer.unconfirmed_until_ns:
             return  # the echo's heads show what was published meanwhile
         stream = peer.streams.get(frame.topic)
         stream = stream or self.stream_table.open(peer, frame.topic, now_ns)
@@ -679,19 +682,19 @@ class SubscriberCore:
         if shed or (is_early and 2 * self.bytes_held >= self.config.receive_bytes):
             self.frames_shed += 1
             if peer.group is not None and stream.receiver.started:
-                assert self.member is not None
+                assert self.multicast is not None
                 head = frame.sequence + frame.count
-                self.member.observe_head(stream, head, 0, now_ns)
-                self.stream_table.settle(stream)
+                self.multicast.observe_head(stream, head, 0, now_ns)
+                self.stream_table.drain(stream)
                 return
             stop = frame.sequence + frame.count
             stream.receiver.hear_of(frame.sequence, stop, now_ns=now_ns)
-            self.stream_table.settle(stream)
+            self.stream_table.drain(stream)
             return
-        if self.tally is not None:
-            self.tally.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
+        if self.by_line is not None:
+            self.by_line.note(line, stream, frame.sequence, frame.count, now_ns=now_ns)
         if self.lines[line].relay is not None and frame.sequence < stream.receiver.expected:
-            self.relays.note_progress(stream, now_ns)
+            self.relays.on_progress(stream, now_ns)
         self._take(stream, frame, now_ns, repaired=False)
 
     def _check_server(self, line: int, peer: Session, frame: Frame) -> None:
@@ -709,34 +712,34 @@ class SubscriberCore:
         receiver = stream.receiver
         stop = frame.sequence if repaired else frame.sequence + frame.count
         if stop > stream.jump_max + receiver.head and receiver.started:
-            assert self.member is not None
-            self.member.refuse_jump(stream, frame, now_ns)
+            assert self.multicast is not None
+            self.multicast.refuse_jump(stream, frame, now_ns)
             return
         self.last_stream = stream
-        if self.member is not None:
-            self.member.last_stream = stream
+        if self.multicast is not None:
+            self.multicast.last_stream = stream
         self.window.note(frame)
         receiver.receive(
             frame.sequence, frame.count, len(frame.data), frame, now_ns=now_ns, repaired=repaired
         )
-        self.stream_table.settle(stream)
+        self.stream_table.drain(stream)
 
     def _receive_relay_heartbeat(self, line: int, frame: Frame, now_ns: int) -> None:
         """Take a heartbeat over a relay's line: of a stream, or the relay's own."""
         state = self.lines[line]
         if not frame.topic and frame.session == state.relay:
-            place = self.relays.receive_heartbeat(frame, now_ns)
+            endpoint_hash = self.relays.receive_heartbeat(frame, now_ns)
         else:
-            place = self._receive_heartbeat(line, frame, now_ns)
-            self.relays.note_head(self.peers[frame.session], line, frame, now_ns)
-        if place not in (0, state.place):
-            self.joiner.note_unknown_session(line, now_ns)
+            endpoint_hash = self._receive_heartbeat(line, frame, now_ns)
+            self.relays.on_head(self.peers[frame.session], line, frame, now_ns)
+        if endpoint_hash not in (0, state.endpoint_hash):
+            self.joiner.on_unknown_session(line, now_ns)
 
     def forget_last(self) -> None:
         """Take the next frame as that of any stream."""
         self.last_stream = None
-        if self.member is not None:
-            self.member.last_stream = None
+        if self.multicast is not None:
+            self.multicast.last_stream = None
 
     def _receive_heartbeat(self, line: int, frame: Frame, now_ns: int) -> int:
         peer = self.peers.get(frame.session)
@@ -744,22 +747,22 @@ class SubscriberCore:
             raise FrameError("session")
         self._check_server(line, peer, frame)
         body = control.read_body(frame, control.Heartbeat)
-        peer.heard_ns = now_ns
-        if self.joiner.note_life(peer, body.life, now_ns):
+        peer.last_heard_ns = now_ns
+        if self.joiner.on_incarnation(peer, body.incarnation, now_ns):
             self.joiner.send_probe(peer, peer.handshake.line, now_ns)
-        if body.life != peer.life and len(self.lines) == 1:
-            note_shorter(peer, frame.topic, body.life, frame.sequence)
-        if now_ns < peer.doubt_until_ns:
-            return body.place
+        if body.incarnation != peer.incarnation and len(self.lines) == 1:
+            on_shorter(peer, frame.topic, body.incarnation, frame.sequence)
+        if now_ns < peer.unconfirmed_until_ns:
+            return body.endpoint_hash
         stream = peer.streams.get(frame.topic)
         stream = stream or self.stream_table.open(peer, frame.topic, now_ns)
-        if body.life and body.life == peer.life and not stream.unseen:
+        if body.incarnation and body.incarnation == peer.incarnation and not stream.unseen:
             stream.published = max(stream.published, frame.sequence)
-        if self.member is not None and peer.group is not None:
-            self.member.observe_head(stream, frame.sequence, body.earliest, now_ns)
-            self.stream_table.settle(stream)
-            return body.place
+        if self.multicast is not None and peer.group is not None:
+            self.multicast.observe_head(stream, frame.sequence, body.earliest, now_ns)
+            self.stream_table.drain(stream)
+            return body.endpoint_hash
         earliest = self.joiner.evicted_before(peer, min(body.earliest, frame.sequence), now_ns)
         stream.receiver.observe_head(frame.sequence, now_ns=now_ns, earliest=earliest)
-        self.stream_table.settle(stream)
-        return body.place
+        self.stream_table.drain(stream)
+        return body.endpoint_hash

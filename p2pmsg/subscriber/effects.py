@@ -76,7 +76,7 @@ class Effects:
         self.commands.append(Command(Action.DISCONNECT, session=key))
         self._received.pop(key, None)
 
-    def note_received(self, key: int) -> None:
+    def on_received(self, key: int) -> None:
         """Note that a frame came over the recovery channel of a session, or of a relay."""
         self._received[key] = self._received.get(key, 0) + 1
 

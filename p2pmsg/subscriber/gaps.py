@@ -117,7 +117,7 @@ class GapScheduler:
         for key, stream in self._streams.items():
             if key in self._waiting:
                 continue  # its time counts from the start of its turn
-            self._note_pauses(key, stream)
+            self._on_pauses(key, stream)
             stream.receiver.nacks.postpone(now_ns=now_ns, delay_ns=delay_ns, stopped_ns=stopped_ns)
             self._set_due(key, stream.receiver.next_deadline_ns())
 
@@ -126,7 +126,7 @@ class GapScheduler:
         found: list[Stream] = []
         while (key := self._due.pop_due(now_ns)) is not None:
             stream = self._streams[key]
-            self._note_pauses(key, stream)
+            self._on_pauses(key, stream)
             if stream.peer.feedback is not None or stream.peer.gone or key in self._asked:
                 found.append(stream)
             else:
@@ -162,7 +162,7 @@ class GapScheduler:
             due_ns = turn_ns if due_ns is None else min(due_ns, turn_ns)
         return due_ns
 
-    def _note_pauses(self, key: int, stream: Stream) -> None:
+    def _on_pauses(self, key: int, stream: Stream) -> None:
         """Let a stream follow the calls of `postpone` since it did so last."""
         if self._noted[key] != self._pauses:
             self._noted[key] = self._pauses

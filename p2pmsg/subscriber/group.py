@@ -62,14 +62,14 @@ _Key = tuple[int, bytes, int, int]
 
 def is_from(peer: Session, line: int, address: Any) -> bool:
     """Whether a datagram comes from where a session's echo came from; True until there was one."""
-    place = place_of(peer, line)
+    place = source_of_line(peer, line)
     return place is None or place == address
 
 
-def place_of(peer: Session, line: int) -> Any:
+def source_of_line(peer: Session, line: int) -> Any:
     """Return where a session's echo came from over a line; None: there was none."""
     state = peer.group
-    return None if state is None else state.places.get(line)
+    return None if state is None else state.sources.get(line)
 
 
 Came = bytes | Run | RepairIn | None
@@ -135,7 +135,7 @@ class MulticastReceiver:
         self.buffer_bytes: dict[int, int] = {}
         self.confirmation = Confirmation(
             settings, stream_table, joiner, peers=peers, effects=effects, invalid=invalid,
-            begin_life=self._begin_life, rng=rng,
+            begin_incarnation=self._begin_incarnation, rng=rng,
         )  # fmt: skip
         self.reassembler: Reassembler[_Key] = Reassembler()
         # Of what is no message, most of which nothing waits for.
@@ -171,7 +171,7 @@ class MulticastReceiver:
 
         What is kept of `data` is copied. With `shed`, messages are only noted to exist.
         """
-        self._lines[line].note_size(min(segment, len(data)))
+        self._lines[line].on_size(min(segment, len(data)))
         if self.keys is None:
             yield from self._decode(line, data, segment, address, now_ns, shed)
         else:
@@ -258,7 +258,7 @@ class MulticastReceiver:
                 if run is not None:
                     yield run
                     state.received += run.datagrams
-                    state.heard_ns = now_ns
+                    state.last_heard_ns = now_ns
                     at = run.after
                     continue
             try:
@@ -321,7 +321,7 @@ class MulticastReceiver:
         for peer in list(self._peers.values()):
             state = peer.group
             if state is not None and state.path.is_blocked:
-                self._note_unreached(peer, says=False)
+                self._on_unreachable(peer, says=False)
             if state is not None and not peer.joined and now_ns - state.met_ns > UNJOINED_NS:
                 self._give_up(peer, now_ns)
         self.confirmation.check(now_ns)
@@ -342,24 +342,26 @@ class MulticastReceiver:
         head = frame.sequence + frame.count
         self.confirmation.want(stream.peer, stream.topic, now_ns, head=head)
 
-    def note_repair(self, peer: Session, frame: Frame, now_ns: int) -> None:
+    def on_repair(self, peer: Session, frame: Frame, now_ns: int) -> None:
         """Note that a publisher itself sends a repair over its recovery channel."""
         if peer.group is None:
             return
         if peer.group.path.came_elsewhere(frame, now_ns):
-            self._note_unreached(peer, says=True)
+            self._on_unreachable(peer, says=True)
         if peer.group.path.is_first:
             for line in self._lines:  # what came before says little: routes, and MTUs, change
                 line.largest_bytes = 0
 
-    def _note_unreached(self, peer: Session, *, says: bool) -> None:
+    def _on_unreachable(self, peer: Session, *, says: bool) -> None:
         """Have `stats()`, and the log where it `says` so, name a publisher not reached by UDP."""
         place = self._place(peer)
         if place is not None and peer.group is not None and not peer.gone:
             line = self._lines[place[0]]
-            line.deaf = peer.group.path.text(peer.name, peer.recovery, place[1], line.largest_bytes)
+            line.one_way = peer.group.path.text(
+                peer.name, peer.recovery, place[1], line.largest_bytes
+            )
             if says:
-                self._effects.warn(place[0], peer.session, line.deaf)
+                self._effects.warn(place[0], peer.session, line.one_way)
 
     def receive_reply(self, peer: Session, frame: Frame, now_ns: int) -> bool:
         """Take what a publisher said over the recovery channel; False: it is nothing of ours."""
@@ -386,15 +388,15 @@ class MulticastReceiver:
         if not confirmation.is_elsewhere(peer, welcome, now_ns, from_elsewhere=from_elsewhere):
             return False
         self.sources[peer.session] = place
-        self._begin_life(peer)
+        self._begin_incarnation(peer)
         if self.keys is not None:
             self.keys.ask_again(peer)
         return True
 
-    def _begin_life(self, peer: Session) -> None:
+    def _begin_incarnation(self, peer: Session) -> None:
         """Start over with a session whose publisher was started again."""
         if self.keys is not None:
-            self.keys.begin_life(peer.session)
+            self.keys.begin_incarnation(peer.session)
         self.marks.forget(peer.session)
         self._timed.pop(peer.session, None)
         if peer.group is not None:
@@ -402,9 +404,9 @@ class MulticastReceiver:
         for stream in peer.streams.values():  # what it sent before is in its log only
             stream.history = max(stream.history, stream.receiver.head)
 
-    def greet(self, peer: Session, welcome: control.Welcome, now_ns: int) -> None:
+    def on_welcome(self, peer: Session, welcome: control.Welcome, now_ns: int) -> None:
         """Take a session's announcement, of which there are many."""
-        peer.note_control(now_ns)
+        peer.on_control(now_ns)
         if peer.feedback is not None and welcome.receivers > 0:
             peer.feedback.group_size = welcome.receivers
         began_ns = now_ns - int(welcome.age_ms * _MS)
@@ -415,7 +417,7 @@ class MulticastReceiver:
                 and not other.gone
                 and other.feedback is not None
                 and other.name == peer.name
-                and other.heard_ns < min(began_ns, now_ns - SILENT_NS)
+                and other.last_heard_ns < min(began_ns, now_ns - SILENT_NS)
             ):
                 if not other.joined:
                     self._give_up(other, now_ns)
@@ -473,16 +475,16 @@ class MulticastReceiver:
 
     def _place(self, peer: Session) -> tuple[int, Any] | None:
         """Return where a publisher hears us: (line, address); None: it is not known."""
-        if peer.group is None or not peer.group.places:
+        if peer.group is None or not peer.group.sources:
             return None
         lines = self._lines
-        return max(peer.group.places.items(), key=lambda place: lines[place[0]].heard_ns)
+        return max(peer.group.sources.items(), key=lambda place: lines[place[0]].last_heard_ns)
 
     def _nack(
         self, stream: Stream, ranges: list[tuple[int, int]], attempt: int, now_ns: int
     ) -> None:
         peer, topic = stream.peer, stream.topic
-        self._note_asked(stream, ranges, attempt)
+        self._on_asked(stream, ranges, attempt)
         whole: list[tuple[int, int]] = []
         for start, stop in ranges:
             key = (peer.session, topic.encode(), start, int(Kind.DATA))
@@ -497,7 +499,7 @@ class MulticastReceiver:
         if whole and attempt == 1 and peer.session not in self._timed:
             self._timed[peer.session] = (stream, whole[0][0], now_ns)
 
-    def _note_asked(self, stream: Stream, ranges: list[tuple[int, int]], attempt: int) -> None:
+    def _on_asked(self, stream: Stream, ranges: list[tuple[int, int]], attempt: int) -> None:
         """Time an answer no more that can be one to either of two questions, or will not come."""
         timed = self._timed.get(stream.peer.session)
         if timed is None:
@@ -509,7 +511,7 @@ class MulticastReceiver:
         ):
             del self._timed[stream.peer.session]
 
-    def note_pause(self) -> None:
+    def on_pause(self) -> None:
         """Note that nothing is read for lack of space, so that answers seem to take long."""
         self._timed.clear()
 
@@ -542,9 +544,9 @@ class MulticastReceiver:
             raise FrameError("source")
         if zero and not self._wants(data[:zero]):
             yield None
-            self._lines[line].heard_ns = now_ns
+            self._lines[line].last_heard_ns = now_ns
             if sender is not None:
-                sender.heard_ns = now_ns
+                sender.last_heard_ns = now_ns
         elif kind == Kind.FRAGMENT:
             yield from self._receive_part(line, Frame(data), address, now_ns)
         elif kind == Kind.PARITY:
@@ -575,19 +577,21 @@ class MulticastReceiver:
         self._announced = line, address
         if peer is None and len(self.sources) < TOPICS_MAX:
             self.sources[session] = self._announced
-        heard_ns, noted_ns, group_size = None, 0, 1
+        last_heard_ns, noted_ns, group_size = None, 0, 1
         if peer is not None and peer.joined and not peer.gone and not is_from(peer, line, address):
-            heard_ns, noted_ns = peer.heard_ns, peer.noted_ns
+            last_heard_ns, noted_ns = peer.last_heard_ns, peer.noted_ns
             group_size = 1 if peer.feedback is None else peer.feedback.group_size
         yield data
         if session not in self._peers:
             self.sources.pop(session, None)
-        if peer is None or heard_ns is None or peer.probe is not None:
+        if peer is None or last_heard_ns is None or peer.probe is not None:
             return
-        peer.heard_ns, peer.noted_ns = heard_ns, noted_ns
+        peer.last_heard_ns, peer.noted_ns = last_heard_ns, noted_ns
         if peer.feedback is not None:
             peer.feedback.group_size = group_size  # else all would ask at once, or late
-        if now_ns - heard_ns > SILENT_NS:  # perhaps it has another address now: its echo shows it
+        if (
+            now_ns - last_heard_ns > SILENT_NS
+        ):  # perhaps it has another address now: its echo shows it
             self._joiner.send_probe(peer, line, now_ns)
 
     def _refuse_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
@@ -621,10 +625,10 @@ class MulticastReceiver:
                 continue
             self._known = None
             if state.proof != probe:
-                state.proof, state.places = probe, {}
+                state.proof, state.sources = probe, {}
             if self.keys is not None and not self.keys.believes(peer, line, address, now_ns):
                 continue
-            state.places.setdefault(line, address)  # copies come over each line
+            state.sources.setdefault(line, address)  # copies come over each line
 
     def _receive_parity(self, line: int, frame: Frame, now_ns: int) -> Iterator[Came]:
         yield None
@@ -633,7 +637,7 @@ class MulticastReceiver:
             return
         if not peer.group.parity:
             raise FrameError("parity")
-        peer.heard_ns = self._lines[line].heard_ns = now_ns
+        peer.last_heard_ns = self._lines[line].last_heard_ns = now_ns
         if self.parity is None:
             self.parity = ParityReader()
         wait_ns = self.parity.wait_ns(peer.session)
@@ -670,9 +674,9 @@ class MulticastReceiver:
         topic = frame.topic.encode()
         if topic and peer is None:
             raise FrameError("session")
-        self._lines[line].heard_ns = now_ns
+        self._lines[line].last_heard_ns = now_ns
         if index + 1 < parts:
-            self._lines[line].note_size(2**16)  # as large as any that its publisher sends
+            self._lines[line].on_size(2**16)  # as large as any that its publisher sends
         kind = int(Kind.DATA) if topic else 0
         key = (frame.session, topic, frame.sequence, kind)
         reassembler, rank = self.reassembler, _FAR
@@ -717,10 +721,10 @@ class MulticastReceiver:
         peer = self._peers.get(frame.session)
         if peer is None or not peer.joined:
             return
-        peer.note_control(now_ns)
-        self._lines[line].heard_ns = now_ns
+        peer.on_control(now_ns)
+        self._lines[line].last_heard_ns = now_ns
         space = self.buffer_bytes.get(line, 0)
-        if peer.group is None or peer.group.places.get(line) != address:
+        if peer.group is None or peer.group.sources.get(line) != address:
             return  # nobody is answered whose address is not known to be the publisher's
         if space > 0:
             gaps = [one.receiver for one in peer.streams.values() if one.receiver.missing]
@@ -763,7 +767,7 @@ class MulticastReceiver:
         peer = self._peers.get(frame.session)
         if peer is None:
             raise FrameError("session")
-        peer.heard_ns = now_ns
+        peer.last_heard_ns = now_ns
         stream = peer.streams.get(frame.topic)
         if stream is None or not stream.receiver.started:
             return  # a repair of what came before we joined

@@ -72,7 +72,7 @@ class GroupKeyClient:
         self._say_held(peer, asks=True)
         return True
 
-    def begin_life(self, session: int) -> None:
+    def begin_incarnation(self, session: int) -> None:
         """Note that a session's publisher was started again, and has other keys."""
         self._outdated.add(session)
 
@@ -116,7 +116,7 @@ class GroupKeyClient:
             state = None if peer is None else peer.group
             if peer is None or state is None:
                 raise FrameError("session")
-            if peer.probe is None and state.places.get(line, address) != address:
+            if peer.probe is None and state.sources.get(line, address) != address:
                 raise FrameError("source")  # else its echo may show that it has another address
 
         opened = self.keyring.open_train(line, data, at, segment, self._invalid, check)
@@ -132,7 +132,7 @@ class GroupKeyClient:
         if opened is None:
             if not self._is_awaited(line, address):
                 self._invalid["key"] += 1
-            self._note_unknown(line, min(segment, len(data) - at), address, now_ns)
+            self._on_unknown(line, min(segment, len(data) - at), address, now_ns)
         return opened
 
     def believes(self, peer: Session, line: int, address: Any, now_ns: int) -> bool:
@@ -170,10 +170,10 @@ class GroupKeyClient:
         return any(
             not self.keyring.holds(peer.session) or peer.session in self._outdated
             for peer in self._peers.values()
-            if peer.group is not None and peer.group.places.get(line, address) == address
+            if peer.group is not None and peer.group.sources.get(line, address) == address
         )
 
-    def _note_unknown(self, line: int, size: int, address: Any, now_ns: int) -> None:
+    def _on_unknown(self, line: int, size: int, address: Any, now_ns: int) -> None:
         """Ask for the key of a datagram, unless that was done just now: anybody sends some."""
         self._unknown_bytes = min(self._unknown_bytes + size, 2 * QUESTION_BYTES)
         if now_ns < self._due_ns:
@@ -182,7 +182,7 @@ class GroupKeyClient:
             state = peer.group
             if peer.gone or state is None or not peer.direct:
                 continue
-            if state.places.get(line, address) != address or self._unknown_bytes < QUESTION_BYTES:
+            if state.sources.get(line, address) != address or self._unknown_bytes < QUESTION_BYTES:
                 continue
             self._unknown_bytes -= QUESTION_BYTES
             self._wait_ns = min(2 * self._wait_ns or ASK_NS, ASK_NS_MAX)

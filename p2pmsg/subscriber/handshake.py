@@ -90,25 +90,25 @@ class Handshake:
             effects.unsubscribe(self.line, Kind.ECHO, self.probe)
             self.probe = None
 
-    def note_closing(self) -> None:
+    def on_closing(self) -> None:
         """Note that the other side closes, and waits to hear that nothing is missing."""
         self.closing, self.reported_complete = True, False
 
-    def note_open(self) -> None:
+    def on_open(self) -> None:
         """Note that the other side does not close, or is there again."""
         self.closing = self.reported_complete = self.has_last = False
 
-    def renew(self, *, is_same_life: bool) -> None:
+    def renew(self, *, is_same_incarnation: bool) -> None:
         """Note a new connection; what was said to one that closes stays so, and is said again."""
-        if is_same_life and self.reported_complete:
+        if is_same_incarnation and self.reported_complete:
             self.keep_alive_ns = 0  # the report may be lost
         else:
-            self.note_open()
+            self.on_open()
 
     def is_report_due(self, now_ns: int, *, complete: bool) -> bool:
         """Whether JOINED is to be sent: to stay known, or because nothing is missing any more."""
         return (complete and not self.reported_complete) or now_ns >= self.keep_alive_ns
 
-    def note_report(self, due_ns: int, *, complete: bool) -> None:
+    def on_report(self, due_ns: int, *, complete: bool) -> None:
         """Note that JOINED was sent, and when it is due again."""
         self.reported_complete, self.keep_alive_ns = complete, due_ns

@@ -18,21 +18,21 @@ from p2pmsg import control, wire
 from p2pmsg.publisher.requests import matches
 from p2pmsg.start import Start
 from p2pmsg.subscriber.connections import Connection, ConnectionMonitor
+from p2pmsg.subscriber.draining_feeds import DrainingFeeds
 from p2pmsg.subscriber.effects import Effects
-from p2pmsg.subscriber.former_feeds import FormerFeeds
 from p2pmsg.subscriber.frame_limit import FrameLimit
 from p2pmsg.subscriber.handshake import probe_wait_ns
-from p2pmsg.subscriber.quiet import QuietPaths
-from p2pmsg.subscriber.reached import Reached
+from p2pmsg.subscriber.path_probes import PathProbes
+from p2pmsg.subscriber.reachable import Reached
 from p2pmsg.subscriber.relays import RelayClient, merge_heads
 from p2pmsg.subscriber.resume import (
-    DOUBT_NS,
+    UNCONFIRMED_NS,
     find_below,
     find_rewound,
     is_compared,
-    note_life,
-    note_probed,
-    take_life,
+    on_incarnation,
+    on_probed,
+    take_incarnation,
 )
 from p2pmsg.subscriber.servers import Denials, Servers
 from p2pmsg.subscriber.sessions import GroupState, Route, Session
@@ -72,12 +72,12 @@ class SessionJoiner:
         effects: what the shell is to do and to send.
         frame_limit: warns of what is too large.
         relays: the relays that are connected.
-        member: takes datagrams; None: there are none.
+        multicast: takes datagrams; None: there are none.
         servers: checks what servers may send; None: all of it.
         quiet: asks publishers whose data path is silent.
         former: asks for what is missing of feeds' sessions when others have begun.
         next_check_ns: when `check` is due.
-        is_settled: says whether the application has processed all of a closing session, before its
+        is_drained: says whether the application has processed all of a closing session, before its
             publisher hears that it may go; None: to have received it is enough.
 
     """
@@ -108,11 +108,11 @@ class SessionJoiner:
             settings, relay, peers=self.peers, lines=lines, effects=self.effects,
             hurry=self.hurry, rng=rng, now_ns=now_ns,
         )  # fmt: skip
-        self.member: MulticastReceiver | None = None
+        self.multicast: MulticastReceiver | None = None
         self.servers: Servers | None = None
         self.next_check_ns = now_ns
         self._unjoined = 0
-        self.is_settled: Callable[[Session], bool] | None = None
+        self.is_drained: Callable[[Session], bool] | None = None
         self._forget_last = forget_last
         self._denials = denials
         self._rng = rng
@@ -127,18 +127,18 @@ class SessionJoiner:
         self._asked = self.start.position if self.start.kind == "sequence" else 0
         self._pages = control.HeadPages(config.streams_max)
         self._reached = Reached(lines, self.peers, self.relays.upstreams, self.effects)
-        self.quiet, self.former = QuietPaths(self, rng), FormerFeeds(self)
+        self.quiet, self.former = PathProbes(self, rng), DrainingFeeds(self)
         self._space = Space(self.peers, stream_table, self.effects, invalid, self.forget_peer)
 
     def receive_multicast(self) -> "MulticastReceiver":
         """Return what takes the datagrams of multicasts."""
         from p2pmsg.subscriber.group import MulticastReceiver  # over TCP it is not imported
 
-        self.member = MulticastReceiver(
+        self.multicast = MulticastReceiver(
             self.settings, self.stream_table, self, lines=self.lines, peers=self.peers,
             effects=self.effects, invalid=self.invalid, rng=self._rng,
         )  # fmt: skip
-        return self.member
+        return self.multicast
 
     @property
     def sessions_unjoined(self) -> int:
@@ -148,7 +148,7 @@ class SessionJoiner:
     def is_connected(self, line: int, now_ns: int) -> bool:
         """Whether a publisher, or relay, at a line was joined, and is neither silent nor gone."""
         state = self.lines[line]
-        if not (state.is_heard and now_ns - state.heard_ns <= self._timeout_ns):
+        if not (state.is_heard and now_ns - state.last_heard_ns <= self._timeout_ns):
             return False
         if state.relay is not None:
             up = self.relays.upstreams.get(state.relay)
@@ -166,7 +166,7 @@ class SessionJoiner:
         last = self.lines[line].session
         for peer in self.peers.values():
             group = peer.group
-            if peer.session == last or (group is not None and line in group.places):
+            if peer.session == last or (group is not None and line in group.sources):
                 yield peer
 
     def receive_welcome(self, line: int, frame: Frame, now_ns: int) -> None:
@@ -182,13 +182,13 @@ class SessionJoiner:
         peer = self.peers.get(session)
         if frame.flags & wire.FLAG_CLOSING:
             if peer is not None and not peer.closing and not peer.gone:
-                self._note_closing(peer, line, now_ns)
+                self._on_closing(peer, line, now_ns)
             return
         if not self._may_announce(line, peer, "publish", welcome.name, now_ns):
             return
         state.unknown_ns, state.refusal = None, ""
         self._part_from_relay(line, now_ns)
-        member = self.member if state.shared else None
+        member = self.multicast if state.shared else None
         if (
             member is not None
             and peer is not None
@@ -196,7 +196,7 @@ class SessionJoiner:
         ):
             if not peer.gone:  # such a one is late: another session has its place
                 state.session = session
-                member.greet(peer, welcome, now_ns)
+                member.on_welcome(peer, welcome, now_ns)
             return
         if peer is None:
             peer = self._meet(line, session, welcome, member, now_ns)
@@ -205,19 +205,19 @@ class SessionJoiner:
         else:
             self._renew(peer, line, welcome)
             if member is not None:
-                member.greet(peer, welcome, now_ns)
+                member.on_welcome(peer, welcome, now_ns)
         if not state.contacted and member is None:
             state.contacted, state.contacted_ns = True, now_ns
         state.distrusted = False
-        state.place = control.place_of(welcome.recovery)
+        state.endpoint_hash = control.endpoint_hash_of(welcome.recovery)
         if state.session != session:
             former, state.session = state.session, session
             if member is None:
                 self._end_replaced(former, now_ns)
-        peer.heard_ns = now_ns
+        peer.last_heard_ns = now_ns
         peer.direct, peer.current, peer.own.refused = True, None, {}
         peer.user = "" if self.servers is None else self.servers.users[line]
-        self.note_life(peer, welcome.life, now_ns)
+        self.on_incarnation(peer, welcome.incarnation, now_ns)
         self.next_check_ns = now_ns
         self.send_probe(peer, line, now_ns)
 
@@ -239,7 +239,7 @@ class SessionJoiner:
         peer = Session(session, welcome, returning=returning, now_ns=now_ns)
         if member is not None:
             peer.feedback, peer.group = member.make_feedback(), GroupState(now_ns)
-            member.greet(peer, welcome, now_ns)
+            member.on_welcome(peer, welcome, now_ns)
         self.peers[session] = peer
         self.effects.connect(line, session, welcome.recovery)
         self.frame_limit.met(line, session, welcome)
@@ -275,7 +275,7 @@ class SessionJoiner:
         if frame.flags & wire.FLAG_CLOSING:
             for peer, route in self.relays.routes_over(line):
                 if peer.session == frame.session and not route.handshake.closing:
-                    route.handshake.note_closing()
+                    route.handshake.on_closing()
                     self._probe_route(peer, route, now_ns)
                     self.next_check_ns = now_ns
             return
@@ -284,7 +284,7 @@ class SessionJoiner:
             return
         state.unknown_ns = None
         state.contacted, state.distrusted = True, False
-        state.place = control.place_of(welcome.recovery)
+        state.endpoint_hash = control.endpoint_hash_of(welcome.recovery)
         former, state.session = state.session, None
         self._end_replaced(former, now_ns)
         self.relays.meet(line, frame.session, welcome, now_ns)
@@ -360,9 +360,9 @@ class SessionJoiner:
         """Let `check` be due by a time."""
         self.next_check_ns = min(self.next_check_ns, due_ns)
 
-    def note_life(self, peer: Session, life: int, now_ns: int) -> bool:
-        """Note which life of a publisher a frame is of; True: another one than is known."""
-        is_other = note_life(peer, life, now_ns)
+    def on_incarnation(self, peer: Session, incarnation: int, now_ns: int) -> bool:
+        """Note which incarnation of a publisher a frame is of; True: another one than is known."""
+        is_other = on_incarnation(peer, incarnation, now_ns)
         if is_other:
             self._forget_last()  # so that no frame takes the fast path
         return is_other
@@ -372,19 +372,19 @@ class SessionJoiner:
         several = len(peer.routes) > 1 or self.relays.unsettled(now_ns)
         return None if several else earliest
 
-    def _note_closing(self, peer: Session, line: int, now_ns: int) -> None:
-        peer.handshake.note_closing()
+    def _on_closing(self, peer: Session, line: int, now_ns: int) -> None:
+        peer.handshake.on_closing()
         self.next_check_ns = now_ns
-        if self.member is not None and peer.group is not None:
+        if self.multicast is not None and peer.group is not None:
             # Anybody may say so in a group, which must not make the publisher send echoes to all.
-            self.member.confirmation.want(peer, None, now_ns)
+            self.multicast.confirmation.want(peer, None, now_ns)
         else:
             self.send_probe(peer, line, now_ns)  # its echo has the last heads
 
-    def note_last_heads(self, peer: Session, now_ns: int) -> None:
+    def on_last_heads(self, peer: Session, now_ns: int) -> None:
         """Note that a publisher has said over TCP that it closes, and what its last heads are."""
         if not peer.closing:
-            peer.handshake.note_closing()
+            peer.handshake.on_closing()
         peer.handshake.has_last = True
         self.hurry(now_ns)
 
@@ -395,27 +395,29 @@ class SessionJoiner:
             self.effects.disconnect(peer.session)
             self.effects.connect(line, peer.session, welcome.recovery)
         peer.gone = False
-        peer.handshake.renew(is_same_life=welcome.life != 0 and welcome.life == peer.life)
+        peer.handshake.renew(
+            is_same_incarnation=welcome.incarnation != 0 and welcome.incarnation == peer.incarnation
+        )
         peer.name, peer.recovery = welcome.name, welcome.recovery
         peer.stall_ms = welcome.stall_ms
 
     def begin_again(self, peer: Session, now_ns: int) -> None:
         """Join a session again over the same channels: its publisher was restarted."""
-        peer.doubt_until_ns = now_ns + DOUBT_NS
+        peer.unconfirmed_until_ns = now_ns + UNCONFIRMED_NS
         self._forget_last()
-        peer.handshake.note_open()
+        peer.handshake.on_open()
         peer.current, peer.own.refused = None, {}
         self.next_check_ns = now_ns
         self.send_probe(peer, peer.handshake.line, now_ns)
 
-    def note_unknown_session(self, line: int, now_ns: int) -> None:
+    def on_unknown_session(self, line: int, now_ns: int) -> None:
         """Note that a frame came of another session than the line's welcome announced."""
         if self.lines[line].unknown_ns is None:
             self.lines[line].unknown_ns = now_ns
 
     def send_probe(self, peer: Session, line: int, now_ns: int) -> None:
         """Ask the publisher itself for an echo over a line."""
-        note_probed(peer, self._asked)
+        on_probed(peer, self._asked)
         probe = peer.handshake.begin(line, self.effects, rng=self._rng, now_ns=now_ns)
         self._request_probe(peer, peer.own, probe)
 
@@ -434,7 +436,7 @@ class SessionJoiner:
     def _request_probe(self, peer: Session, route: Route, probe: int) -> None:
         start, newer = self.start, False
         if route is peer.own:
-            keys = None if self.member is None or peer.group is None else self.member.keys
+            keys = None if self.multicast is None or peer.group is None else self.multicast.keys
             if keys is not None and keys.begin_with(peer):
                 return  # without them the echo could not be read
             if peer.returning and start.kind in ("latest", "earliest"):
@@ -477,7 +479,7 @@ class SessionJoiner:
             return
         self.take_heads(peer, heads, now_ns)
         if is_own:
-            take_life(peer, body)
+            take_incarnation(peer, body)
         # Last, so that an exception before it leads to another probe.
         peer.joined, peer.given_up = True, False
         route.handshake.echoed(self.effects)
@@ -517,7 +519,7 @@ class SessionJoiner:
         first = not peer.joined
         if self.cursor is not None and first:
             self.cursor.note(peer)  # before anything of it can be delivered
-        peer.heard_ns = now_ns
+        peer.last_heard_ns = now_ns
         for head in heads.streams:
             known = head.topic in peer.streams
             if not known and not self.stream_table.has_space(peer):
@@ -531,14 +533,14 @@ class SessionJoiner:
                 self.stream_table.begin(stream, start, now_ns=now_ns, following=following)
             earliest = self.evicted_before(peer, min(head.earliest, head.next), now_ns)
             stream.receiver.observe_head(head.next, now_ns=now_ns, earliest=earliest)
-            self.stream_table.settle(stream)
+            self.stream_table.drain(stream)
         listed = {head.topic for head in heads.streams}
         for topic, stream in peer.streams.items():
             if not stream.receiver.started:
                 self.stream_table.begin(stream, now_ns=now_ns)
             if topic not in listed and not (heads.denied and matches(topic, heads.denied)):
                 stream.receiver.observe_head(heads.floor, now_ns=now_ns)
-            self.stream_table.settle(stream)
+            self.stream_table.drain(stream)
 
     def send_joined(self, peer: Session, now_ns: int) -> None:
         """Report to the publisher that we are there, and whether we have everything."""
@@ -548,9 +550,9 @@ class SessionJoiner:
         body = control.Joined(self.settings.subscriber, self.settings.name, complete)
         if route is peer.own:
             body.wants_token = peer.group is not None
-            body.settles = self.is_settled is not None or self.relays.own is not None
+            body.settles = self.is_drained is not None or self.relays.own is not None
         self.effects.send(route.key, Kind.JOINED, peer.session, body)
-        route.handshake.note_report(now_ns + self._keep_alive_ns, complete=complete)
+        route.handshake.on_report(now_ns + self._keep_alive_ns, complete=complete)
 
     def _is_complete(self, peer: Session, route: Route) -> bool:
         """Whether a closing publisher, or relay, may go: all of it has come, and was processed."""
@@ -565,28 +567,28 @@ class SessionJoiner:
             return False
         if cursor is not None and peer in cursor.newcomers:
             return False
-        return self.is_settled is None or self.is_settled(peer)
+        return self.is_drained is None or self.is_drained(peer)
 
     def excuse_silence(self, now_ns: int) -> None:
         """Do not count the silence of connections that are not read, because all is full."""
         self._monitor.excuse_silence(now_ns)
         for peer in self.peers.values():
-            peer.heard_ns = now_ns
+            peer.last_heard_ns = now_ns
 
-    def note_stopped(self, stopped_ns: int, now_ns: int) -> None:
+    def on_stopped(self, stopped_ns: int, now_ns: int) -> None:
         """Leave out a time in which this process was stopped, as by SIGSTOP.
 
         What came meanwhile is read before anything is asked for or given up.
         """
-        self._monitor.note_stopped(stopped_ns, now_ns)
+        self._monitor.on_stopped(stopped_ns, now_ns)
         for peer in self.peers.values():
-            peer.heard_ns = min(now_ns, peer.heard_ns + stopped_ns)
+            peer.last_heard_ns = min(now_ns, peer.last_heard_ns + stopped_ns)
             for route in (peer.own, *peer.relayed):
                 if route.asked_ns is not None:
                     route.asked_ns = min(now_ns, route.asked_ns + stopped_ns)
         self.stream_table.gaps.postpone(now_ns=now_ns, delay_ns=5 * _MS, stopped_ns=stopped_ns)
-        if self.member is not None:
-            self.member.note_pause()
+        if self.multicast is not None:
+            self.multicast.on_pause()
 
     def leave(self) -> None:
         """Announce to all publishers and relays that this subscriber goes."""
@@ -616,18 +618,18 @@ class SessionJoiner:
         self._check_peers(now_ns)
         self._check_lines(now_ns)
         self._space.warn(now_ns)
-        self._reached.look(now_ns)
-        self.quiet.look(now_ns)
+        self._reached.check(now_ns)
+        self.quiet.check(now_ns)
         self.former.check(now_ns)
-        if self.member is not None:
-            self.member.check(now_ns)
+        if self.multicast is not None:
+            self.multicast.check(now_ns)
         hurried = bool(self.relays.waiting) or any(
             (p.probe or p.closing or (p.relayed and not p.joined)) and not p.gone
             for p in self.peers.values()
         )
         due_ns = now_ns + (HURRIED_CHECK_NS if hurried else self._check_ns)
-        if self.member is not None:
-            due_ns = min(due_ns, max(self.member.confirmation.due_ns, now_ns + _MS))
+        if self.multicast is not None:
+            due_ns = min(due_ns, max(self.multicast.confirmation.due_ns, now_ns + _MS))
         self.next_check_ns = due_ns
 
     def _check_relayed(self, peer: Session, route: Route, now_ns: int) -> None:
@@ -655,14 +657,18 @@ class SessionJoiner:
                 is_due = False
             elif handshake.closing and not handshake.reported_complete:
                 is_due = self._is_complete(peer, peer.own)
-            elif handshake.reported_complete and now_ns - peer.heard_ns > self._timeout_ns // 2:
-                is_due = False  # it has gone: its next life would get this, queued, as its own
+            elif (
+                handshake.reported_complete and now_ns - peer.last_heard_ns > self._timeout_ns // 2
+            ):
+                is_due = (
+                    False  # it has gone: its next incarnation would get this, queued, as its own
+                )
             else:
                 is_due = peer.direct and handshake.is_report_due(now_ns, complete=False)
             if is_due:
                 self.send_joined(peer, now_ns)
-            silent = now_ns - peer.heard_ns > self._timeout_ns
-            if now_ns - peer.heard_ns > self._give_up_ns:
+            silent = now_ns - peer.last_heard_ns > self._timeout_ns
+            if now_ns - peer.last_heard_ns > self._give_up_ns:
                 self._give_up(peer, now_ns)
             if silent or peer.presumed_gone:  # or it is back, perhaps restarted on its log
                 peer.presumed_gone = silent
@@ -706,12 +712,12 @@ class SessionJoiner:
             self.effects.disconnect(peer.session)
             return
         peer.gone = True
-        self._space.note_end(peer.session)
+        self._space.on_end(peer.session)
         if not peer.joined:
             self._begin_unjoined(peer, now_ns)
         for stream in peer.streams.values():
             stream.receiver.give_up(LossReason.PUBLISHER_GONE)
-            self.stream_table.settle(stream)
+            self.stream_table.drain(stream)
         self.effects.disconnect(peer.session)
 
     def _hold_part(self, peer: Session) -> None:
@@ -738,7 +744,7 @@ class SessionJoiner:
         peer.given_up = True
         for stream in peer.streams.values():
             stream.receiver.give_up(LossReason.PUBLISHER_GONE)
-            self.stream_table.settle(stream)
+            self.stream_table.drain(stream)
 
     def _begin_unjoined(self, peer: Session, now_ns: int) -> None:
         """Begin the streams of a session whose echo will not come, as far as they are known.
@@ -779,8 +785,8 @@ class SessionJoiner:
     def forget_peer(self, session: int) -> None:
         """Forget a session and its streams; what they counted stays counted."""
         peer = self.peers.pop(session)
-        self._space.note_forgotten(session)
-        if self.member is not None:
-            self.member.forget(peer)
+        self._space.on_forgotten(session)
+        if self.multicast is not None:
+            self.multicast.forget(peer)
         self._forget_last()
         self.stream_table.forget(peer)

@@ -374,7 +374,7 @@ class ReadyQueue:
                     one.add(output)
                 except FrameError as error:
                     self._invalid[str(error)] += 1
-                    loss = stream.note_malformed(output.sequence, output.count)
+                    loss = stream.on_malformed(output.sequence, output.count)
                     malformed += output.count
                 else:
                     run = one
@@ -434,7 +434,7 @@ class ReadyQueue:
 
     def _pass_malformed(self, stream: Stream, output: Delivery[Frame], reason: str) -> Taken:
         self._invalid[reason] += 1
-        loss = stream.note_malformed(output.sequence, output.count)
+        loss = stream.on_malformed(output.sequence, output.count)
         self._pass(stream, output)
         return stream, loss, None, _NO_MESSAGES, _NO_MESSAGES
 

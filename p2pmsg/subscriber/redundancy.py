@@ -102,7 +102,7 @@ class Redundancy:
         self._seen: dict[int, _Seen] = {}
         self.silent: dict[int, str] = {}
         self._since: dict[int, tuple[int, int]] = {}  # frames received, and since when
-        self._look_ns = 0
+        self._checked_ns = 0
         self._due_ns = [0] * len(lines)
 
     def note(self, line: int, stream: Stream, start: int, count: int, *, now_ns: int) -> None:
@@ -152,11 +152,11 @@ class Redundancy:
             found[line] += _behind(line, self._seen.values())
         return found
 
-    def look(self, now_ns: int) -> Iterator[tuple[int, str]]:
+    def check(self, now_ns: int) -> Iterator[tuple[int, str]]:
         """Yield warnings, with their lines: over which nothing comes, or comes again."""
-        if now_ns < self._look_ns:
+        if now_ns < self._checked_ns:
             return
-        self._look_ns = now_ns + _LOOK_NS
+        self._checked_ns = now_ns + _LOOK_NS
         quiet = self._quiet()
         for line, (received, _) in list(self._since.items()):
             if self._lines[line].received == received and (line in quiet or line in self.silent):
@@ -173,17 +173,18 @@ class Redundancy:
             _, since_ns = self._since.setdefault(line, (heard.received, now_ns))
             if now_ns - since_ns >= SAID_NS - SILENT_NS and now_ns >= self._due_ns[line]:
                 self._due_ns[line] = now_ns + _SAID_AGAIN_NS
+                silent_s = (now_ns - heard.last_heard_ns) / 1e9
                 self.silent[line] = (
-                    f"nothing has come over this line for {(now_ns - heard.heard_ns) / 1e9:.0f} s, "
-                    f"while others brought messages that it did not: {count}"
+                    f"nothing has come over this line for {silent_s:.0f} s, while others brought "
+                    f"messages that it did not: {count}"
                 )
                 yield line, self.silent[line]
 
     def _quiet(self) -> set[int]:
         """Return those over which nothing has come for `SILENT_NS` before another one's last."""
-        last_ns = max(line.heard_ns for line in self._lines)
+        last_ns = max(line.last_heard_ns for line in self._lines)
         heard = enumerate(self._lines)
-        return {index for index, line in heard if last_ns - line.heard_ns > SILENT_NS}
+        return {index for index, line in heard if last_ns - line.last_heard_ns > SILENT_NS}
 
     def _keep(self, left: Iterable[_Seen]) -> None:
         """Count what silent lines have not brought of streams that are forgotten."""
@@ -203,7 +204,7 @@ class Redundancy:
     def _wait(self, stream: Stream, seen: _Seen, now_ns: int) -> None:
         """Set how long a stream's gaps wait, and end the wait where all lines are past them."""
         lines, counts = self._lines, self.counts
-        alive = [index for index in seen.heads if now_ns - lines[index].heard_ns < SILENT_NS]
+        alive = [index for index in seen.heads if now_ns - lines[index].last_heard_ns < SILENT_NS]
         wait_ns = 0
         if len(alive) > 1:
             late_ns = max(

@@ -153,7 +153,7 @@ class RelayClient:
         """
         new = now_ns - self._born_ns < REFORM_NS
         for line in self._lines:
-            away_ns = now_ns - line.was_heard_ns
+            away_ns = now_ns - line.was_last_heard_ns
             if line.relay is not None and QUIET_NS < away_ns < REFORM_NS:
                 return True
             if new and line.key is None and (self.own is not None or self.upstreams):
@@ -163,7 +163,7 @@ class RelayClient:
             for up in self.upstreams.values()
         )
 
-    def note_progress(self, stream: Stream, now_ns: int) -> None:
+    def on_progress(self, stream: Stream, now_ns: int) -> None:
         """Note that a relay has come further with what we have already: it will have the rest."""
         if stream.receiver.missing and now_ns >= stream.progress_ns:
             stream.progress_ns = now_ns + PROGRESS_NS
@@ -274,19 +274,19 @@ class RelayClient:
         if up.version != frame.sequence:
             up.version = frame.sequence
             self._ask_soon(up, now_ns)
-        return body.place
+        return body.endpoint_hash
 
-    def note_head(self, peer: Session, line: int, frame: Frame, now_ns: int) -> None:
+    def on_head(self, peer: Session, line: int, frame: Frame, now_ns: int) -> None:
         """Note how far a relay is with a stream, as its heartbeat says."""
         if not any(route.handshake.line == line for route in peer.relayed):
-            self.note_unknown(line, now_ns)
+            self.on_unknown(line, now_ns)
         stream = peer.streams[frame.topic]
         known = stream.relay_heads.get(line, 0)
         stream.relay_heads[line] = frame.sequence
         if known < frame.sequence:
-            self.note_progress(stream, now_ns)
+            self.on_progress(stream, now_ns)
 
-    def note_unknown(self, line: int, now_ns: int) -> None:
+    def on_unknown(self, line: int, now_ns: int) -> None:
         """Note that frames of a session came that the relay has not announced."""
         up = self.upstreams.get(self._lines[line].relay or -1)
         if up is not None:

@@ -7,22 +7,23 @@ was sent (`newer`), so the heads of a publisher that has not gone back cannot be
 subscriber had then, however late other frames are. Relays lag.
 
 A publisher may have passed the subscriber's position again by then. It is known all the same if
-its echo says that its new life began below what its former life had reported of itself: each echo
-and heartbeat says of which life it is. From the first sign of another life until the echo, nothing
-of the session is taken: the sequences may be those of other messages.
+its echo says that its new incarnation began below what its former incarnation had reported of
+itself: each echo and heartbeat says of which incarnation it is. From the first sign of another
+incarnation until the echo, nothing of the session is taken: the sequences may be those of other
+messages.
 
 In a multicast anybody can report messages that never were. So a head that was only heard of shows
 nothing there: what came or was confirmed counts, and before a stream has begun only what came and
-is not further ahead of the answer than is believed at all. Nothing that another life sends is taken
-before its echo there either, since its datagrams come from another port; so all that came until
-then was of the former life. (Where it got the same port by chance, 1 in 28,232 by Linux's defaults,
-or where relays have the session, too, the head alone is compared.)
+is not further ahead of the answer than is believed at all. Nothing that another incarnation sends
+is taken before its echo there either, since its datagrams come from another port; so all that came
+until then was of the former incarnation. (Where it got the same port by chance, 1 in 28,232 by
+Linux's defaults, or where relays have the session, too, the head alone is compared.)
 
 ::
 
     PROBE: remember the heads ──▶ ECHO: a head is below ──▶ what is still missing is lost: `rewound`
                                                             the stream begins again where the log
-                                                            of the publisher's new life ended
+                                                            of the publisher's new incarnation ended
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from p2pmsg.stats import CursorStats
     from recovery import CursorFile
 
-DOUBT_NS: Final = 1_000_000_000
-"""How long an echo is waited for at most, until messages of another life are taken as they come."""
+UNCONFIRMED_NS: Final = 1_000_000_000
+"""How long an echo is waited for at most, until messages of another incarnation are taken as they
+come."""
 
 
 class Resume(Protocol):
@@ -79,7 +81,7 @@ class ResumePoints:
 
     Args:
         file: the cursor.
-        places: the endpoints, one a line.
+        endpoints: the endpoints, one a line.
         topics: what is subscribed to; empty: all.
 
     Attributes:
@@ -87,20 +89,20 @@ class ResumePoints:
 
     """
 
-    def __init__(self, file: "CursorFile", places: list[str], topics: list[str]) -> None:
+    def __init__(self, file: "CursorFile", endpoints: list[str], topics: list[str]) -> None:
         self.file = file
         self.newcomers: list[Session] = []
         self._rewound: dict[tuple[int, str], int] = {}
-        self._places = places
+        self._endpoints = endpoints
         self._scope = ("*",) if not topics or "*" in topics else tuple(topics)
 
     def contacted(self, line: int) -> bool:
-        """Whether a publisher was met at a line's endpoint before, in this life or a former one.
+        """Whether a publisher was met at a line's endpoint, in this or a former incarnation.
 
         Then a session that is new there has begun since, as when a publisher restarts without a
         log, and nothing of it is too old.
         """
-        return self._places[line] in self.file.cursor.places
+        return self._endpoints[line] in self.file.cursor.endpoints
 
     def start_of(self, session: int, topic: str, of_new: int) -> int | None:
         """Return where a stream begins; None: the cursor does not know.
@@ -150,10 +152,10 @@ class ResumePoints:
             starts = {s.topic: s.receiver.start for s in streams if s.receiver.started}
             at = {i for i, line in enumerate(connections) if line.session == peer.session}
             at |= {route.handshake.line for route in (peer.own, *peer.relayed)}
-            places = [self._places[line] for line in sorted(at) if line >= 0]
+            endpoints = [self._endpoints[line] for line in sorted(at) if line >= 0]
             # Of one that was never joined, other streams may be as old as can be.
             scope = self._scope if peer.joined else tuple(peer.streams)
-            self.file.join(peer.session, scope, starts, places)
+            self.file.join(peer.session, scope, starts, endpoints)
             peer.handshake.keep_alive_ns = 0
             del self.newcomers[0]
 
@@ -187,7 +189,7 @@ class ResumePoints:
 
 
 class WentBack(NamedTuple):
-    """A publisher has gone back: its life began at `began`, and it is at `following` now."""
+    """A publisher has gone back: its incarnation began at `began`, and it is at `following` now."""
 
     stream: Stream
     following: int
@@ -202,46 +204,48 @@ class WentBackBelow(NamedTuple):
     committed: int
 
 
-def note_life(peer: Session, life: int, now_ns: int) -> bool:
-    """Note which life of a publisher is heard of; True: it is another one, and to be probed.
+def on_incarnation(peer: Session, incarnation: int, now_ns: int) -> bool:
+    """Note which incarnation of a publisher is heard of; True: it is another one, and to be probed.
 
     Not in a multicast, where anybody may say so: there it comes over TCP (`Admitted`).
     """
-    known = (0, peer.life, peer.next_life)
-    if not peer.life or life in known or peer.group is not None:
+    known = (0, peer.incarnation, peer.next_incarnation)
+    if not peer.incarnation or incarnation in known or peer.group is not None:
         return False
-    peer.next_life, peer.doubt_until_ns = life, now_ns + DOUBT_NS
+    peer.next_incarnation, peer.unconfirmed_until_ns = incarnation, now_ns + UNCONFIRMED_NS
     return True
 
 
-def note_shorter(peer: Session, topic: str, life: int, following: int) -> None:
-    """Note a heartbeat of another life that has published less than came: that was the former's.
+def on_shorter(peer: Session, topic: str, incarnation: int, following: int) -> None:
+    """Note a heartbeat of another incarnation that has published less than came.
 
-    Until the echo of the new life comes, its messages may pass our position; then nothing else
-    would show that it had gone back. On a line frames come in order, so nothing of the new life
-    came before its heartbeat says so. With several lines that is not known.
+    The rest came from the former one.
+
+    Until the echo of the new incarnation comes, its messages may pass our position; then nothing
+    else would show that it had gone back. On a line frames come in order, so nothing of the new
+    incarnation came before its heartbeat says so. With several lines that is not known.
     """
     stream = peer.streams.get(topic)
-    if not life or not peer.life or peer.group is not None or stream is None:
+    if not incarnation or not peer.incarnation or peer.group is not None or stream is None:
         return
     came = stream.receiver.received_stop
     if following < came:
         stream.published = max(stream.published, came)
 
 
-def take_life(peer: Session, heads: control.Heads) -> None:
-    """Take from an echo which life it is of, and up to where that has published."""
-    peer.doubt_until_ns = peer.next_life = 0
-    if not heads.life:
+def take_incarnation(peer: Session, heads: control.Heads) -> None:
+    """Take from an echo which incarnation it is of, and up to where that has published."""
+    peer.unconfirmed_until_ns = peer.next_incarnation = 0
+    if not heads.incarnation:
         return
-    is_same, peer.life = heads.life == peer.life, heads.life
+    is_same, peer.incarnation = heads.incarnation == peer.incarnation, heads.incarnation
     for head in heads.streams:
         stream = peer.streams.get(head.topic)
         if stream is not None:  # an answer may be older than a heartbeat
             stream.published = max(head.next, stream.published if is_same else 0)
 
 
-def note_probed(peer: Session, asked: int) -> None:
+def on_probed(peer: Session, asked: int) -> None:
     """Remember how far the streams of a session have come, when it is probed.
 
     A position up to `asked`, the sequence to start at, shows nothing: it may be yet to come.
@@ -263,18 +267,18 @@ def is_compared(peer: Session, committed: Mapping[str, int]) -> bool:
 def find_rewound(peer: Session, heads: control.Heads, asked: int) -> list[WentBack]:
     """Return the streams whose publisher has gone back, as its answer shows."""
     listed = {head.topic: head for head in heads.streams}
-    are_known = bool(heads.life and peer.life)
-    is_other = are_known and heads.life != peer.life
+    are_known = bool(heads.incarnation and peer.incarnation)
+    is_other = are_known and heads.incarnation != peer.incarnation
     found = []
     for topic, stream in peer.streams.items():
         if topic not in listed and heads.denied and matches(topic, heads.denied):
             stream.unseen |= is_other  # where it is now is not known
             continue
-        has_new_life, stream.unseen = is_other or stream.unseen, False
+        has_new_incarnation, stream.unseen = is_other or stream.unseen, False
         following, began = _place(listed.get(topic), heads.floor)
-        if are_known and not has_new_life:
+        if are_known and not has_new_incarnation:
             continue  # it runs still, and has not gone back; what it does not list, it denies to us
-        former = stream.published if has_new_life else 0
+        former = stream.published if has_new_incarnation else 0
         if following < stream.probed or began < former:
             found.append(WentBack(stream, following, began))
     return found
@@ -298,7 +302,7 @@ def _heard(position: int, asked: int) -> int:
 
 
 def _place(head: control.Head | None, floor: int) -> tuple[int, int]:
-    """Return a stream's next sequence, and where its publisher's life began with it."""
+    """Return a stream's next sequence, and where its publisher's incarnation began with it."""
     if head is None:
         return floor, floor
     return head.next, head.next if head.began is None else min(head.began, head.next)

@@ -91,7 +91,7 @@ class Routes:
         for other in session.routes:
             if other.key == route.key:
                 for start, stop in ranges:
-                    other.note_refused(topic, start, stop, reason)
+                    other.on_refused(topic, start, stop, reason)
 
     def losses(self, session: Session, topic: str, ranges: Ranges) -> list[Loss]:
         """Return as losses what all routes have refused, with the reason of the nearest one."""

@@ -16,8 +16,8 @@ DENIALS_MAX: Final = 4096
 """Denials that are remembered, so that each is reported once; further ones are counted only."""
 
 
-class Rights(Protocol):
-    """Who may what, by user id; `p2pmsg.security.rights.Rights` is one."""
+class AccessRules(Protocol):
+    """Who may what, by user id; `p2pmsg.security.access_rules.AccessRules` is one."""
 
     def may(self, user: str, verb: str, topic: str) -> bool:
         """Return whether a user may, for a topic, or for all that a prefix and `*` mean."""
@@ -98,20 +98,20 @@ class Servers:
     """Checks what comes from servers.
 
     Args:
-        rights: who may what.
+        access_rules: who may what.
         users: the user id of each connection's server.
         denials: takes what is denied.
 
     """
 
-    def __init__(self, rights: Rights, users: Sequence[str], denials: Denials) -> None:
-        self._rights = rights
+    def __init__(self, access_rules: AccessRules, users: Sequence[str], denials: Denials) -> None:
+        self._access_rules = access_rules
         self.users = users
         self._denials = denials
 
     def check_any(self, line: int, verb: str, name: str) -> bool:
         """Whether the server of a connection may do this for any topic; note it if not."""
-        if self._rights.has_any(self.users[line], verb):
+        if self._access_rules.has_any(self.users[line], verb):
             self._denials.allow(verb, "*", name)
             return True
         self._denials.note(Denial(verb, "*", name, is_ours=True))
@@ -151,7 +151,7 @@ class Servers:
 
     def _may(self, user: str, topic: str, name: str, *, is_relay: bool) -> bool:
         verb = "relay" if is_relay else "publish"
-        if self._rights.may(user, verb, topic):
+        if self._access_rules.may(user, verb, topic):
             self._denials.allow(verb, topic, name)
             return True
         self._denials.note(Denial(verb, topic, name, is_ours=True))

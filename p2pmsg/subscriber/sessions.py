@@ -64,7 +64,7 @@ class Route:
         self.handshake = Handshake(line)
         self.announced_ns = now_ns
 
-    def note_refused(self, topic: str, start: int, stop: int, reason: LossReason) -> None:
+    def on_refused(self, topic: str, start: int, stop: int, reason: LossReason) -> None:
         """Remember that `[start, stop)` cannot be had here."""
         by_reason = self.refused.setdefault(topic, {})
         by_reason.setdefault(reason, RangeSet()).add(start, stop)
@@ -95,15 +95,15 @@ class GroupState:
     """When it was first announced."""
     token: int = 0
     """What makes its publisher listen to datagrams; 0: there is none."""
-    life: int | None = None
-    """Which life of the session it is; None: not known."""
+    incarnation: int | None = None
+    """Which incarnation of the session it is; None: not known."""
     parity: int = 0
-    """How many parity datagrams it sends after a block, once `life` is known."""
+    """How many parity datagrams it sends after a block, once `incarnation` is known."""
     answered_ns: int = -1
     """When anything last came over the recovery channel."""
     proof: int | None = None
     """The probe whose echo showed where its datagrams come from."""
-    places: dict[int, Any] = field(default_factory=dict)
+    sources: dict[int, Any] = field(default_factory=dict)
     """Where its datagrams come from, by line."""
     misfit_ns: int | None = None
     """Since when it is announced otherwise than it is known, and has not answered."""
@@ -131,7 +131,7 @@ class GroupState:
 
     @property
     def is_answered_soon(self) -> bool:
-        """Whether its publisher has been asked for anything: heads, a token, or its life."""
+        """Whether its publisher has been asked for anything: heads, a token, or its incarnation."""
         return self.is_asking or not self.token or self.misfit_ns is not None
 
 
@@ -149,7 +149,7 @@ class Session:
     """What its messages say of where they come from."""
     recovery: str = ""
     stall_ms: float = 0.0
-    heard_ns: int = 0
+    last_heard_ns: int = 0
     """When anything last came, over any channel; see `came_ns`."""
     met_ns: int = 0
     """When it was first heard of."""
@@ -198,11 +198,11 @@ class Session:
     held_ns: int = 0
     late: bool = False
     """Its relay announced it when the others had been joined."""
-    life: int = 0
-    """Which life of its publisher the last echo was of; 0: not known."""
-    next_life: int = 0
-    """Another life that was heard of."""
-    doubt_until_ns: int = 0
+    incarnation: int = 0
+    """Which incarnation of its publisher the last echo was of; 0: not known."""
+    next_incarnation: int = 0
+    """Another incarnation that was heard of."""
+    unconfirmed_until_ns: int = 0
     """Until when nothing of the session is taken, unless its echo comes."""
     user: str = ""
     """Whose session it is, by the key of its publisher; "" where that is not asked."""
@@ -216,7 +216,7 @@ class Session:
     def __post_init__(self, welcome: Welcome, now_ns: int) -> None:
         self.origin = Origin(self.session, welcome.name)
         self.recovery, self.stall_ms = welcome.recovery, welcome.stall_ms
-        self.heard_ns = self.met_ns = self.data_before_ns = now_ns
+        self.last_heard_ns = self.met_ns = self.data_before_ns = now_ns
         self.own = Route(self.session, -1, 0, now_ns=now_ns)
         self.handshake = self.own.handshake
 
@@ -229,31 +229,31 @@ class Session:
     def name(self, name: str) -> None:
         self.origin = Origin(self.session, name)
 
-    def note_reply(self, now_ns: int) -> None:
+    def on_reply(self, now_ns: int) -> None:
         """Note that something came over a recovery channel."""
-        self.note_answering(now_ns)
+        self.on_answering(now_ns)
         self.replied = True
 
-    def note_answering(self, now_ns: int) -> None:
+    def on_answering(self, now_ns: int) -> None:
         """Note that something comes over a recovery channel, whole or not."""
         self.before_ns, self.data_before_ns = self.came_ns, self.data_ns
-        self.heard_ns = self.replied_ns = now_ns
+        self.last_heard_ns = self.replied_ns = now_ns
 
-    def note_control(self, now_ns: int) -> None:
+    def on_control(self, now_ns: int) -> None:
         """Note that something came over the data path that says nothing of streams."""
         self.data_before_ns = self.data_ns
-        self.heard_ns = self.noted_ns = now_ns
+        self.last_heard_ns = self.noted_ns = now_ns
 
     @property
     def came_ns(self) -> int:
         """When anything last came over the data path, about; later where silence is excused."""
-        return self.before_ns if self.heard_ns == self.replied_ns else self.heard_ns
+        return self.before_ns if self.last_heard_ns == self.replied_ns else self.last_heard_ns
 
     @property
     def data_ns(self) -> int:
         """When data or a heartbeat of any stream last came, about, as `came_ns`."""
-        is_other = self.heard_ns in (self.replied_ns, self.noted_ns)
-        return self.data_before_ns if is_other else self.heard_ns
+        is_other = self.last_heard_ns in (self.replied_ns, self.noted_ns)
+        return self.data_before_ns if is_other else self.last_heard_ns
 
     @property
     def probe(self) -> int | None:
@@ -320,9 +320,10 @@ class Stream:
     probed: int = 0
     """Its head when the session was last probed."""
     unseen: bool = False
-    """Whether its publisher began another life, and denied it then: it is still to be compared."""
+    """Whether its publisher began another incarnation, and denied it then: it is still to be
+    compared."""
     published: int = 0
-    """Up to where its publisher's life that is known was, as it said itself."""
+    """Up to where its publisher's incarnation that is known was, as it said itself."""
     retired: bool = False
     """It has ended, and another one has its place: the publisher has gone back."""
     watched: bool = False
@@ -344,7 +345,7 @@ class Stream:
         session = self.peer.session
         self.prefix = _BLOCKED if is_blocked else stream_prefix(self.topic, session)
 
-    def note_malformed(self, start: int, count: int) -> Loss:
+    def on_malformed(self, start: int, count: int) -> Loss:
         """Count messages that were received but cannot be read."""
         loss = Loss(start, start + count, LossReason.MALFORMED)
         self.malformed.append(loss)

@@ -40,15 +40,15 @@ class Space:
         self._invalid = invalid
         self._forget = forget
         self._ended: dict[int, None] = {}
-        self._due_ns = self._said = 0
+        self._due_ns = self._logged = 0
         table.make_space = self._for_stream
 
-    def note_end(self, session: int) -> None:
+    def on_end(self, session: int) -> None:
         """Note that a session has ended; it may come back."""
         self._ended.pop(session, None)
         self._ended[session] = None
 
-    def note_forgotten(self, session: int) -> None:
+    def on_forgotten(self, session: int) -> None:
         """Note that a session is not known any more."""
         self._ended.pop(session, None)
 
@@ -78,8 +78,8 @@ class Space:
     def warn(self, now_ns: int) -> None:
         """Say that sessions or streams were refused, at the first time and then once a minute."""
         sessions, streams = self._invalid["peers_max"], self._invalid["streams_max"]
-        if sessions + streams > self._said and now_ns >= self._due_ns:
-            self._said, self._due_ns = sessions + streams, now_ns + _WARN_NS
+        if sessions + streams > self._logged and now_ns >= self._due_ns:
+            self._logged, self._due_ns = sessions + streams, now_ns + _WARN_NS
             most = f"{self._table.config.streams_max:,} streams (`streams_max`) of {PEERS_MAX:,}"
             self._effects.warn(
                 -1, 0,

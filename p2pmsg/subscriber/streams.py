@@ -41,7 +41,7 @@ class StreamTable:
     """Begins streams, delivers what is in order, and ends them.
 
     Args:
-        tally: which line brought what; None: there is only one.
+        by_line: which line brought what; None: there is only one.
         deliver: takes what is ready.
 
     Attributes:
@@ -63,7 +63,7 @@ class StreamTable:
         policy: GapPolicy,
         types: ValueTypes = UNTYPED,
         cursor: Resume | None,
-        tally: Redundancy | None,
+        by_line: Redundancy | None,
         deliver: Deliver,
         rng: Random,
         history_messages: int = HISTORY_MESSAGES,
@@ -85,7 +85,7 @@ class StreamTable:
         self.repair_latency = LatencyHistogram()
         self.make_space: Callable[[Session], bool] = _has_none
         self._cursor = cursor
-        self._tally = tally
+        self._by_line = by_line
         self._deliver = deliver
         self._rng = rng
 
@@ -146,7 +146,7 @@ class StreamTable:
         head_max = max(start, following) + stream.jump_max
         stream.receiver.start_at(start, now_ns=now_ns, head_max=head_max)
 
-    def settle(self, stream: Stream) -> None:
+    def drain(self, stream: Stream) -> None:
         """Deliver what is in order, and note whether gaps remain."""
         receiver, deliver = stream.receiver, self._deliver
         while (output := receiver.next_output()) is not None:
@@ -164,20 +164,20 @@ class StreamTable:
         stream.watched = bool(receiver.missing)
 
     def rewind(self, back: WentBack, now_ns: int) -> None:
-        """End a stream whose publisher has gone back, and begin it where the new life began."""
+        """End a stream whose publisher has gone back; begin it where the new incarnation did."""
         stream, following, began = back
         peer, receiver = stream.peer, stream.receiver
         joined = receiver.started
-        if not joined:  # what the publisher's former life sent before its echo
+        if not joined:  # what the publisher's former incarnation sent before its echo
             limit = None if peer.group is None else following + stream.jump_max
             first = max(began, receiver.first_known)
             receiver.start_at(first, now_ns=now_ns, head_max=limit)
         receiver.observe_head(stream.probed, now_ns=now_ns)  # it may have been taken back since
         head = receiver.head
         receiver.give_up(LossReason.REWOUND)
-        self.settle(stream)
-        if self._tally is not None:
-            self._tally.forget(stream)
+        self.drain(stream)
+        if self._by_line is not None:
+            self._by_line.forget(stream)
         stream.retired = True
         peer.former.append(stream)
         if len(peer.former) > FORMER_MAX:
@@ -190,7 +190,7 @@ class StreamTable:
         self._report(new, Rewound(began, head, LossReason.REWOUND))
         if joined:  # else its echo says where it begins
             new.receiver.start_at(began, now_ns=now_ns)
-        self.settle(new)
+        self.drain(new)
 
     def rewind_committed(self, peer: Session, back: WentBackBelow, now_ns: int) -> None:
         """Begin a stream again that was committed further than its publisher is now."""
@@ -201,7 +201,7 @@ class StreamTable:
             self._cursor.rewind(peer, back.topic, back.began)
         self.begin(stream, back.began, now_ns=now_ns)
         self._report(stream, Rewound(back.began, back.committed, LossReason.REWOUND))
-        self.settle(stream)
+        self.drain(stream)
 
     def _report(self, stream: Stream, rewound: Rewound) -> None:
         self.rewound += 1
@@ -212,6 +212,6 @@ class StreamTable:
         self.count -= len(peer.streams) + len(peer.former)
         for stream in (*peer.former, *peer.streams.values()):
             self.gaps.discard(stream)
-            if self._tally is not None:
-                self._tally.forget(stream)
+            if self._by_line is not None:
+                self._by_line.forget(stream)
             self.forgotten.update(stream.totals())

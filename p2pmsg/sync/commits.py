@@ -335,11 +335,11 @@ class EachCommitted:
             raise StopIteration from None
 
 
-def open_cursor(config: CursorConfig, places: list[str], topics: list[str]) -> ResumePoints:
+def open_cursor(config: CursorConfig, endpoints: list[str], topics: list[str]) -> ResumePoints:
     """Open a cursor's file; raises `CursorError`."""
     store = CursorFileStore(config.path)
     with _translated(store.path):
-        return ResumePoints(CursorFile(store, config), places, topics)
+        return ResumePoints(CursorFile(store, config), endpoints, topics)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Final
 import transports
 from p2pmsg.multicast import datagram
 from p2pmsg.subscriber.core import SubscriberCore
-from p2pmsg.subscriber.group import MulticastReceiver, place_of
+from p2pmsg.subscriber.group import MulticastReceiver, source_of_line
 from p2pmsg.wire import REST, FrameError
 from transports.own_log import own_log as _log
 
@@ -31,9 +31,9 @@ class DatagramLine:
     def __init__(
         self, endpoint: transports.Endpoint, core: SubscriberCore, line: int, lock: threading.RLock
     ) -> None:
-        assert core.member is not None
+        assert core.multicast is not None
         self._core = core
-        self._member: MulticastReceiver = core.member
+        self._member: MulticastReceiver = core.multicast
         self._line = line
         self._lock = lock
         wanted = core.config.multicast.buffer_bytes
@@ -121,7 +121,7 @@ class DatagramLine:
         prefix, body_at, place = b"", 0, None
         # With parity, every frame is to be remembered, which the core's way does.
         if stream is not None and not self._is_sealed and member.parity is None:
-            prefix, place = stream.prefix, place_of(stream.peer, self._line)
+            prefix, place = stream.prefix, source_of_line(stream.peer, self._line)
             body_at = len(prefix) + REST.size
         if not self.wait(timeout_ms):
             return None

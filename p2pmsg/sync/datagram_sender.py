@@ -162,7 +162,7 @@ class DatagramSender:
             self.datagrams_sent += 1
             self.multicast.window.sent(len(made) + _DATAGRAM_COST_BYTES)
             self._bucket.take(len(made), _now_ns())
-        said = self._repeated.look(self.bytes_sent, self.multicast.bytes_repaired, _now_ns())
+        said = self._repeated.check(self.bytes_sent, self.multicast.bytes_repaired, _now_ns())
         if said is not None:
             _log.warning("%s: %s", self.endpoint, said)
 

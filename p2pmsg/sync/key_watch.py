@@ -25,16 +25,16 @@ class KeyWatch:
     def __init__(self) -> None:
         self.refused: AuthenticationError | None = None
         self.denied: list[AccessDeniedError] = []
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
         self._due_ns = 0
 
-    def look(self, clients: Iterable[Connecting], now_ns: int) -> None:
+    def check(self, clients: Iterable[Connecting], now_ns: int) -> None:
         """Check the handshakes, and make connections again that were refused, when that is due."""
         if now_ns < self._due_ns:
             return
         self._due_ns = now_ns + EVERY_NS
         for client in clients:
-            if client.look():
+            if client.check():
                 self.refused = AuthenticationError(client.endpoint, client.refusal)
             elif not client.refusal and self.refused and self.refused.endpoint == client.endpoint:
                 self.refused = None  # it is connected meanwhile
@@ -48,15 +48,15 @@ class KeyWatch:
         """Have it raised; where it is new, it is logged as well."""
         if len(self.denied) < _DENIED_MAX:
             self.denied.append(error)
-        if self._said.get(place) != str(error):
-            self._said[place] = str(error)
+        if self._logged.get(place) != str(error):
+            self._logged[place] = str(error)
             _log.warning("%s: %s; it is tried again", place, error)
 
-    def note_access(self, place: str, denied: AccessDeniedError | None, *, allowed: bool) -> None:
+    def on_access(self, place: str, denied: AccessDeniedError | None, *, allowed: bool) -> None:
         """Have raised what is denied at an endpoint, or note that nothing is any more."""
         if denied is not None:
             self._deny(place, denied)
-        elif allowed and self._said.pop(place, None) is not None:
+        elif allowed and self._logged.pop(place, None) is not None:
             _log.warning("%s: what was denied is allowed now", place)
 
     @property

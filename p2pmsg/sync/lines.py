@@ -49,8 +49,10 @@ def use_security(
     `AuthenticationError` where no key is pinned.
     """
     io.use_security(security)
-    if security is not None and security.rights is not None:
-        core.use_rights(security.rights, [_user_at(security, place) for place in places])
+    if security is not None and security.access_rules is not None:
+        core.use_access_rules(
+            security.access_rules, [_user_at(security, place) for place in places]
+        )
 
 
 def _user_at(security: "Security", place: transports.Endpoint) -> str:

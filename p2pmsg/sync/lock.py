@@ -160,7 +160,7 @@ class PublishLock:
         if not self.mark._is_owned():
             self.mark = _mark_of_thread()
 
-    def look(self, call: Callable[..., R], *arguments: Any, **options: Any) -> R:
+    def read(self, call: Callable[..., R], *arguments: Any, **options: Any) -> R:
         """Call what only reads: under the lock, or at once where this thread is inside."""
         try:
             return self.run(call, *arguments, **options)

@@ -74,7 +74,7 @@ class RequestServers:
                 return index
         return None
 
-    def look_again(self, index: int) -> None:
+    def check_again(self, index: int) -> None:
         """Look a silent server's name up again."""
         if self._has_names and not is_address(request_address(self.names[index])[0]):
             self._due.add(index)
@@ -164,7 +164,7 @@ class MoldLine(DatagramLine):
         self._endpoint = endpoint
         self._group = group
         self._feed = MoldFeed(core, line, endpoint.option("topic", "mold"), group.sessions)
-        self._strange_said = Rarely()
+        self._strange_logged = Rarely()
 
     def open_client(self, session: int) -> "MoldClient":
         """Return what asks the request servers for messages of a session."""
@@ -188,7 +188,7 @@ class MoldLine(DatagramLine):
             )  # fmt: skip
         while sessions.strange:
             name, first = sessions.strange.popleft()
-            if self._strange_said.is_due():
+            if self._strange_logged.is_due():
                 _log.warning(
                     "%s: a packet of the session %r from sequence %d on says something else than "
                     "what was received, and is dropped: if the session has begun again, give it "
@@ -247,7 +247,7 @@ class MoldClient:
         self._flush()
         while requests.silenced:
             server = requests.silenced.popleft()
-            self._servers.look_again(server)
+            self._servers.check_again(server)
             _log.warning(
                 "the request server %s does not answer; the others are asked, if there are any",
                 self._servers.names[server],

@@ -93,7 +93,7 @@ def _open(
         now_ns=time.monotonic_ns(),
         log=kept,
         memory=PYTHON_MEMORY if any(at.is_datagram for at in places) else ZMQ_MEMORY,
-        life=_random.getrandbits(64),
+        incarnation=_random.getrandbits(64),
     )
     sender, outgoing = open_sender(core, places, security)
     for bound in (sender.endpoint, server.endpoint):
@@ -180,7 +180,13 @@ def _group_keys(
     signed = core.config.multicast.source == "signed"
     now_ns = time.monotonic_ns()
     return GroupKeys(
-        core.session, core.life, cipher, _random, now_ns=now_ns, signed=signed, sources=sources
+        core.session,
+        core.incarnation,
+        cipher,
+        _random,
+        now_ns=now_ns,
+        signed=signed,
+        sources=sources,
     )
 
 
@@ -199,9 +205,9 @@ def allowed_by(
     """Have a core answer by rights; return what decides on subscriptions. None: it is open."""
     if security is None:
         return None
-    from p2pmsg.sync.rights import prefixes_allowed
+    from p2pmsg.sync.access_watch import prefixes_allowed
 
-    core.use_rights(security.grants)
+    core.use_access_rules(security.grants)
     return prefixes_allowed(security.grants)
 
 

@@ -55,12 +55,14 @@ class PublisherDriver(ServingRounds):
         self.start = self._worker.start
         self.thread = self._worker.thread
         self._has_datagrams = not isinstance(self._sender, transports.ZmqSender)
-        # Rights and a log want rounds of their own.
-        plain = self._core.rights is None and self._core.log is None
+        # AccessRules and a log want rounds of their own.
+        plain = self._core.access_rules is None and self._core.log is None
         self._skips_rounds = plain
         # A relay's requests, those of users with rights and a multicast's lead to other work.
         self._answers_alone = (
-            self._publisher is not None and self._core.rights is None and not self._has_datagrams
+            self._publisher is not None
+            and self._core.access_rules is None
+            and not self._has_datagrams
         )
         self._asleep_until_ns = 0
         self._polls_sender = False
@@ -313,7 +315,7 @@ class ThreadedServingPeer(ServingPeer, ClosesItself):
             self._begin_close()
             self._driver.wait_for_completion(timeout, is_through)
         finally:
-            self._note_undelivered()
+            self._on_undelivered()
             self._driver.stop()
             try:
                 self._lock.run(self._close_all, linger_ms(timeout))

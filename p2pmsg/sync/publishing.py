@@ -89,7 +89,7 @@ class PublishingPeer(ServingPeer):
         self._publish_alone: Callable[..., int] = self._core.publish_alone
         self._bulk = _Bulk(self._core, self._outgoing)
         kept = self._core.log
-        self._is_synced = kept is not None and kept.gated
+        self._is_synced = kept is not None and kept.syncs_first
         self._gathers = True  # whether what is gathered leaves by the clock
         self._fast_batches = self._batches
         if kept is not None and kept.keeps_batches:
@@ -97,7 +97,7 @@ class PublishingPeer(ServingPeer):
             # `publish` of its own goes the long way, and finds no batch.
             self._fast_batches = OpenBatches()
             if type(self).publish is PublishingPeer.publish:
-                self.publish = self._publish_kept  # type: ignore[method-assign]
+                self.publish = self._publish_logged  # type: ignore[method-assign]
         close_in_children(self)
 
     @abstractmethod
@@ -190,7 +190,7 @@ class PublishingPeer(ServingPeer):
                     sent = self._send(outbox[0])
                     if sent:
                         outbox.popleft()
-                    core.note_alone(topic, now_ns, _now_ns())
+                    core.on_alone(topic, now_ns, _now_ns())
                     TURN.is_theirs = True
                     lock.owner = None
                     if not sent:
@@ -211,7 +211,7 @@ class PublishingPeer(ServingPeer):
         lock.owner = None
         return self._publish_locked(topic, value, key, timestamp_ns, headers)
 
-    def _publish_kept(
+    def _publish_logged(
         self,
         topic: str,
         value: Any,
@@ -219,7 +219,7 @@ class PublishingPeer(ServingPeer):
         timestamp_ns: int | None = None,
         headers: dict[str, Any] | None = None,
     ) -> int:
-        """Do as `publish`, where messages are gathered in the log's tail file: see `KeptBatch`."""
+        """Do as `publish`, with messages gathered in the log's tail file; see `LoggedBatch`."""
         lock = self._lock
         me = lock.mark
         if not me._is_owned():
@@ -230,7 +230,7 @@ class PublishingPeer(ServingPeer):
         sequence: int = _NOT_YET
         batch = None
         try:
-            batches: Any = self._batches  # each is a KeptBatch
+            batches: Any = self._batches  # each is a LoggedBatch
             batch = batches.batch if topic is batches.topic else batches.get(topic)
             if batch is not None:
                 packed, end, encode_into = batch.scratch, batch.end, batch.encode_into
@@ -338,7 +338,7 @@ class PublishingPeer(ServingPeer):
         from p2pmsg.sync.stats import publisher_stats
 
         sockets = self._sender, self._server
-        return self._lock.look(
+        return self._lock.read(
             publisher_stats, self._core, self._outgoing.guard, *sockets, self._undelivered
         )
 
@@ -377,7 +377,7 @@ class PublishingPeer(ServingPeer):
                 if core.outbox or core.unsynced:
                     gone = self._send_now()
                 made = gone and core.sealed_ns == now_ns
-                core.gathering.note_call(inside_ns, now_ns, _now_ns(), made=made)
+                core.gathering.on_call(inside_ns, now_ns, _now_ns(), made=made)
                 if self._batches and self._gathers and not self._rounds.ticking:
                     self._rounds.tick()
         except BaseException as error:

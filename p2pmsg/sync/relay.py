@@ -106,9 +106,9 @@ class Relay(RelayingPeer, ThreadedServingPeer):
             while self._move() and not self._worker.stopping:
                 pass
             self._after_move()
-            self._receiving.look_for_answers(time.monotonic_ns())
+            self._receiving.check_answers(time.monotonic_ns())
         except LogFailedError as error:
-            self._note_log_failure(error)
+            self._on_log_failure(error)
             self._worker.rest(LOG_RETRY_S)
         except Exception:
             self._receiving.interrupted = True

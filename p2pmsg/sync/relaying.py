@@ -90,10 +90,10 @@ class RelayingPeer(ServingPeer):
         receiving = intake_config(intake, None, REPAIR_TIMEOUT_S if intake is None else None)
         self._name = check_name(name if name is not None else str(endpoint)[:80])
         places, names = check_endpoints(upstreams), check_topics(topics)
-        self._topics, self._uncarried_said = names, Rarely()
+        self._topics, self._uncarried_logged = names, Rarely()
         self._upstreams = [str(place.without_key()) for place in places]
         self._lock = self._make_lock()
-        self._loops_said: set[int] = set()
+        self._loops_logged: set[int] = set()
         self._log_failure: str | None = None
         publishing = partial(self._open_publishing, endpoint, recovery_endpoint, settings, log)
         self._open_by(partial(self._open, publishing, places, names, receiving))
@@ -213,7 +213,7 @@ class RelayingPeer(ServingPeer):
     def stats(self) -> RelayStats:
         """Return the counters as they are now; also after `close`."""
         with self._receiving.lock:
-            return self._lock.look(
+            return self._lock.read(
                 relay_stats,
                 self._core,
                 self._source,
@@ -263,7 +263,7 @@ class RelayingPeer(ServingPeer):
         if self._source.denials.waiting:
             self._say_denials()
 
-    def _note_log_failure(self, error: LogFailedError) -> None:
+    def _on_log_failure(self, error: LogFailedError) -> None:
         log = self._core.log
         if log is not None and log.broken is None:
             return  # it will be tried again, and the log says so itself
@@ -275,9 +275,9 @@ class RelayingPeer(ServingPeer):
         """Log which upstreams lead back here: each once, and again where it was taken meanwhile."""
         for at, line in enumerate(self._source.lines):
             if line.refusal != LOOP:
-                self._loops_said.discard(at)
-            elif at not in self._loops_said:
-                self._loops_said.add(at)
+                self._loops_logged.discard(at)
+            elif at not in self._loops_logged:
+                self._loops_logged.add(at)
                 upstream = self._upstreams[at]
                 _log.warning("the relay %r refuses %s: %s", self._name, upstream, line.refusal)
 
@@ -290,10 +290,10 @@ class RelayingPeer(ServingPeer):
 
     def _say_refusals(self) -> None:
         core, now_ns = self._core, time.monotonic_ns()
-        self._too_many_sessions.look(self._name, core.sessions_refused, now_ns=now_ns)
-        self._too_many_streams.look(self._name, core.streams_refused, now_ns=now_ns)
+        self._too_many_sessions.check(self._name, core.sessions_refused, now_ns=now_ns)
+        self._too_many_streams.check(self._name, core.streams_refused, now_ns=now_ns)
         uncarried = core.requests.uncarried
-        if uncarried.waiting and self._uncarried_said.is_due():
+        if uncarried.waiting and self._uncarried_logged.is_due():
             _log.warning("the relay %r %s", self._name, self._lock.run(uncarried.take))
 
     def _forget(self) -> None:

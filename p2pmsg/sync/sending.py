@@ -97,7 +97,7 @@ class Outgoing:
             if slice_ns is not None and outbox and now_ns > began_ns + slice_ns:
                 self.has_more = True
                 return False
-        self._core.note_sent(began_ns, now_ns)
+        self._core.on_sent(began_ns, now_ns)
         return True
 
     def send(self) -> bool:
@@ -124,7 +124,7 @@ class Outgoing:
             else:
                 return False
         if began_ns:
-            self._core.note_sent(began_ns, time.monotonic_ns())
+            self._core.on_sent(began_ns, time.monotonic_ns())
         return len(self._core.unsynced) < UNSYNCED_MAX
 
     def send_control(self) -> None:

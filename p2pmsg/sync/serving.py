@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from p2pmsg.multicast.group_keys import GroupKeys
     from p2pmsg.relay.core import RelayCore
     from p2pmsg.security.settings import Security
+    from p2pmsg.sync.access_watch import AccessWatch
     from p2pmsg.sync.datagram_sender import DatagramSender
-    from p2pmsg.sync.rights import RightsWatch
 
 MS: Final = 1_000_000
 RETRY_NS: Final = 2 * MS
@@ -55,7 +55,7 @@ class ServingRounds(ABC):
     _serving_ns: ClassVar[int] = 1000 * MS
     """How long requests are taken and answered a round at most."""
 
-    _rights: "RightsWatch | None" = None
+    _access_rules: "AccessWatch | None" = None
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class ServingRounds(ABC):
         self._but_beats_ns = 0  # until when there was nothing else to do than to send heartbeats
         self.acknowledgements = Acknowledgements()
         self._joined = 0
-        if core.rights is not None:
-            self._use_rights(core.rights)
+        if core.access_rules is not None:
+            self._use_access_rules(core.access_rules)
         core.control.awaits_subscriptions = isinstance(sender, transports.ZmqSender)
         if self._publisher is not None:
             self._publisher.heartbeats.sooner = self._wake_sleeper
@@ -163,42 +163,42 @@ class ServingRounds(ABC):
             raise ConfigError("endpoint", "udp:// with security, for keys to rotate", place)
         keys.rotate(now_ns=time.monotonic_ns())
 
-    def _use_rights(self, rights: Any) -> None:
+    def _use_access_rules(self, access_rules: Any) -> None:
         """Answer requests by their users."""
-        from p2pmsg.sync.rights import RightsWatch
+        from p2pmsg.sync.access_watch import AccessWatch
 
-        self._rights = RightsWatch(rights, self._sender, self._server)
+        self._access_rules = AccessWatch(access_rules, self._sender, self._server)
 
     def _receive_of_user(self, requester: bytes, frame: bytes, *, now_ns: int) -> None:
         """Take a request; one of a user that is revoked is dropped."""
-        requests, rights, user = self._core.requests, self._rights, self._server.user
-        assert rights is not None
-        if user in rights.rights.revoked:
+        requests, access_rules, user = self._core.requests, self._access_rules, self._server.user
+        assert access_rules is not None
+        if user in access_rules.access_rules.revoked:
             requests.invalid["revoked"] += 1
             self._server.end_last()
             return
         requests.receive(requester, frame, now_ns=now_ns, user=user, wall_ns=time.time_ns())
 
     def _take_subscriptions(self) -> None:
-        if self._rights is not None:
-            self._check_rights(self._rights)
+        if self._access_rules is not None:
+            self._check_access_rules(self._access_rules)
         self._server.connections.update()
         for _ in range(self._subscription_calls):  # an echo needs its own, which came just now
             with self._lock:
                 for note in self._sender.receive_subscriptions():
-                    self._core.control.note_subscription(note, now_ns=time.monotonic_ns())
+                    self._core.control.on_subscription(note, now_ns=time.monotonic_ns())
             if not self._has_more_subscriptions:
                 break
 
-    def _check_rights(self, rights: "RightsWatch") -> None:
+    def _check_access_rules(self, access_rules: "AccessWatch") -> None:
         """Do what follows from rights that have changed, and end who is revoked."""
-        rights.rights.refresh()  # without the lock: it reads files, which may be large
+        access_rules.access_rules.refresh()  # without the lock: it reads files, which may be large
         with self._lock:
-            if not rights.check():
+            if not access_rules.check():
                 return
             if (keys := self._group_keys) is not None:  # before they are dismissed
-                keys.check_users(rights.may_read_all, now_ns=time.monotonic_ns())
-            if users := rights.end_revoked():
+                keys.check_users(access_rules.may_read_all, now_ns=time.monotonic_ns())
+            if users := access_rules.end_revoked():
                 self._core.revoke(users)
 
     def _handle_timer(self) -> None:
@@ -296,15 +296,15 @@ class ServingRounds(ABC):
     def _take_requests(self, end_ns: int) -> Reply | None:
         """Take the requests that have come; return the first reply, or None."""
         requests, lock = self._core.requests, self._lock
-        has_rights = self._rights is not None
-        at_once = 1 if has_rights else _REQUESTS_AT_ONCE  # each has a user of its own
+        has_access_rules = self._access_rules is not None
+        at_once = 1 if has_access_rules else _REQUESTS_AT_ONCE  # each has a user of its own
         for _ in range(0, _REQUESTS_PER_ROUND, at_once):
             taken = self._server.receive_some(at_once)
             is_last = len(taken) < at_once
             for request in taken:
                 with lock:  # for each: an answer about thousands of streams takes its time
                     now_ns = time.monotonic_ns()
-                    if has_rights:
+                    if has_access_rules:
                         self._receive_of_user(*request, now_ns=now_ns)
                     else:
                         requests.receive(*request, now_ns=now_ns)
@@ -388,7 +388,7 @@ class ServingPeer(ABC):
         """
         if self._closed:
             raise ClosedError(f"the {self._kind}", self._why)
-        from p2pmsg.sync.rights import revoke_here
+        from p2pmsg.sync.access_watch import revoke_here
 
         users = revoke_here(self._security, who)
         self._rounds.wake()
@@ -430,7 +430,7 @@ class ServingPeer(ABC):
     @abstractmethod
     def _check_logged(self, failure: LogFailedError | None) -> None: ...
 
-    def _note_undelivered(self) -> None:
+    def _on_undelivered(self) -> None:
         """Count those who have not got everything; before the sockets are closed."""
         # Who cannot take the frames that still wait is among those that are not complete.
         self._undelivered = max(self._core.requests.undelivered, bool(self._core.outbox))

@@ -164,7 +164,7 @@ class SubscriberBase(NotCopied, ABC, Generic[T_co]):
         """Return the ledger and the counters as they are now; also after `close`."""
         with self._driver.lock:
             if self._driver.interrupted:
-                self._driver.heal()
+                self._driver.resync()
             left = 0 if self._stream is None else self._values.__length_hint__()
             commits = None if self._commits is None else self._commits.stats()
             lines = self._driver.line_stats()

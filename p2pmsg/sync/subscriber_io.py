@@ -9,20 +9,20 @@ import zmq
 import transports
 from p2pmsg.errors import AuthenticationError, ClosedError, SecurityError, TransportError
 from p2pmsg.security.use import curve_of_group
-from p2pmsg.subscriber import underway
+from p2pmsg.subscriber import partial_frames
 from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Command
-from p2pmsg.subscriber.heal import heal
+from p2pmsg.subscriber.missing_topics import MissingTopics, asked_peers, known_topics
 from p2pmsg.subscriber.redundancy import LineCount
+from p2pmsg.subscriber.resync import resync
 from p2pmsg.subscriber.sessions import Stream
-from p2pmsg.subscriber.unpublished import UnpublishedTopics, known_topics, who_was_asked
 from p2pmsg.sync.lifecycle import zmq_context
 from p2pmsg.sync.unanswered import Unanswered
 from transports.endpoint import host_of
 from transports.own_log import own_log as _log
 
 if TYPE_CHECKING:
-    from p2pmsg.security.rights import RightsChanges
+    from p2pmsg.security.access_rules import AccessChanges
     from p2pmsg.security.settings import Security
     from p2pmsg.stats import LineStats
     from p2pmsg.sync.commits import Commits
@@ -57,7 +57,7 @@ class SubscriberIO:
 
     Attributes:
         stopping: set before the sockets are closed; rounds end soon after.
-        interrupted: set when an exception may have cut the core's work short; `heal` is called
+        interrupted: set when an exception may have cut the core's work short; `resync` is called
         then.
         commits: the subscriber's, if it has a cursor.
         last_round_ns: when the sockets were last looked at.
@@ -79,7 +79,7 @@ class SubscriberIO:
     security: "Security | None" = None
     refused: SecurityError | None = None
     _keys_due_ns = _refusal_due_ns = _ends_due_ns = _every_due_ns = 0
-    _changes: "RightsChanges | None" = None
+    _changes: "AccessChanges | None" = None
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class SubscriberIO:
         self._unanswered = Unanswered(
             "publisher", endpoints, now_ns=time.monotonic_ns(), datagrams=True
         )
-        self._unpublished = UnpublishedTopics(core.topics)
+        self._missing_topics = MissingTopics(core.topics)
         self.stopping = False
         self.interrupted = False
         self.fds_changed = False
@@ -125,8 +125,8 @@ class SubscriberIO:
     def use_security(self, security: "Security | None") -> None:
         """Have connections with keys; called before anything."""
         self.security = security
-        rights = None if security is None else security.rights
-        self._changes = None if rights is None else rights.changes()
+        access_rules = None if security is None else security.access_rules
+        self._changes = None if access_rules is None else access_rules.changes()
 
     def start(self) -> None:
         """Begin to read in the background."""
@@ -211,12 +211,12 @@ class SubscriberIO:
         now_ns = time.monotonic_ns()
         self.last_round_ns, self.followed = now_ns, None
         if self.interrupted:
-            self.heal()
+            self.resync()
         if self.security is not None and now_ns >= self._keys_due_ns:
-            self._look_at_keys(now_ns)
+            self._check_keys(now_ns)
         if now_ns >= self._ends_due_ns:
-            self._look_at_ends(now_ns)
-            self._look_at_bytes(now_ns)
+            self._check_ends(now_ns)
+            self._check_bytes(now_ns)
         deadline_ns = core.next_deadline_ns()
         if now_ns >= deadline_ns:
             taken = 0
@@ -281,9 +281,13 @@ class SubscriberIO:
 
         core, endpoints, found = self._core, self._endpoints, self._unanswered.found
         counts, missing, silent = [LineCount() for _ in endpoints], [0] * len(endpoints), {}
-        if core.tally is not None:
+        if core.by_line is not None:
             with self.lock:
-                counts, missing, silent = core.tally.counts, core.tally.missing(), core.tally.silent
+                counts, missing, silent = (
+                    core.by_line.counts,
+                    core.by_line.missing(),
+                    core.by_line.silent,
+                )
         connected = self.connected()
         made: list[LineStats] = []
         if not self._receivers:
@@ -321,23 +325,23 @@ class SubscriberIO:
     def unanswered(self) -> dict[str, str]:
         """Return what is at endpoints that nobody was joined at, where that is known."""
         pairs = zip(self._endpoints, self._core.lines, strict=True)
-        deaf = {str(endpoint): line.deaf for endpoint, line in pairs if line.deaf}
-        return deaf | self._unanswered.by_endpoint()
+        one_way = {str(endpoint): line.one_way for endpoint, line in pairs if line.one_way}
+        return one_way | self._unanswered.by_endpoint()
 
-    def look_for_answers(self, now_ns: int) -> None:
+    def check_answers(self, now_ns: int) -> None:
         """Say which endpoints have not answered, and which topics nobody has, when that is due."""
-        if now_ns >= self._unpublished.next_ns:
+        if now_ns >= self._missing_topics.next_ns:
             with self.lock:
                 places = [str(endpoint.without_key()) for endpoint in self._endpoints]
                 peers, relays = self._core.peers, self._core.relays.upstreams
-                known, asked = known_topics(peers), who_was_asked(peers, relays, places)
-            for text in self._unpublished.look(known, asked, now_ns):
+                known, asked = known_topics(peers), asked_peers(peers, relays, places)
+            for text in self._missing_topics.check(known, asked, now_ns):
                 _log.warning("%s", text)
         if now_ns >= self._unanswered.next_ns:
             lines = self._core.lines
             answered = [line.is_answered for line in lines]
             self._unanswered.has_keys = self.security is not None
-            self._unanswered.look(answered, [line.invalid for line in lines], now_ns)
+            self._unanswered.check(answered, [line.invalid for line in lines], now_ns)
             for place, found in self._unanswered.take_closed():
                 self.refused = AuthenticationError(place, found)
 
@@ -347,7 +351,7 @@ class SubscriberIO:
         if refused is not None:
             raise refused
 
-    def _look_at_ends(self, now_ns: int) -> None:
+    def _check_ends(self, now_ns: int) -> None:
         """Make connections again that ZeroMQ ended, since a frame was too large."""
         self._ends_due_ns = now_ns + _ENDS_NS
         for line, receiver in enumerate(self._receivers):
@@ -359,26 +363,26 @@ class SubscriberIO:
                     self._core.connection_ended(line, now_ns)
                 self.do_commands()
 
-    def _look_at_bytes(self, now_ns: int) -> None:
+    def _check_bytes(self, now_ns: int) -> None:
         """Look where a part of a frame has come, that the core does not see yet."""
         core = self._core
         with self.lock:
-            for line in underway.silent_lines(core, now_ns):
+            for line in partial_frames.silent_lines(core, now_ns):
                 if (came_ns := _last_byte_ns(self._receivers[line], now_ns)) is not None:
-                    underway.note_line(core, line, came_ns)
-            keys = underway.awaited_answers(core, now_ns)
+                    partial_frames.on_line(core, line, came_ns)
+            keys = partial_frames.awaited_answers(core, now_ns)
             if now_ns >= self._every_due_ns:  # what is reported of connections has no bound
                 self._every_due_ns, keys = now_ns + _EVERY_NS, set(self._clients)
             for key in keys:
                 if (came_ns := _last_byte_ns(self._clients.get(key), now_ns)) is not None:
-                    underway.note_answer(core, key, came_ns)
+                    partial_frames.on_answer(core, key, came_ns)
 
-    def _look_at_keys(self, now_ns: int) -> None:
+    def _check_keys(self, now_ns: int) -> None:
         """Check the handshakes of the connections, and make those again that were refused."""
         self._keys_due_ns = now_ns + _KEYS_NS
-        if self._changes is not None and self._changes.look():
+        if self._changes is not None and self._changes.poll():
             with self.lock:
-                self._core.rights_changed()
+                self._core.access_changed()
         for session, client in self._clients.items():
             if isinstance(client, transports.ZmqRecoveryClient) and client.has_returned():
                 with self.lock:
@@ -386,8 +390,8 @@ class SubscriberIO:
         for one in (*self._receivers, *self._clients.values()):
             if not isinstance(one, transports.ZmqReceiver | transports.ZmqRecoveryClient):
                 continue
-            if one.look():
-                self._note_refused(AuthenticationError(one.endpoint, one.refusal), one)
+            if one.check():
+                self._on_refused(AuthenticationError(one.endpoint, one.refusal), one)
             elif not one.refusal and getattr(self.refused, "endpoint", "") == one.endpoint:
                 self.refused = None  # it is connected meanwhile
         if not self._core.recovering and any(
@@ -397,7 +401,7 @@ class SubscriberIO:
         ):
             self._take_all(lines=False)  # denials and keys, which nobody waits for
 
-    def _note_refused(self, error: SecurityError, by: object = None) -> None:
+    def _on_refused(self, error: SecurityError, by: object = None) -> None:
         """Have a refused connection raised; where a group has members, it is a warning.
 
         Anybody can announce publishers to a group: that is no reason to disturb who reads it.
@@ -419,10 +423,10 @@ class SubscriberIO:
             due_ns = deadline_ns
         return min(_SLICE_MS, (due_ns - now_ns) // _MS)
 
-    def heal(self) -> None:
+    def resync(self) -> None:
         """Put the core right after an exception."""
         with self.lock:
-            heal(self._core, now_ns=time.monotonic_ns())
+            resync(self._core, now_ns=time.monotonic_ns())
             self.interrupted = False
 
     def _poll(self, wait_ms: int) -> None:
@@ -482,7 +486,7 @@ class SubscriberIO:
             self._core.handle_timer(now_ns=now_ns, unread=unread)
         if self._core.commands or self._core.requests:
             self.do_commands()
-        if self._core.member is not None and self._core.member.outgoing:
+        if self._core.multicast is not None and self._core.multicast.outgoing:
             for receiver in self._receivers:
                 if not isinstance(receiver, transports.ZmqReceiver):
                     receiver.flush()
@@ -513,7 +517,7 @@ class SubscriberIO:
                 self._clients[command.session] = self._connect(command)
             except SecurityError as error:
                 self._unconnected[command.session] = command
-                self._note_refused(error)
+                self._on_refused(error)
             except transports.EndpointError:
                 raise  # it will not do later either
             except transports.TransportError:
@@ -576,7 +580,7 @@ class SubscriberIO:
         try:
             client = self._clients[session] = self._connect(self._unconnected[session])
         except SecurityError as error:
-            self._note_refused(error)
+            self._on_refused(error)
             return None
         except transports.TransportError:
             return None
@@ -585,7 +589,7 @@ class SubscriberIO:
 
     def _host_of(self, command: Command) -> str:
         """Return the host by which a publisher is reached."""
-        member = self._core.member
+        member = self._core.multicast
         if member is not None and command.session in member.sources:
             return host_of(member.sources[command.session][1])
         return self._endpoints[command.line].host

@@ -46,7 +46,7 @@ class SubscriberDriver(SubscriberIO):
             tick_s = idle_s
             if commits is not None:
                 commits.handle_timer(time.monotonic_ns())
-            self.look_for_answers(time.monotonic_ns())
+            self.check_answers(time.monotonic_ns())
             if time.monotonic_ns() - self.last_round_ns < busy_s * 1e9 / 2:
                 continue
             if not self.io_lock.acquire(blocking=False):

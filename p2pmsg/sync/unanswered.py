@@ -73,13 +73,13 @@ class Unanswered:
         }
         self._early = set(self._waiting) if first_ns > EARLY_NS else set()
         self._loud_ns = [0] * len(self._endpoints)
-        self._said = [""] * len(self._endpoints)
+        self._logged = [""] * len(self._endpoints)
         self._since_ns = now_ns
         self._closed: list[tuple[str, str]] = []
         self.found = [""] * len(self._endpoints)
         self.next_ns = due_ns if self._waiting else 2**63
 
-    def look(self, answered: Sequence[bool], strange: Sequence[int], now_ns: int) -> None:
+    def check(self, answered: Sequence[bool], strange: Sequence[int], now_ns: int) -> None:
         """Look at the endpoints that have not answered; called when `next_ns` has come.
 
         `strange` is how many frames came from each that are not p2pmsg's.
@@ -126,9 +126,9 @@ class Unanswered:
         found = self.found[index]
         if not found:
             return
-        if found == self._said[index] and now_ns - self._loud_ns[index] < _LOUD_NS:
+        if found == self._logged[index] and now_ns - self._loud_ns[index] < _LOUD_NS:
             return
-        self._said[index], self._loud_ns[index] = found, now_ns
+        self._logged[index], self._loud_ns[index] = found, now_ns
         endpoint = self._endpoints[index]
         _log.warning(
             "no p2pmsg %s has answered at %s for %.1f s: %s%s"

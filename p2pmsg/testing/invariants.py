@@ -20,12 +20,12 @@ def final_violations(subscriber: SimulatedSubscriber, history: History) -> Itera
         # A publisher that is gone can confirm nothing.
         if stream.receiver.started and not stream.peer.gone:
             known = len(history.of(stream))
-            if stream.retired:  # it is of a former life of its publisher, which had more
+            if stream.retired:  # it is of a former incarnation of its publisher, which had more
                 known = max([known, *map(len, history.former.get(key_of(stream), ()))])
             if stream.receiver.head > max(known, stream.receiver.start):
                 name = title_of(subscriber.name, stream)
                 yield f"{name} believes in {stream.receiver.head} messages of {known}"
-    if len(subscriber.publishers) < len(subscriber.places):
+    if len(subscriber.publishers) < len(subscriber.sources):
         return  # what it lost a relay may have lost; see `relay_violations`
     for publisher in subscriber.publishers:
         yield from _publisher_violations(subscriber, publisher, history)
@@ -183,7 +183,7 @@ def has_all_of_relay(subscriber: SimulatedSubscriber, line: int, place: Simulate
 def relay_violations(subscriber: SimulatedSubscriber) -> Iterator[str]:
     """Say what was lost although a relay had it, all the time."""
     core = subscriber.core
-    relays = [place for place in subscriber.places if isinstance(place, SimulatedRelay)]
+    relays = [place for place in subscriber.sources if isinstance(place, SimulatedRelay)]
     for place in relays:
         if core is None or place.relay is None or place.evicted:
             continue

@@ -66,7 +66,7 @@ class FaultyNetwork:
         self._latest: dict[Link, int] = {}
         self._slow: dict[tuple[str, str], deque[tuple[Link, bytes]]] = {}
         self._partitions: dict[tuple[str, str], int] = {}
-        self._deaf: dict[tuple[str, str], float] = {}
+        self._one_way: dict[tuple[str, str], float] = {}
         self._narrow: dict[tuple[str, str], float] = {}
         self._hash = blake2b(digest_size=16)
         self._set_delays()
@@ -117,11 +117,11 @@ class FaultyNetwork:
 
     def deafen(self, publisher: str, subscriber: str, seconds: float) -> None:
         """Let nothing pass over the data path between two for a while; `inf`: also after `heal`."""
-        self._prolong(self._deaf, (publisher, subscriber), seconds)
+        self._prolong(self._one_way, (publisher, subscriber), seconds)
 
-    def is_deaf(self, publisher: str, subscriber: str) -> bool:
+    def is_one_way(self, publisher: str, subscriber: str) -> bool:
         """Whether nothing passes over the data path between two."""
-        return self._deaf.get((publisher, subscriber), 0) > self.clock.now_ns
+        return self._one_way.get((publisher, subscriber), 0) > self.clock.now_ns
 
     def narrow(self, publisher: str, subscriber: str, seconds: float) -> None:
         """Let no large datagram pass between two for a while; `inf`: also after `heal`."""
@@ -145,7 +145,7 @@ class FaultyNetwork:
             reordering=0.0,
         )
         self._partitions.clear()
-        self._deaf = {ends: until for ends, until in self._deaf.items() if math.isinf(until)}
+        self._one_way = {ends: until for ends, until in self._one_way.items() if math.isinf(until)}
         self._narrow = {ends: until for ends, until in self._narrow.items() if math.isinf(until)}
         self._set_delays()
 
@@ -219,18 +219,18 @@ class FaultyNetwork:
             return self.sealed_kinds.get(frame[:_SEAL_HEADER_BYTES], "SEALED")
         return kind_of(frame)
 
-    def note_sealed(self, frame: bytes, made: bytes) -> None:
+    def on_sealed(self, frame: bytes, made: bytes) -> None:
         """Remember which kind of frame is in a datagram."""
         self.sealed_kinds[made[:_SEAL_HEADER_BYTES]] = kind_of(frame)
 
     def _is_parted(self, link: Link) -> bool:
-        if not (self._partitions or self._deaf):
+        if not (self._partitions or self._one_way):
             return False
         sockets = (link.source, link.target)
         if link.kind == "request":
             sockets = (link.target, link.source)
         publisher, subscriber = map(name_of, sockets)
-        if link.kind == "data" and self.is_deaf(publisher, subscriber):
+        if link.kind == "data" and self.is_one_way(publisher, subscriber):
             return True
         return self._partitions.get((publisher, subscriber), 0) > self.clock.now_ns
 

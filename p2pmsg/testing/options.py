@@ -51,11 +51,11 @@ class NetworkOptions:
     partition_time: float = 0.3
     """How long a partition lasts on average, in seconds."""
 
-    deaf_paths_per_s: float = 0.0
+    one_way_paths_per_s: float = 0.0
     """How often the data path from a publisher to a subscriber goes dead, on average. What is sent
-    there is lost for `deaf_time`, and no connection notices; the recovery channel works on."""
+    there is lost for `one_way_time`, and no connection notices; the recovery channel works on."""
 
-    deaf_time: float = 6.0
+    one_way_time: float = 6.0
     """How long a data path is dead on average, in seconds."""
 
     narrow_paths_per_s: float = 0.0

@@ -16,14 +16,14 @@ from recovery import CursorConfig, CursorFile, Loss, MemoryCursorStore, Rewound
 
 @dataclass(slots=True)
 class Covered:
-    """What the application saw of one stream, in all lives of its subscriber.
+    """What the application saw of one stream, in all incarnations of its subscriber.
 
     Attributes:
         start: where it began.
         next: the sequence after what it saw.
         committed: below it nothing may come again after the death of the process.
         durable: below it nothing may come again after the death of the operating system.
-        at_hand: the next sequence of the current life; None: nothing came yet.
+        at_hand: the next sequence of the current incarnation; None: nothing came yet.
 
     """
 
@@ -35,7 +35,7 @@ class Covered:
 
 
 class SimulatedCursor:
-    """A cursor, through all lives of its subscriber.
+    """A cursor, through all incarnations of its subscriber.
 
     Attributes:
         covered: what the application saw, by (session, topic).
@@ -43,7 +43,7 @@ class SimulatedCursor:
         repeated: how many it got again.
         lost: how many were reported lost, by reason.
         recorded: the sessions whose joining is on the disk.
-        met: the endpoints at which somebody was met in former lives.
+        met: the endpoints at which somebody was met in former incarnations.
 
     """
 
@@ -52,7 +52,7 @@ class SimulatedCursor:
         name: str,
         network: FaultyNetwork,
         history: History,
-        places: list[str],
+        endpoints: list[str],
         topics: list[str],
     ) -> None:
         self.covered: dict[StreamKey, Covered] = {}
@@ -64,14 +64,14 @@ class SimulatedCursor:
         self._name = name
         self._network = network
         self._history = history
-        self._places, self._topics = places, topics
+        self._endpoints, self._topics = endpoints, topics
         self._store = MemoryCursorStore(name)
         self._points: ResumePoints | None = None
 
     def open(self) -> ResumePoints:
-        """Begin a life."""
+        """Begin an incarnation."""
         file = CursorFile(self._store, CursorConfig(self._name))
-        self._points = ResumePoints(file, self._places, self._topics)
+        self._points = ResumePoints(file, self._endpoints, self._topics)
         self.met |= self._meeting
         for covered in self.covered.values():
             covered.at_hand = None
@@ -88,12 +88,12 @@ class SimulatedCursor:
         return self._points is not None and bool(self._points.newcomers)
 
     def stats(self) -> CursorStats | None:
-        """Return the counters of this life; None where nobody has it."""
+        """Return the counters of this incarnation; None where nobody has it."""
         return None if self._points is None else self._points.stats()
 
-    def use_for(self, places: list[str], topics: list[str]) -> None:
-        """Have the next life connect to these endpoints, and take these topics."""
-        self._places, self._topics = places, topics
+    def use_for(self, endpoints: list[str], topics: list[str]) -> None:
+        """Have the next incarnation connect to these endpoints, and take these topics."""
+        self._endpoints, self._topics = endpoints, topics
 
     def commit_until(self, stream: Stream, following: int) -> bool:
         """Commit a stream up to before `following`, durably; False: it was not delivered so far."""
@@ -106,7 +106,7 @@ class SimulatedCursor:
         return True
 
     def crash(self) -> None:
-        """End a life, with the operating system's perhaps."""
+        """End an incarnation, with the operating system's perhaps."""
         network = self._network
         self._points = None
         if network.rng.random() < network.options.system_crashes:
@@ -132,7 +132,7 @@ class SimulatedCursor:
         core.record_newcomers()
         for peer in newcomers:
             self.recorded.add(peer.session)
-            self._meeting.add(self._places[peer.handshake.line])
+            self._meeting.add(self._endpoints[peer.handshake.line])
         if step is not None:
             step("CURSOR", self._name, self._name)
 

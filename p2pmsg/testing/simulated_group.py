@@ -36,7 +36,7 @@ _FORGED_MAX: Final = 4096
 _HEARD_MAX: Final = 256
 """Datagrams that a stranger has heard, and may repeat."""
 _PORT: Final = struct.Struct("!I")
-"""Of which life of its publisher a datagram is."""
+"""Of which incarnation of its publisher a datagram is."""
 
 
 def _address_of(endpoint: str, port: int) -> str:
@@ -50,13 +50,13 @@ class GroupSending:
         self._core = core
         self._network = network
         rng = Random(network.rng.getrandbits(64))
-        self._port = _PORT.pack(core.life)
+        self._port = _PORT.pack(core.incarnation)
         keys = None
         now_ns = network.clock.now_ns
         if network.options.sealed:
-            address = _address_of(endpoint, core.life)
+            address = _address_of(endpoint, core.incarnation)
             keys = GroupKeys(
-                core.session, core.life, rng.choice(CIPHERS), rng, now_ns=now_ns,
+                core.session, core.incarnation, rng.choice(CIPHERS), rng, now_ns=now_ns,
                 signed=network.options.signed, sources=lambda: [address],
             )  # fmt: skip
         self.multicast = MulticastSender(core, core.replay, core.config, DATAGRAM_BYTES, rng, keys)
@@ -90,7 +90,7 @@ class GroupSending:
         while (answer := self._server.receive()) is not None:
             requester, data = answer
             if not data.endswith(self._port):
-                continue  # its former life had that port
+                continue  # its former incarnation had that port
             data = data[: -_PORT.size]
             self.heard_back.append(data)
             self.multicast.receive(data, requester, now_ns=now_ns)
@@ -121,12 +121,12 @@ class GroupSending:
             self._network.answered_bytes += len(frame)
             return
         made = self.multicast.datagram_of(frame)
-        self._network.note_sealed(frame, made)
+        self._network.on_sealed(frame, made)
         self._server.reply(address, made + self._port)
 
     def _send(self, frame: bytes) -> None:
         made = self.multicast.datagram_of(frame)
-        self._network.note_sealed(frame, made)
+        self._network.on_sealed(frame, made)
         self.heard.append(made)
         shared = self._network.options.shared_loss
         if shared and self._network.rng.random() < shared:
@@ -149,7 +149,7 @@ class GroupReceiving:
         self._line = line
         self._endpoint = endpoint
         self._ports: dict[Any, bytes] = {}
-        self._address = self._note_port(_PORT.pack(1))
+        self._address = self._on_port(_PORT.pack(1))
         self._network = network
         self._forged: deque[tuple[bytes, Any]] = deque(maxlen=_FORGED_MAX)
         self._pump = pump
@@ -223,8 +223,8 @@ class GroupReceiving:
 
     def flush(self, core: SubscriberCore) -> None:
         """Send back what the core wants sent over this line."""
-        assert core.member is not None
-        outgoing, lost = core.member.outgoing, self._network.options.answers_loss
+        assert core.multicast is not None
+        outgoing, lost = core.multicast.outgoing, self._network.options.answers_loss
         for _ in range(len(outgoing)):
             line, address, data = outgoing.popleft()
             if lost and self._network.rng.random() < lost:
@@ -257,10 +257,10 @@ class GroupReceiving:
         data = socket.receive()
         if data is None:
             return None
-        self._address = self._note_port(data[-_PORT.size :])
+        self._address = self._on_port(data[-_PORT.size :])
         return data[: -_PORT.size]
 
-    def _note_port(self, port: bytes) -> str:
+    def _on_port(self, port: bytes) -> str:
         address = _address_of(self._endpoint, *_PORT.unpack(port))
         self._ports[address] = port
         return address

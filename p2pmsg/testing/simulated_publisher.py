@@ -24,9 +24,9 @@ class SimulatedPublisher:
     """A publisher; made by `Simulation.add_publisher`.
 
     Attributes:
-        name: of the publisher, through all its lives.
+        name: of the publisher, through all its incarnations.
         endpoint: where subscribers connect to.
-        recovery: where its current life answers requests.
+        recovery: where its current incarnation answers requests.
         core: the real core, or None while it is dead.
         crashes: how often it died.
         system_crashes: how often the operating system died with it.
@@ -64,17 +64,17 @@ class SimulatedPublisher:
 
     @property
     def session(self) -> int | None:
-        """The session of the current life, or None while it is dead."""
+        """The session of the current incarnation, or None while it is dead."""
         return None if self.core is None else self.core.session
 
     @property
     def multicast(self) -> MulticastSender | None:
-        """The multicast's part of the protocol in the current life; None where there is none."""
+        """The multicast's part of the protocol in the current incarnation, if there is one."""
         return None if self.core is None or self._side.group is None else self._side.group.multicast
 
     @property
     def evicted(self) -> bool:
-        """Whether any of its lives has forgotten something."""
+        """Whether any of its incarnations has forgotten something."""
         core = self.core
         evicts = core is not None and core.replay.messages_evicted > 0
         return self._disk is None and (self._evicted_before or evicts)
@@ -86,7 +86,7 @@ class SimulatedPublisher:
         if core is None:
             return self.is_gone
         keys = None if self.multicast is None else self.multicast.keys
-        if keys is not None and not keys.is_settled:
+        if keys is not None and not keys.is_drained:
             return False
         return not (core.outbox or core.unsynced or core.open_batches or core.control)
 
@@ -95,12 +95,12 @@ class SimulatedPublisher:
         keys = None if self.multicast is None else self.multicast.keys
         if keys is None or self.session is None:
             return True
-        member = subscriber.member
+        member = subscriber.multicast
         held = None if member is None else member.keys
         return held is not None and keys.group.secret.id in held.keyring.ids(self.session)
 
     def start(self) -> None:
-        """Come to life, as a new session or in that of its log."""
+        """Start, as a new session or in that of its log."""
         if self.core is not None or self.is_gone:
             return
         network = self._network
@@ -117,12 +117,12 @@ class SimulatedPublisher:
             self._last_session = session
         self.core = PublisherCore(
             name=self.name, session=session, recovery=at, config=self._config, now_ns=now_ns,
-            log=log, life=1 + self.crashes, heartbeats_per_s=options.heartbeats_per_s,
+            log=log, incarnation=1 + self.crashes, heartbeats_per_s=options.heartbeats_per_s,
             heartbeat_interval=interval,
         )  # fmt: skip
         if log is not None:
             for topic in self.topics:
-                acknowledged = self._synced.get((session, topic), 0) if log.gated else None
+                acknowledged = self._synced.get((session, topic), 0) if log.syncs_first else None
                 rewound, following = self._is_rewound, log.next(topic)
                 self._history.go_on(session, topic, following, acknowledged, rewound=rewound)
             self._is_rewound = False

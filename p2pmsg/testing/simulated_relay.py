@@ -31,9 +31,9 @@ class SimulatedRelay(SimulatedSubscriber):
     Attributes:
         endpoint: where subscribers connect to.
         relay: the core of its publishing side, or None while it is dead.
-        forgot: whether a life of its ended without a log, or its buffer evicted something.
-        never_had: what former lives reported lost, by (session, topic). A crash may leave that
-            unwritten, and then the next life knows no loss where its log has nothing.
+        forgot: whether an incarnation of it ended without a log, or its buffer evicted something.
+        never_had: what former incarnations reported lost, by (session, topic). A crash may leave
+            that unwritten, and then the next incarnation knows no loss where its log has nothing.
 
     """
 
@@ -99,14 +99,14 @@ class SimulatedRelay(SimulatedSubscriber):
             return
         self.forgot |= self.evicted or self._disk is None
         if self.relay is not None:
-            self._note_losses(self.relay)
+            self._on_losses(self.relay)
         super().crash()
         if self._disk is not None:
             self._disk.kill()
         self.relay = None
         self._side.close()
 
-    def _note_losses(self, relay: RelayCore) -> None:
+    def _on_losses(self, relay: RelayCore) -> None:
         for session, served in relay.sessions.items():
             for topic, stream in served.streams.items():
                 for loss in stream.losses:
@@ -128,7 +128,7 @@ class SimulatedRelay(SimulatedSubscriber):
         if relay is None:
             return
         now_ns = self._network.clock.now_ns
-        self._transfer.note_sessions(now_ns=now_ns)
+        self._transfer.on_sessions(now_ns=now_ns)
         self._side.pump(now_ns)
         self._serve_later(relay)
 
@@ -153,7 +153,7 @@ class SimulatedRelay(SimulatedSubscriber):
     def check_streams(self) -> None:
         """Do nothing: it has no application to compare with."""
 
-    def _note_joins(self, core: SubscriberCore) -> None:
+    def _on_joins(self, core: SubscriberCore) -> None:
         """Do nothing, as `check_streams`."""
 
     def _serve_later(self, relay: RelayCore) -> None:

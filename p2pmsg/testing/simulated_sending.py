@@ -85,7 +85,9 @@ def publisher_config(config: PublisherConfig, options: NetworkOptions) -> Publis
 
 
 class ServingSide:
-    """One life of a publisher's or relay's sockets: it sends, answers requests and syncs the log.
+    """The sockets of one incarnation of a publisher or relay.
+
+    They send, answer requests and sync the log.
 
     Args:
         core: the real core.

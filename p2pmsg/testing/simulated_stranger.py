@@ -257,8 +257,8 @@ class Stranger:
         self, publisher: "SimulatedPublisher", session: int, recovery: str, flags: int = 0
     ) -> bytes:
         receivers = self._rng.choice((0, 1, 2**31))
-        life = self._rng.getrandbits(64)
-        body = control.Welcome(publisher.name, recovery, 1000.0, receivers, 0.0, life)
+        incarnation = self._rng.getrandbits(64)
+        body = control.Welcome(publisher.name, recovery, 1000.0, receivers, 0.0, incarnation)
         if self._network.options.sealed and self._rng.random() < 0.8:
             flags |= wire.FLAG_SEALED
         return _frame(Kind.WELCOME, session, body, flags=flags)

@@ -13,7 +13,7 @@ from p2pmsg.message import MessageBatch
 from p2pmsg.publisher.requests import matches
 from p2pmsg.relay.transfer import Resumption
 from p2pmsg.start import parse_start
-from p2pmsg.subscriber import underway
+from p2pmsg.subscriber import partial_frames
 from p2pmsg.subscriber.conflation import batch_of
 from p2pmsg.subscriber.core import Intake, SubscriberCore
 from p2pmsg.subscriber.effects import Action, Command, Send
@@ -49,15 +49,16 @@ class SimulatedSubscriber:
     """A subscriber and its application; made by `Simulation.add_subscriber`.
 
     Attributes:
-        name: of the subscriber, through all its lives.
+        name: of the subscriber, through all its incarnations.
         core: the real core, or None while it is dead.
-        oracle: watches what the application of the current life gets.
-        reader: the application of the current life.
+        oracle: watches what the application of the current incarnation gets.
+        reader: the application of the current incarnation.
         crashes: how often it died.
-        places: whom it connects to, one a line; `publishers` those of them that publish.
+        sources: whom it connects to, one a line; `publishers` those of them that publish.
         cursor: its durable position; None without one.
         joins: what each publisher had published when its session was joined:
-            (session, topic) to (earliest kept, next). With a cursor former lives' count, too.
+            (session, topic) to (earliest kept, next). With a cursor former incarnations' count,
+            too.
         joined: the sessions that were joined, as far as their publishers lived to see it.
         is_gone: whether it ended and will not return.
         whole: sessions that began after their place was known; all of them is wanted.
@@ -84,7 +85,7 @@ class SimulatedSubscriber:
         history_messages: int = HISTORY_MESSAGES,
     ) -> None:
         self.name = name
-        self.places = list(publishers)
+        self.sources = list(publishers)
         self.publishers = [one for one in publishers if isinstance(one, SimulatedPublisher)]
         self.topics = list(topics)
         self.start = parse_start(start)
@@ -106,7 +107,7 @@ class SimulatedSubscriber:
         self.joined: set[int] = set()
         self.is_gone = False
         self.cursor = cursor
-        places = [place.endpoint for place in self.places]
+        places = [place.endpoint for place in self.sources]
         if cursor is not None:
             cursor.use_for(places, self.topics)
         elif network.options.cursor:
@@ -124,12 +125,12 @@ class SimulatedSubscriber:
         )
 
     def revive(self) -> None:
-        """Come to life: where the cursor says, or as one that knows nothing of the former one."""
+        """Start: where the cursor says, or as one that knows nothing of the former one."""
         if self.core is not None or self.is_gone:
             return
         network = self._network
         deadline_ns = to_ns(self.config.repair_timeout)
-        if len(self.publishers) < len(self.places):
+        if len(self.publishers) < len(self.sources):
             deadline_ns //= 2  # a relay gives up before its subscribers do
         self.oracle = Oracle(
             self.name, self._history, deadline_ns, conflate=self.conflate, types=self._types
@@ -147,7 +148,7 @@ class SimulatedSubscriber:
         self._wake_ns = 0
         self._reading = False
         network.note(f"{self.name} starts")
-        for line, place in enumerate(self.places):
+        for line, place in enumerate(self.sources):
             socket = f"{self.name}/{self.crashes}/{line}"
             if network.options.multicast:
                 self._receivers.append(
@@ -176,7 +177,7 @@ class SimulatedSubscriber:
     ) -> SubscriberCore:
         core = SubscriberCore(
             topics=self.topics,
-            lines=len(self.places),
+            lines=len(self.sources),
             start=self.start,
             subscriber=self._network.rng.getrandbits(64),
             name=self.name,
@@ -190,7 +191,7 @@ class SimulatedSubscriber:
             now_ns=self._network.clock.now_ns,
             cursor=cursor,
             relay=relay,
-            datagram_lines=range(len(self.places)) if self._network.options.multicast else (),
+            datagram_lines=range(len(self.sources)) if self._network.options.multicast else (),
         )
         # Elsewhere single replies are lost, and no connection ends with them.
         core.counts_replies = self._network.options.bytes_per_s > 0
@@ -221,7 +222,7 @@ class SimulatedSubscriber:
         """Take a datagram that a stranger sent to the group of a publisher."""
         if self.core is None:
             return
-        for at, receiver in zip(self.places, self._receivers, strict=True):
+        for at, receiver in zip(self.sources, self._receivers, strict=True):
             if at is place and isinstance(receiver, GroupReceiving):
                 receiver.take_forged(data, spoofed=spoofed)
         self.pump()
@@ -268,7 +269,7 @@ class SimulatedSubscriber:
             return
         now_ns = self._network.clock.now_ns
         if self._network.options.bytes_per_s:
-            self._look_at_bytes(core, now_ns)
+            self._check_bytes(core, now_ns)
         if now_ns >= core.next_deadline_ns():
             unread = max((one.unread_bytes for one in groups), default=0)
             core.handle_timer(now_ns=now_ns, unread=unread)
@@ -285,7 +286,7 @@ class SimulatedSubscriber:
                 return  # it died while it wrote its cursor
             if not (read or taken):
                 break
-        self._note_joins(core)
+        self._on_joins(core)
         if self.cursor is not None:
             self.cursor.record(core, hurried=self._hurried or not self._reads)
             if core is not self.core:
@@ -308,7 +309,7 @@ class SimulatedSubscriber:
 
     @property
     def streams(self) -> list[Stream]:
-        """The streams of the current life."""
+        """The streams of the current incarnation."""
         return [] if self.core is None else self.core.streams
 
     def wants(self, topic: str) -> bool:
@@ -317,10 +318,10 @@ class SimulatedSubscriber:
 
     def hears(self, publisher: SimulatedPublisher) -> bool:
         """Whether the data path from a publisher works."""
-        return not self._network.is_deaf(publisher.name, self.name)
+        return not self._network.is_one_way(publisher.name, self.name)
 
     def peer_of(self, publisher: SimulatedPublisher) -> Session | None:
-        """Return what is known of the publisher's current life."""
+        """Return what is known of the publisher's current incarnation."""
         if self.core is None or publisher.session is None:
             return None
         return self.core.peers.get(publisher.session)
@@ -337,16 +338,16 @@ class SimulatedSubscriber:
                     core.receive_frame(line, data, now_ns=now_ns, shed=shed)
         return taken
 
-    def _look_at_bytes(self, core: SubscriberCore, now_ns: int) -> None:
+    def _check_bytes(self, core: SubscriberCore, now_ns: int) -> None:
         """Say where a part of a frame has come, as `SubscriberIO` does."""
-        for line in underway.silent_lines(core, now_ns):
+        for line in partial_frames.silent_lines(core, now_ns):
             receiver = self._receivers[line]
             if isinstance(receiver, MemoryReceiver) and receiver.is_receiving:
-                underway.note_line(core, line, now_ns)
-        for key in underway.awaited_answers(core, now_ns):
+                partial_frames.on_line(core, line, now_ns)
+        for key in partial_frames.awaited_answers(core, now_ns):
             client = self._clients.get(key)
             if client is not None and client.is_receiving:
-                underway.note_answer(core, key, now_ns)
+                partial_frames.on_answer(core, key, now_ns)
 
     def _take_replies(self, core: SubscriberCore, now_ns: int) -> int:
         taken = 0
@@ -385,7 +386,7 @@ class SimulatedSubscriber:
 
     def _read_frame(self, core: SubscriberCore, data: bytes, now_ns: int) -> bool:
         """Give a frame of the only connection to an application that waits; False: it does not."""
-        if len(self.places) > 1 or not self._is_reading(now_ns):
+        if len(self.sources) > 1 or not self._is_reading(now_ns):
             return False
         received = core.frames_received
         read = self.reader.read_frame(data, now_ns)
@@ -408,7 +409,7 @@ class SimulatedSubscriber:
             return 0
         count = 0
         if self.cursor is not None and core.ready:
-            self._note_joins(core)
+            self._on_joins(core)
             self.cursor.record(core, hurried=True)
             if core is not self.core:
                 return 0
@@ -474,7 +475,7 @@ class SimulatedSubscriber:
         elif what in (Action.RECONNECT, Action.LEAVE):  # there is no ring in the simulator
             self._receivers[command.line].reconnect()
 
-    def _note_joins(self, core: SubscriberCore) -> None:
+    def _on_joins(self, core: SubscriberCore) -> None:
         """Remember where the streams stood when a session was joined."""
         for publisher in self.publishers:
             session = publisher.session

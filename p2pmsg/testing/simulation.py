@@ -39,7 +39,7 @@ class Simulation:
         subscriber = simulation.add_subscriber(start="earliest")
         simulation.run(1.0)
         simulation.heal()
-        simulation.settle(20.0)
+        simulation.drain(20.0)
         simulation.check()
 
     Args:
@@ -66,14 +66,14 @@ class Simulation:
         self.relays: list[SimulatedRelay] = []
         self.network = FaultyNetwork(self.options, log)
         self._history = History()
-        self._healed = False
+        self._resynced = False
         options = self.options
         if options.join_kills:
             self.network.step = self._step_of_join
         self.stranger = Stranger(self.network, self._history, self.publishers, self.subscribers)
         for rate, fault in (
             (options.partitions_per_s, self._part),
-            (options.deaf_paths_per_s, self._deafen),
+            (options.one_way_paths_per_s, self._deafen),
             (options.narrow_paths_per_s, self._narrow),
             (options.cuts_per_s, self._cut),
             (options.publisher_crashes_per_s, self._crash_publisher),
@@ -103,12 +103,12 @@ class Simulation:
 
     @property
     def delivered(self) -> int:
-        """How many messages applications got, in the current lives of their subscribers."""
+        """How many messages applications got, in the current incarnations of their subscribers."""
         return sum(seen.delivered for one in self.subscribers for seen in one.oracle.seen.values())
 
     @property
     def lost(self) -> dict[str, int]:
-        """How many messages were reported lost, by reason, in subscribers' current lives."""
+        """How many messages were reported lost, by reason, in subscribers' current incarnations."""
         total: Counter[str] = Counter()
         for one in self.subscribers:
             for seen in one.oracle.seen.values():
@@ -242,7 +242,7 @@ class Simulation:
 
     def heal(self) -> None:
         """End all faults: nothing is lost from now on, dead processes come back, all read."""
-        self._healed = True
+        self._resynced = True
         self.network.note("heal")
         self.network.heal()
         for publisher in self.publishers:
@@ -252,13 +252,13 @@ class Simulation:
             subscriber.revive()
             subscriber.hurry()
 
-    def settle(self, timeout: float) -> bool:
+    def drain(self, timeout: float) -> bool:
         """Run until every subscriber has everything or knows it lost.
 
         False after `timeout`, in seconds.
         """
         end_ns = self.clock.now_ns + to_ns(timeout)
-        while not self._is_settled():
+        while not self._is_drained():
             if self.clock.now_ns >= end_ns:
                 return False
             self.run(_STEP_S)
@@ -272,16 +272,16 @@ class Simulation:
     def check(self, quiet: float = 2.0) -> None:
         """Raise `AssertionError`, with the seed, unless every promise was kept.
 
-        After `settle` that includes the final ones: everything is accounted for, and for
+        After `drain` that includes the final ones: everything is accounted for, and for
         `quiet` seconds there is nothing but heartbeats and keep-alives.
         """
         violations = self._history.violations
         violations += self._echo_violations()
-        if self._healed and not violations:
+        if self._resynced and not violations:
             for subscriber in self.subscribers:
                 violations += final_violations(subscriber, self._history)
                 violations += relay_violations(subscriber)
-            if not violations and not self._is_settled():
+            if not violations and not self._is_drained():
                 violations.append("it has not settled")
             if not violations and quiet:
                 self._check_quiet(quiet)
@@ -344,7 +344,7 @@ class Simulation:
             if core.published != count:
                 self._history.complain(f"{publisher.name} claims {core.published} of {count}")
 
-    def _is_settled(self) -> bool:
+    def _is_drained(self) -> bool:
         are_idle = all(one.is_idle for one in self.publishers)
         are_idle = are_idle and all(one.is_idle for one in self.relays)
         return are_idle and all(map(_has_everything, self._receivers))
@@ -357,7 +357,7 @@ class Simulation:
         self.network.after_chance(rate, self._do_fault, rate, fault)
 
     def _do_fault(self, rate: float, fault: Callable[[], None]) -> None:
-        if not self._healed:
+        if not self._resynced:
             fault()
             self._fault_later(rate, fault)
 
@@ -385,7 +385,7 @@ class Simulation:
         self.network.deafen(publisher, subscriber, seconds)
 
     def _deafen(self) -> None:
-        self.deafen(*self._some_path(), self._about(self.options.deaf_time))
+        self.deafen(*self._some_path(), self._about(self.options.one_way_time))
 
     def narrow(self, publisher: str, subscriber: str, seconds: float = math.inf) -> None:
         """Let no large datagram pass between `publisher` and `subscriber`, by their names.
@@ -402,12 +402,12 @@ class Simulation:
     def _some_path(self) -> tuple[str, str]:
         """Choose a publisher, or relay, and one of its subscribers; return their names."""
         subscriber = self.network.rng.choice(self.subscribers)
-        return self.network.rng.choice(subscriber.places).name, subscriber.name
+        return self.network.rng.choice(subscriber.sources).name, subscriber.name
 
     def _cut(self) -> None:
         rng = self.network.rng
         subscriber = rng.choice(self.subscribers)
-        subscriber.cut(rng.randrange(len(subscriber.places)), recovery=rng.random() < 0.5)
+        subscriber.cut(rng.randrange(len(subscriber.sources)), recovery=rng.random() < 0.5)
 
     def _crash_publisher(self) -> None:
         publisher = self.network.rng.choice(self.publishers)
@@ -422,7 +422,7 @@ class Simulation:
     def _step_of_join(self, kind: str, source: str, target: str) -> None:
         """Let one of two processes die at a step of a join, perhaps."""
         rng, options = self.network.rng, self.options
-        if self._healed or kind not in _JOIN_KINDS or rng.random() >= options.join_kills:
+        if self._resynced or kind not in _JOIN_KINDS or rng.random() >= options.join_kills:
             return
         ends = {name_of(source), name_of(target)}
         if kind == "DATA" and not self._is_joining(ends):
@@ -474,7 +474,7 @@ def _has_everything(subscriber: SimulatedSubscriber) -> bool:
         return False
     if any(not (peer.joined or peer.gone or peer.given_up) for peer in core.peers.values()):
         return False  # of a session that died before it was joined, too, the end is noticed
-    for index, (line, publisher) in enumerate(zip(core.lines, subscriber.places, strict=True)):
+    for index, (line, publisher) in enumerate(zip(core.lines, subscriber.sources, strict=True)):
         if isinstance(publisher, SimulatedRelay):
             if not has_all_of_relay(subscriber, index, publisher):
                 return False

@@ -34,7 +34,7 @@ from p2pmsg.testing.virtual_peers import (
     VirtualSubscriber,
 )
 
-_SETTLE_S: Final = 60.0
+_DRAIN_S: Final = 60.0
 _QUEUE_FRAMES: Final = 1000
 _SEED_MAX: Final = 2**32
 Upstream = PublisherPeer | VirtualRelay
@@ -57,7 +57,7 @@ class VirtualNetwork:
     Programs of asyncio get `aio_publisher` and `aio_subscriber`, and time passes while they wait.
 
     The protocol is the real one: what is lost is asked for again and repaired. Nothing happens, and
-    no time passes, but in `advance`, `settle`, and calls with a timeout, which move the clock as
+    no time passes, but in `advance`, `drain`, and calls with a timeout, which move the clock as
     far as they have to. The same seed and the same calls give the same run.
 
     Args:
@@ -308,8 +308,8 @@ class VirtualNetwork:
         at_least("seconds", seconds, 0)
         await self._turns.wait_until(lambda: False, seconds)
 
-    async def aio_settle(self, timeout: float = _SETTLE_S) -> None:
-        """Do as `settle`, while other tasks go on.
+    async def aio_drain(self, timeout: float = _DRAIN_S) -> None:
+        """Do as `drain`, while other tasks go on.
 
         Args:
             timeout: at most so long, in seconds of the network's clock. Default 60.0.
@@ -319,10 +319,10 @@ class VirtualNetwork:
 
         """
         at_least("timeout", timeout, 0)
-        if not await self._turns.wait_until(self._is_settled, timeout):
+        if not await self._turns.wait_until(self._is_drained, timeout):
             raise TimeoutError(f"not everything came within {timeout} s of the network's time")
 
-    def settle(self, timeout: float = _SETTLE_S) -> None:
+    def drain(self, timeout: float = _DRAIN_S) -> None:
         """Let time pass until every subscriber has, or knows lost, all that was published.
 
         What a subscriber has may still have to be received.
@@ -334,7 +334,7 @@ class VirtualNetwork:
             TimeoutError: it took longer, because there are too many losses.
 
         """
-        if not self.wait_until(self._is_settled, timeout):
+        if not self.wait_until(self._is_drained, timeout):
             raise TimeoutError(f"not everything came within {timeout} s of the network's time")
 
     def partition(
@@ -371,7 +371,7 @@ class VirtualNetwork:
         """
         return self._simulation.run_until(is_so, timeout)
 
-    def _is_settled(self) -> bool:
+    def _is_drained(self) -> bool:
         alive = {one._process: one._process.core for one in self.publishers}
         are_sent = not any(core.open_batches or core.outbox for core in alive.values() if core)
         are_sent = are_sent and all(
@@ -392,7 +392,7 @@ def _has_everything(
     core = subscriber.core
     if core is None:
         return True
-    for line, place in enumerate(subscriber.places):
+    for line, place in enumerate(subscriber.sources):
         is_there = isinstance(place, SimulatedRelay) and place.relay is not None
         if is_there and not has_all_of_relay(subscriber, line, cast(SimulatedRelay, place)):
             return False

@@ -276,7 +276,7 @@ class VirtualAioSubscriber(SubscriberPeer[T_co], _AioPeer):
         await asyncio.sleep(0)  # tasks take turns where messages are always there
         while True:
             if self._pending is not None:
-                await self._settle(self._pending)
+                await self._drain(self._pending)
             if (batch := self._take(count_max)) is not None:
                 return batch
             if self._answer is not None:
@@ -347,7 +347,7 @@ class VirtualAioSubscriber(SubscriberPeer[T_co], _AioPeer):
         if not self._closed:
             self._leave_network(commits=error is None)
 
-    async def _settle(self, pending: "asyncio.Future[Any]") -> None:
+    async def _drain(self, pending: "asyncio.Future[Any]") -> None:
         """Wait for an `on_gap` that is a coroutine; cancelled here, it goes on."""
         try:
             await asyncio.shield(pending)

@@ -80,9 +80,9 @@ class Catalog:
         self.segments = [*self.segments, segment]
         for key, stream in segment.streams.items():
             if stream.frames:
-                self.note_stream(key, segment)
+                self.on_stream(key, segment)
 
-    def note_stream(self, key: Key, segment: SegmentIndex) -> None:
+    def on_stream(self, key: Key, segment: SegmentIndex) -> None:
         """Note that a stream is in a segment, which is the last one; it may be noted again."""
         parts = self._of.setdefault(key, [])
         if not parts or parts[-1] is not segment:

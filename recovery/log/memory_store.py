@@ -35,7 +35,7 @@ class _File:
     def __init__(self, store: "MemoryStore", content: _Content) -> None:
         self._store = store
         self._content = content
-        self._life = store.lives
+        self._incarnation = store.incarnations
         self._shares = self._is_closed = False
 
     def write(self, parts: Sequence[bytes | memoryview], offset: int) -> None:
@@ -74,18 +74,18 @@ class _File:
             self._content.readers += 1
 
     def close(self) -> None:
-        if self._shares and self._life == self._store.lives:
+        if self._shares and self._incarnation == self._store.incarnations:
             self._content.readers -= 1
         self._shares, self._is_closed = False, True
 
 
 class MemoryStore:
-    """Files in memory. One object is the disk through all lives of its processes.
+    """Files in memory. One object is the disk through all incarnations of its processes.
 
     Attributes:
         failing: what raises by operation: `write`, `sync`, `open`, `replace`, `remove`,
             `truncate`. A write that fails writes half of its bytes first, as a full disk does.
-        lives: how often its process has died.
+        incarnations: how often its process has died.
         copies: of how many copies in turn it is the last: see `identity`.
         boots: how often its operating system has.
 
@@ -93,7 +93,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.failing: dict[str, OSError] = {}
-        self.lives = self.boots = self.copies = self._contents = 0
+        self.incarnations = self.boots = self.copies = self._contents = 0
         self._maps: dict[str, dict[int, mmap]] = {}
         self._files: dict[str, _Content] = {}
         self._durable: dict[str, _Content] = {}
@@ -101,7 +101,7 @@ class MemoryStore:
 
     def kill(self) -> None:
         """End the process: its locks are gone, what it wrote stays."""
-        self.lives += 1
+        self.incarnations += 1
         self._is_locked = False
         for content in self._files.values():
             content.readers = 0

@@ -285,7 +285,7 @@ def _take_up_names(state: LogState, catalog: Catalog, last: SegmentIndex) -> Non
                 state.skips[topic] = [(0, state.floor)]
             following = max(following, state.tails.get(topic, 0))
         stream.start = stream.stop = following
-        catalog.note_stream(key, last)
+        catalog.on_stream(key, last)
 
 
 def _find_holes(state: LogState, found: _Found) -> None:

@@ -261,7 +261,7 @@ class LogReader:
         try:
             self._state = state_file.decode_state(data)
         except ValueError as error:
-            self._note_corrupt(Finding(self._store.path(state_file.NAME), 0, str(error)))
+            self._on_corrupt(Finding(self._store.path(state_file.NAME), 0, str(error)))
 
     def _add(self, number: int, *, is_last: bool) -> None:
         segment: SegmentIndex | None = None
@@ -272,7 +272,7 @@ class LogReader:
                     segment = None  # it was written to later
             except ValueError as error:
                 path = self._store.path(SegmentIndex(number).name)
-                self._note_corrupt(Finding(path, 0, f"its index: {error}"))
+                self._on_corrupt(Finding(path, 0, f"its index: {error}"))
         if segment is None:
             segment = SegmentIndex(number)
             self._scan(segment, is_last=is_last)
@@ -285,11 +285,11 @@ class LogReader:
             # The writer may be about to write what is after the last good record, or the header.
             is_header = not segment.size and not result.is_torn
             if not is_last or finding.offset < segment.size or is_header:
-                self._note_corrupt(finding)
+                self._on_corrupt(finding)
         if segment in self._catalog.segments:
             for key, stream in segment.streams.items():
                 if stream.frames and key not in known:
-                    self._catalog.note_stream(key, segment)
+                    self._catalog.on_stream(key, segment)
         segment.is_closed = not is_last
 
     def _entries(self, segment: SegmentIndex, key: Key) -> Entries | None:
@@ -325,7 +325,7 @@ class LogReader:
         except OSError as error:
             if lacks_means(error):
                 raise
-            self._note_missing(segment, error)
+            self._on_missing(segment, error)
         return index
 
     def _frames_of(
@@ -356,13 +356,13 @@ class LogReader:
         except OSError as error:
             if lacks_means(error):
                 raise
-            self._note_missing(segment, error)
+            self._on_missing(segment, error)
         finally:  # also where the caller has enough
             path = self._store.path(segment.name)
             for offset, _, what in walk.damage:
-                self._note_corrupt(Finding(path, offset, what))
+                self._on_corrupt(Finding(path, offset, what))
             if walk.is_torn:
-                self._note_corrupt(Finding(path, walk.end_valid, "the file is shorter than it was"))
+                self._on_corrupt(Finding(path, walk.end_valid, "the file is shorter than it was"))
 
     def _file(self, segment: SegmentIndex) -> LogFile:
         number = segment.first_record
@@ -383,13 +383,13 @@ class LogReader:
         if file is not None:
             file.close()
 
-    def _note_missing(self, segment: SegmentIndex, error: OSError) -> None:
+    def _on_missing(self, segment: SegmentIndex, error: OSError) -> None:
         if segment.is_leaving:
             return  # retention was faster
         what = f"it cannot be read: {error.strerror or error}"
-        self._note_corrupt(Finding(self._store.path(segment.name), 0, what))
+        self._on_corrupt(Finding(self._store.path(segment.name), 0, what))
 
-    def _note_corrupt(self, finding: Finding) -> None:
+    def _on_corrupt(self, finding: Finding) -> None:
         if len(self.corrupt) < CORRUPT_MAX:
             self.corrupt.setdefault((finding.path, finding.offset), finding)
 

@@ -154,7 +154,7 @@ class Tail:
         self._map = store.map(NAME, 0, PAGE)
         self._header = memoryview(self._map).cast("Q")
 
-    def note_end(self, segment: int, size: int) -> None:
+    def on_end(self, segment: int, size: int) -> None:
         """Note how far the newest segment was written, so that one that is cut is noticed.
 
         `segment` is the number of its first record, and `size` in bytes.

@@ -260,7 +260,7 @@ class LogWriter:
         self.bytes += size
         self.unsynced_bytes += size
         if self._tail is not None:
-            self._tail.note_end(segment.first_record, segment.size)
+            self._tail.on_end(segment.first_record, segment.size)
 
     def accepted(self) -> list[TailContent]:
         """Return what a process that was killed had accepted, and had in no frame yet.
@@ -302,7 +302,7 @@ class LogWriter:
             what = f"the log {self._store.path(TAIL)} cannot be written"
             raise LogWriteError(what, error) from error
         if self._segment is not None:
-            self._tail.note_end(self._segment.first_record, self._segment.size)
+            self._tail.on_end(self._segment.first_record, self._segment.size)
         return self._tail
 
     def begin_sync(self) -> PendingSync:
@@ -650,7 +650,7 @@ class LogWriter:
         session, topic = key
         stream = segment.streams.get(key)
         if stream is not None:
-            self._catalog.note_stream(key, segment)
+            self._catalog.on_stream(key, segment)
             return stream
         if self.floor and session == self.session and key not in self._next:
             if start < self.floor:
@@ -675,7 +675,7 @@ class LogWriter:
         self._must_cut = False
         self.bytes += size
         self.unsynced_bytes += size
-        self._catalog.note_stream(key, segment)
+        self._catalog.on_stream(key, segment)
         return stream
 
     def _write_index(self) -> None:

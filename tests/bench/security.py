@@ -12,7 +12,7 @@ import zmq
 import p2pmsg
 import transports
 from p2pmsg.security import KeyPair, KnownPeers
-from p2pmsg.sync.rights import prefixes_allowed
+from p2pmsg.sync.access_watch import prefixes_allowed
 from tests.bench.groups import (
     TIMEOUT_SECONDS,
     GroupReceiver,
@@ -247,7 +247,7 @@ def run_rotation(wire: Wire, folder: str, plan: Plan) -> Row:
 def subscription_us(folder: str, access: str | None) -> float:
     """Return what taking up a subscription costs the publisher's thread, in µs."""
     own = security(SERVER, folder, access)
-    allows: Any = None if own.rights is None else prefixes_allowed(own.rights)
+    allows: Any = None if own.access_rules is None else prefixes_allowed(own.access_rules)
     context = transports.context()
     sender = transports.ZmqSender(
         "tcp://127.0.0.1:0",

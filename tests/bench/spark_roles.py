@@ -168,7 +168,7 @@ class NothingReader(DataSourceStreamReader):
 
     def __init__(self, rows: int, tasks: int) -> None:
         self._rows, self._tasks = rows, tasks
-        self._said = False
+        self._logged = False
 
     def initialOffset(self) -> dict:
         return {"at": 0}

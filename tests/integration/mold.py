@@ -12,7 +12,7 @@ import pytest
 import p2pmsg
 from p2pmsg.mold import codec
 from tests.data import shared_or_ours
-from tests.places import free_port
+from tests.endpoints import free_port
 
 SESSION = b"S1".ljust(10)
 """The name of `make_feed`'s session, as packets have it."""

@@ -1,4 +1,4 @@
-"""Rights by topic between real peers with keys: what is denied comes by no way."""
+"""AccessRules by topic between real peers with keys: what is denied comes by no way."""
 
 import contextlib
 import time
@@ -214,15 +214,15 @@ def test_rules_change_while_running(peers, feed, access):
             publisher.publish("trades", 0)
             assert bob.receive(60).value == 0
             rewrite(access, ALL)
-            feed.rights._due_ns = 0  # look now, and not within a second
+            feed.access_rules._due_ns = 0  # look now, and not within a second
             eventually(lambda: publisher.stats().connections_ended >= 1)
             publisher.publish_many("trades", list(range(1, 100)))
             assert Taken(ann).until(lambda taken: len(taken.values) == 100).values == [*range(100)]
             got = Taken(bob).until(lambda taken: taken.denials)
             assert got.values == []
             rewrite(access, RULES)
-            feed.rights._due_ns = 0
-            eventually(lambda: feed.rights.refresh() or feed.rights.may(
+            feed.access_rules._due_ns = 0
+            eventually(lambda: feed.access_rules.refresh() or feed.access_rules.may(
                 peers.text("bob"), "subscribe", "trades"))  # fmt: skip
             got.until(lambda taken: len(taken.values) == 99)
             assert got.values == [*range(1, 100)]

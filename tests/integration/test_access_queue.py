@@ -1,4 +1,4 @@
-"""Rights to push, pull and administer, between real pushers and pullers with keys."""
+"""AccessRules to push, pull and administer, between real pushers and pullers with keys."""
 
 import contextlib
 

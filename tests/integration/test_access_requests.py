@@ -1,4 +1,4 @@
-"""Rights to request and to respond, between real requesters and responders with keys."""
+"""AccessRules to request and to respond, between real requesters and responders with keys."""
 
 import asyncio
 import threading

@@ -21,6 +21,7 @@ from p2pmsg.errors import (
 )
 from recovery import platform
 from recovery.log import LogReader
+from tests.endpoints import free_port
 from tests.integration import aio
 from tests.integration.peers import (
     LOOPBACK,
@@ -31,7 +32,6 @@ from tests.integration.peers import (
     check_ledger,
     take,
 )
-from tests.places import free_port
 
 WAIT_S = 60.0
 

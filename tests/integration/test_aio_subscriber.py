@@ -12,10 +12,10 @@ import pytest
 import p2pmsg
 from p2pmsg import aio
 from p2pmsg.errors import ClosedError, CursorError
+from tests.endpoints import free_port
 from tests.integration.aio import LOOPS, connected, run
 from tests.integration.mold import make_feed, place
 from tests.integration.peers import LOOPBACK, TOPIC, publish_frames
-from tests.places import free_port
 
 __all__ = ["make_feed", "place"]
 

@@ -9,8 +9,8 @@ import pytest
 
 import p2pmsg
 from p2pmsg import aio
+from tests.endpoints import lasting_endpoint
 from tests.integration.peers import LOOPBACK, TOPIC
-from tests.places import lasting_place
 
 DEADLINE_S = 60.0
 PUBLISHER = """
@@ -34,7 +34,7 @@ def test_a_publisher_that_is_killed_within_async_for_goes_on(tmp_path, on_gap):
     folder, running = str(tmp_path / "log"), []
 
     async def main():
-        process, endpoint = start_publisher(lasting_place(), folder, 0, 500)
+        process, endpoint = start_publisher(lasting_endpoint(), folder, 0, 500)
         running.append(process)
         got = []
         options = {"type": int, "cursor": tmp_path / "cursor", "commit": "message"}

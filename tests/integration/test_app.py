@@ -62,7 +62,7 @@ def test_each_message_is_handled_once_and_in_order(app, make_publisher, is_async
         if len(seen) == 1000:
             app.stop() if is_async else loop.call_soon_threadsafe(app.stop)
 
-    async def note_later(value: int, message: p2pmsg.Message):
+    async def on_later(value: int, message: p2pmsg.Message):
         await asyncio.sleep(0)
         note(value, message)
 
@@ -72,7 +72,7 @@ def test_each_message_is_handled_once_and_in_order(app, make_publisher, is_async
         loop = asyncio.get_running_loop()
 
     loop = None
-    app.subscriber(publisher.endpoint, topics="t")(note_later if is_async else note)
+    app.subscriber(publisher.endpoint, topics="t")(on_later if is_async else note)
     serve(app, feeder(publisher, range(1000)))
 
     assert seen == [(number, number) for number in range(1000)]
@@ -136,12 +136,12 @@ def test_a_message_that_has_no_key_is_an_error_and_stops_nothing(
     def key(message):
         return 1 / message.value.price if message.value.price < 2.0 else keys[message.value.price]
 
-    def note_failure(event, error):
+    def on_failure(event, error):
         failed.append((event.message.sequence, type(error).__name__))
 
     options = {"cursor": str(tmp_path / "cursor")} if cursor else {}
 
-    @app.subscriber(publisher.endpoint, topics="t", key=key, on_error=note_failure, **options)
+    @app.subscriber(publisher.endpoint, topics="t", key=key, on_error=on_failure, **options)
     async def note(trade: Trade):
         seen.append(trade.price)
         if trade.price == 3.0:

@@ -10,8 +10,8 @@ import pytest
 import p2pmsg
 from p2pmsg.bridge import BridgeConfig
 from p2pmsg.errors import BindError, ConfigError, RemoteError
+from tests.endpoints import free_port
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
-from tests.places import free_port
 
 pynng = pytest.importorskip("pynng", reason="the extra `nng` is not installed")
 

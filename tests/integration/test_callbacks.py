@@ -5,8 +5,8 @@ import functools
 import pytest
 
 import p2pmsg
+from tests.endpoints import free_port
 from tests.integration.peers import LOOPBACK
-from tests.places import free_port
 
 
 async def coroutine(report):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.endpoints import free_port
 from tests.integration.commands import command
 from tests.integration.peers import eventually
 from tests.integration.test_examples_interrupted import processes_of
-from tests.places import free_port
 
 pytestmark = pytest.mark.long
 

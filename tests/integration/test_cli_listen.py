@@ -8,8 +8,8 @@ import time
 import pytest
 
 import p2pmsg
+from tests.endpoints import free_port
 from tests.integration.commands import command, eventually, run, run_here
-from tests.places import free_port
 
 
 @pytest.fixture

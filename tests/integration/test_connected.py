@@ -6,18 +6,18 @@ import pytest
 
 import p2pmsg
 from p2pmsg import aio
-from p2pmsg.subscriber import reached, unpublished
+from p2pmsg.subscriber import missing_topics, reachable
 from p2pmsg.sync import unanswered
+from tests.endpoints import free_port, lasting_endpoint
 from tests.integration.aio import shell
 from tests.integration.looped import Looped
 from tests.integration.peers import LOOPBACK, eventually
-from tests.places import free_port, lasting_place
 
 __all__ = ["shell"]
 
 
 def test_connected_follows_publishers_and_relays(make_publisher, make_relay, make_subscriber):
-    first, second = make_publisher(lasting_place()), make_publisher()
+    first, second = make_publisher(lasting_endpoint()), make_publisher()
     relay = make_relay(second.endpoint)
     subscriber = make_subscriber([first.endpoint, relay.endpoint, "tcp://127.0.0.1:1"])
 
@@ -46,8 +46,8 @@ def test_a_puller_knows_how_many_pushers_answer(opened, endpoint):
 def test_a_topic_that_nobody_publishes_is_named(
     make_publisher, make_subscriber, caplog, monkeypatch
 ):
-    monkeypatch.setattr(unpublished, "WAIT_NS", 10**8)
-    monkeypatch.setattr(unpublished, "LOOK_NS", 10**7)
+    monkeypatch.setattr(missing_topics, "WAIT_NS", 10**8)
+    monkeypatch.setattr(missing_topics, "LOOK_NS", 10**7)
     publisher = make_publisher(name="feed")
     publisher.publish("quotes.btc", 1)
     make_subscriber(publisher.endpoint, topics=["quote.btc", "quotes.*", "sports.*"])
@@ -65,8 +65,8 @@ def test_a_topic_that_nobody_publishes_is_named(
 def test_a_topic_that_a_relay_leaves_out_is_named_at_both_sides(
     make_publisher, make_subscriber, opened, caplog, monkeypatch, kind
 ):
-    monkeypatch.setattr(unpublished, "WAIT_NS", 10**8)
-    monkeypatch.setattr(unpublished, "LOOK_NS", 10**7)
+    monkeypatch.setattr(missing_topics, "WAIT_NS", 10**8)
+    monkeypatch.setattr(missing_topics, "LOOK_NS", 10**7)
     publisher = make_publisher(name="feed")
     publisher.publish("t", 1)
     publisher.publish("u", 1)
@@ -109,7 +109,7 @@ def test_who_is_heard_but_not_reached_for_questions_is_said(
     tmp_path, monkeypatch, caplog, is_relay
 ):
     """All frames came, nothing was delivered, and neither the log nor the counters said so."""
-    monkeypatch.setattr(reached, "FIRST_NS", 300_000_000)
+    monkeypatch.setattr(reachable, "FIRST_NS", 300_000_000)
     place, other = f"ipc://{tmp_path}/data", f"ipc://{tmp_path}/other"
     recovery = tmp_path / "recovery"
     with ExitStack() as stack:

@@ -11,6 +11,7 @@ import pytest
 import p2pmsg
 from p2pmsg import ConfigError, CursorConfig, MessagesLostError
 from p2pmsg.errors import CursorError
+from tests.endpoints import lasting_endpoint
 from tests.integration.aio import shell
 from tests.integration.cursor_children import committing
 from tests.integration.cursors import committed, publish
@@ -25,7 +26,6 @@ from tests.integration.peers import (
     small_frames,
     take,
 )
-from tests.places import lasting_place
 
 __all__ = ["shell"]
 
@@ -226,7 +226,7 @@ def test_one_thread_may_receive_and_another_commit(make_publisher, resume):
 
 
 def test_a_new_session_and_a_new_topic_are_taken_from_their_beginning(make_publisher, resume):
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     publisher = make_publisher(endpoint)
     with resume(publisher, joins=publisher) as subscriber:
         publish(publisher, 3)

@@ -10,8 +10,8 @@ from collections import Counter
 
 import pytest
 
+from tests.endpoints import lasting_endpoint
 from tests.integration.peers import eventually
-from tests.places import lasting_place
 
 pytest.importorskip("recovery.log")
 
@@ -19,7 +19,7 @@ KILLS = pytest.mark.rounds(6, 150)
 
 
 class Notes:
-    """What a consumer has written down, through all its lives."""
+    """What a consumer has written down, through all its incarnations."""
 
     def __init__(self, path):
         self.path = path
@@ -76,7 +76,7 @@ class Nursery:
 @pytest.mark.parametrize("commit", ["explicit", "message", 0.02])
 def test_nothing_is_missing_after_kills(tmp_path, make_child, make_publisher, commit, rounds):
     rng = random.Random(str(commit))
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     notes = Notes(tmp_path / "notes")
     nursery = Nursery(make_child("nursery", module="cursor_children"))
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.endpoints import free_port
 from tests.integration.peers import eventually
 from tests.integration.test_examples_interrupted import ARGUMENTS, SPARK
-from tests.places import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

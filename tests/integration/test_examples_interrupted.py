@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.endpoints import free_port
 from tests.integration.peers import eventually
-from tests.places import free_port
 
 pytestmark = pytest.mark.long
 

@@ -9,6 +9,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg import PublisherConfig
+from tests.endpoints import lasting_endpoint
 from tests.integration.aio import shell
 from tests.integration.inside import unheard_requests, without_nacks
 from tests.integration.peers import (
@@ -23,7 +24,6 @@ from tests.integration.peers import (
     take,
     take_all,
 )
-from tests.places import lasting_place
 
 __all__ = ["shell"]
 
@@ -212,7 +212,7 @@ def test_a_frozen_subscriber_process_holds_nobody_up_for_long(
 
 
 def test_a_publisher_killed_and_restarted_at_its_port(make_subscriber, make_child):
-    child = make_child("publish", lasting_place(), 10_000)
+    child = make_child("publish", lasting_endpoint(), 10_000)
     endpoint, session = child.line().split()
     reports = []
     subscriber = make_subscriber(endpoint, on_gap=reports.append)
@@ -230,7 +230,7 @@ def test_a_publisher_killed_and_restarted_at_its_port(make_subscriber, make_chil
 
 
 def test_what_a_killed_publisher_still_owed_is_reported(make_subscriber, make_child, make_proxy):
-    child = make_child("publish", lasting_place(), 20_000)
+    child = make_child("publish", lasting_endpoint(), 20_000)
     endpoint, session = child.line().split()
 
     class Target:
@@ -272,7 +272,7 @@ def is_at(collector, session, sequence):
 
 
 def test_a_publisher_killed_at_full_speed_again_and_again(make_subscriber, make_child):
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     sessions = []
     subscriber = None
     for _ in range(3):

@@ -14,8 +14,8 @@ from p2pmsg.statsd import Collector
 from p2pmsg.statsd.exact import StateFile
 from p2pmsg.webhooks.letters import Letters
 from p2pmsg.webhooks.seen import SeenIds
+from tests.endpoints import free_port
 from tests.integration.peers import LOOPBACK, eventually
-from tests.places import free_port
 from tests.processes import in_child
 
 INHERITED = "it belongs to the parent process; open another one in this process"

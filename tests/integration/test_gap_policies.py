@@ -12,6 +12,7 @@ import p2pmsg
 from p2pmsg.app import App
 from p2pmsg.testing import lose_datagrams
 from p2pmsg.wire import Kind
+from tests.endpoints import free_port
 from tests.integration.aio import shell
 from tests.integration.inside import unheard_requests
 from tests.integration.peers import (
@@ -25,7 +26,6 @@ from tests.integration.peers import (
     take_all,
 )
 from tests.integration.test_udp_multicast import GROUP
-from tests.places import free_port
 
 __all__ = ["shell"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.places import free_port
+from tests.endpoints import free_port
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs"

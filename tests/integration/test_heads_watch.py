@@ -10,9 +10,9 @@ from p2pmsg import wire
 from p2pmsg.control import Welcome
 from p2pmsg.multicast import datagram
 from p2pmsg.reader import HeadsWatch
+from tests.endpoints import free_port, lasting_endpoint
 from tests.integration.peers import eventually
 from tests.integration.test_udp_multicast import GROUP
-from tests.places import free_port, lasting_place
 from transports import UdpSender
 
 
@@ -60,7 +60,7 @@ def test_all_topics_where_none_is_named():
 
 
 def test_a_publisher_that_goes_and_one_that_comes_in_its_place():
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     with p2pmsg.Publisher(endpoint, name="first") as first:
         first.publish("t", 1)
         watch = HeadsWatch([endpoint], topics=["t"])
@@ -200,7 +200,7 @@ def test_every_session_of_a_relay_is_followed(make_publisher, make_relay, follow
 
 
 def test_a_session_that_comes_later_is_taken_up(make_publisher, make_relay, follow):
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     first = make_publisher(endpoint, name="first")
     first.publish_many("t", [b"x"] * 10)
     relay = make_relay(endpoint)
@@ -233,7 +233,7 @@ def test_a_relay_begun_again_has_what_it_has_now(make_publisher, make_relay, fol
     gone, publisher = make_publisher(name="gone"), make_publisher(name="feed")
     for each in (gone, publisher):
         each.publish_many("t", [b"x"] * 10)
-    relay = make_relay([gone.endpoint, publisher.endpoint], lasting_place())
+    relay = make_relay([gone.endpoint, publisher.endpoint], lasting_endpoint())
     watch = follow(relay, topics=["t"])
     eventually(lambda: nexts(watch, relay) == {"gone": 10, "feed": 10})
     gone.close()

@@ -10,7 +10,7 @@ import pytest
 
 import p2pmsg
 import p2pmsg.queue.rules
-from p2pmsg.publisher import batch, core, kept_batch
+from p2pmsg.publisher import batch, core, logged_batch
 from p2pmsg.queue import batching, driver, job, puller, puller_base, puller_core, pusher_base
 from p2pmsg.subscriber import ready
 from p2pmsg.sync import (
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.long
 
 SUBSCRIBER = (busy_wait, ready, receiving, subscriber, zmq_pubsub)
 PUBLISHER = (
-    batch, core, kept_batch, lock, publisher, publishing, sending, replay_buffer, zmq_pubsub
+    batch, core, logged_batch, lock, publisher, publishing, sending, replay_buffer, zmq_pubsub
 )  # fmt: skip
 PULLER = (driver, lock, job, puller, puller_base, puller_core)
 PUSHER = [
@@ -178,7 +178,7 @@ STRIKES = 60
 FILES = {
     module.__file__
     for module in (
-        acknowledge, batch, lock, batching, kept_batch, sending, publisher, core, pusher_base,
+        acknowledge, batch, lock, batching, logged_batch, sending, publisher, core, pusher_base,
     )
 }  # fmt: skip
 

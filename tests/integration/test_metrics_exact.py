@@ -21,9 +21,9 @@ from p2pmsg.statsd.exact import StateFile
 from p2pmsg.statsd.totals import ExactTotals
 from p2pmsg.testing import TcpProxy
 from p2pmsg.wire import Kind
+from tests.endpoints import lasting_endpoint
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.statsd_tools import collecting
-from tests.places import lasting_place
 
 LOSS = 0.2
 CHILDREN = (sys.executable, "-m", "tests.integration.statsd_children")
@@ -126,7 +126,7 @@ def test_totals_go_on_exactly_after_the_collector_was_killed_again_and_again(tmp
 
 
 def test_a_client_that_is_closed_and_one_that_comes_after_it_count_together(tmp_path):
-    place = lasting_place()
+    place = lasting_endpoint()
     with metrics.Client(place) as first:
         with collecting(exact=place, state=tmp_path / "s") as (collector, _):
             first.wait_for_collectors(timeout=60)
@@ -160,7 +160,7 @@ class LoggedClient:
     """A client with a log in a process of its own, that is killed and started again."""
 
     def __init__(self, log):
-        self.place, self.log = lasting_place(), str(log)
+        self.place, self.log = lasting_endpoint(), str(log)
         self.begun, self.done = set(), set()
 
     @contextlib.contextmanager
@@ -215,8 +215,8 @@ def test_what_a_client_with_a_log_accepted_arrives_once_however_often_it_is_kill
             with client.counting(10_000) as process:
                 client.follow(process, len(client.done) + 50)
                 if collector_is == "there" and number % 2:
-                    # A life that is shorter than joining it takes repairs nothing, and what was
-                    # missing for ten seconds is given up.
+                    # An incarnation that is shorter than joining it takes repairs nothing, and
+                    # what was missing for ten seconds is given up.
                     wait_for_more(collector)
         with client.counting(0):
             eventually(lambda: client.has_arrived(collector.totals()))
@@ -404,7 +404,7 @@ def run_short(place, ending):
 @pytest.mark.parametrize("ending", ["close", "exit", "fork"])
 @pytest.mark.rounds(1, 10)
 def test_short_programs_in_turn_lose_nothing(ending, rounds):
-    place, count = lasting_place(), rounds
+    place, count = lasting_endpoint(), rounds
     with collecting(exact=place) as (collector, _):
         for _ in range(count):
             done = run_short(place, ending)
@@ -420,7 +420,7 @@ def test_short_programs_in_turn_lose_nothing(ending, rounds):
 @pytest.mark.rounds(1, 4)
 def test_short_programs_lose_nothing_though_collectors_are_killed_in_between(tmp_path, rounds):
     """A program that learned that its deltas arrived is gone: the disk has to have them."""
-    place, state = lasting_place(), str(tmp_path / "state")
+    place, state = lasting_endpoint(), str(tmp_path / "state")
     for turn in range(rounds):
         with child("collect", "3600", state, place) as process:
             say_until(process, lambda said: "counters" in said)
@@ -458,7 +458,7 @@ statsd_children.short({LOOPBACK!r}, {ending!r})
     [number / 500 for number in range(40)], marks=pytest.mark.long
 )])  # fmt: skip
 def test_programs_that_are_killed_while_they_close_are_counted_or_named(tmp_path, delays):
-    place, state = lasting_place(), tmp_path / "state"
+    place, state = lasting_endpoint(), tmp_path / "state"
     with collecting(exact=place, state=state) as (collector, _):
         for delay in delays:
             run_short(place, f"killed_after_{max(delay, 1e-6)}")

@@ -13,6 +13,7 @@ import pytest
 import p2pmsg
 from p2pmsg.mold import codec
 from p2pmsg.testing.kernel_loss import lose_datagrams
+from tests.endpoints import free_port
 from tests.integration.aio import shell
 from tests.integration.mold import (
     Group,
@@ -24,7 +25,6 @@ from tests.integration.mold import (
     reader_of,
 )
 from tests.integration.peers import check_ledger, eventually, ranges, take
-from tests.places import free_port
 
 pytestmark = pytest.mark.long
 
@@ -79,12 +79,12 @@ def test_a_callable_is_called_between_the_sessions_and_after_the_losses(
     group.end(4, name=monday)
     said.append(subscriber.receive(60).value)
 
-    def losses_are_said():  # before another session takes its place
+    def losses_are_logged():  # before another session takes its place
         with pytest.raises(TimeoutError):
             subscriber.receive(0)
         return len(said) > 1
 
-    eventually(losses_are_said)
+    eventually(losses_are_logged)
     group.send(1, b"2", name=tuesday)
     said.append(subscriber.receive(60).value)
     first, loss, end, second = said
@@ -203,7 +203,9 @@ def test_a_feed_that_begins_again_under_its_name_is_delivered_again(
 
 
 @pytest.mark.long
-def test_after_a_restart_a_cursor_finds_the_second_life_of_a_name(make_child, place, cursor_path):
+def test_after_a_restart_a_cursor_finds_the_second_incarnation_of_a_name(
+    make_child, place, cursor_path
+):
     def read(count):
         where = f"{place}&request={server}"
         with p2pmsg.Subscriber(where, start="earliest", cursor=cursor_path) as subscriber:

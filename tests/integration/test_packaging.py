@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.places import lasting_place
+from tests.endpoints import lasting_endpoint
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("p2pmsg", "transports", "recovery", "spark_bridge")
@@ -71,7 +71,7 @@ def test_an_installed_wheel_runs_the_quickstart(tmp_path):
     output = re.search(r"```text\n(.*?)lost=0", readme, re.S)[1]
     assert [name for name, _ in programs] == ["publisher", "subscriber"]
     for python in INSTALLED:
-        endpoint = lasting_place()
+        endpoint = lasting_endpoint()
         started = {}
         for name, text in programs:
             # -I: neither this folder nor PYTHONPATH; what is imported was installed.

@@ -20,9 +20,9 @@ from p2pmsg import LogConfig, PublisherConfig
 from p2pmsg.errors import LogFailedError
 from p2pmsg.reader import RangeReader
 from recovery import LossReason
+from tests.endpoints import lasting_endpoint
 from tests.integration.log_kills import read
 from tests.integration.peers import LOOPBACK, eventually, in_threads
-from tests.places import lasting_place
 from tests.unit.p2pmsg.webhooks.test_seen import no_file_above
 
 log = pytest.importorskip("recovery.log")
@@ -44,7 +44,7 @@ def take(subscriber, count, topic="t"):
 @pytest.mark.parametrize("fsync", ["interval", "always", "never"])
 def test_a_publisher_goes_on_in_its_session(tmp_path, make_publisher, make_subscriber, fsync):
     log = LogConfig(tmp_path / "log", fsync=fsync)
-    first = make_publisher(endpoint := lasting_place(), log=log)
+    first = make_publisher(endpoint := lasting_endpoint(), log=log)
     session = first.session
     subscriber = make_subscriber(endpoint, joins=first)
     for number in range(100):
@@ -66,7 +66,7 @@ def test_a_publisher_goes_on_in_its_session(tmp_path, make_publisher, make_subsc
 
 def test_a_publisher_may_come_back_under_another_name(tmp_path, make_publisher, make_subscriber):
     log = LogConfig(tmp_path / "log")
-    first = make_publisher(endpoint := lasting_place(), log=log, name="old")
+    first = make_publisher(endpoint := lasting_endpoint(), log=log, name="old")
     subscriber = make_subscriber(endpoint, joins=first)
     first.publish("t", 0)
     assert subscriber.receive(60).publisher == "old"
@@ -163,7 +163,7 @@ def test_a_log_that_cannot_be_opened_leaves_nothing_bound(tmp_path, make_publish
 def test_a_full_disk_is_reported_and_what_was_written_stays(
     tmp_path, make_child, make_publisher, make_subscriber, policy
 ):
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     child = make_child("fill_log", endpoint, tmp_path, policy)
     child.line()
     subscriber = make_subscriber(endpoint, start="earliest")
@@ -231,7 +231,7 @@ def ranges_in(directory):
 def test_a_hole_that_a_crash_left_is_lost_for_that_reason_and_no_other(
     tmp_path, make_publisher, make_subscriber, make_child
 ):
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     child = make_child("publish_logged", endpoint, tmp_path, "never")
     child.line()
     while int(child.line()) < 2_000:

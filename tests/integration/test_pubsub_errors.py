@@ -13,6 +13,7 @@ import zmq
 
 import p2pmsg
 from p2pmsg import PublisherConfig, SubscriberConfig
+from tests.endpoints import free_port
 from tests.integration.peers import (
     DEADLINE_S,
     ROOT,
@@ -23,7 +24,6 @@ from tests.integration.peers import (
     ranges,
     take,
 )
-from tests.places import free_port
 from transports import context
 from transports.connections import Connections
 

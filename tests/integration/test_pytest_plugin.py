@@ -54,7 +54,7 @@ def test_what_a_users_tests_do(run):
             for number in range(200):
                 publisher.publish("t", number)
                 p2pmsg_network.advance(0.01)
-            p2pmsg_network.settle()
+            p2pmsg_network.drain()
             assert [message.value for message in subscriber] == [*range(200)]
             assert sum(subscriber.stats().repaired.values()) > 0
 
@@ -99,7 +99,7 @@ def test_what_tests_of_a_service_in_asyncio_do(run):
                 for number in range(100):
                     publisher.publish("t", number)
                     await p2pmsg_network.sleep(0.01)
-                await p2pmsg_network.aio_settle()
+                await p2pmsg_network.aio_drain()
                 await p2pmsg_network.sleep(1.0)
                 await subscriber.close()
                 await service

@@ -5,8 +5,8 @@ import time
 import pytest
 
 import p2pmsg
+from tests.endpoints import lasting_endpoint
 from tests.integration.peers import LOOPBACK, eventually
-from tests.places import lasting_place
 
 HOUR_S = 3600
 S = 10**9
@@ -44,7 +44,7 @@ def test_a_delay_is_kept_after_the_clock_was_set(clock, hours):
 
 
 def test_a_retry_comes_soon_after_a_restart_with_the_clock_set_back(clock, tmp_path):
-    place, log = lasting_place(), tmp_path / "log"
+    place, log = lasting_endpoint(), tmp_path / "log"
     with p2pmsg.Pusher(place, log=log) as pusher, p2pmsg.Puller(place) as puller:
         pusher.push("again")
         puller.receive(60).reject("no", delay=0.3)

@@ -161,7 +161,7 @@ class Hostile:
         """Answer who it is, and note what it gets."""
         while self.socket.poll(0):
             frame = Frame(self.socket.recv())
-            if frame.kind == Kind.QUEUE_WHO:
+            if frame.kind == Kind.QUEUE_CHALLENGE:
                 token = frames.read(frame, frames.Who).token
                 hello = frames.Hello(
                     "hostile", "", 0, 0, 2**31, token, self.serial, [], [], 0, 2**24

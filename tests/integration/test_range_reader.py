@@ -12,9 +12,9 @@ from p2pmsg.errors import LossReason
 from p2pmsg.message import Origin
 from p2pmsg.reader import RangeReader
 from p2pmsg.testing.proxy import TcpProxy
+from tests.endpoints import free_port, lasting_endpoint
 from tests.integration.peers import LOOPBACK, eventually, take
 from tests.integration.test_udp_multicast import GROUP
-from tests.places import free_port, lasting_place
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_heads_name_the_publisher_and_its_streams(publisher, reader):
 
 
 def test_nobody_there_is_a_timeout():
-    with RangeReader(lasting_place(), timeout=0.3) as reader:
+    with RangeReader(lasting_endpoint(), timeout=0.3) as reader:
         with pytest.raises(TimeoutError, match="nobody is there"):
             reader.heads()
         with pytest.raises(TimeoutError, match="nobody is there"):
@@ -67,7 +67,7 @@ def test_nobody_there_is_a_timeout():
 
 
 def test_a_publisher_that_comes_later_is_found():
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     with RangeReader(endpoint) as reader:
         with pytest.raises(TimeoutError):
             reader.heads(0.1)
@@ -166,7 +166,7 @@ def test_another_session_has_gone(publisher, reader):
 
 
 def test_an_executor_connects_straight_and_sees_that_the_publisher_has_gone():
-    with p2pmsg.Publisher(lasting_place(), name="feed") as publisher:
+    with p2pmsg.Publisher(lasting_endpoint(), name="feed") as publisher:
         endpoint = publisher.endpoint
         publisher.publish_many("t", [1, 2, 3])
         reader = RangeReader(
@@ -185,7 +185,7 @@ def test_an_executor_connects_straight_and_sees_that_the_publisher_has_gone():
 
 
 def test_a_reader_that_is_kept_does_not_take_a_publisher_that_has_ended_for_its_successor():
-    with p2pmsg.Publisher(lasting_place()) as first:
+    with p2pmsg.Publisher(lasting_endpoint()) as first:
         reader = RangeReader(first.endpoint)
         assert [each.session for each in reader.sessions()] == [first.session]
     with reader:
@@ -196,7 +196,7 @@ def test_a_reader_that_is_kept_does_not_take_a_publisher_that_has_ended_for_its_
 
 
 def test_a_restart_is_seen_in_the_heads():
-    with p2pmsg.Publisher(lasting_place()) as first:
+    with p2pmsg.Publisher(lasting_endpoint()) as first:
         endpoint = first.endpoint
         reader = RangeReader(endpoint)
         assert reader.heads().session == first.session
@@ -461,7 +461,7 @@ def test_a_relay_without_sessions_is_waited_for(make_relay, make_publisher, read
 def test_a_relay_that_is_restarted_is_met_again(make_publisher, make_relay, read):
     publisher = make_publisher()
     publisher.publish_many("t", list(range(1000)))
-    relay = make_relay(publisher.endpoint, lasting_place())
+    relay = make_relay(publisher.endpoint, lasting_endpoint())
     relay.wait_for_streams(1, timeout=60)
     reader = read(relay)
     eventually(lambda: reader.heads().streams == {"t": p2pmsg.reader.StreamHead(0, 1000)})

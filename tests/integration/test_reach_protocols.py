@@ -10,9 +10,9 @@ import pytest
 import zmq
 
 import p2pmsg
+from tests.endpoints import lasting_endpoint
 from tests.integration.peers import DEADLINE_S, LOOPBACK, eventually
 from tests.integration.webhooks import SECRET
-from tests.places import lasting_place
 
 STRANGERS = {
     "HTTP": b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -146,7 +146,7 @@ def test_an_endpoint_of_webhooks_that_speaks_no_http_gets_all_later(publisher, t
     from tests.integration.webhooks import LOOPBACK as NETWORK
     from tests.integration.webhooks import Receiver
 
-    port = int(lasting_place().rpartition(":")[2])
+    port = int(lasting_endpoint().rpartition(":")[2])
     listener = socket.create_server(("127.0.0.1", port))
     endpoint = Endpoint(
         f"http://127.0.0.1:{port}/", allow=NETWORK, timeout=0.3,

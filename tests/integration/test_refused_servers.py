@@ -7,10 +7,10 @@ import pytest
 import p2pmsg
 from p2pmsg import aio
 from p2pmsg.errors import AccessDeniedError
+from tests.endpoints import lasting_endpoint
 from tests.integration.inside import is_watched
 from tests.integration.looped import Looped
 from tests.integration.peers import LOOPBACK, eventually
-from tests.places import lasting_place
 
 NO_RIGHT = "its key has no right to publish anything here"
 
@@ -44,7 +44,7 @@ def said(caplog):
 
 @pytest.mark.parametrize("kind", [p2pmsg.Relay, aio.Relay], ids=["threads", "asyncio"])
 def test_a_relay_in_a_loop_names_the_upstream_that_it_refuses(make, caplog, kind):
-    first, second = lasting_place(), lasting_place()
+    first, second = lasting_endpoint(), lasting_endpoint()
     relays = [make(kind, second, first, name="r0"), make(kind, first, second, name="r1")]
     eventually(lambda: "a loop" in caplog.text)
     lines = [text for text in caplog.messages if "a loop" in text]

@@ -16,9 +16,9 @@ import p2pmsg
 from p2pmsg import LogConfig, PublisherConfig, Relay, SubscriberConfig, wire
 from p2pmsg.moldudp64 import MoldPublisher
 from p2pmsg.reader import RangeReader
-from p2pmsg.subscriber import quiet
+from p2pmsg.subscriber import path_probes
+from tests.endpoints import free_port, lasting_endpoint
 from tests.integration.peers import LOOPBACK, eventually
-from tests.places import free_port, lasting_place
 
 pytest.importorskip("recovery.log")
 
@@ -170,7 +170,7 @@ def test_relays_stand_one_after_another(make_publisher, make_relay, make_subscri
 def test_one_relay_has_several_publishers_and_sees_new_ones(
     make_publisher, make_relay, make_subscriber
 ):
-    publishers = [make_publisher(lasting_place(), name=f"p{index}") for index in range(3)]
+    publishers = [make_publisher(lasting_endpoint(), name=f"p{index}") for index in range(3)]
     relay = make_relay([publisher.endpoint for publisher in publishers])
     subscriber = make_subscriber(relay.endpoint)
     for publisher in publishers:
@@ -214,7 +214,7 @@ def test_late_joiners_of_a_relay_begin_where_they_want(
 
 def ring(make_relay, count):
     """Relays each of which has the next one as its upstream, the last one the first."""
-    places = [lasting_place() for _ in range(count)]
+    places = [lasting_endpoint() for _ in range(count)]
     return [
         make_relay(places[(index + 1) % count], places[index], name=f"r{index}")
         for index in range(count)
@@ -249,7 +249,7 @@ def test_a_relay_is_killed_and_goes_on_on_its_log(
 ):
     publisher = make_publisher(config=SMALL)
     publisher.publish_many("t", list(range(4000)))
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     child = make_child("relay", publisher.endpoint, endpoint, str(tmp_path))
     child.line()
     subscriber = make_subscriber(endpoint, start="earliest")
@@ -276,7 +276,7 @@ def test_a_relay_without_a_log_that_is_restarted_costs_nothing_while_its_publish
     make_publisher, make_relay, make_subscriber
 ):
     publisher = make_publisher()
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     relay = make_relay(publisher.endpoint, endpoint)
     subscriber = make_subscriber(endpoint, start="earliest")
     publisher.publish_many("t", list(range(1000)))
@@ -453,7 +453,7 @@ PATIENT = SubscriberConfig(repair_timeout=60.0)
 @pytest.mark.rounds(2, 60)
 def test_nothing_is_missing_whichever_is_killed(tmp_path, make_child, make_subscriber, rounds):
     rng = random.Random(8)  # one whose first two rounds kill each of them once
-    at, place = lasting_place(), lasting_place()
+    at, place = lasting_endpoint(), lasting_endpoint()
 
     def publisher():
         # With pauses: more than the subscriber takes would only keep the machine busy.
@@ -518,8 +518,8 @@ def test_a_data_path_from_a_relay_that_is_cut_permanently_loses_nothing(
 ):
     """Only its recovery channel works from then on."""
     cut = []
-    monkeypatch.setattr(quiet, "QUIET_NS", 300_000_000)
-    monkeypatch.setattr(quiet, "FIRST_WAIT_NS", 300_000_000)
+    monkeypatch.setattr(path_probes, "QUIET_NS", 300_000_000)
+    monkeypatch.setattr(path_probes, "FIRST_WAIT_NS", 300_000_000)
     publisher = make_publisher()
     relay = make_relay(publisher.endpoint, LOOPBACK)
     proxy = make_proxy(relay, drop=lambda _: bool(cut))

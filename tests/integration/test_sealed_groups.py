@@ -9,10 +9,10 @@ from p2pmsg import LogConfig
 from p2pmsg.multicast.run import is_sealed
 from p2pmsg.sync import opening
 from p2pmsg.testing.kernel_loss import lose_datagrams
+from tests.endpoints import free_port
 from tests.integration.inside import core_of
 from tests.integration.peers import check_ledger, take
 from tests.integration.test_udp_sealed import join_group, overhear
-from tests.places import free_port
 
 pytest.importorskip("cryptography")
 
@@ -124,7 +124,7 @@ def test_hostile_datagrams_change_no_ledger_and_are_answered_by_fewer_bytes(
     subscriber = make_subscriber(
         pinned(endpoint, peers), joins=publisher, security=peers.security("sub")
     )
-    member, group = core_of(subscriber).member, publisher._sender.multicast
+    member, group = core_of(subscriber).multicast, publisher._sender.multicast
     answered, asked = [], []
     put, say_held = member._put, member.keys._say_held
     member._put = lambda *parts: (answered.append(len(parts[-1]) + 32), put(*parts))

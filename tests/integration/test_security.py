@@ -9,7 +9,7 @@ import pytest
 from p2pmsg import Publisher, Relay, Subscriber, aio
 from p2pmsg.errors import AuthenticationError, ConfigError
 from p2pmsg.log import LogConfig
-from tests.places import lasting_place
+from tests.endpoints import lasting_endpoint
 from tests.unit.transports.sockets import eventually
 from transports import key_text
 
@@ -139,7 +139,7 @@ def test_keys_on_one_side_only(peers):
 def test_a_publisher_that_restarts_with_another_key(peers):
     first, second = peers.security("pub", "sub"), peers.security("new", "sub")
     security = peers.security("sub")
-    place = lasting_place()
+    place = lasting_endpoint()
     publisher = Publisher(place, security=first)
     security.known.add("pub", peers.text("pub"), [place])
     with Subscriber(place, security=security, start="earliest") as subscriber:

@@ -17,8 +17,8 @@ from p2pmsg.errors import ConfigError
 from p2pmsg.http import Gateway, GatewayConfig
 from p2pmsg.http import app as gateway
 from p2pmsg.webhooks.serving import bind, make_server
+from tests.endpoints import lasting_endpoint
 from tests.integration.peers import eventually
-from tests.places import lasting_place
 
 TOKEN = "a-token-of-many-letters"
 
@@ -191,8 +191,8 @@ def test_several_topics_resume_each_where_it_was(publisher):
 
 
 def test_it_goes_on_over_restarts_of_the_publisher_and_of_the_server(make_publisher, tmp_path):
-    log, endpoint = LogConfig(tmp_path / "log"), lasting_place()
-    at = int(lasting_place().rpartition(":")[2])
+    log, endpoint = LogConfig(tmp_path / "log"), lasting_endpoint()
+    at = int(lasting_endpoint().rpartition(":")[2])
     publisher = make_publisher(endpoint, log=log)
     with serving(endpoint, port=at) as (port, _):
         publisher.wait_for_subscribers(1, timeout=60)
@@ -214,7 +214,7 @@ def test_it_goes_on_over_restarts_of_the_publisher_and_of_the_server(make_publis
 def test_who_opened_before_a_publisher_was_there_does_not_get_its_whole_log(
     make_publisher, tmp_path
 ):
-    log, endpoint = LogConfig(tmp_path / "log"), lasting_place()
+    log, endpoint = LogConfig(tmp_path / "log"), lasting_endpoint()
     publisher = make_publisher(endpoint, log=log)
     publisher.publish_many("a", list(range(100)))
     publisher.close()
@@ -232,7 +232,7 @@ def test_who_opened_before_a_publisher_was_there_does_not_get_its_whole_log(
 
 
 def test_what_nobody_has_any_more_is_reported_lost(make_publisher):
-    former = make_publisher(lasting_place())
+    former = make_publisher(lasting_endpoint())
     with serving(former.endpoint, config=GatewayConfig(resume_timeout=3.0)) as (port, _):
         former.wait_for_subscribers(1, timeout=60)
         with Events(port, "/topics/a").wait_ready() as events:
@@ -255,7 +255,7 @@ def test_what_nobody_has_any_more_is_reported_lost(make_publisher):
 
 
 def test_who_comes_back_after_a_restart_gets_what_the_new_publisher_has(make_publisher):
-    former = make_publisher(lasting_place())
+    former = make_publisher(lasting_endpoint())
     with serving(former.endpoint) as (port, app):
         former.wait_for_subscribers(1, timeout=60)
         former.publish("a", "former")

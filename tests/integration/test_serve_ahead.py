@@ -10,9 +10,9 @@ pytest.importorskip("uvicorn", reason="serving over HTTP needs uvicorn (extra ht
 
 from p2pmsg import LogConfig
 from p2pmsg.http import GatewayConfig
+from tests.endpoints import lasting_endpoint
 from tests.integration.peers import eventually
 from tests.integration.test_serve import Events, serving, values
-from tests.places import lasting_place
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_stream_that_the_gateway_does_not_know_yet_is_not_given_up(publisher):
 
 
 def test_a_publisher_that_is_really_at_an_earlier_place_is_reported(make_publisher, tmp_path):
-    log, endpoint = LogConfig(tmp_path / "log"), lasting_place()
+    log, endpoint = LogConfig(tmp_path / "log"), lasting_endpoint()
     publisher = make_publisher(endpoint, log=log)
     with serving(endpoint) as (port, _):
         publisher.wait_for_subscribers(1, timeout=60)

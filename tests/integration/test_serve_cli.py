@@ -141,14 +141,16 @@ class Browser:
     """A headless Chromium, by the WebDriver protocol."""
 
     def __init__(self, folder):
-        self._said = folder / "driver.out"
-        with self._said.open("wb") as out:
+        self._logged = folder / "driver.out"
+        with self._logged.open("wb") as out:
             self._driver = subprocess.Popen([DRIVER, "--port=0"], stdout=out, stderr=out)
         options = {"binary": CHROMIUM, "args": [*FLAGS, f"--user-data-dir={folder}/profile"]}
         wanted = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
         try:
-            eventually(lambda: "successfully on port " in self._said.read_text())
-            self._port = int(re.findall(r"successfully on port (\d+)", self._said.read_text())[-1])
+            eventually(lambda: "successfully on port " in self._logged.read_text())
+            self._port = int(
+                re.findall(r"successfully on port (\d+)", self._logged.read_text())[-1]
+            )
             self._session = self._ask("POST", "/session", wanted)["sessionId"]
         except BaseException:
             self._driver.kill()

@@ -13,8 +13,8 @@ import pytest
 
 import p2pmsg
 from p2pmsg import LogConfig, PublisherConfig
+from tests.endpoints import free_port, lasting_endpoint
 from tests.integration.peers import eventually, start_child, take
-from tests.places import free_port, lasting_place
 
 pytest.importorskip("recovery.log")
 
@@ -35,9 +35,9 @@ class Feed:
 
     def __init__(self, tmp_path, make_child, make_publisher, make_subscriber):
         self.make_child, self.log = make_child, tmp_path / "relay"
-        self.place = lasting_place()
+        self.place = lasting_endpoint()
         self.publisher = make_publisher(
-            lasting_place(), name="feed", log=LogConfig(tmp_path / "feed"), config=SMALL
+            lasting_endpoint(), name="feed", log=LogConfig(tmp_path / "feed"), config=SMALL
         )
         self.relay = self.start_relay()
         self.publisher.wait_for_subscribers(1, timeout=60)

@@ -21,6 +21,7 @@ from p2pmsg.statsd import (
     read_sketch,
 )
 from p2pmsg.statsd.outputs import graphite
+from tests.endpoints import lasting_endpoint
 from tests.integration.peers import LOOPBACK, eventually
 from tests.integration.statsd_tools import (
     LONG_S,
@@ -30,7 +31,6 @@ from tests.integration.statsd_tools import (
     feed_and_flush,
     read_stream,
 )
-from tests.places import lasting_place
 
 PACKET = (
     b"hits:3|c\nhits:2|c|#zone:b\nhits:1|c|@0.1|#zone:b\ndepth:7|g\ntook:100|ms\ntook:300|ms\n"
@@ -330,7 +330,7 @@ def test_carbon_gets_pickles(carbon):
 
 
 def test_nothing_is_lost_while_carbon_is_away():
-    carbon = Carbon(int(lasting_place().rpartition(":")[2]))
+    carbon = Carbon(int(lasting_endpoint().rpartition(":")[2]))
     output = GraphiteOutput("127.0.0.1", carbon.port)
     with collecting(outputs=[output]) as (collector, _):
         feed_and_flush(collector, b"first:1|c")
@@ -361,7 +361,7 @@ def texts(caplog, part):
 @pytest.mark.internal
 def test_a_carbon_that_is_away_is_named_once_and_when_it_works_again(caplog, monkeypatch):
     monkeypatch.setattr(graphite, "BUFFER_BYTES", 5_000)
-    place = int(lasting_place().rpartition(":")[2])
+    place = int(lasting_endpoint().rpartition(":")[2])
     output = GraphiteOutput("127.0.0.1", place)
     with collecting(outputs=[output]) as (collector, _):
         for number in range(5):

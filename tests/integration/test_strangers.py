@@ -15,9 +15,9 @@ import p2pmsg
 from p2pmsg import statsd, wire
 from p2pmsg.queue.admin import LiveBox
 from p2pmsg.sync import unanswered
+from tests.endpoints import lasting_endpoint
 from tests.integration.inside import found_of, subscriber_of
 from tests.integration.peers import LOOPBACK, eventually
-from tests.places import lasting_place
 from transports import describe_peer, diagnosis, parse_endpoint
 
 
@@ -118,7 +118,7 @@ def stranger(request, plain, server):
         if name == "nng":
             return server(b"\0SP\0\0\x20\0\0"), "nanomsg or nng"
         if name == "closed":
-            return lasting_place(), "nobody is there"
+            return lasting_endpoint(), "nobody is there"
         if name == "silent":
             return server(b""), "says nothing"
         found = {"web": "an HTTP server is there", "tls": "a TLS server is there"}[name]

@@ -23,9 +23,9 @@ from p2pmsg.control import (
     read_body,
 )
 from p2pmsg.multicast import datagram
+from tests.endpoints import free_port
 from tests.integration.peers import check_ledger, eventually
 from tests.integration.test_udp_multicast import GROUP
-from tests.places import free_port
 
 LONGEST = 65_507
 """Bytes in the longest datagram of UDP over IPv4."""

@@ -11,10 +11,10 @@ import p2pmsg
 from p2pmsg import LogConfig
 from p2pmsg.errors import LogFailedError
 from p2pmsg.testing import lose_datagrams
+from tests.endpoints import free_port, lasting_endpoint
 from tests.integration.cursors import committed
 from tests.integration.peers import TOPIC, check_ledger, eventually, take, take_all
 from tests.integration.peers import check_exact as check_sequences
-from tests.places import free_port, lasting_place
 
 pytest.importorskip("recovery.log")
 
@@ -113,7 +113,7 @@ def test_what_a_killed_publisher_sent_comes_from_its_log(
 def test_a_fixed_recovery_endpoint_does_not_hide_that_a_publisher_restarted(
     tmp_path, make_publisher, make_subscriber, endpoint
 ):
-    log, place = LogConfig(tmp_path), lasting_place()
+    log, place = LogConfig(tmp_path), lasting_endpoint()
     first = make_publisher(endpoint, log=log, recovery_endpoint=place)
     subscriber = make_subscriber(endpoint, joins=first)
     publish(first, range(1000))
@@ -206,8 +206,8 @@ def test_a_subscriber_resumes_on_its_cursor(make_publisher, resume, endpoint, pa
 def test_both_ends_are_started_again(tmp_path, make_publisher, resume, endpoint):
     log = LogConfig(tmp_path / "log")
     position = 0
-    for life in range(3):
-        head = (life + 1) * 2000
+    for incarnation in range(3):
+        head = (incarnation + 1) * 2000
         publisher = make_publisher(endpoint, log=log, replay_bytes=LITTLE)
         publish(publisher, range(head - 2000, head - 1000))  # nobody is there
         subscriber = resume(publisher, joins=publisher, start="earliest")
@@ -261,7 +261,7 @@ def test_messages_of_a_restored_snapshot_are_delivered_however_far_it_is_by_then
 ):
     """A whole machine goes back to a snapshot, and publishes at once: nobody warns its log."""
     kept, copy = tmp_path / "log", tmp_path / "copy"
-    recovery = lasting_place() if place == "fixed" else "tcp://127.0.0.1:0"
+    recovery = lasting_endpoint() if place == "fixed" else "tcp://127.0.0.1:0"
 
     def restart():
         log = LogConfig(kept, moved=True)

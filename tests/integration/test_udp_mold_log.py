@@ -13,8 +13,8 @@ import pytest
 import p2pmsg
 from p2pmsg import LogConfig
 from p2pmsg.mold.log import MoldLog
+from tests.endpoints import free_port
 from tests.integration.peers import check_ledger, start_child, take
-from tests.places import free_port
 
 pytest.importorskip("recovery.log")
 

@@ -13,6 +13,7 @@ import pytest
 
 import p2pmsg
 from p2pmsg.testing.kernel_loss import lose_datagrams
+from tests.endpoints import free_port
 from tests.integration.aio import shell
 from tests.integration.inside import lose_on_line
 from tests.integration.peers import (
@@ -24,7 +25,6 @@ from tests.integration.peers import (
     take_all,
 )
 from tests.integration.udp_faults import FaultyWay
-from tests.places import free_port
 
 __all__ = ["shell"]
 
@@ -213,11 +213,11 @@ def test_a_publisher_that_comes_back_is_another_session(
     first = make_child("publish", endpoint, 1)
     assert subscriber.receive(60).value == 0
     name = subscriber.stats().publishers[0]
-    first.finish()  # no farewell
+    first.finish()  # no closing
     second = make_publisher(endpoint, name=name)
     second.wait_for_subscribers(1, 60)
-    second.publish("t", "second life")
-    assert subscriber.receive(60).value == "second life"
+    second.publish("t", "second incarnation")
+    assert subscriber.receive(60).value == "second incarnation"
     eventually(lambda: len(subscriber.stats().publishers) == 1)
 
 
@@ -512,13 +512,13 @@ def test_where_no_datagram_reaches_the_publisher_that_is_said_with_its_place(
     subscriber = make_subscriber(target, joins=publisher)
     count = 0
 
-    def is_said():
+    def is_logged():
         nonlocal count
         publisher.publish("t", count)
         count += 1
         return any("comes by UDP" in text for text in caplog.messages)
 
-    eventually(is_said, 30)
+    eventually(is_logged, 30)
     assert values_of(take(subscriber, count)) == list(range(count))
     eventually(lambda: "comes by UDP" in subscriber.stats().lines[0].found)
     (text,) = [one for one in caplog.messages if "comes by UDP" in one]

@@ -13,9 +13,9 @@ import pytest
 import p2pmsg
 from p2pmsg.moldudp64 import MoldPublisher
 from tests.bench.groups import RECEIVER_ADDRESS, SENDER_ADDRESS
+from tests.endpoints import free_port
 from tests.integration.test_udp_network import inside, python
 from tests.integration.test_udp_network import pytestmark as needs_root
-from tests.places import free_port
 
 BROADCAST = "255.255.255.255"
 """The system refuses to send there: sockets that do not ask for it may not broadcast."""

@@ -6,9 +6,9 @@ import pytest
 
 from p2pmsg import aio
 from p2pmsg.errors import AccessDeniedError
+from tests.endpoints import free_port
 from tests.integration.commands import eventually
 from tests.integration.peers import check_ledger, take
-from tests.places import free_port
 
 pytest.importorskip("cryptography")
 

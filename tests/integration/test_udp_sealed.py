@@ -26,11 +26,11 @@ from p2pmsg.multicast.seal import SealingKey
 from p2pmsg.multicast.signing import BlockSigner, SignedSealingKey
 from p2pmsg.reader import HeadsWatch, RangeReader
 from p2pmsg.testing.kernel_loss import lose_datagrams
+from tests.endpoints import free_port
 from tests.integration.inside import core_of
 from tests.integration.peers import check_ledger, eventually, take
 from tests.integration.secure import rewrite
 from tests.integration.udp_faults import FaultyWay
-from tests.places import free_port
 
 pytest.importorskip("cryptography")
 
@@ -99,12 +99,12 @@ def test_answers_go_to_no_address_that_the_publisher_has_not_said(
 def test_one_whose_recovery_connection_was_gone_gets_the_next_key_when_it_returns(pair):
     publisher, subscriber = pair
     keys = publisher._sender.multicast.keys
-    held = core_of(subscriber).member.keys.keyring
+    held = core_of(subscriber).multicast.keys.keyring
     client = subscriber._driver._clients[publisher.session]
     with subscriber._driver.io_lock:
         client.disconnect()
     publisher.rotate_keys()
-    eventually(lambda: keys.rotations == 1 and keys.is_settled)
+    eventually(lambda: keys.rotations == 1 and keys.is_drained)
     assert keys.unconfirmed == 1
     with subscriber._driver.io_lock:
         client.connect()
@@ -449,7 +449,7 @@ class TestSigned:
         publisher.publish_many("t", list(range(100)))
         assert len(take(member, 100)) == len(take(subscriber, 100)) == 100
         # All that it uses is what a member has: the key that it was given.
-        secret = core_of(member).member.keys.keyring._last.secret
+        secret = core_of(member).multicast.keys.keyring._last.secret
         counter = publisher._sender.multicast.keys.group.counter
         own = BlockSigner(bytes(32))
         prefix = wire.stream_prefix("t", publisher.session)

@@ -14,11 +14,11 @@ pytest.importorskip("uvicorn", reason="webhooks in over HTTP need uvicorn (extra
 import p2pmsg
 from p2pmsg import LogConfig
 from p2pmsg.webhooks import Sender
+from tests.endpoints import lasting_endpoint
 from tests.integration.commands import P2PMSG
 from tests.integration.peers import eventually
 from tests.integration.webhook_children import endpoint
 from tests.integration.webhooks import SECRET, Receiver
-from tests.places import lasting_place
 
 
 class Ids:
@@ -90,7 +90,7 @@ def test_a_sender_that_is_killed(order, form, rounds, tmp_path, make_publisher):
 def test_a_receiver_that_is_killed(rounds, tmp_path, make_publisher):
     rng = random.Random(7)
     source = make_publisher(log=LogConfig(tmp_path / "log"))
-    port = int(lasting_place().rpartition(":")[2])
+    port = int(lasting_endpoint().rpartition(":")[2])
     published = f"ipc://{tmp_path}/published"
     command = [
         *P2PMSG, "hook", "in", "--listen", f"127.0.0.1:{port}", "--publish", published,

@@ -21,10 +21,10 @@ from p2pmsg.webhooks.client import Client
 from p2pmsg.webhooks.delivery import Failure
 from p2pmsg.webhooks.formats import Request
 from p2pmsg.webhooks.signatures import content_of, is_signed, verifiers
+from tests.endpoints import lasting_endpoint
 from tests.integration.commands import command
 from tests.integration.peers import eventually
 from tests.integration.webhooks import LOOPBACK, SECRET, Receiver
-from tests.places import lasting_place
 
 FAST = (0, 0.05, 0.05, 0.05)
 
@@ -120,7 +120,7 @@ def test_what_failed_is_sent_again_with_the_same_id(publisher, receiver, sender)
 
 
 def test_a_receiver_that_is_down_gets_everything_later(publisher, sender, tmp_path, caplog):
-    port = int(lasting_place().rpartition(":")[2])
+    port = int(lasting_endpoint().rpartition(":")[2])
     events = []
     retry = (0, 0.05, 300.0)
     hook = sender(f"http://127.0.0.1:{port}/hook", on_event=events.append, retry=retry)

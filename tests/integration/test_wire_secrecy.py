@@ -8,8 +8,8 @@ import time
 import pytest
 
 from p2pmsg import LogConfig
+from tests.endpoints import free_port
 from tests.integration.peers import take
-from tests.places import free_port
 
 pytest.importorskip("cryptography")
 

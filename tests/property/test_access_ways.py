@@ -14,8 +14,8 @@ from p2pmsg.codec import Raw
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.queue import frames
+from p2pmsg.queue.pull_access import PullAccess
 from p2pmsg.queue.pusher_core import PusherCore
-from p2pmsg.queue.rights import PullRights
 from p2pmsg.queue.rules import QueuedJob
 from p2pmsg.security.access import Access, Rule
 from p2pmsg.wire import Frame, Kind
@@ -29,7 +29,7 @@ QUEUES = ("jobs", "job", "other")
 VERBS = ("subscribe", "pull", "admin")
 
 
-class Rights:
+class AccessRules:
     """An access file's rules, which may change; a user's id is its name."""
 
     def __init__(self, rng):
@@ -79,11 +79,11 @@ class Rights:
         return user
 
 
-def check_queue(rng, rights):
+def check_queue(rng, access_rules):
     queue = job_queue(deliveries_max=1)
     name = rng.choice(QUEUES)
     core = PusherCore(queue, name=name, session=1, incarnation=1)
-    core.use_rights(PullRights(rights, name, "the pusher"))
+    core.use_access_rules(PullAccess(access_rules, name, "the pusher"))
     for sequence in range(3):
         queue.store.push(QueuedJob(sequence, b"\xa6secret", 1), now_ns=0)
     queue.store.discard(QueuedJob(9, b"\xa6secret", 1), "w", "secret", now_ns=0)
@@ -94,21 +94,21 @@ def check_queue(rng, rights):
         found = [Frame(data) for to, data in core.outbox if to == user.encode()]
         mine = {frame.kind for frame in found}
         letters = [one for one in found if one.kind == Kind.QUEUE_ANSWER and b"secret" in one.data]
-        assert not (Kind.JOBS in mine and not rights.expected(user, "pull", name))
-        assert not (letters and not rights.expected(user, "admin", name))
+        assert not (Kind.JOBS in mine and not access_rules.expected(user, "pull", name))
+        assert not (letters and not access_rules.expected(user, "admin", name))
 
     for step in range(12):
         user = rng.choice(USERS)
         identity, worker = user.encode(), USERS.index(rng.choice(USERS)) + 1
-        kind = rng.choice(["knock", "hello", "ack", "admin", "leave", "rules"])
+        kind = rng.choice(["empty hello", "hello", "ack", "admin", "leave", "rules"])
         done = queue.store.done
         dead = len(queue.store.dead)
         core.outbox.clear()
         if kind == "rules":
-            rights.change()
-            core.check_rights(now_ns=0)
+            access_rules.change()
+            core.check_access_rules(now_ns=0)
             holders = {core._users[one.id] for one in queue.workers.values()}
-            assert all(rights.expected(one, "pull", name) for one in holders)
+            assert all(access_rules.expected(one, "pull", name) for one in holders)
         elif kind == "admin":
             action = rng.choice(["list", "retry", "purge"])
             body = frames.Admin(step, action, [0], True)
@@ -125,8 +125,8 @@ def check_queue(rng, rights):
             give(core, identity, user, sent, worker, None if kind == "leave" else hello)
         for one in USERS:
             taken(one)
-        assert queue.store.done == done or rights.expected(user, "pull", name)
-        assert len(queue.store.dead) == dead or rights.expected(user, "admin", name)
+        assert queue.store.done == done or access_rules.expected(user, "pull", name)
+        assert len(queue.store.dead) == dead or access_rules.expected(user, "admin", name)
 
 
 def give(core, identity, user, kind, worker, body, **header):
@@ -134,9 +134,9 @@ def give(core, identity, user, kind, worker, body, **header):
     core.receive(identity, frame, now_ns=0, user=user)
 
 
-def make_publisher(rights):
+def make_publisher(access_rules):
     core = PublisherCore(name="feed", session=9, recovery="memory://r", config=CONFIG, now_ns=0)
-    core.use_rights(rights)
+    core.use_access_rules(access_rules)
     for topic in TOPICS:
         for number in range(3):
             core.publish(topic, f"secret{number}", None, None, None, now_ns=0, wall_ns=1)
@@ -144,8 +144,8 @@ def make_publisher(rights):
     return core
 
 
-def check_publisher(rng, rights):
-    core = make_publisher(rights)
+def check_publisher(rng, access_rules):
+    core = make_publisher(access_rules)
     requests = core.requests
     for step in range(8):
         user = rng.choice(USERS)
@@ -156,7 +156,7 @@ def check_publisher(rng, rights):
             (Kind.PROBE, probe), (Kind.HEADS_REQUEST, probe), (Kind.HEADS_REQUEST, None),
             *((Kind.NACK, control.Nack(topic, [(0, 5)])) for topic in TOPICS),
         ])  # fmt: skip
-        at_first = {topic: rights.expected(user, "subscribe", topic) for topic in TOPICS}
+        at_first = {topic: access_rules.expected(user, "subscribe", topic) for topic in TOPICS}
         frame = wire.control_frame(kind, core.session, body)
         now_ns = step * 10**9
         requests.receive(asker, frame, now_ns=now_ns, user=user, wall_ns=now_ns)
@@ -164,12 +164,12 @@ def check_publisher(rng, rights):
         for page in requests.heads.bodies(asker, asked, probe, now_ns=now_ns) or []:
             assert all(at_first[head.topic] for head in read_heads(page).streams)
         if rng.random() < 0.3:
-            rights.change()
+            access_rules.change()
         while (reply := requests.next_reply(now_ns=now_ns)) is not None:
             found = Frame(bytes(reply.frame))
             assert reply.requester == asker
             if found.kind == Kind.DATA:
-                assert rights.expected(user, "subscribe", found.topic)
+                assert access_rules.expected(user, "subscribe", found.topic)
             elif found.kind == Kind.HEADS:
                 heads = control.read_body(found, control.Heads)
                 assert all(at_first[head.topic] for head in heads.streams)
@@ -184,5 +184,5 @@ def read_heads(body):
 def test_nothing_denied_comes_by_any_way_out(rounds):
     for seed in range(rounds):
         rng = random.Random(seed)
-        check_queue(rng, Rights(rng))
-        check_publisher(rng, Rights(rng))
+        check_queue(rng, AccessRules(rng))
+        check_publisher(rng, AccessRules(rng))

@@ -11,7 +11,7 @@ from p2pmsg.multicast.seal import AES
 from p2pmsg.multicast.sender import MulticastSender
 from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.wire import Frame, Kind
-from tests.unit.p2pmsg.security.files import rights_of, rule, user_of
+from tests.unit.p2pmsg.security.files import access_of, rule, user_of
 
 pytest.importorskip("cryptography")
 
@@ -30,8 +30,8 @@ def sealed_publisher():
     keys = GroupKeys(SESSION, 5, AES, Random(3), now_ns=0)
     multicast = MulticastSender(core, core.replay, core.config, 1400, Random(4), keys)
     core.use_multicast(multicast)
-    core.use_rights(
-        rights_of(rule("ann", subscribe=["*"]), rule("bob", subscribe=["quotes*", "trades"]))
+    core.use_access_rules(
+        access_of(rule("ann", subscribe=["*"]), rule("bob", subscribe=["quotes*", "trades"]))
     )
     for number in range(10):
         for topic in TOPICS:

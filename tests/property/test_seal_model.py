@@ -28,7 +28,7 @@ class SealedGroup(RuleBasedStateMachine):
         super().__init__()
         self.now_ns = SECOND
         self.rng = Random(1)
-        self.lives = 0
+        self.incarnations = 0
         self.seen = {}  # (key, counter) by datagram
         self.sent = []  # datagrams to the group, and who may open them
         self.back, self.answers = [], []
@@ -40,9 +40,9 @@ class SealedGroup(RuleBasedStateMachine):
 
     @rule()
     def start_publisher(self):
-        self.lives += 1
+        self.incarnations += 1
         self.keys = GroupKeys(
-            SESSION, self.lives, CIPHERS[self.lives % 2], self.rng, now_ns=self.now_ns
+            SESSION, self.incarnations, CIPHERS[self.incarnations % 2], self.rng, now_ns=self.now_ns
         )
         self.back.clear()
 

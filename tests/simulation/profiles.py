@@ -49,7 +49,7 @@ EVERYTHING = {
     "read_stop_time": 0.15,
 }
 
-DEAF = {"deaf_paths_per_s": 0.5, "deaf_time": 7.0, "messages_per_s": 20}
+ONE_WAY = {"one_way_paths_per_s": 0.5, "one_way_time": 7.0, "messages_per_s": 20}
 """So long that publishers are asked over the recovery channel."""
 NARROW = {"narrow_paths_per_s": 0.5, "narrow_time": 5.0, "narrow_bytes": 90, "messages_per_s": 50}
 """So small that announcements and heartbeats come, and hardly any data."""
@@ -65,9 +65,10 @@ PROFILES = {
     "partitions": Profile({"partitions_per_s": 4, "partition_time": 0.15}),
     "long partitions": Profile({"partitions_per_s": 1, "partition_time": 4.0}, run_time=2.0),
     "cuts": Profile({"cuts_per_s": 20, "loss": 0.02}),
-    "dead data paths": Profile({**DEAF, "loss": 0.05}, run_time=12.0),
+    "dead data paths": Profile({**ONE_WAY, "loss": 0.05}, run_time=12.0),
     "dead data paths, publisher crashes": Profile(  # which then cannot be reached at all
-        {**DEAF, "log": True, "publisher_crashes_per_s": 0.1, "repair_timeout": 60.0}, run_time=12.0
+        {**ONE_WAY, "log": True, "publisher_crashes_per_s": 0.1, "repair_timeout": 60.0},
+        run_time=12.0,
     ),
     "publisher crashes": Profile(
         {"publisher_crashes_per_s": 5, "restart_delay": 0.05, "loss": 0.05}
@@ -139,9 +140,9 @@ MULTICAST = {
     "far network": Profile({**GROUP, "delay_min": 0.2, "delay_max": 0.5}),
     "partitions": Profile({**GROUP, "partitions_per_s": 4, "partition_time": 0.15, "loss": 0.02}),
     "cuts": Profile({**GROUP, "cuts_per_s": 20, "loss": 0.02}),
-    "dead data paths": Profile({**GROUP, **DEAF, "loss": 0.05}, run_time=12.0),
+    "dead data paths": Profile({**GROUP, **ONE_WAY, "loss": 0.05}, run_time=12.0),
     "dead data paths, receiver stops": Profile(
-        {**GROUP, **DEAF, "process_stops_per_s": 0.3, "process_stop_time": 7.0}, run_time=12.0
+        {**GROUP, **ONE_WAY, "process_stops_per_s": 0.3, "process_stop_time": 7.0}, run_time=12.0
     ),
     "narrow paths": Profile({**GROUP, **NARROW, "bytes_max": 300, "loss": 0.05}, run_time=12.0),
     "publisher crashes": Profile(
@@ -220,5 +221,5 @@ def run(simulation: Simulation, profile: Profile, quiet: float = 2.0) -> None:
         add_subscriber(simulation, profile, start)
     simulation.run(profile.run_time / 2)
     simulation.heal()
-    simulation.settle(SETTLE_S)
+    simulation.drain(SETTLE_S)
     simulation.check(quiet)

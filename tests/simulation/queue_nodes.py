@@ -64,15 +64,15 @@ class WorkerNode:
         self.stopped = False
         self.inbox = deque()
         self.pipe = deque()
-        self.life = 0
+        self.incarnation = 0
         self.busy = {}
         self.waiting_for_pusher = False
         self._timer_ns = None
 
     def start(self):
         world = self.world
-        self.life += 1
-        self.pid = self.number * 1000 + self.life
+        self.incarnation += 1
+        self.pid = self.number * 1000 + self.incarnation
         world.alive_processes.add(self.pid)
         host = f"here {world.pusher.disk.boots}" if self.number % 2 else ""
         self.line = PullerCore(
@@ -122,14 +122,14 @@ class WorkerNode:
     def service(self):
         line, now = self.line, self.world.now
         line.handle_timer(now_ns=now)
-        self._look_for_gone()
+        self._check_gone()
         for thread, job in self.busy.items():
             if job is None:
                 self._begin(thread)
                 if self.line is None or self.line is not line:
                     return
         line.flush(now_ns=now)
-        held = len(line.ready) + len(line.unsure) + len(line.open)
+        held = len(line.ready) + len(line.unconfirmed) + len(line.open)
         assert held <= line.prefetch_ceiling, (held, line.prefetch_ceiling)
         history = self.world.history
         history.most_held = max(history.most_held, held)
@@ -142,10 +142,10 @@ class WorkerNode:
         due_ns = line.next_deadline_ns()
         if self._timer_ns is None or due_ns < self._timer_ns:
             self._timer_ns = max(due_ns, now + 1)
-            self.world.at(self._timer_ns, self._timer, self._timer_ns, self.life)
+            self.world.at(self._timer_ns, self._timer, self._timer_ns, self.incarnation)
 
-    def _timer(self, due_ns, life):
-        if life == self.life and self._timer_ns == due_ns and self.line is not None:
+    def _timer(self, due_ns, incarnation):
+        if incarnation == self.incarnation and self._timer_ns == due_ns and self.line is not None:
             self._timer_ns = None
             if not self.stopped:
                 self.service()
@@ -157,7 +157,7 @@ class WorkerNode:
                 if job is not None:
                     self.world.history.ended(self.pid, job, "gone", self._hold_end())
 
-    def _look_for_gone(self):
+    def _check_gone(self):
         for job in self.busy.values():
             if job is not None and job.state == "gone":
                 self.world.history.ended(self.pid, job, "gone", self._hold_end())
@@ -176,24 +176,24 @@ class WorkerNode:
         self.busy[thread] = job
         bad = not world.healing
         if job.sequence in world.poison or (bad and rng.random() < profile.crash):
-            return world.after(rng.uniform(0, 3), self._crash, self.life)
+            return world.after(rng.uniform(0, 3), self._crash, self.incarnation)
         if bad and rng.random() < profile.hang:
             ms = rng.uniform(300, 2500)
         else:
             ms = rng.expovariate(0.25) * (10 if profile.slow and self.number == 0 else 1)
-        world.after(ms, self._end, self.life, thread, job)
+        world.after(ms, self._end, self.incarnation, thread, job)
         if rng.random() < profile.mischief:
             self._mischief(job)
 
-    def _end(self, life, thread, job):
+    def _end(self, incarnation, thread, job):
         world, rng, profile = self.world, self.world.rng, self.world.profile
-        if life != self.life or self.line is None:
+        if incarnation != self.incarnation or self.line is None:
             return
         if self.stopped:
-            world.after(20, self._end, life, thread, job)
+            world.after(20, self._end, incarnation, thread, job)
             return
         self.line.handle_timer(now_ns=world.now)
-        self._look_for_gone()
+        self._check_gone()
         self.busy[thread] = None
         roll = rng.random()
         if roll < profile.reject and not world.healing:
@@ -235,8 +235,8 @@ class WorkerNode:
 
     # --------------------------------------------------------------------------------- trouble
 
-    def _crash(self, life):
-        if life == self.life and self.line is not None:
+    def _crash(self, incarnation):
+        if incarnation == self.incarnation and self.line is not None:
             self._end_process()
             if self.connection is not None:
                 self.connection.cut()
@@ -247,7 +247,7 @@ class WorkerNode:
             if job is not None and job.state == "held":
                 world.history.ended(self.pid, job, "died", self._hold_end())
         self.line = None
-        self.life += 1
+        self.incarnation += 1
         world.alive_processes.discard(self.pid)
         world.after(world.rng.uniform(20, 400), self.start)
 
@@ -272,7 +272,7 @@ class WorkerNode:
         if self.line is not None:
             self.stopped = True
             ms = self.world.rng.choice((100, 500, 1500, 3000))
-            self.world.after(ms, self._go_on, self.life)
+            self.world.after(ms, self._go_on, self.incarnation)
             self._miss_heartbeats(ms)
 
     def _miss_heartbeats(self, ms):
@@ -281,8 +281,8 @@ class WorkerNode:
         if ms > timeout_ms and self.connection is not None:
             self.world.after(timeout_ms, self.connection.cut)
 
-    def _go_on(self, life):
-        if life != self.life or self.line is None:
+    def _go_on(self, incarnation):
+        if incarnation != self.incarnation or self.line is None:
             return
         self.stopped = False
         while self.inbox:
@@ -332,12 +332,12 @@ class HostileNode(WorkerNode):
         if self.kind == "hoarder":
             self.line.prefetch = self.line.prefetch_ceiling = 1_000_000
         if self.kind == "flapper":
-            self.world.after(self.world.rng.uniform(30, 300), self._flap, self.life)
+            self.world.after(self.world.rng.uniform(30, 300), self._flap, self.incarnation)
 
-    def _flap(self, life):
-        if life == self.life and self.line is not None:
+    def _flap(self, incarnation):
+        if incarnation == self.incarnation and self.line is not None:
             self.cuts()
-            self.world.after(self.world.rng.uniform(30, 300), self._flap, life)
+            self.world.after(self.world.rng.uniform(30, 300), self._flap, incarnation)
 
     def service(self):
         # It does not time out what it holds, as an honest line would.

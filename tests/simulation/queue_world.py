@@ -124,9 +124,9 @@ class World:
                     self.after(at_ms, self.pusher.shorten)
                 else:
                     self.after(at_ms, getattr(rng.choice(self.workers), what))
-        self.after(4000, self._heal)
+        self.after(4000, self._resync)
 
-    def _heal(self):
+    def _resync(self):
         self.healing = True
 
 

@@ -104,7 +104,7 @@ def test_what_was_committed_does_not_come_again(rounds):
             subscriber.crash()
             before = subscriber.cursor.delivered, subscriber.cursor.repeated
             subscriber.revive()
-            simulation.settle(10.0)
+            simulation.drain(10.0)
             assert (subscriber.cursor.delivered, subscriber.cursor.repeated) == before, seed
             assert subscriber.streams
         simulation.check()
@@ -129,7 +129,7 @@ def test_an_old_cursor_reports_the_exact_loss(rounds):
         heads = publisher.core.heads()
         subscriber.revive()
         simulation.heal()
-        simulation.settle(10.0)
+        simulation.drain(10.0)
         simulation.check()
         wanted = sum(
             max(0, heads[topic][0] - following) for (_, topic), following in positions.items()
@@ -145,7 +145,7 @@ def test_an_old_cursor_reports_the_exact_loss(rounds):
 
 
 def forgets_a_commit(monkeypatch):
-    """Let a new life begin in front of what was committed."""
+    """Let a new incarnation begin in front of what was committed."""
     monkeypatch.setattr("recovery.cursor.CursorFile.advance", lambda *_, **__: 0)
 
 
@@ -155,7 +155,7 @@ def forgets_to_note_the_session(monkeypatch):
 
 
 def begins_later(monkeypatch):
-    """Let a new life leave a message out."""
+    """Let a new incarnation leave a message out."""
     real = ResumePoints.start_of
 
     def start_of(self, session, topic, of_new):

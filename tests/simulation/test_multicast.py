@@ -123,7 +123,7 @@ def test_repairs_of_one_that_was_stopped_do_not_fill_the_buffers_of_others(seed,
     simulation.run(0.5)
     members[0].stop_process(2.0)
     simulation.run(6.0)
-    simulation.settle(30.0)
+    simulation.drain(30.0)
     simulation.check(0.0)
     missing = sum(one.receiver.repaired for member in members for one in member.streams)
     assert missing > 50

@@ -84,7 +84,7 @@ def simulate(profile, seed):
         return
     simulation = test_relay.build(test_relay.SHAPES["relay only"], seed)
     simulation.heal()
-    simulation.settle(10.0)
+    simulation.drain(10.0)
     simulation.check(quiet=0.0)
 
 

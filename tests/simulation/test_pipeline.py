@@ -113,7 +113,7 @@ class World:
                 if kind == "jobs":
                     puller.intake.receive(*what[1:], now_ns=self.now_ns)
                 else:
-                    puller.intake.note_head(what[1], now_ns=self.now_ns)
+                    puller.intake.on_head(what[1], now_ns=self.now_ns)
 
 
 @pytest.mark.rounds(8, 2000)
@@ -217,15 +217,15 @@ def paced(rng, job_ns, lates):
         at = rng.randrange(len(turns))
         turns[at:] = [turn_ns + late for turn_ns in turns[at:]]
         turns.insert(at + 1, turns[at] + rng.randrange(10 * MS))
-    done = first = said_ns = 0
+    done = first = logged_ns = 0
     free_ns = 0
     came, dealt_ns = deque(), deque()
     for turn_ns in sorted(turns):
         while dealt_ns and max(free_ns, dealt_ns[0]) + job_ns <= turn_ns:
             free_ns = max(free_ns, dealt_ns.popleft()) + job_ns
             done += 1
-            if free_ns - said_ns >= 5 * MS or not dealt_ns:
-                said_ns = free_ns
+            if free_ns - logged_ns >= 5 * MS or not dealt_ns:
+                logged_ns = free_ns
                 came.append(done)
         for _ in range(rng.randrange(len(came) + 1) if rng.random() < 0.1 else len(came)):
             assert dealer.confirm(share, came.popleft(), 0)
@@ -258,7 +258,7 @@ def test_a_gap_is_asked_for_at_once_and_a_lost_tail_after_a_while():
     intake.receive(1, b"b", now_ns=52 * MS)
     intake.receive(2, b"c", now_ns=52 * MS)
     assert [intake.take().frame for _ in range(4)] == [b"a", b"b", b"c", b"d"]
-    intake.note_head(6, now_ns=60 * MS)
+    intake.on_head(6, now_ns=60 * MS)
     assert intake.missing(now_ns=61 * MS) == []
     assert intake.missing(now_ns=111 * MS) == [(4, 6)]
     assert not intake.receive(3, b"d", now_ns=112 * MS)
@@ -307,7 +307,7 @@ def test_jobs_that_end_connections_are_given_up_and_all_others_are_done(
             if share.id not in cut and not passes(number, piece, intake):
                 cut.add(share.id)  # and what follows is lost with the connection
         for share, intake in intakes.values():
-            intake.note_head(share.next, now_ns=now_ns)
+            intake.on_head(share.next, now_ns=now_ns)
             while (taken := intake.take()) is not None:
                 begin, count = map(int, taken.frame.split())
                 done.update(range(begin, begin + count))
@@ -315,14 +315,14 @@ def test_jobs_that_end_connections_are_given_up_and_all_others_are_done(
             if not (missing := intake.missing(now_ns=now_ns)):
                 continue
             frames = dealer.again(share, missing, 10**6)
-            if share.suspect is not None:
+            if share.unconfirmed is not None:
                 dealer.give_up(share, now_ns=now_ns)
             elif not all(passes(number, piece, intake) for number, piece in frames):
                 if comes_back:
                     made += 1
                     share.identity = b"%d" % made
                 else:  # it is away for longer than `grace`
-                    dealer.note_gone(share)
+                    dealer.on_gone(share)
                     dealer.give_up(share, now_ns=now_ns)
     assert done == {*range(sum(jobs))} - poison
     assert dealer.undeliverable == len(poison)

@@ -56,14 +56,14 @@ def test_all_is_accounted_for_where_a_data_path_stays_dead(options, rounds):
         publisher = simulation.add_publisher()
         for start in ("earliest", "latest"):
             simulation.add_subscriber(start=start)
-        assert simulation.settle(30.0), seed  # all have joined
+        assert simulation.drain(30.0), seed  # all have joined
         before = simulation.published
         for subscriber in simulation.subscribers:
             simulation.deafen(publisher.name, subscriber.name)
         simulation.run(8.0)
         simulation.heal()
         assert simulation.published > before, seed
-        assert simulation.settle(60.0), seed
+        assert simulation.drain(60.0), seed
         simulation.check(quiet=0.0)
 
 
@@ -89,7 +89,7 @@ def test_a_path_on_which_no_data_comes_any_more_is_noticed_while_it_flows(option
             waiting.append(simulation.published - simulation.delivered)
         assert min(waiting) < 1300, seed  # where it were not noticed: 2,500 at least
         simulation.heal()
-        assert simulation.settle(60.0), seed
+        assert simulation.drain(60.0), seed
         simulation.check(quiet=0.0)
 
 
@@ -122,11 +122,11 @@ def test_a_slow_path_is_not_filled_with_what_has_been_asked_for_already(options,
         if relayed:
             server = simulation.add_relay([server, simulation.add_publisher()])
         subscriber = simulation.add_subscriber([server])
-        assert simulation.settle(60.0), seed  # joining takes its time there, too
+        assert simulation.drain(60.0), seed  # joining takes its time there, too
         simulation.part(server.name, subscriber.name, 20.0)
         simulation.run(22.0)
         simulation.heal()
-        assert simulation.settle(60.0), seed
+        assert simulation.drain(60.0), seed
         simulation.check(quiet=0.0 if relayed else 2.0)
         assert not simulation.lost, seed
         receivers = [stream.receiver for stream in subscriber.core.streams]
@@ -154,12 +154,12 @@ def test_messages_come_that_take_longer_than_a_peer_may_be_silent(relayed, round
             server = simulation.add_relay([publisher])
         config = SubscriberConfig(publisher_timeout=1.0)
         subscriber = simulation.add_subscriber([server], config=config)
-        assert simulation.settle(60.0), seed
+        assert simulation.drain(60.0), seed
         simulation.run(60.0)
         simulation.part(server.name, subscriber.name, 6.0)
         simulation.run(60.0)
         simulation.heal()
-        assert simulation.settle(200.0), seed
+        assert simulation.drain(200.0), seed
         assert not simulation.lost, seed
         simulation.check(quiet=0.0 if relayed else 5.0)
         receivers = [stream.receiver for stream in subscriber.core.streams]
@@ -196,7 +196,7 @@ def test_one_that_says_that_it_has_everything_has_it(name, rounds):
                 assert (known.head, known.missing) == (following, 0), place
 
 
-def check_what_was_said(name, seed):
+def check_log_lines(name, seed):
     """Let a publisher close, and be gone; check that who had everything still says so."""
     simulation = build(PROFILES[name], seed)
     simulation.run(0.3)
@@ -220,12 +220,12 @@ def check_what_was_said(name, seed):
 @pytest.mark.parametrize("name", CLOSING)
 def test_what_was_said_to_one_that_closed_is_not_taken_back_when_it_is_gone(name, rounds):
     for seed in range(rounds):
-        check_what_was_said(name, seed)
+        check_log_lines(name, seed)
 
 
 def test_what_was_said_to_one_that_closes_stays_so_over_a_new_connection():
     """It was cut right before the publisher was gone. Found by a seed of the long run."""
-    check_what_was_said("cuts", 34)
+    check_log_lines("cuts", 34)
 
 
 STARTS = ("earliest", "latest", 5, "time")
@@ -298,7 +298,7 @@ def join(count, seed, run_time=1.5, **options):
         simulation.add_subscriber(start="earliest" if number % 2 else "latest")
     simulation.run(run_time)
     simulation.heal()
-    assert simulation.settle(30.0)
+    assert simulation.drain(30.0)
     simulation.check()
     return simulation
 
@@ -356,7 +356,7 @@ def test_no_publisher_seems_to_have_gone_back(shape, rounds, monkeypatch):
             simulation.run(0.05)
         simulation.run(0.5)
         simulation.heal()
-        assert simulation.settle(30.0), seed
+        assert simulation.drain(30.0), seed
         simulation.check(quiet=0.0)
 
 

@@ -97,7 +97,7 @@ def test_the_promise_holds_with_relays(shape, rounds):
     for seed in range(rounds):
         simulation = build(shape, seed)
         simulation.heal()
-        assert simulation.settle(60.0), f"seed {seed} does not settle"
+        assert simulation.drain(60.0), f"seed {seed} does not settle"
         simulation.check(quiet=0.0)
         delivered += simulation.delivered
         if not (shape.gone or shape.publisher_restarts or "join_kills" in shape.options):
@@ -109,7 +109,7 @@ def test_what_a_relay_reported_lost_before_it_died_it_did_not_have():
     """It died before it had written that down: found by a seed of the long run."""
     simulation = build(SHAPES["dies at a join permanently, relays with logs"], 120)
     simulation.heal()
-    assert simulation.settle(60.0)
+    assert simulation.drain(60.0)
     assert simulation.lost["evicted"] == 18  # which the relay had reported, and asked for again
     assert any(relay.never_had for relay in simulation.relays)
     simulation.check(quiet=0.0)
@@ -122,7 +122,7 @@ def test_a_publisher_that_is_gone_is_not_heard_because_its_subscriber_connects_a
     """
     simulation = build(SHAPES["everything, without"], 195)
     simulation.heal()
-    assert simulation.settle(60.0)
+    assert simulation.drain(60.0)
     simulation.check(quiet=0.0)
 
 
@@ -147,7 +147,7 @@ def test_what_a_relay_keeps_is_not_given_up_while_it_is_away(both, rounds):
         simulation.run(rng.uniform(15.0, 28.0))
         relay.revive()
         simulation.heal()
-        assert simulation.settle(60.0), f"seed {seed} does not settle"
+        assert simulation.drain(60.0), f"seed {seed} does not settle"
         simulation.check(quiet=0.0)
     assert missing
 
@@ -177,7 +177,7 @@ def test_what_the_first_relay_of_a_chain_keeps_is_not_given_up_while_the_others_
             relay.revive()
         simulation.add_subscriber([third], start="earliest")
         simulation.heal()
-        assert simulation.settle(60.0), f"seed {seed} does not settle"
+        assert simulation.drain(60.0), f"seed {seed} does not settle"
         simulation.check(quiet=0.0)
         for session, served in first.relay.sessions.items():
             for topic, stream in served.streams.items():
@@ -213,7 +213,7 @@ def test_all_is_accounted_for_where_a_data_path_stays_dead(dead, gone, rounds):
         second = simulation.add_relay([first])
         for places in ([first], [second], [publisher, first]):
             simulation.add_subscriber(places, start="earliest")
-        assert simulation.settle(30.0), seed
+        assert simulation.drain(30.0), seed
         before = simulation.published
         for place, receiver in dead:
             simulation.deafen(place, receiver)
@@ -223,7 +223,7 @@ def test_all_is_accounted_for_where_a_data_path_stays_dead(dead, gone, rounds):
             publisher.leave_for_good()
         simulation.heal()
         assert simulation.published > before, seed
-        assert simulation.settle(60.0), f"seed {seed} does not settle"
+        assert simulation.drain(60.0), f"seed {seed} does not settle"
         simulation.check(quiet=0.0)
         assert not simulation.lost, (seed, simulation.lost)
 
@@ -248,7 +248,7 @@ def check_kept(kept, losses, name):
 def test_it_is_quiet_once_all_is_well():
     simulation = build(SHAPES["publisher and relay"], 1)
     simulation.heal()
-    assert simulation.settle(60.0)
+    assert simulation.drain(60.0)
     simulation.run(0.5)
     before = simulation.frames_sent
     simulation.run(5.0)
@@ -305,7 +305,7 @@ def test_what_only_a_relays_log_had_is_reported_lost_when_that_is_cut(shape, rou
     for seed in range(rounds):
         simulation, relay, had = cut_relay(seed, **shape)
         cut += len(relay.relay.cut)
-        assert simulation.settle(90.0), f"seed {seed} does not settle"
+        assert simulation.drain(90.0), f"seed {seed} does not settle"
         simulation.check(quiet=0.0)
         _, late, latest = simulation.subscribers
         for (session, topic), stop in had.items():

@@ -73,7 +73,7 @@ def test_new_messages_with_old_sequences_are_delivered_and_said_to_be_new(shape,
     for seed in range(rounds):
         simulation = build(seed, **shape)
         simulation.heal()
-        simulation.settle(30.0)
+        simulation.drain(30.0)
         simulation.check(quiet=0.0)
         sessions = {publisher.session for publisher in simulation.publishers}
         assert len(sessions) == 1
@@ -84,10 +84,10 @@ def test_new_messages_with_old_sequences_are_delivered_and_said_to_be_new(shape,
 
 @pytest.mark.parametrize("seed", [22, 40, 138])
 def test_a_heartbeat_of_less_than_came_shows_it_though_all_welcomes_were_lost(seed):
-    """The new life passes the position before its echo comes."""
+    """The new incarnation passes the position before its echo comes."""
     simulation = build(seed, copy=False)
     simulation.heal()
-    assert simulation.settle(30.0)
+    assert simulation.drain(30.0)
     simulation.check(quiet=0.0)
     assert any(subscriber.oracle.rewound for subscriber in simulation.subscribers)
 
@@ -100,7 +100,7 @@ def test_the_checks_find_messages_that_nobody_got(monkeypatch):
     for seed in range(10):
         simulation = build(seed, copy=True)
         simulation.heal()
-        simulation.settle(5.0)
+        simulation.drain(5.0)
         try:
             simulation.check(quiet=0.0)
         except AssertionError as error:
@@ -141,7 +141,8 @@ def passed(seed, seen=None, *, reconnects=False):
 
 
 def watch(subscriber, seen):
-    """Count how often an application gets each message; another life gives it another time."""
+    """Count how often an application gets each message; another incarnation gives it another
+    time."""
     take = subscriber.oracle.take
 
     def note(stream, output, *, now_ns):
@@ -164,22 +165,22 @@ def test_a_publisher_that_has_passed_the_position_again_is_known_to_have_gone_ba
         seen = Counter()
         simulation = passed(seed, seen, reconnects=reconnects)
         simulation.heal()
-        assert simulation.settle(30.0), f"seed {seed} does not settle"
+        assert simulation.drain(30.0), f"seed {seed} does not settle"
         simulation.check(quiet=0.0)
         rewound += sum(subscriber.oracle.rewound for subscriber in simulation.subscribers)
-        if reconnects:  # else what came before another life was heard of may come again
+        if reconnects:  # else what came before another incarnation was heard of may come again
             assert set(seen.values()) == {1}, seed
     assert rewound > 2 * rounds
 
 
 @pytest.mark.internal
 def test_the_checks_find_a_publisher_that_passed_unseen(monkeypatch):
-    monkeypatch.setattr("p2pmsg.subscriber.joining.take_life", lambda *_: None)
+    monkeypatch.setattr("p2pmsg.subscriber.joining.take_incarnation", lambda *_: None)
     found = 0
     for seed in range(8):
         simulation = passed(seed)
         simulation.heal()
-        simulation.settle(5.0)
+        simulation.drain(5.0)
         try:
             simulation.check(quiet=0.0)
         except AssertionError:

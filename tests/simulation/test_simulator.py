@@ -66,7 +66,7 @@ def tails_lost(count, *, heartbeats):
             publisher.stop_publishing()
         simulation.run(0.06)
         simulation.heal()
-        simulation.settle(4.0)
+        simulation.drain(4.0)
         try:
             simulation.check()
         except AssertionError as error:

@@ -7,7 +7,7 @@ import pytest
 
 import p2pmsg
 import spark_bridge
-from tests.places import lasting_place
+from tests.endpoints import lasting_endpoint
 from tests.spark.streams import read_stream, sealed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -90,7 +90,7 @@ def gather(rows, count, seconds=300):
 
 
 def test_a_batch_is_written_with_all_columns(spark):
-    places = [lasting_place() for _ in range(2)]
+    places = [lasting_endpoint() for _ in range(2)]
     frame = spark.range(0, 100, numPartitions=3).selectExpr(
         "cast(id as string) value",
         "concat('k', id) key",
@@ -115,7 +115,7 @@ def test_a_batch_is_written_with_all_columns(spark):
 
 
 def test_maps_arrive_as_dicts_and_are_read_back_with_their_schema(spark, publisher):
-    place = lasting_place()
+    place = lasting_endpoint()
     frame = spark.sql(
         "select named_struct('g', map('k', 1), 'n', array(map('x', named_struct('m', map()))))"
         " value, map('h', map(1, 'x')) headers"
@@ -138,7 +138,7 @@ def test_maps_arrive_as_dicts_and_are_read_back_with_their_schema(spark, publish
 def test_rows_that_nobody_would_get_are_not_written(spark):
     rows = spark.range(0, 3, 1, numPartitions=1)  # others would wait for the endpoint, in vain
     writer = rows.selectExpr("id value").write.format("p2pmsg")
-    writer = writer.options(endpoint=lasting_place(), topic="t", timeoutMs="200")
+    writer = writer.options(endpoint=lasting_endpoint(), topic="t", timeoutMs="200")
 
     with pytest.raises(Exception, match="minSubscribers = 1"):
         writer.mode("append").save()
@@ -148,7 +148,7 @@ def test_rows_that_nobody_would_get_are_not_written(spark):
 @pytest.mark.rounds(2, 4)
 def test_a_stream_is_written_once_though_its_batches_come_again(spark, publisher, tmp_path, rounds):
     """Source to sink; the query is set back by one batch after each of its runs."""
-    places = [lasting_place() for _ in range(2)]
+    places = [lasting_endpoint() for _ in range(2)]
     total = 0
     with subscribe(places) as subscriber:
         rows = spark_bridge.CommittedRows(subscriber)

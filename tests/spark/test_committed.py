@@ -8,7 +8,7 @@ import pytest
 import p2pmsg
 import spark_bridge
 from spark_bridge.committed import Delivered, Mark
-from tests.places import lasting_place
+from tests.endpoints import lasting_endpoint
 
 
 def record(state, query="q", batch=0, partition=0, attempt=1, **more):
@@ -34,7 +34,7 @@ def attempt(endpoint, values, *, topic="rows", commit=True, crash_after=None, **
 
 @pytest.fixture
 def place():
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     with p2pmsg.Subscriber([endpoint], topics=["*"], start="earliest") as subscriber:
         yield endpoint, subscriber
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 import p2pmsg
-from tests.places import lasting_place
+from tests.endpoints import lasting_endpoint
 from tests.spark.conftest import ROOT
 from tests.spark.streams import Collector, read_stream, start
 
@@ -22,7 +22,7 @@ pytestmark = [
 @pytest.mark.rounds(1, 20)
 def test_a_publisher_with_a_log_is_killed_and_spark_misses_nothing(spark, tmp_path, rounds):
     rng = random.Random(3)
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     log = str(tmp_path / "log")
     command = [sys.executable, "-m", "tests.spark.logged_publisher", endpoint, log]
     sink = Collector()

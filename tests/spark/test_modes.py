@@ -4,7 +4,7 @@ import pytest
 
 import p2pmsg
 import spark_bridge
-from tests.places import lasting_place
+from tests.endpoints import lasting_endpoint
 from tests.spark.streams import Collector, collect_now, read_stream, sealed, start
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -96,7 +96,7 @@ def sink_options(endpoint, **more):
 
 @pytest.mark.long
 def test_update_mode_is_refused_and_complete_publishes_all(spark, feed, tmp_path):
-    place = lasting_place()
+    place = lasting_endpoint()
     writer = counts(spark, feed).writeStream.format("p2pmsg").options(**sink_options(place))
     writer = writer.trigger(availableNow=True)
     with pytest.raises(Exception, match="p2pmsg does not support Update mode"):
@@ -112,7 +112,7 @@ def test_update_mode_is_refused_and_complete_publishes_all(spark, feed, tmp_path
 
 
 def test_update_mode_by_foreach_batch_is_received_once(spark, feed, tmp_path):
-    place = lasting_place()
+    place = lasting_endpoint()
 
     def write(batch, number):
         more = {"writeId": "counts", "writeBatch": str(number)}
@@ -137,12 +137,12 @@ def test_update_mode_by_foreach_batch_is_received_once(spark, feed, tmp_path):
 
 def test_overwriting_is_refused(spark, tmp_path):
     writer = spark.range(3).selectExpr("cast(id as string) value").write.format("p2pmsg")
-    writer = writer.options(**sink_options(lasting_place(), minSubscribers="0"))
+    writer = writer.options(**sink_options(lasting_endpoint(), minSubscribers="0"))
     with pytest.raises(Exception, match=r"mode\('overwrite'\) cannot be"):
         writer.mode("overwrite").save()
     with pytest.raises(Exception, match=r"'writeId'.* is for batches"):
         rates = spark.readStream.format("rate").load().selectExpr("cast(value as string) value")
         stream = rates.writeStream.format("p2pmsg").options(
-            **sink_options(lasting_place(), writeId="w", writeBatch="1")
+            **sink_options(lasting_endpoint(), writeId="w", writeBatch="1")
         )
         stream.option("checkpointLocation", str(tmp_path)).start().awaitTermination()

@@ -16,7 +16,7 @@ from spark_bridge.errors import BridgeError, OptionError
 from spark_bridge.options import parse_options
 from spark_bridge.schema import RawLayout
 from spark_bridge.source import P2pmsgBatchReader, P2pmsgStreamReader, fix_ends
-from tests.places import lasting_place
+from tests.endpoints import lasting_endpoint
 from tests.spark.streams import sealed
 
 LAYOUT = RawLayout(["topic", "offset"])
@@ -175,7 +175,7 @@ def test_logs_are_asked_for_names_too(tmp_path):
 
 @pytest.mark.usefixtures("short_waits")
 def test_a_name_may_be_of_a_peer_that_is_away(feed, warnings):
-    away = lasting_place()
+    away = lasting_endpoint()
     options = {"peers": f"{feed.endpoint},{away}", "assign": '{"t": ["feed", "other"]}'}
     begin(options)
 
@@ -219,7 +219,9 @@ def test_a_checkpoint_of_peers_that_come_go_or_move_is_taken(feed, other, warnin
     begin({"peers": feed.endpoint, "subscribe": "t"}, checkpoint)
     assert f"the checkpoint is also of {other.endpoint}, which 'peers' does not" in warnings.text
     warnings.clear()
-    _, end = begin({"peers": f"{lasting_place()},{other.endpoint}", "subscribe": "t"}, checkpoint)
+    _, end = begin(
+        {"peers": f"{lasting_endpoint()},{other.endpoint}", "subscribe": "t"}, checkpoint
+    )
     assert set(end["peers"]) == {feed.endpoint, other.endpoint}
     _, checkpoint = begin({"peers": feed.endpoint, "subscribe": "t"})
     with p2pmsg.Relay(feed.endpoint, "tcp://127.0.0.1:0", name="relay") as relay:
@@ -232,7 +234,7 @@ def test_a_checkpoint_of_peers_that_come_go_or_move_is_taken(feed, other, warnin
 @pytest.mark.usefixtures("short_waits")
 def test_a_checkpoint_is_not_judged_while_nobody_says_who_is_there(feed):
     _, checkpoint = begin({"peers": feed.endpoint, "subscribe": "t"})
-    away = lasting_place()
+    away = lasting_endpoint()
     with reading({"peers": away, "subscribe": "t"}) as reader:
         assert reader.latestOffset(checkpoint, ALL) is checkpoint
         with p2pmsg.Publisher(away, name="other"):
@@ -245,7 +247,7 @@ def test_a_checkpoint_is_not_judged_while_nobody_says_who_is_there(feed):
 
 @pytest.mark.usefixtures("short_waits")
 def test_a_peer_that_is_away_is_named_where_nothing_fails(feed, warnings):
-    away = lasting_place()
+    away = lasting_endpoint()
     options = {"peers": f"{feed.endpoint},{away}", "subscribe": "t"}
     with reading(options) as reader:
         reader.prepareForTriggerAvailableNow()

@@ -9,8 +9,8 @@ import time
 import pytest
 
 import p2pmsg
+from tests.endpoints import lasting_endpoint
 from tests.integration.peers import eventually, start_child
-from tests.places import lasting_place
 from tests.spark.streams import Collector, collect_now, read_stream, start
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -38,12 +38,12 @@ def make_child():
         yield make
 
 
-class Lives:
+class Incarnations:
     """A publisher without a log that is killed and begins again, each time as another session."""
 
     def __init__(self, make_child):
         self._make_child = make_child
-        self.endpoint = lasting_place()
+        self.endpoint = lasting_endpoint()
         self.counts = {}
 
     def live(self, count, relay):
@@ -65,7 +65,7 @@ class Lives:
 
 @pytest.fixture
 def lives(make_child):
-    return Lives(make_child)
+    return Incarnations(make_child)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_relay_is_killed_again_and_again_and_spark_misses_nothing(
     spark, publisher, make_child, tmp_path, rounds
 ):
     rng = random.Random(5)
-    place = lasting_place()
+    place = lasting_endpoint()
 
     def relay():
         child = make_child("relay", publisher.endpoint, place, str(tmp_path / "log"))

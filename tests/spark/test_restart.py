@@ -109,7 +109,7 @@ def kill_worker(driver):
 def test_a_driver_killed_again_and_again_misses_nothing_and_repeats_nothing(
     spark, publisher, tmp_path, rounds
 ):
-    """Each life loses a worker of its tasks, too."""
+    """Each incarnation loses a worker of its tasks, too."""
     rng = random.Random(7)
     checkpoint, folder = str(tmp_path / "checkpoint"), tmp_path / "rows"
     folder.mkdir()

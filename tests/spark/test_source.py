@@ -8,8 +8,8 @@ import pytest
 
 import p2pmsg
 import spark_bridge
+from tests.endpoints import lasting_endpoint
 from tests.integration.peers import eventually
-from tests.places import lasting_place
 from tests.spark.streams import (
     Collector,
     collect_now,
@@ -133,7 +133,7 @@ def test_a_query_that_is_stopped_goes_on_where_it_was(spark, publisher, tmp_path
 
 @pytest.mark.long
 def test_an_unreachable_peer_stops_nobody_and_joins_later(spark, publisher, tmp_path):
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     publisher.publish_many("t", [b"x"] * 100)
     sink = Collector()
     query = start(
@@ -187,7 +187,7 @@ def test_a_range_that_is_gone_fails_the_query_by_name(spark, tmp_path):
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_publisher_that_restarts_is_taken_up_from_its_first_message(spark, tmp_path, fail):
     sink = Collector()
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     with p2pmsg.Publisher(endpoint, name="first") as first:
         first.publish_many("t", [b"x"] * 100)
         frame = read_stream(
@@ -265,7 +265,7 @@ def ranges_of(partitions):
 
 def test_a_batch_that_is_taken_up_again_is_cut_as_before():
     """With other options, and without a publisher that has restarted meanwhile."""
-    places = lasting_place(), lasting_place()
+    places = lasting_endpoint(), lasting_endpoint()
     given = {
         "peers": ",".join(places), "startingOffsets": "earliest", "failOnDataLoss": "false",
     }  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 import p2pmsg
 import spark_bridge
 from p2pmsg.testing import TcpProxy
-from tests.places import lasting_place
+from tests.endpoints import lasting_endpoint
 from tests.spark.streams import (
     Collector,
     collect_now,
@@ -128,7 +128,7 @@ def test_a_file_of_peers_is_read_again(spark, publisher, tmp_path):
 @pytest.mark.long
 def test_a_publisher_that_is_gone_for_good_fails_by_name_in_time(spark, tmp_path):
     sink = Collector()
-    endpoint = lasting_place()
+    endpoint = lasting_endpoint()
     with p2pmsg.Publisher(endpoint, name="first") as first:
         first.publish_many("t", [b"x"] * 100)
         options = {"startingOffsets": "earliest", "fetchTimeoutMs": "300"}

@@ -171,14 +171,14 @@ class FileJournal:
         self._allow()
         self._write(record)
         self._note(record)
-        self._note_position()
+        self._on_position()
 
     def allow_deliveries(self, stop: int) -> None:
         """Make sure that no later run uses a delivery number below `stop`, or `stop` itself."""
         if stop != self._next_delivery:
             self._next_delivery = stop
             self._allow()
-            self._note_position()
+            self._on_position()
 
     def tick(self) -> None:
         """Force to the disk what waits for it longer than `fsync_interval`."""
@@ -272,7 +272,7 @@ class FileJournal:
                 if self._former is not None:
                     self.sync()  # before anything says that it was closed
                 self._write(records.closed_record())
-                self._note_position()
+                self._on_position()
                 if self._settings.fsync != "never":
                     self.sync()
         finally:
@@ -434,7 +434,7 @@ class FileJournal:
         os.ftruncate(self._fd, self._size)
         self._must_cut = False
 
-    def _note_position(self) -> None:
+    def _on_position(self) -> None:
         self._position.note(self._number, self._size, self._next_sequence, self._next_delivery)
 
     def _check_usable(self) -> None:

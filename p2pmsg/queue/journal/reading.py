@@ -140,12 +140,12 @@ def check_ends(
     newest = len(found) - 1
     while newest > 0 and not found[newest].good:
         newest -= 1
-    doubtful = found[max(0, newest) :]
+    unconfirmed = found[max(0, newest) :]
     for at, segment in enumerate(found[: max(0, newest)]):
         end = state.ends.get(segment.number)
         is_open = end is not None and end.synced < end.size
         if is_open:
-            doubtful.append(segment)
+            unconfirmed.append(segment)
         is_whole = segment.good == segment.size
         if end is None or segment.good >= end.size:
             if is_whole:
@@ -157,7 +157,7 @@ def check_ends(
         if is_whole and end is not None:
             what = f"its end is missing: it had {end.size} bytes"
         raise _damaged(segment.path, segment.good, what)
-    return doubtful
+    return unconfirmed
 
 
 def read_records(data: bytes, at: int = 0) -> Iterator[tuple[bytes, int]]:

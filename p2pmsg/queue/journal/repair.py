@@ -58,7 +58,7 @@ def repair(directory: str | os.PathLike[str]) -> Unkept:
         paths = segments(folder)
         unkept = _find(paths)
         if unkept.places:
-            _note_longer(folder, lock)
+            _on_longer(folder, lock)
             _rewrite(paths)
             sync_path(folder)
     finally:
@@ -89,9 +89,9 @@ def _find(paths: list[Path]) -> Unkept:
             places.append((str(path), at, len(data) - at))
         sizes[path] = len(data)
     for path, size in sizes.items():
-        end_said = state.ends.get(segment_number(path))
-        if end_said is not None and end_said.size > size:
-            places.append((str(path), size, end_said.size - size))
+        end_announced = state.ends.get(segment_number(path))
+        if end_announced is not None and end_announced.size > size:
+            places.append((str(path), size, end_announced.size - size))
     for start, stop in done:
         jobs.remove(start, stop)
     for sequence in (*state.open, *state.dead):
@@ -99,7 +99,7 @@ def _find(paths: list[Path]) -> Unkept:
     return Unkept(places, jobs if places else RangeSet())
 
 
-def _note_longer(folder: Path, lock: FileIO) -> None:
+def _on_longer(folder: Path, lock: FileIO) -> None:
     """Let the next run know that the log had been longer."""
     position = PositionFile(folder, lock.fileno())
     position.read()

@@ -73,9 +73,9 @@ class Share:
         part: how many jobs of that frame are confirmed.
         jobs, bytes: what is dealt and not confirmed.
         allowed: how many jobs it may have.
-        heard_ns: when the puller was last heard.
+        last_heard_ns: when the puller was last heard.
         sent: the frames that were sent again: over which connection, and how many ended with it.
-        suspect: the frame that ends connections, if one does.
+        unconfirmed: the frame that ends connections, if one does.
 
     """
 
@@ -90,12 +90,12 @@ class Share:
         self.next = self.confirmed = self.part = 0
         self.jobs = self.bytes = self.done = 0
         self.allowed = ALLOWED_MIN
-        self.heard_ns = self._paced_ns = now_ns
+        self.last_heard_ns = self._paced_ns = now_ns
         self._paced = 0
         self._paces: deque[int] = deque(maxlen=_PACES)
         self.dealt: deque[Piece] = deque()
         self.sent: dict[int, tuple[bytes, int]] = {}
-        self.suspect: int | None = None
+        self.unconfirmed: int | None = None
 
     def set_pace(self, now_ns: int) -> None:
         """Allow as many jobs as were done within a certain time, after some were confirmed.
@@ -262,7 +262,7 @@ class Dealer:
         """Return the frames [start, stop) that a share misses, to be sent again; not all at once.
 
         One that was sent again over a connection that ended since may have ended it: it goes alone.
-        Where the connection ended then, too, it is the share's `suspect`.
+        Where the connection ended then, too, it is the share's `unconfirmed`.
         """
         share.sent = {at: sent for at, sent in share.sent.items() if at >= share.confirmed}
         found: list[tuple[int, Piece]] = []
@@ -273,7 +273,7 @@ class Dealer:
                 if identity != share.identity:
                     cuts += 1
                 if cuts > 1 and not found:
-                    share.suspect = number
+                    share.unconfirmed = number
                     return []
                 is_alone = cuts > 0 or piece.first in self._failures
                 if found and (is_alone or bytes_max <= 0):
@@ -285,7 +285,7 @@ class Dealer:
                     return found
         return found
 
-    def note_gone(self, share: Share) -> None:
+    def on_gone(self, share: Share) -> None:
         """Note that a share's connection ended, and is not made again in time.
 
         What was sent again over it may be why.
@@ -293,14 +293,14 @@ class Dealer:
         for number, (identity, cuts) in share.sent.items():
             if number >= share.confirmed and identity == share.identity:
                 if cuts:
-                    share.suspect = number
+                    share.unconfirmed = number
                 else:
                     self._failures.setdefault(share.dealt[number - share.confirmed].first, 0)
 
     def give_up(self, share: Share, *, now_ns: int) -> int:
         """Take back what a share has and did not confirm; return how many jobs that is.
 
-        They are the next to be dealt, in their order, except for the `suspect`.
+        They are the next to be dealt, in their order, except for the `unconfirmed`.
         """
         del self.shares[share.id]
         pieces = share.dealt
@@ -311,11 +311,11 @@ class Dealer:
             rest = self._part(whole, share.part, whole.jobs)
             self.bytes += rest.size
             pieces.appendleft(rest)
-        if share.suspect is not None and share.suspect >= share.confirmed:
-            at = share.suspect - share.confirmed
-            suspect = pieces[at]
+        if share.unconfirmed is not None and share.unconfirmed >= share.confirmed:
+            at = share.unconfirmed - share.confirmed
+            unconfirmed = pieces[at]
             del pieces[at]
-            for half in reversed(self._set_aside(suspect, share.puller, now_ns)):
+            for half in reversed(self._set_aside(unconfirmed, share.puller, now_ns)):
                 pieces.insert(at, half)
         self.waiting.extendleft(reversed(pieces))
         jobs = sum(piece.jobs for piece in pieces)

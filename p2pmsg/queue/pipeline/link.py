@@ -20,7 +20,7 @@ from transports.own_log import own_log as _log
 from transports.zmq_plain import ZmqPlainSocket
 
 if TYPE_CHECKING:
-    from p2pmsg.security.rights import Rights
+    from p2pmsg.security.access_rules import AccessRules
 
 _FRAME_BYTES_MAX: Final = 16 * 2**20
 _HELD_BYTES_MAX: Final = 64 * 2**20
@@ -73,7 +73,7 @@ class Link:
         name: str,
         driver: Watches,
         curve: "transports.CurveClient | None" = None,
-        rights: "Rights | None" = None,
+        access_rules: "AccessRules | None" = None,
     ) -> None:
         self.endpoint = str(place)
         self._pusher = ""
@@ -90,7 +90,7 @@ class Link:
             place, context=zmq_context(), frame_bytes_max=_FRAME_BYTES_MAX,
             curve=curve,
         )  # fmt: skip
-        self.access.use(rights, partial(server_of, self._client))
+        self.access.use(access_rules, partial(server_of, self._client))
         try:
             self._client.watch_end()
             self._client.connect()
@@ -103,14 +103,14 @@ class Link:
         self._intake: Intake | None = None
         self._session = 0
         self._up_to = 0
-        self._said = (0, 0)
-        self._said_ns = self._hello_ns = -(2**62)
-        self._heard_ns: int | None = None
-        self._look_due_ns = 0
+        self._logged = (0, 0)
+        self._logged_ns = self._hello_ns = -(2**62)
+        self._last_heard_ns: int | None = None
+        self._check_due_ns_ = 0
         self._left_over: deque[Taken] = deque()
         self.lost = self.invalid = self.late = 0
         self._duplicates = 0
-        self._lost_said = Rarely()
+        self._lost_logged = Rarely()
         self.dropped: int | None = None
 
     @property
@@ -150,11 +150,11 @@ class Link:
         if self._intake is not None and taken.share == self._intake.share:
             self._up_to = taken.number + 1
 
-    def look(self, keys: KeyWatch, now_ns: int) -> None:
+    def check(self, keys: KeyWatch, now_ns: int) -> None:
         """Check the handshakes of connections with keys."""
-        keys.look([self._client], now_ns)
+        keys.check([self._client], now_ns)
         if self._pull is not None:
-            self._pull.look()
+            self._pull.check()
         self.report_denied(keys)
 
     def report_closed(self, keys: KeyWatch) -> None:
@@ -166,9 +166,9 @@ class Link:
     def report_denied(self, keys: KeyWatch) -> None:
         """Have raised what is denied."""
         denied, is_here = self.access.take_unreported(), self._intake is not None
-        keys.note_access(self._client.endpoint, denied, allowed=is_here)
+        keys.on_access(self._client.endpoint, denied, allowed=is_here)
 
-    def check_rights(self, now_ns: int) -> None:
+    def check_access_rules(self, now_ns: int) -> None:
         """Give the share back where its pusher may not push; called when rights have changed."""
         if self._intake is not None and not self.access.may_push(self._pusher):
             self.leave(0)
@@ -177,7 +177,7 @@ class Link:
             self._hello_ns = -(2**62)
 
     def _refuse_pusher(self, now_ns: int) -> None:
-        self.access.note_ours(self._pusher, now_ns=now_ns)
+        self.access.on_ours(self._pusher, now_ns=now_ns)
         self._drop_denied(now_ns)
 
     def _drop_denied(self, now_ns: int) -> None:
@@ -188,16 +188,16 @@ class Link:
 
     def read(self, now_ns: int) -> None:
         """Take what has come."""
-        if self._heard_ns is None:
-            self._heard_ns = now_ns
-        if now_ns >= self._look_due_ns:
-            self._look_due_ns = now_ns + _LOOK_NS
+        if self._last_heard_ns is None:
+            self._last_heard_ns = now_ns
+        if now_ns >= self._check_due_ns_:
+            self._check_due_ns_ = now_ns + _LOOK_NS
             if self._client.was_ended_here():
                 self._client.reconnect()
             if self._pull is not None:
-                self._pull.look()
+                self._pull.check()
         while (data := self._client.receive()) is not None:
-            self._heard_ns = now_ns
+            self._last_heard_ns = now_ns
             try:
                 self._take_control(Frame(data), now_ns)
             except FrameError:
@@ -216,12 +216,12 @@ class Link:
                 break
         if now_ns >= self._unanswered.next_ns:
             answered = self._intake is not None or self.access.denial is not None
-            self._unanswered.look([answered], [self.invalid], now_ns)
-        if now_ns - self._heard_ns > _SILENT_NS // 2:
+            self._unanswered.check([answered], [self.invalid], now_ns)
+        if now_ns - self._last_heard_ns > _SILENT_NS // 2:
             # A large job takes long over a slow network, and then nothing else comes through.
-            self._heard_ns = max(self._heard_ns, self._last_byte_ns(now_ns))
-        if now_ns - self._heard_ns > _SILENT_NS:
-            self._heard_ns = now_ns
+            self._last_heard_ns = max(self._last_heard_ns, self._last_byte_ns(now_ns))
+        if now_ns - self._last_heard_ns > _SILENT_NS:
+            self._last_heard_ns = now_ns
             what = 'with mode="pipeline" ' if self._intake is None else ""
             found = self._unanswered.found[0]
             _log.warning(
@@ -244,8 +244,8 @@ class Link:
                 self._client.send(control_frame(Kind.PIPE_HELLO, self._puller, hello))
             return
         missing = [] if self._is_coming(intake, now_ns) else intake.missing(now_ns=now_ns)
-        passed_ns = now_ns - self._said_ns
-        has_changed = (self._up_to, part) != self._said
+        passed_ns = now_ns - self._logged_ns
+        has_changed = (self._up_to, part) != self._logged
         if missing or passed_ns > _SIGN_NS or (has_changed and passed_ns > _SAY_NS):
             self._send_state(intake, part, missing, now_ns)
 
@@ -260,7 +260,7 @@ class Link:
 
     def say_done(self, part: int, *, now_ns: int) -> None:
         """Send a state now, where something is done that was not confirmed."""
-        if self._intake is not None and (self._up_to, part) != self._said:
+        if self._intake is not None and (self._up_to, part) != self._logged:
             self._send_state(self._intake, part, [], now_ns)
 
     def leave(self, part: int) -> None:
@@ -282,8 +282,8 @@ class Link:
             Kind.PIPE_STATE, intake.share, state, sequence=self._up_to, flags=flags
         )
         if self._client.send(frame):
-            self._said = self._up_to, part
-            self._said_ns = now_ns
+            self._logged = self._up_to, part
+            self._logged_ns = now_ns
 
     def _take_control(self, frame: Frame, now_ns: int) -> None:
         intake = self._intake
@@ -293,7 +293,7 @@ class Link:
                 self._take_welcome(frame.session, welcome, now_ns)
             return
         if frame.kind == Kind.DENIED:
-            self.access.note_theirs(decoded(frame, frames.decode_denied), now_ns=now_ns)
+            self.access.on_theirs(decoded(frame, frames.decode_denied), now_ns=now_ns)
             self._drop_denied(now_ns)
             return
         if frame.kind not in _OF_SHARE:
@@ -303,7 +303,7 @@ class Link:
         elif frame.kind == Kind.PIPE_JOBS:
             intake.receive(frame.sequence, frame.data, now_ns=now_ns)
         elif frame.kind == Kind.PIPE_HEAD:
-            intake.note_head(frame.sequence, now_ns=now_ns)
+            intake.on_head(frame.sequence, now_ns=now_ns)
         else:
             self._lose_share(intake, decoded(frame, frames.decode_gone).session)
 
@@ -346,14 +346,14 @@ class Link:
         self._session = session
         self._intake = Intake(welcome.share)
         self._up_to = 0
-        self._said = (0, 0)
+        self._logged = (0, 0)
 
     def _lose_share(self, intake: Intake, session: int) -> None:
         """Handle that the share is gone: for others, or with the pusher that had it."""
         if session == self._session:
             self.dropped = intake.share
             self._duplicates += intake.duplicates
-            if intake.next < intake.head and self._lost_said.is_due():
+            if intake.next < intake.head and self._lost_logged.is_due():
                 _log.warning(
                     "the pusher at %s has given our share to others: frames of it (%d) did not "
                     "come, although they were sent again",

@@ -75,8 +75,8 @@ class PipelinePullerBase(ABC, Generic[T_co]):
         self._values = None if type is None else value_type("type", type)
         self._security = security
         self._keys: list[KeyWatch] = []
-        rights = None if security is None else security.rights
-        self._changes = None if rights is None else rights.changes()
+        access_rules = None if security is None else security.access_rules
+        self._changes = None if access_rules is None else access_rules.changes()
         self._name = check_name(name if name is not None else worker_name())
         places = check_endpoints(endpoints)
         curves = [curve_client(security, place) for place in places]
@@ -95,7 +95,9 @@ class PipelinePullerBase(ABC, Generic[T_co]):
         try:
             for place, curve in zip(places, curves, strict=True):
                 with translated():
-                    link = Link(place, secrets.randbits(63), self._name, watches, curve, rights)
+                    link = Link(
+                        place, secrets.randbits(63), self._name, watches, curve, access_rules
+                    )
                 self._links.append(link)
                 self._keys.append(KeyWatch())
         except BaseException:
@@ -125,7 +127,7 @@ class PipelinePullerBase(ABC, Generic[T_co]):
 
     def stats(self) -> PipelinePullerCounters:
         """Return the counters as they are now; also after `close`."""
-        return self._lock.look(self._stats)
+        return self._lock.read(self._stats)
 
     def __repr__(self) -> str:
         return shown(self, lambda: ", ".join(link.endpoint for link in self._links))
@@ -233,12 +235,12 @@ class PipelinePullerBase(ABC, Generic[T_co]):
 
     def _work(self, now_ns: int) -> float:
         busy = self._current is not None
-        have_changed = self._changes is not None and self._changes.look()
+        have_changed = self._changes is not None and self._changes.poll()
         for link, keys in zip(self._links, self._keys, strict=True):
             if have_changed:
-                link.check_rights(now_ns)
+                link.check_access_rules(now_ns)
             if self._security is not None:
-                link.look(keys, now_ns)
+                link.check(keys, now_ns)
             else:
                 link.report_closed(keys)
             link.read(now_ns)

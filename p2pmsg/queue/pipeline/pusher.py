@@ -185,7 +185,7 @@ class PipelinePusherBase(ABC):
             ClosedError: the pusher is closed.
 
         """
-        from p2pmsg.sync.rights import revoke_here
+        from p2pmsg.sync.access_watch import revoke_here
 
         self._check_usable()
         users = revoke_here(self._security, who)
@@ -198,7 +198,7 @@ class PipelinePusherBase(ABC):
 
     def stats(self) -> PipelinePusherStats:
         """Return the counters as they are now; also after `close`."""
-        return self._lock.look(self._stats)
+        return self._lock.read(self._stats)
 
     def __repr__(self) -> str:
         return shown(self, lambda: self.endpoint)
@@ -319,7 +319,7 @@ class PipelinePusherBase(ABC):
         return Rarely(_SAY_NS)
 
     def _say_waiting(self) -> None:
-        _log.warning("%s waits: %s", self._name, self._lock.look(self._unconfirmed))
+        _log.warning("%s waits: %s", self._name, self._lock.read(self._unconfirmed))
 
     def _say_left(self) -> None:
         """Say at the end what is lost with this pusher."""
@@ -357,7 +357,7 @@ class PipelinePusherBase(ABC):
             refused=dealer.refused + shares.refused,
             frames_invalid=shares.invalid,
             connections_refused=self._server.refused_by_key,
-            denied=0 if shares.rights is None else shares.rights.denials.count,
+            denied=0 if shares.access_rules is None else shares.access_rules.denials.count,
             connections_revoked=self._server.revoked,
             pullers=[
                 PipelinePullerStats(each.name, each.jobs, each.done, each.allowed)

@@ -16,9 +16,9 @@ from transports.own_log import own_log as _log
 from transports.zmq_plain import ZmqPlainSocket
 
 if TYPE_CHECKING:
-    from p2pmsg.queue.rights import PullRights
+    from p2pmsg.queue.pull_access import PullAccess
     from p2pmsg.security.settings import Security
-    from p2pmsg.sync.rights import RightsWatch
+    from p2pmsg.sync.access_watch import AccessWatch
 
 _FRAMES_PER_TURN: Final = 1000
 _AGAIN_BYTES_MAX: Final = 4 * 2**20
@@ -36,7 +36,7 @@ class Shares:
     Attributes:
         retransmitted: frames sent again. refused: states of shares that are gone.
         invalid: frames that could not be read.
-        rights: what pullers may have; None: everything.
+        access_rules: what pullers may have; None: everything.
 
     """
 
@@ -51,7 +51,7 @@ class Shares:
     ) -> None:
         self._security = security
         self._name = name
-        self.rights, self._watch = _rights_of(security, name, server)
+        self.access_rules, self._watch = _access_of(security, name, server)
         self._server = server
         self._dealer = dealer
         self._config = config
@@ -61,8 +61,8 @@ class Shares:
         self._broke_ns: dict[int, int] = {}
         self._made = 0
         self._probe_ns = self._probe_until_ns = 0
-        self._said_queue = self._said_full = False
-        self._found_said, self._given_up_said = Rarely(), Rarely()
+        self._logged_queue = self._logged_full = False
+        self._found_logged, self._given_up_logged = Rarely(), Rarely()
         self.retransmitted = self.refused = self.invalid = 0
 
     @property
@@ -72,9 +72,9 @@ class Shares:
 
     def work(self, now_ns: int) -> float:
         """Read, deal, and give up pullers that are gone; return how long nothing is due, in ms."""
-        if self._watch is not None and self._watch.look():
+        if self._watch is not None and self._watch.poll():
             self._watch.end_revoked()
-            self._check_rights(now_ns)
+            self._check_access_rules(now_ns)
         has_more = self._read(now_ns)
         self._check(now_ns)
         dealer = self._dealer
@@ -106,7 +106,9 @@ class Shares:
             identity, data = request
             try:
                 frame = Frame(data)
-                if self.rights is not None and self._is_denied(self.rights, identity, now_ns):
+                if self.access_rules is not None and self._is_denied(
+                    self.access_rules, identity, now_ns
+                ):
                     continue
                 if frame.kind == Kind.PIPE_STATE:
                     self._take_state(identity, frame, now_ns)
@@ -118,29 +120,29 @@ class Shares:
                 self.invalid += 1
         return True
 
-    def _is_denied(self, rights: "PullRights", identity: bytes, now_ns: int) -> bool:
+    def _is_denied(self, access_rules: "PullAccess", identity: bytes, now_ns: int) -> bool:
         """Whether the user of the frame that came last may have nothing; it learns that."""
         user = self._server.user
-        if rights.may_pull(user):
+        if access_rules.may_pull(user):
             return False
-        self._deny(rights, identity, user, now_ns)
+        self._deny(access_rules, identity, user, now_ns)
         return True
 
-    def _deny(self, rights: "PullRights", identity: bytes, user: str, now_ns: int) -> None:
-        body = Denied("pull", [self._name], rights.deny(user, "pull", now_ns=now_ns))
+    def _deny(self, access_rules: "PullAccess", identity: bytes, user: str, now_ns: int) -> None:
+        body = Denied("pull", [self._name], access_rules.deny(user, "pull", now_ns=now_ns))
         self._reply(identity, control_frame(Kind.DENIED, self._session, body))
 
-    def _check_rights(self, now_ns: int) -> None:
+    def _check_access_rules(self, now_ns: int) -> None:
         """Deal to others what those have who may not pull any more; called when rights changed."""
-        rights = self.rights
+        access_rules = self.access_rules
         for share in list(self._dealer.shares.values()):
-            if rights is not None and not rights.may_pull(share.user):
-                self._deny(rights, share.identity, share.user, now_ns)
+            if access_rules is not None and not access_rules.may_pull(share.user):
+                self._deny(access_rules, share.identity, share.user, now_ns)
                 self._give_up(share, "has no right to pull any more", now_ns)
 
     def _refuse_kind(self, frame: Frame) -> None:
-        if frame.kind == Kind.QUEUE_HELLO and not self._said_queue:
-            self._said_queue = True
+        if frame.kind == Kind.QUEUE_HELLO and not self._logged_queue:
+            self._logged_queue = True
             _log.warning(
                 'a puller of a work queue has connected to %s, and gets nothing: it needs '
                 'mode="pipeline"', self.endpoint,
@@ -156,8 +158,8 @@ class Shares:
         if share is None:
             if len(self._dealer.shares) >= PULLERS_MAX:
                 self.invalid += 1
-                if not self._said_full:
-                    self._said_full = True
+                if not self._logged_full:
+                    self._logged_full = True
                     _log.warning("%d pullers are there", PULLERS_MAX)
                 return
             share = self._open(identity, hello.name, frame.session, now_ns)
@@ -165,7 +167,7 @@ class Shares:
                 return
             self._pullers[frame.session] = share.id
         share.identity = identity
-        share.heard_ns = now_ns
+        share.last_heard_ns = now_ns
         welcome = frames.Welcome(share.id, self._sockets[share.id].endpoint, self._name)
         self._reply(identity, control_frame(Kind.PIPE_WELCOME, self._session, welcome))
 
@@ -214,14 +216,14 @@ class Shares:
         if not self._dealer.confirm(share, frame.sequence, state.part):
             return
         share.identity = identity
-        share.heard_ns = now_ns
+        share.last_heard_ns = now_ns
         self._broke_ns.pop(share.id, None)
         if frame.flags & FLAG_CLOSING:
             self._give_up(share, "left", now_ns)
             return
         if state.missing:
             self._send_again(share, state.missing)
-            if share.suspect is not None:
+            if share.unconfirmed is not None:
                 self._give_up(share, "", now_ns)
                 self._say_gone(identity, share.id)
                 return
@@ -249,9 +251,9 @@ class Shares:
         for share in shares:
             broke_ns = self._broke_ns.get(share.id)
             if broke_ns is not None and now_ns - broke_ns >= GRACE_NS:
-                self._dealer.note_gone(share)
+                self._dealer.on_gone(share)
                 self._give_up(share, "is gone", now_ns)
-            elif now_ns - share.heard_ns > self._config.ack_timeout * 1e9:
+            elif now_ns - share.last_heard_ns > self._config.ack_timeout * 1e9:
                 self._give_up(share, f"was silent for {self._config.ack_timeout} s", now_ns)
 
     def _give_up(self, share: Share, why: str, now_ns: int) -> None:
@@ -276,13 +278,13 @@ class Shares:
         what = f"job {first}" if jobs == 1 else f"jobs {first} to {first + jobs - 1}"
         size = f"{len(found.piece.body):,} bytes in a frame"
         if found.is_given_up:
-            if self._given_up_said.is_due():
+            if self._given_up_logged.is_due():
                 _log.error(
                     "%s (%s) is given up, since its puller's connection ended each time that it "
                     "came, %d times alone, last that of %r; given up until now: %d",
                     what, size, found.failures, puller, self._dealer.undeliverable,
                 )  # fmt: skip
-        elif self._found_said.is_due():
+        elif self._found_logged.is_due():
             _log.warning(
                 "the connection of the puller %r ended each time that %s (%s) came: too large for "
                 "what is between? %s; the puller gets a new share, and others its jobs",
@@ -296,14 +298,14 @@ class Shares:
         return bool(self._server.reply(identity, frame))
 
 
-def _rights_of(
+def _access_of(
     security: "Security | None", name: str, server: transports.ZmqQueueServer
-) -> "tuple[PullRights | None, RightsWatch | None]":
+) -> "tuple[PullAccess | None, AccessWatch | None]":
     """Return who may pull, and what follows changes of that; None without security."""
     if security is None:
         return None, None
-    from p2pmsg.queue.rights import PullRights
-    from p2pmsg.sync.rights import RightsWatch
+    from p2pmsg.queue.pull_access import PullAccess
+    from p2pmsg.sync.access_watch import AccessWatch
 
-    rights = PullRights(security.grants, name, f"the pusher {name!r}")
-    return rights, RightsWatch(security.grants, None, server)
+    access_rules = PullAccess(security.grants, name, f"the pusher {name!r}")
+    return access_rules, AccessWatch(security.grants, None, server)

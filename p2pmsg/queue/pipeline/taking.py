@@ -58,7 +58,7 @@ class Intake:
             self._ask_ns = now_ns + (0 if self.later else _PATIENCE_NS)
         return True
 
-    def note_head(self, head: int, *, now_ns: int) -> None:
+    def on_head(self, head: int, *, now_ns: int) -> None:
         """Note that the pusher has sent all frames below `head`."""
         if head > self.head:
             if self.next >= self.head:

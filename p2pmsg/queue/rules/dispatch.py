@@ -49,7 +49,7 @@ _LONE_WAITS = 10
 """Times `recall_wait` after which a worker's only job is asked back: it is mostly begun by then."""
 _TIMED_OUT_NS = 1_000_000_000
 _GAVE_ALL_NS = 20_000_000
-"""For how long a worker is in doubt at first at which a job timed out, or that had begun none of
+"""For how long a worker is unconfirmed at first at which a job timed out, or that had begun none of
 its jobs when it was asked. Not for ever: it may be free again, and the queue cannot see that."""
 _LATE_AT_ONCE = 256
 """Of a range of deliveries that a worker has no more, so many are looked up."""
@@ -139,7 +139,7 @@ class JobQueue:
         worker.prefetch = prefetch
         worker.prefetch_ceiling = max(prefetch, min(ceiling, PREFETCH_MAX))
         worker.frame_bytes_max = max(frame_bytes_max, FRAME_BYTES_MIN)
-        worker.heard_ns = now_ns
+        worker.last_heard_ns = now_ns
         worker.cut_ns = None
         worker.recalling = False
         worker.recalled_ns = None  # what was under way may be lost
@@ -156,16 +156,16 @@ class JobQueue:
         ours = worker.assigned.open_ranges()
         theirs = sorted(held)
         was_alone = worker.alone
-        suspects: list[QueuedJob] = []
+        unconfirmed: list[QueuedJob] = []
         for start, stop in _minus(ours, theirs):
             found = worker.assigned.settle(start, stop)
             jobs = self._alone(found)
             if ended and all(bits.bit_count() == batch.count for batch, bits in found):
-                suspects += jobs
+                unconfirmed += jobs
             else:
                 self._take_back(worker, jobs, now_ns)
-        if suspects:
-            self._suspect(worker, suspects, was_alone, now_ns)
+        if unconfirmed:
+            self._isolate(worker, unconfirmed, was_alone, now_ns)
         return _minus(theirs, ours)
 
     def adopt(self, worker: Worker, delivery: int, sequence: int, *, now_ns: int) -> bool:
@@ -185,7 +185,7 @@ class JobQueue:
 
     def heard(self, worker: Worker, *, now_ns: int) -> None:
         """Note a sign of life; it extends all that the worker has."""
-        worker.heard_ns = now_ns
+        worker.last_heard_ns = now_ns
 
     def cut(self, worker_id: int, *, now_ns: int) -> None:
         """Note that a worker's connection broke."""
@@ -405,7 +405,7 @@ class JobQueue:
             worker.settled(now_ns)
             if timed_out:
                 self._late[worker.id, delivery] = job
-                worker.doubt(_TIMED_OUT_NS, now_ns=now_ns)
+                worker.distrust(_TIMED_OUT_NS, now_ns=now_ns)
             else:
                 worker.trust()
             limit_ns = to_ns(self.limits.reject_delay_max)
@@ -461,7 +461,7 @@ class JobQueue:
             worker.recalling = False
             worker.recall_is_vain = not ranges
             if ranges and not worker.assigned.count:
-                worker.doubt(_GAVE_ALL_NS, now_ns=now_ns)
+                worker.distrust(_GAVE_ALL_NS, now_ns=now_ns)
 
     # ----------------------------------------------------------------------------------- time
 
@@ -477,7 +477,7 @@ class JobQueue:
             if worker.cut_ns is None:
                 if worker.assigned.count and now_ns >= self._hold_due_ns(worker):
                     holders.append((worker, self._act_on_holder(worker, now_ns)))
-            elif now_ns >= worker.heard_ns + self._ack_timeout_ns:
+            elif now_ns >= worker.last_heard_ns + self._ack_timeout_ns:
                 self.lose(worker.id, "silent for ack_timeout", now_ns=now_ns)
             elif now_ns >= worker.cut_ns + to_ns(self.limits.grace):
                 without_key = [b for b in worker.assigned.batches() if not _has_key(b)]
@@ -500,7 +500,7 @@ class JobQueue:
             times.append(due_ns)
         for worker in self.workers.values():
             if worker.cut_ns is not None:
-                times.append(worker.heard_ns + self._ack_timeout_ns)
+                times.append(worker.last_heard_ns + self._ack_timeout_ns)
                 if worker.cut_ns + to_ns(self.limits.grace) > now_ns:
                     times.append(worker.cut_ns + to_ns(self.limits.grace))
             if waiting and (due_ns := worker.breaker.next_deadline_ns()) is not None:
@@ -626,7 +626,7 @@ class JobQueue:
             worker.breaker.untried()
         self._settled(worker)
 
-    def _suspect(self, worker: Worker, jobs: list[QueuedJob], was_alone: bool, now_ns: int) -> None:
+    def _isolate(self, worker: Worker, jobs: list[QueuedJob], was_alone: bool, now_ns: int) -> None:
         """Take back jobs none of whose frames arrived before the connection ended.
 
         Any of them may have ended it, or none: it counts only where it was the worker's one job.
@@ -668,8 +668,8 @@ class JobQueue:
 
     def _warn_of_cut(self, worker: Worker, text: str, *, is_alone: bool, now_ns: int) -> None:
         """Report jobs that did not arrive, once a minute."""
-        said_ns = self._cuts_warned_ns.get(is_alone)
-        if said_ns is None or now_ns >= said_ns + _WARN_AGAIN_NS:
+        logged_ns = self._cuts_warned_ns.get(is_alone)
+        if logged_ns is None or now_ns >= logged_ns + _WARN_AGAIN_NS:
             self._cuts_warned_ns[is_alone] = now_ns
             self.warnings.append((worker.name, text))
 

@@ -9,7 +9,7 @@ from recovery.checks import to_ns
 
 _UNPROVEN_RANK = 1e-6
 """Decides between workers that have as much in flight."""
-_DOUBT_MAX_NS = 60_000_000_000
+_UNCONFIRMED_MAX_NS = 60_000_000_000
 
 
 class BreakerState(enum.Enum):
@@ -106,7 +106,7 @@ class Worker:
         prefetch: how many jobs it may have in flight, however slow it is.
         prefetch_ceiling: how many, however fast.
         assigned: what it has.
-        heard_ns: when it was last heard.
+        last_heard_ns: when it was last heard.
         cut_ns: since when its connection is broken; None while it stands.
         reserved: it gets nothing more until it has nothing, for a quarantined job.
         alone: it has a quarantined job, and nothing else.
@@ -140,7 +140,7 @@ class Worker:
         self.name = name
         self.prefetch = self.prefetch_ceiling = prefetch
         self.assigned = Deliveries()
-        self.heard_ns = now_ns
+        self.last_heard_ns = now_ns
         self.cut_ns: int | None = None
         self.reserved = self.alone = False
         self.recalling = self.recall_is_vain = False
@@ -149,7 +149,7 @@ class Worker:
         self.rank = _UNPROVEN_RANK
         self._unproven = self.allowance = limits.unproven_max
         self.progress_ns = now_ns
-        self.extended_ns = self.paused_ns = self.distrusted_ns = self._doubt_ns = 0
+        self.extended_ns = self.paused_ns = self.distrusted_ns = self._unconfirmed_ns = 0
         self.recalled_ns: int | None = None
         self.is_overdue = False
         self.warned: set[str] = set()
@@ -201,14 +201,14 @@ class Worker:
         """Whether it may be stuck in a job."""
         return now_ns < self.distrusted_ns
 
-    def doubt(self, first_ns: int, *, now_ns: int) -> None:
+    def distrust(self, first_ns: int, *, now_ns: int) -> None:
         """Note a sign that it is stuck: others come first, twice as long with each."""
-        self._doubt_ns = min(max(first_ns, 2 * self._doubt_ns), _DOUBT_MAX_NS)
-        self.distrusted_ns = now_ns + self._doubt_ns
+        self._unconfirmed_ns = min(max(first_ns, 2 * self._unconfirmed_ns), _UNCONFIRMED_MAX_NS)
+        self.distrusted_ns = now_ns + self._unconfirmed_ns
 
     def trust(self) -> None:
         """Note that it answered for a job: it is not stuck, or not all of it."""
-        self.distrusted_ns = self._doubt_ns = 0
+        self.distrusted_ns = self._unconfirmed_ns = 0
 
     def settled(self, now_ns: int) -> None:
         """Note that it settled a job, or has one where it had none: its time begins again."""

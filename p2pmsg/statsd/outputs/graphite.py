@@ -174,7 +174,7 @@ class GraphiteOutput(Output):
             f"up to {BUFFER_BYTES:,} bytes of what is flushed are kept",
             Rarely(),
         )
-        self._drop_said = Rarely()
+        self._drop_logged = Rarely()
         self._thread = threading.Thread(target=self._run, name="statsd-graphite", daemon=True)
         self._thread.start()
 
@@ -226,7 +226,7 @@ class GraphiteOutput(Output):
                 dropped += gone
             self.dropped_bytes += dropped
             self._changed.notify()
-        if dropped and self._drop_said.is_due():
+        if dropped and self._drop_logged.is_due():
             _log.warning(
                 "statsd: the buffer for carbon is full, and the oldest is dropped: %d bytes so far",
                 self.dropped_bytes,

@@ -32,13 +32,13 @@ class Model:
 
     Attributes:
         states: what may be found after a crash of the system, sessions to streams to positions.
-        doubtful: how many of the last ones a process' death may take back.
+        unconfirmed: how many of the last ones a process' death may take back.
 
     """
 
     def __init__(self):
         self.states = [{}]
-        self.doubtful = 0
+        self.unconfirmed = 0
 
     @property
     def last(self):
@@ -46,20 +46,20 @@ class Model:
 
     def note(self, state, *, durable):
         self.states = [state] if durable else [*self.states, state]
-        self.doubtful = 0
+        self.unconfirmed = 0
 
-    def note_failed(self, state, *, undone):
+    def on_failed(self, state, *, undone):
         """Perhaps it is there; what is done next goes on from the former state, if `undone`."""
         self.states.insert(len(self.states) - undone, state)
-        self.doubtful += 1
+        self.unconfirmed += 1
 
     def after_kill(self):
-        return self.states[-1 - self.doubtful :]
+        return self.states[-1 - self.unconfirmed :]
 
     def read_back(self, state):
         """A process has found `state`, which is a system's to lose until it is synced."""
         self.states = [*(other for other in self.states if other != state), state]
-        self.doubtful = 0
+        self.unconfirmed = 0
 
 
 def joined(state, session, starts):
@@ -105,7 +105,7 @@ def do(file, model, step):
         else:
             file.sync()
     except OSError:
-        model.note_failed(new, undone=step[0] == "advance")
+        model.on_failed(new, undone=step[0] == "advance")
         return False
     if new != model.last or durable:
         model.note(new, durable=durable)
@@ -134,7 +134,7 @@ def check(steps):
         elif do(file, model, step):
             memory, disk = found(file.cursor), found(decode(store.data).cursor)
             assert memory == model.last
-            assert disk == memory or model.doubtful
+            assert disk == memory or model.unconfirmed
         store.failing = {} if step[0] != "fail" else store.failing
     store.failing = {}
     store.kill()

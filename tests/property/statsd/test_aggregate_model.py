@@ -224,7 +224,7 @@ def test_a_sketch_has_each_value_with_its_own_rate(found):
     aggregator = Aggregator()
     for value, rate in found:
         aggregator.feed(f"d:{value}|d{rate}\nother:7|d|@0.25".encode())
-        aggregator.settle()
+        aggregator.drain()
     values = [value for value, _ in found]
     weights = [1 / float(rate.removeprefix("|@") or 1) for _, rate in found]
     total = math.fsum(map(operator.mul, values, weights))
@@ -270,7 +270,7 @@ def test_no_value_that_somebody_sends_is_worth_a_warning_or_an_exception(sent):
         warnings.simplefilter("error")
         for line in sent:
             aggregator.feed(line)
-            aggregator.settle()
+            aggregator.drain()
         for metric in metrics:
             aggregator.take([metric])
         rows = [row for part in aggregator.flush(1.0).rows() for row in part]

@@ -41,24 +41,26 @@ def header(
 
 
 def welcome(
-    session=SESSION, *, name="feed", recovery="memory://r", stall_ms=1000.0, flags=0, life=0
+    session=SESSION, *, name="feed", recovery="memory://r", stall_ms=1000.0, flags=0, incarnation=0
 ):
-    body = control.Welcome(name, recovery, stall_ms, life=life)
+    body = control.Welcome(name, recovery, stall_ms, incarnation=incarnation)
     return wire.control_frame(Kind.WELCOME, session, body, flags=flags)
 
 
-def heartbeat(following, *, earliest=0, topic="t", session=SESSION, life=0):
+def heartbeat(following, *, earliest=0, topic="t", session=SESSION, incarnation=0):
     return wire.control_frame(
         Kind.HEARTBEAT,
         session,
-        control.Heartbeat(earliest, life=life),
+        control.Heartbeat(earliest, incarnation=incarnation),
         sequence=following,
         topic=topic.encode(),
     )
 
 
-def echo(probe, *heads, name="feed", life=0):
-    return wire.control_frame(Kind.ECHO, probe, control.Heads(name, list(heads), life=life))
+def echo(probe, *heads, name="feed", incarnation=0):
+    return wire.control_frame(
+        Kind.ECHO, probe, control.Heads(name, list(heads), incarnation=incarnation)
+    )
 
 
 def nack(*ranges, topic="t", session=SESSION):

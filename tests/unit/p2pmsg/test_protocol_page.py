@@ -12,7 +12,7 @@ from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg.frames import SESSION
 
 PAGE = (Path(__file__).parents[3] / "p2pmsg" / "PROTOCOL.md").read_text()
-PROBE, SUBSCRIBER, LIFE = 0x1112131415161718, 0x2122232425262728, 0x3132333435363738
+PROBE, SUBSCRIBER, INCARNATION = 0x1112131415161718, 0x2122232425262728, 0x3132333435363738
 RECOVERY = "tcp://127.0.0.1:5557"
 BASE_NS = 10**18
 
@@ -29,12 +29,16 @@ def test_control_frames_are_made_like_the_page():
     head = control.Head("prices", 0, 3, 0)
     expected = [
         make(
-            Kind.HEARTBEAT, SESSION, control.Heartbeat(0, control.place_of(RECOVERY), LIFE),
+            Kind.HEARTBEAT, SESSION,
+            control.Heartbeat(0, control.endpoint_hash_of(RECOVERY), INCARNATION),
             sequence=3, topic=b"prices",
         ),
-        make(Kind.WELCOME, SESSION, control.Welcome("feed", RECOVERY, 1000.0, life=LIFE)),
+        make(
+            Kind.WELCOME, SESSION,
+            control.Welcome("feed", RECOVERY, 1000.0, incarnation=INCARNATION),
+        ),
         make(Kind.PROBE, SESSION, control.Probe(PROBE, ["prices"], "earliest")),
-        make(Kind.ECHO, PROBE, control.Heads("feed", [head], life=LIFE)),
+        make(Kind.ECHO, PROBE, control.Heads("feed", [head], incarnation=INCARNATION)),
         make(Kind.JOINED, SESSION, joined),
         make(Kind.NACK, SESSION, control.Nack("prices", [(0, 2)])),
         make(Kind.REFUSED, SESSION, control.Refused("prices", [(0, 2)], "evicted")),

@@ -72,7 +72,7 @@ def many_records(durable):
 def test_what_is_written_is_read():
     found = decode(b"".join(many_records(durable=True)))
 
-    assert found.cursor.places == ("tcp://127.0.0.1:5555",)
+    assert found.cursor.endpoints == ("tcp://127.0.0.1:5555",)
     assert found.cursor.sessions[SESSION] == CursorSession(("*",), {"é": 9, "trades": 2**63})
     assert found.cursor.sessions[OTHER].scope == ("a", "b*")
     assert found.cursor.sessions[OTHER].streams == {"ticks": 6, "b" * 255: 2}
@@ -150,8 +150,8 @@ def headed(body, version=1, crc=None):
     return head + crc.to_bytes(4, "big") + body
 
 
-def body(sessions, places=()):
-    return json.dumps({"places": list(places), "sessions": sessions}).encode()
+def body(sessions, endpoints=()):
+    return json.dumps({"endpoints": list(endpoints), "sessions": sessions}).encode()
 
 
 @pytest.mark.parametrize(

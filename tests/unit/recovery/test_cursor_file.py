@@ -16,7 +16,7 @@ from recovery import (
     cursor_store,
 )
 from recovery import durable as durable_files
-from tests.places import files_open_in
+from tests.endpoints import files_open_in
 
 CONFIG = CursorConfig("a.cursor")
 ALL = ("*",)
@@ -63,7 +63,7 @@ def test_joining_again_writes_only_what_is_new(store, file):
     assert file.join(1, ("b",), {"a": 9, "c": 3}, ["there", "here"])
     assert file.cursor.sessions[1].scope == ("*", "b")
     assert streams(file) == reopened(store) == {(1, "a"): 5, (1, "c"): 3}
-    assert file.cursor.places == ("here", "there")
+    assert file.cursor.endpoints == ("here", "there")
 
 
 def test_a_commit_outlives_the_process_and_a_durable_one_the_system(store, file):
@@ -153,7 +153,7 @@ def strikes(more_than):
 
 
 @pytest.fixture(params=["memory", "disk"])
-def places(request, tmp_path):
+def endpoints(request, tmp_path):
     """Return new stores, and what is in one of them as another process would find it."""
     if request.param == "memory":
 
@@ -177,8 +177,8 @@ def places(request, tmp_path):
 
 
 @strikes_anywhere
-def test_ctrl_c_leaves_the_old_or_the_new_commit(places):
-    make, content = places
+def test_ctrl_c_leaves_the_old_or_the_new_commit(endpoints):
+    make, content = endpoints
     for strike in strikes(more_than=25):
         store = make()
         file = CursorFile(store, CONFIG)
@@ -193,8 +193,8 @@ def test_ctrl_c_leaves_the_old_or_the_new_commit(places):
 
 
 @strikes_anywhere
-def test_ctrl_c_in_what_follows_a_failure_does_no_harm(places):
-    make, content = places
+def test_ctrl_c_in_what_follows_a_failure_does_no_harm(endpoints):
+    make, content = endpoints
     for last in strikes(more_than=35):
         store = make()
         file = CursorFile(store, CONFIG)
@@ -210,8 +210,8 @@ def test_ctrl_c_in_what_follows_a_failure_does_no_harm(places):
 
 
 @strikes_anywhere
-def test_ctrl_c_in_a_join_loses_no_session(places):
-    make, content = places
+def test_ctrl_c_in_a_join_loses_no_session(endpoints):
+    make, content = endpoints
     for strike in strikes(more_than=20):
         store = make()
         file = CursorFile(store, CONFIG)

@@ -52,7 +52,7 @@ def test_sequences_do_not_go_back(start, count):
         buffer_of(("s", 0, 4)).append("s", start, count, b"", now_ns=0, timestamp_ns_max=0)
 
 
-def test_a_long_life_leaves_no_trace_of_what_was_evicted():
+def test_a_long_incarnation_leaves_no_trace_of_what_was_evicted():
     buffer = ReplayBuffer(frames_max=10)
 
     def live():

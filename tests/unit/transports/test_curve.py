@@ -59,7 +59,7 @@ def request(client, server, frame=b"request"):
     """Send until it is answered, as libzmq drops what is sent without a connection."""
 
     def received():
-        client.look()
+        client.check()
         client.send(frame)
         return server.receive()
 
@@ -73,7 +73,7 @@ def test_a_socket_with_keys_says_once_that_its_connection_has_returned(opened):
     assert request(client, server)
     assert not client.has_returned()
     client.reconnect()
-    eventually(lambda: (client.look(), client.has_returned())[1])
+    eventually(lambda: (client.check(), client.has_returned())[1])
     assert not client.has_returned()
 
 
@@ -150,7 +150,7 @@ def test_the_data_channel_goes_with_keys(opened, scheme, tmp_path):
     assert sender.send(large, wait_ms=1000)
     wait_ms = int(DEADLINE_S * 1000)
     assert [receiver.receive_wait(wait_ms) for _ in range(3)] == [b"welcome", b"price", large]
-    assert not receiver.look()
+    assert not receiver.check()
     assert receiver.refusal == ""
     assert sender.domain.refused == 0
 
@@ -196,7 +196,7 @@ def test_a_refused_key_is_reported_on_both_sides_and_heals_when_it_is_admitted(o
     with caplog.at_level(logging.WARNING, "p2pmsg"):
         for socket in (receiver, client):
             for _ in range(3):  # it is tried again, and refused again
-                eventually(socket.look)
+                eventually(socket.check)
             assert f"does not admit our key {fingerprint(STRANGER.public)}" in socket.refusal
     assert not sender.receive_subscriptions()
     assert sender.domain.refused >= 3
@@ -208,18 +208,18 @@ def test_a_refused_key_is_reported_on_both_sides_and_heals_when_it_is_admitted(o
         assert sum("does not admit our key" in text for text in lines) == 1
     assert not any(key_text(STRANGER.secret) in text for text in texts)
     admitted.publics.add(STRANGER.public)
-    assert eventually(lambda: (receiver.look(), sender.receive_subscriptions())[1]) == [b"\1"]
+    assert eventually(lambda: (receiver.check(), sender.receive_subscriptions())[1]) == [b"\1"]
     eventually(lambda: (sender.send(b"healed"), receiver.receive())[1])
     assert request(client, server)[1] == b"request"
     for socket in (receiver, client):
-        eventually(lambda socket=socket: not socket.look() and not socket.refusal)
+        eventually(lambda socket=socket: not socket.check() and not socket.refusal)
 
 
 def test_a_server_with_another_key_is_reported_and_heals_when_it_has_the_pinned_one(opened):
     server = opened(ZmqRecoveryServer, LOOPBACK, curve=CurveServer(STRANGER, Admitted(CLIENT)))
     client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of())
     client.connect()
-    eventually(client.look)
+    eventually(client.check)
     assert f"does not hold the pinned key {fingerprint(SERVER.public)}" in client.refusal
     eventually(lambda: (server.receive(), server.connections.without_key)[1])
     assert server.domain.refused == 0
@@ -227,7 +227,7 @@ def test_a_server_with_another_key_is_reported_and_heals_when_it_has_the_pinned_
     server.close()
     server = opened(ZmqRecoveryServer, place, curve=server_of(CLIENT))
     assert request(client, server)[1] == b"request"
-    eventually(lambda: (client.look(), client.refusal == "")[1])
+    eventually(lambda: (client.check(), client.refusal == "")[1])
 
 
 def test_keys_and_no_keys_do_not_come_together(opened, caplog):
@@ -240,13 +240,13 @@ def test_keys_and_no_keys_do_not_come_together(opened, caplog):
         receiver.connect()
     with caplog.at_level(logging.WARNING, "p2pmsg"):
         eventually(lambda: (secure.receive_subscriptions(), secure.connections.without_key)[1])
-        eventually(wants.look)
+        eventually(wants.check)
     assert "has no security" in wants.refusal
     assert "they have no keys" in caplog.text
     assert not plain.receive_subscriptions()
     secure.send(b"secret")
     assert without.receive_wait(50) is None
-    assert not without.look()
+    assert not without.check()
 
 
 def test_an_admission_that_raises_refuses_one_connection_and_no_other(opened, caplog):
@@ -260,7 +260,7 @@ def test_an_admission_that_raises_refuses_one_connection_and_no_other(opened, ca
         for keys in (STRANGER, SERVER):
             bad = opened(ZmqRecoveryClient, server.endpoint, curve=client_of(keys))
             bad.connect()
-            eventually(bad.look)
+            eventually(bad.check)
             bad.close()
     assert "could not be checked: OSError('the file is away')" in caplog.text
     assert server.domain.refused >= 2
@@ -313,9 +313,9 @@ def test_sockets_for_others_take_keys(opened):
         eventually(lambda: push.send([b"job", b"part"]))
         assert pull.wait(int(DEADLINE_S * 1000))
         assert pull.receive_many(10)[0] == [[b"job", b"part"]]
-        eventually(lambda: (stranger.look(), stranger.refusal)[1])
+        eventually(lambda: (stranger.check(), stranger.refusal)[1])
         assert not stranger.send([b"job"])
-        push.look()
+        push.check()
         assert push.refusal == ""
     finally:
         for one in made:
@@ -356,7 +356,7 @@ def test_a_forked_child_authenticates_by_itself(opened):
                 if admitted:
                     assert request(made, own)[1] == b"request"
                 else:
-                    eventually(made.look)
+                    eventually(made.check)
             status = 0
         finally:
             os._exit(status)
@@ -379,14 +379,14 @@ def test_a_retry_that_cannot_connect_is_repeated(opened, caplog):
     server = opened(ZmqRecoveryServer, LOOPBACK, curve=server_of())
     client = opened(ZmqRecoveryClient, server.endpoint, curve=client_of(STRANGER))
     client.connect()
-    eventually(client.look)
+    eventually(client.check)
     place, client._endpoint = client._endpoint, "tcp://127.0.0.1"  # libzmq wants a port
     with caplog.at_level(logging.WARNING, "p2pmsg"):
-        eventually(lambda: client.look() or "cannot be connected to" in client.refusal)
+        eventually(lambda: client.check() or "cannot be connected to" in client.refusal)
     with pytest.raises(AddressError):
         client.retry()
     client._endpoint = place
     server.close()
     server = opened(ZmqRecoveryServer, place, curve=server_of(STRANGER))
     assert request(client, server)[1] == b"request"
-    eventually(lambda: (client.look(), client.refusal == "")[1])  # what came may be seen later
+    eventually(lambda: (client.check(), client.refusal == "")[1])  # what came may be seen later

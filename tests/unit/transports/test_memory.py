@@ -114,12 +114,12 @@ def test_a_duplicate_arrives_twice_and_one_without_space_is_counted():
 
 
 def test_the_welcome_comes_first_on_every_connection_if_subscribed_to(network):
-    deaf = receiver_on(network, b"t")
+    one_way = receiver_on(network, b"t")
     early = receiver_on(network)
     sender = MemorySender(FEED, network=network, welcome=b"\x00hello")
     sender.send(b"t")
     assert received(early) == [b"\x00hello", b"t"]
-    assert received(deaf) == [b"t"]
+    assert received(one_way) == [b"t"]
     early.disconnect()
     early.connect()
     early.connect()

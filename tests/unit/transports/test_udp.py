@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tests.places import free_port
+from tests.endpoints import free_port
 from transports import AddressError, ClosedError, EndpointError
 from transports.platform import AnyReadable
 from transports.udp import UdpReceiver, UdpSender

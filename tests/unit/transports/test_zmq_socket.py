@@ -189,10 +189,10 @@ def test_ctrl_c_ends_the_wait_for_the_last_frames_at_exit_silently():
     script = """
 import atexit, sys
 from transports import ZmqSender, context
-from transports.context import note_linger
+from transports.context import on_linger
 
 sender = ZmqSender("tcp://127.0.0.1:0", context=context())  # open: its context does not end
-note_linger(context(), 60_000)
+on_linger(context(), 60_000)
 atexit.register(print, "leaves", flush=True)
 """
     with subprocess.Popen(

@@ -10,7 +10,7 @@ from p2pmsg.aio import waiting
 from p2pmsg.aio.waiting import Look, Pace, Reply, Waiters, in_executor
 
 
-async def settle(rounds: int = 3) -> None:
+async def drain(rounds: int = 3) -> None:
     for _ in range(rounds):
         await asyncio.sleep(0)
 
@@ -25,14 +25,14 @@ def test_as_many_are_woken_as_are_offered_and_the_first_ones_first() -> None:
             woken.append(number)
 
         tasks = [asyncio.create_task(wait(number)) for number in range(4)]
-        await settle()
+        await drain()
         waiters.offer(2)
         waiters.offer(2)  # they have not looked yet: nobody else is woken
         assert len(waiters) == 2
-        await settle()
+        await drain()
         assert woken == [0, 1]
         waiters.offer(1)
-        await settle()
+        await drain()
         assert woken == [0, 1, 2]
         waiters.close()
         await asyncio.gather(*tasks)
@@ -45,10 +45,10 @@ def test_who_is_cancelled_after_it_was_woken_wakes_the_next_one() -> None:
     async def run() -> None:
         waiters = Waiters(asyncio.get_running_loop())
         first, second = (asyncio.create_task(waiters.wait(None)) for _ in range(2))
-        await settle()
+        await drain()
         waiters.offer(1)
         first.cancel()
-        await settle()
+        await drain()
         assert first.cancelled()
         assert second.done()
         assert second.result() is True
@@ -81,14 +81,14 @@ def test_none_is_forgotten_whatever_is_cancelled_and_when() -> None:
                 waiters.offer(there)
             if rng.random() < 0.5 and tasks:
                 rng.choice([*tasks]).cancel()
-            await settle(rng.randrange(3))
-        await settle()
+            await drain(rng.randrange(3))
+        await drain()
         assert there == 0 or not tasks  # who waits, waits for nothing that is there
         assert taken > 500
         assert len(waiters) == len(tasks)
         for task in tasks:
             task.cancel()
-        await settle()
+        await drain()
         assert len(waiters) == 0
 
     asyncio.run(run())
@@ -194,7 +194,7 @@ def test_a_task_runs_in_the_step_in_which_its_reply_is_woken() -> None:
                 got.append(error)
 
         tasks = [asyncio.create_task(wait(reply)) for reply in replies]
-        await settle()
+        await drain()
         steps: list[list[object]] = []
 
         def wake() -> None:  # in no task, as a turn
@@ -205,14 +205,14 @@ def test_a_task_runs_in_the_step_in_which_its_reply_is_woken() -> None:
 
         replies[0].set_result(5)
         asyncio.get_running_loop().call_soon(wake)
-        await settle()
+        await drain()
         assert steps == [[], [5]]
 
         error = ValueError("no")
         replies[1].set_exception(error)
         assert not replies[1].cancel()
         tasks[2].cancel("enough")
-        await settle()
+        await drain()
         assert got == [5, error]
         assert tasks[2].cancelled()
         assert await replies[0] == 5  # it is there already
@@ -228,7 +228,7 @@ def test_a_task_that_is_cancelled_after_its_answer_has_come_is_cancelled() -> No
             return await reply
 
         task = asyncio.create_task(wait())
-        await settle()
+        await drain()
         reply.set_result(5)
         task.cancel()
         asyncio.get_running_loop().call_soon(reply.wake)

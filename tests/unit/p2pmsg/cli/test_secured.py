@@ -105,7 +105,7 @@ def test_the_file_and_the_command_s_own_variables(keys, tmp_path, monkeypatch):
 
 def test_rights(keys, tmp_path):
     (tmp_path / "access").write_text('[[rule]]\nwho = ["x"]\nsubscribe = ["t"]\n')
-    assert made_of("pub", "--security", "a", "--access", "access").rights is not None
+    assert made_of("pub", "--security", "a", "--access", "access").access_rules is not None
     (tmp_path / "broken").write_text("[[rule]]\nwho = 1\n")
     with pytest.raises(ConfigError, match="broken"):
         made_of("pub", "--security", "a", "--access", "broken")

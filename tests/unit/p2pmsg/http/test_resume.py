@@ -233,8 +233,8 @@ def test_streams_that_are_remembered_have_a_bound():
 @pytest.mark.parametrize("topics", CHOICES)
 def test_positions_are_read_as_they_were_written(topics):
     streams = STREAMS[:1] if topics == ("a",) else STREAMS
-    places = {key: number * 10 for number, key in enumerate(streams)}
-    assert read_positions(write_positions(places, topics), topics) == places
+    endpoints = {key: number * 10 for number, key in enumerate(streams)}
+    assert read_positions(write_positions(endpoints, topics), topics) == endpoints
     assert read_positions(NO_STREAMS, topics) == {}
 
 

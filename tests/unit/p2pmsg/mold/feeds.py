@@ -61,9 +61,9 @@ class Feeds:
     def hear(self, data, *, line=0):
         self.feeds[line].receive(data, Arrival(self.now_ns, 1, False))
 
-    def messages(self, start, stop, *, line=0, name=NAME, life=b""):
+    def messages(self, start, stop, *, line=0, name=NAME, incarnation=b""):
         """Hear messages whose values are their sequences."""
-        values = [life + b"%d" % number for number in range(start, stop)]
+        values = [incarnation + b"%d" % number for number in range(start, stop)]
         self.hear(codec.packet(name, start, values), line=line)
 
     def heartbeat(self, following, *, line=0, name=NAME):
@@ -72,9 +72,9 @@ class Feeds:
     def end(self, following, *, line=0, name=NAME):
         self.hear(codec.end_of_session(name, following), line=line)
 
-    def answer(self, start, stop, *, line=0, name=NAME, life=b""):
+    def answer(self, start, stop, *, line=0, name=NAME, incarnation=b""):
         """Let a request server answer: with messages whose values are their sequences."""
-        values = [life + b"%d" % number for number in range(start, stop)]
+        values = [incarnation + b"%d" % number for number in range(start, stop)]
         packet = codec.read_packet(codec.packet(name, start, values))
         frame = self.feeds[line].answer(session_id(name), packet, wall_ns=1)
         self.core.receive_reply(session_id(name), frame, now_ns=self.now_ns)

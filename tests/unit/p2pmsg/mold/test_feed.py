@@ -13,7 +13,7 @@ from p2pmsg.mold.sessions import NAMES_MAX, MoldSessions, session_id
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg.mold.feeds import MS, NAME, Cursor, Feeds
 
-DOUBT_MS = rules.DOUBT_NS // MS
+UNCONFIRMED_MS = rules.UNCONFIRMED_NS // MS
 
 
 def test_what_nobody_can_be_asked_for_is_reported_after_a_short_wait():
@@ -117,7 +117,7 @@ def test_an_end_that_lies_or_was_none_is_counted_and_taken_back():
 def test_another_session_in_the_place_of_one_ends_it():
     feeds = Feeds()
     feeds.messages(1, 4)
-    feeds.pass_ms(DOUBT_MS)
+    feeds.pass_ms(UNCONFIRMED_MS)
     feeds.messages(1, 3, name=b"S2".ljust(10))
     assert feeds.taken() == [b"1", b"2", b"3", b"1", b"2"]
     assert feeds.endings() == [("S1", 4, False)]
@@ -131,19 +131,19 @@ def feeds():
     return feeds
 
 
-def play_again(feeds, ms, *, line=0, life=b"b", start=1):
-    """Play a second life: a message every 100 ms, for so long; returns the next sequence."""
+def play_again(feeds, ms, *, line=0, incarnation=b"b", start=1):
+    """Play a second incarnation: a message every 100 ms, for so long; returns the next sequence."""
     for number in range(start, start + ms // 100):
-        feeds.messages(number, number + 1, line=line, life=life)
+        feeds.messages(number, number + 1, line=line, incarnation=incarnation)
         feeds.pass_ms(100)
     return start + ms // 100
 
 
 def test_a_session_that_begins_again_under_its_name_is_a_new_one(feeds):
     feeds.taken()
-    following = play_again(feeds, DOUBT_MS)
+    following = play_again(feeds, UNCONFIRMED_MS)
     assert feeds.taken() == []
-    feeds.messages(following, following + 1, life=b"b")
+    feeds.messages(following, following + 1, incarnation=b"b")
     assert feeds.taken() == [b"b%d" % number for number in range(1, following + 1)]
     assert feeds.endings() == [("S1", 101, False)]
     assert list(feeds.sessions.restarts) == [("S1", 101, 1)]
@@ -159,15 +159,15 @@ def test_a_session_that_begins_again_under_its_name_is_a_new_one(feeds):
 def test_after_its_end_a_session_that_begins_again_is_believed_sooner(feeds):
     feeds.end(101)
     feeds.taken()
-    following = play_again(feeds, rules.DOUBT_ENDED_NS // MS)
-    feeds.messages(following, following + 1, life=b"b")
+    following = play_again(feeds, rules.UNCONFIRMED_ENDED_NS // MS)
+    feeds.messages(following, following + 1, incarnation=b"b")
     assert len(feeds.taken()) == following
     assert feeds.endings() == [("S1", 101, True)]
 
 
 def test_a_session_that_begins_again_may_have_lost_its_first_packets(feeds):
     feeds.taken()
-    play_again(feeds, DOUBT_MS + 100, start=5)
+    play_again(feeds, UNCONFIRMED_MS + 100, start=5)
     assert feeds.taken() == []
     feeds.pass_ms(100)
     assert set(feeds.asked()) == {(1, 5)}
@@ -178,7 +178,7 @@ def test_heartbeats_alone_show_that_a_session_began_again(feeds):
         feeds.pass_ms(1000)
         feeds.heartbeat(1)
     assert list(feeds.sessions.restarts) == [("S1", 101, 1)]
-    feeds.messages(1, 2, life=b"b")
+    feeds.messages(1, 2, incarnation=b"b")
     assert feeds.taken()[-1] == b"b1"
 
 
@@ -233,9 +233,9 @@ def test_both_lines_come_to_the_same_new_session():
         feeds.messages(1, 101, line=line)
     feeds.taken()
     for number in range(1, 42):
-        feeds.messages(number, number + 1, life=b"b")
+        feeds.messages(number, number + 1, incarnation=b"b")
         feeds.pass_ms(50)
-        feeds.messages(number, number + 1, life=b"b", line=1)
+        feeds.messages(number, number + 1, incarnation=b"b", line=1)
         feeds.pass_ms(50)
     assert feeds.taken() == [b"b%d" % number for number in range(1, 42)]
     assert len(feeds.core.peers) == 2
@@ -248,89 +248,89 @@ def test_a_line_that_was_away_while_the_name_began_again_joins_the_others():
     for line in (0, 1):
         feeds.messages(1, 101, line=line)
     following = play_again(feeds, 3000)
-    feeds.messages(following - 1, following + 1, line=1, life=b"b")
+    feeds.messages(following - 1, following + 1, line=1, incarnation=b"b")
     assert feeds.taken()[-1] == b"b%d" % following
     assert len(feeds.core.peers) == 2
 
 
-def test_what_seems_to_fill_a_gap_in_doubt_is_not_taken_for_the_former_session():
+def test_what_seems_to_fill_a_gap_unconfirmed_is_not_taken_for_the_former_session():
     """The new session's packet 50 has other messages than the former one's, which is missing."""
     feeds = Feeds()
     feeds.messages(1, 50)
     feeds.messages(60, 101)
     feeds.taken()
-    play_again(feeds, DOUBT_MS + 100, start=45)
+    play_again(feeds, UNCONFIRMED_MS + 100, start=45)
     found = feeds.taken()
     assert found[0] == (50, 60, "publisher_gone")
     assert found[1:42] == [b"%d" % number for number in range(60, 101)]
 
 
-def test_a_late_packet_that_fills_a_gap_is_taken_when_the_doubt_is_over():
+def test_a_late_packet_that_fills_a_gap_is_taken_when_it_is_confirmed():
     feeds = Feeds()
     feeds.messages(1, 50)
     feeds.messages(60, 101)
-    feeds.messages(10, 20)  # again: doubt
+    feeds.messages(10, 20)  # again: unconfirmed
     feeds.messages(50, 60)  # late, or a new session's
     assert feeds.taken() == [b"%d" % number for number in range(1, 50)]
     feeds.messages(101, 102)
     assert feeds.taken() == [b"%d" % number for number in range(50, 102)]
 
 
-def test_what_is_kept_in_doubt_is_bounded_and_the_rest_is_asked_for(monkeypatch):
+def test_what_is_kept_unconfirmed_is_bounded_and_the_rest_is_asked_for(monkeypatch):
     monkeypatch.setattr(rules, "HELD_BYTES", 1000)
     feeds = Feeds()
     feeds.messages(1, 101)
     feeds.taken()
-    play_again(feeds, DOUBT_MS + 200)
+    play_again(feeds, UNCONFIRMED_MS + 200)
     assert feeds.core.invalid["unheld"] > 0
     feeds.pass_ms(200)
     (gap,) = set(feeds.asked())
     assert gap == (len(feeds.taken()) + 1, 22)
 
 
-def test_nothing_is_asked_for_in_doubt(feeds):
-    assert not feeds.feeds[0].in_doubt(session_id(NAME))
+def test_nothing_is_asked_for_unconfirmed(feeds):
+    assert not feeds.feeds[0].unconfirmed(session_id(NAME))
     feeds.messages(1, 2)
-    assert feeds.feeds[0].in_doubt(session_id(NAME))
+    assert feeds.feeds[0].unconfirmed(session_id(NAME))
     feeds.messages(101, 102)
-    assert not feeds.feeds[0].in_doubt(session_id(NAME))
+    assert not feeds.feeds[0].unconfirmed(session_id(NAME))
 
 
 def test_a_cursor_beyond_the_feed_is_a_session_that_began_again():
     feeds = Feeds(cursor=Cursor({session_id(NAME): 12_013}))
-    play_again(feeds, DOUBT_MS + 100, life=b"")
+    play_again(feeds, UNCONFIRMED_MS + 100, incarnation=b"")
     assert feeds.taken() == [b"%d" % number for number in range(1, 22)]
     assert list(feeds.sessions.restarts) == [("S1", 12_013, 1)]
 
 
-def test_a_cursor_knows_the_second_life_of_a_name():
+def test_a_cursor_knows_the_second_incarnation_of_a_name():
     feeds = Feeds(cursor=Cursor({session_id(NAME): 12_013, session_id(NAME, 1): 15}))
-    play_again(feeds, DOUBT_MS + 100, life=b"", start=10)
+    play_again(feeds, UNCONFIRMED_MS + 100, incarnation=b"", start=10)
     assert feeds.taken() == [b"%d" % number for number in range(15, 31)]
 
 
-def play_quickly(feeds, count, *, life=b"", lost=()):
+def play_quickly(feeds, count, *, incarnation=b"", lost=()):
     """Play messages from the first on, one a packet, within 10 ms."""
     for number in range(1, count + 1):
         if number not in lost:
-            feeds.messages(number, number + 1, life=life)
+            feeds.messages(number, number + 1, incarnation=incarnation)
         feeds.pass_ms(10 / count)
 
 
 @pytest.mark.parametrize("lost", [(), {1, 2, 30, 31, 100}], ids=["whole", "with losses"])
-@pytest.mark.parametrize("life", [b"", b"b"], ids=["the same", "others"])
-def test_a_session_that_begins_again_and_is_at_its_head_at_once(life, lost):
+@pytest.mark.parametrize("incarnation", [b"", b"b"], ids=["the same", "others"])
+def test_a_session_that_begins_again_and_is_at_its_head_at_once(incarnation, lost):
     """It is there before anybody could know that the former one has gone."""
     feeds = Feeds()
     play_quickly(feeds, 100)
     feeds.taken()
     feeds.pass_ms(rules.AGAIN_NS // MS)
-    play_quickly(feeds, 100, life=life, lost=lost)
+    play_quickly(feeds, 100, incarnation=incarnation, lost=lost)
     feeds.heartbeat(101)
     feeds.pass_ms(100)
     for number in lost:
-        feeds.messages(number, number + 1, life=life)
-    assert feeds.taken() == [life + b"%d" % number for number in range(1, 101)]
+        feeds.messages(number, number + 1, incarnation=incarnation)
+    assert feeds.taken() == [incarnation + b"%d" % number for number in range(1, 101)]
     assert feeds.endings() == [("S1", 101, False)]
 
 
@@ -355,17 +355,17 @@ def test_a_few_packets_that_say_something_else_are_a_new_session():
     play_quickly(feeds, 20)
     feeds.pass_ms(5000)
     feeds.taken()
-    play_quickly(feeds, 20, life=b"b")
+    play_quickly(feeds, 20, incarnation=b"b")
     assert feeds.taken() == [b"b%d" % number for number in range(1, 21)]
 
 
-def play_packets(feeds, sizes, *, life):
+def play_packets(feeds, sizes, *, incarnation):
     """Play messages from the first on, in packets of these sizes; return their values."""
     first = start = 1
     for size in sizes:
-        feeds.messages(start, start + size, life=life)
+        feeds.messages(start, start + size, incarnation=incarnation)
         start += size
-    return [life + b"%d" % number for number in range(first, start)]
+    return [incarnation + b"%d" % number for number in range(first, start)]
 
 
 @pytest.mark.parametrize(
@@ -375,9 +375,9 @@ def play_packets(feeds, sizes, *, life):
 )
 def test_a_session_that_begins_again_with_packets_that_reach_its_head(former, sizes):
     feeds = Feeds()
-    assert play_packets(feeds, former, life=b"a") == feeds.taken()
+    assert play_packets(feeds, former, incarnation=b"a") == feeds.taken()
     feeds.pass_ms(1000)
-    assert play_packets(feeds, sizes, life=b"b") == feeds.taken()
+    assert play_packets(feeds, sizes, incarnation=b"b") == feeds.taken()
     assert feeds.endings() == [("S1", sum(former) + 1, False)]
     assert feeds.core.streams[0].receiver.lost == 0
 
@@ -387,7 +387,7 @@ def test_a_session_of_one_message_begins_again_after_a_heartbeat():
     feeds.messages(1, 2)
     feeds.pass_ms(1000)
     feeds.heartbeat(1)
-    feeds.messages(1, 2, life=b"b")
+    feeds.messages(1, 2, incarnation=b"b")
     assert feeds.taken() == [b"1", b"b1"]
 
 
@@ -398,17 +398,17 @@ def test_what_request_servers_brought_shows_that_others_are_of_a_new_session():
     frame = feeds.feeds[0].answer(session_id(NAME), answer, wall_ns=1)
     feeds.core.receive_reply(session_id(NAME), frame, now_ns=feeds.now_ns)
     feeds.pass_ms(1000)
-    feeds.messages(1, 6, life=b"b")
+    feeds.messages(1, 6, incarnation=b"b")
     assert feeds.taken() == [b"1", b"2", b"3", *(b"b%d" % number for number in range(1, 6))]
 
 
-def test_a_line_that_comes_first_with_the_second_life_does_not_go_on_with_the_former():
+def test_a_line_that_comes_first_with_the_second_incarnation_does_not_go_on_with_the_former():
     feeds = Feeds(lines=2)
-    feeds.messages(1, 4, life=b"a")
+    feeds.messages(1, 4, incarnation=b"a")
     feeds.pass_ms(1000)
-    feeds.messages(1, 4, life=b"b", line=1)
-    feeds.messages(4, 5, life=b"b", line=1)
-    feeds.messages(1, 5, life=b"b")
+    feeds.messages(1, 4, incarnation=b"b", line=1)
+    feeds.messages(4, 5, incarnation=b"b", line=1)
+    feeds.messages(1, 5, incarnation=b"b")
     assert feeds.taken() == [b"a1", b"a2", b"a3", b"b1", b"b2", b"b3", b"b4"]
     assert len(feeds.core.peers) == 2
 
@@ -419,7 +419,7 @@ def test_a_packet_that_only_contradicts_the_last_messages_is_dropped(start):
     feeds = Feeds()
     feeds.messages(1, 101)
     feeds.pass_ms(1000)
-    feeds.messages(start, 103, life=b"x")
+    feeds.messages(start, 103, incarnation=b"x")
     assert feeds.core.invalid["differs"] == 1
     assert list(feeds.sessions.strange) == [("S1", start)]
     feeds.messages(101, 103)
@@ -433,7 +433,7 @@ def test_a_forged_packet_does_not_end_a_session_that_goes_on(following):
     for number in range(1, 31):
         feeds.messages(number, number + 1)
         feeds.pass_ms(20)
-    feeds.messages(1, 40, life=b"x")
+    feeds.messages(1, 40, incarnation=b"x")
     if following == "heartbeat":
         feeds.heartbeat(31)
     feeds.messages(31, 32)
@@ -442,14 +442,14 @@ def test_a_forged_packet_does_not_end_a_session_that_goes_on(following):
     assert feeds.taken() == [b"%d" % number for number in range(1, 32)]
 
 
-def test_a_second_life_is_seen_though_it_is_read_together_with_the_first_one():
+def test_a_second_incarnation_is_seen_though_it_is_read_together_with_the_first_one():
     """As when the process was stopped meanwhile."""
     feeds = Feeds()
-    feeds.messages(1, 20, life=b"a")
+    feeds.messages(1, 20, incarnation=b"a")
     feeds.pass_ms(1000)
-    feeds.messages(20, 31, life=b"a")
+    feeds.messages(20, 31, incarnation=b"a")
     feeds.pass_ms(1)
-    feeds.messages(1, 40, life=b"b")
+    feeds.messages(1, 40, incarnation=b"b")
     feeds.heartbeat(40)
     assert feeds.taken() == [
         *(b"a%d" % number for number in range(1, 31)),
@@ -462,7 +462,7 @@ def test_after_its_end_a_session_may_begin_again_at_once():
     feeds.messages(1, 4)
     feeds.pass_ms(1000)
     feeds.end(4)
-    feeds.messages(1, 6, life=b"b")
+    feeds.messages(1, 6, incarnation=b"b")
     assert feeds.taken() == [b"1", b"2", b"3", *(b"b%d" % number for number in range(1, 6))]
 
 
@@ -483,7 +483,7 @@ def test_a_packet_that_fills_a_gap_and_contradicts_the_session_is_none_of_it():
     feeds = Feeds()
     feeds.messages(1, 18)
     feeds.messages(21, 34)
-    feeds.messages(5, 30, life=b"b")
+    feeds.messages(5, 30, incarnation=b"b")
     feeds.messages(34, 35)
     assert feeds.taken() == [b"%d" % number for number in range(1, 18)]
     assert feeds.core.invalid["differs"] == 1
@@ -492,28 +492,30 @@ def test_a_packet_that_fills_a_gap_and_contradicts_the_session_is_none_of_it():
 def test_lives_that_end_before_they_are_believed_are_received_apart():
     """As when a feed crashes, and again soon after it was started."""
     feeds = Feeds()
-    feeds.messages(1, 9, life=b"a")
+    feeds.messages(1, 9, incarnation=b"a")
     feeds.pass_ms(600)
-    feeds.messages(1, 2, life=b"b")
+    feeds.messages(1, 2, incarnation=b"b")
     feeds.pass_ms(1000)
     feeds.heartbeat(2)
     feeds.pass_ms(600)
-    third = play_packets(feeds, [7, 2, 31], life=b"c")
+    third = play_packets(feeds, [7, 2, 31], incarnation=b"c")
     assert feeds.taken() == [*(b"a%d" % number for number in range(1, 9)), b"b1", *third]
     assert len(feeds.core.peers) == 3
 
 
 @pytest.mark.parametrize("has_first", [False, True])
-def test_a_line_that_lost_packets_of_the_second_life_does_not_go_on_with_the_former(has_first):
+def test_a_line_that_lost_packets_of_the_second_incarnation_does_not_go_on_with_the_former(
+    has_first,
+):
     feeds = Feeds(lines=2, can_ask=False)
     for line in (0, 1):
-        feeds.messages(1, 4, life=b"a", line=line)
+        feeds.messages(1, 4, incarnation=b"a", line=line)
     feeds.pass_ms(1000)
     if has_first:
-        feeds.messages(1, 2, life=b"b", line=1)
-    feeds.messages(1, 6, life=b"b")
+        feeds.messages(1, 2, incarnation=b"b", line=1)
+    feeds.messages(1, 6, incarnation=b"b")
     for line in (1, 0):
-        feeds.messages(6, 8, life=b"b", line=line)
+        feeds.messages(6, 8, incarnation=b"b", line=line)
     feeds.heartbeat(8, line=1)
     feeds.pass_ms(1000)
     assert feeds.taken() == [b"a1", b"a2", b"a3", *(b"b%d" % number for number in range(1, 8))]
@@ -525,18 +527,18 @@ sizes = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 
 @given(lives=st.lists(sizes, min_size=2, max_size=4), lines=st.integers(1, 2), data=st.data())
 @settings(max_examples=80, deadline=None)
-def test_whatever_the_packets_no_life_of_a_name_goes_on_as_another(lives, lines, data):
-    """Each life begins 0.6 s after the former one, or later; both lines bring the same."""
+def test_whatever_the_packets_no_incarnation_of_a_name_goes_on_as_another(lives, lines, data):
+    """Each incarnation begins 0.6 s after the former one, or later; both lines bring the same."""
     feeds = Feeds(lines=lines)
     played = []
     for number, packets in enumerate(lives):
-        life, start = b"%c" % (97 + number), 1
+        incarnation, start = b"%c" % (97 + number), 1
         for size in packets:
             for line in data.draw(st.permutations(range(lines))):
-                feeds.messages(start, start + size, life=life, line=line)
+                feeds.messages(start, start + size, incarnation=incarnation, line=line)
             start += size
             feeds.pass_ms(data.draw(st.sampled_from([0, 0, 10, 200])))
-        played += [life + b"%d" % sequence for sequence in range(1, start)]
+        played += [incarnation + b"%d" % sequence for sequence in range(1, start)]
         beats = 4 if number == len(lives) - 1 else data.draw(st.integers(0, 4))
         for _ in range(beats):
             feeds.pass_ms(1000)
@@ -575,22 +577,22 @@ class Taker:
     def __init__(self):
         self.frames, self.announced, self.ended = [], [], []
         self.rejected = Counter()
-        self.heard_ns = 0
+        self.last_heard_ns = 0
         self.current = None
 
     def receive_frame(self, line, data, *, now_ns, shed=False):
         frame = Frame(data)
         self.frames.append((Kind(frame.kind).name, frame.sequence, frame.count))
-        self.heard_ns = now_ns
+        self.last_heard_ns = now_ns
 
     def reject(self, reason, *, frames=0):
         self.rejected[reason] += 1
 
-    def note_heard(self, line, now_ns):
-        self.heard_ns = now_ns
+    def on_heard(self, line, now_ns):
+        self.last_heard_ns = now_ns
 
     def current_feed(self, line):
-        return None if self.current is None else (self.current, self.heard_ns)
+        return None if self.current is None else (self.current, self.last_heard_ns)
 
     def misses(self, session, topic, start, count):
         return False

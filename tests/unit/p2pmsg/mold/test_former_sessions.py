@@ -3,9 +3,9 @@
 import pytest
 
 from p2pmsg.mold.sessions import session_id
+from p2pmsg.subscriber.draining_feeds import FORMER_MAX
 from p2pmsg.subscriber.effects import Action
-from p2pmsg.subscriber.former_feeds import FORMER_MAX
-from p2pmsg.subscriber.heal import heal
+from p2pmsg.subscriber.resync import resync
 from tests.unit.p2pmsg.mold.feeds import Feeds
 
 FIRST, SECOND = b"E1".ljust(10), b"E2".ljust(10)
@@ -17,7 +17,7 @@ def feeds():
     feeds = Feeds(start="earliest")
     feeds.messages(1, 3, name=FIRST)
     feeds.end(10, name=FIRST)
-    feeds.messages(1, 2, name=SECOND, life=b"b")
+    feeds.messages(1, 2, name=SECOND, incarnation=b"b")
     return feeds
 
 
@@ -33,7 +33,7 @@ def test_it_is_asked_for_and_delivered_and_then_the_session_ends(feeds):
     assert feeds.asked() == [(3, 10)]
     assert session_id(FIRST) in feeds.core.recovering
     feeds.answer(3, 8, name=FIRST)
-    feeds.messages(2, 3, name=SECOND, life=b"b")
+    feeds.messages(2, 3, name=SECOND, incarnation=b"b")
     feeds.pass_ms(1000)
     assert feeds.endings() == []
     assert closed(feeds) == []
@@ -68,7 +68,7 @@ def test_the_sessions_that_are_asked_for_are_bounded_and_the_oldest_ends_first()
     feeds = Feeds(start="earliest")
     names = [b"E%d" % number for number in range(FORMER_MAX + 3)]
     for name in names:
-        feeds.messages(1, 3, name=name.ljust(10), life=name)
+        feeds.messages(1, 3, name=name.ljust(10), incarnation=name)
         feeds.end(10, name=name.ljust(10))
     assert [one for one in feeds.taken() if isinstance(one, tuple)] == [
         (3, 10, "publisher_gone"), (3, 10, "publisher_gone"),
@@ -82,7 +82,7 @@ def test_a_former_name_that_begins_again_is_not_asked_for_any_more(feeds):
     feeds.end(2, name=SECOND)
     for number in (1, 2):
         feeds.pass_ms(600)
-        feeds.messages(number, number + 1, name=FIRST, life=b"c")
+        feeds.messages(number, number + 1, name=FIRST, incarnation=b"c")
     taken = feeds.taken()
     assert taken[0] == (3, 10, "publisher_gone")
     assert taken[1:] == [b"c1", b"c2"]
@@ -96,7 +96,7 @@ def test_a_line_that_comes_back_to_the_former_session_has_it(feeds):
 
 def test_an_interruption_does_not_end_it(feeds):
     feeds.taken()
-    heal(feeds.core, now_ns=feeds.now_ns)
+    resync(feeds.core, now_ns=feeds.now_ns)
     feeds.pass_ms(100)
     assert (3, 10) in feeds.asked()
     feeds.answer(3, 10, name=FIRST)

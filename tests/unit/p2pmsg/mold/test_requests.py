@@ -239,7 +239,7 @@ def test_what_is_in_flight_is_bounded():
     assert len(servers.nack((10, 10**6))) == requests.REQUESTS_PER_NACK
 
 
-def test_nothing_is_asked_or_taken_while_it_is_in_doubt_which_session_it_is():
+def test_nothing_is_asked_or_taken_while_it_is_unconfirmed_which_session_it_is():
     servers = Servers(1)
     servers.feeds.messages(1, 101)
     servers.feeds.messages(1, 2)

@@ -148,8 +148,8 @@ def test_a_gap_is_asked_for_at_the_source_and_then_over_the_recovery_channel():
     for _ in range(20):
         now_ns = max(now_ns + 1, core.next_deadline_ns())
         core.handle_timer(now_ns=now_ns)
-        while core.member.outgoing:
-            line, address, data = core.member.outgoing.popleft()
+        while core.multicast.outgoing:
+            line, address, data = core.multicast.outgoing.popleft()
             assert (line, address) == (0, SOURCE)
             frame = Frame(datagram.open_datagram(data))
             body = wire.codec.make_decoder(Nack).decode(frame.data[frame.body_at :])
@@ -171,8 +171,8 @@ def test_large_frames_come_together_and_their_parts_are_asked_for():
     give(core, [beat])
     core.handle_timer(now_ns=10**6)
     bodies = []
-    while core.member.outgoing:
-        sent = Frame(datagram.open_datagram(core.member.outgoing.popleft()[2]))
+    while core.multicast.outgoing:
+        sent = Frame(datagram.open_datagram(core.multicast.outgoing.popleft()[2]))
         bodies.append(wire.codec.make_decoder(Nack).decode(sent.data[sent.body_at :]))
     assert [(body.parts_of, body.ranges) for body in bodies] == [(0, [(2, 3), (4, len(parts))])]
     for part in (parts[2], *parts[4:]):

@@ -20,7 +20,7 @@ from p2pmsg.multicast.keys import Keyring, Keys, KeysHeld, read_keys
 from p2pmsg.multicast.seal import AES, SealingKey, make_secret
 from p2pmsg.wire import Frame, FrameError, Kind, control_frame
 
-SESSION, LIFE = 5, 9
+SESSION, INCARNATION = 5, 9
 MS = 1_000_000
 
 
@@ -29,7 +29,7 @@ class Group:
 
     def __init__(self, **others):
         self.now_ns = 10**9
-        self.keys = GroupKeys(SESSION, LIFE, AES, Random(1), now_ns=self.now_ns, **others)
+        self.keys = GroupKeys(SESSION, INCARNATION, AES, Random(1), now_ns=self.now_ns, **others)
         self.rings, self.users = {}, {}
 
     def join(self, subscriber, user="", joined=True):
@@ -392,11 +392,11 @@ def test_who_asks_for_keys_and_never_joins_takes_a_bounded_space(monkeypatch):
         group.join(10)
 
 
-def test_another_life_has_other_keys_and_the_former_ones_go():
+def test_another_incarnation_has_other_keys_and_the_former_ones_go():
     group = Group()
     ring = group.join(1)
     late = [group.keys.group.seal(b"a frame") for _ in range(2)]
-    other = GroupKeys(SESSION, LIFE + 1, AES, Random(2), now_ns=group.now_ns)
+    other = GroupKeys(SESSION, INCARNATION + 1, AES, Random(2), now_ns=group.now_ns)
     group.keys = other
     assert group.say_held(1)
     assert group.opens(1, late[0])
@@ -413,7 +413,7 @@ def test_a_publisher_cannot_take_the_place_of_anothers_key():
         entry = keys.entry_of(secret, 0)
         own = keys.entry_of(make_secret(AES, Random(4)), 0)
         with pytest.raises(FrameError, match="keys"):
-            ring.take(SESSION + 1, Keys(LIFE, [entry], own))
+            ring.take(SESSION + 1, Keys(INCARNATION, [entry], own))
     assert not ring.holds(SESSION + 1)
     assert group.opens(1, group.keys.group.seal(b"a frame"))
 
@@ -425,7 +425,7 @@ def test_bounds_of_what_a_subscriber_holds(monkeypatch):
 
     def body(order):
         secrets = [make_secret(AES, rng) for _ in range(2)]
-        return Keys(LIFE, [keys.entry_of(secrets[0], order)], keys.entry_of(secrets[1], 0))
+        return Keys(INCARNATION, [keys.entry_of(secrets[0], order)], keys.entry_of(secrets[1], 0))
 
     for order in range(20):
         ring.take(SESSION, body(order))
@@ -447,7 +447,7 @@ def test_bounds_of_what_a_subscriber_holds(monkeypatch):
 )
 def test_malformed_keys_are_refused(entry):
     good = keys.entry_of(make_secret(AES, Random(1)), 0)
-    for body in (Keys(LIFE, [entry], good), Keys(LIFE, [good], entry)):
+    for body in (Keys(INCARNATION, [entry], good), Keys(INCARNATION, [good], entry)):
         ring = Keyring()
         with pytest.raises(FrameError):
             ring.take(SESSION, read_keys(Frame(control_frame(Kind.KEYS, SESSION, body))))
@@ -456,7 +456,7 @@ def test_malformed_keys_are_refused(entry):
 
 def test_keys_show_nothing_of_themselves_in_texts():
     secret = make_secret(AES, Random(1))
-    body = Keys(LIFE, [keys.entry_of(secret, 0)], keys.entry_of(secret, 0))
+    body = Keys(INCARNATION, [keys.entry_of(secret, 0)], keys.entry_of(secret, 0))
     assert repr(secret.key)[2:-1] not in repr(body)
     assert secret.id.hex() in repr(body)
     assert isinstance(SealingKey(secret).counter, int)
@@ -481,10 +481,10 @@ def test_who_signs_changes_only_with_its_process():
     ring = group.join(1)
     body = read_keys(Frame(group.keys._keys_of()))
     for signer in (None, bytes(32)):
-        other = Keys(body.life, body.group, None, signer)
+        other = Keys(body.incarnation, body.group, None, signer)
         with pytest.raises(FrameError, match="keys"):
             ring.take(SESSION, other)
-    started_again = GroupKeys(SESSION, LIFE + 1, AES, Random(2), now_ns=1, signed=True)
+    started_again = GroupKeys(SESSION, INCARNATION + 1, AES, Random(2), now_ns=1, signed=True)
     ring.take(SESSION, read_keys(Frame(started_again._keys_of())))
     assert group.opens(1, group.keys.group.seal(b"it was on its way"))
     assert group.opens(1, started_again.group.seal(b"a frame"))

@@ -8,8 +8,8 @@ MB = 1_000_000
 
 def test_what_is_mostly_sent_again_is_said_with_the_limit_that_helps():
     share = RepeatedShare(1_250_000_000)
-    assert share.look(4 * MB, MB, 0) is None
-    said = share.look(44 * MB, 39 * MB, 2 * S)
+    assert share.check(4 * MB, MB, 0) is None
+    said = share.check(44 * MB, 39 * MB, 2 * S)
     assert said.startswith("38.0 of the 40.0 MB that were sent in the last 2.0 s had been sent")
     assert "rate_limit_bytes_s=…), 1,250,000,000 here" in said
 
@@ -21,18 +21,18 @@ def test_what_is_mostly_sent_again_is_said_with_the_limit_that_helps():
 )
 def test_nothing_is_said_where_it_is_no_burden(sent, repaired, after_s):
     share = RepeatedShare(1)
-    share.look(0, 0, 0)
-    assert share.look(sent, repaired, int(after_s * S)) is None
+    share.check(0, 0, 0)
+    assert share.check(sent, repaired, int(after_s * S)) is None
 
 
 def test_it_is_said_once_a_minute():
     share = RepeatedShare(1)
-    said = [share.look(at * 10 * MB, at * 9 * MB, at * 2 * S) is not None for at in range(62)]
+    said = [share.check(at * 10 * MB, at * 9 * MB, at * 2 * S) is not None for at in range(62)]
     assert [2 * at for at, one in enumerate(said) if one] == [2, 62, 122]
 
 
 def test_each_period_counts_for_itself():
     share = RepeatedShare(1)
-    share.look(0, 0, 0)
-    assert share.look(100 * MB, 0, 2 * S) is None
-    assert share.look(104 * MB, 4 * MB, 4 * S) is not None
+    share.check(0, 0, 0)
+    assert share.check(100 * MB, 0, 2 * S) is None
+    assert share.check(104 * MB, 4 * MB, 4 * S) is not None

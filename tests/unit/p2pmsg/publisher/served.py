@@ -19,8 +19,8 @@ class FakeServed:
     """What is kept and lost is set by the test."""
 
     def __init__(self, *buffer, log=(), heads=None, losses=(), unknown=(), **known):
-        self.session, self.name, self.place = SESSION, "feed", 77
-        self.life = known.get("life", 0)
+        self.session, self.name, self.endpoint_hash = SESSION, "feed", 77
+        self.incarnation = known.get("incarnation", 0)
         self.floor = known.get("floor", 0)
         self.has_log, self.closing = bool(log), False
         self.buffer, self.log, self.losses, self.unknown = buffer, log, losses, unknown
@@ -61,7 +61,7 @@ class FakeServed:
             stop = loss.start
         return gone, [(start, stop)] if start < stop else []
 
-    def farewell(self, *, now_ns):
+    def closing_frame(self, *, now_ns):
         return wire.control_frame(Kind.WELCOME, self.session, flags=wire.FLAG_CLOSING)
 
 

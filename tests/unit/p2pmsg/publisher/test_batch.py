@@ -13,7 +13,7 @@ from tests.unit.p2pmsg.interrupts import interrupt_at
 
 WALL_NS = 1_700_000_000 * 10**9
 INSIDE = ("publisher/batch.py", "publisher/core.py")
-MORE = ("publisher/kept_batch.py", "publisher/log.py", "publisher/values.py", "replay_buffer.py")
+MORE = ("publisher/logged_batch.py", "publisher/log.py", "publisher/values.py", "replay_buffer.py")
 INSIDE_AT = {"line": INSIDE, "signal": INSIDE + MORE}
 
 

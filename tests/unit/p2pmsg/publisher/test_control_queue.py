@@ -100,10 +100,10 @@ def test_an_answer_waits_for_the_subscription_to_it():
     drive(queue, sender)
     assert sender.sent == []
     assert (len(queue), queue.is_waiting(7)) == (3, True)
-    queue.note_subscription(wanted(8), now_ns=1)
+    queue.on_subscription(wanted(8), now_ns=1)
     drive(queue, sender, now_ns=1)
     assert sender.sent == [b"eight"]
-    queue.note_subscription(wanted(7), now_ns=2)
+    queue.on_subscription(wanted(7), now_ns=2)
     drive(queue, sender, now_ns=2)
     assert sender.sent == [b"eight", b"seven 0", b"seven 1"]
     assert len(queue) == 0
@@ -126,7 +126,7 @@ def test_held_answers_count_for_the_bounds_and_so_do_subscriptions(monkeypatch):
     ]  # fmt: skip
     assert queue.dropped == 1
     for number in range(SUBSCRIBED_MAX + 10):
-        queue.note_subscription(wanted(10 + number), now_ns=0)
+        queue.on_subscription(wanted(10 + number), now_ns=0)
     assert queue.drain() == [b"x"] * 3
     assert len(queue) == 0
     sender = Sender()
@@ -141,8 +141,8 @@ def test_held_answers_count_for_the_bounds_and_so_do_subscriptions(monkeypatch):
 )
 def test_any_note_is_taken(note):
     queue = on_zmq()
-    queue.note_subscription(note, now_ns=0)
-    queue.note_subscription(b"\0" + note[1:], now_ns=0)
+    queue.on_subscription(note, now_ns=0)
+    queue.on_subscription(b"\0" + note[1:], now_ns=0)
     queue.connections, sender = 1000, Sender()
     for probe in (1, 2):
         queue.answer(probe, [b"%d" % probe], now_ns=0)
@@ -159,7 +159,7 @@ def test_few_frames_that_go_to_thousands_are_sent_before_the_lock_is_left():
     drive(queue, sender)
     assert len(sender.sent) == 3
     for number in range(64):
-        queue.note_subscription(wanted(number), now_ns=0)
+        queue.on_subscription(wanted(number), now_ns=0)
         queue.answer(number, [b"answer %d" % number], now_ns=0)
     queue.notices.clear()
     drive(queue, sender)

@@ -74,8 +74,8 @@ class TestSlowSending:
         publisher = core(linger=linger, gather_within=2e-5)
         publish(publisher, "first", now_ns=MS)
         assert sent(publisher) == [("DATA", 0, 1)]
-        publisher.note_sent(0, 600_000)
-        publisher.note_sent(1_400_000, 2_000_000)
+        publisher.on_sent(0, 600_000)
+        publisher.on_sent(1_400_000, 2_000_000)
 
         for number in range(20):
             publish(publisher, number, now_ns=2_100_000 + 10_000 * number)
@@ -93,18 +93,18 @@ class TestSlowSending:
 
     def test_what_comes_later_goes_out_at_once(self):
         publisher = core()
-        publisher.note_sent(0, 600_000)
+        publisher.on_sent(0, 600_000)
         publish(publisher, "first", now_ns=MS)
-        publisher.note_sent(MS, MS + 600_000)
+        publisher.on_sent(MS, MS + 600_000)
         publish(publisher, "later", now_ns=MS + 1_200_000)
         assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1)]
         assert publisher.publish_alone("t", "x", None, None, None, 5 * MS, WALL_NS) == 2
 
     def test_it_holds_for_the_short_way_too(self):
         publisher = core()
-        publisher.note_sent(0, 600_000)
+        publisher.on_sent(0, 600_000)
         publish(publisher, "first", now_ns=MS)
-        publisher.note_sent(MS, MS + 600_000)
+        publisher.on_sent(MS, MS + 600_000)
         sent(publisher)
         at_ns = MS + 1_100_000
         assert publisher.publish_alone("t", "x", None, None, None, at_ns, WALL_NS) == -1
@@ -113,7 +113,7 @@ class TestSlowSending:
     def test_a_single_stall_or_quick_frames_change_nothing(self, took_us):
         publisher = core()
         for each in took_us:
-            publisher.note_sent(0, each * 1000)
+            publisher.on_sent(0, each * 1000)
         publish(publisher, "first", now_ns=MS)
         publish(publisher, "second", now_ns=MS + 100_000)
         assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1)]
@@ -125,7 +125,7 @@ class TestSlowSending:
         publisher.control.connections = connections
         publish(publisher, "first", now_ns=MS)
         for began_ns in (MS, MS + 90_000):
-            publisher.note_sent(began_ns, began_ns + 90_000)
+            publisher.on_sent(began_ns, began_ns + 90_000)
         for number in range(20):
             publish(publisher, number, now_ns=MS + 300_000 + 40_000 * number)
         publisher.handle_timer(now_ns=MS + 1_300_000)
@@ -137,9 +137,9 @@ class TestSlowSending:
 
     def test_without_linger_nothing_waits(self):
         publisher = core(linger=0)
-        publisher.note_sent(0, 600_000)
+        publisher.on_sent(0, 600_000)
         publish(publisher, "first", now_ns=MS)
-        publisher.note_sent(MS, MS + 600_000)
+        publisher.on_sent(MS, MS + 600_000)
         publish(publisher, "second", now_ns=MS + 700_000)
         assert sent(publisher) == [("DATA", 0, 1), ("DATA", 1, 1)]
 

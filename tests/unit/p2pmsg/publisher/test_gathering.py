@@ -54,14 +54,14 @@ class Program:
         elif core.publish_alone("t", VALUE, None, None, None, began_ns, began_ns) >= 0:
             self._spend(8_000)
             self._send()
-            core.note_alone("t", began_ns, self.now_ns)
+            core.on_alone("t", began_ns, self.now_ns)
             return
         inside_ns = core.gathering.inside_ns
         core.publish("t", VALUE, None, None, None, now_ns=began_ns, wall_ns=began_ns)
         self._spend(8_000)
         made = core.sealed_ns == began_ns
         self._send()
-        core.gathering.note_call(inside_ns, began_ns, self.now_ns, made=made)
+        core.gathering.on_call(inside_ns, began_ns, self.now_ns, made=made)
 
     def _send(self) -> None:
         while self.core.outbox:

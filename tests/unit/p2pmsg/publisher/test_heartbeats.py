@@ -88,15 +88,15 @@ def test_streams_that_wait_for_space_in_the_queue_go_first_when_there_is_some(mo
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_while_a_session_is_closed_all_heads_and_a_farewell_go_every_50_ms(rounds):
+def test_while_a_session_is_closed_all_heads_and_a_closing_go_every_50_ms(rounds):
     sending = Sending("a", "b")
     sending.served.closing = True
     sending.sender.begin_close(now_ns=MS)
     for number in range(rounds):
         now_ns = MS + number * 50 * MS
-        *heartbeats, farewell = sending.sent(now_ns)
+        *heartbeats, closing = sending.sent(now_ns)
         assert kinds(heartbeats) == [("HEARTBEAT", "a", 5), ("HEARTBEAT", "b", 5)]
-        assert Frame(farewell).flags == wire.FLAG_CLOSING
+        assert Frame(closing).flags == wire.FLAG_CLOSING
         assert sending.sender.next_deadline_ns() <= now_ns + 50 * MS
 
 

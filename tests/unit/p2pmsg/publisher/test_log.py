@@ -10,8 +10,8 @@ import pytest
 from p2pmsg import LogConfig, PublisherConfig
 from p2pmsg.errors import LogFailedError
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.publisher.kept_batch import frame_of
 from p2pmsg.publisher.log import PublisherLog
+from p2pmsg.publisher.logged_batch import frame_of
 from recovery import ReplayBuffer
 from recovery.log import LogReader, LogWriter, MemoryStore, state, truncate, verify
 

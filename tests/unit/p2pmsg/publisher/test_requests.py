@@ -157,7 +157,7 @@ def silent(*joins, count=10, **options):
     return publisher.requests
 
 
-def test_who_fell_silent_without_a_farewell_has_not_got_everything(caplog):
+def test_who_fell_silent_without_a_closing_has_not_got_everything(caplog):
     requests = silent(joined(1, "one"), joined(2, "one"), joined(3, ""))
 
     assert (requests.incomplete, requests.undelivered) == (0, 3)
@@ -188,7 +188,7 @@ def test_what_applications_are_done_with_only_grows_and_never_beyond_the_head():
     def settle(topic, following):
         body = control.Settled(topic, following)
         ask(publisher, wire.control_frame(Kind.SETTLED, SESSION, body))
-        return publisher.requests.settled
+        return publisher.requests.acknowledged
 
     assert settle("t", 7) == {"t": 7}
     assert settle("t", 3) == {"t": 7}
@@ -212,7 +212,7 @@ def test_what_nobody_has_is_what_all_that_were_done_with_it_have_lost(reports):
     }
     found = requests.unreached.get("t", ())
     assert {each for start, stop in found for each in range(start, stop)} == expected
-    assert requests.settled.get("t", 0) == max((following for following, _ in done), default=0)
+    assert requests.acknowledged.get("t", 0) == max((following for following, _ in done), default=0)
 
 
 HUGE = b"\xdd\xff\xff\xff\xff"

@@ -29,9 +29,9 @@ class Pusher:
     def join(self, identity, worker, prefetch=16, **fields):
         self.give(identity, Kind.QUEUE_REPORT, worker, frames.Report())
         (who,) = [
-            frames.read(Frame(frame), frames.Who)
+            frames.read(Frame(frame), frames.Challenge)
             for to, frame in self.core.outbox
-            if to == identity and Frame(frame).kind == Kind.QUEUE_WHO
+            if to == identity and Frame(frame).kind == Kind.QUEUE_CHALLENGE
         ]
         self.core.outbox.clear()
         held, claims = fields.get("held", []), fields.get("claims", [])
@@ -176,5 +176,5 @@ def test_garbage_of_every_kind_changes_nothing():
         identity = rng.choice([b"b", b"%d" % rng.randrange(50)])
         pusher.core.receive(identity, bytes(frame), now_ns=0)
     assert pusher.queue.store.in_flight == 8
-    assert pusher.queue.workers[7].assigned.count in (0, 4)  # it may have been bidden farewell
+    assert pusher.queue.workers[7].assigned.count in (0, 4)  # it may have been ended
     assert sum(pusher.core.invalid.values()) > 1000

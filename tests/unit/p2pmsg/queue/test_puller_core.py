@@ -12,7 +12,7 @@ from p2pmsg.wire import Frame, Kind, control_frame
 from tests.queues import job_queue
 
 MS = 1_000_000
-KNOCK = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], [], 0, 2**24))
+EMPTY_HELLO = control_frame(Kind.QUEUE_HELLO, 1, Hello("", "", 0, 0, 1, 0, 0, [], [], 0, 2**24))
 """A hello without a token: one that sends it is asked who it is."""
 
 
@@ -33,10 +33,10 @@ def down(pusher: PusherCore, line: PullerCore, *, now_ns: int = 0) -> None:
 
 def asked_token(pusher: PusherCore) -> int:
     """Take out the question who this is, and return its token."""
-    return frames.read(Frame(pusher.outbox.popleft()[1]), frames.Who).token
+    return frames.read(Frame(pusher.outbox.popleft()[1]), frames.Challenge).token
 
 
-def knocking(pusher: PusherCore) -> PullerCore:
+def new_puller(pusher: PusherCore) -> PullerCore:
     """Return a worker that was asked who it is, and has answered; nobody has read that yet."""
     line = PullerCore(1, "worker", 4, Process(), now_ns=0)
     line.handle_timer(now_ns=0)
@@ -45,7 +45,7 @@ def knocking(pusher: PusherCore) -> PullerCore:
     return line
 
 
-def tokens_said(line: PullerCore) -> list[int]:
+def tokens_sent(line: PullerCore) -> list[int]:
     """Return the tokens of the hellos that wait to be sent."""
     said = [Frame(data) for data in line.outbox]
     return [frames.read(frame, Hello).token for frame in said if frame.kind == Kind.QUEUE_HELLO]
@@ -103,7 +103,7 @@ def test_a_worker_that_leaves_while_it_is_asked_who_it_is_is_gone(connection):
     pusher.handle_timer(now_ns=0)
     if connection != b"a":
         pusher.unreachable(b"a", now_ns=0)
-    pusher.receive(connection, KNOCK, now_ns=0)
+    pusher.receive(connection, EMPTY_HELLO, now_ns=0)
     down(pusher, line)
     assert not line.joined
     line.leave(now_ns=0)
@@ -114,11 +114,12 @@ def test_a_worker_that_leaves_while_it_is_asked_who_it_is_is_gone(connection):
     assert pusher.queue.taken_back == 0
 
 
-def test_who_is_asked_again_says_so_once_and_does_not_knock_as_well():
-    """A knock after the hello would be asked about again, and so on without an end."""
+def test_who_is_asked_again_says_so_once_and_does_not_say_hello_as_well():
+    """A hello without a token after the hello would be asked about again, and so on without an
+    end."""
     pusher = make_pusher()
     line = joined(pusher)
-    pusher.receive(b"a", KNOCK, now_ns=0)
+    pusher.receive(b"a", EMPTY_HELLO, now_ns=0)
     for turn in range(3):
         down(pusher, line)
         line.handle_timer(now_ns=0)
@@ -128,10 +129,10 @@ def test_who_is_asked_again_says_so_once_and_does_not_knock_as_well():
     assert line.joined
 
 
-def test_who_hears_nothing_more_knocks_again_after_a_beat():
+def test_who_hears_nothing_more_says_hello_again_after_a_beat():
     pusher = make_pusher()
     line = joined(pusher)
-    pusher.receive(b"a", KNOCK, now_ns=0)
+    pusher.receive(b"a", EMPTY_HELLO, now_ns=0)
     line.receive(pusher.outbox.popleft()[1], now_ns=0)
     line.outbox.clear()  # the connection took it along
     line.handle_timer(now_ns=99 * MS)
@@ -143,34 +144,34 @@ def test_who_hears_nothing_more_knocks_again_after_a_beat():
 def test_who_waits_for_its_welcome_says_the_same_again_and_loses_nothing():
     """A busy process reads its WELCOME, and the jobs after it, late."""
     pusher = make_pusher()
-    line = knocking(pusher)
+    line = new_puller(pusher)
     line.handle_timer(now_ns=200 * MS)
-    first, again = tokens_said(line)
+    first, again = tokens_sent(line)
     assert first == again != 0
     up(line, pusher)
     assert pusher.queue.workers[1].cut_ns is None
     down(pusher, line)
     assert line.joined
     line.handle_timer(now_ns=400 * MS)
-    assert tokens_said(line) == []
+    assert tokens_sent(line) == []
 
 
 def test_who_waits_for_seconds_is_to_be_asked_again():
-    line = knocking(make_pusher())
+    line = new_puller(make_pusher())
     line.outbox.clear()
     for now_ms in range(100, 5100, 100):
         line.handle_timer(now_ns=now_ms * MS)
-    *before, last = tokens_said(line)
+    *before, last = tokens_sent(line)
     assert 0 not in before
     assert last == 0
 
 
 def test_an_answer_to_another_start_of_the_pusher_is_none():
-    line = knocking(make_pusher())
+    line = new_puller(make_pusher())
     pusher = make_pusher(incarnation=2**60)
     up(line, pusher)
     assert not pusher.queue.workers
-    assert asked_token(pusher) not in tokens_said(line)
+    assert asked_token(pusher) not in tokens_sent(line)
 
 
 def test_a_frame_that_is_sent_twice_is_taken_once():
@@ -209,17 +210,17 @@ def test_a_lease_ends_also_while_the_pusher_asks_who_this_is():
     pusher.handle_timer(now_ns=0)
     down(pusher, line)
     job = line.take(now_ns=0)
-    pusher.receive(b"a", KNOCK, now_ns=0)  # a hello of before, that came late
+    pusher.receive(b"a", EMPTY_HELLO, now_ns=0)  # a hello of before, that came late
     down(pusher, line)
     assert not line.joined
     later = line.next_deadline_ns() + 40_000 * MS
 
     line.handle_timer(now_ns=later)
     assert line.next_deadline_ns() > later
-    assert (job.state, len(line.ready), len(line.unsure)) == ("held", 0, 1)
+    assert (job.state, len(line.ready), len(line.unconfirmed)) == ("held", 0, 1)
     line.handle_timer(now_ns=later + 30_000 * MS)
-    assert (job.state, len(line.ready), len(line.unsure)) == ("held", 0, 0)
-    assert tokens_said(line)[-1] == 0
+    assert (job.state, len(line.ready), len(line.unconfirmed)) == ("held", 0, 0)
+    assert tokens_sent(line)[-1] == 0
     assert line.ack(job)
 
 
@@ -285,9 +286,9 @@ def test_jobs_that_come_after_the_lease_are_begun_once_it_is_known_that_they_are
     line.handle_timer(now_ns=now_ns + 1000 * MS)
     up(line, pusher)
     pusher.handle_timer(now_ns=0)
-    assert (line.dropped, len(line.unsure)) == (0, 2)
+    assert (line.dropped, len(line.unconfirmed)) == (0, 2)
     line.receive(pusher.outbox.popleft()[1], now_ns=now_ns + 1000 * MS)
-    assert (len(line.unsure), len(line.ready)) == (0, 2)
+    assert (len(line.unconfirmed), len(line.ready)) == (0, 2)
     assert line.take(now_ns=now_ns + 1001 * MS)
 
 
@@ -300,7 +301,7 @@ def test_jobs_that_come_after_the_lease_and_are_not_confirmed_are_dropped():
     assert line.joined
     assert line.next_deadline_ns() <= now_ns + 30_000 * MS
     line.handle_timer(now_ns=now_ns + 30_000 * MS)
-    assert (line.joined, line.dropped, len(line.unsure)) == (False, 2, 0)
+    assert (line.joined, line.dropped, len(line.unconfirmed)) == (False, 2, 0)
 
 
 def test_jobs_that_come_after_the_lease_are_given_back_and_taken_away_like_others():
@@ -309,9 +310,9 @@ def test_jobs_that_come_after_the_lease_are_given_back_and_taken_away_like_other
     now_ns = late_frame(pusher, line)
     recall = control_frame(Kind.QUEUE_RECALL, 7, frames.Recall(1))
     line.receive(recall, now_ns=now_ns)
-    assert (line.given_back, len(line.unsure)) == (1, 1)
+    assert (line.given_back, len(line.unconfirmed)) == (1, 1)
     line.abandon()
-    assert not line.unsure
+    assert not line.unconfirmed
 
 
 def test_an_extension_is_reported_to_the_pusher():
@@ -425,7 +426,7 @@ def test_what_a_worker_does_not_take_is_not_sent_to_it():
 
 
 @pytest.mark.parametrize("other", [True, False])
-def test_jobs_that_did_not_arrive_are_suspected_where_the_connection_ended(other):
+def test_jobs_that_did_not_arrive_are_unconfirmed_where_the_connection_ended(other):
     pusher = make_pusher()
     pusher.queue.store.push(QueuedJob(0, b"\xc0", 0), now_ns=0)
     line = joined(pusher)
@@ -441,7 +442,7 @@ def test_jobs_that_did_not_arrive_are_suspected_where_the_connection_ended(other
             early = control_frame(Kind.QUEUE_REPORT, 1, frames.Report([]), sequence=99)
             pusher.receive(b"a", early, now_ns=0)  # it is asked who it is, over the same one
         else:
-            pusher.receive(connection, KNOCK, now_ns=0)
+            pusher.receive(connection, EMPTY_HELLO, now_ns=0)
         for _ in range(2):
             down(pusher, line)
             up(line, pusher, connection)
@@ -450,11 +451,11 @@ def test_jobs_that_did_not_arrive_are_suspected_where_the_connection_ended(other
 
 @pytest.mark.parametrize("field", ["ack_timeout_ms", "job_timeout_ms"])
 @pytest.mark.parametrize(
-    ("said_ms", "is_time"),
+    ("logged_ms", "is_time"),
     [(1e300, True), (float("inf"), True), (float("nan"), False), (-1.0, False)],
 )
-def test_a_pusher_may_say_long_times_and_no_others(field, said_ms, is_time):
-    times = {"ack_timeout_ms": 1000.0, "job_timeout_ms": 1000.0, field: said_ms}
+def test_a_pusher_may_say_long_times_and_no_others(field, logged_ms, is_time):
+    times = {"ack_timeout_ms": 1000.0, "job_timeout_ms": 1000.0, field: logged_ms}
     limits = {"message_bytes_max": 2**20, "deliveries_max": 5}
     welcome = frames.QueueWelcome("jobs", 1, 0, gone=[], **times, **limits)
     line = PullerCore(1, "worker", 4, Process(), now_ns=0)

@@ -372,7 +372,7 @@ def test_metadata_that_cannot_be_written_is_written_later_and_says_so(caplog):
     store = MemoryStore()
     metadata = RelayMetadata(store)
     metadata.write()
-    metadata.note_session(7, "feed", 1)
+    metadata.on_session(7, "feed", 1)
     store.failing["replace"] = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     for turn in range(20):
         metadata.write(now_ns=turn * 2 * WRITE_NS)

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from p2pmsg import control, wire
-from p2pmsg.subscriber.heal import heal
 from p2pmsg.subscriber.relays import LOOP
+from p2pmsg.subscriber.resync import resync
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, refused, welcome
@@ -133,7 +133,7 @@ def test_a_pulse_with_another_version_makes_it_ask():
     talk = Relayed().meet(heads=[head(0)])
     talk.pass_ms(200)
     talk.requests()
-    body = control.Heartbeat(0, control.place_of("memory://relay"))
+    body = control.Heartbeat(0, control.endpoint_hash_of("memory://relay"))
     talk.hear(wire.control_frame(Kind.HEARTBEAT, RELAY, body, sequence=5))
     talk.pass_ms(30)
     assert "SESSIONS_REQUEST" in [kind for kind, _, _ in talk.requests()]
@@ -312,7 +312,7 @@ def test_after_an_interrupt_relays_are_asked_again():
     talk.hear(data(3))
     talk.commanded()
     talk.requests()
-    heal(talk.core, now_ns=talk.now_ns)
+    resync(talk.core, now_ns=talk.now_ns)
     assert ("connect", 0, RELAY) in talk.commanded()
     talk.pass_ms(1)
     kinds = [kind for kind, key, _ in talk.requests() if key == RELAY]
@@ -375,7 +375,7 @@ def with_a_gap():
 
 
 def restarted(talk):
-    """Let another life of the relay be at its place, which has nothing yet."""
+    """Let another incarnation of the relay be at its place, which has nothing yet."""
     talk.hear(relay_welcome(OTHER))
     talk.requests()
 

@@ -25,7 +25,7 @@ def carried(talk, user="sub"):
 
 
 class Some:
-    """Rights of one who may subscribe to these patterns."""
+    """AccessRules of one who may subscribe to these patterns."""
 
     def __init__(self, *patterns):
         self.patterns = patterns
@@ -47,9 +47,9 @@ def test_it_does_not_say_what_is_too_much_or_denied():
     assert carried(RelayTalk(topics=many)) == []
     assert carried(RelayTalk(topics=many[1:])) == many[1:]
     talk = RelayTalk(topics=["t", "secret"])
-    talk.core.requests._rights = Some("t")
+    talk.core.requests._access_rules = Some("t")
     assert carried(talk) == []
-    talk.core.requests._rights = Some("t", "secret")
+    talk.core.requests._access_rules = Some("t", "secret")
     assert carried(talk) == ["t", "secret"]
 
 

@@ -52,33 +52,33 @@ def test_what_was_left_is_new_when_it_is_asked_again():
     assert not cache.is_over(ONE, 299)
 
 
-def test_a_reply_is_underway_over_the_connection_that_it_was_sent_over():
+def test_a_reply_is_pending_over_the_connection_that_it_was_sent_over():
     cache, here, other = make(), b"\0her", b"\0oth"
-    assert not cache.is_underway(ONE, here, now_ns=0)
+    assert not cache.is_pending(ONE, here, now_ns=0)
     cache.keep(ONE, b"reply", now_ns=0)
-    assert not cache.is_underway(ONE, here, now_ns=0)  # there was no space for it
-    cache.note_sent(ONE, here, now_ns=0)
-    assert cache.is_underway(ONE, here, now_ns=29 * 10**9)
-    assert not cache.is_underway(ONE, here, now_ns=30 * 10**9)
-    assert not cache.is_underway(ONE, other, now_ns=0)
-    assert not cache.is_underway(OTHER, here, now_ns=0)
+    assert not cache.is_pending(ONE, here, now_ns=0)  # there was no space for it
+    cache.on_sent(ONE, here, now_ns=0)
+    assert cache.is_pending(ONE, here, now_ns=29 * 10**9)
+    assert not cache.is_pending(ONE, here, now_ns=30 * 10**9)
+    assert not cache.is_pending(ONE, other, now_ns=0)
+    assert not cache.is_pending(OTHER, here, now_ns=0)
 
 
 def test_who_names_its_connections_itself_may_give_the_next_one_the_same_name():
     cache = make()
     cache.keep(ONE, b"reply", now_ns=0)
-    cache.note_sent(ONE, b"mine", now_ns=0)
-    assert not cache.is_underway(ONE, b"mine", now_ns=0)
+    cache.on_sent(ONE, b"mine", now_ns=0)
+    assert not cache.is_pending(ONE, b"mine", now_ns=0)
 
 
 def test_it_is_not_remembered_for_longer_than_the_reply():
     cache = make()
-    cache.note_sent(ONE, b"\0her", now_ns=0)
-    assert not cache.is_underway(ONE, b"\0her", now_ns=0)
+    cache.on_sent(ONE, b"\0her", now_ns=0)
+    assert not cache.is_pending(ONE, b"\0her", now_ns=0)
     for number in range(20):
         cache.keep((1, number, "", ""), b"reply", now_ns=0)
-        cache.note_sent((1, number, "", ""), b"\0her", now_ns=0)
-    sent = [cache.is_underway((1, n, "", ""), b"\0her", now_ns=0) for n in range(20)]
+        cache.on_sent((1, number, "", ""), b"\0her", now_ns=0)
+    sent = [cache.is_pending((1, n, "", ""), b"\0her", now_ns=0) for n in range(20)]
     assert sent == [False] * 10 + [True] * 10
 
 

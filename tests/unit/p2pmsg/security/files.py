@@ -1,11 +1,11 @@
-"""Rights of an access file that is written for a test: rules as in TOML, and users by name."""
+"""AccessRules of an access file that is written for a test: rules as in TOML, and users by name."""
 
 import base64
 import hashlib
 import tempfile
 from pathlib import Path
 
-from p2pmsg.security.rights import Rights
+from p2pmsg.security.access_rules import AccessRules
 from p2pmsg.security.trust import KnownPeers
 
 
@@ -32,9 +32,9 @@ def access_text(*rules, names=("ann", "bob", "carl", "dora", "eve")):
     return f"[peers]\n{peers}" + "".join(rules)
 
 
-def rights_of(*rules):
-    """Rights by a file that is gone again."""
+def access_of(*rules):
+    """AccessRules by a file that is gone again."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "access.toml"
         path.write_text(access_text(*rules), "utf-8")
-        return Rights(KnownPeers(Path(folder) / "known_peers"), path)
+        return AccessRules(KnownPeers(Path(folder) / "known_peers"), path)

@@ -57,7 +57,7 @@ def test_the_access_file_names_peers_too_and_revokes(security, tmp_path):
     user = key_text(B.public)
     assert (made.admits(B.public), made.name_of(user)) == (user, "bars")
     assert made.name_of(key_text(A.public)) == "prices"
-    made.rights.revoke("bars")
+    made.access_rules.revoke("bars")
     assert made.admits(B.public) is None
     assert str(access) in repr(made)
 

@@ -31,20 +31,20 @@ def delta(**counters):
 def test_a_client_that_is_not_known_to_be_through_is_named():
     totals = ExactTotals()
     totals.expect(["tcp://a:1", "tcp://b:1"])
-    totals.note_reached("tcp://a:1")
-    totals.note_client(A, "a", "here")
+    totals.on_reachable("tcp://a:1")
+    totals.on_client(A, "a", "here")
     assert totals.unfinished == [UnfinishedClient("tcp://b:1", None, "unreached")]
     assert not totals.is_exact
 
-    totals.note_reached("tcp://b:1")
+    totals.on_reachable("tcp://b:1")
     assert totals.is_exact
     for standing in ("not_joined", "vanished"):
-        assert totals.note_client(A, "a", standing)
-        assert not totals.note_client(A, "a", standing)
+        assert totals.on_client(A, "a", standing)
+        assert not totals.on_client(A, "a", standing)
         assert totals.unfinished == [UnfinishedClient("a", A, standing)]
         assert not totals.is_exact
-    assert totals.note_finished(A)
-    assert not totals.note_finished(A)
+    assert totals.on_finished(A)
+    assert not totals.on_finished(A)
     assert totals.is_exact
     totals.failed = "ClosedError"
     assert not totals.is_exact
@@ -53,17 +53,17 @@ def test_a_client_that_is_not_known_to_be_through_is_named():
 def test_who_was_there_when_the_state_was_written_has_to_come_back_or_is_missed():
     totals = ExactTotals()
     totals.expect(["tcp://a:1"])
-    totals.note_reached("tcp://a:1")
-    totals.note_client(A, "a", "here")
-    totals.note_client(B, "b", "not_joined")
+    totals.on_reachable("tcp://a:1")
+    totals.on_client(A, "a", "here")
+    totals.on_client(B, "b", "not_joined")
     again = ExactTotals.decode(totals.encode())
     again.expect(["tcp://a:1"])
 
     assert again.unfinished == [
         UnfinishedClient("a", A, "vanished"), UnfinishedClient("b", B, "not_joined")
     ]  # fmt: skip
-    again.note_client(A, "a", "here")
-    again.note_finished(B)
+    again.on_client(A, "a", "here")
+    again.on_finished(B)
     assert again.is_exact
 
 
@@ -71,18 +71,18 @@ def test_more_unfinished_clients_than_are_remembered_stay_a_reason(monkeypatch):
     monkeypatch.setattr(totals_module, "SESSIONS_MAX", 3)
     totals = ExactTotals()
     for session in range(5):
-        totals.note_client(session, "x", "vanished")
+        totals.on_client(session, "x", "vanished")
     assert [each.session for each in totals.unfinished] == [2, 3, 4]
     assert totals.forgotten == 2
     for session in range(5):
-        totals.note_finished(session)
+        totals.on_finished(session)
     assert not ExactTotals.decode(totals.encode()).is_exact
 
 
 def test_what_is_missing_is_reported_with_its_range_and_only_once():
     totals = ExactTotals()
     totals.apply(A, 0, delta(a=1))
-    totals.note_lost(A, 0, 3, "timeout")
+    totals.on_lost(A, 0, 3, "timeout")
     totals.apply(A, 5, delta(a=1))
 
     assert totals.losses == [LostDeltas(A, 1, 3, "timeout"), LostDeltas(A, 3, 5, "evicted")]

@@ -57,7 +57,7 @@ def run_case(case):
     if expected.get("crashed"):
         for packet in case["packets"]:
             aggregator.feed(as_bytes(packet))
-        aggregator.settle()
+        aggregator.drain()
         return [] if aggregator.bad_reasons == {"bad_rate": 1} else ["no bad line"]
     aggregator.flush(1e9)  # the cases were recorded after a first flush
     rounds = case.get("rounds") or [case["packets"]]

@@ -31,8 +31,8 @@ def parse_one(line, dialect):
 def compare_statsd_exporter(case, dialect):
     styles = frozenset(STYLES.get(style, style) for style in case["tag_styles"])
     item = parse_one(case["line"], replace(dialect, tag_styles=styles))
-    unsure = case["upstream_asserts_empty"] and not case.get("actual")
-    if unsure:  # upstream's own test does not look at it
+    unconfirmed = case["upstream_asserts_empty"] and not case.get("actual")
+    if unconfirmed:  # upstream's own test does not look at it
         return None
     wanted = [
         (e["type"], e["name"], float(e["value"]), e.get("relative", False), e["labels"])

@@ -72,7 +72,7 @@ def test_values_of_sets_and_timers_are_bounded_and_those_without_space_are_count
     aggregator = Aggregator()
     for _ in range(2):
         aggregator.feed(b"\n".join(b"s:%d|s\nt:%d|ms" % (number, number) for number in range(10)))
-        aggregator.settle()
+        aggregator.drain()
     rows = rows_of(aggregator)
     assert rows["s"].fields["count"] == 3
     assert rows["t"].fields["count"] == 20

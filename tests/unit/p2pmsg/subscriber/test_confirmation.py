@@ -31,8 +31,8 @@ def answer(member, request, *heads):
     member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
 
 
-def admit(member, token, life=1):
-    frame = wire.control_frame(Kind.ADMITTED, SESSION, Admitted(token, life))
+def admit(member, token, incarnation=1):
+    frame = wire.control_frame(Kind.ADMITTED, SESSION, Admitted(token, incarnation))
     member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
 
 
@@ -94,7 +94,7 @@ def test_nacks_bear_the_token():
     member.message(5)
     member.now_ns = max(member.now_ns + 1, member.core.next_deadline_ns())
     member.core.handle_timer(now_ns=member.now_ns)
-    frames = [Frame(datagram.open_datagram(data)) for _, _, data in member.core.member.outgoing]
+    frames = [Frame(datagram.open_datagram(data)) for _, _, data in member.core.multicast.outgoing]
     assert {control.read_body(frame, control.Nack).token for frame in frames} == {4711}
 
 
@@ -102,8 +102,8 @@ def echo(member, peer, *heads):
     member.give(wire.control_frame(Kind.ECHO, peer.probe, Heads("p", list(heads))))
 
 
-def announce_life(member, flags=0, life=9, endpoint="tcp://h:1", source=SOURCE):
-    welcome = Welcome("p", endpoint, 1.0, 1, life=life)
+def announce_incarnation(member, flags=0, incarnation=9, endpoint="tcp://h:1", source=SOURCE):
+    welcome = Welcome("p", endpoint, 1.0, 1, incarnation=incarnation)
     frame = wire.control_frame(Kind.WELCOME, SESSION, welcome, flags=flags)
     sealed = memoryview(datagram.with_checksum(frame))
     member.core.receive_datagrams(0, sealed, len(sealed), source, now_ns=member.now_ns)
@@ -113,31 +113,32 @@ def heads_of_closing(member):
     """Let the publisher say over TCP that it closes."""
     for request, topics in questions(member):
         if topics == ["*"]:
-            body = Heads("p", [Head("t", 0, 0)], life=9)
+            body = Heads("p", [Head("t", 0, 0)], incarnation=9)
             frame = wire.control_frame(
                 Kind.HEADS, SESSION, body, sequence=request, flags=wire.FLAG_CLOSING
             )
             member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
 
 
-def closing_life():
-    """Return a member whose publisher, of a known life, has said farewell, and who knows it."""
+def closing_incarnation():
+    """Return a member whose publisher, of a known incarnation, has said closing, and who knows
+    it."""
     member = Member()
     peer = member.core.peers[SESSION]
-    peer.life = 9
-    peer.group.token, peer.group.life = 4711, 9
-    announce_life(member, wire.FLAG_CLOSING)
+    peer.incarnation = 9
+    peer.group.token, peer.group.incarnation = 4711, 9
+    announce_incarnation(member, wire.FLAG_CLOSING)
     return member, peer
 
 
-def of_life(life):
-    """Return a member that has joined a publisher in that life of its session."""
+def of_incarnation(incarnation):
+    """Return a member that has joined a publisher in that incarnation of its session."""
     member = Member()
     member.message(0)
     peer = member.core.peers[SESSION]
-    peer.life = life
+    peer.incarnation = incarnation
     member.core.joiner.send_joined(peer, member.now_ns)
-    admit(member, 7, life)
+    admit(member, 7, incarnation)
     member.core.requests.clear()
     return member, peer
 
@@ -148,10 +149,10 @@ def asked_for_token(member):
     return found
 
 
-def test_another_life_is_asked_about_and_joined_when_the_publisher_says_so():
-    member, peer = of_life(9)
+def test_another_incarnation_is_asked_about_and_joined_when_the_publisher_says_so():
+    member, peer = of_incarnation(9)
     member.now_ns += 1000 * MS
-    announce_life(member, life=10)
+    announce_incarnation(member, incarnation=10)
     assert (asked_for_token(member), peer.probe) == (True, None)
     admit(member, 7, 9)  # an announcement was late, or forged
     assert peer.probe is None
@@ -164,7 +165,7 @@ def announce_at(member, endpoint, since_ns):
     end_ns = member.now_ns + since_ns
     while member.now_ns < end_ns:
         member.now_ns += 100 * MS
-        announce_life(member, endpoint=endpoint)
+        announce_incarnation(member, endpoint=endpoint)
         member.core.handle_timer(now_ns=member.now_ns)
 
 
@@ -175,7 +176,7 @@ def connected_to(member):
 
 
 def test_another_endpoint_is_used_once_the_known_one_does_not_answer():
-    member, peer = of_life(9)
+    member, peer = of_incarnation(9)
     connected_to(member)
     for _ in range(5):
         announce_at(member, "tcp://h:2", 900 * MS)
@@ -191,39 +192,39 @@ def test_a_publisher_at_an_address_of_no_name_is_looked_for_where_it_is_heard():
     peer, anywhere = member.core.peers[SESSION], "tcp://*:1"
     announce_at(member, anywhere, 1200 * MS)
     echo(member, peer, Head("t", 0, 0))
-    peer.life = 9
+    peer.incarnation = 9
     admit(member, 7, 9)
     connected_to(member)
-    sources = member.core.member.sources
+    sources = member.core.multicast.sources
     elsewhere = ("10.0.0.2", 9)
     for _ in range(120):
         member.now_ns += 100 * MS
-        announce_life(member, endpoint=anywhere, source=elsewhere)
+        announce_incarnation(member, endpoint=anywhere, source=elsewhere)
     assert connected_to(member) == [anywhere]
     assert sources[SESSION] == (0, elsewhere)
 
 
-def test_heads_of_another_life_lead_to_an_echo():
-    member, peer = of_life(11)
+def test_heads_of_another_incarnation_lead_to_an_echo():
+    member, peer = of_incarnation(11)
     member.give(heartbeat(2**62))
     ((request, _),) = questions(member)
-    body = Heads("p", [Head("t", 0, 9)], life=12)
+    body = Heads("p", [Head("t", 0, 9)], incarnation=12)
     frame = wire.control_frame(Kind.HEADS, SESSION, body, sequence=request)
     member.core.receive_reply(SESSION, frame, now_ns=member.now_ns)
     assert (peer.probe is not None, member.stream.receiver.head) == (True, 1)
-    echo = Heads("p", [Head("t", 0, 9, began=1)], life=12)
+    echo = Heads("p", [Head("t", 0, 9, began=1)], incarnation=12)
     member.give(wire.control_frame(Kind.ECHO, peer.probe, echo))
     assert (member.stream.receiver.head, member.core.stream_table.rewound) == (9, 0)
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
-def test_an_announcement_that_a_slow_line_brings_after_the_farewell_changes_nothing(is_confirmed):
-    member, peer = closing_life()
+def test_an_announcement_that_a_slow_line_brings_after_the_closing_changes_nothing(is_confirmed):
+    member, peer = closing_incarnation()
     if is_confirmed:
         heads_of_closing(member)
-        announce_life(member)
+        announce_incarnation(member)
     else:
-        announce_life(member)
+        announce_incarnation(member)
         heads_of_closing(member)
     assert (peer.closing, peer.probe) == (True, None)
     assert member.core.invalid == {}

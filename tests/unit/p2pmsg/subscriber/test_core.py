@@ -129,14 +129,14 @@ def test_silence_counts_again_once_all_is_read_though_all_is_full():
     """It was excused as long as there was no space, so that no publisher counted as dead."""
     talk = joined_with_little_space()
     (line,) = talk.core.lines
-    line.heard_ns = 0
+    line.last_heard_ns = 0
     assert fill(talk, 5 * MS) is Intake.HOLD
     talk.core.handle_timer(now_ns=1000 * MS)
-    assert line.heard_ns == 1000 * MS
+    assert line.last_heard_ns == 1000 * MS
     assert talk.core.intake(1006 * MS) is Intake.SHED
     for now_ms in range(1250, 6251, 250):
         talk.core.handle_timer(now_ns=now_ms * MS)
-    assert line.heard_ns == 1000 * MS
+    assert line.last_heard_ns == 1000 * MS
     assert not line.is_heard
 
 

@@ -12,17 +12,17 @@ NEXT = SESSION + 1
 CONFIG = CursorConfig("a.cursor")
 
 
-class Lives:
+class Incarnations:
     """A subscriber that dies and comes back, on one cursor."""
 
     def __init__(self):
         self.store = MemoryCursorStore()
 
     def begin(self, *heads, start="latest", topics=(), lines=1, session=SESSION):
-        """Return a new life; with `heads` it has joined and noted that."""
+        """Return a new incarnation; with `heads` it has joined and noted that."""
         self.store.kill()
-        places = [f"tcp://h:{port}" for port in range(1, lines + 1)]
-        self.points = ResumePoints(CursorFile(self.store, CONFIG), places, list(topics))
+        endpoints = [f"tcp://h:{port}" for port in range(1, lines + 1)]
+        self.points = ResumePoints(CursorFile(self.store, CONFIG), endpoints, list(topics))
         talk = Talk(start=start, topics=topics, lines=lines, cursor=self.points)
         if heads:
             talk.join(*heads, session=session)
@@ -36,7 +36,7 @@ class Lives:
 
 @pytest.fixture
 def lives():
-    return Lives()
+    return Incarnations()
 
 
 def starts(talk):
@@ -84,7 +84,7 @@ def test_nothing_is_noted_before_it_is_certain_and_joining_waits_for_the_note(li
     talk.core.record_newcomers()
     assert lives.points.newcomers == []
     assert lives.points.file.cursor.sessions[SESSION].streams == {"t": 4}
-    assert lives.points.file.cursor.places == ("tcp://h:1",)
+    assert lives.points.file.cursor.endpoints == ("tcp://h:1",)
     talk.pass_ms(20)
     assert [kind for kind, *_ in talk.asked(Kind.JOINED)] == ["JOINED"]
 

@@ -8,7 +8,7 @@ from p2pmsg.publisher.core import PublisherCore
 from p2pmsg.publisher.heads import CACHED_HEADS_MIN
 from p2pmsg.wire import Kind, control_frame
 from tests.unit.p2pmsg.frames import SESSION, echo, heartbeat, welcome
-from tests.unit.p2pmsg.subscriber.test_core_resume import Lives
+from tests.unit.p2pmsg.subscriber.test_core_resume import Incarnations
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
 
 
@@ -85,23 +85,23 @@ def test_who_starts_at_a_sequence_that_is_yet_to_come_says_nothing():
     assert talk.core.stream_table.rewound == 0
 
 
-def lived(talk, life, *heads):
-    """Let the publisher say hello, and answer the probe, in one of its lives."""
-    talk.hear(welcome(life=life))
-    talk.hear(echo(talk.probe().probe, *heads, life=life))
+def lived(talk, incarnation, *heads):
+    """Let the publisher say hello, and answer the probe, in one of its incarnations."""
+    talk.hear(welcome(incarnation=incarnation))
+    talk.hear(echo(talk.probe().probe, *heads, incarnation=incarnation))
 
 
 def followed(count):
-    """Return a subscriber that had `count` messages of a first life, which said so."""
+    """Return a subscriber that had `count` messages of a first incarnation, which said so."""
     talk = Talk(start="earliest")
     lived(talk, 1, began(0, 0))
     talk.hear(data(0, count))
-    talk.hear(heartbeat(count, life=1))
+    talk.hear(heartbeat(count, incarnation=1))
     assert talk.read() == [("t", 0, count)]
     return talk
 
 
-def test_a_publisher_that_went_back_and_passed_the_position_again_is_known_by_its_life():
+def test_a_publisher_that_went_back_and_passed_the_position_again_is_known_by_its_incarnation():
     talk = followed(10)
     lived(talk, 2, began(4, 30))
     assert talk.read() == [("t", 4, 10, "rewound")]
@@ -113,42 +113,43 @@ def test_a_publisher_that_went_back_and_passed_the_position_again_is_known_by_it
     assert talk.core.stream_table.rewound == 1
 
 
-def test_nothing_of_another_life_is_taken_before_its_echo():
+def test_nothing_of_another_incarnation_is_taken_before_its_echo():
     talk = followed(10)
-    talk.hear(welcome(life=2))
+    talk.hear(welcome(incarnation=2))
     number = talk.probe().probe
     talk.hear(data(30))
-    talk.hear(heartbeat(31, life=2))
+    talk.hear(heartbeat(31, incarnation=2))
     talk.reply(data(10, 20))
     assert talk.read() == []
-    talk.hear(echo(number, began(4, 31), life=2))
+    talk.hear(echo(number, began(4, 31), incarnation=2))
     talk.hear(data(4, 27))
     assert talk.read() == [("t", 4, 10, "rewound"), ("t", 4, 27)]
 
 
 @pytest.mark.parametrize(("start", "rewound"), [(10, 0), (4, 1)])
 def test_of_a_topic_that_was_denied_a_heartbeat_may_come_before_the_answer(start, rewound):
-    """What it says is of the new life: taken for the former one's, that looked gone back from."""
+    """What it says is of the new incarnation: taken for the former one's, that looked gone back
+    from."""
     talk = followed(10)
-    talk.hear(welcome(life=2))
-    nothing = control.Heads("feed", [], life=2, denied=["t"])
+    talk.hear(welcome(incarnation=2))
+    nothing = control.Heads("feed", [], incarnation=2, denied=["t"])
     talk.hear(control_frame(Kind.ECHO, talk.probe().probe, nothing))
-    talk.hear(welcome(life=2))
-    talk.hear(heartbeat(14, life=2))
-    talk.hear(echo(talk.probe().probe, began(start, 14), life=2))
+    talk.hear(welcome(incarnation=2))
+    talk.hear(heartbeat(14, incarnation=2))
+    talk.hear(echo(talk.probe().probe, began(start, 14), incarnation=2))
     assert talk.core.stream_table.rewound == rewound
 
 
-def test_another_life_is_waited_for_so_long_only():
+def test_another_incarnation_is_waited_for_so_long_only():
     talk = followed(10)
-    talk.hear(welcome(life=2))
+    talk.hear(welcome(incarnation=2))
     talk.pass_ms(1001)
     talk.hear(data(10, 5))
     assert talk.read() == [("t", 10, 5)]
 
 
 def test_a_cursor_beyond_the_head_is_set_back_and_the_new_messages_come():
-    lives = Lives()
+    lives = Incarnations()
     talk = lives.begin(head(0), start="earliest")
     talk.hear(data(0, 10))
     talk.read()

@@ -36,7 +36,7 @@ def test_sessions_without_end_are_forgotten_and_raise_nothing(monkeypatch):
 
 
 def test_streams_of_sessions_that_have_ended_make_space_for_others():
-    """All 65,536 of former lives were kept, and those of the next one refused in silence."""
+    """All 65,536 of former incarnations were kept, and those of the next one refused in silence."""
     talk = Talk(streams_max=4)
     for session in range(SESSION, SESSION + 10):
         talk.join(*[head(0, topic=topic) for topic in "abc"], session=session)
@@ -104,12 +104,12 @@ def test_who_is_heard_and_does_not_answer_at_its_recovery_endpoint_is_named():
     assert beat(talk, 4) == []
     (text,) = beat(talk, 50)
     assert "its recovery endpoint memory://r has not answered for 5 s" in text
-    assert talk.core.lines[0].deaf.startswith("publisher 'feed' is heard")
+    assert talk.core.lines[0].one_way.startswith("publisher 'feed' is heard")
     assert len(beat(talk, 20)) == 1
 
     talk.hear(echo(talk.probe().probe, head(3)))
     assert beat(talk, 70) == []
-    assert not talk.core.lines[0].deaf
+    assert not talk.core.lines[0].one_way
 
 
 NEVER_JOINED = {
@@ -183,7 +183,7 @@ def test_a_closed_publisher_that_has_gone_stays_complete():
     assert {kind for kind, _, _ in asked} <= {"JOINED"}
     assert all(body.complete for _, body, _ in asked)
     talk.pass_ms(5000)
-    assert talk.asked() == []  # nothing is queued for its next life
+    assert talk.asked() == []  # nothing is queued for its next incarnation
 
     talk.hear(welcome())  # it is there again, on its log
     talk.hear(echo(talk.probe().probe, head(2)))

@@ -54,7 +54,7 @@ def test_the_next_frame_is_taken_and_counted_as_the_slow_path_does(take, count):
     }
     assert ledger(stream) == ledger(other)
     assert fast.core.frames_received == slow.core.frames_received
-    assert fast.core.lines[0].heard_ns == 7
+    assert fast.core.lines[0].last_heard_ns == 7
     assert not fast.core.ready
     assert fast.core.ready.bytes_held == 0
 

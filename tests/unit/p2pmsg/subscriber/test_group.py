@@ -78,9 +78,9 @@ class Member:
         """Let the next deadline come; returns what was asked for by UDP, and over recovery."""
         self.now_ns = max(self.now_ns + 1, self.core.next_deadline_ns())
         self.core.handle_timer(now_ns=self.now_ns, unread=unread)
-        near = [Frame(datagram.open_datagram(data)) for _, _, data in self.core.member.outgoing]
+        near = [Frame(datagram.open_datagram(data)) for _, _, data in self.core.multicast.outgoing]
         far = [Frame(data) for _, data in self.core.requests]
-        self.core.member.outgoing.clear()
+        self.core.multicast.outgoing.clear()
         self.core.requests.clear()
         return tuple(
             [
@@ -111,8 +111,8 @@ def test_no_more_is_asked_for_than_fits():
 
 def asked_by_udp(member, *, unread):
     member.core.handle_timer(now_ns=member.now_ns, unread=unread)
-    found = [Frame(datagram.open_datagram(data)) for _, _, data in member.core.member.outgoing]
-    member.core.member.outgoing.clear()
+    found = [Frame(datagram.open_datagram(data)) for _, _, data in member.core.multicast.outgoing]
+    member.core.multicast.outgoing.clear()
     return [pair for one in found for pair in control.read_body(one, Nack).ranges]
 
 
@@ -235,13 +235,13 @@ class Receiver(MulticastReceiver):
         settings = Settings(subscriber=1, name="s", topics=[], start=start, config=config)
         self.table = StreamTable(
             config, ReceiverConfig(), start=start, policy=GapPolicy("wait"),
-            cursor=None, tally=None, rng=rng, deliver=lambda stream, output: None,
+            cursor=None, by_line=None, rng=rng, deliver=lambda stream, output: None,
         )  # fmt: skip
         welcome = control.Welcome("feed", "tcp://127.0.0.1:1", -1.0)
         self.peer = Session(SESSION, welcome, returning=False, now_ns=0)
         self.peer.joined = self.peer.direct = True
         self.peer.group = GroupState(0)
-        self.peer.group.places[0] = SOURCE
+        self.peer.group.sources[0] = SOURCE
         self.peer.feedback = None
         self.effects, self.invalid, self.around = Effects(), Counter(), Around()
         super().__init__(
@@ -304,4 +304,4 @@ def test_what_parity_brings_is_not_asked_for_at_a_medium_rate(spacing_ms):
             assert asked_by_udp(member, unread=0) == []
     stream = member.stream
     assert (stream.receiver.expected, stream.receiver.missing) == (160, False)
-    assert member.core.member.parity.recovered == 15
+    assert member.core.multicast.parity.recovered == 15

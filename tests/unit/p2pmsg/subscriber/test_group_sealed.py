@@ -19,7 +19,7 @@ from tests.unit.p2pmsg import frames
 
 pytest.importorskip("cryptography")
 
-SESSION, LIFE, SECOND = 77, 5, 10**9
+SESSION, INCARNATION, SECOND = 77, 5, 10**9
 SOURCE, MOVED, ELSEWHERE = ("10.0.0.1", 9), ("10.0.0.1", 10), ("10.6.6.6", 9)
 
 
@@ -30,7 +30,12 @@ class SealedMember:
         self.now_ns = SECOND
         self.sources = sources
         self.keys = GroupKeys(
-            SESSION, LIFE, AES, Random(1), now_ns=1, sources=lambda: [*map(source_of, self.sources)]
+            SESSION,
+            INCARNATION,
+            AES,
+            Random(1),
+            now_ns=1,
+            sources=lambda: [*map(source_of, self.sources)],
         )
         self.core = SubscriberCore(
             topics=[], lines=1, start=Start("earliest"), subscriber=1, name="",
@@ -48,7 +53,7 @@ class SealedMember:
 
     @property
     def places(self):
-        return self.peer.group.places
+        return self.peer.group.sources
 
     @property
     def invalid(self):
@@ -59,7 +64,7 @@ class SealedMember:
         self.core.receive_datagrams(0, view, len(view), address, now_ns=self.now_ns)
 
     def take_keys(self):
-        body = KeysHeld(1, self.core.member.keys.keyring.ids(SESSION), True)
+        body = KeysHeld(1, self.core.multicast.keys.keyring.ids(SESSION), True)
         held = Frame(wire.control_frame(Kind.KEYS_HELD, SESSION, body))
         made = self.keys.receive_held(b"1", held, now_ns=self.now_ns) or self.keys._keys_of()
         self.core.receive_reply(SESSION, made, now_ns=self.now_ns)
@@ -80,14 +85,14 @@ class SealedMember:
         for _ in range(50):
             self.now_ns += SECOND // 100
             self.core.handle_timer(now_ns=self.now_ns)
-            found += [address for _, address, _ in self.core.member.outgoing]
+            found += [address for _, address, _ in self.core.multicast.outgoing]
             found += [
                 "recovery"
                 for _, data in self.core.requests
                 if Frame(data).kind == Kind.NACK
                 and control.read_body(Frame(data), Nack).ranges == [(1, 2)]
             ]
-            self.core.member.outgoing.clear()
+            self.core.multicast.outgoing.clear()
             self.core.requests.clear()
         return set(found)
 

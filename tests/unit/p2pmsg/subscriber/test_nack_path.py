@@ -79,7 +79,7 @@ def test_after_gaps_in_vain_the_recovery_channel_is_asked_at_once_and_it_is_said
     (text,) = member.warnings
     assert "10.0.0.1:9" in text
     assert "tcp://h:1" in text
-    assert member.line.deaf == text
+    assert member.line.one_way == text
     assert member.stream.receiver.lost == 0
 
 
@@ -94,7 +94,7 @@ def test_udp_is_tried_again_after_a_minute_and_once_it_answers_it_is_as_before()
     assert member.first_asked() == ([(missing, missing + 1)], [])
     member.message(missing, repair=True)
     member.read()
-    assert not member.line.deaf
+    assert not member.line.one_way
     assert member.lose(VAIN_MAX) == [4] * VAIN_MAX
     assert len(member.warnings) == 1
 

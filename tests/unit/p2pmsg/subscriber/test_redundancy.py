@@ -42,7 +42,7 @@ def test_what_the_later_line_brings_is_not_asked_for(lag_ms):
     lost = set(range(3, 1000, 7))
     assert play(feeds, 1000, lag_ms=lag_ms, lost_on_a=lost) == []
     assert feeds.taken() == [b"%d" % number for number in range(1, 1001)]
-    assert feeds.core.tally.counts[1].lag_ns == pytest.approx(lag_ms * MS, rel=0.2)
+    assert feeds.core.by_line.counts[1].lag_ns == pytest.approx(lag_ms * MS, rel=0.2)
 
 
 def test_what_both_lost_is_asked_for_as_soon_as_both_are_past_it():
@@ -99,22 +99,22 @@ def bring(feeds, start, stop, *, every_ms=100):
 def test_what_a_dead_line_does_not_bring_is_counted_and_it_is_warned_of_once():
     feeds = Feeds(lines=2)
     play(feeds, 100, lag_ms=1)
-    tally = feeds.core.tally
+    by_line = feeds.core.by_line
     bring(feeds, 101, 121)
-    assert tally.missing() == [0, 0]  # perhaps it is only late
+    assert by_line.missing() == [0, 0]  # perhaps it is only late
     assert warnings_of(feeds) == []
     bring(feeds, 121, 201)
-    assert tally.missing() == [0, 100]
+    assert by_line.missing() == [0, 100]
     ((line, text),) = warnings_of(feeds)
     assert line == 1
     assert text.startswith("nothing has come over this line for ")
-    assert tally.silent == {1: text}
+    assert by_line.silent == {1: text}
     bring(feeds, 201, 301)
-    assert tally.missing() == [0, 200]
+    assert by_line.missing() == [0, 200]
     assert warnings_of(feeds) == []
     feeds.messages(301, 302)
     feeds.messages(301, 302, line=1)
     feeds.pass_ms(1100)
-    assert tally.missing() == [0, 200]
+    assert by_line.missing() == [0, 200]
     assert warnings_of(feeds) == [(1, "something comes over this line again")]
-    assert tally.silent == {}
+    assert by_line.silent == {}

@@ -9,7 +9,7 @@ from p2pmsg.wire import Frame, FrameError, Kind
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.frames import SESSION
 from tests.unit.p2pmsg.relay.test_subscriber_relays import RELAY, Relayed, relay_welcome
-from tests.unit.p2pmsg.security.files import rights_of, rule, user_of
+from tests.unit.p2pmsg.security.files import access_of, rule, user_of
 from tests.unit.p2pmsg.subscriber_talk import data, head
 
 RULES = (
@@ -21,8 +21,8 @@ RULES = (
 def trusting(*servers, **options):
     """A subscriber with rights, and the servers of its lines."""
     talk = Relayed(lines=len(servers), **options)
-    talk.rights = rights_of(*RULES)
-    talk.core.use_rights(talk.rights, [user_of(name) for name in servers])
+    talk.access_rules = access_of(*RULES)
+    talk.core.use_access_rules(talk.access_rules, [user_of(name) for name in servers])
     return talk
 
 
@@ -82,8 +82,8 @@ def test_repairs_are_checked_as_what_comes_live():
     talk.pass_ms(100)
     assert talk.asked(Kind.NACK)
     talk.reply(data(0, topic="a1"))
-    talk.rights.revoke("ann")
-    talk.core.rights_changed()
+    talk.access_rules.revoke("ann")
+    talk.core.access_changed()
     talk.reply(data(1, topic="a1"))
 
     assert talk.read() == [("a1", 0, 1)]
@@ -96,16 +96,16 @@ def test_a_right_that_is_withdrawn_counts_on_the_fast_path():
     talk.hear(data(0, topic="a1"))
     talk.read()
     assert talk.core.take_frame(stream, data(1, topic="a1"), 1, False, 0).sequence == 1
-    talk.rights.revoke("ann")
-    talk.core.rights_changed()
+    talk.access_rules.revoke("ann")
+    talk.core.access_changed()
     assert talk.core.take_frame(stream, data(2, topic="a1"), 1, False, 0) is None
     talk.hear(data(2, topic="a1"))
     assert talk.read() == []
     assert talk.core.invalid == {"denied": 1}
 
-    talk.rights._by_hand = frozenset()
-    talk.rights._changed()
-    talk.core.rights_changed()
+    talk.access_rules._by_hand = frozenset()
+    talk.access_rules._changed()
+    talk.core.access_changed()
     assert talk.core.take_frame(stream, data(2, topic="a1"), 1, False, 0).sequence == 2
 
 

@@ -1,4 +1,4 @@
-"""Streams that begin, settle, go back and are forgotten, without a subscriber's core."""
+"""Streams that begin, drain, go back and are forgotten, without a subscriber's core."""
 
 from random import Random
 
@@ -25,14 +25,14 @@ class Table(StreamTable):
         self.delivered = []
         super().__init__(
             CONFIG, receiver, start=Start("latest"), policy=GapPolicy(policy),
-            cursor=None, tally=None, rng=Random(1),
+            cursor=None, by_line=None, rng=Random(1),
             deliver=lambda stream, output: self.delivered.append((stream.topic, output)),
         )  # fmt: skip
 
     def take(self, stream, sequence):
         frame = Frame(data(sequence, topic=stream.topic))
         stream.receiver.receive(sequence, 1, len(frame.data), frame, now_ns=0)
-        self.settle(stream)
+        self.drain(stream)
 
 
 @pytest.fixture

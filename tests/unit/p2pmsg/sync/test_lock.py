@@ -87,7 +87,7 @@ def test_the_owner_is_refused_and_stays_the_owner():
     def struck():
         door.refuses()
         assert not can_enter(door.lock)
-        assert door.lock.look(lambda: "read") == "read"
+        assert door.lock.read(lambda: "read") == "read"
 
     door.inside = struck
     assert door.enter() == "as owner"

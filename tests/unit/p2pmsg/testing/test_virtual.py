@@ -87,7 +87,7 @@ def test_losses_are_repaired_in_order(seed):
         publisher.publish("t", number)
         network.advance(0.005)
         got += values(subscriber)
-    network.settle()
+    network.drain()
     got += values(subscriber)
 
     assert got == [*range(300)]
@@ -117,7 +117,7 @@ def test_what_a_partition_holds_up_is_repaired(network):
     publisher.publish("t", 0)
     network.advance(0.4)
     assert [*subscriber] == []
-    network.settle()
+    network.drain()
 
     assert values(subscriber) == [0]
 
@@ -134,7 +134,7 @@ def lose_one(network, on_gap):
     publisher.publish("t", 1)
     network.advance(0.4)
     publisher.publish("t", 2)
-    network.settle()
+    network.drain()
     return subscriber
 
 
@@ -274,7 +274,7 @@ def test_a_relay_serves_when_the_publisher_is_gone(network):
     publisher.close()
     subscriber = network.subscriber(relay, start="earliest", on_gap="raise")
     relay.wait_for_subscribers(1)
-    network.settle()
+    network.drain()
 
     assert values(subscriber) == [*range(20)]
     relay.close()
@@ -291,7 +291,7 @@ def test_a_relay_with_a_log_has_it_again_after_a_crash(log):
     for number in range(20):
         publisher.publish("t", number)
         network.advance(0.01)
-    network.settle()
+    network.drain()
     publisher.crash()
     relay.crash()
     relay.restart()
@@ -329,7 +329,7 @@ def test_with_a_cursor_the_next_one_goes_on_after_the_last_commit(network):
     publisher.publish("t", 6)  # while nobody is there
     network.advance(1.0)
     second = network.subscriber(publisher, cursor="c", on_gap="raise")
-    network.settle()
+    network.drain()
 
     assert values(second) == [4, 5, 6]
     other = network.publisher()
@@ -355,7 +355,7 @@ def test_each_message_is_committed_when_the_next_one_is_asked_for(network):
         network.advance(1.0)
         assert [first.receive().value for _ in range(2)] == [2, 3]
     second = network.subscriber(publisher, cursor="c", commit="message")
-    network.settle()
+    network.drain()
     assert second.receive().value == 4  # leaving the block had committed 3
     with pytest.raises(p2pmsg.ConfigError, match="commit"):
         network.subscriber(publisher, commit="message")

@@ -34,7 +34,7 @@ def test_a_service_gets_each_message_once_though_frames_are_lost():
             for number in range(200):
                 publisher.publish("t", number)
                 await publisher.drain()
-            await network.aio_settle()
+            await network.aio_drain()
         await network.sleep(0.1)
         assert got == [*range(200)]
         assert sum(subscriber.stats().repaired.values()) > 0
@@ -91,7 +91,7 @@ def test_in_any_loop_and_in_debug_mode_the_same_comes(loop, debug, caplog):
                 publisher.publish("t", number)
                 await network.sleep(0.001)
             await publisher.drain()
-            await network.aio_settle()
+            await network.aio_drain()
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(network.sleep(0.5), 0)
             await network.sleep(0.01)
@@ -193,7 +193,7 @@ def test_losses_are_raised_or_awaited_and_iterating_goes_on():
         publisher.publish("t", 1)
         await network.sleep(0.4)
         publisher.publish("t", 2)
-        await network.aio_settle()
+        await network.aio_drain()
         messages = aiter(raising)
         assert (await anext(messages)).value == 0
         with pytest.raises(p2pmsg.MessagesLostError):

@@ -41,7 +41,7 @@ def test_values_arrive_as_their_type(network):
     publisher, subscriber = joined(network, type=Trade)
     publisher.publish_many("t", [Trade("BTC", float(n)) for n in range(300)])
     publisher.publish("t", {"symbol": "ETH", "price": 2})
-    network.settle()
+    network.drain()
 
     got = [message.value for message in subscriber]
 
@@ -52,7 +52,7 @@ def test_topics_have_types_of_their_own(network):
     publisher, subscriber = joined(network, types={"trades": Trade, "n*": int})
     for topic, value in (("trades", {"symbol": "A", "price": 1.0}), ("n1", 7), ("other", {"a": 1})):
         publisher.publish(topic, value)
-    network.settle()
+    network.drain()
 
     assert {m.topic: m.value for m in subscriber} == {
         "trades": Trade("A", 1.0), "n1": 7, "other": {"a": 1},
@@ -62,7 +62,7 @@ def test_topics_have_types_of_their_own(network):
 def test_a_value_that_does_not_fit_is_raised_and_receiving_goes_on(network):
     publisher, subscriber = joined(network, type=Trade)
     publisher.publish_many("t", [Trade("A", 0.0), {"symbol": "A", "price": "x"}, Trade("A", 2.0)])
-    network.settle()
+    network.drain()
 
     assert subscriber.receive().value == Trade("A", 0.0)
     with pytest.raises(InvalidValueError, match=r"price") as caught:
@@ -80,7 +80,7 @@ def test_a_value_that_does_not_fit_is_skipped_or_handed_over(network, given):
     policy = "skip" if given == "skip" else errors.append
     publisher, subscriber = joined(network, type=int, on_invalid=policy)
     publisher.publish_many("t", [0, "one", 2, "three"])
-    network.settle()
+    network.drain()
 
     assert [message.value for message in subscriber] == [0, 2]
     assert [error.item.sequence for error in errors] == ([] if given == "skip" else [1, 3])
@@ -114,7 +114,7 @@ def test_what_comes_late_may_not_fit_either():
             except TimeoutError:
                 break
     network.heal()
-    network.settle()
+    network.drain()
     got += subscriber
 
     assert all(m.value == m.sequence for m in got)
@@ -131,7 +131,7 @@ def test_objects_without_equality_and_nan_are_no_violation(network):
     publisher.publish("n", {"price": Decimal("1.5")})
     publisher.publish("f", float("nan"))
     publisher.publish("f", [float("nan"), 1])
-    network.settle()
+    network.drain()
 
     got = {message.topic: message.value for message in subscriber}
 
@@ -144,7 +144,7 @@ def test_another_content_is_still_found(network):
     history = network._simulation._history
     [[accepted]] = history.published.values()
     object.__setattr__(accepted, "value", {"symbol": "B", "price": 1.0})
-    network.settle()
+    network.drain()
     subscriber.receive()
 
     assert "another content" in history.violations.pop()
@@ -173,7 +173,7 @@ def test_a_hidden_coroutine_is_logged(network, caplog):
 
     publisher, subscriber = joined(network, type=int, on_invalid=lambda error: keep(error))
     publisher.publish_many("t", ["a", 1])
-    network.settle()
+    network.drain()
 
     with caplog.at_level(logging.ERROR):
         assert [message.value for message in subscriber] == [1]

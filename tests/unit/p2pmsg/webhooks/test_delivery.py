@@ -275,7 +275,7 @@ def test_what_cannot_be_sent_is_a_dead_letter_at_once():
     assert end.reports == []
 
 
-def test_letters_of_the_former_life_come_first_and_are_not_sent_twice():
+def test_letters_of_the_former_incarnation_come_first_and_are_not_sent_twice():
     end = Endpoint(order="none")
     end.letters["t0"] = "park"
     end.core.restore(Item("t0", "t", None, 10, 0), end.now, attempts=3)

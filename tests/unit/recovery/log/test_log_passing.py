@@ -94,7 +94,7 @@ def test_a_system_without_fallocate_has_a_log(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "posix_fallocate")
     store = FileStore(tmp_path)
     store.lock()
-    Tail(store, 1000).note_end(0, 5)
+    Tail(store, 1000).on_end(0, 5)
     assert (tmp_path / "tail").stat().st_size == 4096
     store.unlock()
 

@@ -613,7 +613,7 @@ def test_keys_wait_where_it_is_not_known_who_has_them(tmp_path):
     for ms in (20, 999):
         queue.handle_timer(now_ns=ms * MS)
         assert queue.take(now_ns=ms * MS) is None
-        queue.workers[9].heard_ns = ms * MS
+        queue.workers[9].last_heard_ns = ms * MS
     queue.handle_timer(now_ns=1000 * MS)
     assert queue.take(now_ns=1000 * MS) is not None
 

@@ -12,7 +12,7 @@ from p2pmsg.errors import LogFailedError, LogFormatError
 from p2pmsg.queue.journal.reading import apply_segment, check_ends, read_log, segments
 from p2pmsg.queue.journal.records import JournalState
 from p2pmsg.queue.journal.reservations import Reservations
-from tests.places import files_open_in
+from tests.endpoints import files_open_in
 from tests.unit.p2pmsg.queue.journal.crashes import (
     TORN,
     WAYS,
@@ -47,7 +47,7 @@ def rolled(folder, **options):
 
 
 def read(parts, boot="boot 2"):
-    """Return what segments say that have these bytes, and which of them are in doubt."""
+    """Return what segments say that have these bytes, and which of them are unconfirmed."""
     state = JournalState()
     found = [
         apply_segment(state, Path(f"queue-{number:012d}.log"), data)
@@ -127,12 +127,12 @@ def test_the_former_segment_may_lack_any_part_that_was_not_on_the_disk(tmp_path,
         changed = damaged(former, kept, way)
         if changed == former:
             continue
-        state, doubtful = read([changed, newest])
+        state, unconfirmed = read([changed, newest])
         jobs = ends[max(at for at in ends if at <= kept_of(former, changed, kept))]
         assert state.open.keys() == {*range(jobs), *whole}
         assert state.missing == IN_FORMER - jobs
         assert state.next_sequence == whole.stop
-        assert [each.number for each in doubtful] == [2, 1]
+        assert [each.number for each in unconfirmed] == [2, 1]
         with pytest.raises(LogFormatError, match=r"0001\.log is damaged"):
             read([changed, newest], "boot 1")  # it was not started again
     assert not read([former, newest])[0].missing
@@ -177,9 +177,9 @@ def test_a_segment_without_a_record_was_not_begun(tmp_path):
     rng = Random(1)
     for begun in range(head):
         kept = rng.randint(0, len(former))
-        state, doubtful = read([former[:kept], newest[:begun]])
+        state, unconfirmed = read([former[:kept], newest[:begun]])
         assert state.open.keys() == set(range(ends[max(at for at in ends if at <= kept)]))
-        assert [each.number for each in doubtful] == [1, 2]
+        assert [each.number for each in unconfirmed] == [1, 2]
     for begun in (head, head + 1, len(newest) - 1):
         with pytest.raises(LogFormatError):
             read([former[:1], newest[:begun]])

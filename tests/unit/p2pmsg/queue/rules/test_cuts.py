@@ -85,7 +85,7 @@ def test_what_was_not_alone_or_arrived_does_not_fail():
     assert machine.store.died == 1
 
 
-def test_jobs_of_a_frame_that_arrived_are_not_suspected():
+def test_jobs_of_a_frame_that_arrived_are_not_unconfirmed():
     machine, worker = with_worker(4)
     for _ in range(3):
         sent(machine)
@@ -119,7 +119,7 @@ def test_the_next_of_a_key_waits_for_what_becomes_of_the_one():
     assert sent(machine) == [[2]]
 
 
-def test_a_dead_letter_that_is_tried_again_is_suspected_again():
+def test_a_dead_letter_that_is_tried_again_is_unconfirmed_again():
     machine, worker = with_worker(1, deliveries_max=1)
     for _ in range(3):
         sent(machine)

@@ -13,7 +13,7 @@ GRACE_NS = S
 
 
 class Run:
-    """One life of a queue with a log; `wall_offset_ns` is what the wall clock is ahead."""
+    """One incarnation of a queue with a log; `wall_offset_ns` is what the wall clock is ahead."""
 
     def __init__(self, records=(), *, wall_offset_ns=WALL_NS, now_ns=0):
         self.records, self.now_ns = list(records), now_ns
@@ -53,7 +53,7 @@ class Run:
         self.store.changes.clear()
 
     def again(self, *, wall_ns):
-        """Return the next life, which begins at 0 by the monotonic clock."""
+        """Return the next incarnation, which begins at 0 by the monotonic clock."""
         self.note()
         return Run(self.records, wall_offset_ns=wall_ns)
 

@@ -69,7 +69,7 @@ def test_the_only_job_of_a_worker_is_asked_back_for_an_idle_one():
     assert machine.recalls(now_ns=20 * MS) == [(slow, 1)]
     machine.release(slow, [(0, 1)], now_ns=20 * MS, answer=True)
     assert taken(machine, 20 * MS) == [(1, 1)]
-    assert machine.recalls(now_ns=40 * MS) == [(idle, 1)]  # the other is no longer in doubt
+    assert machine.recalls(now_ns=40 * MS) == [(idle, 1)]  # the other is no longer unconfirmed
     machine.release(idle, [], now_ns=41 * MS, answer=True)
     assert machine.recalls(now_ns=SECOND) == []  # it has begun it
 
@@ -91,7 +91,7 @@ def test_a_job_that_nobody_begins_goes_to_and_fro_ever_more_seldom():
 
 
 @pytest.mark.parametrize("how", ["ack", "reject", "discard"])
-def test_a_worker_that_answers_is_no_longer_in_doubt(how):
+def test_a_worker_that_answers_is_no_longer_unconfirmed(how):
     machine, (worker, other) = with_workers(2, unproven_max=16)
     push(machine, 0)
     assert taken(machine, 0) == [(0, 1)]
@@ -114,7 +114,7 @@ def test_a_worker_that_answers_is_no_longer_in_doubt(how):
     assert machine.recalls(now_ns=SECOND + 102 * MS) == [(other, 8)]
 
 
-def test_one_in_doubt_gives_all_back_that_it_has_not_begun():
+def test_one_unconfirmed_gives_all_back_that_it_has_not_begun():
     machine, (hung, other) = with_workers(2, unproven_max=3)
     machine.store.push_run(JobRun(0, b"x" * 6, [*range(1, 7)], 1))
     taken(machine, 0)

@@ -13,8 +13,8 @@ from p2pmsg import wire
 from p2pmsg.errors import MessageError
 from p2pmsg.frames import decode_frame
 from p2pmsg.publisher import batch as batch_module
-from p2pmsg.publisher import kept_batch
-from p2pmsg.publisher.kept_batch import KeptBatch, ends_of_values, frame_of
+from p2pmsg.publisher import logged_batch
+from p2pmsg.publisher.logged_batch import LoggedBatch, ends_of_values, frame_of
 from tests.unit.p2pmsg.interrupts import interrupt_at
 
 pytest.importorskip("recovery.log")
@@ -24,7 +24,7 @@ from recovery.log import MemoryStore, Tail, TailContent, TailSlot
 TOPIC, SESSION = "é/t", 2**63 + 5
 PREFIX = wire.stream_prefix(TOPIC, SESSION)
 SLOT = 8192
-INSIDE = (batch_module.__file__, kept_batch.__file__)
+INSIDE = (batch_module.__file__, logged_batch.__file__)
 
 
 def slot_of(slot_bytes=SLOT):
@@ -32,7 +32,7 @@ def slot_of(slot_bytes=SLOT):
 
 
 def batch_of(slot, first=7, base_ns=10**18):
-    return KeptBatch(slot, SESSION, TOPIC.encode(), PREFIX, first, base_ns, 0, SLOT, bytearray())
+    return LoggedBatch(slot, SESSION, TOPIC.encode(), PREFIX, first, base_ns, 0, SLOT, bytearray())
 
 
 def add(batch, value, key=None, timestamp_ns=None, headers=None):

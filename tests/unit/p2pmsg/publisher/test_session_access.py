@@ -6,11 +6,11 @@ from p2pmsg import control, wire
 from p2pmsg.config import PublisherConfig
 from p2pmsg.publisher import heads
 from p2pmsg.publisher.core import PublisherCore
-from p2pmsg.publisher.permits import LIMIT_NS
+from p2pmsg.publisher.session_access import LIMIT_NS
 from p2pmsg.relay.core import RelayCore
 from p2pmsg.wire import Frame, Kind
 from tests.unit.p2pmsg.frames import SESSION
-from tests.unit.p2pmsg.security.files import rights_of, rule, user_of
+from tests.unit.p2pmsg.security.files import access_of, rule, user_of
 
 S = 10**9
 WALL_NS = 1_700_000_000 * S
@@ -32,8 +32,8 @@ class Asked:
             name="feed", session=SESSION, recovery="memory://r", config=PublisherConfig(),
             now_ns=0,
         )  # fmt: skip
-        self.rights = rights_of(*rules)
-        self.core.use_rights(self.rights)
+        self.access_rules = access_of(*rules)
+        self.core.use_access_rules(self.access_rules)
         for _ in range(10):
             self.publish(*topics)
         self.core.frames_to_send()
@@ -111,7 +111,7 @@ def test_an_echo_has_only_what_is_covered_and_says_the_rest(asked):
     assert found["DENIED"] == ["orders", "tra*"]
     assert asked.probe("bob", "*") == {"ECHO": {}, "DENIED": ["*"]}
     assert asked.probe("eve", "trades") == {"ECHO": {}, "DENIED": ["trades"]}
-    assert asked.core.requests.permits.denied_requests == 3
+    assert asked.core.requests.access.denied_requests == 3
 
 
 def test_an_echo_says_a_bounded_part_of_what_is_denied(asked):
@@ -161,7 +161,7 @@ def test_a_repair_needs_the_right_when_it_is_asked_for_and_when_it_is_sent(asked
     asked.core.requests.receive(
         b"bob", data, now_ns=asked.now_ns, user=user_of("bob"), wall_ns=asked.wall_ns
     )
-    asked.rights.revoke("bob")
+    asked.access_rules.revoke("bob")
     assert asked.answers() == {"denied": [(0, 3)]}
 
 
@@ -239,7 +239,7 @@ def test_those_without_any_right_are_not_counted_and_change_nothing(asked):
 
     asked.ask("bob", Kind.SETTLED, control.Settled("orders", 5))
     asked.ask("bob", Kind.SETTLED, control.Settled("trades", 5))
-    assert handler.settled == {"trades": 5}
+    assert handler.acknowledged == {"trades": 5}
     asked.ask("ann", Kind.LEAVE, body)
     assert handler.subscribers == {}
 
@@ -248,7 +248,7 @@ def test_a_relay_answers_by_its_own_rights(asked):
     relay = RelayCore(
         name="relay", relay=77, recovery="memory://r", config=PublisherConfig(), now_ns=0
     )
-    relay.use_rights(asked.rights)
+    relay.use_access_rules(asked.access_rules)
     relay.open_session(SESSION, "feed", 1)
     for topic in TOPICS:
         relay.open_stream(SESSION, topic, 0, now_ns=0)

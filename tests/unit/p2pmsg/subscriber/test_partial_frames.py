@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pmsg.subscriber import underway
+from p2pmsg.subscriber import partial_frames
 from tests.unit.p2pmsg.frames import SESSION
 from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
 
@@ -17,10 +17,10 @@ def pass_seconds(talk, seconds, *, line=False, answer=False, lag_ms=50):
     for _ in range(int(seconds * 10)):
         talk.pass_ms(100)
         came_ns = talk.now_ns - lag_ms * MS
-        if line and 0 in underway.silent_lines(talk.core, talk.now_ns):
-            underway.note_line(talk.core, 0, came_ns)
-        if answer and SESSION in underway.awaited_answers(talk.core, talk.now_ns):
-            underway.note_answer(talk.core, SESSION, came_ns)
+        if line and 0 in partial_frames.silent_lines(talk.core, talk.now_ns):
+            partial_frames.on_line(talk.core, 0, came_ns)
+        if answer and SESSION in partial_frames.awaited_answers(talk.core, talk.now_ns):
+            partial_frames.on_answer(talk.core, SESSION, came_ns)
 
 
 def miss_one(talk):

@@ -47,7 +47,7 @@ def known_topics(peers: Mapping[int, Session]) -> set[str]:
     return {topic for peer in peers.values() for topic in peer.streams}
 
 
-def who_was_asked(
+def asked_peers(
     peers: Mapping[int, Session], relays: Mapping[int, RelayConnection], places: Sequence[str]
 ) -> list[Asked]:
     """Return who answered what streams there are.
@@ -83,7 +83,7 @@ def _relay(place: str, relay: RelayConnection) -> Asked:
     return Asked(f"the relay at {place}", relay.carries)
 
 
-class UnpublishedTopics:
+class MissingTopics:
     """Decides what to say of each exact topic, once; never of prefixes.
 
     Attributes:
@@ -96,7 +96,7 @@ class UnpublishedTopics:
         self._joined_ns: int | None = None
         self.next_ns = 0 if self._missing else _NEVER_NS
 
-    def look(self, known: set[str], asked: Sequence[Asked], now_ns: int) -> list[str]:
+    def check(self, known: set[str], asked: Sequence[Asked], now_ns: int) -> list[str]:
         """Return what to say now.
 
         Args:

@@ -47,7 +47,7 @@ class Joiner(Protocol):
     effects: Effects
     invalid: Counter[str]
     servers: Servers | None
-    member: "MulticastReceiver | None"
+    multicast: "MulticastReceiver | None"
     relays: RelayClient
 
     @property
@@ -58,7 +58,7 @@ class Joiner(Protocol):
     def peers(self) -> Mapping[int, Session]:
         """The sessions by their ids."""
 
-    def note_last_heads(self, peer: Session, now_ns: int) -> None:
+    def on_last_heads(self, peer: Session, now_ns: int) -> None:
         """Note that a publisher closes, and has said its last heads."""
 
 
@@ -75,7 +75,7 @@ class _Quiet:
     """Up to where its streams were known when it was asked, together."""
 
 
-class QuietPaths:
+class PathProbes:
     """Looks for routes to sessions whose data path is silent, and asks there for heads.
 
     So the publisher is asked, where there is a connection to it, and each relay that serves it.
@@ -104,23 +104,23 @@ class QuietPaths:
             if asked == session
         )
 
-    def look(self, now_ns: int) -> None:
+    def check(self, now_ns: int) -> None:
         """Ask over the routes that are silent, each at most every 3 s."""
         silent: set[tuple[int, int]] = set()
         for peer in self._joiner.peers.values():
             for route in _routes(peer):
-                if now_ns - self._heard_ns(peer, route) > self._quiet_ns:
+                if now_ns - self._last_heard_ns(peer, route) > self._quiet_ns:
                     silent.add((peer.session, route.key))
-                    self._look(peer, route, now_ns)
-        self._look_for_data(now_ns)
+                    self._check(peer, route, now_ns)
+        self._check_data(now_ns)
         for session, key in [one for one in self._found if one not in silent]:
             del self._found[session, key]
             if key == session and session in self._joiner.peers:
                 self._joiner.peers[session].quiet = False
 
-    def _look_for_data(self, now_ns: int) -> None:
+    def _check_data(self, now_ns: int) -> None:
         """Ask publishers of groups for all heads, where only announcements come."""
-        member, dataless = self._joiner.member, self._dataless
+        member, dataless = self._joiner.multicast, self._dataless
         if member is None:
             return
         asked: dict[int, _Quiet] = {}
@@ -131,43 +131,43 @@ class QuietPaths:
             state = dataless.get(peer.session) or _Quiet(now_ns, FIRST_WAIT_NS)
             asked[peer.session] = state
             if peer.gaps:
-                self._note_missing(peer, state, now_ns)
+                self._on_missing(peer, state, now_ns)
             if now_ns >= state.due_ns and now_ns - peer.came_ns <= self._quiet_ns:
-                self._note_asked(peer, state, now_ns)
+                self._on_asked(peer, state, now_ns)
                 member.confirmation.want(peer, None, now_ns)
         self._dataless = asked
 
-    def _look(self, peer: Session, route: Route, now_ns: int) -> None:
+    def _check(self, peer: Session, route: Route, now_ns: int) -> None:
         key = peer.session, route.key
         state = self._found.get(key)
         if state is None:
             state = self._found[key] = _Quiet(now_ns, FIRST_WAIT_NS)
         if peer.gaps:
-            self._note_missing(peer, state, now_ns)
+            self._on_missing(peer, state, now_ns)
         if state.answers:
-            self._note_deaf(peer, route, now_ns)
+            self._on_one_way(peer, route, now_ns)
         if now_ns >= state.due_ns:
             self._ask(peer, route, state, now_ns)
 
-    def _note_missing(self, peer: Session, state: _Quiet, now_ns: int) -> None:
+    def _on_missing(self, peer: Session, state: _Quiet, now_ns: int) -> None:
         """Ask again soon, since there was something; what is missing comes over TCP only."""
         state.wait_ns = FIRST_WAIT_NS
         soon_ns = state.asked_ns + FIRST_WAIT_NS + len(peer.streams) * NS_PER_STREAM
         state.due_ns = min(state.due_ns, max(now_ns, soon_ns))
 
-    def _heard_ns(self, peer: Session, route: Route) -> int:
+    def _last_heard_ns(self, peer: Session, route: Route) -> int:
         """Return when anything last came over the data path of a route."""
         lines = self._joiner.lines
         if route is not peer.own:
             upstream = self._joiner.relays.upstreams.get(route.key)
             over = [route.handshake.line] if upstream is None else upstream.lines
-            return max((lines[at].heard_ns for at in over), default=0)
-        own = [one.heard_ns for one in lines if one.session == peer.session and not one.shared]
+            return max((lines[at].last_heard_ns for at in over), default=0)
+        own = [one.last_heard_ns for one in lines if one.session == peer.session and not one.shared]
         return max(own, default=peer.came_ns)
 
     def _ask(self, peer: Session, route: Route, state: _Quiet, now_ns: int) -> None:
         state.request = self._rng.getrandbits(62)
-        self._note_asked(peer, state, now_ns)
+        self._on_asked(peer, state, now_ns)
         topics: list[str] = []  # of a multicast: its answer shows that it is there
         if peer.group is None:
             topics = self._joiner.settings.patterns
@@ -176,7 +176,7 @@ class QuietPaths:
             route.key, Kind.HEADS_REQUEST, peer.session, body, sequence=state.request
         )
 
-    def _note_asked(self, peer: Session, state: _Quiet, now_ns: int) -> None:
+    def _on_asked(self, peer: Session, state: _Quiet, now_ns: int) -> None:
         known = sum(stream.receiver.head for stream in peer.streams.values())
         if known != state.known:
             state.known, state.wait_ns = known, FIRST_WAIT_NS
@@ -195,13 +195,15 @@ class QuietPaths:
         state.request, state.answers = None, True
         peer.quiet = peer.quiet or route is peer.own
         self._warn(peer, route, now_ns)
-        member = self._joiner.member
+        member = self._joiner.multicast
         if peer.group is not None and member is not None:
             member.confirmation.want(peer, None, now_ns)
-        elif now_ns >= peer.doubt_until_ns and (not heads.life or heads.life == peer.life):
+        elif now_ns >= peer.unconfirmed_until_ns and (
+            not heads.incarnation or heads.incarnation == peer.incarnation
+        ):
             self._take(peer, route, heads, now_ns)
             if frame.flags & wire.FLAG_CLOSING and route is peer.own:
-                self._joiner.note_last_heads(peer, now_ns)
+                self._joiner.on_last_heads(peer, now_ns)
         return True
 
     def _take(self, peer: Session, route: Route, heads: control.Heads, now_ns: int) -> None:
@@ -220,22 +222,22 @@ class QuietPaths:
             if not stream.receiver.started:
                 table.begin(stream, now_ns=now_ns)
             stream.receiver.observe_head(head.next, now_ns=now_ns)
-            table.settle(stream)
+            table.drain(stream)
 
     def _warn(self, peer: Session, route: Route, now_ns: int) -> None:
         line, session = route.handshake.line, peer.session
         self._warnings.say(line, session, lambda: self._text(peer, route, now_ns), now_ns)
 
-    def _note_deaf(self, peer: Session, route: Route, now_ns: int) -> None:
+    def _on_one_way(self, peer: Session, route: Route, now_ns: int) -> None:
         line = self._joiner.lines[route.handshake.line]
-        line.deaf = line.deaf or self._text(peer, route, now_ns)
+        line.one_way = line.one_way or self._text(peer, route, now_ns)
 
     def _text(self, peer: Session, route: Route, now_ns: int) -> str:
         what, name, recovery = "publisher", peer.name, peer.recovery
         upstream = self._joiner.relays.upstreams.get(route.key)
         if route is not peer.own and upstream is not None:
             what, name, recovery = "relay", upstream.name, upstream.recovery
-        silent_ns = now_ns - self._heard_ns(peer, route)
+        silent_ns = now_ns - self._last_heard_ns(peer, route)
         return (
             f"{what} {name!r} answers at its recovery endpoint {recovery}, but nothing of "
             f"it has come over the data path for {silent_ns / 1e9:.0f} s: what is missing is asked "

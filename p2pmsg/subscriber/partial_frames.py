@@ -25,8 +25,8 @@ def silent_lines(core: "SubscriberCore", now_ns: int) -> list[int]:
     since_ns = now_ns - to_ns(core.config.publisher_timeout) // 2
     found: list[int] = []
     for at, line in enumerate(core.lines):
-        if line.heard_ns != line.heard_before_ns:
-            line.heard_before_ns, line.invalid_before = line.heard_ns, line.invalid
+        if line.last_heard_ns != line.heard_before_ns:
+            line.heard_before_ns, line.invalid_before = line.last_heard_ns, line.invalid
         if line.since_ns < since_ns and line.invalid == line.invalid_before:
             found.append(at)
     return found
@@ -48,20 +48,20 @@ def awaited_answers(core: "SubscriberCore", now_ns: int) -> set[int]:
     }
 
 
-def note_line(core: "SubscriberCore", line: int, came_ns: int) -> None:
+def on_line(core: "SubscriberCore", line: int, came_ns: int) -> None:
     """Note that the last byte came over a line then: it is not silent."""
     connection = core.lines[line]
-    if came_ns <= connection.heard_ns:
+    if came_ns <= connection.last_heard_ns:
         return
     connection.excuse(came_ns)
     for peer in core.peers.values():
         if peer.session == connection.session or any(
             route.handshake.line == line for route in peer.relayed
         ):
-            peer.heard_ns = max(peer.heard_ns, came_ns)
+            peer.last_heard_ns = max(peer.last_heard_ns, came_ns)
 
 
-def note_answer(core: "SubscriberCore", key: int, came_ns: int) -> None:
+def on_answer(core: "SubscriberCore", key: int, came_ns: int) -> None:
     """Note that the last byte came over a recovery channel then: its answers are on their way."""
     for peer in core.peers.values():
         for route in peer.routes:
@@ -74,8 +74,8 @@ def note_answer(core: "SubscriberCore", key: int, came_ns: int) -> None:
             core.gaps.answering(came_ns)
             if peer.group is not None:
                 peer.group.answered_ns = max(peer.group.answered_ns, came_ns)
-            if came_ns > peer.heard_ns:
-                peer.note_answering(came_ns)
+            if came_ns > peer.last_heard_ns:
+                peer.on_answering(came_ns)
     relay = core.relays.upstreams.get(key)
     if relay is not None and relay.asked_ns is not None:
         relay.asked_ns = max(relay.asked_ns, came_ns)

@@ -32,7 +32,7 @@ class Joiner(Protocol):
         """End a session whose place another one has taken."""
 
 
-class FormerFeeds:
+class DrainingFeeds:
     """The sessions of feeds that no line has any more, and of which something is missing.
 
     Args:

@@ -21,7 +21,7 @@ _END: Final = 0
 _COLUMNS: Final = 1
 
 
-class KeptBatch(Batch):
+class LoggedBatch(Batch):
     """A batch whose values are gathered in a slot of the log's tail file.
 
     `Publisher.publish` adds to it directly: it packs a value into `scratch`, copies that to

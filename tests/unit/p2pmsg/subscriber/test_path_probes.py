@@ -16,8 +16,8 @@ from tests.unit.p2pmsg.subscriber_talk import MS, Talk, data, head
 QUIET_MS = 5000  # the default of `publisher_timeout`
 
 
-def answer(request, *heads, session=SESSION, life=0, flags=0):
-    body = control.Heads("feed", list(heads), life=life)
+def answer(request, *heads, session=SESSION, incarnation=0, flags=0):
+    body = control.Heads("feed", list(heads), incarnation=incarnation)
     return wire.control_frame(Kind.HEADS, session, body, sequence=request, flags=flags)
 
 
@@ -61,10 +61,10 @@ def test_it_is_said_once_a_minute_and_shown_while_it_lasts():
             talk.reply(answer(request, head(1)))
         said += len([text for text in warnings(talk) if "over the data path" in text])
     assert said in (1, 2)
-    assert talk.core.lines[0].deaf
+    assert talk.core.lines[0].one_way
     talk.hear(frames.heartbeat(1))
     talk.pass_ms(300)
-    assert not talk.core.lines[0].deaf
+    assert not talk.core.lines[0].one_way
 
 
 def test_who_has_nothing_new_is_asked_ever_more_rarely():

@@ -11,7 +11,7 @@ from p2pmsg.subscriber.sessions import Stream
 from recovery import Delivery, LossReason, Rewound
 
 
-def heal(core: SubscriberCore, *, now_ns: int) -> None:
+def resync(core: SubscriberCore, *, now_ns: int) -> None:
     """Rewind every stream to what was handed on; it may be called again, should it be cut short."""
     kept: dict[int, tuple[int, int]] = {}
     core.ready.recount()
@@ -27,7 +27,7 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
     core.joiner.effects.forget_received()
     core.gaps.clear()
     core.stream_table.count = len(core.streams)
-    _heal_peers(core, now_ns)
+    _resync_peers(core, now_ns)
     core.joiner.ask_relays_again(now_ns)
     for stream in core.streams:
         stream.peer.gaps = 0
@@ -39,10 +39,10 @@ def heal(core: SubscriberCore, *, now_ns: int) -> None:
         else:
             # It was about to begin, as one that is younger than what the echo said.
             core.stream_table.begin(stream, now_ns=now_ns)
-        core.stream_table.settle(stream)
+        core.stream_table.drain(stream)
 
 
-def _heal_peers(core: SubscriberCore, now_ns: int) -> None:
+def _resync_peers(core: SubscriberCore, now_ns: int) -> None:
     in_use = {line.session for line in core.lines}
     for session, peer in list(core.peers.items()):
         if peer.gone:

@@ -35,16 +35,16 @@ class Reached:
         self._effects = effects
         self._due_ns = [0] * len(lines)
 
-    def look(self, now_ns: int) -> None:
-        """Say who does not answer: after 5 s, and then once a minute; see `Connection.deaf`."""
+    def check(self, now_ns: int) -> None:
+        """Say who does not answer: after 5 s, and then once a minute; see `Connection.one_way`."""
         for index, line in enumerate(self._lines):
-            line.deaf = self._who(line, now_ns)
-            if line.deaf and now_ns >= self._due_ns[index]:
+            line.one_way = self._who(line, now_ns)
+            if line.one_way and now_ns >= self._due_ns[index]:
                 self._due_ns[index] = now_ns + AGAIN_NS
-                self._effects.warn(index, line.session or 0, line.deaf)
+                self._effects.warn(index, line.session or 0, line.one_way)
 
     def _who(self, line: Connection, now_ns: int) -> str:
-        if line.shared or now_ns - line.heard_ns > HEARD_NS:
+        if line.shared or now_ns - line.last_heard_ns > HEARD_NS:
             return ""
         if line.relay is not None:
             up = self._relays.get(line.relay)

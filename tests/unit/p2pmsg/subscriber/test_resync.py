@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pmsg.subscriber.heal import heal
+from p2pmsg.subscriber.resync import resync
 from tests.unit.p2pmsg import frames
 from tests.unit.p2pmsg.interrupts import interrupt_at
 from tests.unit.p2pmsg.subscriber_talk import Talk, data, head
@@ -91,7 +91,7 @@ def test_whatever_is_cut_short_all_messages_come_once(case):
         if where is None:
             break
         places.append(where)
-        heal(talk.core, now_ns=talk.now_ns)
+        resync(talk.core, now_ns=talk.now_ns)
         for sequence in range(5):
             if sequence != 1:
                 talk.hear(data(sequence))
@@ -105,7 +105,7 @@ def test_whatever_is_cut_short_all_messages_come_once(case):
 def test_what_was_cut_short_does_not_count_as_on_its_way():
     talk = with_a_gap()
     talk.core.counts_replies = True
-    heal(talk.core, now_ns=talk.now_ns)
+    resync(talk.core, now_ns=talk.now_ns)
     talk.pass_ms(5)
     nacks = [body for kind, body, _ in talk.asked() if kind == "NACK"]
     assert nacks[-1].received > 2**32

@@ -1,4 +1,4 @@
-"""Rights at the sockets: which prefixes a user may subscribe to, and changes of the rules."""
+"""AccessRules at the sockets: which prefixes a user may subscribe to, and changes of the rules."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -9,7 +9,7 @@ from p2pmsg.errors import ConfigError
 from p2pmsg.wire import Kind
 
 if TYPE_CHECKING:
-    from p2pmsg.security.rights import Rights
+    from p2pmsg.security.access_rules import AccessRules
     from p2pmsg.security.settings import Security
 
 _WELCOME: Final = wire.control_prefix(Kind.WELCOME)
@@ -17,7 +17,7 @@ _OF_ONE: Final = (wire.control_prefix(Kind.ECHO), wire.control_prefix(Kind.HEART
 _OF_ONE_BYTES: Final = len(wire.control_prefix(Kind.ECHO, 0))
 
 
-def prefixes_allowed(rights: "Rights") -> Callable[[str, bytes], bool]:
+def prefixes_allowed(access_rules: "AccessRules") -> Callable[[str, bytes], bool]:
     """Return what says whether a user may have all frames that begin with a prefix.
 
     Of control frames these are the welcome, and the echo or a relay's heartbeat of one id: what is
@@ -25,10 +25,10 @@ def prefixes_allowed(rights: "Rights") -> Callable[[str, bytes], bool]:
     """
 
     def allows(user: str, prefix: bytes) -> bool:
-        if not rights.is_known(user):
+        if not access_rules.is_known(user):
             return False
         if prefix[:1] != b"\0":
-            return rights.covers(user, "subscribe", prefix)
+            return access_rules.covers(user, "subscribe", prefix)
         if prefix.startswith(_WELCOME):
             return True
         return len(prefix) >= _OF_ONE_BYTES and prefix.startswith(_OF_ONE)
@@ -36,32 +36,32 @@ def prefixes_allowed(rights: "Rights") -> Callable[[str, bytes], bool]:
     return allows
 
 
-class RightsWatch:
+class AccessWatch:
     """Has subscriptions decided on again where the rights have changed, and ends who is revoked.
 
     Args:
-        rights: who may what.
+        access_rules: who may what.
         sender: the data socket, or what sends to a multicast; None: there is none.
         server: the socket for requests.
 
     """
 
     def __init__(
-        self, rights: "Rights", sender: object, server: transports.ZmqRecoveryServer
+        self, access_rules: "AccessRules", sender: object, server: transports.ZmqRecoveryServer
     ) -> None:
-        self.rights = rights
+        self.access_rules = access_rules
         self._sender = sender
         self._server = server
-        self._changes = rights.changes()
-        self._revoked = rights.revoked
+        self._changes = access_rules.changes()
+        self._revoked = access_rules.revoked
 
     def may_read_all(self, user: str) -> bool:
         """Whether a user may have the keys of a sealed multicast."""
-        return self.rights.is_known(user) and self.rights.may(user, "subscribe", "*")
+        return self.access_rules.is_known(user) and self.access_rules.may(user, "subscribe", "*")
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Look at the files, and do as `check`; for owners without a lock that others wait for."""
-        self.rights.refresh()
+        self.access_rules.refresh()
         return self.check()
 
     def check(self) -> bool:
@@ -77,7 +77,7 @@ class RightsWatch:
 
         Called under the lock, by the owner of the recovery socket.
         """
-        revoked = self.rights.revoked
+        revoked = self.access_rules.revoked
         users, self._revoked = revoked - self._revoked, revoked
         for user in sorted(users):
             if isinstance(self._sender, transports.ZmqSender) and self._sender.allowed is not None:

@@ -1,13 +1,13 @@
 """Who may take jobs of a queue, and who may administer it; asked by user id."""
 
-from p2pmsg.security.rights import DenialLog, Rights
+from p2pmsg.security.access_rules import AccessRules, DenialLog
 
 
-class PullRights:
+class PullAccess:
     """Decides for one queue.
 
     Args:
-        rights: who may what.
+        access_rules: who may what.
         queue: its name.
         place: where it is, for people.
 
@@ -16,20 +16,20 @@ class PullRights:
 
     """
 
-    __slots__ = ("_queue", "_rights", "denials")
+    __slots__ = ("_access_rules", "_queue", "denials")
 
-    def __init__(self, rights: Rights, queue: str, place: str) -> None:
-        self._rights = rights
+    def __init__(self, access_rules: AccessRules, queue: str, place: str) -> None:
+        self._access_rules = access_rules
         self._queue = queue
-        self.denials = DenialLog(place, rights)
+        self.denials = DenialLog(place, access_rules)
 
     def may_pull(self, user: str) -> bool:
         """Whether a user may take jobs, and say what became of them."""
-        return self._rights.may(user, "pull", self._queue)
+        return self._access_rules.may(user, "pull", self._queue)
 
     def may_admin(self, user: str) -> bool:
         """Whether a user may read dead letters, and act on them."""
-        return self._rights.may(user, "admin", self._queue)
+        return self._access_rules.may(user, "admin", self._queue)
 
     def deny(self, user: str, verb: str, *, now_ns: int) -> str:
         """Note that a user was denied this; return why, for the user."""

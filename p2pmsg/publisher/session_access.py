@@ -20,8 +20,8 @@ LIMIT_NS: Final = 1_000_000_000
 """How long it counts where the history begins that a user may have: later it begins later."""
 
 
-class Rights(Protocol):
-    """Who may what, by user id; `p2pmsg.security.rights.Rights` is one."""
+class AccessRules(Protocol):
+    """Who may what, by user id; `p2pmsg.security.access_rules.AccessRules` is one."""
 
     def may(self, user: str, verb: str, topic: str) -> bool:
         """Return whether a user may, for a topic, or for all that a prefix and `*` mean."""
@@ -48,21 +48,21 @@ class _Joined(NamedTuple):
     """By topic that it asked for, the sequence from which on all is live for it."""
 
 
-class Permits:
+class SessionAccess:
     """Decides for one session; not thread-safe.
 
     Args:
         served: the session.
-        rights: who may what.
+        access_rules: who may what.
 
     Attributes:
         denied_requests: requests that were denied, as a whole or in part.
 
     """
 
-    def __init__(self, served: Served, rights: Rights) -> None:
+    def __init__(self, served: Served, access_rules: AccessRules) -> None:
         self._served = served
-        self._rights = rights
+        self._access_rules = access_rules
         self._users: OrderedDict[bytes, str] = OrderedDict()
         self._floors: OrderedDict[bytes, _Joined] = OrderedDict()
         self._numbers: dict[str, int] = {}  # of the topics, in the order in which they began
@@ -89,11 +89,11 @@ class Permits:
 
     def may(self, requester: bytes, topic: str) -> bool:
         """Whether a requester may have a topic, or all that a pattern means."""
-        return self._rights.may(self.user_of(requester), "subscribe", topic)
+        return self._access_rules.may(self.user_of(requester), "subscribe", topic)
 
     def has_any(self, requester: bytes) -> bool:
         """Whether a requester may have anything at all."""
-        return self._rights.has_any(self.user_of(requester), "subscribe")
+        return self._access_rules.has_any(self.user_of(requester), "subscribe")
 
     def denied(self, requester: bytes, patterns: Iterable[str]) -> list[str]:
         """Return those patterns, once each, of which a requester may not have everything."""
@@ -101,11 +101,11 @@ class Permits:
 
     def why(self, requester: bytes, topic: str) -> str:
         """Return why a requester may not have a topic, for itself."""
-        return self._rights.why(self.user_of(requester), "subscribe", topic)
+        return self._access_rules.why(self.user_of(requester), "subscribe", topic)
 
     def is_limited(self, requester: bytes) -> bool:
         """Whether a requester may have only a part of the history of any topic."""
-        return self._rights.has_limit(self.user_of(requester))
+        return self._access_rules.has_limit(self.user_of(requester))
 
     def join(self, requester: bytes, topics: Iterable[str]) -> None:
         """Remember where a requester joined: what comes from now on is no history for it.
@@ -159,7 +159,7 @@ class Permits:
         history, so that what it then misses is repaired however old it is.
         """
         user = self.user_of(requester)
-        history_ns = self._rights.history_ns(user, topic)
+        history_ns = self._access_rules.history_ns(user, topic)
         if history_ns is None:
             return 0
         until_ns, limit = self._limits.get((user, topic), (now_ns, 0))

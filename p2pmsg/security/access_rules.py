@@ -24,7 +24,7 @@ _AGAIN_NS: Final = 60 * 1_000_000_000
 _LINES_A_PERIOD: Final = 20
 
 
-class Rights:
+class AccessRules:
     """What peers may do. Safe to use from several threads.
 
     Without an access file a peer may do everything, until it is revoked or its key is known no
@@ -70,7 +70,7 @@ class Rights:
         self._decisions: dict[tuple[str, str, str], Decision] = {}
         self._lock = threading.Lock()
         self._due_ns = 0
-        self._look()
+        self._check()
 
     def name_of(self, user: str) -> str | None:
         """Return the name of a user id, by the access file or else by the known peers; or None."""
@@ -124,7 +124,7 @@ class Rights:
     def admits(self, user: str) -> bool:
         """Return whether a user that connects now is known; it is watched from now on."""
         with self._lock:
-            self._look()
+            self._check()
             if user in self._by_hand or (user != self._own and user not in self._names):
                 return False
             self._present.add(user)
@@ -147,7 +147,7 @@ class Rights:
 
         """
         with self._lock:
-            self._look()
+            self._check()
             users = {user for user, name in self._names.items() if who in (user, name)}
             if is_key_text(who):
                 users.add(who)  # perhaps it comes later
@@ -167,18 +167,18 @@ class Rights:
             return False
         try:
             self._due_ns = now_ns + LOOK_NS
-            return self._look()
+            return self._check()
         finally:
             self._lock.release()
 
-    def changes(self) -> "RightsChanges":
+    def changes(self) -> "AccessChanges":
         """Return what follows the changes from now on."""
-        return RightsChanges(self)
+        return AccessChanges(self)
 
-    def _look(self) -> bool:
+    def _check(self) -> bool:
         """Take on what the files say now; return whether that has changed."""
         names = self._known.names()
-        access = None if self._file is None else self._file.look()
+        access = None if self._file is None else self._file.check()
         if names is self._known_names and access is self._access:
             return False
         self._known_names, self._access = names, access
@@ -209,23 +209,23 @@ class Rights:
         return decision
 
 
-class RightsChanges:
+class AccessChanges:
     """Compares the version of rights with that of the last call."""
 
-    __slots__ = ("_rights", "_version")
+    __slots__ = ("_access_rules", "_version")
 
-    def __init__(self, rights: Rights) -> None:
-        self._rights = rights
-        self._version = rights.version
+    def __init__(self, access_rules: AccessRules) -> None:
+        self._access_rules = access_rules
+        self._version = access_rules.version
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Look at the files, and do as `check`; for owners without a lock that others wait for."""
-        self._rights.refresh()
+        self._access_rules.refresh()
         return self.check()
 
     def check(self) -> bool:
         """Return whether the rights have changed since the last call."""
-        before, self._version = self._version, self._rights.version
+        before, self._version = self._version, self._access_rules.version
         return before != self._version
 
 
@@ -237,24 +237,24 @@ class DenialLog:
 
     Args:
         place: which server, for people.
-        rights: who may what.
+        access_rules: who may what.
 
     Attributes:
         count: how many requests were denied.
 
     """
 
-    def __init__(self, place: str, rights: Rights) -> None:
+    def __init__(self, place: str, access_rules: AccessRules) -> None:
         self.count = 0
         self._place = place
-        self._rights = rights
+        self._access_rules = access_rules
         self._logged: set[tuple[str, str, str]] = set()
         self._left_out = self._until_ns = 0
 
     def note(self, user: str, verb: str, topic: str, *, now_ns: int) -> str:
         """Count and log that a user was denied something; return why, for the user."""
         self.count += 1
-        why = self._rights.why(user, verb, topic)
+        why = self._access_rules.why(user, verb, topic)
         if now_ns >= self._until_ns:
             if self._left_out:
                 _log.warning("%s: %d more requests were denied", self._place, self._left_out)
@@ -268,6 +268,6 @@ class DenialLog:
             return why
         self._logged.add(key)
         _log.warning(
-            "%s: denied: %r %s %r: %s", self._place, self._rights.who(user), verb, topic, why
+            "%s: denied: %r %s %r: %s", self._place, self._access_rules.who(user), verb, topic, why
         )
         return why

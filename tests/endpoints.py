@@ -12,7 +12,7 @@ _PORTS_EACH = 1000
 _held = []
 
 
-def lasting_place():
+def lasting_endpoint():
     """Return a TCP endpoint that nobody else is given, whether somebody listens there or not.
 
     A port that is free now may be another test's by the time that it is asked for again. One that
