@@ -57,25 +57,6 @@ def test_two_lines_bring_what_one_loses(make_publisher, make_subscriber, peers):
     assert "unauthentic" not in stats.frames_invalid
 
 
-def test_members_come_and_go_while_keys_change(make_publisher, make_subscriber, peers):
-    endpoint = place(6)
-    publisher = make_publisher(endpoint, security=peers.security("pub", "a", "b"))
-    own = peers.security("a")
-    stays = make_subscriber(pinned(endpoint, peers), joins=publisher, security=own)
-    sent = 0
-    for _ in range(3):
-        publisher.rotate_keys()
-        other = make_subscriber(
-            pinned(endpoint, peers), start="earliest", security=peers.security("b")
-        )
-        publisher.publish_many("t", list(range(sent, sent + 200)))
-        sent += 200
-        assert [message.value for message in take(other, sent)] == list(range(sent))
-        other.close()  # its process begins again, with the same key and none of the group's
-    assert [message.value for message in take(stays, sent)] == list(range(sent))
-    check_ledger(stays, lost=0, delivered=sent)
-
-
 @pytest.mark.internal
 def test_a_publisher_that_is_started_again_has_other_keys(
     make_publisher, make_subscriber, peers, tmp_path

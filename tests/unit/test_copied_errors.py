@@ -2,11 +2,9 @@
 
 import copy
 import importlib
-import multiprocessing
 import pickle
 import pkgutil
 import threading
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
@@ -154,26 +152,6 @@ def test_what_cannot_be_pickled_goes_as_its_text():
     error.itself = error
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert copy.deepcopy(error).itself is not error
-
-
-RAISERS = {
-    "MessageError": lambda: made(errors.MessageError),
-    "InvalidValueError": lambda: made(errors.InvalidValueError),
-}
-
-
-def fail(name):
-    raise RAISERS[name]() from ValueError("the cause")
-
-
-@pytest.mark.parametrize("name", RAISERS)
-def test_an_error_of_a_worker_process_arrives(name):
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        error = pool.submit(fail, name).exception(timeout=60)
-    assert type(error).__name__ == name
-    assert parts(error) == parts(RAISERS[name]())
-    assert "the cause" in str(error.__cause__)
 
 
 HISTOGRAM = LatencyHistogram()

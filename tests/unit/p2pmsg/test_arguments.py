@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import inspect
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -169,20 +168,3 @@ def test_a_size_may_be_a_text(text, size):
         assert publisher.stats().replay_bytes == 0
     with pytest.raises(p2pmsg.ConfigError, match=r"receive_bytes must be a number of bytes"):
         p2pmsg.SubscriberConfig(receive_bytes="1 MiBit")
-
-
-LOGGED = {
-    **{name: CASES[name] for name in ("Publisher", "Relay", "Pusher", "MoldPublisher", "Bridge")},
-    **{f"aio.{name}": CASES[f"aio.{name}"] for name in ("Publisher", "Relay")},
-    "Client": (metrics.Client, [BIND], {}),
-    "aio.Client": (aio_metrics.Client, [BIND], {}),
-}
-
-
-@pytest.mark.parametrize("name", LOGGED)
-def test_a_log_may_be_given_by_its_folder(name, tmp_path):
-    call, given, options = LOGGED[name]
-    for number, kind in enumerate((str, Path)):
-        folder = tmp_path / str(number)
-        asyncio.run(make(lambda: call(*given, **options, log=kind(folder)), {}))  # noqa: B023
-        assert list(folder.iterdir())

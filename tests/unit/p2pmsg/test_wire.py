@@ -1,9 +1,7 @@
 """Frames: what arrives, what is refused, and that others can read them after design.md."""
 
-import struct
 import tracemalloc
 
-import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -241,61 +239,7 @@ def test_no_memory_is_taken_for_what_a_frame_claims(parts, kind):
     assert peak < 64 * 1024 + 100 * len(data)
 
 
-WALL_NS = 1_700_000_000 * 10**9
-
-
-def read_by_hand(frame):
-    """Read it after design.md alone, with another msgpack, as any language can.
-
-    That is: topic, zero byte, 38 bytes of header, one msgpack array of four columns.
-    """
-    topic, _, rest = frame.partition(b"\0")
-    fields = struct.unpack(">2sBBBBQQIIq", rest[:38])
-    magic, version, kind, flags, compression, session, sequence, count, length, base_ns = fields
-    body = rest[38:]
-    assert (magic, version, kind, flags, compression) == (b"p2", 1, 1, 0, 0)
-    assert len(body) == length
-    values, timestamps, keys, headers = msgpack.unpackb(body, strict_map_key=False)
-    assert len(values) == count
-    return [
-        {
-            "topic": topic.decode(),
-            "session": session,
-            "sequence": sequence + index,
-            "value": value,
-            "timestamp_ns": base_ns + (timestamps[index] if timestamps else 0),
-            "key": keys[index] if keys else None,
-            "headers": headers[index] if headers else None,
-        }
-        for index, value in enumerate(values)
-    ]
-
-
 def core():
     return PublisherCore(
         name="feed", session=99, recovery="memory://r", config=PublisherConfig(), now_ns=0
     )
-
-
-def rows(publisher):
-    publisher.flush(now_ns=10**9)
-    return [row for frame in publisher.frames_to_send() for row in read_by_hand(frame)]
-
-
-def test_many_messages_can_be_read_by_others():
-    publisher = core()
-    values = [{"n": n, "text": "é" * (n % 7)} for n in range(5000)]
-    keys = [None if n % 3 else f"k{n}" for n in range(5000)]
-    times = [WALL_NS + n * n - 40 * n for n in range(5000)]
-    at = 0
-    while at < len(values):
-        at += publisher.publish_many(
-            "t", values, keys, times, at, now_ns=0, wall_ns=WALL_NS, count=2000
-        )
-
-    read_rows = rows(publisher)
-
-    assert [row["sequence"] for row in read_rows] == list(range(5000))
-    assert [row["value"] for row in read_rows] == values
-    assert [row["key"] for row in read_rows] == keys
-    assert [row["timestamp_ns"] for row in read_rows] == times

@@ -1,14 +1,11 @@
 """Threads for plain handlers: bounded, and no obstacle to the end of the process."""
 
 import asyncio
-import contextvars
 import threading
 
 import pytest
 
 from p2pmsg.app.threads import HandlerThreads
-
-NAME = contextvars.ContextVar("NAME")
 
 
 @pytest.fixture
@@ -32,14 +29,6 @@ def test_no_more_run_at_once_than_there_are_threads(threads):
     assert asyncio.run(main()) == [*range(6)]
     assert len(set(names)) == 2
     assert all(thread.daemon for thread in threading.enumerate() if thread.name in names)
-
-
-def test_a_call_sees_the_context_of_its_caller(threads):
-    async def main():
-        NAME.set("mine")
-        return await threads.run(NAME.get)
-
-    assert asyncio.run(main()) == "mine"
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), StopIteration(5), SystemExit(1)])
